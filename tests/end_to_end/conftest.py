@@ -19,7 +19,7 @@ HEADERS_ON = {
 
 
 class System:
-    """A running fleet with what tests ask of it."""
+    """A running fleet, with the calls that tests make."""
 
     def __init__(self, running: fleet.Running, model: str) -> None:
         self.running = running
@@ -32,7 +32,7 @@ class System:
         return {worker["id"]: worker for worker in listed}
 
     def metric(self, name: str) -> float:
-        """Sum of all samples of one metric."""
+        """Return the sum of all samples of one metric."""
         lines = self.admin.get("/metrics").text.splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
 
@@ -49,18 +49,18 @@ class System:
         raise AssertionError(f"{what} did not come within {limit_s} s; workers: {self.workers()}")
 
     def wait_idle(self) -> None:
-        """Until no request is booked anywhere and events have settled."""
+        """Wait until no request is reserved anywhere and all events have arrived."""
         self.wait_for(lambda: not any(self.loads("running_requests")), what="idle")
         time.sleep(0.05)
 
     def loads(self, field: str) -> list[int]:
-        """One figure of what is booked, per worker."""
+        """Return one value of the reserved load, by worker."""
         return [worker["candidates"][0]["load"][field] for worker in self.workers().values()]
 
 
 @pytest.fixture
 def start(monkeypatch):
-    """A function that starts a fleet for the rest of the test."""
+    """Return a function that starts a fleet for the rest of the test."""
     for name, value in HEADERS_ON.items():
         monkeypatch.setenv(name, value)
     contexts = []

@@ -1,4 +1,6 @@
-"""Messages and Responses through a whole fleet: placed by prefix, predicted as reported, streamed and not."""
+"""Messages and Responses requests through a whole fleet are placed by prefix and predicted correctly, streamed or
+not.
+"""
 
 import json
 from itertools import pairwise
@@ -32,7 +34,7 @@ def usage_of(told):
 
 
 def ask(system, path, body, *, stream):
-    """What was predicted and what was reported, the answer's text, and who answered."""
+    """Return the predicted and the reported cached tokens, the text of the answer, and the worker that answered."""
     reply = httpx.post(f"{system.url}{path}", json={"model": system.model, **body, "stream": stream}, timeout=30)
     assert reply.status_code == 200, reply.text
     events = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: ")]

@@ -1,7 +1,7 @@
-"""Prefix routing survives any start: what clients find cached, before and after a gateway starts under load.
+"""Prefix routing survives a restart: compare the cached share before and after a gateway starts under load.
 
-The workers publish no KV events and report no cached tokens: the gateway starts with empty views in front of warm
-caches, and no quiet moment lets it test what they do. The share is counted by the workers' engines themselves.
+The workers publish no KV events and report no cached tokens. So the gateway starts with empty views in front of warm
+caches, and no quiet moment lets it test the workers. The engines of the workers count the share.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ pytestmark = pytest.mark.slow
 
 WORKERS, CLIENTS, TURNS = 4, 16, 8
 SETTLE, WINDOW = CLIENTS * TURNS, 640
-"""Requests let pass, and counted. Conversations that were cut in two by a start are over after the former."""
+"""Requests to skip, then requests to count. A conversation that a start has interrupted ends within the skipped
+ones.
+"""
 KEPT = 0.95
 WINDOWS = 3
 SYSTEM = "Please explain the importance of renewable energy for the global economy and the environment. "
@@ -44,7 +46,7 @@ class Counts:
 
 
 class Site:
-    """Workers in this process, clients that never rest, and gateways that come and go on one port."""
+    """Workers in this process, clients that send without a pause, and a series of gateways on one port."""
 
     def __init__(self, workers: list[RunningWorker], folder) -> None:
         self.workers = workers
@@ -56,7 +58,7 @@ class Site:
         self._progress = asyncio.Event()
 
     async def gateway(self) -> Process:
-        """Start one; it takes the place of one that runs."""
+        """Start a gateway; it replaces one that runs."""
         urls = [flag for worker in self.workers for flag in ("--worker", worker.url)]
         places = ["--port", str(self.port), "--admin-port", str(self.admin_port), "--takeover", self.path]
         started = Process(warmroute("serve", *places, *urls), "gateway")
@@ -72,7 +74,7 @@ class Site:
         return Counts(*total)
 
     async def client(self) -> None:
-        """One conversation after the other, each a turn at a time."""
+        """Hold one conversation after the other, a turn at a time."""
         while True:
             messages = [{"role": "system", "content": f"Conversation {next(self._numbers)}. " + SYSTEM * 6}]
             for turn in range(TURNS):
@@ -97,7 +99,7 @@ class Site:
             await asyncio.sleep(0.05)  # the gateway is away
 
     async def share(self) -> float:
-        """Of the prompt tokens of the next requests, those that their workers had cached."""
+        """Return the share of the prompt tokens of the next requests that the workers had cached."""
         await self.after(SETTLE)
         before = self.counts()
         await self.after(WINDOW)
@@ -105,7 +107,9 @@ class Site:
         return (now.hits - before.hits) / (now.queries - before.queries)
 
     async def regained(self, before: float) -> float:
-        """The share, counted again where a busy machine has let a window fall short: a lost view stays so."""
+        """Return the share. Count again after a low result, which a busy machine may cause: the share of a lost view
+        stays low.
+        """
         for _ in range(WINDOWS):
             share = await self.share()
             if share >= KEPT * before:
@@ -126,7 +130,7 @@ class Site:
 
 @pytest.fixture
 async def site(tmp_path):
-    """A function: a site whose workers have these settings."""
+    """Return a function that makes a site whose workers have the given settings."""
     async with contextlib.AsyncExitStack() as stack:
 
         async def start(**settings) -> Site:

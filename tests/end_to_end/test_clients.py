@@ -1,4 +1,4 @@
-"""Common clients through gateway and embedded workers: the openai package and curl, streaming and not."""
+"""The openai package and curl work through the gateway with embedded workers, streaming or not."""
 
 import json
 import shutil

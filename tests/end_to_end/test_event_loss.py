@@ -17,7 +17,7 @@ FLAGS = ("worker", "--port", "0", "--time-scale", "0.02", "--seed", "3")
 
 
 def ask(url, model, text):
-    """One short answer: predicted and reported cached tokens, the former as the response header says it."""
+    """Request one short answer. Return the cached tokens predicted in the response header, and those reported."""
     body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 4}
     answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=20)
     assert answer.status_code == 200, answer.text
@@ -27,7 +27,7 @@ def ask(url, model, text):
 
 
 class LossyRelay:
-    """A publisher between a worker and the gateway that leaves out the next `drop` batches."""
+    """A publisher between a worker and the gateway that drops the next `drop` batches."""
 
     def __init__(self, source: str) -> None:
         self._context = zmq.Context()
@@ -101,10 +101,10 @@ def test_a_restarted_gateway_learns_warm_caches_by_replay(worker, monkeypatch):
     url, _, _ = worker
     served = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
     texts = [f"{word} is a word that comes again. " * 30 for word in ("North", "South", "East")]
-    for text in texts:  # past any gateway
+    for text in texts:  # directly, without a gateway
         body = {"model": served, "messages": [{"role": "user", "content": text}], "max_tokens": 4}
         assert httpx.post(f"{url}/v1/chat/completions", json=body, timeout=20).status_code == 200
-    for _ in range(2):  # two gateways after each other, neither has seen the prompts before
+    for _ in range(2):  # two gateways, one after the other; neither has seen the prompts before
         gateway = Process(
             warmroute("serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--worker", url), "gateway"
         )
@@ -114,12 +114,12 @@ def test_a_restarted_gateway_learns_warm_caches_by_replay(worker, monkeypatch):
             for text in texts:
                 predicted, reported = ask(public, model, text)
                 assert predicted == reported > 100
-                time.sleep(0.05)  # this answer's own events
+                time.sleep(0.05)  # the events of this answer
         finally:
             gateway.stop()
 
 
 def view(system, worker_id):
-    """What is known of the worker's cache; empty while the worker has not been probed."""
+    """Return the gateway's view of the worker's cache; empty until the worker has been probed."""
     candidates = system.workers()[worker_id]["candidates"]
     return candidates[0] if candidates else {}

@@ -1,4 +1,4 @@
-"""With one request at a time and events settled, predicted cached tokens equal reported ones, on every request."""
+"""With one request at a time and all events received, every prediction of cached tokens equals the report."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 def test_demo_workload_is_predicted_to_the_token(start):
     system = start(workers=4, worker_flags=("--time-scale", "0.01", "--seed", "1"))
     system.wait_for(lambda: _residencies(system) == {"exact"}, what="an exact view of every worker")
-    conversations = generate(Shape(), seed=0)  # what `warmroute demo` plays
+    conversations = generate(Shape(), seed=0)  # the traffic of `warmroute demo`
     timings = asyncio.run(_one_at_a_time(system, conversations))
     assert [timing.error for timing in timings if timing.error] == []
     assert len(timings) == 300

@@ -1,4 +1,4 @@
-"""Fleets whose workers differ, stall or stop, and a gateway that shuts down, seen from outside."""
+"""Clients' view of fleets whose workers differ, stall or stop, and of a gateway that shuts down."""
 
 import json
 import os
@@ -51,7 +51,7 @@ class Stream(threading.Thread):
 
 @pytest.fixture
 def spawn():
-    """A function that starts one more embedded worker and returns it with its URL."""
+    """Return a function that starts one more embedded worker and returns it with its URL."""
     processes = []
 
     def begin(*flags):

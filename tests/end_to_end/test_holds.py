@@ -1,4 +1,4 @@
-"""A long prompt waits in the gateway, while its worker reads another one or has no room, and a short one goes ahead."""
+"""A long prompt is held while its worker prefills another one or lacks KV capacity, and a short one goes ahead."""
 
 import asyncio
 import random
@@ -77,7 +77,7 @@ BLOCKS = 1_000
 
 
 async def crowd(system):
-    """A long prompt beside an answer that holds most of the cache, and a short one that comes a moment later."""
+    """Send a long prompt while a running answer takes most of the cache, and a short prompt a moment later."""
     client = Client(system.url)
 
     def asked(words, seed, tokens):
@@ -100,7 +100,7 @@ async def crowd(system):
 
 
 async def load(system):
-    """A long prompt behind another one, and a short one that comes a moment later."""
+    """Send a long prompt after another long one, and a short prompt a moment later."""
     client = Client(system.url)
 
     async def ask(words, seed):

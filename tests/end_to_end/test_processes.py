@@ -31,7 +31,7 @@ class Clients:
         return json.dumps({"model": self.system.model, "messages": messages, "max_tokens": 2, **fields}).encode()
 
     def ask(self) -> list[int]:
-        """One request on each, one after the other."""
+        """Send one request on each connection, one after the other."""
         statuses = []
         for connection in self.connections:
             connection.request("POST", "/v1/chat/completions", self.body(), {"content-type": "application/json"})
@@ -41,7 +41,7 @@ class Clients:
         return statuses
 
     def stream(self, index: int, tokens: int) -> http.client.HTTPResponse:
-        """Begin a stream, up to its first event."""
+        """Start a stream and read its first event."""
         body = self.body(stream=True, max_tokens=tokens, ignore_eos=True)
         self.connections[index].request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
         response = self.connections[index].getresponse()
@@ -56,7 +56,7 @@ class Clients:
 
 @pytest.fixture
 def two(start):
-    """A fleet behind two processes, both of them serving."""
+    """Return a fleet behind two gateway processes, both of which serve."""
 
     def begin(**settings):
         serve_flags = ("--processes", "2", *settings.pop("serve_flags", ()))

@@ -1,6 +1,7 @@
-"""A gateway restarted in front of a warm worker whose replay buffer does not reach back: how soon it knows again.
+"""A gateway restarts in front of a warm worker whose replay buffer is too short. The tests check how soon its view is
+exact again.
 
-What a request really found is read from the worker's own counters: the streams here ask for no usage, as most do not.
+Most streams ask for no usage, and so do these. The cached tokens that a request found come from the worker's counters.
 """
 
 import json
@@ -28,7 +29,7 @@ def first_turn(number: int) -> list[dict[str, str]]:
 
 
 class Warm:
-    """A worker that has served the first turn of every conversation, past any gateway."""
+    """A worker that has served the first turn of every conversation, without a gateway."""
 
     def __init__(self, blocks: int | None = None) -> None:
         flags = ["--dev-mode"] if blocks is None else ["--num-gpu-blocks", str(blocks)]
@@ -37,12 +38,12 @@ class Warm:
         self.model = httpx.get(f"{self.url}/v1/models").json()["data"][0]["id"]
 
     def hits(self) -> int:
-        """Tokens found cached so far."""
+        """Return the tokens found cached so far."""
         lines = httpx.get(f"{self.url}/metrics").text.splitlines()
         return int(sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(HITS)))
 
     def ask(self, url: str, messages, max_tokens=20) -> tuple[str, int | None, int]:
-        """One stream without usage: its text, cached tokens as predicted and as really found."""
+        """Send one stream without usage. Return its text, and the cached tokens predicted and found."""
         body = {"model": self.model, "messages": messages, "max_tokens": max_tokens, "stream": True}
         before = self.hits()
         with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=30) as answer:
@@ -57,7 +58,7 @@ class Warm:
 
 @pytest.fixture
 def warm():
-    """A function that starts a warm worker; its conversations so far."""
+    """Return a function that starts a warm worker, with its conversations so far."""
     workers = []
 
     def begin(blocks=None):
@@ -76,9 +77,9 @@ def warm():
 
 @contextmanager
 def restarted(worker: Warm, **settings: str):
-    """A gateway that has just started: its public and its admin URL."""
+    """Start a gateway. Yield its public and its admin URL."""
     on = {"WARMROUTE_HEADERS__PREDICTED_CACHED_TOKENS": "true", **settings}
-    # A self-test's second prompt is a stream of its own, and would be counted among the hits.
+    # The second prompt of a self-test would add to the counted hits.
     flags = ("--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--set", "residency.self_test=false")
     process = Process(warmroute("serve", *flags, "--worker", worker.url), "gateway", on)
     try:
@@ -96,7 +97,7 @@ def candidate(admin: str) -> dict:
 
 
 def settled(admin: str) -> dict:
-    """The candidate, once its events have come in."""
+    """Return the candidate once its events have arrived."""
     before, since_s = None, time.monotonic()
     while time.monotonic() - since_s < 0.1:
         now = candidate(admin)
@@ -108,7 +109,7 @@ def settled(admin: str) -> dict:
 
 
 def next_turns(worker: Warm, talks, url: str, admin: str, turn: int) -> list[tuple[int, int]]:
-    """Every conversation goes on by one turn: predicted and found, per request."""
+    """Send one more turn of every conversation. Return predicted and found tokens per request."""
     pairs = []
     for talk in talks:
         talk.append({"role": "user", "content": f"And then, in watch {turn}? " * 8})
@@ -165,7 +166,7 @@ def test_a_replaced_cache_makes_the_view_exact_and_ends_relearning(warm):
 
 
 def test_a_gateway_that_missed_nothing_stays_exact_while_another_one_relearns(warm):
-    """What one asks for is heard by both, and may not be counted twice."""
+    """Both gateways receive the blocks that one asks for; neither may count them as further copies."""
     worker, _ = warm()
     httpx.post(f"{worker.url}/reset_prefix_cache")
     talks = [first_turn(number) for number in range(4)]

@@ -17,7 +17,9 @@ WORKER_KEY = "the-key-of-the-worker"
 
 
 class TlsFront:
-    """What stands before the worker: ends TLS, wants its key where vLLM does, and keeps what it read."""
+    """A TLS proxy before the worker. It requires the worker's key on the paths where vLLM does, and keeps all that it
+    reads.
+    """
 
     def __init__(self, context, port):
         self._context, self._port = context, port

@@ -15,8 +15,9 @@ SYSTEM = (SENTENCE * 100)[:8000]
 
 
 SLOWED = "4"
-"""Times the steps of the profile take. Six processes share the cores of the machine, and a first token that comes some
-tens of milliseconds late for that is no worker's speed; amid steps of a few milliseconds it would pass for one."""
+"""Factor on the step times of the profile. Six processes share the cores of the machine, so a first token may come tens
+of milliseconds late. Beside steps of a few milliseconds, that delay would look like the speed of a worker.
+"""
 
 
 def test_shared_system_prompt_spreads_at_full_cached_share(start):

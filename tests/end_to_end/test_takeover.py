@@ -1,4 +1,4 @@
-"""A gateway process takes over from another, as an operator sees it."""
+"""A gateway process takes over from another; the tests check an operator's view of it."""
 
 import contextlib
 import os
@@ -25,11 +25,11 @@ def test_a_stream_outlives_its_gateway(site):
         new = site.gateway()
         new.wait_for("admin port")
         assert old.alive
-        answer = site.complete(kept)  # on the connection to the old one
+        answer = site.complete(kept)  # on the connection to the old gateway
         assert (answer.status_code, answer.headers["connection"]) == (200, "close")
-        assert site.complete(kept).headers.get("connection") is None  # on one to the new
+        assert site.complete(kept).headers.get("connection") is None  # on a connection to the new gateway
         listed = httpx.get(f"{site.admin}/admin/v1/workers/{site.worker}").json()
-        assert listed["in_flight"] == 1  # the old one's stream
+        assert listed["in_flight"] == 1  # the stream of the old gateway
         drained = httpx.post(f"{site.admin}/admin/v1/workers/{site.worker}/drain?wait_s=1")
         assert (drained.status_code, drained.json()["code"]) == (409, "worker_busy")
         assert list(lines)[-2:] == ["data: [DONE]", ""]
@@ -56,7 +56,7 @@ def test_a_worker_drained_after_a_takeover_gets_nothing_from_the_old_gateway(sit
         drained = httpx.post(f"{site.admin}/admin/v1/workers/{site.worker}/drain?wait_s=5")
         assert drained.status_code == 200  # from now on the worker may be stopped
         assert old.alive
-        answer = site.complete(kept)  # by the old one, on the connection that it keeps
+        answer = site.complete(kept)  # by the old gateway, on the connection that it keeps
         assert (answer.status_code, answer.headers["connection"]) == (503, "close")
     assert old.wait(20) == 0
 
@@ -90,7 +90,7 @@ def test_a_gateway_replaces_itself_at_sigusr2(site):
             try:
                 answer = site.complete(httpx)
                 assert answer.status_code == 200, answer.text
-            except Exception as error:  # whatever it is, it is a failed request
+            except Exception as error:  # any error is a failed request
                 failures.append(error)
 
     asking = threading.Thread(target=ask)
@@ -130,7 +130,9 @@ def test_a_unix_socket_is_taken_over_with_its_file(site, tmp_path):
 
 
 def emptied(manager):
-    """Read what waits: the kernel keeps ten messages for a manager that does not read, and drops the next ones."""
+    """Read all waiting messages. For a manager that does not read, the kernel keeps ten messages and drops further
+    ones.
+    """
     manager.setblocking(False)
     with contextlib.suppress(BlockingIOError):
         while True:

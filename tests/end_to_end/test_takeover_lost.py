@@ -1,4 +1,4 @@
-"""A gateway process dies after it took over, and the previous one serves again, as clients see it."""
+"""A gateway process dies after it took over, and the previous one serves again. The tests check the clients' view."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ AGAIN = "has died; serving again"
 
 
 class Clients:
-    """Ask all the time, each request on a new connection."""
+    """Send requests without a pause, each on a new connection."""
 
     def __init__(self, site, count=4):
         self.site = site
@@ -34,7 +34,7 @@ class Clients:
                 answer = self.site.complete(httpx)
                 assert answer.status_code == 200, answer.text
                 self.done += 1
-            except Exception as error:  # whatever it is, it is a failed request
+            except Exception as error:  # any error is a failed request
                 self.failures.append(error)
 
     def __enter__(self):
@@ -56,7 +56,7 @@ class Clients:
 
 @contextmanager
 def stream(site, tokens=700):
-    """The lines of an answer that has begun."""
+    """Yield the lines of a stream after its start."""
     body = {"model": "warmroute-simulated", "prompt": "a b", "max_tokens": tokens, "ignore_eos": True, "stream": True}
     with httpx.stream("POST", f"{site.public}/v1/completions", json=body, timeout=30) as answer:
         lines = answer.iter_lines()
@@ -96,7 +96,7 @@ def test_a_successor_killed_after_it_took_over_costs_only_its_own_requests(site,
         new.kill()
         old.wait_for(AGAIN)
         clients.until_more()
-    assert len(clients.failures) <= 4  # one at most for each client, on the killed process
+    assert len(clients.failures) <= 4  # at most one per client, on the killed process
     assert not any(isinstance(each, httpx.ConnectError | AssertionError) for each in clients.failures), clients.failures
     with httpx.Client() as kept:
         for _ in range(3):
@@ -145,7 +145,7 @@ async def test_a_successor_may_die_at_every_step(site):
         old.wait_for(AGAIN)
         if step != "following":
             assert site.complete(httpx).status_code == 200
-    check_drained(site)  # as the operator told the process that died
+    check_drained(site)  # as the operator had requested from the process that died
 
 
 def check_drained(site):
@@ -229,7 +229,7 @@ def test_a_start_that_fails_after_it_took_over_gives_the_place_back(site, tmp_pa
     old = site.gateway("--uds", path)
     old.wait_for("admin port")
     new = site.gateway("--uds", path)
-    (tmp_path / f"takeover.sock.{new.pid % 1_000_000}").mkdir()  # where it would listen for its own successors
+    (tmp_path / f"takeover.sock.{new.pid % 1_000_000}").mkdir()  # where it would listen for the next process
     assert new.wait(20) == 1
     assert "took over" in new.tail()
     old.wait_for(AGAIN)

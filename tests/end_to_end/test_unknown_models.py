@@ -1,4 +1,4 @@
-"""A wrong model name is the client's mistake, also while a configured worker has never answered."""
+"""A wrong model name is the client's mistake, even if a configured worker has never answered."""
 
 import time
 

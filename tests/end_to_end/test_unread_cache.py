@@ -1,4 +1,4 @@
-"""Requests whose prompt is computed whole, or answered several times, must not spoil what is known of a cache."""
+"""Requests that compute their whole prompt, or ask for several answers, must not make a cache view wrong."""
 
 import httpx
 

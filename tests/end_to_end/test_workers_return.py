@@ -1,4 +1,4 @@
-"""Workers that leave and return under load, and clients' mistakes, with real processes."""
+"""Workers that leave and return under load, and mistakes of clients, with real processes."""
 
 import asyncio
 import os
@@ -19,7 +19,9 @@ def body(system, text, **fields):
 
 
 async def drive(system, until, in_flight=8):
-    """Closed loop of conversations that the other worker has in its cache; returns (end, worker, error) of each."""
+    """Run a closed loop of conversations that the other worker has in its cache. Return (end, worker, error) of
+    each.
+    """
     client = Client(system.url)
     ended = []
 
@@ -59,7 +61,7 @@ def test_a_revived_worker_has_traffic_within_two_seconds(start, policy):
             await asyncio.to_thread(again.stop)
 
     killed_s, up_s, ended = asyncio.run(run())
-    assert all("broke off" in error for _, _, error in ended if error)  # streams that had begun when it was killed
+    assert all("broke off" in error for _, _, error in ended if error)  # streams that the kill interrupted
     served = [at_s - up_s for at_s, by, _ in ended if by == worker and at_s > killed_s]
     print(f"{policy}: first answer {min(served):.2f} s after the worker listened, {len(served)} in all")
     assert min(served) < 2.0
@@ -71,7 +73,7 @@ def test_sixty_mistakes_of_clients_open_no_breaker(start):
 
     async def run():
         client = Client(system.url)
-        # the worker refuses these with a 400 of its own: the gateway passes lengths on
+        # the worker refuses these with a 400, because the gateway does not check lengths
         wrong = [await chat(client, body(system, "Hello", max_tokens=-1)) for _ in range(60)]
         right = [await chat(client, body(system, f"Hello {number}")) for number in range(4)]
         client.close()

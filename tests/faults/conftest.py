@@ -1,6 +1,6 @@
 """Whole fleets as processes, load that continues while something breaks, and checks of the result.
 
-Every test goes through `Lab.at_rest`: nothing booked, no descriptor and no task more than before.
+Every test ends with `Lab.at_rest`: nothing is reserved, and there are no more descriptors and tasks than before.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ MODEL = "warmroute-simulated"
 
 
 class Load:
-    """Closed-loop clients; `seen` holds every request that has ended."""
+    """Closed-loop clients. `seen` holds every request that has ended."""
 
     def __init__(self):
         self.seen = []
@@ -42,7 +42,9 @@ class Load:
 
 
 class Lab:
-    """One fleet under test. `clients` of `load` alternate: every second one streams, every third dials each time."""
+    """One fleet under test. Of the `clients` of `load`, every second one streams, and every third one opens a
+    connection for each request.
+    """
 
     def __init__(self, fleet):
         self.fleet = fleet
@@ -63,7 +65,9 @@ class Lab:
         self.before = await self._settled()
 
     async def _settled(self):
-        """At rest twice in a row: probes and event links come and go."""
+        """Wait until two checks in a row find no activity, because probes and event links open and close
+        connections.
+        """
         last = None
         for _ in range(150):
             metrics = await self.admin.metrics()
@@ -76,7 +80,7 @@ class Lab:
         raise AssertionError(f"not at rest: {left_over(await self.admin.workers(), metrics)}, {now}")
 
     async def at_rest(self, limit_s=20.0):
-        """The ledger is empty, and no more descriptors and tasks are there than before."""
+        """Check that the ledger is empty, and that there are no more descriptors and tasks than before."""
         end_s = time.monotonic() + limit_s
         while True:
             metrics = await self.admin.metrics()
@@ -97,7 +101,7 @@ class Lab:
         return body | ({"stream": True, "stream_options": {"include_usage": True}} if stream else {})
 
     def raw(self, **options):
-        """One request as bytes: its head, and its body."""
+        """Return one request as bytes: head and body."""
         body = json.dumps(self.body(**options)).encode()
         lines = ["POST /v1/chat/completions HTTP/1.1", "host: x", "content-type: application/json"]
         head = "\r\n".join([*lines, f"content-length: {len(body)}", "", ""])
@@ -112,7 +116,7 @@ class Lab:
 
     @asynccontextmanager
     async def load(self, clients=8, tokens=ANSWER_TOKENS, keep=False):
-        """Load for the length of the ``with``; then every request under way is awaited."""
+        """Run load for the length of the ``with`` block, then wait for every request in progress."""
         load, client = Load(), Client(self.fleet.url)
         loop = asyncio.get_running_loop()
 
@@ -141,7 +145,7 @@ class Lab:
             client.close()
 
     async def eventually(self, condition, limit_s=20.0):
-        """Poll; an awaitable condition is awaited."""
+        """Poll until `condition` holds. An awaitable condition is awaited."""
         end_s = time.monotonic() + limit_s
         while True:
             value = condition()
@@ -152,7 +156,7 @@ class Lab:
             await asyncio.sleep(0.02)
 
     async def engine(self, worker, metric):
-        """One figure of a worker's own metrics page."""
+        """Return one value from a worker's metrics page."""
         client = Client(f"http://{worker.id}")
         try:
             async with client.exchange(client.request_bytes("GET", "/metrics")) as response:
@@ -174,7 +178,7 @@ class Lab:
 
 
 def reset(connection):
-    """Close with RST instead of FIN."""
+    """Close the connection with RST instead of FIN."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
 
@@ -202,13 +206,13 @@ PAGES = {
 
 
 def scripted_worker(script, model=MODEL, root=None):
-    """A worker in the test's own process: probes are answered as by the stand-in, requests by `script`."""
+    """Run a worker in the test's process. The stand-in answers probes, and `script` answers requests."""
     cards = {"object": "list", "data": [{"id": model, "object": "model", "root": root or model}]}
     return ScriptedWorker(script, pages={**PAGES, b"/v1/models": json.dumps(cards).encode()})
 
 
 def fleet_of(tmp_path_factory, config=(), **shape):
-    # idle connections to workers are dropped soon, so that a test is soon at rest
+    # idle connections to workers close early, so that a test ends without a long wait
     laid_over = {"timeouts": {**GATEWAY["timeouts"], "upstream_idle_s": 1}, **dict(config)}
     shape = FleetShape(**{"workers": 3, "time_scale": 3.0, "config": laid_over, **shape})
     return Fleet(shape, tmp_path_factory.mktemp("fleet"))
@@ -216,7 +220,7 @@ def fleet_of(tmp_path_factory, config=(), **shape):
 
 @pytest.fixture(scope="session")
 def shared_fleet(tmp_path_factory):
-    """Three workers and a gateway for all tests that leave them as they found them."""
+    """Three workers and a gateway, shared by all tests that leave them unchanged."""
     with fleet_of(tmp_path_factory) as running:
         yield running
 
@@ -226,7 +230,7 @@ async def lab(shared_fleet):
     made = Lab(shared_fleet)
     await made.begin()
     yield made
-    for worker in shared_fleet.workers:  # also behind a test that failed in between
+    for worker in shared_fleet.workers:  # also after a test that failed half way
         shared_fleet.resume(worker)
         if not worker.process.alive:
             shared_fleet.restart(worker)
@@ -236,7 +240,7 @@ async def lab(shared_fleet):
 
 @pytest.fixture
 async def own_lab(tmp_path_factory):
-    """A function: a fleet of the test's own."""
+    """Return a function that starts a fleet for this test alone."""
     made = []
 
     async def start(ready=True, **shape):
@@ -270,7 +274,9 @@ async def scripted():
 
 @pytest.fixture
 def joins():
-    """A function: put a scripted worker into a lab's fleet for the length of a ``with``, ready for requests."""
+    """Return a function that adds a scripted worker to a lab's fleet for the length of a ``with`` block, ready for
+    requests.
+    """
 
     @asynccontextmanager
     async def join(lab, worker):

@@ -1,7 +1,7 @@
-"""``warmroute worker`` that dies of prompts with the word poison, as an engine does that hits a bug.
+"""A ``warmroute worker`` that dies of prompts with one certain word, like an engine that hits a bug.
 
-The first argument says how: ``kill`` (the process is gone at once, by SIGKILL) or ``exit`` (it answers 500 and exits a
-moment later, as vLLM's server does when its engine has died).
+The first argument is the way to die. With ``kill`` the process ends at once, by SIGKILL. With ``exit`` it answers 500
+and exits a moment later, as vLLM's server does after the death of its engine.
 """
 
 import asyncio

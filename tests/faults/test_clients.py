@@ -61,7 +61,7 @@ PHASES = [nothing_sent, half_a_head, half_a_body, before_the_first_byte, in_mid_
 
 @pytest.mark.parametrize("how", ["close", "reset", "half_close"])
 async def test_a_client_that_leaves_in_any_state_costs_others_nothing(lab, resets, how):
-    """Nothing is left of those who left: their workers are free while the load goes on."""
+    """A client that left leaves no work behind: its worker is free while the load continues."""
     left = {"close": lambda each: each.close(), "reset": resets, "half_close": lambda each: each.shutdown(1)}[how]
     aborts = (await lab.admin.metrics()).get("warmroute_client_aborts_total", 0)
     async with lab.load(clients=6) as load:
@@ -73,7 +73,7 @@ async def test_a_client_that_leaves_in_any_state_costs_others_nothing(lab, reset
         since = len(load.seen)
         await lab.eventually(lambda: len(load.seen) > since + 6)
     assert load.kinds() == {"complete"}
-    # in the body, before the first byte and in mid-stream: those had a request
+    # clients that left in the body, before the first byte and in mid-stream had a request
     assert (await lab.admin.metrics())["warmroute_client_aborts_total"] - aborts >= 3 * 4
     await lab.at_rest()
     for _, connection in leavers:
@@ -81,13 +81,15 @@ async def test_a_client_that_leaves_in_any_state_costs_others_nothing(lab, reset
 
 
 async def _only_the_load(lab, clients):
-    """No worker computes for somebody who has left: those asked for 500 tokens, which takes 10 s."""
+    """Check that no worker computes for a client that has left. Such clients asked for 500 tokens, which takes 10 s."""
     running = [await lab.engine(worker, "vllm:num_requests_running") for worker in lab.workers]
     return sum(running) <= clients and (await lab.admin.metrics())["warmroute_client_connections"] <= clients + 1
 
 
 async def test_slow_readers_get_everything_and_delay_no_other_client(lab):
-    """Small buffers, a pause after every read: their answers are whole, the others' as fast as before."""
+    """With small buffers and a pause after every read, slow readers get whole answers, and other clients wait no
+    longer.
+    """
     slow = Client(lab.fleet.url, 4_096)
     body = lab.body(tokens=100)
     async with lab.load(clients=6) as load:
@@ -102,7 +104,7 @@ async def test_slow_readers_get_everything_and_delay_no_other_client(lab):
 
 
 async def test_slow_senders_get_their_answer(lab):
-    """A head and a body that come byte by byte, well within the time limits."""
+    """Head and body arrive byte by byte, well within the time limits."""
 
     async def drip():
         connection = await lab.connect()

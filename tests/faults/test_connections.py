@@ -1,4 +1,4 @@
-"""More connections than the limit, and than the system's file descriptors."""
+"""More connections than the limit allows, and more than the system has file descriptors for."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ LIMIT = 40
 
 
 async def knock(lab):
-    """Connect without waiting to be accepted; None where that fails."""
+    """Connect without waiting for the accept; return None if that fails."""
     made = socket.socket()
     made.setblocking(False)
     try:
@@ -28,7 +28,7 @@ async def knock(lab):
 
 
 def is_open(connection):
-    """Whether the other side has not closed it."""
+    """Return whether the other side has kept the connection open."""
     try:
         return connection.recv(1) != b""
     except BlockingIOError:
@@ -39,7 +39,7 @@ def is_open(connection):
 
 async def test_a_flood_beyond_the_limit_is_shut_out_and_costs_the_others_nothing(own_lab):
     lab = await own_lab(workers=2, config={"limits": {"max_connections": LIMIT}})
-    # one connection per client and kept: none of the load has to come in again beside the flood
+    # one kept connection per client, so that the load needs no new connection during the flood
     async with lab.load(clients=6, keep=True) as load:
         flood = [made for made in await asyncio.gather(*(knock(lab) for _ in range(500))) if made is not None]
         await lab.eventually(lambda: sum(map(is_open, flood)) <= LIMIT)
@@ -54,7 +54,9 @@ async def test_a_flood_beyond_the_limit_is_shut_out_and_costs_the_others_nothing
 
 
 async def test_few_descriptors_are_kept_for_workers_and_the_admin_port(own_lab):
-    """max_connections is lowered to what they carry: nothing else runs out of them, whoever knocks."""
+    """The gateway lowers max_connections to the number that the descriptors carry, so that its other parts always have
+    some.
+    """
     lab = await own_lab(workers=2, open_files=90)
     gateway = psutil.Process(lab.fleet.gateway.pid)
     flood = [made for made in await asyncio.gather(*(knock(lab) for _ in range(300))) if made is not None]

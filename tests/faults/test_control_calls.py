@@ -1,6 +1,6 @@
-"""Workers whose answers to the gateway's own calls never end: each call is bounded in memory, processor time and time.
+"""Workers whose answers to control calls never end. Each call is bounded in memory, CPU time and time.
 
-The worker runs in threads of the test's process and keeps no more than one piece of what it sends.
+The worker runs in threads of the test's process and keeps at most one piece of the data that it sends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from router.workers.selftest_rendering import compare_rendering
 pytestmark = pytest.mark.slow
 
 LIMIT_S = 0.5
-"""Given to each call."""
+"""Time limit of each call."""
 MOST_S = 2.5
 MOST_CPU_S = 1.5
 MOST_GROWTH_BYTES = 64 << 20
@@ -149,7 +149,7 @@ PAGES: dict[str, bytes] = {
 
 
 class Worker:
-    """Answers `PAGES` as a worker should, but attacks whoever asks for `path`. `calls` counts the requests for it."""
+    """Answer `PAGES` as a worker should, but attack each request for `path`. `calls` counts these requests."""
 
     def __init__(self, path: str, attack: Callable) -> None:
         self.path, self.attack = path, attack
@@ -270,7 +270,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _peak_bytes(*, reset: bool = False) -> int:
-    """The process's largest resident size since the last reset."""
+    """Return the process's largest resident size since the last reset."""
     if reset:
         Path("/proc/self/clear_refs").write_text("5")
     lines = Path("/proc/self/status").read_text().splitlines()

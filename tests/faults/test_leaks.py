@@ -1,4 +1,4 @@
-"""A minute of two hundred streams at a time leaves nothing behind."""
+"""A minute of load with two hundred concurrent streams leaks nothing."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Whole gateways whose log nobody reads."""
+"""Gateway processes whose log is not read."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from loadtest.drive.http import Client
 
 pytestmark = pytest.mark.slow
 
-REQUESTS = 3_000  # their lines are several times what a pipe holds
+REQUESTS = 3_000  # their log lines are several times as long as the pipe's buffer
 
 
 def free_port():
@@ -24,7 +24,7 @@ def free_port():
 
 
 class Gateway:
-    """One with its access log on, and a pipe for stderr that is read only when a test says so."""
+    """A gateway with its access log on and a pipe for stderr, which is read only when a test asks for it."""
 
     def __init__(self, *options, stderr):
         self.port, self.admin_port = free_port(), free_port()
@@ -33,7 +33,7 @@ class Gateway:
         self.process = subprocess.Popen(command, stderr=stderr, stdin=subprocess.DEVNULL)
 
     async def ask(self, count, port=None, path="/livez"):
-        """So many requests on one connection; the last answer's body."""
+        """Send `count` requests on one connection; return the body of the last answer."""
         client = Client(f"http://127.0.0.1:{port or self.port}")
         try:
             for _ in range(count):
@@ -60,7 +60,7 @@ class Gateway:
 
 @pytest.fixture
 def gateway():
-    """A function that starts one."""
+    """Return a function that starts a gateway."""
     made = []
 
     def start(*options, stderr):

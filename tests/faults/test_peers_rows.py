@@ -1,13 +1,12 @@
-"""What other routers were seen to get wrong on the data plane: one test for each, which they would fail.
+"""Faults observed in other routers' data planes. Each test checks one fault, and the router that has it would fail.
 
 Rows with their tests elsewhere:
 
 - one "imbalanced" switch sends everything to one worker: tests/router/placement/test_herding.py,
-end_to_end/test_spread.py
-- an unknown field in a KV event rejects the batch: tests/backends/vllm/test_events.py
-- a worker killed in prefill, in mid-stream, by RST; a gateway restarted in front of warm workers: test_workers.py
-- clients that leave in any other phase than prefill: test_clients.py
-- 60 client errors, a slow reader of 400 MB, concurrency limits: with the tests of health and limits in
+end_to_end/test_spread.py - an unknown field in a KV event rejects the batch: tests/backends/vllm/test_events.py - a
+worker killed in prefill, in mid-stream, by RST; a gateway restarted in front of warm workers: test_workers.py - clients
+that leave in another state than prefill: test_clients.py - 60 client errors, a slow reader of 400 MB, concurrency
+limits: with the tests of health and limits in
   tests/router/gateway and tests/router/placement
 - bodies and headers are rebuilt: tests/router/gateway/http/test_forwarding.py and the conformance tests
 - drain closes the listener at once: with the tests of rollouts
@@ -44,7 +43,7 @@ def word(text):
 
 
 async def exchange(lab, request):
-    """One request as bytes; status, headers, body."""
+    """Send one request as bytes; return status, headers and body."""
     client = Client(lab.fleet.url)
     try:
         async with client.exchange(request) as response:
@@ -54,7 +53,9 @@ async def exchange(lab, request):
 
 
 async def test_a_client_that_leaves_in_prefill_frees_the_worker_within_100_ms(lab, scripted, joins):
-    """sglang-router freed it after 8 s. Measured from the client's close to the end of the worker's socket."""
+    """sglang-router freed the worker after 8 s. The time runs from the client's close to the end of the worker's
+    socket.
+    """
     gone = []
 
     async def silent(script):
@@ -79,7 +80,7 @@ async def test_a_client_that_leaves_in_prefill_frees_the_worker_within_100_ms(la
 
 
 async def test_a_client_that_leaves_frees_the_engine(lab):
-    """The same against an embedded worker: its scheduler has dropped the request."""
+    """The scheduler of an embedded worker drops the request of a client that has left."""
     took_s = []
     for _ in range(5):
         connection = await lab.connect()
@@ -90,7 +91,7 @@ async def test_a_client_that_leaves_frees_the_engine(lab):
         while await _in_engines(lab):
             pass
         took_s.append(time.monotonic() - left_s)
-    assert statistics.median(took_s) < 0.1  # three metrics pages are read in it
+    assert statistics.median(took_s) < 0.1  # the time includes the reading of three metrics pages
     await lab.at_rest()
 
 
@@ -100,7 +101,7 @@ async def _in_engines(lab):
 
 
 async def test_a_revived_worker_has_traffic_within_2_s(lab):
-    """sglang-router, vllm-router and smg: none within 28 s."""
+    """With sglang-router, vllm-router and smg it had no traffic within 28 s."""
     victim = lab.workers[0]
     async with lab.load() as load:
         await asyncio.to_thread(lab.fleet.kill, victim)
@@ -123,7 +124,7 @@ async def _counted(lab, worker, metric):
 
 
 async def test_death_in_mid_stream_is_an_event_and_a_clean_end(lab, scripted, joins):
-    """All three cut the transfer: their clients saw a broken connection and no reason."""
+    """The same three routers cut the transfer: their clients saw a broken connection without a reason."""
 
     async def dies(script):
         await script.say(STREAM_HEAD + word("one"))
@@ -142,7 +143,7 @@ async def test_death_in_mid_stream_is_an_event_and_a_clean_end(lab, scripted, jo
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_no_open_doors(lab, scripted, joins, method):
-    """vllm-router forwards any path. None of these reaches a worker, however it is written."""
+    """vllm-router forwards any path. Here none of these paths reaches a worker, in any spelling."""
 
     async def welcoming(script):
         await script.say(answer())
@@ -160,8 +161,9 @@ async def test_no_open_doors(lab, scripted, joins, method):
 
 
 async def test_the_first_token_is_never_late_by_a_delayed_acknowledgement(lab, scripted, joins):
-    """Dynamo lacks TCP_NODELAY: 43.6 ms on every first token. Small writes in a row provoke Nagle's algorithm: on a
-    kept connection, a head, then two events 5 ms apart, each way in packets of its own."""
+    """Dynamo lacks TCP_NODELAY, which costs 43.6 ms on every first token. Nagle's algorithm delays small writes in a
+    row. So the test sends a head and two events 5 ms apart on a kept connection, in separate packets both ways.
+    """
     written = {}
 
     async def small_writes(script):
@@ -189,8 +191,9 @@ async def test_the_first_token_is_never_late_by_a_delayed_acknowledgement(lab, s
 
 
 async def test_a_saturated_fleet_is_not_stormed(lab, scripted, joins):
-    """Peers try five times. Here each of three workers is asked once, then left alone for as long as it said; what
-    comes meanwhile is told when to come again without anybody being asked."""
+    """Other routers try five times. Here each of three workers is asked once, then receives nothing for the time in its
+    Retry-After. A request in that time gets a Retry-After without a call to a worker.
+    """
 
     async def full(script):
         await script.say(answer(b"503 Service Unavailable", b"retry-after: 20\r\n", b'{"error":{"message":"full"}}'))
@@ -211,7 +214,7 @@ async def test_a_saturated_fleet_is_not_stormed(lab, scripted, joins):
 
 
 async def test_a_429_goes_to_its_client_with_its_retry_after_and_costs_the_worker_nothing(lab, scripted, joins):
-    """It is one client's limit: passed on once, byte for byte, and the next request goes there all the same."""
+    """The 429 is one client's limit. It is forwarded unchanged, and the next request still goes to that worker."""
     body = b'{"error":{"message":"slow down","type":"rate_limit","code":429}}'
 
     async def limiting(script):
@@ -227,7 +230,7 @@ async def test_a_429_goes_to_its_client_with_its_retry_after_and_costs_the_worke
 
 
 async def test_a_request_costs_its_worker_one_call(lab, scripted, joins):
-    """vllm-router's cache_aware made 3,200 further calls for 400 requests."""
+    """The cache_aware policy of vllm-router made 3,200 further calls for 400 requests."""
 
     async def plain(script):
         await script.say(answer())
@@ -236,7 +239,7 @@ async def test_a_request_costs_its_worker_one_call(lab, scripted, joins):
         for number in range(20):
             await exchange(lab, b"".join(lab.raw(model="counted", text=f"Question {number}?", stream=False)))
         assert len(worker.requests_to(CHAT)) == 20
-        assert len(worker.requests) <= 20 + 3  # at its first sight: the self-test's two, and whether it renders prompts
+        assert len(worker.requests) <= 20 + 3  # three first calls: the self-test and the rendering check
 
 
 PROMPTS = 1_200
@@ -245,8 +248,9 @@ PROMPTS = 1_200
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
 async def test_long_prompts_are_not_kept(own_lab, scripted, joins):
-    """Unique prompts of 30 kB: 10,000 of them left 340 MB behind in the peers. What is remembered here has a budget,
-    filled by the first hundred. The worker publishes no events, so that the approximate view has to guess, too."""
+    """In other routers, 10,000 unique prompts of 30 kB left 340 MB behind. Here the memory of prompts has a budget,
+    which the first hundred prompts fill. The worker publishes no events, so the approximate view is in use too.
+    """
 
     async def plain(script):
         await script.say(answer())
@@ -273,6 +277,6 @@ async def test_long_prompts_are_not_kept(own_lab, scripted, joins):
         await asyncio.gather(*(play(client) for _ in range(4)))
         tokens = (await lab.admin.metrics())["warmroute_prompt_tokens_total"]
     client.close()
-    assert tokens > PROMPTS * 5_000  # they were tokenised, and not only passed on
+    assert tokens > PROMPTS * 5_000  # the prompts were tokenised, not only forwarded
     assert max(rss_mb[-4:]) - rss_mb[len(rss_mb) // 2] < 10, rss_mb
     await lab.at_rest()

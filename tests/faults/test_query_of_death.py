@@ -1,4 +1,4 @@
-"""A request that kills its worker, among good ones: real processes, SIGKILL and continuing load."""
+"""A request that kills its worker, among good ones, with real processes, SIGKILL and continuous load."""
 
 import asyncio
 import json
@@ -18,12 +18,12 @@ SDK_PAUSE_S = 0.4
 
 
 def program(how):
-    # -P leaves out the script's folder, and would ours: the checkout is installed
+    # -P leaves out the script's folder; the checkout is still found, because it is installed
     return (sys.executable, "-P", str(MORTAL), how)
 
 
 async def asked(lab, stream=True, text="poison"):
-    """One request; its status and error code."""
+    """Send one request; return its status and error code."""
     client = Client(lab.fleet.url)
     body = json.dumps(lab.body(text=text, stream=stream)).encode()
     try:
@@ -35,7 +35,7 @@ async def asked(lab, stream=True, text="poison"):
 
 
 async def sdk(lab, **options):
-    """What a client library makes of one call: three tries while the answer may be tried again."""
+    """Make one call as a client library does: up to three tries, while the answer allows another one."""
     for _ in range(3):
         outcome = await asked(lab, **options)
         if outcome[0] < 500:
@@ -59,7 +59,7 @@ async def test_a_body_costs_two_workers_however_often_it_is_sent(own_lab, how):
         since = len(load.seen)
         await lab.eventually(lambda: len(load.seen) > since + 16)
         assert (await asked(lab))[0] == 422
-    # one that was beside the poison twice has failed with both workers
+    # a good request that ran beside the query of death twice has failed with both workers
     assert load.kinds() <= {"complete", DIED, "cut", "refused:worker_failed"}
     lost = (await lab.admin.metrics())["warmroute_worker_deaths_total"]
     assert lost == 2
@@ -69,7 +69,7 @@ async def test_a_body_costs_two_workers_however_often_it_is_sent(own_lab, how):
 
 
 async def test_eight_copies_at_once_cost_two_workers(own_lab):
-    """Prefix routing sends them to one worker first."""
+    """Prefix routing sends all copies to one worker first."""
     lab = await own_lab(workers=4, worker_program=program("kill"))
     outcomes = await asyncio.gather(*(sdk(lab, stream=number % 2 == 0) for number in range(8)))
     # streams and whole answers are two bodies
@@ -78,7 +78,7 @@ async def test_eight_copies_at_once_cost_two_workers(own_lab):
 
 
 async def test_twenty_kills_under_load_refuse_no_good_request(own_lab):
-    """One body comes again and again and is at every worker that dies; two others are sent beside it."""
+    """One body is repeated and is on every worker that dies. Two other bodies are sent at the same time."""
     lab = await own_lab(workers=3, time_scale=1.0)
     good = "The same question from everybody. " * 30
     outcomes, going = [], True
@@ -99,7 +99,7 @@ async def test_twenty_kills_under_load_refuse_no_good_request(own_lab):
     finally:
         going = False
         await asyncio.gather(*asking)
-    # one that has lost both of its workers is a failure, and may be sent again
+    # a good request that has lost both of its workers failed, and may be sent again
     assert set(outcomes) <= {(200, None), (503, "worker_failed")}
     assert outcomes.count((200, None)) > 0.95 * len(outcomes)
     assert load.kinds() <= {"complete", DIED, "cut", "refused:worker_failed"}

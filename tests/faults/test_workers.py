@@ -1,4 +1,4 @@
-"""Workers that die, stall, refuse, lose events or come back with another model, under load."""
+"""Under load, workers die, stall, refuse requests, lose events or return with another model."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ MODEL = "warmroute-simulated"
 
 
 def only(load, *allowed):
-    """No client saw anything but whole answers and what is `allowed`."""
+    """Assert that clients saw only whole answers, and outcomes in `allowed`."""
     assert load.kinds() <= {"complete", *allowed}, [seen for seen in load.seen if seen.kind is not Kind.COMPLETE][:3]
 
 
@@ -27,11 +27,11 @@ async def test_a_killed_worker_returns_on_its_port(lab):
     async with lab.load() as load:
         await asyncio.to_thread(lab.fleet.kill, victim)
         since = len(load.seen)
-        await lab.eventually(lambda: len(load.seen) > since + 8)  # goes on without it
+        await lab.eventually(lambda: len(load.seen) > since + 8)  # the load continues without the worker
         await asyncio.to_thread(lab.fleet.restart, victim)
         again = len(load.seen)
         await lab.eventually(lambda: load.answered_by(victim, again))
-    # only what it had begun was lost, and was told; whole answers in preparation were made again elsewhere
+    # only started streams failed, with an error event; unstarted whole answers were retried on another worker
     only(load, DIED, "cut")
     assert {seen.worker for seen in load.seen if seen.kind is not Kind.COMPLETE} <= {victim.id}
     assert len(load.seen) - len(load.of(Kind.COMPLETE)) <= 8
@@ -69,7 +69,8 @@ async def test_a_long_stall_ends_started_streams_with_an_event(lab):
     victim = lab.workers[1]
     async with lab.load() as load:
         lab.fleet.pause(victim)
-        # with nobody to stall for, there is nothing to see: the load goes on elsewhere until its own ones are over
+        # a fixed wait: the stalled requests reach their idle timeout, and the load continues on the other workers
+        # meanwhile
         await asyncio.sleep(7.0)
         lab.fleet.resume(victim)
         again = len(load.seen)
@@ -119,7 +120,7 @@ async def _exact(lab, worker):
 
 
 async def test_reset_connections_are_like_closed_ones(lab, scripted, joins, resets):
-    """RST instead of FIN, before the first byte and in mid-stream, by a worker that gets every second request."""
+    """A worker that gets every second request sends RST instead of FIN, before the first byte or in mid-stream."""
     count = 0
 
     async def answer(script):
@@ -142,7 +143,7 @@ async def test_reset_connections_are_like_closed_ones(lab, scripted, joins, rese
 
 
 async def test_another_model_on_the_same_port(lab):
-    """Requests for the old model go elsewhere, those for the new one go there."""
+    """Requests for the old model go to other workers, and requests for the new model to this one."""
     victim = lab.workers[2]
     async with lab.load() as load:
         await asyncio.to_thread(lab.fleet.kill, victim)
@@ -160,7 +161,9 @@ async def test_another_model_on_the_same_port(lab):
 
 
 async def test_a_model_taken_off_a_worker(lab, scripted, joins):
-    """As a LoRA adapter is unloaded: nothing but the 404 says so. No client sees it, and soon nobody is sent there."""
+    """A LoRA adapter is unloaded, and only a 404 shows that. No client sees the 404, and soon no request goes to the
+    worker.
+    """
     mistake = {"message": "The model does not exist.", "type": "NotFoundError", "param": "model", "code": 404}
     body = json.dumps({"error": mistake}).encode()
 
@@ -173,7 +176,7 @@ async def test_a_model_taken_off_a_worker(lab, scripted, joins):
     async with joins(lab, worker), lab.load() as load:
         await lab.eventually(lambda: _serves(lab, worker, "another"), 5.0)
         since = len(load.seen)
-        await lab.eventually(lambda: len(load.seen) > since + 8)  # what was on its way there has arrived
+        await lab.eventually(lambda: len(load.seen) > since + 8)  # requests that were on their way have arrived
         asked = len(worker.requests_to(CHAT))
         await lab.eventually(lambda: len(load.seen) > since + 24)
         assert len(worker.requests_to(CHAT)) == asked
@@ -193,19 +196,19 @@ async def test_a_gateway_killed_in_front_of_warm_workers(own_lab):
     async with lab.load() as load:
         since = len(load.seen)
         await asyncio.to_thread(lab.fleet.restart_gateway)
-        # what the dead gateway had in flight is aborted on the workers: its sockets are gone
+        # the workers abort the dead gateway's requests, because its sockets are gone
         await lab.eventually(lambda: len(load.of(Kind.COMPLETE)) > since + 8)
     only(load, "cut", "unanswered")
     assert all(kind is not Kind.BROKEN for kind in load.kinds())
     for worker in lab.workers:
         await lab.eventually(lambda worker=worker: _idle(lab, worker))
         await lab.eventually(lambda worker=worker: _exact(lab, worker))
-    # warm: the blocks were learned again by replay
+    # the view is warm: replay has restored the blocks
     assert all(each["candidates"][0]["blocks"] for each in await lab.admin.workers())
 
 
 async def test_addresses_where_nobody_is_cost_no_request(lab):
-    """A closed port, a name that does not exist, and a network that answers nothing."""
+    """The addresses are a closed port, a name that does not exist, and a network that does not answer."""
     addresses = ["127.0.0.1:1", "no-such-host.invalid:8000", "192.0.2.1:9"]
     for address in addresses:
         (await lab.admin.add(f"http://{address}")).raise_for_status()
@@ -222,7 +225,9 @@ async def test_addresses_where_nobody_is_cost_no_request(lab):
 
 
 async def test_restarted_on_its_port_it_is_exact_again(own_lab):
-    """Its cache is empty now: nothing is predicted at first, then to the block what it reports."""
+    """The cache is empty after the restart. At first nothing is predicted, then exactly the blocks that the worker
+    reports.
+    """
     headers = {"headers": {"worker": True, "predicted_cached_tokens": True}}
     lab = await own_lab(workers=1, time_scale=0.02, config=headers)
     (worker,) = lab.workers

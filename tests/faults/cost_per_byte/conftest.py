@@ -1,7 +1,7 @@
-"""A gateway under attack, an idle one beside it, and a witness that asks both for /livez all the time.
+"""A gateway under attack, an idle one beside it, and a witness that requests /livez from both without a pause.
 
-`bench` runs one row: it attacks, watches the process, and judges what it saw against `Bars`. The idle gateway shows
-what this machine does to a gateway that nobody attacks, at the same moments and beside the same busy cores.
+`bench` runs one row: it attacks, measures the process, and compares the measures with `Bars`. The idle gateway shows
+the delays that this machine causes without an attack, at the same moments and beside the same busy cores.
 """
 
 import json
@@ -29,23 +29,25 @@ SETTLE_S = float(os.environ.get("COST_SETTLE_S", "60"))
 FIGURES = os.environ.get("COST_FIGURES")
 """A file that gets one JSON line per row."""
 SLACK = float(os.environ.get("COST_SLACK", "2"))
-"""How many times the bars of a wait may be missed. A test runs on machines of any speed, and a stall is many times
-longer; figures for the docs are made with 1."""
+"""Factor by which a wait may exceed its bar. Tests run on machines of any speed, and a stall is many times longer.
+Figures for the docs are measured with 1.
+"""
 ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
 class Bars:
-    """What a row may cost. `peak_per_byte`: of memory over base, for each byte of body in flight."""
+    """Limits on the cost of a row. `peak_per_byte` is the memory above the base, for each byte of body in flight."""
 
     p99_s: float = 0.05
-    """Of another client's wait for /livez, without the time in which other programs had the cores. The idle gateway's
-    is with it: it waits for no core at other times than the attacked one does."""
+    """Bars on another client's wait for /livez, without the time in which other programs had the cores. The idle
+    gateway's wait includes that time, because both gateways wait for cores at the same moments.
+    """
     max_s: float = 0.25
     times_idle: float = 2.0
     peak_per_byte: float = 3.0
     spare_bytes: int = 8 * MB
-    """What any row may take beside: threads, caches, fragments."""
+    """Memory that any row may take in addition: threads, caches, fragments."""
     left_bytes: int = 100 * MB
 
 
@@ -97,7 +99,7 @@ class Bench:
         self.restart()
 
     def restart(self):
-        """A fresh process: what an earlier row did to the last one is no part of the next one's figures."""
+        """Start a new process, so that the measures do not include effects of an earlier row."""
         if self.process is not None:
             self.process.kill()
         self.process = self._start()
@@ -108,7 +110,7 @@ class Bench:
         self._witness.settle(time.monotonic() + 0.2)
 
     def row(self, name, attack, in_flight_bytes, bars=None):
-        """Attack once; if only another client's wait missed its bar, attack again, and say why."""
+        """Attack once. If only another client's wait missed its bar, attack again, and print the reason."""
         bars = bars or Bars()
         if not self.process.alive:
             self.restart()
@@ -150,7 +152,7 @@ class Bench:
         return row
 
     def _settle(self, row, bars):
-        """Wait until the memory is back near where it was at the gateway's start, a minute at most."""
+        """Wait, for at most a minute, until the memory is close to its value at the gateway's start."""
         begin_s = time.monotonic()
         while self.cost.rss_bytes > self.base_bytes + bars.left_bytes and time.monotonic() < begin_s + SETTLE_S:
             time.sleep(0.2)
@@ -179,7 +181,9 @@ def _write(row):
 
 
 class Others:
-    """A client beside the attack: short chats, one after the other, in a thread. `failed` are those without a 200."""
+    """A client beside the attack: short chats, one after the other, in a thread. `failed` lists the chats without a
+    200.
+    """
 
     def __init__(self, address, key=None):
         self._url = f"http://{address}/v1/chat/completions"
@@ -214,7 +218,7 @@ class Others:
 
 
 class Ground:
-    """Starts what a bench needs, and stops all of it at the end."""
+    """Start the processes that a bench needs, and stop all of them at the end."""
 
     model_dir = shipped_model_dir()
 
@@ -229,20 +233,24 @@ class Ground:
         return process
 
     def sink(self, model, root=None, *flags):
-        """A worker that answers at once; its URL. With `root`, the gateway reads the tokenizer in that folder."""
+        """Start a worker that answers at once; return its URL. With `root`, the gateway reads the tokenizer in that
+        folder.
+        """
         command = [*warmroute()[:2], "-m", "loadtest.attack.sink", "--model", model, *flags]
         sink = self.process([*command, *(["--root", str(root)] if root else [])], model)
         return "http://" + sink.wait_for(r"sink (\S+)")[1]
 
     def worker(self):
-        """An embedded worker; its URL."""
+        """Start an embedded worker; return its URL."""
         port = free_ports(1)
         command = warmroute("worker", "--port", str(port), "--time-scale", "0.2", "--no-kv-events")
         self.process(command, "worker").wait_for("worker http")
         return f"http://127.0.0.1:{port}"
 
     def gateway(self, workers, config=(), group=None):
-        """How to start a gateway with default settings but for `config`; its public address and admin URL."""
+        """Return a function that starts a gateway, its public address, and its admin URL. Settings not in `config` have
+        their defaults.
+        """
         port, self._number = free_ports(2), self._number + 1
         path = self._folder / f"gateway-{self._number}.yaml"
         ports = {"host": "127.0.0.1", "port": port, "admin_port": port + 1}
@@ -257,7 +265,7 @@ class Ground:
         return start, (f"127.0.0.1:{port}", f"http://127.0.0.1:{port + 1}")
 
     def bench(self, workers, config=(), key=None, group=None):
-        """An attacked gateway, an idle one, and their witness."""
+        """Start an attacked gateway, an idle one, and their witness."""
         start_idle, (idle_address, idle_url) = self.gateway(workers)
         idle = start_idle()
         until_ready(idle_url, len(workers))
@@ -286,7 +294,9 @@ def ground(tmp_path_factory):
 
 @pytest.fixture(scope="package")
 def bench(ground):
-    """API keys on; one model with a local tokenizer, one whose worker tokenises, and an embedded worker's."""
+    """A bench with API keys and three models: one with a local tokenizer, one whose worker tokenises, and one of an
+    embedded worker.
+    """
     key = new_key()
     config = {
         "auth": {"api_keys": [KeyEntry("attacker", digest_of(key.encode())).line]},
@@ -299,7 +309,7 @@ def bench(ground):
 
 @pytest.fixture
 def own_ground(tmp_path):
-    """For a gateway that a test may break."""
+    """A ground for a gateway that a test may break."""
     made = Ground(tmp_path)
     with made.stack:
         yield made
@@ -307,7 +317,9 @@ def own_ground(tmp_path):
 
 @pytest.fixture
 def memory_group():
-    """A function: a memory cgroup of so many bytes. The test is skipped where none can be made."""
+    """Return a function that makes a memory cgroup of the given number of bytes. The test is skipped if that is
+    impossible.
+    """
     with ExitStack() as stack:
 
         def make(limit_bytes):
@@ -321,17 +333,17 @@ def memory_group():
 
 @pytest.fixture
 def others():
-    """`Others`, a client to have beside an attack."""
+    """Return `Others`, a client that runs beside an attack."""
     return Others
 
 
 @pytest.fixture
 def bars():
-    """`Bars`, for rows whose bars are other ones."""
+    """Return `Bars`, for rows that need other limits."""
     return Bars
 
 
 @pytest.fixture
 def models():
-    """Model names: tokenised by the gateway, tokenised by its worker, the embedded worker's."""
+    """Return the model names: tokenised by the gateway, tokenised by its worker, and the embedded worker's."""
     return {"local": LOCAL, "asked": ASKED, "embedded": SHIPPED_MODEL}

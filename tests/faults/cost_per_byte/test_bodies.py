@@ -1,4 +1,4 @@
-"""What a request body may cost, whatever it holds: another client's wait, memory per byte, and what stays of it."""
+"""Bounds on the cost of any request body: another client's wait, memory per byte, and memory kept afterwards."""
 
 import itertools
 
@@ -26,9 +26,9 @@ ORDINARY = {
     EXTRA: ("empty_lists", "nan", "model"),
     TRANSCRIPTIONS: shapes.MULTIPART_SHAPES,
 }
-"""The shapes of the ordinary run: all of them for a chat, and for another path those that it reads in its own way."""
+"""The shapes of the normal run: all shapes for a chat, and for each other path the shapes that it reads differently."""
 ASKED = {CHAT: ("short_messages", "text"), COMPLETIONS: ("short_strings", "token_ids")}
-"""The same for a model without a local tokenizer, whose prompts a worker tokenises."""
+"""The shapes for a model without a local tokenizer, whose prompts a worker tokenises."""
 
 
 def pairs(table):
@@ -36,7 +36,7 @@ def pairs(table):
 
 
 def named(data, number):
-    """The body with a word of its own, so that nothing remembered helps. UTF-16 bodies have it in their encoding."""
+    """Return the body with a unique word, so that no cache helps. In a UTF-16 body the word has the same encoding."""
     for codec in ("ascii", "utf-16-le"):
         place = "WORDWORD".encode(codec)
         if place in data:
@@ -45,7 +45,7 @@ def named(data, number):
 
 
 def maker(bench, path, shape, model, size=BODY_BYTES, chunked=False):
-    """A function of a number: a whole request. Bodies are built once, since building is slow."""
+    """Return a function from a number to a whole request. Bodies are built once, because building is slow."""
     body = shapes.build(path, shape, size, model, "WORDWORD")
 
     def make(_):

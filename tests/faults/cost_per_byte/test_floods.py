@@ -1,4 +1,4 @@
-"""Pipelined requests that the gateway answers by itself, on connections that never read (D1)."""
+"""Pipelined requests that the gateway itself answers, on connections whose clients never read (D1)."""
 
 import pytest
 

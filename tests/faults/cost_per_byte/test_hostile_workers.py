@@ -1,4 +1,4 @@
-"""Workers whose answers to the gateway's own questions never end (D5)."""
+"""Workers whose answers to the gateway's control calls never end (D5)."""
 
 import json
 import time

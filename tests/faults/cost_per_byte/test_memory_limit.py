@@ -1,4 +1,4 @@
-"""A gateway in a memory cgroup of 1 GiB survives what is sent to it, and serves others meanwhile."""
+"""A gateway in a memory cgroup of 1 GiB survives every attack, and serves other clients meanwhile."""
 
 import json
 import threading
