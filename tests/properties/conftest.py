@@ -10,6 +10,6 @@ __all__ = ["kit", "pytest_asyncio_loop_factories", "recording", "rig"]
 
 @pytest.fixture(scope="module")
 def bounded_memory():
-    """For a module of fuzz tests: `limits.memory_limit` around all of it."""
+    """Run a whole module of fuzz tests under `limits.memory_limit`."""
     with memory_limit():
         yield

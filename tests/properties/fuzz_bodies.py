@@ -73,7 +73,7 @@ BODIES = st.lists(st.tuples(st.sampled_from(NAMES), VALUE), max_size=8).map(
 
 
 def read(path, body):
-    """Do everything that happens to a body before it is placed. A refusal is a `RequestError`."""
+    """Run every step on a body before placement. A refusal is a `RequestError`."""
     try:
         parsed = parse(path, body)
     except RequestError:
@@ -113,7 +113,7 @@ def is_object(body):
 @given(BODIES, MUTATIONS)
 @limited
 def test_every_object_is_read_or_refused(body, mutations):
-    """On paths whose bodies only the worker reads."""
+    """The paths are those whose bodies only the worker reads."""
     body = mutated(body, mutations)
     try:
         reading = read_request(LENIENT, HEAD, body)

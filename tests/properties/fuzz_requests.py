@@ -1,4 +1,6 @@
-"""Mutated requests: nothing escapes, hangs or is left, and no two readers disagree on what was forwarded."""
+"""Mutated requests raise no exception, do not hang and leave nothing behind, and no two readers disagree on the
+forwarded bytes.
+"""
 
 import pytest
 from hypothesis import given
@@ -12,14 +14,14 @@ from tests.properties.mutations import CUTS, MUTATIONS, budget, mutated
 from tests.properties.strict import read_all, read_requests
 from tests.properties.test_request_splits import LIMITS, serve
 
-# As long as its examples take: each of them, and their memory, has a limit.
+# No timeout of the test: each example has limits on CPU time and memory.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0), pytest.mark.usefixtures("bounded_memory")]
-# Whoever reads the answers would have to know which of them answers a HEAD.
+# To read the answer to a HEAD, a reader would have to know which answer that is.
 ROWS = [case.raw for case in REQUEST_CASES.values() if len(case.raw) < 2_000 and b"HEAD" not in case.raw]
 
 
 class Run:
-    """What came of one client's bytes."""
+    """The result of one client's bytes."""
 
     def __init__(self, pieces):
         world = World(limits=LIMITS)
@@ -44,7 +46,7 @@ class Run:
 
 
 def understood(raw):
-    """The contents of the requests of `raw`, up to where a strict reader stops."""
+    """Return the contents of the requests in `raw`, up to the place where a strict reader stops."""
     return [request.content for request in read_requests(raw).requests]
 
 
@@ -59,7 +61,7 @@ def check(raw, cuts):
     assert split.closed == whole.closed
     assert len(split.statuses) == len(whole.statuses)
     for one, other in zip(split.statuses, whole.statuses, strict=True):
-        assert one == other or min(one, other) >= 400  # of two faults either may be the one that is named
+        assert one == other or min(one, other) >= 400  # with two faults, the gateway may name either
     assert is_part([content for _, content in whole.forwarded], understood(raw))
 
 

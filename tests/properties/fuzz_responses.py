@@ -1,5 +1,6 @@
-"""Mutated responses: nothing escapes, nothing is left, and no fault passes for an answer that a strict reader of the
-worker's bytes would not have got."""
+"""Mutated responses raise no exception and leave nothing behind. A client gets an answer only if a strict reader of the
+worker's bytes gets the same one.
+"""
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from tests.properties.mutations import CUTS, MUTATIONS, budget, mutated
 from tests.properties.strict import read_final
 from tests.properties.test_response_splits import REQUEST, Outcome
 
-# As long as its examples take: each of them, and their memory, has a limit.
+# No timeout of the test: each example has limits on CPU time and memory.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(0), pytest.mark.usefixtures("bounded_memory")]
 ROWS = [case.raw for case in RESPONSE_CASES.values() if len(case.raw) < 5_000]
 FAULTS = (b'"code":"worker_died_in_stream"', b'"code":"bad_upstream_response"')
@@ -88,7 +89,7 @@ def test_events(raw, cuts):
     for piece in pieces:
         if verdict is False:
             verdict = first.feed(piece)
-    # a line break of two bytes cut in two reads as an event's end of its own: one that says nothing
+    # a line break of two bytes, divided by a read, looks like the end of one more, empty event
     assert verdict == whole
     shown = UsageFrame(None), UsageFrame(None)
     assert shown[0].feed(raw) + shown[0].rest() == b"".join(map(shown[1].feed, pieces)) + shown[1].rest()

@@ -1,4 +1,4 @@
-"""Anything a worker sends apart from answers to clients is read or refused, at a cost linear in its size."""
+"""Except for answers to clients, any data from a worker is read or refused, at a cost linear in its size."""
 
 import pytest
 from hypothesis import given
@@ -66,7 +66,7 @@ ANSWERS = {
 
 
 class Answers:
-    """A client whose worker has sent these answers."""
+    """A worker client that returns the given answers."""
 
     def __init__(self, answers):
         self.answers = answers

@@ -1,5 +1,6 @@
-"""The whole data plane without sockets and without a loop: bytes in on one side, bytes out on the other, in an order
-that the test chooses."""
+"""The whole data plane without sockets and without an event loop. Bytes enter on one side and leave on the other, in an
+order that the test chooses.
+"""
 
 import logging
 import random
@@ -19,21 +20,21 @@ from tests.router.gateway.conftest import FACTS, RecordingDispatcher, RecordingM
 
 
 class OneId:
-    """In place of ids that are drawn and counted."""
+    """A fixed id, in place of ids that are drawn and counted."""
 
     def of(self, head):
         return b"property"
 
 
 class Never:
-    """A timer that nobody waits for."""
+    """A timer that never fires."""
 
     def cancel(self):
         pass
 
 
 class Turns:
-    """An event loop as far as the data plane needs one. `run` goes on until nothing is left to do."""
+    """The part of an event loop that the data plane needs. `run` continues until nothing is left to do."""
 
     def __init__(self):
         self.now_s = 1_000.0
@@ -46,7 +47,7 @@ class Turns:
         self.soon.append((call, arguments))
 
     def call_later(self, delay_s, call, *arguments):
-        """Deadlines are set here and never come: no time passes."""
+        """Return a timer. It never fires, because no time passes."""
         return Never()
 
     def create_task(self, coroutine):
@@ -62,7 +63,7 @@ class Turns:
 
 
 class FakeTransport:
-    """Keeps what is written; closing tells the protocol so, one turn later, as asyncio does."""
+    """Keep the written bytes. `close` notifies the protocol one iteration later, as asyncio does."""
 
     def __init__(self, turns, protocol):
         self._turns, self._protocol = turns, protocol
@@ -111,7 +112,7 @@ class FakeTransport:
 
 
 class End:
-    """One connection's far end: what it sends, and what it has got."""
+    """The far end of one connection, with the bytes that it sends and has received."""
 
     def __init__(self, turns, protocol):
         self._turns, self.protocol = turns, protocol
@@ -123,11 +124,11 @@ class End:
 
     @property
     def closed(self):
-        """The gateway has sent its end."""
+        """Whether the gateway has closed its side."""
         return self.transport.closing or self.transport.ended
 
     def send(self, *pieces):
-        """Each piece is one read of the gateway's."""
+        """Send pieces, each of which the gateway gets in one read."""
         for piece in pieces:
             if piece and not self.transport.closing:
                 self.protocol.data_received(piece)
@@ -141,7 +142,7 @@ class End:
 
 
 class Failures(logging.Handler):
-    """What the gateway logs about defects of its own."""
+    """The gateway's log lines about its own defects."""
 
     def __init__(self):
         super().__init__(logging.ERROR)
@@ -157,10 +158,10 @@ class Dial:
 
 
 class World:
-    """A gateway with one worker that is known to be ready. `dials` are the connections made to it."""
+    """A gateway with one worker, which is ready. `dials` lists the connections to it."""
 
     def __init__(self, **settings):
-        # a worker that failed would be looked at in a task of its own
+        # a task of its own would probe a worker that failed
         config = msgspec.convert({"retries": {"query_of_death_s": 0}, **settings}, Config)
         self.turns = Turns()
         residency = ResidencyMap()
@@ -191,7 +192,7 @@ class World:
 
     @property
     def failures(self):
-        """Defects that were caught."""
+        """Return the defects that the gateway caught and logged."""
         return [record.getMessage() for record in self._failures.records]
 
     @property
@@ -199,13 +200,13 @@ class World:
         return self.parts.pools.statistics()["idle"]
 
     def at_rest(self):
-        """Nothing is left of any request: no stream, no body, no ticket."""
+        """Return whether no stream, body or ticket of any request is left."""
         statistics = self.parts.statistics()
         running = sum(lane["running_requests"] for lane in self.dispatcher.statistics()["workers"].values())
         return (statistics["streams"], statistics["buffered_body_bytes"], running) == (0, 0, 0)
 
 
 def cut_up(raw, cuts):
-    """`raw` in pieces that end at `cuts`."""
+    """Return `raw` in pieces that end at `cuts`."""
     ends = sorted({cut % (len(raw) + 1) for cut in cuts} | {0, len(raw)})
     return [raw[start:end] for start, end in pairwise(ends)]

@@ -1,4 +1,4 @@
-"""Rows of a table, changed as an attacker or a broken peer would change them."""
+"""Mutations of table rows, such as an attacker or a broken peer would send."""
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -55,7 +55,7 @@ MUTATION = st.one_of(
 
 
 def mutated(raw, mutations):
-    """`raw` after each of `mutations`."""
+    """Apply all of `mutations` to `raw`."""
     for kind, place, what in mutations:
         at = place % (len(raw) + 1)
         match kind:
@@ -82,10 +82,10 @@ CUTS = st.lists(st.integers(0, 1 << 30), max_size=8)
 
 
 def budget(factor):
-    """`factor` times as many examples as the profile has for an ordinary property."""
+    """Return settings with `factor` times the examples that the profile has for an ordinary property."""
     return settings(max_examples=max(1, int(factor * settings.default.max_examples)))
 
 
 def grown_budget(factor):
-    """The same for examples of some 400 kB. They are not made smaller where they fail: that takes minutes."""
+    """Return settings for examples of about 400 kB. A failing example is not shrunk, because that takes minutes."""
     return settings(budget(factor), phases=[Phase.explicit, Phase.reuse, Phase.generate])

@@ -1,8 +1,9 @@
-"""A second reader of HTTP/1.1, slow and strict, to compare with. It shares nothing with the gateway.
+"""A second reader of HTTP/1.1, slow and strict, to compare with the gateway's. It shares no code with the gateway.
 
-It reads what RFC 9112 and RFC 9110 define, and nothing that two readers could understand in two ways: no obsolete line
-folding, no bare carriage return or line feed, one length or one transfer coding, and only `chunked` as that coding.
-It is lenient in one place: a request target may have any visible ASCII character, as every server allows.
+It reads messages as RFC 9112 and RFC 9110 define them, and refuses any message that two readers could understand
+differently. There is no obsolete line folding and no bare carriage return or line feed. There is one length or one
+transfer coding, which can only be `chunked`. It is lenient in one place: a request target may have any visible ASCII
+character, as every server allows.
 """
 
 import re
@@ -18,14 +19,15 @@ _EXTENSION = rb"[ \t]*;[ \t]*" + _TOKEN + rb"(?:[ \t]*=[ \t]*(?:" + _TOKEN + rb"
 _SIZE = re.compile(rb"([0-9A-Fa-f]+)(?:" + _EXTENSION + rb")*")
 _AUTHORITY = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%\-]*|\[[0-9A-Fa-f:.]+\])(?::\d*)?")
 _ABSOLUTE = re.compile(rb"(?i:https?)://([^/?#]+)([/?][^#]*)?")
-# The one liberty that readers of answers take: no space where the reason is missing.
+# Readers of answers take one liberty: without a reason, the space before it may be missing too.
 _NO_REASON = re.compile(rb"\A(HTTP/1\.[01] \d{3})\r\n")
 
 
 @dataclass(frozen=True)
 class Message:
-    """`start` is the first line, `lines` the others as they came, `content` the body without its framing, `end` how
-    many bytes it took; `whole` is False where its framing announces more than there is."""
+    """One message. `start` is the first line, `lines` are the other lines unchanged, and `content` is the body without
+    its framing. `end` is the number of bytes read. `whole` is False if the framing announces more bytes than there are.
+    """
 
     start: bytes
     lines: tuple[bytes, ...]
@@ -47,7 +49,7 @@ class Message:
 
     @property
     def target(self):
-        """The target in origin form."""
+        """Return the target in origin form."""
         target = self.start.split(b" ")[1]
         found = _ABSOLUTE.fullmatch(target)
         if found is None:
@@ -57,7 +59,7 @@ class Message:
 
     @property
     def connection(self):
-        """What Connection lists, in lower case."""
+        """Return the options in Connection, in lower case."""
         return [token.strip(b" \t").lower() for value in self.values(b"connection") for token in value.split(b",")]
 
     @property
@@ -82,7 +84,7 @@ def check_line(line):
 
 
 def check_request(message):
-    """The request line and Host."""
+    """Check the request line and Host."""
     found = _REQUEST.fullmatch(message.start)
     assert found is not None, message.start
     method, target, minor = found.groups()
@@ -94,7 +96,7 @@ def check_request(message):
 
 
 def check_target(method, target):
-    """RFC 9112 section 3.2: four forms, two of which go with one method each."""
+    """Check the target by RFC 9112 section 3.2: four forms, two of which belong to one method each."""
     assert b"#" not in target, target
     if method == b"CONNECT":
         assert re.fullmatch(rb"([^:/?]+|\[[^/?]+\]):\d+", target) and _AUTHORITY.fullmatch(target), target
@@ -106,7 +108,7 @@ def check_target(method, target):
 
 
 def read_chunks(raw):
-    """Content, bytes taken, and whether the end has come."""
+    """Return the content, the bytes read, and whether the last chunk was read."""
     content, at = b"", 0
     while True:
         end = raw.find(b"\r\n", at)
@@ -133,7 +135,7 @@ def read_chunks(raw):
 
 
 def read_message(raw, *, answer, closed=False, bodiless=False):
-    """The first message of `raw`; None where not even its head is whole.
+    """Return the first message of `raw`; None if its head is incomplete.
 
     Raises:
         AssertionError: `raw` is not HTTP, or could be read in two ways.
@@ -164,7 +166,7 @@ def read_message(raw, *, answer, closed=False, bodiless=False):
 
 
 def read_all(raw, **options):
-    """All messages of `raw`, and what is left."""
+    """Return all messages of `raw`, and the remaining bytes."""
     messages = []
     while raw and (message := read_message(raw, **options)) is not None:
         messages.append(message)
@@ -176,10 +178,10 @@ def read_all(raw, **options):
 
 @dataclass(frozen=True)
 class Reading:
-    """What one connection's bytes say: whole requests, and why the reader stopped.
+    """The content of one connection's bytes: whole requests, and why the reader stopped.
 
     `end` is "whole" (everything was read), "closed" (the last request is the last one of its connection), "short" (the
-    last request is not all there) or "invalid" (what follows is no request, or could be read in two ways).
+    last request is incomplete) or "invalid" (the rest is no request, or could be read in two ways).
     """
 
     requests: tuple[Message, ...]
@@ -187,7 +189,7 @@ class Reading:
 
 
 def read_requests(raw):
-    """All that a strict server reads of the bytes of one connection."""
+    """Return the requests that a strict server reads from the bytes of one connection."""
     requests = []
     while True:
         while raw.startswith(b"\r\n"):  # RFC 9112 section 2.2: empty lines before a request are ignored
@@ -207,8 +209,9 @@ def read_requests(raw):
 
 
 def read_final(raw, *, bodiless=False, closed=True):
-    """The first answer of `raw` that is not an interim one, `end` counted from the start of `raw`; None if a strict
-    reader finds none."""
+    """Return the first answer in `raw` that is not an interim one; None if a strict reader finds none. `end` counts
+    from the start of `raw`.
+    """
     spelt_out = _NO_REASON.sub(rb"\1 \r\n", raw)
     rest = spelt_out
     try:

@@ -55,7 +55,7 @@ def patterns():
 
 
 def shortest(items, pieces):
-    """Return a text that `items` match, or nearly; the repeated parts go to `pieces`."""
+    """Return a text that `items` match, at least approximately. Append the repeated parts to `pieces`."""
     return "".join(one(operation, argument, pieces) for operation, argument in items)
 
 
@@ -81,7 +81,7 @@ def one(operation, argument, pieces):
 
 
 def member(items, pieces):
-    """Return one member of a set of characters, or one outside of it."""
+    """Return one character of a set, or one that is not in a negated set."""
     for operation, argument in items:
         if operation is sre.LITERAL:
             pieces.add(chr(argument))

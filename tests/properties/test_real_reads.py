@@ -1,4 +1,6 @@
-"""The tables over sockets: each row in four pieces, and each piece is read before the next one is sent."""
+"""The rows of the tables over sockets. Each row is sent in four pieces, and each piece is read before the next one is
+sent.
+"""
 
 import random
 

@@ -30,7 +30,7 @@ WRITES = frozenset({Effect.RESPOND, Effect.COMPLETE, Effect.PASS_ERROR, Effect.S
 
 
 class Driver:
-    """Carries out effects on a ledger, and checks what holds after each event."""
+    """Carry out effects on a ledger, and check the invariants after each event."""
 
     def __init__(self, legs):
         self.flow = Flow(legs)
@@ -108,7 +108,7 @@ class Driver:
             assert self.waiting is expected
 
     def choices(self):
-        """Every (event, attempt) that a gateway could bring next."""
+        """Return every (event, attempt) that could come next from a gateway."""
         state = self.flow.state
         yield from ((event, None) for event in (Event.STOPPED, Event.CLIENT_GONE))
         if self.asked or state is RequestState.IDENTIFYING:
@@ -147,7 +147,7 @@ def replay(legs, picks):
 
 
 def situation(driver):
-    """Equal for two drivers whose flows can do the same from here."""
+    """Return a value that is equal for two drivers whose flows have the same possible continuations."""
     flow = driver.flow
     return flow.state, len(flow.attempts), flow.leg, flow.commented, driver.asked, driver.waiting
 
@@ -180,7 +180,7 @@ def test_a_request_ends_once_and_releases_each_reservation_once(legs, picks):
         driver.step(Event.CLIENT_GONE, None)
     assert driver.ends == 1
     assert not any(driver.reserved.values())
-    for event in Event:  # what comes late changes nothing
+    for event in Event:  # a late event changes nothing
         for attempt in (None, *driver.reserved, 999):
             assert driver.flow.handle(event, attempt) == ()
 
@@ -226,7 +226,7 @@ def test_the_first_of_two_parallel_attempts_answers_and_the_other_is_cancelled(w
     assert driver.reserved == {1: 1, 2: 1}
     driver.step(Event.OPENED, winner)
     assert (driver.flow.state, driver.flow.attempts) == (RequestState.STREAMING, [winner])
-    assert driver.flow.handle(Event.OPENED, loser) == ()  # it was let go, and reports too late
+    assert driver.flow.handle(Event.OPENED, loser) == ()  # too late: the flow had dropped it
     driver.step(Event.ANSWERED, winner)
     assert driver.ends == 1
 

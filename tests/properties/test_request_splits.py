@@ -1,4 +1,6 @@
-"""Where a client's bytes are cut changes nothing: not what a worker gets, not what the client gets."""
+"""The places at which reads divide a client's bytes change neither the bytes that a worker gets nor the client's
+answer.
+"""
 
 import re
 
@@ -14,14 +16,16 @@ from tests.properties.strict import read_all
 LIMITS = {"max_header_bytes": MAX_HEADER_BYTES, "max_body_bytes": MAX_BODY_BYTES}
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 _OURS = re.compile(rb"(?i)(x-request-id|date): [^\r]*")
-# Two checks may find the same fault, each with its own words for it.
+# Two checks may find the same fault, each with its own message.
 _WORDS = re.compile(rb'content-length: \d+(\r\n(?:.+\r\n)*\r\n\{"error":\{"message":")[^"]*"')
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 CUTS = st.lists(st.integers(0, 1 << 30), max_size=12)
 
 
 def exchange(pieces):
-    """What the worker got, what the client got, and whether the client's connection was ended."""
+    """Return the bytes that the worker got, the bytes that the client got, and whether the client's connection was
+    closed.
+    """
     world = World(limits=LIMITS)
     client = world.client()
     answered = {}
@@ -47,7 +51,7 @@ def strip(lines):
 
 
 def serve(world, answered):
-    """The worker answers each whole request at once."""
+    """Let the worker answer each whole request at once."""
     while True:
         waiting = [
             dial
@@ -122,7 +126,7 @@ def test_every_request_arrives_once_and_whole(requests, cuts):
 
 
 def without_length(request):
-    """The length's line is ours to write anew, and to put elsewhere."""
+    """Remove the Content-Length line, which the gateway may rewrite and move."""
     start, lines, content = request
     return start, [line for line in lines if not line.lower().startswith(b"content-length:")], content
 

@@ -1,4 +1,6 @@
-"""Where a worker's bytes are cut changes nothing that its client can see, and no fault of it passes for an answer."""
+"""The places at which reads divide a worker's bytes change nothing for the client, and no faulty answer looks
+complete.
+"""
 
 import json
 
@@ -17,7 +19,7 @@ CUTS = st.lists(st.integers(0, 1 << 30), max_size=12)
 
 
 class Outcome:
-    """One request and what came of it. `written` is how many bytes the client had after each piece."""
+    """One request and its result. `written` has the number of bytes that the client had after each piece."""
 
     def __init__(self, pieces, request=REQUEST, closes=False):
         world = self.world = World()
@@ -42,7 +44,7 @@ class Outcome:
 
     @property
     def answer(self):
-        """What a strict client makes of it."""
+        """Return the answer that a strict client reads."""
         return read_message(self.raw, answer=True, closed=self.closed, bodiless=self.bodiless)
 
     @property
@@ -63,8 +65,8 @@ def byte_by_byte(raw):
 
 ANSWERS = [name for name, case in RESPONSE_CASES.items() if case.gets == "answer"]
 FAULTS = [name for name in RESPONSE_CASES if name not in ANSWERS]
-# Read in one go they are one answer, and a client's connection whose end is not ours to show; else they are an answer
-# and then something on a connection at rest, which is closed.
+# In one read, the bytes are one answer, and the gateway need not end the client's connection. In several reads, they
+# are an answer and then further bytes on an idle connection, which is closed.
 BEHIND_THE_END = {"Chunks: line breaks after the end"}
 
 
@@ -90,7 +92,9 @@ def test_each_answer_cut_anywhere(name, cuts):
 
 
 def check_fault(raw, outcome):
-    """A client that has a whole answer has one that the worker's bytes begin with, or is told of the fault."""
+    """Check that a client gets either a whole answer with which the worker's bytes begin, or an error about the
+    fault.
+    """
     answer = outcome.answer
     if answer is None:
         assert outcome.raw == b"" and outcome.closed
@@ -169,7 +173,7 @@ def test_a_stream_passes_byte_for_byte(comments, tokens, reported, chunk_cuts, c
 
 
 def check_first_event(outcome, pieces, raw, before, until):
-    """Nothing goes out before the first real event is there; once it is, nothing is held back."""
+    """Check that no byte goes out before the first real event has arrived, and that no byte is held back after it."""
     read = 0
     for piece, written in zip(pieces, outcome.written, strict=True):
         read += len(piece)
@@ -181,7 +185,7 @@ def check_first_event(outcome, pieces, raw, before, until):
 
 
 def shown(raw):
-    """The content that has come with the bytes so far."""
+    """Return the content in the bytes so far."""
     message = read_message(raw, answer=True)
     return b"" if message is None else message.content
 
@@ -205,7 +209,7 @@ def test_a_stream_that_is_lost_says_so_or_shows_it(tokens, chunk_cuts, cuts, los
     assert answer is None or answer.status == 503 or not answer.whole or b'"worker_died_in_stream"' in answer.content
 
 
-# streams that are made to report their usage, and have the frame taken out again
+# streams that the gateway makes report usage, and from which it removes the usage frame
 
 ASKING = b'{"model":"m","messages":[],"stream":true}'
 STREAM_REQUEST = P + H + b"Content-Length: %d\r\n\r\n" % len(ASKING) + ASKING

@@ -1,5 +1,6 @@
-"""vLLM servers without a GPU, and the gateway in front of them: predicted cached tokens are compared with reported
-ones."""
+"""vLLM servers without a GPU and the gateway in front of them, to compare predicted cached tokens with reported
+ones.
+"""
 
 import json
 import os
@@ -44,8 +45,10 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def executable():
-    """Return the ``vllm`` command. `make test-vllm` names its environment, so that its absence there is an error."""
-    named = os.environ.pop(ENVIRONMENT, None)  # the gateway would read it as an unknown setting
+    """Return the ``vllm`` command. `make test-vllm` names the environment, so that a missing command there is an
+    error.
+    """
+    named = os.environ.pop(ENVIRONMENT, None)  # the gateway would read this variable as an unknown setting
     try:
         return find_vllm(Path(named) if named else None)
     except StartError as error:
@@ -56,7 +59,8 @@ def executable():
 
 @pytest.fixture(scope="session")
 def vllm(executable):
-    """Return a function from vLLM flags to a running server with an empty cache. Equal calls share one; few are kept.
+    """Return a function from vLLM flags to a running server with an empty cache. Equal calls share one server, and only
+    a few servers are kept.
 
     Its attribute `worker` only describes a server, for tests that start and kill their own.
     """
@@ -129,7 +133,7 @@ def joined(stream: str) -> dict:
 
 
 class Gateway:
-    """A gateway process in front of workers, with the questions that tests ask."""
+    """A gateway process in front of workers, with the calls that tests make."""
 
     def __init__(self, process: Process, url: str, admin_url: str):
         self.process = process
@@ -161,7 +165,7 @@ class Gateway:
         return [candidate for worker in self.workers() for candidate in worker["candidates"]]
 
     def ready(self) -> bool:
-        """Return whether every worker is ready and its self-test over."""
+        """Return whether every worker is ready and has ended its self-test."""
         ready = all(worker["state"] == "ready" for worker in self.workers())
         return ready and all(candidate["self_test"] for candidate in self.candidates())
 
@@ -208,7 +212,7 @@ class Gateway:
         )
 
     def ask(self, path: str, body: dict, **headers: str) -> Answer:
-        """`send`, wait for the events, and compare prediction and report to the token."""
+        """Call `send`, wait for the events, and compare prediction and report to the token."""
         answer = self.send(path, body, **headers)
         assert answer.status == 200, answer.body
         self.settle()
@@ -224,14 +228,14 @@ class Gateway:
             self.wrong.append(f"predicted {answer.predicted}, reported {answer.reported}: {what}")
 
     def chat(self, messages: list[dict] | str, max_tokens: int = 16, headers: dict | None = None, **fields) -> Answer:
-        """`ask` for a chat completion; text stands for one user message."""
+        """Call `ask` for a chat completion. A text stands for one user message."""
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
         body = {"model": self.model, "messages": messages, "max_tokens": max_tokens, **FIXED, **fields}
         return self.ask("/v1/chat/completions", body, **(headers or {}))
 
     def complete(self, prompt, max_tokens: int = 8, headers: dict | None = None, **fields) -> Answer:
-        """`ask` for a completion."""
+        """Call `ask` for a completion."""
         body = {"model": self.model, "prompt": prompt, "max_tokens": max_tokens, **FIXED, **fields}
         return self.ask("/v1/completions", body, **(headers or {}))
 
@@ -252,8 +256,9 @@ class Gateway:
 
 
 def entry(server: RunningVllm) -> dict:
-    """Return the server as an entry of a gateway's configuration. The publisher is named only if it cannot be asked
-    for."""
+    """Return the server as an entry of a gateway's configuration. The publisher is named only if the server does not
+    report it.
+    """
     asked = httpx.get(f"{server.url}/kv_event_sources").status_code == 200
     return {"url": server.url} | ({} if asked or not server.worker.kv_events else {"kv_events": server.kv_events})
 
@@ -302,7 +307,9 @@ def front():
 
 
 def empty_cache(server: RunningVllm) -> None:
-    """Empty the cache and make the engine publish that: an idle engine publishes only with its next step."""
+    """Empty the cache, and run a step so that the engine publishes that. An idle engine publishes only with its next
+    step.
+    """
     server.reset_prefix_cache()
     model = httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"]
     body = {"model": model, "prompt": "step", "max_tokens": 1}
@@ -338,8 +345,9 @@ def talk(plain, standing_front):
 
 @pytest.fixture(scope="session")
 def model_with(tmp_path_factory):
-    """Return a function that makes a model folder with one of our chat templates; `bos`: its tokenizer puts a token
-    first."""
+    """Return a function that makes a model folder with one of the test templates. With `bos`, its tokenizer puts a
+    token first.
+    """
     made: dict[tuple[str, bool], Path] = {}
 
     def make(template: str, *, bos: bool = False) -> Path:
@@ -364,8 +372,7 @@ def model_with(tmp_path_factory):
 
 @dataclass(frozen=True)
 class Rendering:
-    """Bodies by name: ids `equal` to those that vLLM renders, `wrong` ids, bodies known `by_text`, and `refused`
-    bodies."""
+    """Names of bodies by result: ids `equal` to vLLM's, `wrong` ids, known `by_text` only, and `refused`."""
 
     equal: set[str]
     wrong: dict[str, str]
@@ -393,7 +400,7 @@ async def rendering():
         async with httpx.AsyncClient(base_url=server.url, timeout=60, limits=fresh) as client:
             for name, fields in bodies.items():
                 body = {"model": model, **fields}
-                body.pop("cache_salt", None)  # changes the hashes, but no tokens
+                body.pop("cache_salt", None)  # this field changes the hashes, but no tokens
                 prompt = await identify(identity, path, body)
                 try:
                     answer = await client.post(f"{path}/render", json=body)
@@ -436,7 +443,9 @@ def named_model_dir(tmp_path_factory):
 
 @contextmanager
 def launch_render(executable, model_dir: Path, *flags: str):
-    """Start ``vllm launch render``: the server's whole path up to the engine, in a third of the time and memory."""
+    """Start ``vllm launch render``. It has the server's whole path up to the engine, and needs a third of the time and
+    memory.
+    """
     port = free_ports(1)
     place = ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", "m"]
     quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", **ClockSettings().environment()}

@@ -1,4 +1,4 @@
-"""Traffic that does not pass the gateway: events report it all the same."""
+"""Events also report the traffic that does not pass the gateway."""
 
 import httpx
 import pytest

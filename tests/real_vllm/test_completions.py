@@ -79,7 +79,9 @@ def test_of_several_prompts_the_last_is_reported(talk, ids, as_ids):
 
 @pytest.mark.parametrize("as_ids", [False, True], ids=["text", "ids"])
 def test_of_several_streamed_prompts_the_first_to_answer_is_reported(talk, ids, as_ids):
-    """Mostly the first prompt; texts may overtake one another in the tokenizer, which cannot be predicted."""
+    """The first prompt usually answers first. Texts may overtake one another in the tokenizer, which cannot be
+    predicted.
+    """
     compared = 0
     for number in range(12):
         texts = [f"{number // 2} {TEXT}", f"{number} {TEXT}", f"{number % 5} {TEXT}"]

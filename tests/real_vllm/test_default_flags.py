@@ -1,4 +1,4 @@
-"""Servers that report no more about their cache than vLLM does by default have approximate views."""
+"""Servers with vLLM's default flags report little about their cache, so their views are approximate."""
 
 import threading
 

@@ -118,12 +118,12 @@ def test_losses_beyond_the_replay_buffer_are_reported_and_partly_repaired(server
     (candidate,) = gateway.candidates()
     assert "could not be replayed" in candidate["reason"] or "missed" in candidate["reason"]
 
-    # A lower bound from here on: predicted blocks were announced or reported, and so are found.
+    # From here on the prediction is a lower bound: predicted blocks were announced or reported, so they are found.
     for text in [*lost, *known]:
         answer = send(gateway, text)
         assert answer.predicted is None or answer.predicted <= answer.reported
     gateway.settle()
-    # A prompt requested once is known again, to the block.
+    # After one request, a prompt is known exactly again.
     gateway.begin_comparison()
     for text in [*lost, *known, *texts("new", 3)]:
         gateway.complete(text)

@@ -1,4 +1,4 @@
-"""A cache of a few hundred blocks and many prompts, one at a time: evictions are known to the block."""
+"""With a cache of a few hundred blocks and many prompts, one at a time, the view knows every eviction."""
 
 import random
 import time
@@ -16,7 +16,9 @@ def tiny(vllm):
 
 
 def prompts():
-    """Documents asked about repeatedly in a skewed order; together they exceed the cache many times."""
+    """Return prompts about documents, repeated in a skewed order. Together the documents exceed the cache many
+    times.
+    """
     rng = random.Random(5)
     documents = [[rng.randrange(100, 4_000) for _ in range(rng.randint(1, 60 * BLOCK))] for _ in range(60)]
     for _ in range(PROMPTS):

@@ -32,6 +32,6 @@ async def test_the_same_arrivals_find_the_same_tokens_cached(vllm, executable, a
         assert one.cached.served > 10_000
         assert one.cached.causes[Cause.OTHER] == 0
     assert loaded[-1].preemptions[1] > 0
-    # For the loaded scenarios together: a single request among so few is more than 1 % of one of them.
+    # The limit is for all loaded scenarios together. Each has so few requests that one is more than 1 %.
     modelled, served = (sum(getattr(one.cached, side) for one in loaded) for side in ("modelled", "served"))
     assert modelled == pytest.approx(served, rel=CACHED_BAR)

@@ -1,7 +1,7 @@
-"""A gateway restarted in front of a warm worker: what it knows at once, and how soon it knows the rest.
+"""A gateway restarts in front of a warm worker. The tests check its view at once, and how soon the view is complete.
 
-Where that is measured, the requests are streams without usage, as most are, so that only events teach the view. The
-tokens actually found are read from vLLM's own counter.
+To measure the latter, requests are streams without usage, like most streams, so that only events teach the view. The
+tokens actually found come from vLLM's counter.
 """
 
 import time
@@ -31,7 +31,7 @@ def hits(server):
 
 
 def found(server, before):
-    """Return the tokens found since; vLLM counts a step's tokens when the step's outputs have been handled."""
+    """Return the tokens found since then. vLLM counts a step's tokens after it has handled the step's outputs."""
     now, since_s = hits(server), time.monotonic()
     while time.monotonic() - since_s < 0.05:
         if (later := hits(server)) != now:

@@ -25,7 +25,7 @@ def mode(request):
 
 @pytest.fixture
 def keyed(plain, front, empty, mode):
-    """A gateway with keys: alice and carol are one group by `group`, each its own by `key`."""
+    """A gateway with keys. With `group`, alice and carol are in one group; with `key`, each has a group of its own."""
     group = {"cache_group": "g"} if mode == "group" else {}
     tenants = {"red": {"keys": ["alice"], **group}, "blue": {"keys": ["carol"], **group}}
     empty(plain)

@@ -1,4 +1,6 @@
-"""LoRA adapters by name: base, one and the other never share a block; each shares with itself."""
+"""The base model and two LoRA adapters never share a block with one another; each shares blocks among its own
+requests.
+"""
 
 import json
 

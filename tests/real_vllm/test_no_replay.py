@@ -1,4 +1,4 @@
-"""A publisher without a replay socket: a subscriber from the first batch on is exact, a later one is not."""
+"""Without a replay socket, a subscriber from the first batch on has an exact view, and a later subscriber does not."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_without_a_replay_a_view_is_exact_only_from_the_first_batch(vllm, empty,
         answer = serve(late, number)
         assert answer.predicted is None or answer.predicted <= answer.reported
         late.settle()
-    # A prompt requested once is known from its report.
+    # After one request, a prompt is known from the report.
     for number in range(4):
         late.complete(f"{number} {PROMPT}")
     for number in range(4, 7):

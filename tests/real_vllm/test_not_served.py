@@ -1,4 +1,6 @@
-"""The answer of a server for a model that it does not serve: only this answer makes the gateway ask another worker."""
+"""The answer of a server about a model that it does not serve. Only this answer makes the gateway try another
+worker.
+"""
 
 import httpx
 import pytest
@@ -29,7 +31,7 @@ def test_another_404_names_no_parameter(plain, talk):
 
 
 def test_the_404_of_messages_names_no_parameter(plain):
-    """So the gateway does not send `/v1/messages` to another worker."""
+    """Therefore the gateway does not try another worker for `/v1/messages`."""
     body = {"model": "nonsense", "max_tokens": 4, "messages": MESSAGES}
     answer = httpx.post(f"{plain.url}/v1/messages", json=body, timeout=60)
     assert answer.status_code == 404, answer.text

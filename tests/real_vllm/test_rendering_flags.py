@@ -1,4 +1,6 @@
-"""Start-up flags of a worker that change its prompts: which ones the self-test detects at /tokenize, and which not."""
+"""Start-up flags of a worker that change its prompts. The self-test detects some of them at /tokenize, and others
+not.
+"""
 
 import json
 import shutil
@@ -72,7 +74,9 @@ async def test_rendering_flags_are_detected(launched, folder, flags: tuple[str, 
 
 
 async def test_a_class_with_its_own_tokenizer_is_detected(launched, folder) -> None:
-    """A folder of the Llama-2 era: the worker's tokenizer differs from the file, and ours equals the worker's."""
+    """With a folder of the Llama-2 era, the worker's tokenizer differs from the file, and the gateway's equals the
+    worker's.
+    """
     pieces = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁"]
     tokenizer = Tokenizer(models.BPE({piece: place for place, piece in enumerate(pieces)}, [], unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])

@@ -11,7 +11,7 @@ PROMPT = "What was known is forgotten when somebody says so, and learned anew fr
 
 
 def step(server, talk):
-    """Run one step of the engine, past the gateway: an idle engine publishes only with its next step."""
+    """Run one step of the engine without the gateway. An idle engine publishes only with its next step."""
     body = {"model": talk.model, "prompt": "step", "max_tokens": 1}
     httpx.post(f"{server.url}/v1/completions", json=body).raise_for_status()
     talk.settle()
@@ -30,7 +30,7 @@ def test_a_reset_clears_the_view(plain, talk):
 
 
 def test_the_first_request_after_an_unseen_reset_shows_it(plain, talk):
-    """Until its next step the empty cache of an idle engine is unknown; that step publishes it."""
+    """The gateway learns of the empty cache only at the engine's next step, which publishes the reset."""
     talk.chat(PROMPT)
     plain.reset_prefix_cache()
     unseen = talk.send("/v1/completions", {"model": talk.model, "prompt": PROMPT, "max_tokens": 1})
@@ -43,7 +43,7 @@ def test_the_first_request_after_an_unseen_reset_shows_it(plain, talk):
 
 
 def test_reset_while_a_request_runs(plain, talk):
-    """vLLM does not empty a cache in use; predictions stay right either way."""
+    """vLLM does not empty a cache in use. Predictions stay right in either case."""
     talk.chat(PROMPT)
     body = {"model": talk.model, "prompt": "Once", "max_tokens": 3_000, "ignore_eos": True, "stream": True}
     with talk.client.stream("POST", "/v1/completions", json=body) as answer:

@@ -1,4 +1,4 @@
-"""Fields that decide how a template is used: an open last message, no generation prompt, and template variables."""
+"""Fields that change the use of a template: an open last message, no generation prompt, and template variables."""
 
 from pathlib import Path
 

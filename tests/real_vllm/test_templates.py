@@ -1,4 +1,5 @@
-"""Chat templates with the features of the common families: our token ids compared with vLLM's own render endpoint.
+"""Chat templates with the features of the common families. The gateway's token ids are compared with vLLM's render
+endpoint.
 
 The templates are written here; `templates/bodies.jsonl` has one request per line. vLLM takes a template from the
 request, so one server is enough: ``vllm launch render``, which has the server's whole path up to the engine.
@@ -27,7 +28,7 @@ NOT_RENDERED = {
     "reasoning number",
     "tool reference",
 }
-"""Bodies that vLLM renders and we do not: the prompt is identified by its text or a worker's /tokenize."""
+"""Bodies that vLLM renders and the gateway does not. Their prompts are identified by text or a worker's /tokenize."""
 REFUSED_BY_VLLM_ALONE = {
     "call arguments missing",
     "call arguments null",
@@ -50,9 +51,11 @@ REFUSED_BY_VLLM_ALONE = {
     "tool null",
     "tools empty",
 }
-"""Bodies that we render and vLLM answers with 400. Harmless: such a request is placed, and then refused."""
+"""Bodies that the gateway renders and vLLM answers with 400. This is harmless: the worker refuses the placed
+request.
+"""
 REFUSED_WITH = {("instructions", "system only")}
-"""Bodies that only one template refuses: nothing is left of the text."""
+"""Bodies that only one template refuses, because it leaves no text."""
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +105,7 @@ def test_template_ids_equal_vllms(render, named_model_dir, name: str) -> None:
 
 
 def test_every_listed_exception_is_needed(render, named_model_dir) -> None:
-    """With a template that accepts everything, every exception is needed."""
+    """Check every listed exception with a template that accepts everything."""
     source = (TEMPLATES / "dump.jinja").read_text(encoding="utf-8")
     renderer = ChatRenderer.load(named_model_dir, chat_template=source)
     for case in NOT_RENDERED:

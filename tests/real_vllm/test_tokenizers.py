@@ -1,4 +1,6 @@
-"""Model folders in many shapes: ids made here against those of the tokenizer that vLLM loads from the same folder."""
+"""Model folders in many shapes. The gateway's ids are compared with those of the tokenizer that vLLM loads from the
+folder.
+"""
 
 import json
 import os
@@ -53,7 +55,7 @@ LLAMA = {
 
 
 def llama_2() -> Tokenizer:
-    """A space before every text and behind every special token, by a normalizer."""
+    """Make a tokenizer whose normalizer puts a space before every text and after every special token."""
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "b", "x", "▁a", "▁x"]
     vocabulary = {piece: place for place, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.BPE(vocabulary, [("▁", "a"), ("▁", "x")], unk_token="<unk>", byte_fallback=True))

@@ -1,4 +1,6 @@
-"""Many requests in flight on one server with a small cache: predictions differ, and each difference is explained."""
+"""With many requests in flight on one server with a small cache, predictions differ, and each difference is
+explained.
+"""
 
 import json
 import random
@@ -18,7 +20,7 @@ def small(vllm):
 
 
 def requests():
-    """Prompts over a few documents, some cut short, some repeated, some continued."""
+    """Return prompts about a few documents: some cut short, some repeated, some continued."""
     rng = random.Random(11)
     documents = [[rng.randrange(100, 4_000) for _ in range(rng.randint(40, 900))] for _ in range(14)]
     said = []
@@ -74,7 +76,7 @@ class Crowd:
         assert answer.status == 200, answer.body
 
     def leave(self, body):
-        """A client that goes away after the first tokens, which aborts the request."""
+        """Send a request and leave after the first tokens, which aborts it."""
         body = {**body, "stream": True, "max_tokens": 400}
         with self.gate.client.stream("POST", "/v1/completions", json=body) as answer:
             next(answer.iter_bytes())
@@ -85,7 +87,7 @@ def test_every_difference_is_explained(small, front):
     crowd = Crowd(gate)
     crowd.run()
     assert crowd.failed == []
-    for number in range(3):  # what is still pending is judged with later reports
+    for number in range(3):  # later reports settle the differences that are still pending
         gate.ask("/v1/completions", {"model": gate.model, "prompt": [5_000 + number] * 40, "max_tokens": 1})
     (candidate,) = gate.candidates()
     counted = candidate["predicted_cached"]

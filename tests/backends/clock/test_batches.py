@@ -10,7 +10,9 @@ from backends.clock.batches import Batches, allowed_tokens
 
 
 def scheduled(new=(), cached=(), finished=()):
-    """New: (id, prompt, computed, now); cached: (id, computed, outputs, now)."""
+    """Return a scheduler output. `new` has (id, prompt, computed, now) and `cached` (id, computed, outputs, now) per
+    request.
+    """
     counts = {request[0]: request[-1] for request in (*new, *cached)}
     return SimpleNamespace(
         scheduled_new_reqs=[

@@ -1,4 +1,4 @@
-"""The environment's builder: it resumes, repeats no step, and its errors give the fix."""
+"""The environment's builder resumes, repeats no step, and gives the fix in its errors."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def recipe(tmp_path):
 
 @pytest.fixture
 def ran(monkeypatch):
-    """Names of the commands, recorded instead of run; names in `fail` fail."""
+    """Record the names of commands instead of running them. Commands in `fail` fail."""
     names, fail = [], set()
 
     def run(command, name):

@@ -12,7 +12,7 @@ from backends.engine.profile import load_profile
 
 @pytest.fixture(scope="session")
 def make_engine():
-    """An engine over the H100 profile with small blocks and no jitter; one of `num_blocks` is never usable."""
+    """Return an engine over the H100 profile with small blocks and no jitter. One of `num_blocks` is never usable."""
 
     def make(*, block_size=4, num_blocks=65, sample=lambda state: 1000 + state.output_tokens, **options):
         profile = dataclasses.replace(load_profile("llama-3.1-8b-h100"), block_size=block_size)
@@ -49,7 +49,7 @@ def run_one(drive):
 
 
 class EventListener:
-    """The beliefs of a listener to the events: copies per hash, and that every chain has its parent."""
+    """The state of a listener to the events: copies per hash. It checks that every chain has its parent."""
 
     def __init__(self):
         self.copies = Counter()

@@ -70,8 +70,8 @@ def test_finished_requests_leave_their_blocks_one_step_later(make_engine, drive)
         results = drive(engine)
         starts = [result.started_s for result in results]
         admitted.append((starts.index(big.first_scheduled_s), outputs(results).index(["c", "b"])))
-    # "a" ends with step 2. The step that first computes "b" is scheduled after that end: when step 3 starts, in the
-    # second case as the one after it.
+    # "a" ends with step 2. The step that first computes "b" is scheduled after that end, when step 3 starts. In the
+    # second case it is the step after step 3.
     assert admitted == [(3, 3), (3, 4)]
 
 

@@ -125,7 +125,7 @@ def test_reset_needs_a_cache_without_references():
 
 
 class NaiveCache:
-    """The same rules over plain lists, with every question answered by a search."""
+    """The same rules over plain lists, in which every look-up is a search."""
 
     def __init__(self, num_blocks):
         self.free = list(range(1, num_blocks))

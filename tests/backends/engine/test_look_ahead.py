@@ -1,4 +1,4 @@
-"""Looking ahead and skipping equals stepping, bit for bit: token times, events, states and statistics."""
+"""Look-ahead with skips gives the same token times, events, states and statistics as single steps, bit for bit."""
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -13,7 +13,7 @@ BLOCK = 4
 
 
 class Driven:
-    """An engine run over timed calls, by steps or with look-ahead, and everything observable about it."""
+    """An engine run over timed calls, by steps or with look-ahead, with a record of all its observable results."""
 
     def __init__(self, engine, calls, most_steps):
         self.engine, self.calls, self.most_steps = engine, list(calls), most_steps
@@ -92,7 +92,9 @@ class Driven:
 
 
 def drawn_calls(rng):
-    """Arrivals of prompts with shared prefixes, as ids or as hashes; some are aborted, one reset clears the cache."""
+    """Draw arrivals of prompts with shared prefixes, as ids or as hashes. Some requests are aborted, and one reset
+    clears the cache.
+    """
     prefixes = [[rng.randrange(1_000) for _ in range(rng.randrange(4, 40))] for _ in range(4)]
     calls, at_s = [], 0.0
     for number in range(rng.randrange(8, 24)):

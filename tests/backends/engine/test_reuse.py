@@ -1,4 +1,4 @@
-"""Announcing again what a request reuses (vLLM's ``kv_cache_report_mode: full``)."""
+"""Requests that announce the cached blocks that they reuse (vLLM's ``kv_cache_report_mode: full``)."""
 
 from backends.engine.engine import EngineRequest
 from backends.engine.events import BlocksCached
@@ -41,7 +41,7 @@ def test_a_request_without_a_hit_announces_nothing(make_engine, drive):
 
 
 def test_a_request_that_waits_for_kv_space_is_announced_on_every_step(make_engine, drive):
-    """vLLM looks the prefix up at each step too: the price of asking a busy worker."""
+    """vLLM also looks up the prefix at each step, so a busy worker announces it repeatedly."""
     engine = make_engine(num_blocks=13)
     engine.add(EngineRequest("first", PROMPT, 1), 0.0)
     drive(engine)

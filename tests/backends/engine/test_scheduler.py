@@ -1,4 +1,4 @@
-"""vLLM's scheduling and caching rules, one test each, seen through the engine."""
+"""vLLM's rules for scheduling and caching, with one test per rule, through the engine's public calls."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def stored_events(result):
     return [event for event in result.events if isinstance(event, BlocksCached)]
 
 
-# --- what is cached, and when -----------------------------------------------------------------------------------
+# --- cached blocks, and the time of caching ---------------------------------------------------------------------
 
 
 def test_a_repeated_prompt_hits_all_but_its_last_block(make_engine, run_one):
@@ -184,8 +184,9 @@ def test_a_request_is_admitted_only_if_its_whole_prompt_fits(make_engine):
 
 
 def crowd(make_engine, **options):
-    """Two requests that fit at first but whose answers do not fit together: 6 blocks, and each request needs 4 in the
-    end."""
+    """Run two requests that fit at first, but not at their end: there are 6 blocks, and each request needs 4 in the
+    end.
+    """
     engine = make_engine(num_blocks=7, **options)
     return engine, [engine.add(EngineRequest(name, prompt(9, 100 * i), 8), 0.0) for i, name in enumerate("ab")]
 

@@ -54,7 +54,7 @@ async def until(condition, limit_s=5.0):
 
 @pytest.fixture(name="until")
 def until_fixture():
-    """`await until(condition)`."""
+    """Return `until`: `await until(condition)`."""
     return until
 
 
@@ -72,5 +72,5 @@ async def openai_client(client):
 
 @pytest.fixture(scope="session")
 def worker_with():
-    """`async with worker_with(setting=...) as client` starts a worker with these settings."""
+    """Return a context manager: `async with worker_with(setting=...) as client` starts a worker with these settings."""
     return serve

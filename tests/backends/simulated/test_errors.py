@@ -12,7 +12,7 @@ HI = [{"role": "user", "content": "Hi"}]
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client(worker_with):
-    """One worker for all of these tests, because no request gets into its engine."""
+    """One worker for all tests of the module, because no request reaches its engine."""
     async with worker_with() as client:
         yield client
 

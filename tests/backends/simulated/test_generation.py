@@ -12,7 +12,7 @@ stops = st.lists(st.text(alphabet="ab ", min_size=1, max_size=4), min_size=1, ma
 
 
 def naive(parts, strings, keep):
-    """Searches the whole text after every part."""
+    """Search the whole text after every part."""
     text = ""
     for part in parts:
         text += part

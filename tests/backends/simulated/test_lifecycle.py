@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 
 
 async def open_request(client, body):
-    """A raw connection with one request sent, so that closing it is a plain socket close."""
+    """Open a raw connection and send one request, so that closing it is a plain socket close."""
     reader, writer = await asyncio.open_connection("127.0.0.1", client.running.bound.port)
     text = str(httpx.Request("POST", client.running.url + COMPLETIONS, json=body).read(), "utf-8")
     head = f"POST {COMPLETIONS} HTTP/1.1\r\nhost: w\r\ncontent-type: application/json\r\ncontent-length: {len(text)}"

@@ -46,7 +46,7 @@ async def test_load_counts_requests(worker_with):
 
 
 def samples(page):
-    """{(name, engine label or None): value} and {name: labels} of a metrics page."""
+    """Return {(name, engine label or None): value} and {name: labels} of a metrics page."""
     found = {}
     labels = {}
     for family in text_string_to_metric_families(page):

@@ -1,4 +1,4 @@
-"""What a control connection keeps of an answer after the answer is settled."""
+"""Memory that a control connection keeps after an answer is complete."""
 
 import asyncio
 from contextlib import suppress

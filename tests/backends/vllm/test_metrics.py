@@ -100,7 +100,7 @@ def test_random_text_never_fails(text):
 @pytest.mark.parametrize("unit", ["a", "a ", '"a"', 'a="b",', '"a=', "\\"])
 @pytest.mark.parametrize("end", ["", "} 1", '"} 1'])
 def test_the_cost_of_a_long_sample_grows_with_its_length(unit, end):
-    """1 MB each; with quadratic cost they would take hours."""
+    """Each sample has 1 MB, which would take hours at quadratic cost."""
     page = "vllm:num_requests_running{" + unit * (1_000_000 // len(unit)) + end
     began_s = time.process_time()
     parse_metrics(page)
@@ -133,7 +133,7 @@ def test_blocks_summed_over_ranks_are_divided() -> None:
 
 @pytest.mark.parametrize("size", ["-16", "0", "9" * 30, str(MAX_BLOCK_TOKENS + 1)])
 def test_an_impossible_block_size_is_ignored(size):
-    """The self-test makes a prompt of twice the block size, and its hashes are as long."""
+    """The self-test makes a prompt of twice the block size, so a huge block size would make a huge prompt."""
     labels = '{engine="0",block_size="%s",hash_block_size="%s",num_gpu_blocks="8"} 1\n'
     assert parse_metrics("vllm:cache_config_info" + labels % (size, "16")).caches == {}
     assert parse_metrics("vllm:cache_config_info" + labels % ("32", size)).caches == {0: RankCache(32, 8, True)}

@@ -47,7 +47,7 @@ def healthy(**changes):
 
 @asynccontextmanager
 async def scripted(pages):
-    """A server that answers each path with fixed bytes, then closes; None never answers."""
+    """Start a server that answers each path with fixed bytes and then closes. None means no answer."""
     release = asyncio.Event()
 
     async def serve(reader, writer):
