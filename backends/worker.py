@@ -1,4 +1,4 @@
-"""Identity and abilities of a worker endpoint, as values."""
+"""Identity and reported facts of a worker endpoint, as values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _EXAMPLE = "http://HOST:PORT or https://HOST:PORT"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a worker listens. `base_path` is "" or starts with a slash, without a slash at its end.
+    """The address of a worker. `base_path` is "" or starts with a slash, without a slash at its end.
 
     It precedes every path sent to the worker, for example for a proxy in front of it.
     """
@@ -116,7 +116,7 @@ class WorkerFacts:
     event_sources: tuple[KvEventSource, ...] = ()
     sleeping: bool = False
     notes: tuple[str, ...] = ()
-    """What the worker did not report and how to change that, in words for an operator."""
+    """Facts that the worker did not report, and how to change that, in words for an operator."""
 
     @property
     def ranks(self) -> int:

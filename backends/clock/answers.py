@@ -1,4 +1,4 @@
-"""Chooses the next token: a word that the tokenizer reads back as itself, the end, or what a grammar allows."""
+"""Choose the next token: a word that the tokenizer reads back as itself, the end, or a token that a grammar allows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from backends.clock.batches import KnownRequest, allowed_tokens
 from backends.simulated.vocabulary import Vocabulary
 
-# Random JSON would hardly ever end. Under a grammar, half of the draws close what is open, if allowed.
+# Random JSON would hardly ever end. Under a grammar, half of the draws close an open bracket or string, if allowed.
 _CLOSING = frozenset('"]},')
 _CLOSE_PROBABILITY = 0.5
 
@@ -21,8 +21,9 @@ class NoTokenizer(ValueError):
 
 
 class Answers:
-    """Draws tokens by seed. `stop_ids` end an answer, with `stop_probability` after each token and, under a grammar, as
-    soon as it allows one."""
+    """Draw tokens by seed. A token of `stop_ids` ends an answer. It is drawn with `stop_probability` after each token
+    and, under a grammar, as soon as the grammar allows it.
+    """
 
     __slots__ = ("_blank", "_closing", "_random", "_stop_ids", "_stop_probability", "_tokens", "_vocabulary")
 

@@ -1,4 +1,4 @@
-"""The modelled GPU: it runs one step after another, each as long as the profile says."""
+"""The modelled GPU. It runs one step after another, each for the time that the profile gives."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 class Device:
     """A queue of steps on a clock of its own.
 
-    A step begins when it is launched or when the one before it ends, whichever is later. So async scheduling, which
-    launches a step while another runs, loses no time between the two. `wait` takes the end that `launch` returned.
+    A step begins at its launch or at the end of the step before it, whichever is later. So async scheduling, which
+    launches a step while another runs, loses no time between the two. `wait` takes the end time that `launch` returned.
     """
 
     __slots__ = ("_busy_until_s", "_clock", "_late_s", "_launched", "_sleep", "_time_scale")
@@ -37,5 +37,7 @@ class Device:
         self._late_s += max(0.0, self._clock() - end_s)
 
     def statistics(self) -> dict[str, float]:
-        """Return the steps launched, and the seconds between their ends and the collection of their results."""
+        """Return the number of steps launched, and the seconds between their ends and the collection of their
+        results.
+        """
         return {"steps": self._launched, "late_s": self._late_s}

@@ -22,7 +22,7 @@ _log = logging.getLogger("vllm.warmroute_clock")
 
 
 class ClockPlatform(Platform):
-    """A device with the size and the speed of the profile's, which computes nothing."""
+    """A device with the memory and the speed of the profile, which computes nothing."""
 
     _enum = PlatformEnum.OOT
     device_name = "clock"
@@ -60,10 +60,10 @@ class ClockPlatform(Platform):
 
     @classmethod
     def validate_request(cls, processed_inputs: Any, params: Any, *rest: Any) -> None:
-        """Refuse what only a model could answer.
+        """Refuse requests that only a real model could answer.
 
-        Prompt log-probabilities come back empty instead: asking for them is the way to have a prompt computed without
-        its cached prefix.
+        Prompt log-probabilities are not refused and come back empty, because a request for them makes vLLM compute a
+        prompt without its cached prefix.
 
         Raises:
             VLLMValidationError: vLLM answers it with status 400.

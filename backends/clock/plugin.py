@@ -10,5 +10,5 @@ PLATFORM = "backends.clock.platform.ClockPlatform"
 
 
 def platform() -> str | None:
-    """Return the platform's qualified name if ``WARMROUTE_CLOCK=1``, else None: beside a real GPU nothing changes."""
+    """Return the platform's qualified name if ``WARMROUTE_CLOCK=1``, else None, so that a real GPU stays in use."""
     return PLATFORM if os.environ.get(SWITCH) == "1" else None

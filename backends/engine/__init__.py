@@ -1,4 +1,4 @@
-"""A pure model of one vLLM worker: what it caches, what it schedules, how long each step takes.
+"""A pure model of one vLLM worker: its cache, its scheduling, and the time of each step.
 
 The owner of the clock drives `Engine` step by step: `backends.simulated` in real time, the simulator in virtual time.
 `BlockCache` is its paged KV cache, `Scheduler` its continuous batching, `StepTiming` its step time over a `Profile`

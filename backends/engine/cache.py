@@ -12,9 +12,10 @@ class BlockCache:
     """Physical blocks, their references, and the hashes they hold. Block ids are small ints.
 
     The rules are those of vLLM 0.33.0's block pool. A block with references cannot be evicted. A free block keeps its
-    content; the block freed least recently is reused first. Of a released sequence the tail goes first, and blocks that
-    never filled go before all others. Equal content may be in several blocks, each announced when it fills and when it
-    is evicted. Block 0 is never given out (vLLM's null block), so `num_blocks` - 1 are usable.
+    content; the block that was freed first is reused first. Within a released sequence the tail is reused first, and
+    blocks that never filled are reused before all others. Equal content may be in several blocks, each of which is
+    announced when it fills and when it is evicted. Block 0 is never given out (vLLM's null block), so `num_blocks` - 1
+    are usable.
     """
 
     __slots__ = (
@@ -71,7 +72,9 @@ class BlockCache:
         return found
 
     def fits(self, matched: Sequence[int], new_blocks: int) -> bool:
-        """Return whether `new_blocks` can be allocated and the matched ones taken, which may be free themselves."""
+        """Return whether `new_blocks` can be allocated after the matched blocks are taken. Matched blocks may be free
+        themselves.
+        """
         references = self._references
         return new_blocks + sum(1 for block in matched if not references[block]) <= len(self._free)
 
@@ -84,7 +87,7 @@ class BlockCache:
             references[block] += 1
 
     def allocate(self, count: int) -> list[int]:
-        """Take `count` blocks for new content and evict their content. The caller has called `fits`."""
+        """Take `count` blocks for new content and evict their old content. Call `fits` first."""
         free = self._free
         references = self._references
         blocks: list[int] = []

@@ -1,6 +1,6 @@
 """Block hashes of one worker: chained, and split by the same keys as vLLM's cache.
 
-They stand for vLLM's own block hashes and are private to the engine. A listener must treat them as opaque, as with a
+They stand for vLLM's block hashes and are private to the engine. A listener must treat them as opaque, like those of a
 real worker.
 """
 
@@ -17,7 +17,7 @@ SEED = 0x77_61_72_6D_72_6F_75_74
 
 
 class BlockHasher:
-    """Hashes one request's blocks, with the keys other than tokens that go into them.
+    """Hash one request's blocks, with the keys other than tokens that are part of the hashes.
 
     The LoRA name enters every block; the cache salt enters the first one, and the chain spreads it.
     """
@@ -36,7 +36,7 @@ class BlockHasher:
         )
 
     def extend(self, hashes: list[int], tokens: array[int]) -> None:
-        """Append the hashes of full blocks of `tokens` that `hashes` lacks."""
+        """Append the hashes of the full blocks of `tokens` that `hashes` does not have."""
         start = len(hashes)
         end = len(tokens) // self._block_tokens
         if start == end:

@@ -29,7 +29,7 @@ __all__ = [
 UNNAMED_TOKEN = -1
 """Stands for a generated token of a request that is known by hashes alone."""
 _LOOKED_AHEAD = 64
-"""Steps timed at once. An event in between makes the rest useless."""
+"""Number of steps timed at once. An event in between makes the remaining ones useless."""
 
 StepOutput = tuple[str, int, FinishReason | None]
 """Request id, generated token id, and the reason if it was the request's last token."""
@@ -38,9 +38,9 @@ StepOutput = tuple[str, int, FinishReason | None]
 class StepResult(msgspec.Struct, frozen=True):
     """One engine step. Outputs and events belong to its end, ``started_s + duration_s``.
 
-    `outputs` has one entry per request that produced a token. `prefill_tokens` were computed in `prefills` chunks
-    beside `decodes` single-token decodes; `preempted` requests went back to waiting. `attended_pairs` and
-    `decode_context_tokens` are the other inputs of the step's time, as in `StepTiming`.
+    `outputs` has one entry per request that produced a token. `prefill_tokens` were computed in `prefills` chunks,
+    together with `decodes` single-token decodes. `preempted` counts requests that went back to the queue.
+    `attended_pairs` and `decode_context_tokens` are the other inputs of the step's time, as in `StepTiming`.
     """
 
     started_s: float
@@ -61,16 +61,16 @@ class Engine:
     The driver calls `step(now)` while `has_work`, waits `duration_s`, delivers outputs and events, and steps again. The
     state after `step` is that of the step's end, so `add`, `abort` and `reset_prefix_cache` may be called in between.
     They take effect with the next step, as in vLLM. `sample` returns a request's next token; it is called once per
-    generated token, in batch order. Options left None come from the profile; `seed` draws the jitter.
+    generated token, in batch order. The profile gives each option that is None, and `seed` draws the jitter.
 
-    A driver that does not need every token may ask `look_ahead` for steps in which nothing else happens, and `skip`
-    those whose time has come. The result is bit-identical to stepping through them.
+    A driver that does not need every token may call `look_ahead`, which returns steps that only add a token to each
+    request. Then it can `skip` the steps whose time has come. The result is bit-identical to that of single steps.
 
     With `async_scheduling` (vLLM's default since 0.14; here the default is ``--no-async-scheduling``) each step is
     scheduled when the one before it starts, so the GPU never waits for the scheduler. A request that arrives while step
-    n runs is computed in step n + 2 instead of n + 1. A finished request's blocks are free one step later, and a
-    request that ends by a stop token takes part in one step more. The step's events are then those of the scheduling
-    during it, and `abort` does not take a request out of a step that is scheduled already.
+    n runs is computed in step n + 2 instead of n + 1. The blocks of a finished request become free one step later. A
+    request that ends by a stop token takes part in one more step. The events of a step come from the scheduling that
+    happens during it. `abort` does not remove a request from a step that is already scheduled.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Engine:
         self._timing = StepTiming(profile, random.Random(seed), jitter, speed)
         self._async_scheduling = async_scheduling
         self._ahead = Batch()
-        """The step after the last one; empty unless scheduled already."""
+        """The next step; empty unless it is already scheduled."""
         self._foreseen_s: list[float] = []
         """Durations of the steps seen by `look_ahead`, valid until the next event."""
         self._states: dict[str, EngineRequestState] = {}
@@ -124,7 +124,7 @@ class Engine:
 
     @property
     def capacity_tokens(self) -> int:
-        """Tokens that fit into the cache together: the bound for one request's prompt and answer."""
+        """Tokens that fit into the cache, which bounds the prompt and answer of one request."""
         return self._cache.usable_blocks * self._cache.block_size
 
     def add(self, request: EngineRequest, now_s: float) -> EngineRequestState:
@@ -196,10 +196,10 @@ class Engine:
         )
 
     def look_ahead(self, now_s: float, most_steps: int = _LOOKED_AHEAD) -> list[float]:
-        """Return the ends of the steps from `now_s` on that only give each running request another token.
+        """Return the end times of the steps from `now_s` on that only give each running request another token.
 
-        Empty if the next step does more, or may. Nothing has happened yet: adding or aborting a request makes the
-        result void. `skip` takes the number of steps that have begun before that.
+        The result is empty if the next step does, or may do, more than that. The state does not change, and `add` or
+        `abort` makes the result void. `skip` takes the number of steps that have begun before such a call.
         """
         scheduler, ahead = self._scheduler, self._ahead
         running = scheduler.running
@@ -216,10 +216,10 @@ class Engine:
         return list(accumulate(self._foreseen_s, initial=now_s))[1:]
 
     def skip(self, steps: int) -> None:
-        """Move to the state after the first `steps` of the last `look_ahead`. None of them becomes a `StepResult`.
+        """Move to the state after the first `steps` of the last `look_ahead`. These steps have no `StepResult`.
 
         Raises:
-            ValueError: fewer steps were shown, or an event has happened since.
+            ValueError: `look_ahead` returned fewer steps, or an event has happened since.
         """
         taken_s = self._foreseen_s[:steps]
         if len(taken_s) != steps:
@@ -254,7 +254,7 @@ class Engine:
         return len(self._cache.match(chain, usable_blocks)) * self.block_size
 
     def awaits_first_token(self, request_id: str) -> bool:
-        """Return whether it has this request without a token so far."""
+        """Return whether the engine has this request and has generated no token for it."""
         state = self._states.get(request_id)
         return state is not None and state.first_token_s is None
 
@@ -294,7 +294,7 @@ class Engine:
                 token = sample(state)
                 state.tokens.append(token)
             state.known_tokens += 1
-            if state.pending_tokens:  # none if it was preempted since
+            if state.pending_tokens:  # no token if it was preempted since
                 state.pending_tokens -= 1
             generated = state.output_tokens = state.output_tokens + 1
             if generated == 1:

@@ -1,4 +1,4 @@
-"""A cache's events as values of the engine. `backends.simulated` puts them on the wire.
+"""The events of a cache as values of the engine. `backends.simulated` sends them.
 
 They are msgspec structs instead of dataclasses because a full cache evicts a block for every block that it stores.
 """

@@ -24,7 +24,7 @@ class RequestRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class HashedText:
-    """A prompt and its answer as their length and the hashes of their blocks, all that a cache needs.
+    """A prompt and its answer as a length and block hashes, which is all that a cache needs.
 
     `chain` has one chained hash per full block (of the engine's block size) of the prompt followed by the answer, and
     is not changed. Equal hashes mean equal prefixes, in this engine and for all readers of its events. The keys that

@@ -1,4 +1,4 @@
-"""Continuous batching: which tokens of which requests a step computes, and where their KV goes.
+"""Continuous batching: choose the tokens of each request that a step computes, and the blocks for their KV.
 
 The order follows vLLM 0.33.0's V1 scheduler with its defaults (first come first served, chunked prefill, no watermark,
 ``scheduler_reserve_full_isl``).
@@ -37,10 +37,10 @@ class Scheduler:
 
     Running requests come first, in the order of admission, then waiting ones, while the token budget lasts. A waiting
     request is admitted if its whole sequence fits; otherwise it blocks those behind it. If a running request finds no
-    block, the last admitted one is preempted: it loses its blocks, goes to the front of the queue, and nothing is
+    block, the last admitted request is preempted: it loses its blocks and goes to the front of the queue. No request is
     admitted in that step. Blocks are reusable from the moment their chunk is scheduled.
 
-    A batch may be scheduled before the tokens of the one before it are known (async scheduling). Tokens that a
+    With async scheduling, a batch is scheduled before the tokens of the batch before it are known. Tokens that a
     scheduled step will generate count as `pending_tokens`, and a request whose last token is pending is skipped. A
     block becomes reusable when the last token in it is known.
     """
@@ -69,7 +69,7 @@ class Scheduler:
         self.running: list[EngineRequestState] = []
         self.waiting: deque[EngineRequestState] = deque()
         self._queue_stuck = False
-        """The head of the queue was refused, and nothing since then could admit it."""
+        """Whether the head of the queue was refused, and no change since then could admit it."""
         self._prefix_queries_tokens = 0
         self._prefix_hits_tokens = 0
         self._preemptions = 0
@@ -88,10 +88,10 @@ class Scheduler:
         return batch
 
     def quiet_steps(self, most: int) -> int:
-        """Return how many steps from here on, up to `most`, only give each running request one token.
+        """Return how many of the next steps, up to `most`, only give each running request one token.
 
-        Such steps have no chunk, no admission, no block that fills or is given out, and no last token. They only change
-        how far each request has come (`skip`).
+        Such steps have no chunk, no admission, no block that fills or is allocated, and no last token. They only change
+        the token counts of the requests (`skip`).
         """
         if len(self.running) > self._max_num_batched_tokens or (self.waiting and not self._queue_stuck):
             return 0
@@ -134,9 +134,11 @@ class Scheduler:
         state.computed_tokens = state.pending_tokens = state.stored_blocks = state.slots_left = 0
 
     def finish(self, state: EngineRequestState) -> None:
-        """Release the blocks of a request that has its last token. The caller purges `running` once a step."""
+        """Release the blocks of a request that has its last token. The caller removes such requests from `running` once
+        a step.
+        """
         if state.blocks:
-            # A step scheduled beyond the end is not waited for: its tokens fill no block.
+            # Do not wait for a step scheduled beyond the end: its tokens fill no block.
             self._store_known(state, state.computed_tokens - state.pending_tokens)
             self.release(state)
         else:
@@ -186,7 +188,9 @@ class Scheduler:
         return budget
 
     def _make_room(self, state: EngineRequestState, new: int, batch: Batch) -> bool:
-        """Give `state` slots for `new` tokens, preempting from the end; return False if it is preempted itself."""
+        """Give `state` slots for `new` tokens. Preempt requests from the end; return False if `state` itself is
+        preempted.
+        """
         blocks = self._missing_blocks(state, new)
         while not self._cache.fits((), blocks):
             victim = self.running.pop()
@@ -227,7 +231,8 @@ class Scheduler:
         state.hash_blocks()
         matched = cache.match(state.block_hashes, (total - 1) // size)
         if matched and state.request.announces_reuse:
-            # As in vLLM at every look-up, so once per step while the request waits for KV space at the queue's head.
+            # vLLM announces at every look-up, so once per step while the request waits for KV space at the queue's
+            # head.
             cache.announce(self._run(state, 0, len(matched)))
         if not cache.fits(matched, -(-total // size) - len(matched)):
             return False

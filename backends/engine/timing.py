@@ -62,7 +62,7 @@ class StepTiming:
         return step_s
 
     def decode_steps_s(self, steps: int, decodes: int, decode_context_tokens: int) -> list[float]:
-        """Return what `step_s` would for the next `steps` steps without chunks, bit-identical.
+        """Return the durations of the next `steps` steps without chunks, bit-identical to the results of `step_s`.
 
         Each step has the same `decodes` and one context token more per decode. The state does not change until `take`.
         """
@@ -79,7 +79,7 @@ class StepTiming:
         ]
 
     def take(self, steps_s: Sequence[float]) -> None:
-        """Use up the first `steps` of the last `decode_steps_s`."""
+        """Consume the jitter factors of the first `steps` of the last `decode_steps_s`."""
         if self._jitter:
             self._next += len(steps_s)
         self._steps += len(steps_s)
@@ -104,5 +104,5 @@ class StepTiming:
 
 
 def attended_pairs(chunks: Sequence[tuple[int, int]]) -> float:
-    """Return the pairs of a new token and a token that it attends to, over (new, cached) chunks."""
+    """Return the number of pairs of a new token and a token that it attends to, over (new, cached) chunks."""
     return sum([new * (cached + 0.5 * new) for new, cached in chunks])

@@ -124,7 +124,7 @@ class AnswerPath(ABC):
 
     @asynccontextmanager
     async def _watched(self, call: EngineCall, receive: Receive) -> AsyncIterator[None]:
-        """Free the engine at once when the client leaves, and in any case at the end."""
+        """Abort in the engine as soon as the client leaves, and in any case at the end."""
 
         async def watch() -> None:
             while (await receive())["type"] != "http.disconnect":

@@ -1,8 +1,8 @@
-"""Makes the embedded worker's model folder: ``python -m backends.simulated.build_model [FOLDER]``.
+"""Make the embedded worker's model folder: ``python -m backends.simulated.build_model [FOLDER]``.
 
 The tokenizer is a byte-level BPE trained on the sources of Python's standard library, which every machine has and whose
-licence is clear (see model/README.md). The same standard library gives the same result. The result is committed; set-up
-does not run this module.
+licence is clear (see model/README.md). The same standard library gives the same result. The result is committed, so
+set-up does not run this module.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def train_tokenizer(texts: Iterator[str]) -> Any:
 
 
 def tokenizer_config() -> dict[str, Any]:
-    """Return what `transformers` needs beside tokenizer.json."""
+    """Return the settings that `transformers` needs in addition to tokenizer.json."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": None,

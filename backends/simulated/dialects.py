@@ -1,7 +1,7 @@
 """/v1/messages and /v1/responses in plain text, as far as the end-to-end tests use them.
 
 Tools and thinking may be in a prompt, but an answer is one text, without stop strings. Events have vLLM's timing: a
-Messages stream starts with the first token, a Responses stream announces itself before it.
+Messages stream starts with the first token, and a Responses stream sends its first events before it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _encode = msgspec.json.encode
 
 
 class Dialect(Protocol):
-    """How one API is read and answered."""
+    """Read the bodies of one API, and write its answers."""
 
     id_prefix: str
 

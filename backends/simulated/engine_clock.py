@@ -9,14 +9,14 @@ from typing import Any
 
 from backends.engine.engine import Engine, StepResult
 
-# A process that was delayed longer than this does not catch up: its engine was late, and stays late.
+# A process that was delayed longer than this does not catch up: the rest of the delay stays.
 _CATCH_UP_S = 0.25
 # Event loops wait in whole milliseconds; shorter waits are carried into the next step.
 _SHORTEST_WAIT_S = 0.0005
 
 
 class EngineClock:
-    """Steps the engine while it has work, and delivers each step's results when the step ends.
+    """Step the engine while it has work, and deliver each step's results when the step ends.
 
     Steps follow each other at absolute times, so that late wake-ups do not add up. `time_scale` stretches durations; at
     0 nothing waits.
@@ -62,5 +62,5 @@ class EngineClock:
         return now_s
 
     def statistics(self) -> dict[str, Any]:
-        """Return the steps so far, their modelled seconds, and how late the last one ended."""
+        """Return the number of steps so far, their modelled seconds, and the lateness of the last step's end."""
         return {"steps": self._steps, "busy_s": self._busy_s, "late_s": self._late_s}

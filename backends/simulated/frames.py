@@ -117,7 +117,7 @@ class Frames:
 
 
 class Stream:
-    """Turns the tokens of one streamed response into frames.
+    """Turn the tokens of one streamed response into frames.
 
     `ended` counts finished prompts; `first` is the prompt that answered first.
     """
@@ -132,7 +132,7 @@ class Stream:
         self.first: Generation | None = None
 
     def frames(self, generation: Generation, token_id: int, reason: FinishReason | None) -> list[bytes]:
-        """Return the frames of one delivery: usually one, none while text may still become a stop string."""
+        """Return the frames of one delivery: usually one, and none while the text may still become a stop string."""
         if generation.token_ids and reason is None and generation.plain and not self._frames.with_ids:
             generation.token_ids.append(token_id)
             return [self._frames.token(generation.index, self._vocabulary.json_text(token_id))]

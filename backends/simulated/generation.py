@@ -17,7 +17,7 @@ class ClientGone(Exception):
 
 
 class StopText:
-    """Finds stop strings in text that arrives word by word, and holds back text that may still become one."""
+    """Find stop strings in text that arrives word by word, and hold back text that may still become one."""
 
     __slots__ = ("_held", "_keep", "_longest", "_strings")
 
@@ -28,7 +28,7 @@ class StopText:
         self._held = ""
 
     def feed(self, text: str, *, last: bool, search: bool) -> tuple[str, str | None]:
-        """Return the text to show now, and the stop string that was found (nothing follows it)."""
+        """Return the text to show now, and the stop string that was found. No text follows a stop string."""
         held = self._held + text
         found = min(((held.find(s), s) for s in self._strings if s in held), default=None) if search else None
         if found is not None:
@@ -84,11 +84,11 @@ class Generation:
 
     @property
     def plain(self) -> bool:
-        """Whether only its length or the model ends it."""
+        """Whether only the length or the model ends this answer."""
         return not self.stopping.strings and not self.stopping.token_ids
 
     def take(self, token_id: int, vocabulary: Vocabulary, reason: FinishReason | None) -> str:
-        """Add one delivered token; return the text to show for it, "" once the answer has ended.
+        """Add one delivered token. Return the text to show for it, or "" once the answer has ended.
 
         Calls `on_stop` if the answer ends here although the engine would have continued.
         """
@@ -126,7 +126,7 @@ Delivery = tuple[Generation, int, FinishReason | None]
 
 
 class Inbox:
-    """The engine's clock leaves tokens here for one HTTP request, all its prompts together."""
+    """The tokens of one HTTP request, with all its prompts, from the engine's clock to the HTTP handler."""
 
     __slots__ = ("_gone", "_pending", "_waiter")
 
@@ -141,7 +141,7 @@ class Inbox:
         self._wake()
 
     def client_gone(self) -> None:
-        """Make the handler stop."""
+        """Stop the handler, because the client has left."""
         self._gone = True
         self._wake()
 

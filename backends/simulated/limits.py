@@ -1,4 +1,4 @@
-"""Largest length of an answer, and where the simulated model stops by itself."""
+"""Largest length of an answer, and the length at which the simulated model stops by itself."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def _wanted_tokens(body: ChatBody | CompletionBody) -> int | None:
 
 
 def draw_stop(body: ChatBody | CompletionBody, chance: float, draw: Callable[[], float]) -> int | None:
-    """Draw after how many tokens the model stops, if each one ends the answer with `chance`; None = never."""
+    """Draw the number of tokens after which the model stops, if each token ends the answer with `chance`; None =
+    never.
+    """
     if body.ignore_eos or chance <= 0:
         return None
     drawn = 1 if chance >= 1 else 1 + int(math.log(1.0 - draw()) / math.log(1.0 - chance))

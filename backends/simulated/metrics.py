@@ -128,7 +128,7 @@ class WorkerMetrics(Collector):
         self._rejected += 1
 
     def finished(self, generation: Generation, reason: FinishReason, now_s: float) -> None:
-        """Count `generation`, which ended for `reason`; an aborted one is only counted."""
+        """Count `generation`, which ended for `reason`. The times and lengths of an aborted one are not observed."""
         self._finished[reason] += 1
         state, first_token_s = generation.state, generation.first_token_s
         if reason is FinishReason.ABORT or state.first_scheduled_s is None or first_token_s is None:

@@ -10,7 +10,7 @@ from typing import Any
 from backends.simulated.errors import ApiError
 from backends.vllm.render import ChatRenderer, Unrenderable
 
-# Tokenising this much takes about as long as one decode step; more would delay every stream.
+# Tokenising a text of this size takes about as long as one decode step; a longer one would delay every stream.
 _OFF_LOOP_CHARS = 20_000
 
 

@@ -163,7 +163,7 @@ class EventPublisher:
         self._to_drop = batches
 
     def _on_replay_request(self) -> None:
-        # The descriptor of a ZMQ socket is edge-triggered: read until nothing is left.
+        # The descriptor of a ZMQ socket is edge-triggered, so read until no message is left.
         while True:
             try:
                 frames = self._replay_socket.recv_multipart(zmq.DONTWAIT)
@@ -183,7 +183,7 @@ class EventPublisher:
                 await asyncio.sleep(0)
         self._replayed_batches += len(batches)
         self._replay_socket.send_multipart((client, b"", b"", END_OF_REPLAY, b""))
-        # Sending may have consumed the edge of a request that arrived in the meantime.
+        # Sending may have consumed the descriptor's edge for a request that arrived in the meantime.
         self._on_replay_request()
 
     def statistics(self) -> dict[str, Any]:

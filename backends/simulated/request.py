@@ -99,7 +99,7 @@ class DetokenizeBody(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """When an answer ends before its length: strings in its text, token ids, and the earliest end."""
+    """Conditions that end an answer before its length: strings in its text, token ids, and the earliest end."""
 
     strings: tuple[str, ...] = ()
     token_ids: frozenset[int] = frozenset()
@@ -134,7 +134,7 @@ def read_body(kind: type[Body], body: dict[str, Any]) -> Body:
 
 
 def check_supported(body: ChatBody | CompletionBody) -> None:
-    """Raise `ApiError` for what a model without logits cannot do, and for contradictions."""
+    """Raise `ApiError` for a request that needs logits, which this model lacks, and for contradictory fields."""
     if (body.n or 1) > 1:
         raise ApiError("This simulated worker answers with one choice per prompt: n must be 1.", param="n")
     if body.echo:

@@ -1,4 +1,4 @@
-"""Runs an embedded worker on real sockets: `run` as a process of its own, `serving` in a test's event loop."""
+"""Run an embedded worker on real sockets: `run` as a process of its own, `serving` in a test's event loop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TICK_S = 0.1
 
 
 class _WorkerServer(uvicorn.Server):
-    """Leaves signals to `run`, and reports when it serves."""
+    """A uvicorn server that leaves signals to `run` and reports when it serves."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -53,7 +53,9 @@ class _WorkerServer(uvicorn.Server):
 
 @dataclass(slots=True)
 class RunningWorker:
-    """A serving worker: addresses, and its inside for tests (`worker.statistics()`, `worker.publisher.drop_next`)."""
+    """A serving worker: its addresses, and its parts for tests (`worker.statistics()`,
+    `worker.publisher.drop_next`).
+    """
 
     bound: BoundWorker
     worker: SimulatedWorker
@@ -140,7 +142,7 @@ async def serving(settings: WorkerSettings | None = None) -> AsyncIterator[Runni
             await client.post(f"{running.url}/v1/completions", ...)
             running.worker.statistics()["engine"]["running"]
 
-    `running.kill()` cuts it off as a crash would; leaving the ``with`` after that is fine.
+    `running.kill()` ends it like a crash. The ``with`` block may end after that.
     """
     running = await start(settings or WorkerSettings())
     try:

@@ -17,11 +17,11 @@ def shipped_model_dir() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """All options of an embedded worker, named as in ``vllm serve`` where it has them.
+    """All options of an embedded worker. An option that ``vllm serve`` has too has the same name.
 
-    The operating system chooses a port of 0 (read it from `BoundWorker`). `time_scale` stretches every modelled wait (0
-    = no waiting at all), `speed` scales the modelled hardware itself. None means the value of the profile or the model
-    folder.
+    For port 0 the operating system chooses a port (read it from `BoundWorker`). `time_scale` stretches every modelled
+    wait (0 = no waiting at all), `speed` scales the modelled hardware itself. None means the value of the profile or
+    the model folder.
     """
 
     host: str = "127.0.0.1"
@@ -30,7 +30,7 @@ class WorkerSettings:
     model_dir: Path | None = None
     chat_template: str | None = None
     lora_adapters: tuple[str, ...] = ()
-    """Served names of LoRA adapters; each splits the cache as a real one does."""
+    """Served names of LoRA adapters. Each adapter has its own cached blocks, like a real one."""
 
     profile: str = "llama-3.1-8b-h100"
     seed: int = 0
@@ -79,7 +79,7 @@ class WorkerSettings:
 
 @dataclass(frozen=True, slots=True)
 class BoundWorker:
-    """Where a worker listens; the KV event addresses are None if events are off."""
+    """The addresses of a worker. The KV event addresses are None if events are off."""
 
     host: str
     port: int

@@ -1,7 +1,7 @@
 """The words with which a simulated model answers.
 
-A generated token is a whole word that the tokenizer reads back as that one token. When the next turn sends the text of
-an answer again, it has the ids that the engine cached while it decoded.
+A generated token is a whole word that the tokenizer reads back as that one token. So when the next turn sends the text
+of an answer again, the text has the ids that the engine cached during decode.
 """
 
 from __future__ import annotations

@@ -29,11 +29,11 @@ from backends.simulated.vocabulary import Vocabulary
 _log = logging.getLogger(__name__)
 
 VERSION = "0.33.0+simulated"
-"""What /version reports: the vLLM version that is modelled."""
+"""The modelled vLLM version, which /version reports."""
 
 
 class SimulatedWorker:
-    """Takes prompts and returns `Generation`s, whose tokens arrive in an `Inbox` as modelled time passes.
+    """Take prompts and return `Generation`s, whose tokens arrive in an `Inbox` as modelled time passes.
 
     Belongs to one event loop: `start` there, `aclose` there.
     """
@@ -188,7 +188,7 @@ class SimulatedWorker:
         self._end(generation, FinishReason.STOP)
 
     def abort(self, generation: Generation) -> None:
-        """Remove `generation` from the engine at once; nothing happens if it has ended."""
+        """Remove `generation` from the engine at once. This has no effect if it has ended."""
         self._end(generation, FinishReason.ABORT)
 
     def _end(self, generation: Generation, reason: FinishReason) -> None:

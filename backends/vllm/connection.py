@@ -13,7 +13,9 @@ from typing import Any, cast
 import httptools
 
 MAX_HEAD_BYTES = 65_536
-"""Largest head of an answer, together with the interim answers before it. Framing may add this much to a body too."""
+"""Largest head of an answer, including the interim answers before it. The framing of a body may also take up to this
+size.
+"""
 
 
 class BrokenAnswer(Exception):
@@ -47,11 +49,11 @@ class WorkerAnswer:
 
 
 class Connection(asyncio.Protocol):
-    """Carries one request at a time. It also receives llhttp's callbacks."""
+    """Carry one request at a time, and receive llhttp's callbacks."""
 
     def __init__(self) -> None:
         self.reusable = False
-        """Whether another request can be sent: the last answer ended where its framing said."""
+        """Whether another request can be sent: the last answer ended at the place that its framing gave."""
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[WorkerAnswer] | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -79,7 +81,7 @@ class Connection(asyncio.Protocol):
             self._waiter = None
 
     def keep_open(self, limit_s: float) -> None:
-        """Stay open for `limit_s` more; `wake` ends the limit."""
+        """Stay open for another `limit_s`; `wake` removes the limit."""
         self._expiry = asyncio.get_running_loop().call_later(limit_s, self.close)
 
     def wake(self) -> None:

@@ -42,7 +42,7 @@ class RefusedError(ProbeError):
 
 
 class WorkerClient:
-    """Calls workers, and keeps connections for further calls. Proxies from the environment are not used.
+    """Call workers, and keep connections for further calls. Proxies from the environment are not used.
 
     `api_key` is sent to the worker if given. `tls` returns the context for an https endpoint.
     """

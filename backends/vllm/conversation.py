@@ -1,9 +1,10 @@
 """OpenAI chat messages and tools in the form in which a chat template receives them.
 
-This is what vLLM 0.33 does between request validation and the template, as seen at its render endpoint. Of a message
-the known fields remain, in one order. In a tool call, a tool of a developer message and a text part, the known fields
-come first, in the order of OpenAI's types, then all others in their own order; this shows if a template dumps an object
-as JSON. Tool call arguments become objects. Text parts become one string unless the template loops over parts.
+The module follows vLLM 0.33 between request validation and the template, as seen at its render endpoint. A message
+keeps only the known fields, in a fixed order. In a tool call, a tool of a developer message and a text part, the known
+fields come first, in the order of OpenAI's types. All other fields follow in their own order. The order is visible if a
+template dumps an object as JSON. Tool call arguments become objects. Text parts become one string unless the template
+loops over parts.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ _BILLING_LINE = "x-anthropic-billing-header"
 def conversation(messages: object, *, parts: bool, typed: bool = True) -> list[Message]:
     """Return messages for the template; with `parts`, content is a list of ``{"type": "text", "text": ...}``.
 
-    `typed`: they pass through OpenAI's message types, which put a tool call's fields into their own order. vLLM does
-    not do this for a Responses body.
+    With `typed`, messages pass through OpenAI's message types, which put a tool call's fields into their own order.
+    vLLM does not do this for a Responses body.
 
     Raises:
         Unrenderable: images, audio or video in a message, or a shape that vLLM refuses.
@@ -113,7 +114,7 @@ def _part_text(part: object) -> str | None:
 
 
 def _without_billing_line(content: object) -> object:
-    """Return system content without the billing line; only in plain text and in parts of type "text"."""
+    """Return system content without the billing line, which is looked for in plain text and in parts of type "text"."""
     if isinstance(content, str) and not content.startswith(_BILLING_LINE):
         return content
     if not isinstance(content, (str, list)):
@@ -209,7 +210,9 @@ _TOOL_TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def _developer_tools(tools: object) -> object:
-    """Return tools inside a developer message: in the order of OpenAI's types if all fit these, else unchanged."""
+    """Return tools inside a developer message. Their fields have the order of OpenAI's types if all tools fit these
+    types, else they are unchanged.
+    """
     if not isinstance(tools, list) or not all(map(_is_typed_tool, tools)):
         return tools
     return [_developer_tool(tool) for tool in tools]

@@ -1,7 +1,7 @@
 """Tokens declared beside tokenizer.json, and changes that a tokenizer's class makes to that file.
 
-This follows transformers 5, which vLLM 0.33 needs. tokenizer_config.json declares tokens with flags, names for some,
-and further ones. added_tokens.json and special_tokens_map.json count only if tokenizer_config.json has no
+This follows transformers 5, which vLLM 0.33 needs. tokenizer_config.json declares tokens with flags, names for some of
+them, and further tokens. added_tokens.json and special_tokens_map.json count only if tokenizer_config.json has no
 `added_tokens_decoder`. Declared tokens that the tokenizer lacks are added, at the next free ids.
 """
 
@@ -39,7 +39,7 @@ class DeclaredTokens:
         return str(name).removesuffix("Fast") == _LLAMA and self.model_config.get("model_type") == "llama"
 
     def named(self) -> dict[str, AddedToken]:
-        """Return tokens by name ("bos_token"), including names that only this model has ("image_token")."""
+        """Return tokens by name ("bos_token"), including names that are specific to this model ("image_token")."""
         found = dict(_LLAMA_NAMES) if self.builds_llama else {}
         found |= {key: value for key, value in self._settings().items() if key.endswith("_token") and _is_token(value)}
         extra = self.config.get("extra_special_tokens")
@@ -47,7 +47,7 @@ class DeclaredTokens:
         return {name: _token(found[name]) for name in (*NAMES, *(found.keys() - set(NAMES))) if name in found}
 
     def missing_in(self, tokenizer: Tokenizer) -> list[AddedToken]:
-        """Return declared tokens that are not among the added ones of `tokenizer`, or have other flags there."""
+        """Return declared tokens that `tokenizer` does not have as added tokens, or has with other flags."""
         table = list(tokenizer.get_added_tokens_decoder().values())
         named, known = self.named(), {_identity(token) for token in table}
         missing = [token for token in self._by_id() if _identity(token) not in known]
@@ -86,8 +86,8 @@ class DeclaredTokens:
 
 
 def llama_from(tokenizer: Tokenizer, config: Mapping[str, Any]) -> Tokenizer:
-    """Return what ``LlamaTokenizer`` keeps of a file: vocabulary, merges, added tokens and the tokens put before a
-    text.
+    """Return the parts of a file that ``LlamaTokenizer`` keeps: vocabulary, merges, added tokens and the tokens put
+    before a text.
 
     A folder of the Llama-2 era has a normalizer that puts a space after every special token; the class drops it.
     """

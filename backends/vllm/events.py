@@ -1,8 +1,8 @@
-"""KV events on the wire: decodes what a vLLM publisher sends over ZMQ. No sockets here.
+"""Decode the KV events that a vLLM publisher sends over ZMQ. Pure: no sockets.
 
 Two shapes are in use: events as positional arrays (vLLM <= 0.23) and as maps with a ``type`` key (>= 0.24, vllm#42892).
-The batch around them is an array in both. Typed decoders read either at once. Batches that they refuse are read again
-field by field, so that an unknown event or one odd field never costs the rest of the batch.
+The batch around them is an array in both. Typed decoders read either shape at once. Batches that they refuse are read
+again field by field, so that an unknown event or one odd field never loses the rest of the batch.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def _fields(value: object) -> tuple[type[Event] | None, dict[str, Any]]:
 
 
 _IDENTITY = frozenset({"medium", "lora_name", "lora_id", "extra_keys", "group_idx", "kv_cache_spec_kind"})
-"""Optional fields without which an event would be read as another one."""
+"""Optional fields whose absence would give an event another meaning."""
 
 
 def _build(kind: type[Event], fields: dict[str, Any]) -> Event | None:

@@ -1,9 +1,9 @@
 """Anthropic Messages bodies as the chat bodies that vLLM makes of them.
 
-This is what vLLM 0.33 does (``entrypoints/anthropic``), as observed. The system prompt becomes one first message. Of a
-message's blocks, text stays, thinking becomes reasoning, and tool_use a tool call. A user's tool_result becomes a
-message of its own before the text beside it. Empty text, redacted thinking and every field not named here are dropped.
-Two details depend on the model's chat template, see `TemplateHabits`.
+The module follows the observed behaviour of vLLM 0.33 (``entrypoints/anthropic``). The system prompt becomes one first
+message. Text blocks stay, thinking becomes reasoning, and tool_use becomes a tool call. A user's tool_result becomes a
+separate message before the text of the same message. Empty text, redacted thinking and every field not named here are
+dropped. Two details depend on the model's chat template, see `TemplateHabits`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from backends.vllm.unrenderable import Unrenderable
 
 THINKING_EFFORTS = ("low", "medium", "high", "xhigh", "max")
-"""The efforts that `output_config` may name. vLLM compares how they render to find out what "none" does."""
+"""The efforts that `output_config` may name. vLLM compares their renderings to learn the effect of "none"."""
 
 _BILLING_LINE = "x-anthropic-billing-header"
 _NO_CONTENT_BLOCKS = frozenset({"redacted_thinking", "tool_reference"})
 
 
 class TemplateHabits(Protocol):
-    """What vLLM finds out about a model's chat template when it serves this API."""
+    """Properties of a model's chat template that vLLM determines when it serves this API."""
 
     @property
     def merges_late_system(self) -> bool:
@@ -70,7 +70,7 @@ def chat_of_messages(body: Mapping[str, Any], habits: TemplateHabits) -> dict[st
 
 
 def refuses_late_system(template: str) -> bool:
-    """Return whether vLLM takes `template` for one that requires its system message first.
+    """Return whether vLLM assumes that `template` requires its system message first.
 
     vLLM renders four plain messages without the names that chat templates are given. Any use of ``raise_exception`` or
     ``strftime_now`` on that path counts as a refusal too.
@@ -87,7 +87,7 @@ def refuses_late_system(template: str) -> bool:
 
 
 def _system(body: Mapping[str, Any], merged: list[Any]) -> list[dict[str, Any]]:
-    """Return the first message: the system prompt, and the text of those `merged` messages that are system ones."""
+    """Return the first message: the system prompt, and the text of the system messages among `merged`."""
     system = body.get("system")
     texts = [system] if isinstance(system, str) else _system_texts(_listed(system or [], "system"))
     texts += [_system_text(message) for message in merged if message["role"] == "system"]

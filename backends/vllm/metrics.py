@@ -52,7 +52,7 @@ MAX_BLOCKS = 1 << 32
 class MetricsPage:
     """One read of ``/metrics``.
 
-    `started_s` is the process's start as Unix time (absent with several API server processes). Another value means
+    `started_s` is the process's start as Unix time (absent with several API server processes). A changed value means
     another process. Ranks count from 0 within the endpoint, whatever numbers its engines have in a larger deployment;
     vLLM reads ``X-data-parallel-rank`` in the same way.
     """

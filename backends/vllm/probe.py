@@ -1,6 +1,7 @@
 """Asks one vLLM endpoint for its identity and its state.
 
-Whatever answers on that port, the result is a value or a `ProbeError` with a reason that an operator can act on.
+Any server may answer on that port. The result is always a value or a `ProbeError` with a reason that an operator can
+act on.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ async def probe(
 ) -> WorkerFacts:
     """Learn about `endpoint`: health, version, models, caches and event sources. Each question has `timeout_s`.
 
-    `events` is the configured publisher of rank 0, used instead of asking. Answers that vLLM may refuse (``/version``,
-    models behind an API key, metrics, event sources) stay empty; the facts' notes say so.
+    `events` is the configured publisher of rank 0, used instead of asking. Facts that vLLM may refuse to give
+    (``/version``, models behind an API key, metrics, event sources) stay empty, and the notes name them.
 
     Raises:
         ProbeError: not healthy, or not a vLLM server.

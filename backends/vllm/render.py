@@ -23,7 +23,9 @@ from backends.vllm.unrenderable import Unrenderable
 __all__ = ["ChatRenderer", "Unrenderable"]
 
 _CONTINUE_MARK = "CONTINUE_FINAL_MESSAGE_TAG "
-"""transformers' own mark: a template may show its length, or turn it into capitals."""
+"""The mark that transformers uses. A different mark could change the prompt, because a template may show its length or
+turn it into capitals.
+"""
 _RESERVED_KWARGS = frozenset(
     {"chat_template", "conversation", "messages", "return_assistant_tokens_mask", "sanitize_control_tokens", "tools"}
 )
@@ -35,7 +37,7 @@ _GIVEN_TEMPLATES = 16
 """Templates from requests kept compiled."""
 _UNSET = (None, "auto")
 _DEFAULT_KWARGS = {"cohere_format": "cmd4"}
-"""What vLLM passes to every template, whatever the model (``--cohere-format``)."""
+"""Variables that vLLM passes to the template of every model (``--cohere-format``)."""
 
 
 class ChatRenderer:
@@ -196,7 +198,7 @@ def _refuse_unknown_outcome(body: Mapping[str, Any]) -> None:
 def _render_open_ended(template: ChatTemplate, variables: dict[str, Any], messages: list[Message]) -> str:
     """Render so that the last message stays open: mark its end, render, and cut at the mark.
 
-    If the template trims the text's end, trailing space of the message is lost with it, as in transformers.
+    If the template trims the end of the text, trailing space of the message is lost too, as in transformers.
     """
     if variables["add_generation_prompt"]:
         raise Unrenderable("continue_final_message and add_generation_prompt exclude each other", refused=True)

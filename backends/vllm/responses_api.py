@@ -1,9 +1,9 @@
 """OpenAI Responses bodies as the chat bodies that vLLM makes of them.
 
-This is what vLLM 0.33 does (``entrypoints/openai/responses``) for models that it renders by a chat template, as
-observed. The instructions become a system message. Items of one assistant turn (reasoning, text, calls) are merged into
-one message as long as it lacks the field. Of an item with several parts only the first counts. Unfinished assistant
-items at the end are left open. Unlike a chat, the rendered text gets the tokenizer's own first tokens.
+The module follows the observed behaviour of vLLM 0.33 (``entrypoints/openai/responses``) for models that it renders by
+a chat template. The instructions become a system message. Items of one assistant turn (reasoning, text, calls) are
+merged into one message as long as the message lacks the item's field. Only the first part of an item counts. Unfinished
+assistant items at the end are left open. Unlike a chat, the rendered text gets the tokenizer's own first tokens.
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ def _first_text(item: Item, parts: list[Any]) -> str:
 
 
 def _merge(messages: list[Message], name: str, text: str) -> None:
-    """Merge into the assistant's message at the end if it has no `name` yet, else into a new one."""
+    """Set field `name` of the assistant's message at the end. If there is none, or it has the field, append a
+    message.
+    """
     last = messages[-1] if messages else None
     if last is not None and last["role"] == "assistant" and last.get(name) is None:
         last[name] = text
@@ -179,7 +181,7 @@ def _tools(tools: object) -> list[dict[str, Any]]:
 
 
 def _functions(tool: Any) -> list[dict[str, Any]]:
-    """Return what the model sees of one tool; a namespace is shown as its functions."""
+    """Return the functions that the model sees for one tool; a namespace is shown as its functions."""
     kind = tool.get("type") if isinstance(tool, dict) else None
     if kind == "function":
         return [{name: tool.get(name) for name in _TOOL_FIELDS}]

@@ -23,7 +23,7 @@ from jinja2.utils import Namespace
 from backends.vllm.unrenderable import Unrenderable
 
 MAX_RENDERED_CHARS = 64 * 1024 * 1024
-"""A rendering that grows past this is stopped."""
+"""A rendering that grows beyond this size is stopped."""
 MAX_REPEATED_ITEMS = 1_000_000
 """Longest text or list that ``*`` may make. Jinja itself limits ``range`` to 100,000."""
 
@@ -157,7 +157,7 @@ def _content_loops(tree: nodes.Template) -> Iterator[nodes.For]:
 
 
 def _loops_in_macros(tree: nodes.Template, items: set[str]) -> dict[int, set[str]]:
-    """Return per loop inside a macro the macro's parameters that some call fills with a message's content."""
+    """Return, for each loop inside a macro, the macro's parameters that some call fills with a message's content."""
     found: dict[int, set[str]] = {}
     for macro in tree.find_all(nodes.Macro):
         names = [argument.name for argument in macro.args]
@@ -173,7 +173,7 @@ def _loops_in_macros(tree: nodes.Template, items: set[str]) -> dict[int, set[str
 
 
 def _aliases(tree: nodes.Template, name: str) -> set[str]:
-    """Return names, dotted for namespace attributes, that some assignment makes equal to `name` or a part of it."""
+    """Return names that some assignment makes equal to `name` or a part of it. Namespace attributes are dotted."""
     known = {name}
     waiting = [name]
     while waiting:

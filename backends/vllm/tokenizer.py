@@ -56,8 +56,8 @@ def read_tokenizer_files(folder: Path, tokenizer: Path | None = None) -> Tokeniz
     """Read `folder`; `tokenizer` is a tokenizer.json, or a folder with one, outside it.
 
     Some classes of transformers build a tokenizer of their own from the file (``tokenizer_class``). Of these only
-    ``LlamaTokenizer`` is followed. If another one's result differs from the file, ids differ from the worker's, and the
-    worker's self-test shows it.
+    ``LlamaTokenizer`` is followed. If another class builds a tokenizer that differs from the file, the ids differ from
+    the worker's, and the worker's self-test shows it.
 
     Raises:
         Unrenderable: files are missing or broken, or vLLM does not render this family from them.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 class Unrenderable(Exception):
-    """This body's token ids cannot be known from local files; `reason` is for logs and counters.
+    """Local files do not give the token ids of this body; `reason` is for logs and counters.
 
-    `refused` means that the request itself is at fault, and a worker should refuse it too. To ask a worker to tokenise
-    it is then pointless.
+    `refused` means that the request itself is at fault, and a worker should refuse it too. Then no worker is asked to
+    tokenise it.
     """
 
     def __init__(self, reason: str, *, refused: bool = False) -> None:

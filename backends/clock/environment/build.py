@@ -1,4 +1,4 @@
-"""Follow a recipe into a virtual environment: step by step and resumable; no step runs twice.
+"""Build a virtual environment from a recipe, step by step. A build can be resumed, and no step runs twice.
 
 It runs as a file, with the standard library alone, before anything is installed: `python3.11
 backends/clock/environment/build.py .venv-vllm --recipe vllm-0.33`.
@@ -36,7 +36,7 @@ class Recipe:
 
 
 class BuildFailed(Exception):
-    """A step failed; the message says which and what to do."""
+    """A step failed; the message names the step and the fix."""
 
 
 def read(path: Path) -> Recipe:
