@@ -1,4 +1,4 @@
-"""The composition root: it makes the parts, starts them in order and stops them in order."""
+"""The composition root, which makes the parts of a gateway, starts them in order and stops them in order."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class System:
         self.handover_client: HandoverClient | None = None
         """The connection to the gateway that this one took over from."""
         self.leave_queue = False
-        """Another process holds the listeners, and the connections in their queues are for it."""
+        """Whether another process holds the listeners, so that the connections in their queues are for that process."""
         self.handover_state = HandoverState.NONE
         self.accepting = False
 
@@ -191,7 +191,7 @@ class System:
             log.info("public port listening", extra={"url": url_of(address, self.config.tls)})
 
     def listeners(self) -> Listeners:
-        """Return the listening sockets, which another process may continue with."""
+        """Return the listening sockets, on which another process may continue to accept."""
         manager_owned = self._given is not None and self._given.manager_owned
         return Listeners(
             self.gateway.listeners, self._admin.listener if self._admin is not None else None, manager_owned
@@ -341,8 +341,8 @@ class System:
 def _tune_memory() -> None:
     """Return large freed blocks to the system, and keep long-lived objects out of garbage collections.
 
-    Requests leave no cycles, so a young collection finds little. At the default of 700 objects it would run every few
-    requests.
+    Requests leave no reference cycles, so a young collection finds little. At the default of 700 objects a collection
+    would run every few requests.
     """
     map_large_blocks()
     gc.collect()

@@ -22,14 +22,16 @@ FASTEST_TIER_BLOCKS = 1_048_576
 
 
 NULL_BLOCKS = 1
-"""vLLM counts one block in ``num_gpu_blocks`` that it never gives to a request."""
+"""Blocks in vLLM's ``num_gpu_blocks`` that no request can use."""
 
 _CAPACITY_SLACK = 2
-"""A worker may announce finer blocks than it allocates. More than twice its tokens is a leak."""
+"""Bound on the known blocks, as a factor on the worker's tokens. A worker may announce finer blocks than it allocates,
+but more than twice its tokens is a leak.
+"""
 
 
 class ExactView:
-    """Applies decoded batches to the index. `doubts` gives the reason if the result is not exact."""
+    """Apply decoded batches to the index. `doubts` gives the reason if the result is not exact."""
 
     __slots__ = (
         "_adopted",
@@ -130,11 +132,11 @@ class ExactView:
         self._adopted = False
 
     def holds(self, block_hash: int) -> bool:
-        """Return whether the block should be on the GPU."""
+        """Return whether the view has the block on the GPU."""
         return bool(self.block_copies.index.holders(block_hash) & self.block_copies.bit)
 
     def learn(self, chain: Sequence[int], hits: int, reports: int, departures: int, orphans: int) -> None:
-        """Learn from a response that the first `hits` blocks of `chain` were found, and no more.
+        """Learn from a response that exactly the first `hits` blocks of `chain` were found.
 
         Later reports (counted by `ReportedHits.clock` after `reports`) take precedence for the rest of the chain. So do
         events about blocks departed after `departures`, because a response may arrive later than the event of an
@@ -158,8 +160,8 @@ class ExactView:
         return [one for one in found if one not in left]
 
     def _recognise(self, parent: int, rest: Sequence[int], since: int) -> None:
-        """Find the engine's name of `parent`: the name that a waiting run with the `rest` of its prompt has as its
-        parent.
+        """Find the engine's name of `parent`, from a waiting run that contains the `rest` of the prompt: the parent of
+        that run has this name.
 
         Text repeats, so an older run may begin with the same tokens after another block, even after the next one of
         this prompt. Only runs added since the request count, and only if all of them name one block.
@@ -240,7 +242,9 @@ class ExactView:
         self._bound(tier_copies)
 
     def _is_recomputed(self, event: BlockStored, first: int) -> bool:
-        """Return whether this is the start of a prompt that one of our requests computes again although cached."""
+        """Return whether this is the start of a prompt that a request of this router computes again although it is
+        cached.
+        """
         if event.parent_block_hash is not None or not self.recomputing:
             return False
         ticket_id = next((ticket_id for ticket_id, block in self.recomputing.items() if block == first), None)
@@ -262,7 +266,7 @@ class ExactView:
         return copies and not expected
 
     def _adopt(self, engines: Sequence[int], hashes: Sequence[int], fresh: set[int] | None = None) -> None:
-        """Attach the runs that waited for these blocks, then the runs that waited for those runs.
+        """Attach the runs that waited for these blocks, then the runs that waited for the attached runs.
 
         `fresh` are engine keys that became known by an announcement of cached blocks. The first waiting run with such a
         key describes the same copy.
@@ -307,7 +311,7 @@ class ExactView:
         if missing and tier_copies.medium is None:
             unannounced = missing
             missing = self.reported.remove(unannounced, departed)
-            # A reported block may have been announced after a parent that was unknown then.
+            # A reported block may have been announced earlier, after a parent that was unknown at that time.
             if len(missing) < len(unannounced):
                 self.orphans.remove(tier_copies, set(unannounced).difference(missing))
         if self.relearning.active:
@@ -381,9 +385,9 @@ def _is_new_copy(event: BlockStored) -> bool:
 
     In its full report mode vLLM announces reused blocks again, from the start of the prompt. The event looks like that
     of a prompt computed without reading the cache (prompt_logprobs), unless the request passed this router
-    (`ExactView.recomputing`). A run of several blocks from the start counts as a re-announcement: one copy too few is
-    forgotten at worst one eviction early, but one copy too many would stay for good. A single block counts as a new
-    copy, because a prompt of exactly one block is computed again each time.
+    (`ExactView.recomputing`). A run of several blocks from the start counts as a re-announcement. With one copy too
+    few, a block is forgotten one eviction early at worst, but one copy too many would stay for good. A single block
+    counts as a new copy, because a prompt of exactly one block is computed again each time.
     """
     if event.origin is not None:
         return event.origin != "REUSED"

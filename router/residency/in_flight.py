@@ -1,4 +1,4 @@
-"""Blocks of placed requests. They are on their way into a worker's cache and count as cached there.
+"""Blocks of placed requests, which will soon be in a worker's cache and count as cached there.
 
 vLLM makes a block reusable when it schedules it, before it computes it. A second request with the same prompt, sent
 right after the first, finds the block.
@@ -17,8 +17,8 @@ class ResidencyReservation:
 
     `start` of the `usable` blocks were cached when the request was placed; `added` are the hashes after them.
     `predicted_tokens` includes blocks in flight; None if there was no prediction. `exact` says whether the prediction
-    is exact. `clock` is the time of the approximate view at the placement, `reserved_blocks` the part of that view's
-    capacity that the running request takes. `mark` is the position of the events' view.
+    is exact. `clock` is the clock of the approximate view at the placement. `reserved_blocks` is the part of that
+    view's capacity that the running request takes. `mark` is the position of the events' view.
     """
 
     __slots__ = (

@@ -25,7 +25,7 @@ class _Group:
 def resident_lengths(
     index: BlockIndex, prompt: Prompt, views: Mapping[int, CacheView]
 ) -> dict[int, dict[int, list[int]]]:
-    """Return block size -> cached blocks of `prompt` -> slots that hold this many; each slot occurs once."""
+    """Return block size -> number of cached blocks of `prompt` -> slots with that number. Each slot occurs once."""
     found: dict[int, dict[int, list[int]]] = {}
     groups: dict[int, _Group] = {}
     chains: dict[int, tuple[Sequence[int], int]] = {}

@@ -15,9 +15,9 @@ Lengths = list[tuple[int, int]]
 def lengths(probe: Probe, blocks: int, closed: int, open_: int, start: int = 0) -> Lengths:
     """Return how far each bit holds the chain without a hole, from `start` to at most `blocks`.
 
-    Bits of `closed` are assumed to hold every block before one that they hold: steps that grow, then bisection between
-    two probes that differ. If probes show that this is wrong for a bit, and for all bits of `open_`, the chain is
-    walked.
+    A bit of `closed` is assumed to hold every block before a block that it holds. So growing steps find two probes that
+    differ, and bisection between them finds the length. The chain is walked block by block for all bits of `open_`, and
+    for a bit whose probes contradict the assumption.
     """
     found: Lengths = []
     if closed:
@@ -31,8 +31,9 @@ def lengths(probe: Probe, blocks: int, closed: int, open_: int, start: int = 0) 
 
 
 def _galloped(probe: Probe, start: int, blocks: int, want: int) -> list[tuple[int, int]]:
-    """Probe at growing distances: (blocks, bits that hold them), from all bits at `start` to the last probe that
-    matters."""
+    """Probe at growing distances. Return (blocks, bits that hold them) pairs, from all bits at `start` to the last
+    probe that matters.
+    """
     seen = [(start, want)]
     step = 1
     held = start

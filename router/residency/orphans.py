@@ -52,7 +52,7 @@ class OrphanRun:
 
 
 class OrphanBlocks:
-    """Orphans by the parent they wait for, and the removals that arrived in the meantime."""
+    """Orphans by the parent that they wait for, and the removals that arrived in the meantime."""
 
     __slots__ = (
         "_by_parent",
@@ -136,7 +136,7 @@ class OrphanBlocks:
         return found
 
     def _leave(self, run: OrphanRun) -> None:
-        # Remove it from the latest runs too, or runs that are gone would use uncounted memory.
+        # Remove the run from the latest runs too, or adopted runs would use memory that is not counted.
         self._latest = deque([entry for entry in self._latest if entry[1] is not run], _LATEST)
         self.size_bytes -= run.size_bytes
         self.waiting_blocks -= len(run.engines)

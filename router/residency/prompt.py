@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class PromptSource(StrEnum):
-    """Where a prompt's identity came from."""
+    """The source of a prompt's identity."""
 
     RENDERED = "rendered"
     IDS = "ids"

@@ -1,4 +1,4 @@
-"""Learn again what a cache contained before its events could be followed.
+"""Learn which blocks a cache held before its events could be followed.
 
 vLLM 0.26 and later announces the cached blocks that a request reuses, from the prompt's first block on, if the request
 asks for it (``vllm_xargs: {"kv_cache_report_mode": "full"}``). No copy is made and nothing is reset. A view that missed
@@ -11,10 +11,10 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 
 ASKED_KEPT = 256
-"""First blocks of prompts that asked recently. They distinguish an announcement from a new prompt."""
+"""First blocks to remember, one per prompt that asked recently. They distinguish an announcement from a new prompt."""
 
 WITNESSES = 256
-"""Blocks watched for the first eviction. Any of them will do; the earliest are dropped first."""
+"""Witness blocks watched for the first eviction. Any of them serves; the earliest are dropped first."""
 
 ROUNDS = 2
 """Evictions of a witness to wait for. The witnesses of each round are computed after the previous one."""
@@ -23,7 +23,8 @@ BURST_S = 8.0
 """Seconds of the budget that may be spent at once."""
 
 LEAST_BLOCKS = 2
-"""Prompts of fewer full blocks do not ask. One announced block alone looks like a prompt of one block computed again.
+"""Prompts of fewer full blocks do not ask. One announced block alone looks like a prompt of one block computed
+again.
 """
 
 
@@ -62,7 +63,7 @@ class OpenRequest:
 
 
 class Relearning:
-    """What one view missed: which requests should ask, and when nothing is missing any more.
+    """Decide which requests should ask for the blocks that a view missed, and when no block is missing any more.
 
     *Asking.* While `active`, a request asks if it may find unknown blocks: none of its prompt is known, or the last
     known block was itself learned from an announcement. After a block that was computed since the loss, nothing can be
@@ -107,7 +108,7 @@ class Relearning:
         self.unanswered = 0
         """Requests that asked without an announcement from their first block on."""
         self.announced_blocks = 0
-        """Blocks announced from the start of a prompt that asked. Those of new prompts look the same and count too."""
+        """Blocks announced from the start of a prompt that asked. Blocks of new prompts look the same and count too."""
         self.learned_blocks = 0
         """Announced blocks that were not known, since `begin`."""
         self.relearned = 0
@@ -180,7 +181,7 @@ class Relearning:
         if request is None:
             return
         if request.asked and self._asked.get(request.chain[0]):
-            self._late[request.chain[0]] += 1  # Its events may arrive a little after the response.
+            self._late[request.chain[0]] += 1  # The events of the request may arrive a little after its response.
         elif not request.asked and not request.seen:
             self.touched()
 

@@ -1,4 +1,4 @@
-"""What the dispatcher asks: how much of a prompt each worker has cached."""
+"""The cached tokens of a prompt on each worker, for the dispatcher."""
 
 from __future__ import annotations
 
@@ -152,7 +152,9 @@ class ResidencyMap:
         return ingest
 
     def replay_ended(self, slot: int, ok: bool) -> Ingest:
-        """Record the END marker (`ok`) or a failed replay (no socket, timeout, error). May ask for one more replay."""
+        """Record the END marker (`ok`) or a failed replay (no socket, timeout, error). The result may ask for one more
+        replay.
+        """
         view = self._slots.get(slot)
         if view is None or view.event_view is None:
             return _IGNORED

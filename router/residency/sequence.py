@@ -1,7 +1,7 @@
 """Sequence numbers of one publisher: the next one, gaps, and restarts.
 
-A publisher counts batches from 0 and keeps the last few thousand for replay. It never reports how many it dropped for a
-slow subscriber; a jump in the count is the only sign. After a restart it counts from 0 again.
+A publisher counts batches from 0 and keeps the last few thousand for replay. It does not report batches that it dropped
+for a slow subscriber; a jump in the count is the only sign. After a restart it counts from 0 again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from xxhash import xxh3_64_intdigest
 from router.residency.view import IngestOutcome
 
 PENDING_BYTES = 33_554_432
-"""Live batches kept while a replay runs. If more arrive, the newest are dropped and asked for again."""
+"""Live batches kept while a replay runs. If more arrive, the newest are dropped and requested again."""
 
 _PENDING_BATCH_BYTES = 200
 _RECENT_BATCHES = 256
@@ -22,7 +22,9 @@ _RECENT_BATCHES = 256
 
 @dataclass(slots=True)
 class SequenceStep:
-    """What to do now: forget the view (`lost` or `restarted`), then apply `ready`, then ask from `replay_from`."""
+    """The next actions, in order: forget the view (`lost` or `restarted`), apply `ready`, request a replay from
+    `replay_from`.
+    """
 
     outcome: IngestOutcome
     ready: list[tuple[int, bytes]] = field(default_factory=list)
@@ -33,7 +35,7 @@ class SequenceStep:
 
 
 class EventSequence:
-    """Orders the batches of one publisher, live and replayed. Does no I/O."""
+    """Put the live and replayed batches of one publisher in order. Pure: no I/O."""
 
     __slots__ = (
         "_asked_at",
@@ -59,9 +61,10 @@ class EventSequence:
         self.next_seq = 0
         self.replaying = False
         self.verified = False
-        """Nothing can have been missed before `next_seq`."""
+        """Whether no batch before `next_seq` can have been missed."""
         self.assumed = False
-        """Whether `verified` rests on the count alone: reconnected, no replay, and the next batch had the next number.
+        """Whether `verified` rests on the count alone: reconnected, no replay, and the next batch had the next
+        number.
         """
         self.gaps = 0
         """How often batches were missing, whether or not a replay brought them."""
@@ -85,17 +88,19 @@ class EventSequence:
         self._recent.clear()
 
     def link_up(self) -> SequenceStep:
-        """Record a connection to the same or another publisher; ask for the last applied batch and all after it."""
+        """Record a connection to the same or another publisher. Request the last applied batch and all batches after
+        it.
+        """
         self.verified = False
         self._last_live = -1
         self._replayed_since = None
-        # Waiting batches came from the publisher before; a replay sends them again.
+        # Waiting batches came over the previous connection; a replay sends them again.
         self._pending.clear()
         self._pending_bytes = 0
         return self._ask_to_know(IngestOutcome.GAP)
 
     def forget_assumptions(self) -> None:
-        """Record that nothing before now matters any more."""
+        """Record that events before now do not matter any more."""
         self.assumed = False
 
     def link_lost(self) -> None:
@@ -145,7 +150,7 @@ class EventSequence:
         if self._contradicts(seq, payload):
             step = SequenceStep(IngestOutcome.RESTARTED)
             self._forget(step)
-            # The rest of this replay starts in the middle. The next one, from 0, is asked for at its end.
+            # The rest of this replay starts in the middle. At its end, a replay from 0 is requested.
             self.replaying = self._discarding = True
             return step
         if seq == self._overlap:
@@ -183,7 +188,7 @@ class EventSequence:
         return step
 
     def _ask_to_know(self, outcome: IngestOutcome) -> SequenceStep:
-        """Ask for the last applied batch too: if it differs, this is another publisher."""
+        """Request a replay that includes the last applied batch: if that batch differs, this is another publisher."""
         self._overlap = self.next_seq - 1 if self.next_seq else None
         return self._ask(outcome, max(0, self.next_seq - 1))
 

@@ -14,7 +14,7 @@ CALLERS_KEPT = 16_384
 _HEADERS = {"rank": b"x-data-parallel-rank", "priority": b"x-vllm-priority"}
 """The request header that each permission allows."""
 VOUCHING = frozenset({b"content-digest", b"repr-digest", b"digest", b"content-md5", b"signature", b"signature-input"})
-"""Request headers that vouch for the bytes of the body. They are wrong once the gateway has changed it."""
+"""Request headers with a digest or signature of the body. They are wrong once the gateway has changed the body."""
 
 
 class TenantUsage:
@@ -74,7 +74,7 @@ class Caller:
     """One API key name, or everybody if the port has no keys.
 
     `may` contains transfer_params, priority or rank. `salts` is None if nothing is isolated. `withheld` names the
-    request headers that are not sent to workers, and `withheld_salted` those of a body with a salt.
+    request headers that are not sent to workers; for a body with a salt, `withheld_salted` does.
     """
 
     __slots__ = ("account", "may", "name", "salts", "withheld", "withheld_salted")

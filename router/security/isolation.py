@@ -13,7 +13,7 @@ from hashlib import blake2b, sha256
 from router.config.model import AuthConfig, TenantConfig
 
 DIGEST_BYTES = 24
-"""192 bits, 48 characters in a body. vLLM accepts up to 128 characters, without ``@ / \\``."""
+"""A salt has 192 bits, which are 48 characters in a body. vLLM accepts up to 128 characters, without ``@ / \\``."""
 _DOMAIN = b"warmroute cache_salt"
 """The key if no secret is set. It only separates these digests from others."""
 _OWN_SALT = b"\x01"

@@ -101,7 +101,8 @@ def problems_of(config: AuthConfig) -> Iterator[tuple[tuple[str | int, ...], str
 def _by_start(entries: Iterable[KeyEntry]) -> dict[bytes, tuple[KeyEntry, ...]]:
     """Group entries by the first bytes of the digest.
 
-    The timing of that lookup reveals nothing useful, and the rest is compared in constant time.
+    The timing of the lookup by these bytes reveals nothing useful, and the rest of the digest is compared in constant
+    time.
     """
     found: dict[bytes, tuple[KeyEntry, ...]] = {}
     for entry in entries:

@@ -18,8 +18,9 @@ Writing a certificate and its key takes a moment.
 """
 
 Signature = tuple[tuple[int, ...] | None, ...]
-"""Identifies the content of files, with None for a missing file. For a link it is the target's: Kubernetes swaps
-links."""
+"""A value that identifies the content of files, with None for a missing file. For a link it describes the target,
+because Kubernetes replaces links.
+"""
 
 
 class ReloadableFiles(Protocol):

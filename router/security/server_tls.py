@@ -25,7 +25,7 @@ def serving_context(config: TlsConfig) -> ssl.SSLContext:
     if config.client_ca_file is not None:
         load_authorities(context, "client_ca_file", config.client_ca_file)
         context.verify_mode = ssl.CERT_REQUIRED
-        # OpenSSL does not verify a resumed session again, so it would outlive a CA that is no longer trusted
+        # OpenSSL does not verify a resumed session again, so a session would outlive a CA that is no longer trusted
         context.num_tickets = 0
         context.options |= ssl.OP_NO_TICKET
     return context
@@ -34,8 +34,8 @@ def serving_context(config: TlsConfig) -> ssl.SSLContext:
 class ServingTls:
     """`context` belongs to the listeners; each handshake uses the files as last read.
 
-    A context cannot forget a CA, and is unusable while only its certificate has been replaced. So a reload makes a new
-    context. The handshake switches to it when OpenSSL calls back for the server name, sent or not.
+    A context cannot forget a CA, and it is unusable after its certificate and before its key has been replaced. So a
+    reload makes a new context. The handshake switches to it when OpenSSL calls back for the server name, sent or not.
 
     Raises:
         UnusableFileError: a file cannot be used.

@@ -12,7 +12,9 @@ _ALPN = ["http/1.1"]
 
 
 class _NamedContext(ssl.SSLContext):
-    """Expect one server name of every worker, whatever its address, if all have the same certificate."""
+    """A context that expects the same server name of every worker at any address, because all have the same
+    certificate.
+    """
 
     server_name: str | None = None
 

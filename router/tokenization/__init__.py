@@ -1,4 +1,4 @@
-"""From a request body to the identity of its prompt: its length in tokens and its block hashes.
+"""Find the identity of the prompt in a request body: the length in tokens and the block hashes.
 
 `intake` reads the few fields of a body that matter, by `json_spans` if it is large and step by step (`large_json`) if
 it is very large; `multipart` reads the model of a form. `body_bounds` decides which bodies are decoded and where,

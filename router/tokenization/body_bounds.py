@@ -1,4 +1,4 @@
-"""Bounds for bodies: how large a decoded body may be, and which ones are handled on the event loop."""
+"""Bounds for bodies: the size of a decoded body, and the bodies that are handled on the event loop."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ ALWAYS_INLINE_BYTES = 8_192
 _PLAIN_MEMBERS = 4
 MAX_BRACKETS = 100_000
 MAX_COMMAS = 400_000
-"""Bodies beyond these counts are not decoded. One call of the parser cannot be interrupted and stays below 30 ms."""
+"""Bodies beyond these counts are not decoded. One call of the parser cannot be interrupted, and with these counts it
+takes less than 30 ms.
+"""
 FREE_BRACKETS = 1_024
 BYTES_A_BRACKET = 16
-"""No conversation has more brackets than 1,024 and one per 16 bytes: the shortest message takes 30 bytes."""
+"""No conversation has more brackets than 1,024 plus one per 16 bytes, because the shortest message takes 30 bytes."""
 MAX_DECODED_BYTES = 32 * 1024 * 1024
 """Largest decoded body."""
 BRACKET_BYTES = 300
 COMMA_BYTES = 60
 """Memory of an object or array with its names, and of one further element (CPython 3.11), rounded up."""
 WIDE_CHARACTER_BYTES = 4
-"""One character outside Latin scripts makes every character of its string take this much."""
+"""Bytes that every character of a string takes if one of them is outside Latin scripts."""
 
 
 def fits_inline(parsed: ParsedBody) -> bool:
@@ -43,7 +45,7 @@ def fits_inline(parsed: ParsedBody) -> bool:
 def decoded_bytes(parsed: ParsedBody) -> int | None:
     """Estimate the memory of the decoded body; None if it is not to be decoded.
 
-    Brackets and commas inside strings count too: to exclude them would cost more than it saves.
+    Brackets and commas inside strings count too, because their exclusion would cost more than it saves.
     """
     body, survey = parsed.body, parsed.survey
     if body is None:

@@ -14,7 +14,7 @@ ENTRY_BYTES = 200
 
 
 class ByteBoundedLru(Generic[K, V]):
-    """Evicts the least recently used entries when the sum of sizes exceeds `max_bytes`.
+    """Evict the least recently used entries when the sum of sizes exceeds `max_bytes`.
 
     Not `cachetools.LRUCache`: its `get` takes 2.8 times as long, and every request calls it (decision 0025).
     """

@@ -19,8 +19,9 @@ TEXT_BYTES_PER_TOKEN = 4
 
 
 MAX_ENCODED_BYTES = 65_536
-"""Longer texts are not tokenised on the event loop for a block size that the memo did not keep. It keeps that size from
-then on."""
+"""Longer texts are not tokenised on the event loop for a block size that the memo does not keep. The memo keeps that
+size from then on.
+"""
 MAX_HASHED_BYTES = 2_097_152
 """Text hashes stop here. Longer prefixes give a router nothing, and these hashes take about 8 ms."""
 HELD_BYTES = 300
@@ -28,7 +29,7 @@ HELD_BYTES = 300
 
 
 class ReleasableText(Protocol):
-    """Holds a prompt's text or ids, and can release them."""
+    """Hold a prompt's text or ids, and release them on request."""
 
     def release(self) -> None:
         """Release the text or ids. Block sizes not requested so far have no hashes from then on."""
@@ -36,7 +37,7 @@ class ReleasableText(Protocol):
 
 
 class NodeChain:
-    """Hashes of a prefix in the memo; for a block size that the memo does not keep, from the text itself."""
+    """Hashes of a prefix in the memo. For a block size that the memo does not keep, they are computed from the text."""
 
     __slots__ = ("_framed", "_keys", "_local", "_memo", "_node", "_text")
 
@@ -89,9 +90,9 @@ class IdsChain:
 class TextChain:
     """Hashes over text: block i ends after ``(i + 1) * block_tokens * TEXT_BYTES_PER_TOKEN`` bytes.
 
-    The width in bytes never changes, so a longer conversation keeps the hashes of its shorter form. Requests before and
-    after a change of the learned bytes per token still compare: that ratio only sets the prompt's estimated length, and
-    so the end of the chain. Chains of different block sizes do not compare.
+    The width in bytes never changes, so a longer conversation keeps the hashes of its shorter form. Chains from before
+    and after a change of the learned bytes per token can be compared, because that ratio only sets the estimated length
+    of the prompt, and so the end of the chain. Chains of different block sizes cannot be compared.
     """
 
     __slots__ = ("_data", "_seed", "_tokens")
@@ -118,10 +119,10 @@ class TextChain:
 
 
 class RecentTexts:
-    """Keeps the texts of the latest prompts, up to `max_bytes`, and releases older ones.
+    """Keep the texts of the latest prompts, up to `max_bytes`, and release older ones.
 
     A prompt lives as long as its response, but its text is needed only when it is placed. Without this bound the texts
-    of all running requests would stay in memory, for a block size that no worker uses.
+    of all running requests would stay in memory, in case a further block size is requested.
     """
 
     def __init__(self, max_bytes: int) -> None:

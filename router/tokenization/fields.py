@@ -65,7 +65,7 @@ PROMPT_FIELDS = (
 SpannedFields = msgspec.defstruct(
     "SpannedFields", [(name, msgspec.Raw, msgspec.Raw()) for name in BodyFields.__struct_fields__]
 )
-"""The same fields, each as the bytes of its value; no object is made for its contents."""
+"""The same fields, each as the bytes of its JSON value, so that no object is made for the contents."""
 
 
 class ReusedTokens(msgspec.Struct, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""The time limit of an identification, and what happens to a late one."""
+"""The time limit of an identification, and the handling of a late one."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class IdentificationTimeout(Exception):
 def limit_s(size_bytes: int) -> float:
     """Return how long the identification of a body may take, including its wait for a thread.
 
-    A worker computes a long prompt for seconds, so knowing the prompt is worth a longer wait.
+    A worker computes a long prompt for seconds, so the identity of a long prompt is worth a longer wait.
     """
     return min(MAX_LIMIT_S, LIMIT_S + size_bytes * LIMIT_S_PER_BYTE)
 
 
 class IdentificationDeadline:
-    """Waits for identifications.
+    """Wait for identifications.
 
     A late one is cancelled, unless a thread already works on it. Then it continues in the background, and its result is
     remembered.
@@ -41,7 +41,7 @@ class IdentificationDeadline:
         self._late = 0
 
     async def wait(self, parsed: ParsedBody, work: Callable[[], Awaitable[T]], *, asks_worker: bool = False) -> T:
-        """Return the result of `work`. With `asks_worker` a worker tokenises, which has a limit of its own.
+        """Return the result of `work`. With `asks_worker` a worker tokenises, under a separate limit.
 
         Raises:
             IdentificationTimeout: the limit has passed.

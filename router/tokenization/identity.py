@@ -49,7 +49,7 @@ INLINE_NEW_BYTES = 4_096
 """New text tokenised on the event loop: about 0.6 ms. A hop to a thread and back costs about 0.1 ms."""
 UNDECODED = "the body is too large, or has too many elements, to be decoded"
 LOADING_WAIT_S = 5.0
-"""How long a prompt waits for tokenizer files that are being read."""
+"""Maximum wait of a prompt for tokenizer files that are being read."""
 
 
 class PendingIdentity(Protocol):
@@ -113,7 +113,9 @@ class Identity:
         return None
 
     async def identify(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:
-        """Return the prompt, however long it takes; None if the path or the body has none. Never raises."""
+        """Return the prompt, at any duration up to the time limit; None if the path or the body has none. Never
+        raises.
+        """
         pending, parsed.pending = parsed.pending, None
         try:
             answer: IdentityResult = pending if pending is not None else self._begin(path, parsed, adapter)  # type: ignore[assignment]
@@ -155,7 +157,7 @@ class Identity:
             self._token_lengths.observe(model or "", prompt.text_bytes, prompt_tokens)
 
     def describe(self, model: str) -> str:
-        """Say where the ids of `model`'s prompts come from, for people."""
+        """Describe the source of the ids of `model`'s prompts, for people."""
         return self._sources.describe(model, self._remote.trouble)
 
     async def aclose(self) -> None:
@@ -224,7 +226,7 @@ class Identity:
         return self._text_prompt(prompt_request.parsed, prompt_request.keys, prepared.texts)
 
     def _by_segments(self, prompt_request: PromptRequest, text: SegmentedText) -> IdentityResult:
-        """Tokenise a segmented text: here if little of it is new, else in a thread."""
+        """Tokenise a segmented text: on the event loop if little of it is new, else in a thread."""
         most = prompt_request.truncation.tokens if prompt_request.truncation is not None else None
         rendered = self._memory.look_up(prompt_request.key, prompt_request.keys, text, most)
         if rendered.new_bytes > INLINE_NEW_BYTES:

@@ -1,8 +1,8 @@
-"""Reads the few fields of a request body that the router uses.
+"""Read the few fields of a request body that the router uses.
 
-Nothing that vLLM accepts is refused here. Fields that it converts (``"stream": "true"``, ``"max_tokens": 5.0``) are
-converted the same way. JSON that only Python's own parser accepts (NaN, UTF-16) is read with that parser. Missing and
-odd fields are left to the worker to judge.
+A body that vLLM accepts is never refused here. Fields that vLLM converts (``"stream": "true"``, ``"max_tokens": 5.0``)
+are converted in the same way. JSON that only Python's own parser accepts (NaN, UTF-16) is read with that parser.
+Missing and odd fields are left to the worker to judge.
 
 A body of at most `WHOLE_BYTES` is decoded at once. Of a larger body only the small fields are decoded: `json_spans`
 finds their places, `large_json` in a very large body. `ParsedBody.decoded` decodes the prompt, off the event loop and
@@ -133,7 +133,7 @@ class ParsedBody:
     def release(self) -> None:
         """Drop the prompt's fields and the body after the prompt is identified; the rewrites' fields stay.
 
-        A new object for these takes a tenth of the time of clearing each other field.
+        A new object for the remaining fields takes a tenth of the time of clearing all other fields.
         """
         if self.whole:
             self.whole = False
@@ -149,7 +149,7 @@ def _has_prompt(path: str, fields: BodyFields, spans: JsonSpans | None) -> bool:
         return False
     value = getattr(fields, name) if spans is None else None
     if path == RESPONSES_PATH and (isinstance(value, str) if spans is None else spans.opening(name) == b'"'):
-        return True  # an empty text is a turn too, which the template puts between its own tokens
+        return True  # an empty text is a turn too: the template puts its tokens around it
     return bool(value) if spans is None else spans.filled(name)
 
 
@@ -358,7 +358,7 @@ def _check_prompt(path: str, fields: BodyFields, spans: JsonSpans | None) -> Non
 
 
 def _is_of(value: object, spans: JsonSpans | None, name: str, types: tuple[type, ...]) -> bool:
-    """Return whether a field has one of these types; a field that is not decoded shows it by its first byte."""
+    """Return whether a field has one of these types. The first byte of a field that is not decoded shows its type."""
     if spans is None:
         return isinstance(value, types)
     opening = spans.opening(name)

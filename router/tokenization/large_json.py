@@ -1,10 +1,10 @@
-"""Reads a large JSON body and finds its members step by step, so that no step blocks the event loop.
+"""Read a large JSON body and find its members step by step, so that no step blocks the event loop.
 
 msgspec skips a body in one call, which takes up to 2 ms per MB and cannot be interrupted. The steps together take about
 as long for a body of long strings, and up to twenty times as long for a body of brackets.
 
-Nothing is validated. The members of JSON that is valid to Python's parser are found correctly; invalid JSON is for the
-worker to refuse. No object is made for a member's value; only its place is kept.
+The module does not validate. It finds the members of JSON that Python's parser accepts, and leaves the refusal of
+invalid JSON to the worker. No object is made for a member's value; only its place is kept.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Steps: TypeAlias = Generator[None, None, int]
 
 
 class LargeObjectScan:
-    """Finds the members of one JSON object; run `steps` to the end.
+    """Find the members of one JSON object; run `steps` to the end.
 
     `spans` has start and end of each value whose name is in `names`; the last one if a name occurs twice. `others` says
     whether there are members with other names.
@@ -142,7 +142,7 @@ class LargeObjectScan:
     def _nested(self, place: int) -> Steps:
         """Return the place after the array or object whose inside begins at `place`.
 
-        It goes window by window, as long as a window cannot contain the end.
+        The search moves window by window while a window cannot contain the end.
         """
         depth, in_string, window = 1, False, _FIRST_WINDOW_BYTES
         done = place
@@ -170,7 +170,7 @@ class LargeObjectScan:
         return end - (len(window) - len(window.rstrip(b"\\"))) % 2
 
     def _closing(self, place: int, depth: int, in_string: bool) -> int:
-        """Return the near place at which the depth becomes zero."""
+        """Return the place in this window at which the depth becomes zero."""
         body = self._body
         while place < self._size:
             byte = body[place]
@@ -258,7 +258,9 @@ def _outside_strings(piece: bytes, in_string: bool) -> tuple[bytes, bool]:
 
 
 def _balance(brackets: bytes) -> tuple[int, int]:
-    """Return how much deeper it is after `brackets` than before, and the lowest depth within (at most 0)."""
+    """Return the change of depth over `brackets`, and the lowest depth within them, relative to their start (at most
+    0).
+    """
     for _ in range(_PASSES):
         left = brackets.replace(b"[]", b"").replace(b"{}", b"")
         if len(left) == len(brackets):

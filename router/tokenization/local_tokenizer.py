@@ -33,7 +33,7 @@ class ModelFiles:
 class LocalModel:
     """A loaded folder. `memo_off` says why its texts are tokenised whole; None if they are not.
 
-    `seed` differs between folders; `prefix` are the ids put before a plain completion.
+    `seed` differs between folders. `prefix` contains the ids put before a plain completion.
     """
 
     def __init__(self, files: ModelFiles) -> None:
@@ -64,7 +64,7 @@ class LocalModel:
         return self.segmenter.split_ids(self.encode(text, framed=False), segments, first)
 
     def encode(self, text: str, *, framed: bool) -> array[int]:
-        """Return the ids of a whole text, with the tokenizer's own ones if `framed`. A long text takes little memory.
+        """Return the ids of a whole text, with the tokenizer's own tokens if `framed`. A long text takes little memory.
 
         Raises:
             Unrenderable: the text is not valid Unicode, or is long and cannot be divided.
@@ -86,6 +86,6 @@ class LocalModel:
         return array("I"), array("I", framed)
 
     def describe(self) -> str:
-        """Say where and how prompts are rendered, for people."""
+        """Describe the source and method of rendering, for people."""
         source = f"rendered locally from {self.files.folder}"
         return source if self.memo_off is None else f"{source} (prefix memo off: {self.memo_off})"

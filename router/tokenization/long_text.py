@@ -1,4 +1,4 @@
-"""Tokenises a long text piece by piece, with the same ids as at once.
+"""Tokenise a long text piece by piece, with the same ids as in one call.
 
 The tokenizer takes 100 to 280 bytes of memory per byte of text while it works. A text is divided before white space
 after a word, where the tokens of some hundred characters on either side are the same with and without the division.
@@ -16,7 +16,7 @@ from typing import TypeAlias
 from backends.vllm.unrenderable import Unrenderable
 
 PIECE_CHARS = 32_768
-"""About 15 ms and 5 MB of tokenizer memory; four times that outside Latin scripts."""
+"""Length of a piece: about 15 ms and 5 MB of tokenizer memory, and four times as much outside Latin scripts."""
 SHORT_CHARS = 2 * PIECE_CHARS
 """Texts up to this length are tokenised at once."""
 MAX_WHOLE_BYTES = 262_144

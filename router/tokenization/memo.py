@@ -1,4 +1,4 @@
-"""Remembers tokenised prefixes: the length in tokens and the block hashes of each, not its token ids.
+"""Remember tokenised prefixes: for each the length in tokens and the block hashes, but not the token ids.
 
 It is a trie of text segments (`router.tokenization.segmenter`), kept flat. A prefix is found by the running xxh3-64 of
 its segments, seeded with everything else that its hashes depend on. The next turn of a conversation takes one pass over
@@ -79,7 +79,7 @@ class SegmentMemo:
         return self._grown(bare, bare.key, prefix, keys) if prefix else bare
 
     def find(self, root: MemoNode, parts: Sequence[bytes]) -> tuple[MemoNode, int]:
-        """Return the longest known prefix of `parts`, and how many of them it spans."""
+        """Return the longest known prefix of `parts`, and the number of parts that it spans."""
         node, get, digest = root, self._nodes.get, xxh3_64_intdigest
         for index, part in enumerate(parts):
             child = get(digest(part, node.key))
@@ -106,7 +106,7 @@ class SegmentMemo:
         return node
 
     def touch(self, node: MemoNode | None) -> None:
-        """Mark a prefix as used, then its own prefixes, so that these are evicted after it."""
+        """Mark a prefix as used, then the prefixes of it, so that they are evicted after it."""
         nodes = self._nodes
         while node is not None and node.key in nodes:
             nodes.move_to_end(node.key)

@@ -1,4 +1,4 @@
-"""Finds the `model` field of a multipart form (RFC 7578), in time linear in the body's size."""
+"""Find the `model` field of a multipart form (RFC 7578), in time linear in the body's size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ MAX_MODEL_BYTES = 1_024
 """A longer model name is cut here. No model has such a name, and the error repeats it."""
 
 _PARAMETER = re.compile(rb';[ \t]*+([^\s;="]++)[ \t]*+=[ \t]*+(?:"((?:[^"\\]++|\\.)*+)"[ \t]*+|([^;"]*+))')
-"""Every quantifier is possessive: an attempt that fails is not repeated with a shorter match."""
+"""Every quantifier is possessive, so that a failed match is not repeated with a shorter one, which keeps the time
+linear.
+"""
 _CHARSET = re.compile(rb"charset[*0-9]*+[ \t]*+=[ \t]*+\"?([^\s\";,]*+)", re.IGNORECASE)
 _ASCII_ALIKE = frozenset({b"utf-8", b"utf8", b"us-ascii", b"iso-8859-1", b"latin-1"})
 """Character sets in which JSON's own characters are those of ASCII."""
@@ -92,7 +94,8 @@ def in_utf8(content_type: bytes) -> bool:
 
 
 def transfer_argument(body: bytes) -> str | None:
-    """Return what may be a transfer field in a form's `vllm_xargs`, which vLLM passes on as an argument.
+    """Return the sign of a transfer field in a form's `vllm_xargs`, which vLLM passes on: a name, or an escape that may
+    hide one.
 
     The whole body is searched, since vLLM accepts more parts and more spellings of a part's name than are examined
     here. The search is for the two names as they end in JSON, and for names written with escapes.

@@ -27,7 +27,9 @@ from router.tokenization.threads import TextUnavailable
 from router.tokenization.unidentified import reason_of
 
 MAX_CHARS_PER_TOKEN = 16
-"""No whole text comes near this ratio: prose has four to five characters a token, indented code up to eight."""
+"""Characters per token that no whole text reaches: prose has four to five characters a token, indented code up to
+eight.
+"""
 MAX_ASKED_CHARS = 2_097_152
 """Longest text that a worker is asked to tokenise: about 500,000 tokens, whose ids take 10 ms to read."""
 MAX_SEVERAL_CHARS = 2_097_152
@@ -77,7 +79,7 @@ class TokenizeQuestion(NamedTuple):
 
 
 class TokenizerLoading(NamedTuple):
-    """Tokenizer files are still being read, so the next step is not known yet."""
+    """Tokenizer files are still being read, so the next step is not known."""
 
 
 class TextOnly(NamedTuple):

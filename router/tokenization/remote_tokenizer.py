@@ -19,9 +19,9 @@ from router.tokenization.intake import COMPLETIONS_PATH, MESSAGES_PATH, RESPONSE
 from router.tokenization.request import api_body
 
 TIMEOUT_S = 2.0
-"""Limit of one question. After it, load alone is a better guide than a late identity."""
+"""Time limit of one question. Placement by load alone is better than a later identity."""
 PAUSE_S = 5.0
-"""How long a worker that failed to answer is not asked again."""
+"""Time in which a worker that failed to answer is not asked again."""
 MAX_TROUBLES = 1_000
 """Workers whose last failure is remembered."""
 MAX_IN_FLIGHT = 16
@@ -47,7 +47,7 @@ class _TokenizeResponse(msgspec.Struct):
 
 
 class WorkerTokenizer:
-    """Asks workers for ids and caches the answers, up to `max_bytes`."""
+    """Ask workers for ids and cache the answers, up to `max_bytes`."""
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class WorkerTokenizer:
     ) -> array[int] | None:
         """Return the ids from the first of `urls` that is not paused.
 
-        None if there is none, it does not answer, or the answer is longer than `most_tokens` ids can be: no worker
-        computes such a prompt.
+        None if every URL is paused, the worker does not answer, or the answer is longer than `most_tokens` ids can be.
+        No worker computes such a prompt.
         """
         now_s = self._clock()
         self._paused = {url: until_s for url, until_s in self._paused.items() if until_s > now_s}
@@ -100,7 +100,7 @@ class WorkerTokenizer:
         return ids
 
     def trouble(self, urls: Sequence[str]) -> str | None:
-        """Return how the first of `urls` failed, if the last question to each of them failed."""
+        """Return the failure of the first of `urls`, if the last question to each of them failed."""
         found = [self._troubles.get(url) for url in urls]
         return found[0] if found and None not in found else None
 
@@ -140,7 +140,7 @@ def _trouble(error: Exception) -> str:
 
 
 class _AssumedHabits:
-    """Assumed habits of a template that only workers have."""
+    """The assumed `TemplateHabits` of a template that only workers have."""
 
     @property
     def merges_late_system(self) -> bool:

@@ -1,4 +1,4 @@
-"""From rendered text to a prompt, with the help of remembered prefixes."""
+"""Make a prompt from rendered text, with the help of remembered prefixes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from router.tokenization.memo import MemoNode, SegmentMemo, common_tokens, packe
 from router.tokenization.segmenter import Segments
 
 RECENT_BYTES = 8 * 1024 * 1024
-"""Texts of the latest prompts, kept for block sizes that are requested when a prompt is placed."""
+"""Bytes of the latest prompts' texts, kept for block sizes that are requested when a prompt is placed."""
 MAX_TEXT_BYTES = 8 * 1024 * 1024
 """Prompts longer than any context window go without token ids."""
 
@@ -53,7 +53,7 @@ def segmented_text(local: LocalModel, text: str, *, framed: bool) -> SegmentedTe
 
 @dataclass(frozen=True, slots=True)
 class KnownPrefix:
-    """A text of which the memo knows the first `known` segments, up to `node`. `key` stands for the request.
+    """A text of which the memo knows the first `known` segments, which end at `node`. `key` stands for the request.
 
     A prompt of more than `most` tokens is truncated, so it is not the whole text.
     """
@@ -135,8 +135,8 @@ class PromptMemory:
     ) -> Prompt:
         """Return a prompt given by its ids; of several, the one whose cached tokens vLLM reports.
 
-        In a stream that is the prompt that answers first. In a whole answer it is the last one, which finds the blocks
-        of the prompts before it.
+        In a stream this is the prompt that answers first. In a whole answer it is the last prompt, which finds the
+        blocks of the prompts before it.
         """
         packed = packed_ids(prompts[0 if stream else -1])
         before = [] if stream else [packed_ids(prompt) for prompt in prompts[:-1]]

@@ -119,7 +119,7 @@ def completion_prompts(fields: BodyFields) -> tuple[list[str], list[array[int]]]
 def reused_ids(path: str, fields: BodyFields) -> array[int] | None:
     """Return the ids in ``kv_transfer_params.prompt_token_ids``, which vLLM runs instead of rendering.
 
-    vLLM renders all the same if it has to echo the messages, or if they contain media.
+    vLLM still renders if it has to echo the messages, or if they contain media.
     """
     params = fields.kv_transfer_params
     ids = params.get("prompt_token_ids") if isinstance(params, dict) else None
@@ -162,8 +162,8 @@ def _converted_ids(value: Any) -> array[int]:
 class Truncation:
     """How vLLM truncates a prompt to `tokens` tokens: it keeps the last ones, or the first ones.
 
-    `framed_first`: the tokenizer's own first tokens are cut like all others; otherwise they stay. `to_fit`: `tokens` is
-    the space in the smallest context window, and each worker truncates a longer prompt in its own way.
+    With `framed_first`, the tokenizer's own first tokens are cut like all others; otherwise they stay. With `to_fit`,
+    `tokens` is the space in the smallest context window, and each worker truncates a longer prompt in its own way.
     """
 
     tokens: int

@@ -1,7 +1,7 @@
-"""Tests a tokenizer's segment boundaries on a corpus of its own added tokens. If one is wrong, none is used.
+"""Test a tokenizer's segment boundaries on a corpus of its own added tokens. If one boundary is wrong, none is used.
 
-The memo builds on two properties of a boundary. The ids of the text before and after it, joined, are the ids of the
-whole. And counting added tokens in the ids of the whole leads to the same boundary.
+The memo builds on two properties of a boundary. First, the ids of the text before it and of the text after it, joined,
+are the ids of the whole. Second, a count of the added tokens in the ids of the whole leads to the same boundary.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from backends.vllm.unrenderable import Unrenderable
 from router.tokenization.segmenter import Segmenter
 
 MAX_TRIED_TOKENS = 12
-"""Added tokens tried if a tokenizer has hundreds (the rest are placeholders of the same kind)."""
+"""Added tokens to test if a tokenizer has hundreds (the rest are placeholders of the same kind)."""
 MIXED_TEXTS = 150
 """Random texts of tokens, their neighbours and look-alikes. All texts together take about a tenth of a second."""
 
@@ -62,7 +62,7 @@ def segmentation_error(renderer: ChatRenderer, segmenter: Segmenter) -> str | No
 def _wrong_boundary(renderer: ChatRenderer, segmenter: Segmenter, text: str, *, must_split: bool) -> str | None:
     """Return the first wrong boundary of `text`, in words.
 
-    Ids that cannot be split are tokenised whole, which is right but slow. A text that `must_split` may not end so.
+    A text whose ids cannot be split is tokenised whole, which is right but slow. With `must_split` that is an error.
     """
     data = text.encode()
     whole = renderer.encode(text, False)
@@ -83,7 +83,7 @@ def _wrong_boundary(renderer: ChatRenderer, segmenter: Segmenter, text: str, *, 
 
 
 def _orderly(tried: list[str]) -> Iterator[str]:
-    """Yield texts with every tried token before and after every fragment, and next to itself and its neighbour."""
+    """Yield texts with every tested token before and after every fragment, and next to itself and its neighbour."""
     for index, token in enumerate(tried):
         after = tried[(index + 1) % len(tried)]
         for fragment in _FRAGMENTS:

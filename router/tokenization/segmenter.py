@@ -1,8 +1,8 @@
-"""Divides a text so that the tokens of its segments, joined, are the tokens of the whole.
+"""Divide a text so that the tokens of its segments, joined, are the tokens of the whole.
 
 Tokenizers split text at added tokens before any other step. So the start of an added token is a boundary, if the token
-is found in the raw text whatever its neighbours are. Tokenizers look for added tokens in two passes: for those that are
-not `normalized` in the raw text, then for the rest in the normalised text between them. Boundaries are at tokens of the
+is found in the raw text beside any neighbours. Tokenizers look for added tokens in two passes: for those that are not
+`normalized` in the raw text, then for the rest in the normalised text between them. Boundaries are at tokens of the
 first pass (of the second if the first has none and nothing is normalised). `router.tokenization.segmentation_check`
 tests whether this holds for a given tokenizer.
 """
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from backends.vllm.tokenizer import SpecialToken
 
 MIN_SEGMENT_BYTES = 64
-"""Shorter segments are not made: a memo entry costs more than so short a text."""
+"""Minimum length of a segment, because a memo entry costs more than a shorter text."""
 GROWTH_SHIFT = 9
 """The minimum grows by 1/512 of the place in the text, so even a text of added tokens only has a few thousand segments.
 
-It depends on the text before a boundary alone, so a longer text has the same boundaries.
+A boundary depends only on the text before it, so a longer text has the same boundaries.
 """
 
 # White_Space of Unicode, which the tokenizers' lstrip removes.
@@ -42,7 +42,7 @@ class Segments:
 
 
 class Segmenter:
-    """Finds the segments for one tokenizer; without usable added tokens (`enabled` False) a text is one segment.
+    """Find the segments for one tokenizer. Without usable added tokens (`enabled` False) a text is one segment.
 
     `ambiguous` are ids that the tokenizer also gives to ordinary text (the unknown token): they make no boundary.
     Neither does a token that counts as a whole word only, since it depends on its neighbours. The place right after one

@@ -1,4 +1,4 @@
-"""Check the settings of tokenizers and chat templates: the files must be there."""
+"""Check the settings of tokenizers and chat templates: the files must exist."""
 
 from __future__ import annotations
 

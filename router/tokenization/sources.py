@@ -14,7 +14,7 @@ from router.config.model import Config
 from router.tokenization.local_tokenizer import LocalModel, ModelFiles
 
 MAX_MODELS = 1_000
-"""Served model names remembered; further ones are not learned."""
+"""Number of served model names remembered; further names are not learned."""
 MAX_URLS = 8
 """Workers remembered per model for /tokenize."""
 
@@ -23,7 +23,7 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 @dataclass(slots=True)
 class TokenizerSource:
-    """What is known of one served model. `why` is the reason if there is no local folder.
+    """The facts about one served model. `why` is the reason if there is no local folder.
 
     `context_tokens` is the smallest context window of its workers, `longest_context_tokens` the largest.
     `trusts_templates`: chat templates in requests are run.
@@ -94,7 +94,9 @@ class ModelSources:
         return self._default
 
     def describe(self, model: str, trouble: Callable[[Sequence[str]], str | None] = lambda urls: None) -> str:
-        """Say where the ids of `model`'s prompts come from. `trouble` returns why workers' /tokenize fails."""
+        """Describe the source of the ids of `model`'s prompts. `trouble` returns the reason why workers' /tokenize
+        fails.
+        """
         source = self.of(model, model if model in self._bases else None)
         if source.local is not None:
             return source.local.describe()

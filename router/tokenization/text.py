@@ -15,7 +15,7 @@ from router.tokenization.hashing import CacheKeys
 from router.tokenization.intake import MESSAGES_PATH, RESPONSES_PATH
 
 MEDIA_REPEATS = 256
-"""A picture, sound or film counts as its digest this many times: 4 KiB, about 1,000 tokens."""
+"""Repetitions of the digest that stand for a picture, sound or film: 4 KiB, about 1,000 tokens."""
 MAX_MODELS = 1_000
 
 _TEXT_PARTS = ("text", "refusal", "thinking")

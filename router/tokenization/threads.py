@@ -18,7 +18,7 @@ T = TypeVar("T")
 SMALL_BYTES = 65_536
 """Work on this much text takes about 30 ms."""
 MAX_WAITING_BYTES = 33_554_432
-"""Text waiting for one thread: half a minute of work. Further prompts go without token ids."""
+"""Bytes of text that may wait for one thread: half a minute of work. Further prompts go without token ids."""
 
 
 class MemoryBudget(Protocol):

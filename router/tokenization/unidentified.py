@@ -1,4 +1,4 @@
-"""Counts why prompts went without token ids."""
+"""Count the reasons why prompts went without token ids."""
 
 from __future__ import annotations
 

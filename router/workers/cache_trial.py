@@ -1,4 +1,4 @@
-"""Send a worker the same prompt twice, and read how much of it was cached: from the response, or from counters."""
+"""Send a worker the same prompt twice, and read the number of cached tokens from the response or from counters."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class _Counters:
 class CacheTrialResult:
     """Tokens of the second prompt that were cached, as reported and as counted.
 
-    `reported` is None if the response did not say. `counted` is None if the response said, or if the counters cannot be
-    read or moved for other requests; `why_not` gives the reason.
+    `reported` is None if the response has no such number. `counted` is None if the response has it, or if the counters
+    cannot be read or also moved for other requests; `why_not` gives the reason.
     """
 
     prompt_tokens: int
@@ -82,7 +82,7 @@ class CacheTrial:
         return (await self._ask()).prompt_tokens
 
     async def second(self) -> CacheTrialResult:
-        """Send the prompt again; return how much of it was cached.
+        """Send the prompt again; return how many of its tokens were cached.
 
         Raises:
             ProbeError: no usable answer.

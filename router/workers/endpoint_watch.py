@@ -18,7 +18,7 @@ from router.workers.subscriptions import Subscriptions
 from router.workers.watch_context import WatchContext
 
 FULL_PROBE_S = 30.0
-"""Interval of full probes, which find changes without a trace, such as a loaded LoRA adapter."""
+"""Interval of full probes. They find changes that no event or load report shows, such as a loaded LoRA adapter."""
 
 MIN_GAP_S = 0.2
 """Minimum time between two probes, so that a flapping link does not cause a flood of them."""
@@ -61,7 +61,9 @@ class EndpointWatch:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"watch {self._endpoint.id}")
 
     def close(self) -> asyncio.Task[None] | None:
-        """Stop. Event sockets are closed when this returns; the rest is when the returned task has ended."""
+        """Stop. Event sockets are closed when this returns; everything else is closed when the returned task has
+        ended.
+        """
         self._release()
         if self._task is not None:
             self._task.cancel()

@@ -1,8 +1,8 @@
 """Share the event loop between the data plane and the KV events of all workers.
 
 A ZMQ descriptor is edge-triggered: once readable, its socket must be drained completely. So readable sockets queue
-here. One iteration of the event loop spends about `slice_s` on all of them together, and then the data plane's
-descriptors are served. The rest waits in ZMQ's queues.
+here. One iteration of the event loop spends about `slice_s` on all of them together, and then serves the data plane's
+descriptors. Further messages wait in ZMQ's queues.
 """
 
 from __future__ import annotations

@@ -32,9 +32,11 @@ class ReplayOutcome(StrEnum):
 
 
 class Replay:
-    """A DEALER socket for one request: pass each batch from `start_seq` to `on_batch`, then call `on_end` once.
+    """A DEALER socket for one replay request. It passes each batch from `start_seq` on to `on_batch`, then calls
+    `on_end` once.
 
-    Each request has its own socket, so that a late answer to an earlier request is never taken for this one's.
+    Each request has its own socket, so that a late answer to an earlier request is never taken for an answer to this
+    one.
     """
 
     def __init__(

@@ -69,7 +69,7 @@ CHATS: dict[str, dict[str, object]] = {
 Long text comes last, because after the last full block only the length is compared.
 """
 ALWAYS = ("a question", "a conversation")
-"""If a worker renders these differently, none of its chats has the blocks that the gateway expects."""
+"""The plain chats. If a worker renders them differently, none of its chats has the blocks that the gateway expects."""
 
 
 class PromptIdentifier(Protocol):

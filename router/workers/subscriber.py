@@ -18,7 +18,7 @@ from router.workers.replay import IDLE_S, MAX_MESSAGE_BYTES, Replay, ReplayOutco
 from router.workers.tcp_link import LinkMonitor
 
 MAX_QUEUED = 64
-"""Batches that wait in this process. More wait at the worker, whose limit is 100,000.
+"""Batches that wait in this process. Further batches wait at the worker, whose limit is 100,000.
 
 A worker that publishes faster than the gateway reads must not fill the gateway's memory.
 """
@@ -123,7 +123,7 @@ class Subscriber:
         return self._linked
 
     def relearn(self) -> None:
-        """Have the view proved again, because the worker may be another process or a replay failed."""
+        """Prove the view again with a replay, because the worker may be another process or a replay failed."""
         if self._linked and self._replay is None:
             self._residency.link_lost(self.slot)
             self._follow(self._residency.link_up(self.slot))

@@ -61,7 +61,7 @@ class Subscriptions:
         return all(subscriber.linked for subscriber in self._subscribers.values())
 
     def relearn(self) -> None:
-        """Have every view proved again, because the worker may be another process."""
+        """Prove every view again with a replay, because the worker may be another process."""
         for subscriber in self._subscribers.values():
             subscriber.relearn()
 

@@ -60,7 +60,7 @@ class LearningIdentifier(PromptIdentifier, Protocol):
 
 
 class SelfTestLock(Protocol):
-    """Let one process at a time test a worker: other requests move the counters that some tests read."""
+    """Let one process at a time test a worker, because other requests move the counters that some tests read."""
 
     def alone(self, worker: str) -> AbstractContextManager[bool]:
         """Lock the worker for the length of the block. The value is False if another process has it."""

@@ -110,8 +110,8 @@ class Watcher:
     def look_again(self) -> None:
         """Probe all endpoints, because a client asked for a model that no worker is known to serve.
 
-        A LoRA adapter may have been loaded or unloaded. This is cheap to call for every such request: it probes at most
-        once in `LOOK_AGAIN_S`. The fleet's `on_change` runs if the probes find something new.
+        A LoRA adapter may have been loaded or unloaded. The call is cheap, so every such request may make it: it probes
+        at most once in `LOOK_AGAIN_S`. The fleet's `on_change` runs if the probes find something new.
         """
         now_s = self._clock()
         if now_s - self._looked_s >= LOOK_AGAIN_S:
