@@ -20,11 +20,13 @@ from router.gateway.http.send_buffer_limit import SendBufferLimit
 from router.gateway.listen.connection_limit import ConnectionLimit
 
 MOST_UNSENT_BYTES = 33_554_432
-"""Unsent responses of all clients together. Beyond it, the client that has read nothing for longest is cut off."""
+"""Bytes of unsent responses of all clients together. Beyond it, the client that has read nothing for the longest time
+is cut off.
+"""
 MOST_BODY_BYTES = 33_554_432
-"""Request bodies being received, all together."""
+"""Bytes of all request bodies that are being received."""
 MOST_PIPELINED = 16
-"""Requests that a connection may send ahead. With more it is closed."""
+"""Requests that a connection may send ahead. A connection with more is closed."""
 LAST_WORDS_S = 2.0
 """Time for a client to read a refusal."""
 
@@ -36,7 +38,7 @@ class _TooManyAhead(Exception):
 
 
 class RequestStep(Enum):
-    """What a connection waits for."""
+    """The part of a request or response that a connection waits for."""
 
     REQUEST = 0
     HEAD = 1
@@ -159,10 +161,12 @@ class AdminConnection(HttpToolsProtocol):
         return self.transport.get_write_buffer_size()
 
     def allow_unsent(self, size_bytes: int) -> None:
-        """Do nothing: a response is written as a whole, so there is nothing to hold back."""
+        """Do nothing: a response is written as a whole, so no part of it can be kept back."""
 
     def cut_off(self) -> None:
-        """Close the connection, because unsent responses take too much memory and this client has waited longest."""
+        """Close the connection, because unsent responses take too much memory and this client has not read for the
+        longest time.
+        """
         log.info("slow reader cut off", extra={"port": "admin"})
         self.loop.call_soon(self.evict)
 

@@ -21,20 +21,20 @@ async def latest(call: Call) -> Answer:
     encoded = []
     for record in call.system.dispatcher.decisions(call.query["limit"]):
         encoded.append(msgspec.json.encode(_document(record, now_s)))
-        # Streams run on this event loop too: a long log of a large fleet must not hold them up.
+        # Streams run on this event loop too, and a long log of a large fleet must not delay them.
         await asyncio.sleep(0)
     return Answer(b'{"decisions":[' + b",".join(encoded) + b"]}")
 
 
 def _document(record: DecisionRecord, now_s: float) -> DecisionDocument:
-    """Add the wall clock: the core has monotonic seconds, and an operator compares logs by wall clock."""
+    """Add the wall clock time, because the core has monotonic seconds and an operator compares logs by wall clock."""
     age_s = max(0.0, now_s - record.at_s)
     at = (datetime.now(UTC) - timedelta(seconds=age_s)).isoformat(timespec="milliseconds")
     return msgspec.convert({**_in_seconds(record.to_builtins()), "at": at, "age_s": age_s}, DecisionDocument)
 
 
 def _in_seconds(document: dict[str, Any]) -> dict[str, Any]:
-    """Remove estimates that are not seconds yet: before a speed is learned, they only rank candidates."""
+    """Remove estimates that are not in seconds: before a speed is learned, they only rank candidates."""
     for candidate in document["candidates"]:
         if not candidate["learned"]:
             candidate |= dict.fromkeys(("queue_wait_s", "prefill_s", "first_token_s"))

@@ -1,8 +1,8 @@
-"""Keep browser pages, and callers without the token, from using the admin port.
+"""Keep browser pages and callers without the token from using the admin port.
 
-A page on any site can send requests to a loopback address. Three checks stop it: the Host must be a name of this port,
-which a rebound DNS name is not; an Origin must equal the Host; a body must be declared as JSON, which a page cannot do
-without a preflight, and nothing here answers preflights.
+A page on any site can send requests to a loopback address. Three checks stop it. The Host must be a name of this port,
+which a rebound DNS name is not. An Origin must equal the Host. A body must be declared as JSON, which a page cannot do
+without a preflight, and this port answers no preflights.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _normal(name: str) -> str:
 
 
 def _address(name: str) -> bool:
-    """Accept addresses: they cannot be rebound, so a page with an address as its host was served from here."""
+    """Accept IP addresses: they cannot be rebound, so a page with an address as its host comes from this port."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

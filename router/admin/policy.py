@@ -44,7 +44,7 @@ def _available() -> list[AvailablePolicy]:
         try:
             found.append(msgspec.convert(_plain(describe(name)), AvailablePolicy))
         except PolicyError:
-            continue  # a plug-in that cannot be loaded cannot be chosen either; asking for it says why
+            continue  # it cannot be loaded, so it cannot be chosen; a request for it gets the reason
     return found
 
 

@@ -72,7 +72,7 @@ async def answer_http_error(request: Request, error: Exception) -> Response:
 
 
 async def answer_bug(request: Request, error: Exception) -> Response:
-    """Answer 500. The log has the traceback, and the answer points to it."""
+    """Answer 500. The log has the traceback, and the answer refers to the log."""
     log.error("admin request failed", extra={"method": request.method, "path": request.url.path}, exc_info=error)
     detail = f"{type(error).__name__} in {request.method} {request.url.path}; the gateway's log has the traceback"
     return problem_response(AdminError(HTTPStatus.INTERNAL_SERVER_ERROR, ErrorKind.INTERNAL.spec.code, detail))

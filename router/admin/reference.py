@@ -74,7 +74,7 @@ def _type(schema: dict[str, Any]) -> str:
     if "$ref" in schema:
         return _link(schema["$ref"].rpartition("/")[2])
     if "anyOf" in schema:
-        # null last, whichever order the msgspec at hand puts them in
+        # null last, because msgspec versions differ in the order
         return " or ".join(sorted((_type(one) for one in schema["anyOf"]), key=lambda name: name == "null"))
     if "enum" in schema:
         return " or ".join(f"`{one}`" for one in schema["enum"])

@@ -19,7 +19,7 @@ from router.placement.health import SERVING
 from router.workers.settings import worker_findings
 
 _LOOK_S = 0.02
-"""Between two looks while a call waits."""
+"""Interval between two checks while a call waits."""
 
 
 async def list_all(call: Call) -> Answer:
@@ -82,8 +82,8 @@ async def drain(call: Call) -> Answer:
 def _settled(system: AdminSystem, endpoint: FleetEndpoint) -> bool:
     """Return whether no request is at the worker, or waiting is over for another reason.
 
-    A process that is about to take over may not know of the drain yet and may place requests. Until the takeover has
-    ended, the drain has not.
+    A process that is about to take over may not know of the drain and may place requests. So the drain has not ended
+    before the takeover has.
     """
     if system.handover_state is HandoverState.DONE or not endpoint.draining:
         return True

@@ -1,4 +1,4 @@
-"""Examine one worker: how well its cache can be known, and which flags would improve that."""
+"""Examine one worker: the accuracy of its cache view, and the flags that would improve it."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class WorkerReport:
     residency: Residency = Residency.UNKNOWN
     reason: str = ""
     reports_cached_tokens: bool | None = None
-    """None: not tried, or no answer."""
+    """None if it was not tried, or there was no answer."""
     prompts: dict[str, str] = field(default_factory=dict)
     advice: list[Advice] = field(default_factory=list)
 
 
 async def examine_all(config: Config, *, requests: bool) -> list[WorkerReport]:
-    """Examine every configured worker at once. With `requests`, send each one short prompt twice."""
+    """Examine all configured workers at the same time. With `requests`, send one short prompt twice to each."""
     examined = (_examine(worker, number, config, requests) for number, worker in enumerate(config.workers))
     reports = list(await asyncio.gather(*examined))
     await _see_prompts(config, reports)

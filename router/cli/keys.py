@@ -78,7 +78,7 @@ def _name(arguments: argparse.Namespace) -> str:
 
 
 def _add(path: Path, entry: KeyEntry) -> None:
-    """Append to the file, which must be a file of keys if it exists."""
+    """Append to the file. If the file exists, it must be a file of keys."""
     try:
         present = parse_file(str(path)) if path.exists() else []
         if any(each.digest == entry.digest for each in present):

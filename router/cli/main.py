@@ -60,7 +60,7 @@ def _register_further(commands: Commands) -> None:
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
         try:
             point.load()(commands)
-        except Exception as error:  # a broken package of a third party must not stop `serve`
+        except Exception as error:  # a broken third-party package must not stop `serve`
             print(f"warmroute: command {point.name!r} ({point.value}) is not available: {error}", file=sys.stderr)
 
 

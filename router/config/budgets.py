@@ -1,4 +1,4 @@
-"""The size of each byte budget whose setting is "auto".
+"""Compute the size of each byte budget whose setting is "auto".
 
 All budgets together, times `RSS_PER_BYTE`, fit in half of the memory limit; the other half is for everything else. With
 enough memory each budget has its maximum; with less, each has the same share of its maximum. An automatic budget
@@ -102,7 +102,7 @@ def plan_memory(config: Config, processes: int, limit: MemoryLimit | None) -> Me
             resolved = _with(resolved, budget.section, budget.name, max(LEAST_BYTES, int(budget.most_bytes * part)))
     body_bytes = BODIES.within(resolved)
     if BODIES.is_auto(config):
-        body_bytes //= processes  # one body may take a process's whole share, and no more
+        body_bytes //= processes  # one body may take at most the whole share of a process
     largest_bytes = min(config.limits.max_body_bytes, body_bytes)
     resolved = _with(resolved, "limits", "max_body_bytes", largest_bytes)
     return MemoryPlan(resolved, limit, processes, tuple(_warnings(config, resolved, limit, processes)))

@@ -1,4 +1,4 @@
-"""Open file descriptors: the number that the limits need, and the number that the system allows."""
+"""Compare the open file descriptors that the limits need with the number that the system allows."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def root() -> kinds.StructType:
 
 
 def bare(kind: kinds.Type) -> kinds.Type:
-    """Return `kind` without "or None" and metadata; a union only if several other types remain."""
+    """Return `kind` without "or None" and metadata. The result is a union only if several other types remain."""
     if isinstance(kind, kinds.Metadata):
         return bare(kind.type)
     if isinstance(kind, kinds.UnionType):

@@ -81,7 +81,7 @@ class TypedTree:
         if isinstance(kind, kinds.AnyType):
             return value
         if value is False and isinstance(kind, kinds.LiteralType) and "off" in kind.values:
-            value = "off"  # which YAML 1.1 reads as false
+            value = "off"  # YAML 1.1 reads the word off as false
         if not _fits(kind, value):
             return self._wrong(kind, node, path)
         return float(value) if isinstance(kind, kinds.FloatType) else value
@@ -110,12 +110,14 @@ class TypedTree:
 _NUMBERS = (kinds.IntType, kinds.FloatType)
 _LEAVES = (*_NUMBERS, kinds.BoolType, kinds.StrType, kinds.LiteralType, kinds.UnionType)
 _LARGEST = 1e300
-"""Beyond it are infinity, what is no number (no comparison holds), and whole numbers that no float can take."""
+"""Largest accepted number. Infinity, NaN (for which no comparison holds) and whole numbers that no float can hold fail
+this bound.
+"""
 _EXAMPLES = {"url": "http://HOST:PORT", "path": "/v1/PATH", "endpoint": "tcp://HOST:5557"}
 
 
 def _expand(kind: kinds.StructType, node: Located) -> Located:
-    """Return a section that was written as the text of its one required key, in full."""
+    """Return the full form of a section that was written as the text of its one required key."""
     key = shorthand(kind)
     if key is None or not isinstance(node.value, str):
         return node

@@ -30,7 +30,7 @@ from router.telemetry.logs import say
 log = logging.getLogger("warmroute.process")
 
 LINGER_S = 3.0
-"""Minimum time that a gateway stays after a handover. It serves again if the new process dies within it."""
+"""Minimum time that a gateway stays after a handover. It serves again if the new process dies within this time."""
 _LOOK_S = 0.02
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _FOR_ONE_PROCESS = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID")
@@ -178,7 +178,9 @@ class Lifecycle:
         log.info("took over", extra={"pid": handover_client.offered.pid})
 
     def _drain_alone(self, endpoint_ids: Sequence[str]) -> None:
-        """Drain exactly the workers that an operator drains in the other process: they may be about to stop."""
+        """Drain exactly the workers that an operator drains in the other process, because these workers may be about to
+        stop.
+        """
         fleet = self._system.fleet
         for endpoint in fleet.endpoints:
             (fleet.drain if endpoint.id in endpoint_ids else fleet.undrain)(endpoint.id)
@@ -258,7 +260,7 @@ class Lifecycle:
 
     async def _successor_lost(self) -> bool:
         """Drain for at least `LINGER_S`. Return True at once if the new process dies and this one can serve again."""
-        await self._notifier.aclose()  # the new process reports for the service
+        await self._notifier.aclose()  # the new process reports to the service manager
         log.info("handed over", extra={"drain_s": self._config.timeouts.drain_s})
         ends = [asyncio.ensure_future(each) for each in (self._lost.wait(), self._superseded.wait(), self._drain())]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -296,7 +298,9 @@ class Lifecycle:
         log.warning("the gateway that took over has died; serving again")
 
     def _start_successor(self) -> None:
-        """Start the same command again, as it is on disk now. It takes over, or ends and changes nothing here."""
+        """Start the same command again, from its present files on disk. The new process takes over, or ends without a
+        change here.
+        """
         command = [sys.executable, *sys.orig_argv[1:]]
         environment = {key: value for key, value in self._environment.items() if key not in _FOR_ONE_PROCESS}
         log.info("starting a successor")
@@ -320,7 +324,7 @@ class Lifecycle:
 
     async def _end(self) -> None:
         timeouts = self._config.timeouts
-        if not self._handed_over:  # then the new process reports for the service
+        if not self._handed_over:  # the new process then reports to the service manager
             self._notifier.stopping()
         if self._handover_client is not None:
             self._handover_client.say_ending()

@@ -15,9 +15,10 @@ ADMIN_BACKLOG = 256
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Listening sockets that this process received. `admin` is None if only public sockets came.
+    """Listening sockets that this process received. `admin` is None if it received only public sockets.
 
-    `manager_owned`: a service manager keeps the sockets open, so that connections in their queues survive a close here.
+    With `manager_owned`, a service manager keeps the sockets open, so that connections in their queues survive a close
+    here.
     """
 
     public: tuple[socket.socket, ...]

@@ -1,4 +1,4 @@
-"""Signals other than SIGTERM and SIGINT. By default they end a process in the middle of its streams."""
+"""Signals other than SIGTERM and SIGINT, which by default end a process in the middle of its streams."""
 
 from __future__ import annotations
 
@@ -50,4 +50,4 @@ def _at_terminal() -> bool:
 
 
 def _nothing(number: int, frame: FrameType | None) -> None:
-    """Do nothing. SIG_IGN is not used, because child processes would inherit it."""
+    """Do nothing. Unlike SIG_IGN, this handler is not inherited by child processes."""

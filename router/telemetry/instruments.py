@@ -26,7 +26,9 @@ class Counter:
 
 
 class Distribution:
-    """One histogram: ``counts[i]`` observations at or under ``bounds[i]``, the last count those above all bounds."""
+    """One histogram. ``counts[i]`` is the number of observations in the bucket that ends at ``bounds[i]``; the last
+    count is for observations above all bounds.
+    """
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -37,7 +39,7 @@ class Distribution:
 
     @property
     def count(self) -> int:
-        """Observations so far."""
+        """The number of observations."""
         return sum(self.counts)
 
     def observe(self, value: float) -> None:
@@ -46,7 +48,7 @@ class Distribution:
         self.total += value
 
     def observe_all(self, values: Sequence[float]) -> None:
-        """Count many values; cheaper than one call each."""
+        """Count many values; this is cheaper than one call for each."""
         bounds, counts = self.bounds, self.counts
         for value in values:
             counts[bisect_left(bounds, value)] += 1

@@ -16,9 +16,11 @@ MOST_LINES = 20_000
 MOST_BYTES = 4_194_304
 """Maximum characters that wait to be written."""
 GATHER_S = 0.02
-"""Lines within this time are written together: waking the thread for each would cost more than the write."""
+"""Lines within this time are written together, because waking the thread for each line would cost more than the
+write.
+"""
 STUCK_S = 1.0
-"""An exit waits this long for a sink that accepts nothing, and `EXIT_S` for one that is slow."""
+"""An exit waits this long for a sink that accepts no bytes, and `EXIT_S` for a slow sink."""
 EXIT_S = 5.0
 _TELL_EVERY_S = 10.0
 _PIECE_BYTES = 65_536
@@ -70,7 +72,7 @@ class LogWriter:
             self._wake.set()
 
     def flush(self) -> None:
-        """Wait until everything is written, but only briefly if the sink accepts nothing."""
+        """Wait until all lines are written, but only briefly if the sink accepts no bytes."""
         end_s = time.monotonic() + EXIT_S
         done_bytes, stuck_s = self._done_bytes, time.monotonic() + STUCK_S
         while self._done_bytes < self._put_bytes and self._thread.is_alive():

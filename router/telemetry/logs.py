@@ -93,7 +93,7 @@ class EventHandler(logging.Handler):
     def _dropped_line(self, count: int) -> str:
         fields = {"name": f"{ROOT}.logs", "levelno": logging.WARNING, "levelname": "WARNING", "lines": count}
         record = logging.makeLogRecord({"msg": "log lines dropped", **fields})
-        self.filter(record)  # adds the index of the process
+        self.filter(record)  # this formatter adds the index of the process
         return self.format(record)
 
 

@@ -1,4 +1,4 @@
-"""How late the event loop wakes a timer: a delay that every stream of this process may have."""
+"""The lateness of timers on the event loop, a delay that every stream of this process may have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ DEFAULT_INTERVAL_S = 0.1
 
 
 class LoopLag:
-    """Sleep `interval_s` repeatedly, and pass to `observe` how many seconds late each wake-up came."""
+    """Sleep `interval_s` repeatedly, and pass the lateness of each wake-up in seconds to `observe`."""
 
     def __init__(self, observe: Callable[[float], None], interval_s: float = DEFAULT_INTERVAL_S) -> None:
         self._observe = observe

@@ -1,4 +1,4 @@
-"""Counters and histograms that the other parts call. Each call is a dict entry and an addition."""
+"""Counters and histograms that the other parts call. Each call is a dict look-up and an addition."""
 
 from __future__ import annotations
 
@@ -175,8 +175,9 @@ class Metrics:
         self._differences.add(1.0, (worker, difference.value))
 
     def policy_failed(self, policy: str, reason: str, first: bool) -> None:
-        """Count a policy that failed on a request. Only the first failure is logged: a broken rule fails on every
-        request."""
+        """Count a policy that failed on a request. Only the first failure is logged, because a broken rule fails on
+        every request.
+        """
         self._policy_errors.add(1.0, (policy,))
         if first:
             log.warning("policy failed", extra={"policy": policy, "reason": reason})

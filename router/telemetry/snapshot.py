@@ -1,4 +1,4 @@
-"""All metrics of one process as values, those of several merged, and their Prometheus text."""
+"""The metrics of one process as values, the merged metrics of several, and their Prometheus text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from router.telemetry.instruments import Labels
 
 
 class Tally(msgspec.Struct, array_like=True):
-    """One histogram: observations per bucket, the last one above all bounds, and their sum."""
+    """One histogram: observations per bucket, of which the last bucket is above all bounds, and the sum of the
+    values.
+    """
 
     counts: list[int]
     total: float

@@ -12,7 +12,7 @@ from router.config.tree import Located, insert
 
 PREFIX = "WARMROUTE_"
 CONFIG_FILE = "WARMROUTE_CONFIG"
-"""Names the settings file where ``--config`` does not."""
+"""The variable that names the settings file if ``--config`` does not."""
 
 # Kubernetes puts these into every container of a namespace with a Service called "warmroute" or "warmroute-...".
 _SERVICE_LINK = re.compile(r"WARMROUTE_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")

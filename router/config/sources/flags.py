@@ -21,7 +21,7 @@ class Flag:
     metavar: str
     group: str
     help: str = ""
-    """Where the setting's own description does not fit a flag."""
+    """Help text of the flag, where the setting's description does not fit."""
 
 
 FLAGS = (

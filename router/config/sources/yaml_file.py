@@ -48,7 +48,7 @@ class _Reader:
             return self._loader.construct_object(node)
         except yaml.YAMLError:
             raise
-        except Exception as error:  # a date or number that looks right and is not, as in 2024-13-01
+        except Exception as error:  # a date or number with an invalid part, such as 2024-13-01
             raise ConfigError([Problem(place, f"not YAML: {error}", "put the value in quotes")]) from None
 
     def _mapping(self, node: yaml.MappingNode, place: str, depth: int) -> Located:

@@ -20,7 +20,7 @@ class LeastConnections:
         self._serving = False
 
     def open(self) -> None:
-        """Start to take part."""
+        """Start to accept, with a counter that the other processes read."""
         self._serving = True
         self._write()
 
@@ -37,7 +37,9 @@ class LeastConnections:
         )
 
     def accepted_by_others(self) -> int:
-        """Return the connections that other processes ever accepted. The number changes while they accept."""
+        """Return the number of connections that other processes have accepted so far. The number changes while they
+        accept.
+        """
         return sum(self._ledger.accept_counters(other).taken for other in self._others)
 
     def accepted(self) -> None:
@@ -52,7 +54,7 @@ class LeastConnections:
         self._write()
 
     def statistics(self) -> dict[str, int]:
-        """Return the open connections and all that were ever accepted."""
+        """Return the open connections, and the connections accepted so far."""
         return {"connections": self._connections, "taken": self._taken}
 
     def _write(self) -> None:

@@ -1,4 +1,4 @@
-"""The admin API of several processes: the operations of one process, each answered for all."""
+"""The admin API of several processes: the same operations as for one process, each answered for all."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class SupervisorState(Protocol):
 def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
     """Return the operations of the table, each of which asks the child processes.
 
-    An operation without a handler here reads from the first child that answers, or changes all children. The second
-    kind is not repeated in a child that starts later.
+    An operation without a handler here reads from the first child that answers, or changes all children. Such a change
+    is not repeated in a child that starts later.
     """
     request = _AllChildren(supervisor)
     named: dict[str, Handler] = {
@@ -185,7 +185,7 @@ class _AllChildren:
             other = "undrain" if drains else "drain"
             request = _child_request(operation, call)._replace(
                 query={}
-            )  # the supervisor waits itself: a change must be quick
+            )  # the supervisor waits, not the child, because a change must be quick
             back = ChildRequest("POST", f"{_worker_path(worker_id)}/{other}") if changes else request
             note = (lambda: drained.add(worker_id)) if drains else (lambda: drained.discard(worker_id))
             return Change(request, back, note)
@@ -215,7 +215,7 @@ class _AllChildren:
     async def _watch(
         self, worker_id: str, wait_s: int, settled: Callable[[documents.Worker], bool]
     ) -> tuple[Answer, documents.Worker | None]:
-        """Return the merged worker once it is `settled` or the time is up, or None if the worker has left."""
+        """Return the merged worker once it is `settled` or the time is up; None if the worker has left."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + wait_s
         while True:

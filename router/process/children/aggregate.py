@@ -50,7 +50,9 @@ def _candidate(reports: Sequence[CandidateDocument]) -> CandidateDocument:
 
 
 def _load(loads: Sequence[Load]) -> Load:
-    """Each process reports the requests that it reserved. Foreign requests are the same for all."""
+    """Add up the reserved requests, which each process reports for itself. Foreign requests are the same for all
+    processes.
+    """
     return Load(
         queued_requests=sum(load.queued_requests for load in loads),
         queued_tokens=sum(load.queued_tokens for load in loads),

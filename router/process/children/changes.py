@@ -42,7 +42,7 @@ class Child(Protocol):
 
 
 class Changes:
-    """Make changes one after another. No process may start while `lock` is taken."""
+    """Make changes one after another. No process may start while `lock` is held."""
 
     def __init__(self, children: Sequence[Child]) -> None:
         self.lock = asyncio.Lock()
@@ -93,8 +93,9 @@ class Changes:
     async def _undo(
         self, change: Change, answers: dict[int, ChildReply], refusals: dict[int, ChildReply]
     ) -> AdminError:
-        """Undo the change where it was made. Kill a process where that fails; its replacement starts without the
-        change."""
+        """Undo the change in each process that made it. Kill a process in which that fails; its replacement starts
+        without the change.
+        """
         made = [child for child in self._children if child.number in answers.keys() - refusals.keys()]
         undone = await self._ask(made, change.inverse) if change.inverse is not None else {}
         for child in made:

@@ -1,4 +1,4 @@
-"""What a child process runs: it receives its configuration from the supervisor and serves until it is stopped."""
+"""The code of a child process, which receives its configuration from the supervisor and serves until it is stopped."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ Build = Callable[[Config, ChildResources], ChildGateway]
 
 
 class StopTrigger:
-    """Wait for the reason to stop: SIGTERM, or the end of the line to the supervisor. Running requests may finish.
+    """Wait for a reason to stop: SIGTERM, or the end of the connection to the supervisor. Running requests may finish.
 
-    If the line ends after that, the supervisor was killed or received a second signal. Then the process ends at once.
+    If the connection ends after SIGTERM, the supervisor was killed or received a second signal. Then the process ends
+    at once.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, line: socket.socket) -> None:

@@ -109,7 +109,7 @@ class ChildClient:
 
 
 async def ask_all(clients: Iterable[ChildClient], request: ChildRequest) -> dict[int, ChildReply]:
-    """Return the replies by process, without the processes that did not answer."""
+    """Return the replies by process. Processes that did not answer are left out."""
     clients = list(clients)
     answers = await asyncio.gather(*(client.ask(request) for client in clients), return_exceptions=True)
     found: dict[int, ChildReply] = {}

@@ -31,8 +31,9 @@ class ChildConfig(msgspec.Struct, frozen=True):
 
 
 async def send_config(line: socket.socket, start: ChildConfig) -> None:
-    """Send the configuration. A command line would not do: any user of the host can read it, and there are keys in
-    it."""
+    """Send the configuration. It contains keys, so it is not on the command line, which any user of the host can
+    read.
+    """
     body = msgspec.msgpack.encode(start)
     await asyncio.get_running_loop().sock_sendall(line, len(body).to_bytes(_SIZE_BYTES) + body)
 

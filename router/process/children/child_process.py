@@ -23,7 +23,7 @@ log = logging.getLogger("warmroute.process")
 START_LIMIT_S = 60.0
 """A process that is not ready within this time is killed, which counts as a failure."""
 STEADY_S = 5.0
-"""An end after this much time of service does not count as a failure."""
+"""The end of a process that has served for this time does not count as a failure."""
 TRIES = 5
 """Consecutive failed starts before the supervisor gives up, if no other process serves."""
 _FIRST_PAUSE_S = 0.1
@@ -35,7 +35,7 @@ class ChildCallbacks:
     """Callbacks into the supervisor.
 
     `begin` receives the file descriptor of the child's admin socket, and starts the child with the current settings.
-    `ready` and `ended` report what became of it.
+    `ready` reports that the child serves, and `ended` that it has ended.
     """
 
     begin: Callable[[int, int, Callable[[ChildConfig], Awaitable[None]]], Awaitable[None]]
@@ -130,11 +130,11 @@ class ChildProcess:
             )
         if self._stopping.is_set():
             self._process.terminate()
-        with suppress(OSError):  # the child has died already; its exit code says more
+        with suppress(OSError):  # the child has already died; its exit code gives the reason
             await send_config(own_end, start)
 
     async def _served(self, process: asyncio.subprocess.Process, path: Path) -> float | None:
-        """Wait until the process serves. Return that time, or None if it never did."""
+        """Wait until the process serves. Return the time of that moment, or None if the process never served."""
         loop = asyncio.get_running_loop()
         assert self._line is not None
         try:

@@ -14,8 +14,8 @@ from router.telemetry.snapshot import Snapshot, lasting, merged
 class MetricTotals:
     """Merge the metrics of the children, of children that have ended, and of the supervisor.
 
-    A counter must never fall, or its rate is wrong. So a process that does not answer counts with its last answer, and
-    so does one that has ended. What it counted after that answer is lost.
+    A counter must never fall, or its rate is wrong. So for a process that does not answer or has ended, the last answer
+    counts. Counts after that answer are lost.
     """
 
     def __init__(self) -> None:

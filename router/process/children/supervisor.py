@@ -82,7 +82,7 @@ class Supervisor:
         self._public = given.public if given is not None else public_sockets(self.config, BACKLOG)
         if self.config.uds is not None and given is None:
             self._socket_file = socket_file(self.config.uds)
-        # the operations ask the children and do not read the system
+        # the operations call the children and do not read the system
         token, tls = guard_of(self.config, self._files)
         app = build_admin(cast(AdminSystem, self), token, operations=operations_for_all(self))
         listener = (given.admin if given is not None else None) or admin_socket(self.config)

@@ -50,7 +50,7 @@ class HandoverClient:
         self.in_flight: Mapping[str, int] = {}
         self.gone = asyncio.Event()
         self.stuck = False
-        """It has not answered and may still accept."""
+        """Whether the running gateway has not answered, so that it may still accept."""
 
     @classmethod
     async def find(cls, path: str) -> HandoverClient | None:
@@ -92,12 +92,13 @@ class HandoverClient:
             )
 
     def drains(self, worker_id: str) -> bool:
-        """Return whether it sends nothing to a worker any more."""
+        """Return whether the running gateway sends no more requests to a worker."""
         return self.gone.is_set() or worker_id in self._drained
 
     async def drain(self) -> tuple[str, ...]:
-        """Report that this process accepts. Return the workers that an operator drains, once the other has stopped
-        accepting."""
+        """Report that this process accepts. Once the other process has stopped accepting, return the workers that an
+        operator drains.
+        """
         loop = asyncio.get_running_loop()
         self._connection.setblocking(False)
         drained = self.offered.drained
@@ -115,14 +116,16 @@ class HandoverClient:
         return drained
 
     def follow(self, drained: Callable[[], tuple[str, ...]]) -> None:
-        """After `drain`: send the workers drained here, and receive the requests that it still has."""
+        """After `drain`, send the workers drained here, and receive the counts of requests that the other process still
+        has.
+        """
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._receive()), loop.create_task(self._send_drained(drained))]
 
     async def _send_drained(self, drained: Callable[[], tuple[str, ...]]) -> None:
         loop = asyncio.get_running_loop()
         sent: tuple[str, ...] | None = None
-        with suppress(OSError):  # `_receive` notices its end
+        with suppress(OSError):  # `_receive` notices the end of the other process
             while not self.gone.is_set():
                 if (now := drained()) != sent:
                     sent = now
@@ -142,14 +145,15 @@ class HandoverClient:
         self.gone.set()
 
     def say_ending(self) -> None:
-        """After `drain`: report that this process ends or was replaced itself, so that the other does not serve
-        again."""
+        """After `drain`, report that this process ends or was replaced, so that the other process does not serve
+        again.
+        """
         if self._tasks and self.offered.resumes:
             with suppress(OSError):  # the other process has ended
                 self._connection.send(encode(SuccessorEnding()))
 
     async def ended(self, limit_s: float) -> None:
-        """Wait until it has ended, if it drains. It has drained for longer than this process."""
+        """Wait until the other process has ended, if it drains. It started to drain before this process."""
         if not self._tasks:
             return
         with suppress(TimeoutError):

@@ -13,8 +13,9 @@
         SuccessorEnding  ------------>  will not serve again: the successor drains, or has a successor itself
         <-----------------------------  end of connection: the process has ended
 
-Either process may end at any time. Before SuccessorReady, the running gateway goes on as it was. After it, the running
-gateway keeps the listening sockets open while it drains. It serves again if the successor ends without SuccessorEnding.
+Either process may end at any time. Before SuccessorReady, the running gateway continues as before. After it, the
+running gateway keeps the listening sockets open while it drains. It serves again if the successor ends without
+SuccessorEnding.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class DrainStarted(msgspec.Struct, frozen=True, tag="draining"):
 class InFlightReport(msgspec.Struct, frozen=True, tag="in_flight"):
     """Requests at each worker of the draining gateway, and of the gateways that it took over from.
 
-    `drained` are the workers to which none of them sends anything any more.
+    `drained` are the workers to which none of these gateways sends requests any more.
     """
 
     requests: dict[str, int]

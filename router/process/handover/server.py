@@ -40,7 +40,8 @@ class HandoverCallbacks:
 
     Each `offer` is followed by `withdraw` if the handover fails, or by `hand_over`. Its argument says whether the
     successor will announce its end. After that, `drain_alone` drains exactly the given workers, and `drained` returns
-    those that receive nothing any more. Then comes `superseded` if the successor ends in order, or `lost` if it dies.
+    the workers that receive no more requests. The last call is `superseded` if the successor ends in order, or `lost`
+    if it dies.
     """
 
     offer: Callable[[], tuple[SocketsOffered, Sequence[socket.socket]]]
@@ -54,7 +55,7 @@ class HandoverCallbacks:
 
 
 class HandoverServer:
-    """Listen at `path` for new processes. One at a time is served, and only one takes over."""
+    """Listen at `path` for new processes. Serve one at a time; only one takes over."""
 
     def __init__(self, path: str, callbacks: HandoverCallbacks) -> None:
         self._path = path
@@ -158,7 +159,7 @@ class HandoverServer:
             return await self._receive(connection)
         except OSError:
             return False
-        except TakeoverError:  # it runs, but speaks another version
+        except TakeoverError:  # the successor runs, but speaks another version of the protocol
             self._callbacks.superseded()
             raise
 

@@ -1,8 +1,8 @@
-"""Request bodies that workers died of, counted by all processes: a client's retry may reach any of them.
+"""Request bodies that workers died of, counted by all processes, because a client's retry may reach any process.
 
-A table with one entry per body digest; on a collision the later body has the entry. An entry is the low half of the
-digest and, for each of its last two deaths, the worker's hash and the time. The time of the latest death of all stands
-in front of the table.
+The table has one entry per body digest; on a collision the later body gets the entry. An entry is the low half of the
+digest and, for each of its last two deaths, the worker's hash and the time. The time of the latest of all deaths
+precedes the table.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from router.placement.query_of_death import MAX_DEATHS
 
 PLACES = 4_096
 SAME_DEATH_S = 1.0
-"""Losses of the same worker within this time, reported by several processes, are one death."""
+"""Losses of the same worker that several processes report within this time are one death."""
 _LATEST = struct.Struct("@d")
 _ENTRY = struct.Struct("@Q" + "Qd" * MAX_DEATHS)
 DEATHS_BYTES = _LATEST.size + PLACES * _ENTRY.size

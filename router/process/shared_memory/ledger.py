@@ -2,8 +2,8 @@
 
 Layout in 8-byte words: one key per slot; one row per process with its connections; for each slot one row per process,
 side by side, with the load reserved on that candidate; then `pins` and `deaths`. Each row has one writer. Each word is
-written as a whole, but a reader may see half a change for less than a microsecond. That is accepted, because the values
-are sums over many requests. All values are doubles, which are exact for counts up to 2**53.
+written as a whole, but for less than a microsecond a reader may see a part of a change. That is accepted, because the
+values are sums over many requests. All values are doubles, which are exact for counts up to 2**53.
 
 The slot of a candidate is chosen under a file lock, once per process. After that a reservation is a write to memory
 without a system call.
@@ -51,7 +51,7 @@ _TESTS_AT = 1 << 40
 
 
 class AcceptCounters(NamedTuple):
-    """Whether a process accepts connections, its open connections, and all that it ever accepted."""
+    """Whether a process accepts connections, its open connections, and the connections that it has accepted so far."""
 
     serving: bool
     connections: int
@@ -191,7 +191,9 @@ class Ledger:
             fcntl.lockf(self._table, fcntl.LOCK_UN, 1, 0)
 
     def _slot(self, key: int) -> int | None:
-        """Return the slot of `key`: its own, one that was never used, or one that all processes have released."""
+        """Return the slot of `key`: its present slot, a slot that was never used, or a slot that all processes have
+        released.
+        """
         keys = self._keys()
         if key in keys:
             return keys.index(key)

@@ -1,7 +1,7 @@
-"""The worker of each stored response, known to all processes: a client's next request may reach any of them.
+"""The worker of each stored response, known to all processes, because a client's next request may reach any process.
 
-A table with one entry per hash of a response id; on a collision the later response has the entry. An entry is the id's
-hash, and the worker's hash XORed with it. So an entry that is only half written names no existing worker.
+The table has one entry per hash of a response id; on a collision the later response gets the entry. An entry has the
+id's hash, and the worker's hash XORed with it. So an entry that is only partly written names no existing worker.
 """
 
 from __future__ import annotations
