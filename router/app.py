@@ -207,7 +207,7 @@ class System:
         return Counter(self.gateway.in_flight()) + Counter(elsewhere)
 
     def drained_everywhere(self, endpoint_id: str) -> bool:
-        """Return whether the gateway that this one took over from sends nothing to a drained worker either."""
+        """Return whether the gateway that this one took over from also sends no requests to a drained worker."""
         return self.handover_client is None or self.handover_client.drains(endpoint_id)
 
     async def hand_over(self, *, keep: bool) -> None:

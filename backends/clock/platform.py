@@ -88,7 +88,7 @@ class ClockPlatform(Platform):
 
     @classmethod
     def inference_mode(cls) -> Any:
-        """Return a context without effect: nothing is differentiated."""
+        """Return a context without effect: no gradients exist."""
         return torch.no_grad()
 
     @classmethod

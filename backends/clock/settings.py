@@ -1,4 +1,4 @@
-"""The plug-in's options: environment variables, since vLLM passes nothing else to a platform."""
+"""The plug-in's options: environment variables, because vLLM passes no other options to a platform."""
 
 from __future__ import annotations
 

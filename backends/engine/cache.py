@@ -11,7 +11,7 @@ from backends.engine.events import BlocksCached, BlocksEvicted, CacheCleared, Ca
 class BlockCache:
     """Physical blocks, their references, and the hashes they hold. Block ids are small ints.
 
-    The rules are those of vLLM 0.33.0's block pool. A block with references cannot be evicted. A free block keeps its
+    The rules equal those of vLLM 0.33.0's block pool. A block with references cannot be evicted. A free block keeps its
     content; the block that was freed first is reused first. Within a released sequence the tail is reused first, and
     blocks that never filled are reused before all others. Equal content may be in several blocks, each of which is
     announced when it fills and when it is evicted. Block 0 is never given out (vLLM's null block), so `num_blocks` - 1

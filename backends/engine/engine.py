@@ -172,7 +172,7 @@ class Engine:
         return True
 
     def step(self, now_s: float) -> StepResult | None:
-        """Run one step that starts now; None if there is nothing to run."""
+        """Run one step that starts now; return None if no request runs or waits."""
         if not self.has_work:
             return None
         self._foreseen_s = []

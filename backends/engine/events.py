@@ -29,7 +29,7 @@ class BlocksCached(msgspec.Struct, frozen=True, gc=False):
 
 
 class BlocksEvicted(msgspec.Struct, frozen=True, gc=False):
-    """Physical copies of these hashes were evicted; each copy is announced on its own."""
+    """Physical copies of these hashes were evicted; each copy is announced separately."""
 
     hashes: tuple[int, ...]
 

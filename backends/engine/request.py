@@ -37,7 +37,7 @@ class HashedText:
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """What to run: a prompt and the length of its answer.
+    """A request to run: a prompt and the length of its answer.
 
     Generation ends after `stop_after` tokens with reason "stop" (drawn by the caller; None = never) or after
     `max_tokens` with reason "length", whichever comes first. On a tie it is "stop", since vLLM tests for the
@@ -110,7 +110,9 @@ class EngineRequestState:
 
         self.hasher = BlockHasher(block_size, request.lora_name, request.cache_salt)
         self.block_hashes: list[int] = [] if hashed is None else hashed.chain
-        """Hashes of all full blocks of `tokens`, by `hash_blocks`; of a `hashed` request those of the whole answer."""
+        """Hashes of all full blocks of `tokens`, by `hash_blocks`; of a `hashed` request, including the whole
+        answer.
+        """
         self.blocks: list[int] = []
         self.computed_tokens = 0
         """Tokens with computed KV once the scheduled steps have run."""

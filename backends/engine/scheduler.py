@@ -36,9 +36,9 @@ class Scheduler:
     """Running and waiting requests over one block cache.
 
     Running requests come first, in the order of admission, then waiting ones, while the token budget lasts. A waiting
-    request is admitted if its whole sequence fits; otherwise it blocks those behind it. If a running request finds no
-    block, the last admitted request is preempted: it loses its blocks and goes to the front of the queue. No request is
-    admitted in that step. Blocks are reusable from the moment their chunk is scheduled.
+    request is admitted if its whole sequence fits; otherwise it blocks the requests behind it. If a running request
+    finds no block, the last admitted request is preempted: it loses its blocks and goes to the front of the queue. No
+    request is admitted in that step. Blocks are reusable from the moment their chunk is scheduled.
 
     With async scheduling, a batch is scheduled before the tokens of the batch before it are known. Tokens that a
     scheduled step will generate count as `pending_tokens`, and a request whose last token is pending is skipped. A

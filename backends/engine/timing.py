@@ -41,7 +41,8 @@ class StepTiming:
     def step_s(self, prefill: Sequence[tuple[int, int]], decodes: int, decode_context_tokens: int) -> float:
         """Return seconds for one step with these chunks, as (new, cached) tokens, beside `decodes` decodes.
 
-        `decode_context_tokens` is the sum of the decodes' context lengths. A step with neither costs nothing.
+        `decode_context_tokens` is the sum of the decodes' context lengths. A step without chunks and decodes takes no
+        time.
         """
         if not prefill and not decodes:
             return 0.0

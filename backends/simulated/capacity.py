@@ -15,7 +15,7 @@ _GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """`num_blocks` counts as vLLM's ``num_gpu_blocks``: one of them is never given out."""
+    """`num_blocks` counts as vLLM's ``num_gpu_blocks``: one of them is never allocated."""
 
     num_blocks: int
     block_size: int

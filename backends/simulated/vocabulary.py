@@ -72,7 +72,7 @@ class Vocabulary:
     def _at_line_start(self, last_id: int) -> bool:
         known = self._starts_line.get(last_id)
         if known is None:
-            # Control tokens decode to nothing.
+            # Control tokens decode to an empty text.
             text = self._tokenizer.decode([last_id], skip_special_tokens=True)
             known = self._starts_line[last_id] = not text or text[-1].isspace()
         return known

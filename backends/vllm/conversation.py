@@ -84,7 +84,6 @@ def _content(content: object, role: str, parts: bool) -> str | list[dict[str, An
 
 
 def _parts_with_text(content: object) -> list[tuple[object, str]]:
-    """Return the parts with text."""
     if content is None:
         return []
     if not isinstance(content, list):

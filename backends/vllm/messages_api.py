@@ -81,7 +81,7 @@ def refuses_late_system(template: str) -> bool:
         environment.from_string(template).render(messages=turns, add_generation_prompt=False)
     except TemplateError:
         return True
-    except Exception as error:  # vLLM itself does not start then; the error says nothing about the order
+    except Exception as error:  # vLLM does not start then; the error does not show if order matters
         raise Unrenderable(f"chat template: {type(error).__name__}: {error}") from error
     return False
 

@@ -53,8 +53,8 @@ class MetricsPage:
     """One read of ``/metrics``.
 
     `started_s` is the process's start as Unix time (absent with several API server processes). A changed value means
-    another process. Ranks count from 0 within the endpoint, whatever numbers its engines have in a larger deployment;
-    vLLM reads ``X-data-parallel-rank`` in the same way.
+    another process. Ranks count from 0 within the endpoint, even if its engines have other numbers in a larger
+    deployment; vLLM reads ``X-data-parallel-rank`` in the same way.
     """
 
     caches: Mapping[int, RankCache]

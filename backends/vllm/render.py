@@ -1,9 +1,9 @@
 """From a request body to the text and token ids that vLLM would run for it.
 
 Facts of vLLM 0.33 kept here: ``add_generation_prompt`` defaults to true and takes precedence over
-`chat_template_kwargs`. Variables that a template does not name are dropped, and so are those given as null or "auto".
-``reasoning_effort`` switches `enable_thinking` on or off unless the request sets it. ``continue_final_message`` is not
-a variable. Chat prompts get no special tokens beyond the template's; plain completions and Responses do.
+`chat_template_kwargs`. Variables that a template does not name are dropped, and so are variables with the value null or
+"auto". ``reasoning_effort`` switches `enable_thinking` on or off unless the request sets it. ``continue_final_message``
+is not a variable. Chat prompts get no special tokens beyond the template's; plain completions and Responses do.
 """
 
 from __future__ import annotations

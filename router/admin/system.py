@@ -54,7 +54,7 @@ class AdminSystem(Protocol):
 
     @property
     def residency(self) -> ResidencyMap:
-        """What each candidate's cache holds, and how far that is known."""
+        """The cache view of each candidate, and the degree to which it can be trusted."""
         ...
 
     @property
@@ -82,7 +82,7 @@ class AdminSystem(Protocol):
         ...
 
     def drained_everywhere(self, endpoint_id: str) -> bool:
-        """Return whether a gateway that this one took over from also sends the worker nothing.
+        """Return whether a gateway that this one took over from also sends no requests to the worker.
 
         Each kept connection of its clients may still bring one request.
         """

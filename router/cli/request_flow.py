@@ -44,17 +44,14 @@ def names(texts: Mapping[Name, str]) -> Iterable[tuple[str, ...]]:
 
 
 def states() -> Iterable[tuple[str, ...]]:
-    """Return the rows of the states."""
     return names(STATE_TEXT)
 
 
 def events() -> Iterable[tuple[str, ...]]:
-    """Return the rows of the events."""
     return names(EVENT_TEXT)
 
 
 def effects() -> Iterable[tuple[str, ...]]:
-    """Return the rows of the effects."""
     return names(EFFECT_TEXT)
 
 

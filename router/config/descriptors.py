@@ -17,7 +17,8 @@ _PER_WORKER = 4
 def descriptors_needed(config: Config, processes: int = 1) -> int:
     """Return the descriptors that one of `processes` needs.
 
-    That is one per client connection, at most one per connection for its request at a worker, and those of `_reserved`.
+    That is one per client connection, at most one per connection for its request at a worker, and the reserved ones
+    (`_reserved`).
     """
     return 2 * -(-config.limits.max_connections // processes) + _reserved(config)
 

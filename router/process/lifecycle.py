@@ -71,7 +71,7 @@ class ServingSystem(Protocol):
         ...
 
     def drained_everywhere(self, endpoint_id: str) -> bool:
-        """Return whether a gateway that this one took over from sends nothing to a drained worker either."""
+        """Return whether a gateway that this one took over from also sends no requests to a drained worker."""
         ...
 
     async def drained(self) -> None:
@@ -247,7 +247,7 @@ class Lifecycle:
         return tuple(each.id for each in self._system.fleet.endpoints if each.draining)
 
     def _idle_drained(self) -> tuple[str, ...]:
-        """Return the drained workers that receive nothing from the previous gateway either."""
+        """Return the drained workers that also receive no requests from the previous gateway."""
         return tuple(each for each in self._drained() if self._system.drained_everywhere(each))
 
     async def _hand_over(self, says_end: bool) -> tuple[str, ...]:

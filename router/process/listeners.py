@@ -53,7 +53,7 @@ class Listeners:
 
 
 class ListenAddresses(msgspec.Struct, frozen=True):
-    """The addresses of a gateway's two ports by its settings; `port` and `admin_port` are those that were bound.
+    """The addresses of a gateway's two ports by its settings. `port` and `admin_port` are the bound ports.
 
     `host` is None where the public sockets came from a service manager, and `admin_host` likewise.
     """

@@ -41,7 +41,7 @@ def handle(loop: asyncio.AbstractEventLoop, end: Callable[[], None]) -> None:
 
 
 def say(number: signal.Signals) -> None:
-    """Log a signal that changes nothing."""
+    """Log a signal that has no effect."""
     log.warning("signal ignored", extra={"signal": number.name, "reason": _NOTHING_TO_DO[number]})
 
 

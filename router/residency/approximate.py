@@ -335,7 +335,7 @@ class ApproximateView:
                 waiting.extend(_below(run))
 
     def _cut(self, run: CachedRun, keep: int) -> None:
-        """Keep the first `keep` blocks of a run and nothing below."""
+        """Keep the first `keep` blocks of a run, and drop all runs below it."""
         self._drop_below(run)
         self._shorten(run, run.blocks - keep)
 

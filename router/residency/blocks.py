@@ -1,7 +1,7 @@
 """The exact index: block hash -> which views hold it, per tier, as bitmasks.
 
-The layout is sized for millions of blocks in plain Python. A block is a small int (its row), keys are cut to 60 bits (a
-CPython int of two digits takes 32 bytes, one of three takes 48), and equal masks are one object.
+The layout is sized for millions of blocks in plain Python. A block is a small int (its row). Keys are cut to 60 bits,
+because a CPython int of two digits takes 32 bytes and one of three takes 48. Equal masks are one object.
 """
 
 from __future__ import annotations

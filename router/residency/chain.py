@@ -25,7 +25,7 @@ def extra_bytes(values: Sequence[object] | None) -> bytes:
     """Return the canonical bytes of one block's untagged extra keys, as KV events list them; b"" for none.
 
     `values` holds, in vLLM's order, the LoRA name, one ``(multimodal id, offset)`` pair per item, the cache salt (first
-    block only) and the digest of prompt embeddings, each only where it applies.
+    block only) and the digest of prompt embeddings. A key that does not apply is absent.
 
     Raises:
         TypeError: a value is not made of strings, bytes, numbers and sequences of them.

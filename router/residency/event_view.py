@@ -135,7 +135,7 @@ class EventView:
         return True
 
     def _relearned(self) -> None:
-        """Record that nothing is missing: every missed block was evicted or announced again."""
+        """Record that no block is missing: every missed block was evicted or announced again."""
         self._loss = ""
         self._lapse()
         self.view.relearning.relearned += 1

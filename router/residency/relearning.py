@@ -1,8 +1,8 @@
 """Learn which blocks a cache held before its events could be followed.
 
 vLLM 0.26 and later announces the cached blocks that a request reuses, from the prompt's first block on, if the request
-asks for it (``vllm_xargs: {"kv_cache_report_mode": "full"}``). No copy is made and nothing is reset. A view that missed
-events is completed by the normal traffic in this way.
+asks for it (``vllm_xargs: {"kv_cache_report_mode": "full"}``). The worker makes no copy and resets no cache. A view
+that missed events is completed by the normal traffic in this way.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Relearning:
     """Decide which requests should ask for the blocks that a view missed, and when no block is missing any more.
 
     *Asking.* While `active`, a request asks if it may find unknown blocks: none of its prompt is known, or the last
-    known block was itself learned from an announcement. After a block that was computed since the loss, nothing can be
-    unknown: a cache holds no block without the one before. Announcements repeat known blocks too, and vLLM repeats them
-    in every step in which the request at the head of the queue waits for KV space. Each announced block is paid from an
-    `AnnouncementBudget`, in advance by the length of the prompt.
+    known block was itself learned from an announcement. After a block that was computed since the loss, no block can be
+    unknown, because a cache holds no block without the block before it. Announcements repeat known blocks too, and vLLM
+    repeats them in every step in which the request at the head of the queue waits for KV space. Each announced block is
+    paid from an `AnnouncementBudget`, in advance by the length of the prompt.
 
     *The end.* vLLM evicts the block that was freed the longest ago. A block computed, and so freed, after the last use
     of every unknown block is evicted after all of them. Such blocks are the witnesses. They come from prompts that the
@@ -103,7 +103,7 @@ class Relearning:
     def __init__(self) -> None:
         self.active = False
         self.over = False
-        """Whether a witness was evicted, so that nothing is missing any more."""
+        """Whether a witness was evicted, so that no block is missing any more."""
         self.asks = 0
         self.unanswered = 0
         """Requests that asked without an announcement from their first block on."""
@@ -146,7 +146,9 @@ class Relearning:
         return known < usable and (not known or chain[known - 1] in self._uncertain)
 
     def opened(self, ticket_id: int, chain: Sequence[int]) -> None:
-        """Record a placed request that may use unknown blocks. `chain` is what it can use, empty if unknown."""
+        """Record a placed request that may use unknown blocks. `chain` has the blocks that it can use; it is empty if
+        they are not known.
+        """
         self._open[ticket_id] = OpenRequest(chain)
 
     def chain_of(self, ticket_id: int) -> Sequence[int]:
@@ -192,7 +194,9 @@ class Relearning:
         return first in self._asked
 
     def announced(self, hashes: Sequence[int], unknown: Sequence[int]) -> None:
-        """Record blocks announced from the start of a prompt; `unknown` are those not known before."""
+        """Record blocks announced from the start of a prompt. `unknown` are the blocks among them that were not known
+        before.
+        """
         if self.active:
             self._uncertain.update(unknown)
         waiting = self._asked.get(hashes[0])

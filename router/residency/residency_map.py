@@ -140,7 +140,7 @@ class ResidencyMap:
             self._pass_on_settled(view.event_view)
 
     def ingest(self, slot: int, seq: int, payload: bytes, *, replayed: bool = False) -> Ingest:
-        """Decode, order and apply one batch. Never raises, whatever the payload is."""
+        """Decode, order and apply one batch. Never raises for any payload."""
         self._index.sweep(_SWEEP_BLOCKS)
         view = self._slots.get(slot)
         if view is None or view.event_view is None:

@@ -138,7 +138,7 @@ class EventSequence:
             return self._offer_known(seq, payload)
         step = SequenceStep(IngestOutcome.APPLIED)
         if seq > self.next_seq or self._overlap is not None:
-            # Without the last applied batch nothing shows that these come from the same publisher.
+            # Without the last applied batch, these batches may come from another publisher.
             self._lose(seq, step)
         self.replayed += 1
         if self._replayed_since is None:

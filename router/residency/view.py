@@ -38,7 +38,7 @@ class IngestOutcome(StrEnum):
     GAP = "gap"
     """Batches before this one are missing; it is buffered."""
     STALE = "stale"
-    """Already applied; nothing done."""
+    """Already applied, so it has no effect."""
     RESTARTED = "restarted"
     """The publisher restarted; the slot's old view was dropped."""
     REJECTED = "rejected"

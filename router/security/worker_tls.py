@@ -31,7 +31,7 @@ class _NamedContext(ssl.SSLContext):
 
 
 def worker_context(config: WorkerTlsConfig) -> ssl.SSLContext:
-    """Return a client context, with the system's CAs or with those in `ca_file` instead.
+    """Return a client context that trusts the CAs in `ca_file`, or else the system's CAs.
 
     Raises:
         UnusableFileError: a file cannot be used.

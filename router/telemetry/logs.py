@@ -82,7 +82,7 @@ class EventHandler(logging.Handler):
             self.writer.put(f"a log record could not be formatted: {record.name}, {record.msg!r}")
 
     def flush(self) -> None:
-        """Wait until everything is written, but only briefly if the sink accepts nothing."""
+        """Wait until all lines are written, but only briefly if the sink accepts no bytes."""
         self.writer.flush()
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ def setup_logging(
     *,
     process: int | None = None,
 ) -> None:
-    """Log to `stream` (stderr): Warmroute's events from `level`, those of libraries from warning. No call blocks.
+    """Log to `stream` (stderr): Warmroute's events from `level`, and events of libraries from warning. No call blocks.
 
     Each line of one of several processes has its `process_index`.
     """

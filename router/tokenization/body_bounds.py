@@ -62,7 +62,7 @@ def decoded_bytes(parsed: ParsedBody) -> int | None:
 
 
 def _is_plain_chat(fields: BodyFields) -> bool:
-    """Return whether the body has few messages of plain text, and nothing else that takes time."""
+    """Return whether the body has few messages of plain text, and no other part that takes time."""
     messages = fields.messages
     if not isinstance(messages, list) or len(messages) > INLINE_TURNS or fields.tools or fields.documents:
         return False

@@ -23,7 +23,7 @@ MAX_ENCODED_BYTES = 65_536
 size from then on.
 """
 MAX_HASHED_BYTES = 2_097_152
-"""Text hashes stop here. Longer prefixes give a router nothing, and these hashes take about 8 ms."""
+"""Text hashes stop at this length. Longer prefixes do not help a router, and these hashes take about 8 ms."""
 HELD_BYTES = 300
 """Memory of a held chain beyond its text."""
 
@@ -65,7 +65,6 @@ class NodeChain:
         return chain_of(packed_ids(array("I", ids)), block_tokens, self._keys)
 
     def release(self) -> None:
-        """Release the text."""
         self._text = None
 
 
@@ -83,7 +82,6 @@ class IdsChain:
         return chain_of(self._packed, block_tokens, self._keys)
 
     def release(self) -> None:
-        """Release the ids."""
         self._packed = b""
 
 
@@ -91,8 +89,8 @@ class TextChain:
     """Hashes over text: block i ends after ``(i + 1) * block_tokens * TEXT_BYTES_PER_TOKEN`` bytes.
 
     The width in bytes never changes, so a longer conversation keeps the hashes of its shorter form. Chains from before
-    and after a change of the learned bytes per token can be compared, because that ratio only sets the estimated length
-    of the prompt, and so the end of the chain. Chains of different block sizes cannot be compared.
+    and after a change of the learned bytes per token can be compared. That ratio only sets the estimated length of the
+    prompt, and so the end of the chain. Chains of different block sizes cannot be compared.
     """
 
     __slots__ = ("_data", "_seed", "_tokens")
@@ -114,7 +112,6 @@ class TextChain:
         return hashes
 
     def release(self) -> None:
-        """Release the text."""
         self._data = b""
 
 

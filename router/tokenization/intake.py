@@ -46,7 +46,7 @@ PROMPT_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_
 """Paths whose bodies are understood."""
 
 WHOLE_BYTES = 262_144
-"""Bodies up to this size are decoded whole: at most 4 ms and, for a moment, 10 MB, whatever they contain."""
+"""Bodies up to this size are decoded whole. Any content takes at most 4 ms and, for a moment, 10 MB."""
 
 _TRUE = frozenset({"true", "t", "yes", "y", "on", "1"})
 _FALSE = frozenset({"false", "f", "no", "n", "off", "0"})

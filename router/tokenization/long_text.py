@@ -1,8 +1,8 @@
 """Tokenise a long text piece by piece, with the same ids as in one call.
 
 The tokenizer takes 100 to 280 bytes of memory per byte of text while it works. A text is divided before white space
-after a word, where the tokens of some hundred characters on either side are the same with and without the division.
-Tokenizers look far less than that beyond a word's edge.
+after a word. At such a place the tokens of some hundred characters on either side must be the same with and without the
+division. Tokenizers look far less than that beyond the edge of a word.
 """
 
 from __future__ import annotations

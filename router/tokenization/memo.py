@@ -29,8 +29,8 @@ RUN_BYTES = 240
 class BlockRun(msgspec.Struct, frozen=True, gc=False):
     """Blocks of one size that a segment completed.
 
-    `hashes` are the new ones, `last` is the latest hash of the whole prefix, `blocks` the number of blocks in the
-    prefix, `tail` the packed ids after the last full block.
+    `hashes` are the hashes of these blocks, and `last` is the latest hash of the whole prefix. `blocks` is the number
+    of blocks in the prefix, and `tail` the packed ids after the last full block.
     """
 
     hashes: array[int]

@@ -20,7 +20,7 @@ linear.
 """
 _CHARSET = re.compile(rb"charset[*0-9]*+[ \t]*+=[ \t]*+\"?([^\s\";,]*+)", re.IGNORECASE)
 _ASCII_ALIKE = frozenset({b"utf-8", b"utf8", b"us-ascii", b"iso-8859-1", b"latin-1"})
-"""Character sets in which JSON's own characters are those of ASCII."""
+"""Character sets in which the characters of JSON syntax have their ASCII bytes."""
 _TRANSFER_NAMES = (b'kv_transfer_params"', b'ec_transfer_params"')
 _ESCAPE = b"\\u00"
 MAX_ESCAPES = 4_096

@@ -1,10 +1,10 @@
 """Divide a text so that the tokens of its segments, joined, are the tokens of the whole.
 
 Tokenizers split text at added tokens before any other step. So the start of an added token is a boundary, if the token
-is found in the raw text beside any neighbours. Tokenizers look for added tokens in two passes: for those that are not
-`normalized` in the raw text, then for the rest in the normalised text between them. Boundaries are at tokens of the
-first pass (of the second if the first has none and nothing is normalised). `router.tokenization.segmentation_check`
-tests whether this holds for a given tokenizer.
+is found in the raw text beside any neighbours. Tokenizers look for added tokens in two passes. The first finds tokens
+that are not `normalized`, in the raw text. The second finds the other tokens, in the normalised text between them.
+Boundaries are at tokens of the first pass, or of the second if the first has none and no text is normalised.
+`router.tokenization.segmentation_check` tests whether this holds for a given tokenizer.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class ModelSources:
             self._look_for_files(source, model, root)
 
     def of(self, model: str | None, adapter: str | None) -> TokenizerSource:
-        """Return the source for a request's model. An adapter's prompts are those of its base model."""
+        """Return the source for a request's model. An adapter has the prompts of its base model."""
         name = self._bases.get(adapter) if adapter is not None else model
         if name is not None and name in self._sources:
             return self._settled(self._sources[name])

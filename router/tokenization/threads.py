@@ -123,7 +123,9 @@ class TokenizerThreads:
         self._large.close()
 
     def statistics(self) -> dict[str, int]:
-        """Return the tasks given to the threads, the tasks refused because too much waited, and the waiting text."""
+        """Return the tasks given to the threads, the tasks refused because too much work waited, and the waiting
+        text.
+        """
         return {
             "off_loop": self._begun,
             "threads_refused": self._small.refused + self._large.refused,

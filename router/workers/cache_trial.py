@@ -19,7 +19,7 @@ POLL_S = 0.02
 NO_COUNTER = "its hit counter cannot be read"
 OTHER_TRAFFIC = "its hit counter moved for other requests, too"
 MOST_WORDS = 16_384
-"""Maximum words in a prompt, whatever block size a worker reports: about 150 kB."""
+"""Maximum words in a prompt at any reported block size: about 150 kB."""
 _WORD_DIGITS = 8
 
 

@@ -15,7 +15,9 @@ from collections.abc import Callable
 SLICE_S = 0.001
 
 Drain = Callable[[float], bool]
-"""Read until nothing is left (False) or until the given `time.perf_counter` (True: there may be more)."""
+"""A function that reads until no message is left (returns False) or until the given `time.perf_counter` (returns True,
+because there may be more).
+"""
 
 
 class EventPump:

@@ -84,8 +84,8 @@ class PromptIdentifier(Protocol):
 class RenderingComparison:
     """The result of the comparison.
 
-    `wrong` describes the first chat that differs. `why_not` gives the reason if nothing was compared. `basic`: plain
-    chats differ too.
+    `wrong` describes the first chat that differs. `why_not` gives the reason if no chat was compared. `basic` is True
+    if plain chats differ too.
     """
 
     compared: int = 0

@@ -80,7 +80,7 @@ class Subscriber:
         self._received_wall_s: float | None = None
 
     def start(self) -> None:
-        """Connect.
+        """Connect to the publisher, and start to receive.
 
         Raises:
             zmq.ZMQError: the address cannot be used.

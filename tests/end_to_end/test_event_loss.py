@@ -17,7 +17,9 @@ FLAGS = ("worker", "--port", "0", "--time-scale", "0.02", "--seed", "3")
 
 
 def ask(url, model, text):
-    """Request one short answer. Return the cached tokens predicted in the response header, and those reported."""
+    """Request one short answer. Return the cached tokens that the response header predicts, and the cached tokens that
+    the response reports.
+    """
     body = {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 4}
     answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=20)
     assert answer.status_code == 200, answer.text

@@ -113,7 +113,7 @@ def is_object(body):
 @given(BODIES, MUTATIONS)
 @limited
 def test_every_object_is_read_or_refused(body, mutations):
-    """The paths are those whose bodies only the worker reads."""
+    """The paths are the ones whose bodies only the worker reads."""
     body = mutated(body, mutations)
     try:
         reading = read_request(LENIENT, HEAD, body)

@@ -1,6 +1,6 @@
 """Limits for fuzzing: CPU time for one example, memory for a whole module.
 
-Wall-clock time means nothing on a busy machine, so the limit is on the process's own CPU time. An endless example is
+Wall-clock time depends on the load of the machine, so the limit is on the process's CPU time. An endless example is
 interrupted. An example that takes much memory meets MemoryError before the machine does.
 """
 

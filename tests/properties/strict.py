@@ -180,8 +180,8 @@ def read_all(raw, **options):
 class Reading:
     """The content of one connection's bytes: whole requests, and why the reader stopped.
 
-    `end` is "whole" (everything was read), "closed" (the last request is the last one of its connection), "short" (the
-    last request is incomplete) or "invalid" (the rest is no request, or could be read in two ways).
+    `end` is "whole" if everything was read, "closed" if the last request is the last one of its connection, and "short"
+    if the last request is incomplete. It is "invalid" if the rest is no request, or could be read in two ways.
     """
 
     requests: tuple[Message, ...]

@@ -177,7 +177,7 @@ class Gateway:
         return value
 
     def settle(self) -> None:
-        """Wait until nothing is in flight and no event is on its way."""
+        """Wait until no request is in flight and no event is on its way."""
 
         def picture():
             candidates = self.candidates()

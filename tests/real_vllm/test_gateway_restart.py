@@ -1,7 +1,7 @@
 """A gateway restarts in front of a warm worker. The tests check its view at once, and how soon the view is complete.
 
-To measure the latter, requests are streams without usage, like most streams, so that only events teach the view. The
-tokens actually found come from vLLM's counter.
+To measure how soon the view is complete, requests are streams without usage, like most streams, so that only events
+teach the view. The tokens actually found come from vLLM's counter.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""A server that caches no prefixes: nothing is found, and nothing is predicted."""
+"""With a server that caches no prefixes, no cached tokens are found, and none are predicted."""
 
 import pytest
 

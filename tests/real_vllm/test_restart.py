@@ -1,4 +1,4 @@
-"""An engine that dies and comes back on the same port: its old view is dropped and the new one is exact."""
+"""After an engine dies and starts again on the same port, its old view is dropped and the new view is exact."""
 
 import threading
 from dataclasses import replace

@@ -147,7 +147,7 @@ class _AllChildren:
     # changes
 
     async def change(self, operation: Operation, call: Call) -> Answer:
-        """Change all processes, without a record for those that start later."""
+        """Change all processes, without a record for processes that start later."""
         answers = await self._make(Change(_child_request(operation, call), None, _nothing))
         return _forwarded(next(iter(answers.values())))
 

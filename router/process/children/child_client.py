@@ -73,7 +73,7 @@ class ChildClient:
         )
 
     async def ask(self, request: ChildRequest, limit_s: float = READ_S) -> ChildReply:
-        """Return the reply, whatever its status.
+        """Return the reply, of any status.
 
         Raises:
             NoReplyError: no reply came within `limit_s`, or it was too large.

@@ -32,7 +32,7 @@ class MetricTotals:
             self._ended = merged([self._ended, lasting(latest)])
 
     def restarted(self) -> None:
-        """Count a restart that nobody asked for."""
+        """Count an unplanned restart."""
         self._restarts += 1
 
     def reloaded(self, what: str, ok: bool) -> None:

@@ -57,7 +57,7 @@ class Supervisor:
         """Set when no process can be started."""
         self._folder = Path(tempfile.mkdtemp(prefix="warmroute-"))  # only this user can enter it
         self._table = make_table(processes)
-        # the supervisor reads and clears rows; it reserves nothing itself
+        # the supervisor reads and clears rows; it makes no reservations
         self._ledger = Ledger(self._table, processes, 0)
         self._served = asyncio.Event()
         callbacks = ChildCallbacks(self._begin, self._served.set, self._ended)

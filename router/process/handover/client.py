@@ -54,7 +54,7 @@ class HandoverClient:
 
     @classmethod
     async def find(cls, path: str) -> HandoverClient | None:
-        """Ask the gateway that listens at `path` for its sockets. Return None if nothing listens there.
+        """Ask the gateway that listens at `path` for its sockets. Return None if no gateway listens there.
 
         Raises:
             TakeoverError: a gateway listens, and its sockets cannot be taken.
@@ -72,7 +72,7 @@ class HandoverClient:
             raise
 
     def check(self, config: Config) -> None:
-        """Check that the offered sockets are those of `config`.
+        """Check that the offered sockets have the addresses in `config`.
 
         Raises:
             TakeoverError: `config` names other addresses.
