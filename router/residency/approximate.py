@@ -274,6 +274,7 @@ class ApproximateView:
         parent.generated = None
 
     def _touch(self, path: list[CachedRun]) -> None:
+        # Deepest run first, so that each parent comes after its children in the eviction order.
         for run in reversed(path[1:]):
             run.touched = self.clock
             self._order[run] = None

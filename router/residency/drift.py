@@ -102,6 +102,7 @@ class DisputedHit:
         return self.seen
 
     def _agrees(self) -> bool:
+        """Return whether the last block that was found is cached now, and the block after it is not."""
         last, following = self._last, self._next
         return (last is None or self._there[last]) and (following is None or not self._there[following])
 

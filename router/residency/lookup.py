@@ -59,6 +59,7 @@ def resident_lengths(
 
 
 def _probe(index: BlockIndex, chain: Sequence[int]) -> Probe:
+    """Return a function from a position in `chain` to the bits of the views that hold the block on the GPU."""
     row_of, masks = index.rows.get, index.masks
 
     def probe(position: int) -> int:

@@ -56,6 +56,7 @@ def _halved(probe: Probe, seen: list[tuple[int, int]]) -> tuple[Lengths, int]:
     ranges = [(*low, *high) for low, high in pairwise(seen) if low[1] != high[1]]
     while ranges:
         low, low_bits, high, high_bits = ranges.pop()
+        # A bit that holds the later block and not the earlier one has a hole.
         broken |= high_bits & ~low_bits
         while high - low > 1:
             middle = (low + high) >> 1
@@ -65,6 +66,7 @@ def _halved(probe: Probe, seen: list[tuple[int, int]]) -> tuple[Lengths, int]:
             elif bits == high_bits:
                 high = middle
             else:
+                # Some bits end before the middle and others after it, so search both halves.
                 ranges.append((middle, bits, high, high_bits))
                 high, high_bits = middle, bits
                 broken |= bits & ~low_bits

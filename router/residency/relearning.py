@@ -222,6 +222,7 @@ class Relearning:
         self._uncertain.discard(block_hash)
         if block_hash not in self._witnesses:
             return
+        # An open request that did not ask, or a late announcement, may stand for a use of unknown blocks: wait again.
         if self._late or not all(request.asked for request in self._open.values()):
             self._give_up_late()
             self.touched()

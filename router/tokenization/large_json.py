@@ -252,6 +252,7 @@ def _outside_strings(piece: bytes, in_string: bool) -> tuple[bytes, bool]:
         return (b"" if in_string else piece.translate(None, _NO_BRACKETS)), in_string
     if b"\\" in piece:
         piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # Without escapes every quote begins or ends a string, so every second part is outside of strings.
     parts = piece.split(b'"')
     outside = b"".join(parts[1 if in_string else 0 :: 2])
     return outside.translate(None, _NO_BRACKETS), in_string ^ (len(parts) % 2 == 0)

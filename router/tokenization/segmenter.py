@@ -99,6 +99,7 @@ class Segmenter:
         packed = array("I", ids)
         if first == len(segments.starts) - 1:
             return [packed]
+        # The n-th added token of the text is the n-th one among the ids, so it shows where a segment begins.
         known = self._ids
         places = [place for place, token_id in enumerate(ids) if token_id in known]
         base = segments.ordinals[first]

@@ -211,6 +211,7 @@ class Ledger:
                 yield slot
 
     def _abandoned(self) -> int | None:
+        """Return the first slot whose rows are all zero, which means that every process has released it."""
         size = self._layout.processes * _ROW_BYTES
         for slot in range(SLOTS):
             at = self._layout.row(slot, 0)
