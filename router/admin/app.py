@@ -68,7 +68,7 @@ async def _by_method(methods: dict[str, Callable[[Request], Awaitable[Response]]
         raise
     except ClientDisconnect:
         return Response(status_code=400)
-    except Exception as error:  # caught here and not by Starlette, which would raise it again for the server to log
+    except Exception as error:  # not left to Starlette, which would raise it again for the server to log
         return await answer_bug(request, error)
 
 

@@ -184,7 +184,7 @@ class AdminConnection(HttpToolsProtocol):
         if step is RequestStep.HEAD:
             self._head_bytes = 0
         if not self._writable or self.transport.is_closing():
-            return  # the timer that runs is the client's time to read
+            return  # the running timer is the client's time limit for reading
         if step is RequestStep.HEAD or step is RequestStep.BODY:
             self._within(port.header_s if step is RequestStep.HEAD else port.body_s, self._too_slow)
         else:

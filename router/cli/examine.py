@@ -22,7 +22,7 @@ EVENTS_FLAG = (
     '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}'
     "'"
 )
-"""Replay ports start 100 higher, because each data-parallel rank takes the next port of both."""
+"""The replay port is 100 above the event port, because each data-parallel rank takes the next port of both."""
 CACHING_FLAG = "--enable-prefix-caching"
 NO_CACHING = "without it no prefix is reused, and requests are placed by load alone"
 _REQUEST_TIMEOUT_S = 60.0

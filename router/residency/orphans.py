@@ -38,7 +38,7 @@ class OrphanRun:
         return extend_chain(parent, self.token_bytes, block_size, self.extras) if self.own is None else self.own
 
     def begins(self, chain: Sequence[int], parent: int, block_size: int) -> bool:
-        """Return whether the run after `parent` agrees with `chain`, as far as both reach."""
+        """Return whether the run, placed after `parent`, agrees with `chain` over the length of the shorter one."""
         reach = min(len(chain), len(self.engines))
         own = self.own
         if own is None:

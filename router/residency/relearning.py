@@ -29,7 +29,7 @@ again.
 
 
 class AnnouncementBudget:
-    """Token bucket of blocks that may be announced again. One prompt may overdraw it."""
+    """Token bucket of blocks that may be announced again. One prompt may take more blocks than the bucket holds."""
 
     __slots__ = ("_at_s", "_blocks")
 

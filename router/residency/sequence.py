@@ -198,7 +198,7 @@ class EventSequence:
         return SequenceStep(outcome, replay_from=start)
 
     def _contradicts(self, seq: int, payload: bytes) -> bool:
-        """Return whether a past number carries another payload than before, or is too old to compare."""
+        """Return whether a past number has another payload than before, or is too old to compare."""
         if seq in self._pending:
             return self._pending[seq] != payload
         known = self._recent.get(seq)

@@ -29,7 +29,7 @@ def read_file(setting: str, path: str, fix: str) -> bytes:
 
 
 def read_text(setting: str, path: str, fix: str) -> str:
-    """Return the same content as text.
+    """Return the content of the file that `setting` names, as text.
 
     Raises:
         UnusableFileError: it cannot be read, or is not text.

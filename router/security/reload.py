@@ -32,7 +32,7 @@ class ReloadableFiles(Protocol):
         ...
 
     def load(self) -> None:
-        """Read the files again. A file that cannot be used raises, and changes nothing."""
+        """Read the files again. Raise if a file cannot be used, and keep the old content."""
         ...
 
 

@@ -68,7 +68,7 @@ class TextFormatter(logging.Formatter):
 class EventHandler(logging.Handler):
     """Format records where they are logged, and let a `LogWriter` thread write them.
 
-    It is a class of its own so that `setup_logging` replaces only its own handlers.
+    The class is separate so that `setup_logging` replaces only Warmroute's handlers.
     """
 
     def __init__(self, stream: TextIO) -> None:

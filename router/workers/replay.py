@@ -16,7 +16,7 @@ from router.workers.event_pump import EventPump
 IDLE_S = 5.0
 """A replay fails after this time without a frame. vLLM looks for requests at least every 100 ms."""
 MAX_MESSAGE_BYTES = 2 << 20
-"""The largest batch that is read: about 280,000 tokens stored in one step, more than vLLM computes in one.
+"""The largest batch that is read: about 280,000 tokens stored in one step, which is more than vLLM computes in one.
 
 A larger batch breaks the connection. Applying one of this size takes a few tenths of a second of the event loop.
 """

@@ -1,8 +1,8 @@
 """Test whether the view of a worker's cache is exact, by sending it the same short prompt twice.
 
 The second response reports how much of the prompt was cached. The residency map, fed by the KV events of the first
-prompt, must predict the same number. If the worker does not report it, its hit counter is read instead. This tests
-completions; chats must also be rendered alike (`selftest_rendering`).
+prompt, must predict the same number. If the worker does not report cached tokens, its hit counter is read instead. The
+test uses completions; for chats, the rendering is compared too (`selftest_rendering`).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ NO_REPORT = "cached_tokens is not reported (--enable-prompt-tokens-details)"
 class SelfTestVerdict:
     """How far a view can be trusted, and why. UNKNOWN: the test had no result.
 
-    `blind`: the worker had cached the prompt, and its events did not show that. Unless `settled`, a later test may find
-    more.
+    `blind` is True if the worker had cached the prompt and its events did not show that. Unless `settled`, a later test
+    may find more.
     """
 
     residency: Residency
@@ -115,7 +115,9 @@ class SelfTest:
 
 
 def _without_events(why: str, found: CacheTrialResult, block_tokens: int) -> SelfTestVerdict:
-    """Judge a worker without events. In doubt it caches prefixes, as vLLM does by default: that error costs little."""
+    """Judge a worker without events. In doubt, assume that it caches prefixes, as vLLM does by default, because that
+    error costs little.
+    """
     if found.reported is not None:
         return SelfTestVerdict(Residency.APPROXIMATE, why)
     if found.counted:

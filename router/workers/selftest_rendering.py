@@ -1,8 +1,8 @@
 """Compare the gateway's rendering of chats with the worker's.
 
 The worker's /tokenize uses its chat template, template variables and content format (``--chat-template``,
-``--default-chat-template-kwargs``, ``--chat-template-content-format``) and its own tokenizer. The token ids made here
-must be the same.
+``--default-chat-template-kwargs``, ``--chat-template-content-format``) and its own tokenizer. The gateway's token ids
+must be the same as the worker's.
 
 The comparison cannot see ``--reasoning-effort-map`` and ``--exclude-tools-when-tool-choice-none``, which affect only
 requests with those fields.

@@ -46,7 +46,7 @@ class Subscriptions:
                 self._start(candidate, source)
 
     def why_not(self, candidate: Candidate) -> str | None:
-        """Return the reason why no KV events come from the candidate, or None if they do."""
+        """Return the reason why the candidate sends no KV events; None if it sends them."""
         subscriber = self._subscribers.get(candidate)
         if subscriber is not None and subscriber.linked:
             return None

@@ -8,8 +8,8 @@ from router.process.shared_memory.ledger import AcceptCounters, Ledger
 class LeastConnections:
     """Let the process with the fewest open connections accept first. Satisfies the gateway's `AcceptOrder`.
 
-    The counters of other processes may be a moment old. Each process knows its own count, and accepts only if no other
-    counter is lower. As long as connections only arrive, no two processes differ by more than one.
+    The counters of other processes may be a moment old. Each process knows its own count exactly, and accepts only if
+    no other counter is lower. As long as connections only arrive, no two processes differ by more than one.
     """
 
     def __init__(self, ledger: Ledger, processes: int, process: int) -> None:

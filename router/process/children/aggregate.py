@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from router.admin.documents import CandidateDocument, Estimates, Load, PredictedCached, Worker
 
 Reports = Mapping[int, Worker]
-"""One worker as each process reports it. Where they differ, the first process that has probed it counts."""
+"""One worker as each process reports it. If the reports differ, the first process that has probed the worker counts."""
 
 
 def merge_workers(fleets: Mapping[int, Sequence[Worker]]) -> list[Worker]:
@@ -25,7 +25,7 @@ def merge_workers(fleets: Mapping[int, Sequence[Worker]]) -> list[Worker]:
 
 
 def merge_worker(reports: Reports) -> Worker:
-    """Return one worker. If processes report different states, its notes name them."""
+    """Return one worker. If processes report different states, the worker's notes name these states."""
     first = next((worker for worker in reports.values() if worker.candidates), next(iter(reports.values())))
     differing = [
         f"process {process} has it {worker.state} ({worker.reason})"

@@ -1,8 +1,8 @@
 """Operators' changes: every process makes a change, or none does.
 
-A request lives in one process, and a process makes a change in one iteration of its event loop. So no request sees half
-of a change. The first process that answers decides whether the change is valid. A process that does not answer is
-killed, and its replacement starts with the change. If a later process refuses, the change is undone in all.
+A request lives in one process, and a process makes a change in one iteration of its event loop. So no request sees a
+part of a change. The first process that answers decides whether the change is valid. A process that does not answer is
+killed, and its replacement starts with the change. If a later process refuses, the change is undone in all processes.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class ChildGateway(Protocol):
 
 
 Build = Callable[[Config, ChildResources], ChildGateway]
-"""Makes the gateway of a child; the composition root passes it in."""
+"""A function that makes the gateway of a child; the composition root passes it in."""
 
 
 class StopTrigger:

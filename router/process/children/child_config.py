@@ -90,7 +90,7 @@ def share_of(limits: LimitsConfig, process: int, processes: int) -> LimitsConfig
 
 
 def quotas_of(tenants: Mapping[str, TenantConfig], processes: int, max_body_bytes: int) -> dict[str, TenantConfig]:
-    """Return the tenants' quotas for one of `processes`. A share admits one whole body if the quota does."""
+    """Return the tenants' quotas for one of `processes`. A share admits one whole body if the whole quota does."""
     return {name: _quota(tenant, processes, max_body_bytes) for name, tenant in tenants.items()}
 
 

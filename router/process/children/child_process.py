@@ -50,7 +50,7 @@ class ChildProcess:
         self.number = number
         self.client: ChildClient | None = None
         self.settled = asyncio.Event()
-        """Set unless the process is starting: it serves or has ended."""
+        """Set once the process serves or has ended; clear while it starts."""
         self.settled.set()
         self.failures = 0
         self.restarts = 0

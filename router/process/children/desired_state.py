@@ -31,7 +31,7 @@ class DesiredState:
     def config_of(self, process: int, processes: int) -> Config:
         """Return the settings that a process starts with.
 
-        Each process has its own seed. With the same seed, all would draw the same workers at the same time.
+        Each process has its own seed. With one seed, all processes would draw the same workers at the same time.
         """
         return replace(
             self._config,

@@ -38,7 +38,7 @@ log = logging.getLogger("warmroute.process")
 class HandoverClient:
     """The connection to the running gateway.
 
-    `in_flight` counts its requests at each worker. `gone` is set once it has ended.
+    `in_flight` counts the running gateway's requests at each worker. `gone` is set once that gateway has ended.
     """
 
     def __init__(self, connection: socket.socket, offered: SocketsOffered, listeners: Listeners) -> None:
@@ -162,7 +162,7 @@ class HandoverClient:
     async def aclose(self) -> None:
         """Close the connection.
 
-        Before `drain` the other gateway continues as before. After it, the other serves again unless `say_ending` was
+        Before `drain` the other gateway continues as before. After `drain` it serves again, unless `say_ending` was
         called.
         """
         for task in self._tasks:

@@ -60,8 +60,9 @@ class HandoverRefused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class SuccessorReady(msgspec.Struct, frozen=True, tag="ready"):
-    """The successor accepts on the public sockets, and on the admin socket after `DrainStarted`. `says_end`: it sends
-    `SuccessorEnding` before it ends, which older versions do not."""
+    """The successor accepts on the public sockets, and on the admin socket after `DrainStarted`. With `says_end`, it
+    sends `SuccessorEnding` before it ends, which older versions do not.
+    """
 
     says_end: bool = False
 

@@ -105,7 +105,7 @@ def _unnamed_file() -> int:
 
 
 class Ledger:
-    """One process's view of the table: it writes its own rows and reads all. Satisfies `SharedLedger`.
+    """One process's view of the table. The process writes its own rows and reads all rows. Satisfies `SharedLedger`.
 
     The system allocates a page of the table when it is first written.
     """

@@ -33,7 +33,7 @@ class ResponsePins:
         _ENTRY.pack_into(self._memory, self._place(digest), digest, digest ^ _digest(worker))
 
     def worker(self, response_id: str) -> WorkerId | None:
-        """Return the worker of `response_id`, or None if it is unknown or has left."""
+        """Return the worker of `response_id`; None if the response is not known or its worker has left."""
         digest = _digest(response_id)
         found, crossed = _ENTRY.unpack_from(self._memory, self._place(digest))
         if found != digest:
