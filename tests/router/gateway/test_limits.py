@@ -249,7 +249,13 @@ async def test_a_thousand_stalled_readers(rig, kit, firehose, event_bytes):
     gate.join(firehose(event_bytes))
     before = memory_now()
     clients = await stall(gate, 1_000, kit.post())
-    await kit.eventually(lambda: gate.gateway.statistics()["streams"] == 1_000, 60)
+
+    def all_came() -> bool:
+        statistics = gate.gateway.statistics()
+        # A busy machine lets sockets fill less before the streams begin; then the limit may cut some readers.
+        return statistics["streams"] + statistics["slow_readers_cut"] == 1_000
+
+    await kit.eventually(all_came, 60)
     await settled(gate, 1.5)
     held = gate.gateway.statistics()["buffered_response_bytes"]
     held_mb, grown_mb = held / 1e6, grown(before) / 1e6
