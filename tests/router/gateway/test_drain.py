@@ -157,7 +157,7 @@ async def test_who_was_accepted_in_the_very_turn_of_the_close_is_served(rig, kit
         assert (await asking).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_no_handshake_begins_once_listeners_close(kit):
+async def test_no_handshake_begins_once_listeners_close():
     loop = asyncio.get_running_loop()
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
@@ -167,7 +167,7 @@ async def test_no_handshake_begins_once_listeners_close(kit):
     await asyncio.sleep(0)
     late = socket.socket()
     late.setblocking(False)
-    with pytest.raises((TimeoutError, OSError)):
+    with pytest.raises(TimeoutError):  # the kernel drops the SYN; a closed port would refuse it
         async with asyncio.timeout(0.1):
             await loop.sock_connect(late, address)
     late.close()
