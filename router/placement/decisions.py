@@ -132,6 +132,7 @@ class Explanation:
     policy: str
     choice: WorkerId | None
     action: Action
+    hold_s: float
     reason: str
     fleet: FleetView | None
     decision: Decision | None
@@ -149,7 +150,7 @@ class Explanation:
             "policy": self.policy,
             "choice": self.choice,
             "action": self.action,
-            "hold_s": self.decision.hold_s if self.decision is not None else 0.0,
+            "hold_s": self.hold_s,
             "reason": self.reason,
             "candidates": candidates,
             "excluded": dict(self.excluded),

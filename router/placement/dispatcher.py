@@ -104,7 +104,7 @@ class Dispatcher:
         """Called when a worker has no reserved prefill left. Callbacks must not dispatch."""
         self._ids = itertools.count(1)
         self._counts = dict.fromkeys(
-            ("dispatched", "held", "rejected", "retried", "finished", "cancelled", "failed"), 0
+            ("dispatched", "queued", "rejected", "retried", "finished", "cancelled", "failed"), 0
         )
         fleet.on_load.append(self._loads.load_reported)
 
@@ -139,13 +139,10 @@ class Dispatcher:
         selection = self._select(request, (), now_s, within)
         if isinstance(selection, Selection):
             decided = self._decide(request, selection, now_s)
-            until_s = min(now_s + decided.decision.hold_s, request.arrived_s + LONGEST_HOLD_S)
-            first = decided.decision.ranked[0]
-            if may_hold and until_s > now_s and computed(request, selection, first):
-                return Held(first if decided.decision.until_prefills_done else None, until_s)
-            return self._place(request, decided, now_s, attempt=1)
+            held = _hold(request, selection, decided.decision, now_s) if may_hold else None
+            return self._place(request, decided, now_s, attempt=1) if held is None else held
         if isinstance(selection, Queued):
-            self._counts["held"] += 1
+            self._counts["queued"] += 1
             return selection
         if selection.error.kind is ErrorKind.MODEL_NOT_FOUND and request.model is not None:
             self._fleet.unknown_model(request.model)
@@ -199,18 +196,25 @@ class Dispatcher:
 
     def explain(self, request: Request, now_s: float) -> Explanation:
         """Return the decision that the request would get now, without changing any state."""
-        selection = select(self._fleet, request, (), now_s)
-        excluded = exclusions(self._fleet, request, selection, now_s)
+        allowed = select(self._fleet, request, (), now_s)
+        selection = self._below_limit(allowed)
+        excluded = exclusions(self._fleet, request, allowed, now_s)
+        if isinstance(allowed, Selection):
+            why = f"its requests have reached limits.max_requests_per_worker ({self._max_per_worker})"
+            below = selection.candidates if isinstance(selection, Selection) else ()
+            excluded |= {candidate.id: why for candidate in allowed.candidates if candidate not in below}
         name = self._runner.name
         if not isinstance(selection, Selection):
             seen = self._view_builder.request_view(request, now_s)
             queued = isinstance(selection, Queued)
             reason = selection.reason if isinstance(selection, Queued) else selection.error.message
-            return Explanation(seen, name, None, "queue" if queued else "reject", reason, None, None, excluded)
+            return Explanation(seen, name, None, "queue" if queued else "reject", 0.0, reason, None, None, excluded)
         view, fleet, _ = self._view_builder.build(request, selection.candidates, now_s)
         decision = trial_first(self._runner.explain(view, fleet), selection)
-        action: Action = "hold" if decision.hold_s > 0 else "dispatch"
-        return Explanation(view, name, decision.ranked[0], action, decision.reason, fleet, decision, excluded)
+        held = _hold(request, selection, decision, now_s)
+        action: Action = "dispatch" if held is None else "hold"
+        hold_s = 0.0 if held is None else held.until_s - now_s
+        return Explanation(view, name, decision.ranked[0], action, hold_s, decision.reason, fleet, decision, excluded)
 
     def views(self, now_s: float) -> tuple[WorkerView, ...]:
         """Return the views of a one-token prompt for every candidate of the fleet, whatever its state."""
@@ -343,7 +347,9 @@ class Dispatcher:
         self, request: Request, tried: tuple[str, ...], now_s: float, within: Container[str] | None
     ) -> Selection | Queued | Reject:
         """Return the candidates that may take the request now and are below the concurrency limit."""
-        selection = select(self._fleet, request, tried, now_s, within)
+        return self._below_limit(select(self._fleet, request, tried, now_s, within))
+
+    def _below_limit(self, selection: Selection | Queued | Reject) -> Selection | Queued | Reject:
         if self._max_per_worker and isinstance(selection, Selection):
             return below_concurrency_limit(selection, self._max_per_worker, self._running)
         return selection
@@ -465,6 +471,15 @@ class Dispatcher:
     ) -> None:
         if self._runner.observes:
             self._runner.observe(LifecycleEvent(kind, ticket.view, ticket.candidate.id, now_s, cached_tokens))
+
+
+def _hold(request: Request, selection: Selection, decision: Decision, now_s: float) -> Held | None:
+    """Return the hold that the policy asks for, or None if the request goes to a worker without delay."""
+    until_s = min(now_s + decision.hold_s, request.arrived_s + LONGEST_HOLD_S)
+    first = decision.ranked[0]
+    if until_s > now_s and computed(request, selection, first):
+        return Held(first if decision.until_prefills_done else None, until_s)
+    return None
 
 
 def _teaches(request: Request, view: WorkerView) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from backends.simulated.serving import serving
 from backends.simulated.settings import WorkerSettings
+from policies.view import Decision
 from router.app import System
 from router.cli.main import main
 from router.config.model import Config
@@ -105,6 +106,34 @@ async def test_without_a_ready_worker_the_request_would_queue(gateway, explain):
         returncode, out, _ = await explain({"model": gate.model, **BODY}, "--url", gate.url)
     assert returncode == 0
     assert out.startswith("Queue: the request would wait in the gateway until a worker is ready. Reason: no worker")
+
+
+class Patient:
+    """Hold every request for two seconds."""
+
+    def decide(self, request, fleet):
+        return Decision(tuple(view.id for view in fleet.workers), "a better moment comes", hold_s=2.0)
+
+
+async def test_a_request_that_the_policy_holds_is_explained_with_the_longest_wait(gateway, explain):
+    async with gateway(1) as gate:
+        gate.system.dispatcher.set_policy(Patient(), "marginal_cost", {})
+        worker = gate.system.fleet.endpoints[0].id
+        returncode, out, _ = await explain({"model": gate.model, **BODY}, "--url", gate.url)
+    assert returncode == 0
+    sentence = f"Hold: the request would wait at most 2.000 s in the gateway, then go to {worker}."
+    assert out.splitlines()[0] == f"{sentence} Reason: a better moment comes."
+
+
+async def test_at_the_limit_of_every_worker_the_request_would_be_rejected(gateway, explain):
+    async with gateway(1, limits={"max_requests_per_worker": 1}) as gate:
+        system, body = gate.system, json.dumps({"model": gate.model, **BODY}).encode()
+        request = await system.request_of("/v1/chat/completions", {}, body)
+        ticket = system.dispatcher.dispatch(request, system.now_s())
+        _, out, _ = await explain({"model": gate.model, **BODY}, "--url", gate.url)
+        system.dispatcher.cancelled(ticket, system.now_s())
+    assert out.startswith("Reject: the gateway would refuse the request. Reason: Every worker for this model has 1 ")
+    assert f"  {ticket.candidate.id}: its requests have reached limits.max_requests_per_worker (1)." in out
 
 
 async def test_a_request_for_an_unknown_model_would_be_rejected(gateway, explain):

@@ -55,6 +55,8 @@ def test_a_prompt_too_long_for_the_worker_is_not_held(rig, facts, tokens, max_to
     rig.dispatcher.set_policy(Patient(2.0), "patient", {})
     rig.dispatch(start=0)
     request = rig.ask(tokens, start=1, max_tokens=max_tokens)
+    explained = rig.dispatcher.explain(request, 0.0)
+    assert (explained.action, explained.hold_s) == (("hold", 2.0) if waits else ("dispatch", 0.0))
     assert isinstance(rig.dispatcher.dispatch(request, 0.0, may_hold=True), Held if waits else Ticket)
 
 
@@ -68,6 +70,7 @@ def test_no_policy_holds_a_request_forever(rig):
     rig.dispatcher.set_policy(Patient(float("inf")), "patient", {})
     rig.dispatch(start=0)
     request = rig.ask(start=1)
+    assert rig.dispatcher.explain(request, 0.0).hold_s == 60.0
     assert rig.dispatcher.dispatch(request, 0.0, may_hold=True) == Held(WorkerId("h:1"), 60.0)
     assert rig.dispatcher.dispatch(request, 59.0, may_hold=True) == Held(WorkerId("h:1"), 60.0)
     assert isinstance(rig.dispatcher.dispatch(request, 60.0, may_hold=True), Ticket)

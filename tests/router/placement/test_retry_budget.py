@@ -119,6 +119,18 @@ def test_a_retry_keeps_to_the_limit_too(build):
     assert sorted(load(dispatcher)) == [0, 1]
 
 
+def test_explain_keeps_to_the_limit_too(build):
+    dispatcher = build(workers=2, max_requests_per_worker=1)
+    ticket = dispatcher.dispatch(ask(0), 0.0)
+    explained = dispatcher.explain(ask(1), 0.0)
+    assert explained.action == "dispatch" and explained.choice != ticket.candidate.id
+    assert explained.excluded == {ticket.candidate.id: "its requests have reached limits.max_requests_per_worker (1)"}
+    dispatcher.dispatch(ask(1), 0.0)
+    explained, refused = dispatcher.explain(ask(2), 0.0), dispatcher.dispatch(ask(2), 0.0)
+    assert (explained.action, explained.choice, explained.reason) == ("reject", None, refused.error.message)
+    assert len(explained.excluded) == 2
+
+
 # any sequence of events
 
 
