@@ -36,11 +36,11 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds", type=positive, default=8, help="runs per view and workload, seeds 0, 1, ... (default 8)"
     )
-    parser.add_argument("--policy", default="marginal_cost", choices=policy_names(), help="who uses the views")
+    parser.add_argument("--policy", default="marginal_cost", choices=policy_names(), help="policy that decides")
     parser.add_argument("--workload", action="append", choices=NAMES, help="only this one (may be repeated)")
     parser.add_argument("--trace", type=Path, default=TRACE, help=f"a Mooncake trace (default {TRACE}, if it is there)")
     parser.add_argument(
-        "--trace-rows", type=positive, default=TRACE_ROWS, help=f"of it, per seed (default {TRACE_ROWS})"
+        "--trace-rows", type=positive, default=TRACE_ROWS, help=f"rows of the trace per seed (default {TRACE_ROWS})"
     )
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, help="processes (default: one per core)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the scores as JSON")

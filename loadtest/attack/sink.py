@@ -137,7 +137,7 @@ def main() -> None:
     """Serve until killed."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.attack.sink", description=__doc__)
     parser.add_argument("--model", default="big", help="the model it serves")
-    parser.add_argument("--root", help="what it calls the model's folder (default: the model's name)")
+    parser.add_argument("--root", help="path that it reports for the model's folder (default: the model's name)")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--endless", action="append", default=[], metavar="PATH", help="answers without end")
     parser.add_argument("--trickle", action="append", default=[], metavar="PATH", help="answers a byte a second")

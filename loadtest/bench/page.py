@@ -104,7 +104,7 @@ def _said(spread: Spread | None, digits: int) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Print the page, and draw the picture if --plot is given."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.page", description=__doc__)
-    parser.add_argument("results", type=Path, help="what gateway-bench --json wrote")
+    parser.add_argument("results", type=Path, help="file that gateway-bench --json wrote")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the picture too")
     args = parser.parse_args(arguments)
     results = read(args.results)

@@ -32,7 +32,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     parser.add_argument("--workers", type=positive, default=4, help="embedded workers (default 4)")
     parser.add_argument(
-        "--profile", default="llama-3.1-8b-h100", choices=profile_names(), help="what the workers model"
+        "--profile", default="llama-3.1-8b-h100", choices=profile_names(), help="engine profile of the workers"
     )
     parser.add_argument(
         "--time-scale", type=above_zero, default=3.0, help="stretch of the modelled step times (default 3)"

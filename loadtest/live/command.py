@@ -20,7 +20,7 @@ from loadtest.workload.source import FORM
 
 def register(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
-    parser.add_argument("--trace", required=True, metavar=FORM, help="what is asked, as in `sim`")
+    parser.add_argument("--trace", required=True, metavar=FORM, help="the workload, as in `sim`")
     parser.add_argument(
         "--policy", required=True, type=policies, metavar="NAME[:key=value...],NAME...", help="rules to compare"
     )
@@ -30,13 +30,17 @@ def register(parser: argparse.ArgumentParser) -> None:
         "--load", type=above_zero, default=0.85, metavar="L", help="fraction of the modelled fleet's saturation (0.85)"
     )
     how_fast.add_argument(
-        "--rate", type=above_zero, metavar="R", help="instead: so many times the trace's own rate, nothing to be found"
+        "--rate", type=above_zero, metavar="R", help="instead of --load: multiple of the trace's own rate"
     )
-    parser.add_argument("--seeds", type=positive, default=3, metavar="K", help="so many of them (default %(default)s)")
-    parser.add_argument("--first-seed", type=whole, default=0, metavar="K", help="they are K, K + 1, ... (default 0)")
-    parser.add_argument("--window-s", type=above_zero, default=90.0, metavar="S", help="per run (default 90)")
+    parser.add_argument("--seeds", type=positive, default=3, metavar="K", help="number of seeds (default %(default)s)")
+    parser.add_argument("--first-seed", type=whole, default=0, metavar="K", help="first seed (default 0)")
+    parser.add_argument("--window-s", type=above_zero, default=90.0, metavar="S", help="length of a run (default 90)")
     parser.add_argument(
-        "--warm-up-s", type=seconds, default=20.0, metavar="S", help="of it, not measured (default %(default)g)"
+        "--warm-up-s",
+        type=seconds,
+        default=20.0,
+        metavar="S",
+        help="start of a run, not measured (default %(default)g)",
     )
     parser.add_argument(
         "--slo", type=slo, default=Slo(2_000.0, 200.0), metavar="TTFT_MS:TPOT_MS", help="default 2000:200"

@@ -4,7 +4,7 @@ A gateway and embedded workers serve closed-loop clients: half keep their connec
 of all answers are streams. Meanwhile the gateway is replaced again and again by a process that takes over its listening
 sockets, and each worker in turn is drained, stopped, started and undrained. Half of the restarts are gateways, half
 workers. Exits with 1 if any request failed (another status than 200, a broken or shortened answer, a refused or reset
-connection; nothing is retried) or anything is still booked in the end.
+connection; nothing is retried) or a request is still in flight in the end.
 """
 
 from __future__ import annotations
@@ -61,5 +61,5 @@ def _print(outcome: Outcome) -> None:
         f"{outcome.gateway_restarts} gateway and {outcome.worker_restarts} worker restarts in {outcome.seconds:.0f} s: "
         f"{tally.requests} requests ({tally.streams} streams) on {tally.connections} connections, "
         f"{tally.closes} answers said close, slowest {tally.slowest_s:.2f} s, {len(tally.failures)} failed, "
-        f"{outcome.left} still booked"
+        f"{outcome.left} still in flight"
     )
