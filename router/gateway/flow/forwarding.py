@@ -139,7 +139,7 @@ class ForwardedRequest:
     def refuse(self, error: RequestError) -> None:
         """End the request with `error` before its first attempt, or after the last one was released."""
         self._identifying = None
-        self._responder.error = error
+        self._responder.error = error.with_traceback(None)  # its frames hold the error and this request, a cycle
         self._on(Event.REFUSED)
 
     def _stop(self, kind: ErrorKind, message: str) -> None:

@@ -185,13 +185,19 @@ class UpstreamConnection(asyncio.Protocol):
         reader = self.reader
         if reader is not None and self.tunnel is None and self.response is not None and self.response.until_close:
             self.complete = True
-            reader.response_ended()
+            try:
+                reader.response_ended()
+            except Exception:
+                reader.crashed()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._pools.closed(self)
         reader, self.reader = self.reader, None
         if reader is not None:
-            reader.worker_lost(str(exc) if exc else "connection closed by the worker", False)
+            try:
+                reader.worker_lost(str(exc) if exc else "connection closed by the worker", False)
+            except Exception:
+                reader.crashed()
 
     def pause_writing(self) -> None:
         if self.reader is not None:

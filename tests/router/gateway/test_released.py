@@ -1,0 +1,142 @@
+"""A request that has ended is freed at once, with its body: no reference cycle waits for the garbage collector."""
+
+import asyncio
+import gc
+import json
+import logging
+
+import pytest
+
+from policies.view import Decision
+from router.gateway.flow.outbound import OutboundRequest
+from tests.support.answers import STREAM_HEAD, answer_json, answer_stream, chunk, event, json_head
+from tests.support.raw_client import post
+from tests.support.waiting import eventually
+
+UNSERVED = json.dumps({"error": {"message": "no", "type": "NotFoundError", "param": "model", "code": 404}}).encode()
+
+
+def saying(*parts):
+    async def script(script):
+        await script.say(*parts)
+        await script.gone()
+
+    return script
+
+
+def says_then_dies(*parts):
+    async def script(script):
+        await script.say(*parts)
+        await script.die()
+
+    return script
+
+
+def status(line, body=b"{}"):
+    async def script(script):
+        await script.say(json_head(len(body), line), body)
+
+    return script
+
+
+begins, dies, silent = saying(STREAM_HEAD, chunk(event("a"))), says_then_dies(), saying()
+
+
+def unreachable(gate):
+    gate.join("http://127.0.0.1:1")
+
+
+def identified_later(gate):
+    gate.identity.later = asyncio.Event()
+
+
+class Holding:
+    def decide(self, request, fleet):
+        return Decision(tuple(view.id for view in fleet.workers), "held", hold_s=60.0)
+
+
+def holds(gate):
+    gate.dispatcher.set_policy(Holding(), "holding", {})
+
+
+def broken(part, method):
+    def setup(gate):
+        def fail(*arguments, **options):
+            raise ArithmeticError("a defect")
+
+        setattr(getattr(gate, part), method, fail)
+
+    return setup
+
+
+ENDINGS = {
+    "answered": {"scripts": [answer_json]},
+    "streamed": {"scripts": [answer_stream]},
+    "invalid": {"body": b'{"model": 1, "messages": []}'},
+    "nested too deeply": {"body": b'{"messages": ' + b"[" * 100_000},
+    "400 passed on": {"scripts": [status(b"400 Bad Request")]},
+    "model unserved": {"scripts": [status(b"404 Not Found", UNSERVED)] * 2},
+    "500 passed on": {"scripts": [status(b"500 Oops")]},
+    "retried": {"scripts": [status(b"503 Busy"), answer_stream]},
+    "all attempts failed": {"scripts": [dies] * 2},
+    "unreachable": {"setup": unreachable},
+    "stream broken": {"scripts": [says_then_dies(STREAM_HEAD, chunk(event("a")))]},
+    "stream stalled": {"scripts": [begins], "timeouts": {"stream_idle_s": 0.1}},
+    "first event late": {"scripts": [silent], "timeouts": {"first_event_s": 0.1}},
+    "time up": {"scripts": [silent], "timeouts": {"total_s": 0.1}},
+    "time up after comments": {"scripts": [silent], "timeouts": {"header_delay_s": 0.05, "total_s": 0.1}},
+    "queue expired": {"timeouts": {"queue_s": 0.1}},
+    "defect when read": {"setup": broken("identity", "identify_now")},
+    "defect when placed": {"setup": broken("dispatcher", "dispatch")},
+    "defect when retried": {"scripts": [dies], "setup": broken("dispatcher", "retry")},
+    "defect at the end": {"scripts": [answer_stream], "setup": broken("dispatcher", "finished")},
+}
+
+
+@pytest.fixture
+def freed(monkeypatch):
+    """`await freed()` waits until no request is in memory. The garbage collector is off."""
+    monkeypatch.setattr(logging.getLogger("warmroute.gateway"), "disabled", True)  # pytest keeps tracebacks of defects
+    gc.collect()
+    gc.disable()
+
+    async def wait():
+        # not by weak references, because objects of compiled classes have none
+        await eventually(lambda: not any(type(found) is OutboundRequest for found in gc.get_objects()))
+
+    yield wait
+    gc.enable()
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+async def test_an_answered_request_leaves_no_cycle(rig, freed, ending):
+    case = dict(ENDINGS[ending])
+    scripts, setup, body = case.pop("scripts", ()), case.pop("setup", None), case.pop("body", None)
+    gate = await rig(*scripts, **case)
+    if setup is not None:
+        setup(gate)
+    for _ in range(2):  # the quarantine refuses the second request after lost workers when it is placed
+        await gate.ask(post() if body is None else post(body=body))
+        await freed()
+
+
+WAITS = {
+    "identifying": ([silent], identified_later, lambda gate: gate.gateway.statistics()["streams"]),
+    "queued": ([], None, lambda gate: gate.gateway.statistics()["queued"]),
+    "held": ([silent], holds, lambda gate: gate.gateway.statistics()["held"]),
+    "waiting": ([silent], None, lambda gate: gate.workers[0].requests),
+    "streaming": ([begins], None, lambda gate: "first_token" in gate.dispatcher.events),
+}
+
+
+@pytest.mark.parametrize("state", WAITS)
+async def test_a_request_whose_client_left_leaves_no_cycle(rig, freed, state):
+    scripts, setup, reached = WAITS[state]
+    gate = await rig(*scripts)
+    if setup is not None:
+        setup(gate)
+    client = await gate.connect()
+    client.writer.write(post())
+    await eventually(lambda: reached(gate))
+    client.leave()
+    await freed()
