@@ -74,14 +74,7 @@ class Assembly:
         self.callers = Callers(config)
         self.worker_keys = worker_keys(config, guarded=self.keys is not None)
         outbox = WriteCoalescer(loop)
-        self.pools = ConnectionPool(
-            loop,
-            outbox,
-            timeouts.upstream_idle_s,
-            limits.max_header_bytes,
-            timeouts.upstream_head_s,
-            (worker_tls or WorkerTls(config.worker_tls)).context_for,
-        )
+        self.pools = _pools(config, loop, outbox, worker_tls)
         self.queue = NoWorkerQueue(fleet, loop, limits.max_queued_requests)
         self.hold_queue = HoldQueue(dispatcher, fleet, loop, limits.max_held_requests)
         self.lost_workers = LostWorkers(fleet, loop, self.running)
@@ -95,24 +88,11 @@ class Assembly:
         access = AccessLog(config.access_log, config.trusted_proxies)
         identifier = Identifier(identity, fleet, metrics, loop, paths, self.pins, self.slices, self.rewriter)
         self.preview = Preview(identifier, paths, self.callers, self.keys, request_ids, loop.time)
-        request_limits = Limits(timeouts, limits.max_concurrent_requests or sys.maxsize)
-        scheme = b"http" if config.tls.cert_file is None else b"https"
-        requests = RequestServices(
-            loop=loop,
-            limits=request_limits,
-            metrics=metrics,
-            identity=identity,
-            identifier=identifier,
-            attempts=AttemptServices(loop, metrics, self.pools, self.worker_keys, scheme),
-            placements=Placements(
-                dispatcher, self.quarantine, self.queue, self.hold_queue, metrics, fleet, timeouts.queue_s
-            ),
-            queue=self.queue,
-            hold_queue=self.hold_queue,
-            pins=self.pins,
-            lines=ResponseLines(cors, config.headers),
-            log=LogSinks(metrics, access, loop.time),
+        placements = Placements(
+            dispatcher, self.quarantine, self.queue, self.hold_queue, metrics, fleet, timeouts.queue_s
         )
+        log = LogSinks(metrics, access, loop.time)
+        requests = self._request_services(config, metrics, identity, identifier, placements, cors, log)
         self.clients = ClientServices(
             loop=loop,
             limits=limits,
@@ -128,6 +108,32 @@ class Assembly:
             local=LocalAnswers(metrics, paths, cors, access, request_ids, fleet, self.drain),
             requests=requests,
             running=self.running,
+        )
+
+    def _request_services(
+        self,
+        config: Config,
+        metrics: GatewayMetrics,
+        identity: Identity,
+        identifier: Identifier,
+        placements: Placements,
+        cors: Cors,
+        log: LogSinks,
+    ) -> RequestServices:
+        scheme = b"http" if config.tls.cert_file is None else b"https"
+        return RequestServices(
+            loop=self.loop,
+            limits=Limits(config.timeouts, config.limits.max_concurrent_requests or sys.maxsize),
+            metrics=metrics,
+            identity=identity,
+            identifier=identifier,
+            attempts=AttemptServices(self.loop, metrics, self.pools, self.worker_keys, scheme),
+            placements=placements,
+            queue=self.queue,
+            hold_queue=self.hold_queue,
+            pins=self.pins,
+            lines=ResponseLines(cors, config.headers),
+            log=log,
         )
 
     def close(self) -> None:
@@ -162,3 +168,16 @@ class Assembly:
             "tenants": self.callers.statistics(),
             "api_keys": self.keys.statistics() if self.keys is not None else None,
         }
+
+
+def _pools(
+    config: Config, loop: asyncio.AbstractEventLoop, outbox: WriteCoalescer, worker_tls: WorkerTls | None
+) -> ConnectionPool:
+    return ConnectionPool(
+        loop,
+        outbox,
+        config.timeouts.upstream_idle_s,
+        config.limits.max_header_bytes,
+        config.timeouts.upstream_head_s,
+        (worker_tls or WorkerTls(config.worker_tls)).context_for,
+    )

@@ -162,7 +162,7 @@ class ForwardedRequest:
         if state is RequestState.OVER:
             return
         self._client_left = True
-        self._responder.relay.flush(self._services.time())
+        self._responder.relay.flush()
         self._services.metrics.client_aborted("stream" if state in _BEGUN else "before_first")
         self._on(Event.CLIENT_GONE)
 

@@ -73,7 +73,7 @@ def _first_events(pieces: Iterable[bytes]) -> int:
 class Relay:
     """Writes one response to the client.
 
-    Every 32 reads, `batch` is called with the gaps between them in seconds, the events so far and the time.
+    Every 32 reads, `batch` is called with the gaps between them in seconds and the events so far.
     The `head_lines` of its methods are the gateway's own header lines, without Connection.
     """
 
@@ -104,7 +104,7 @@ class Relay:
         time: Callable[[], float],
         head: RequestHead,
         own_cors: bool,
-        batch: Callable[[Sequence[float], int, float], None],
+        batch: Callable[[Sequence[float], int], None],
     ) -> None:
         self._client = client
         self._write: Callable[[bytes], None] = client.write
@@ -200,7 +200,7 @@ class Relay:
         self.last_read_s = now_s
         self._reads.append(data)
         if len(gaps) == BATCH_READS or len(data) > _LARGE_READ_BYTES:
-            self.flush(now_s)
+            self.flush()
             trim(self.connection.pieces, _STREAM_TAIL_BYTES)  # type: ignore[union-attr]
 
     def splice(self, data: bytes) -> None:
@@ -219,9 +219,9 @@ class Relay:
         self.events += _events(data)
         self._send_pieces()
         if len(self._gaps) == BATCH_READS:
-            self.flush(now_s)
+            self.flush()
 
-    def flush(self, now_s: float) -> None:
+    def flush(self) -> None:
         """Count and report the reads since the last call."""
         if self._reads:
             reads, self._reads = b"".join(self._reads), []
@@ -229,7 +229,7 @@ class Relay:
             self.events += _events(reads)
         if self._gaps:
             gaps, self._gaps = self._gaps, []
-            self._batch(gaps, self.events, now_s)
+            self._batch(gaps, self.events)
 
     def tail(self) -> list[bytes]:
         """Return the body's last bytes, without framing; if a usage frame was removed from the stream, that frame."""

@@ -91,7 +91,7 @@ class Responder:
         self.relay.attach(connection, attempt.usage_frame)
         attempt.response_read = self.relay.open(response, attempt.opening, self._lines(ticket), self._promise())
 
-    def _progressed(self, gaps_s: Sequence[float], events: int, now_s: float) -> None:
+    def _progressed(self, gaps_s: Sequence[float], events: int) -> None:
         """Count a batch of reads of the answer."""
         self._services.metrics.gaps(gaps_s)
         if self.answering is not None:
@@ -104,7 +104,7 @@ class Responder:
         if attempt.switched:
             services.placements.cancel(attempt, now_s)
             return
-        usage = self._usage(attempt, now_s)
+        usage = self._usage(attempt)
         self.answering = None
         services.placements.finish(outbound, attempt, usage, now_s)
         request = outbound.request
@@ -112,13 +112,13 @@ class Responder:
             return
         services.identity.observe_usage(request.model, request.prompt, usage.prompt_tokens)
 
-    def _usage(self, attempt: Attempt, now_s: float) -> Usage:
+    def _usage(self, attempt: Attempt) -> Usage:
         """Return the usage that the complete answer reports, and learn from it for later rewrites."""
         relay, response, rewrites = self.relay, attempt.response, self._outbound.rewrites
         assert response is not None
         if self.answering is None and attempt.connection is not None:
             relay.attach(attempt.connection, attempt.usage_frame)
-        relay.flush(now_s)
+        relay.flush()
         tail = relay.tail()
         usage = find_usage(tail)
         if rewrites is not None:
@@ -168,7 +168,7 @@ class Responder:
     def trickles(self, now_s: float, since_s: float) -> bool:
         """Return whether the worker has sent almost nothing for an idle limit. The stream began at `since_s`."""
         relay, idle_s = self.relay, self._services.limits.idle_s
-        relay.flush(now_s)
+        relay.flush()
         stalled = self._progress().stalled(now_s, since_s, idle_s, relay.events, relay.response_bytes)
         return stalled and self._client.writable
 
@@ -207,7 +207,7 @@ class Responder:
         if relay.out is Out.NOTHING:  # a defect came before the head was written
             self.reply()
             return
-        relay.flush(self._services.time())
+        relay.flush()
         self._services.metrics.error(error.kind.spec.code, "stream")
         self._keep = relay.break_off(error.kind, error.message)
 
