@@ -17,30 +17,30 @@ from loadtest.workload.source import FORM
 _HEAD = f"""\
 # Workloads
 
-This page is made by `python -m loadtest.workload.reference`; a test holds it to the code.
+`python -m loadtest.workload.reference` generates this page; a test compares it with the code.
 
 Wherever a command takes `--trace {FORM}`, it takes a recorded trace or traffic drawn from
-a seed. Either is planned before the run: sessions of calls, each with its prompt (which text it is made of, so that
-what it shares with others is known), its answer's length, the pause before it and its kind, by which measures can be
-split. Every rule is asked the same, seed for seed. Calls of a session wait for the answer before them (a closed loop);
-sessions arrive when the plan says (an open loop). At another load only arrivals come faster: people and tools do not.
+a seed. The traffic is planned before the run, as sessions of calls. Each call has a prompt (as pieces of text, so that
+shared text is known), the length of its answer, the pause before it, and a kind, by which measures can be split. For
+one seed every rule gets the same calls. A call of a session waits for the answer before it (a closed loop); sessions
+arrive when the plan says (an open loop). At another load only arrivals come faster; people and tools do not.
 
-What a seed varies: of a trace, where in it a run's window begins and where within their tick rows arrive; of a
-generator, everything. Equal seeds give equal plans, on every machine. A trace shorter than the window is taken whole,
-and calls that not even immediate answers would bring into the window are left out. Where rows are calls of their own
-(`mooncake`, `burstgpt`, `azure`) all loads have the same calls, sooner or later. Of a trace of sessions (`bailian`,
-`sessions`) a higher load has more sessions in a window that is as long, and each gets as far as at a lower one; none is
-under way when the window begins.
+For a trace, the seed draws where the run's window begins, and the arrival of each row within its tick. For a generator
+it draws everything. Equal seeds give equal plans, on every machine. A trace that is shorter than the window is taken
+whole. Calls that would not fall into the window even after immediate answers are left out. If each row is a call of its
+own (`mooncake`, `burstgpt`, `azure`), all loads have the same calls, sooner or later. With a trace of sessions
+(`bailian`, `sessions`) the window has the same length at every load. A higher load has more sessions in it, and each of
+them gets as far as at a lower load. No session is in progress when the window begins.
 
 ## Traces
 
-Plain, `.gz`, or `.zst` (which needs the `zstd` command). The schema is recognised by the fields of the first row,
-whatever the file is called; other fields are passed over. All rows are checked before a run begins, and what is wrong
-is reported with its row. A file is read through and not held: memory goes by the window that is drawn.
+A file is plain, `.gz`, or `.zst` (which needs the `zstd` command). The fields of the first row decide its schema, not
+the file's name; other fields are ignored. All rows are checked before a run begins, and an error names its row. A file
+is read as a stream, so memory depends only on the window.
 
-Where rows share timestamps and all of these stand on ticks one to ten seconds apart, they were rounded, and rows are
-spread evenly within their tick by the seed: otherwise a thundering herd is measured that nobody sent. Of a prompt with
-block hashes only full blocks can be reused; answers are text that no row names.
+If rows share timestamps, and all timestamps are multiples of a tick of one to ten seconds, they were rounded. The seed
+then spreads the rows evenly within their tick, because otherwise they would arrive all at once. Only full blocks of a
+prompt with block hashes can be reused. No row contains the text of an answer.
 
 """
 
@@ -48,9 +48,9 @@ _GENERATORS = """\
 
 ## Generators
 
-`generator:agents:rate_per_s=0.1,context_tokens=128000`: a name, and parameters that are not to have their defaults.
-`low_x` and `high_x` are the ends of a range whose every value is as likely; `x_p50` and `x_p90` are the median and the
-90th percentile of a log-normal distribution, which is cut at ten times the latter. All generators have:
+`generator:agents:rate_per_s=0.1,context_tokens=128000` is a name and the parameters that differ from their defaults.
+`low_x` and `high_x` are the ends of a range in which all values are equally likely. `x_p50` and `x_p90` are the median
+and the 90th percentile of a log-normal distribution, which is cut at ten times the latter. All generators have:
 
 """
 

@@ -78,8 +78,8 @@ def metrics_page() -> str:
         "# Metrics",
         "",
         _MADE,
-        "`GET /metrics` on the admin port, Prometheus text format. With `--processes` it tells the `sum` over all "
-        "processes, or, of what each of them sees, the largest (`max`) or least (`min`) value.",
+        "`GET /metrics` on the admin port, Prometheus text format. With `--processes` a metric is the `sum` over "
+        "all processes, or the largest (`max`) or least (`min`) of their values.",
         "",
     ]
     heads = ("metric", "type", "labels", "processes", "meaning")

@@ -99,9 +99,7 @@ GATEWAY = (
     _histogram(
         "queue_seconds", WAIT_S, "Time requests were queued with no worker ready; placed says if one came.", "placed"
     ),
-    _histogram(
-        "hold_seconds", WAIT_S, "Time requests were held by the policy until their worker had prefilled others."
-    ),
+    _histogram("hold_seconds", WAIT_S, "Time requests were held by the policy (admission hold)."),
     _histogram("decision_seconds", CPU_S, "Time to choose a worker and reserve its load."),
     _counter("errors", "Errors that the gateway itself answered, by code and phase.", "code", "phase"),
     _counter("retries", "Attempts that failed and were retried on another worker, by failure point.", "point"),

@@ -14,7 +14,7 @@ from loadtest.workload.text import Piece, Text
 
 class Agents(Conversing, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sessions of 20 to 100 steps behind one of a few long system prompts. A step answers briefly and calls a tool,
-    whose result is appended; or, at `human_share` of the steps, a person reads and says something.
+    whose result is appended; or, at `human_share` of the steps, a person reads and writes.
 
     Tools mostly take a fraction of a second and sometimes long, people take minutes. Contexts grow from the system
     prompt to `context_tokens`, where a session ends. Tools' gaps, people's median and how often they come in are what
@@ -24,8 +24,8 @@ class Agents(Conversing, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kinds: ClassVar[tuple[str, ...]] = ("agent",)
 
     rate_per_s: Annotated[Positive, says("sessions that begin per second")] = 0.05
-    history_s: Annotated[Seconds, says("sessions begin so long before the run; 0 begins with none")] = 2_400.0
-    ramp_s: Annotated[Seconds, says("sessions under way when the run begins go on within so long")] = 120.0
+    history_s: Annotated[Seconds, says("sessions begin up to this time before the run; 0: none")] = 2_400.0
+    ramp_s: Annotated[Seconds, says("time within which earlier sessions continue after the start")] = 120.0
     systems: Annotated[Count, says("different agents: system prompts with their tools")] = 3
     system_tokens: Annotated[Tokens, says("length of a system prompt")] = 12_000
     low_turns: Annotated[Count, says("fewest steps")] = 20

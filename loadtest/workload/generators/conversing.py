@@ -19,8 +19,8 @@ class Conversing(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
     even with immediate answers are left out.
     """
 
-    history_s: Annotated[Seconds, says("sessions begin so long before the run; 0 begins with none")] = 600.0
-    ramp_s: Annotated[Seconds, says("sessions under way when the run begins go on within so long")] = 60.0
+    history_s: Annotated[Seconds, says("sessions begin up to this time before the run; 0: none")] = 600.0
+    ramp_s: Annotated[Seconds, says("time within which earlier sessions continue after the start")] = 60.0
 
     def drawn(self, seed: int, length_s: float) -> Iterator[Session]:
         """Return sessions that begin in [0, length_s), and earlier ones that continue into it."""

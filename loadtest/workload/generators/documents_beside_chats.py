@@ -17,7 +17,7 @@ class DocumentsBesideChats(MultiTurn, frozen=True, kw_only=True, forbid_unknown_
     """Short chats as in `multi_turn`, of kind `chat`, and among them sessions of kind `upload`: a document of tens of
     thousands of tokens with a question, then a few more questions about it.
 
-    Document lengths are log-uniform. No two uploads share a document; what they cost is prefill that nobody has done.
+    Document lengths are log-uniform. No two uploads share a document, so each costs a full prefill.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("chat", "upload")

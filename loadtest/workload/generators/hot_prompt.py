@@ -15,7 +15,7 @@ class HotPrompt(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Single requests, `hot_share` of which, of kind `hot`, begin with one long system prompt; the others, of kind
     `cold`, with one of `others` prompts of the same length.
 
-    More than one worker's worth of traffic shares a prefix, so whoever sends it all where it is cached drowns there.
+    More traffic shares the prefix than one worker can serve, so a rule that sends all of it there overloads the worker.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("hot", "cold")

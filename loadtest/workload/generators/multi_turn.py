@@ -15,8 +15,8 @@ from loadtest.workload.text import Text
 class MultiTurn(Conversing, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Conversations behind one of a few system prompts: a question, the answer, a pause to read it, the next question.
 
-    Each prompt is all that was said before and a new question. A conversation ends after its turns, or where the next
-    prompt would be longer than `context_tokens`.
+    Each prompt is the conversation so far and a new question. A conversation ends after its turns, or before a prompt
+    that would be longer than `context_tokens`.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("chat",)

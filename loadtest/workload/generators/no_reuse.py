@@ -12,7 +12,7 @@ from loadtest.workload.text import Text
 
 
 class NoReuse(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Single requests that share nothing: a rule that looks for prefixes must lose nothing by it."""
+    """Single requests that share nothing: here a rule must lose nothing by its search for prefixes."""
 
     kinds: ClassVar[tuple[str, ...]] = ("single",)
 

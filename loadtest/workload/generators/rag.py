@@ -36,7 +36,7 @@ class Rag(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
     answer_p50_tokens: Annotated[Tokens, says("answer, median")] = 180
     answer_p90_tokens: Annotated[Tokens, says("answer, 90th percentile")] = 450
 
-    limit_tokens: Annotated[Tokens, says("the limit on answers that clients send, which cuts them")] = 512
+    limit_tokens: Annotated[Tokens, says("limit that clients set on an answer, which cuts it")] = 512
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -36,9 +36,9 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     rate_per_s: Annotated[Positive, says("sessions that begin per second, in the long run")] = 1.0
     burst: Annotated[
-        float, Meta(ge=1, le=1_000), says("rate in bursts, in mean rates; 1 is none: a Poisson process")
+        float, Meta(ge=1, le=1_000), says("rate in bursts over the mean rate; 1: no bursts, a Poisson process")
     ] = 1.0
-    burst_share: Annotated[float, Meta(gt=0, lt=1), says("share of the time that lies in bursts")] = 0.1
+    burst_share: Annotated[float, Meta(gt=0, lt=1), says("share of the time in bursts")] = 0.1
     burst_s: Annotated[Positive, says("mean length of a burst")] = 20.0
 
     def __post_init__(self) -> None:

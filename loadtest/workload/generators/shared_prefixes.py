@@ -14,9 +14,9 @@ MOST_PROMPTS = 1_000_000
 
 
 class SharedPrefixes(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Single requests, each one of `groups` x `prompts` prompts, all as likely: the group's prefix, then a question.
+    """Single requests, each one of `groups` x `prompts` equally likely prompts: the group's prefix, then a question.
 
-    Few-shot templates and tool descriptions look like this. A prompt that comes a second time is reused whole.
+    Few-shot templates and tool descriptions look like this. A repeated prompt is reused as a whole.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("shared",)

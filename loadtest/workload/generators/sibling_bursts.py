@@ -15,8 +15,8 @@ class SiblingBursts(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Groups of requests with one and the same new prompt, sent at once or within `spread_s`: best-of-n, voting,
     reinforcement learning. The answers differ, in length too.
 
-    Nothing is cached when the siblings come; a rule that does not reckon with what it has just sent computes the prompt
-    once for every worker.
+    Nothing is cached when the siblings come. A rule that ignores the requests it has just sent makes every worker
+    compute the prompt.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ("sibling",)
@@ -24,7 +24,7 @@ class SiblingBursts(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True
     rate_per_s: Annotated[Positive, says("groups per second")] = 0.5
     low_siblings: Annotated[Count, says("fewest requests in a group")] = 4
     high_siblings: Annotated[Count, says("most requests in a group")] = 16
-    spread_s: Annotated[Seconds, says("a group's requests come within so long")] = 0.0
+    spread_s: Annotated[Seconds, says("time within which a group's requests come")] = 0.0
     prompt_p50_tokens: Annotated[Tokens, says("prompt, median")] = 3_000
     prompt_p90_tokens: Annotated[Tokens, says("prompt, 90th percentile")] = 9_000
     answer_p50_tokens: Annotated[Tokens, says("answer, median")] = 300

@@ -1,7 +1,7 @@
 """Azure's LLM inference traces of 2023 (code, conversation): times and lengths of requests to two services.
 
-Columns: ``TIMESTAMP`` (a date and time with fractions of a second), ``ContextTokens``, ``GeneratedTokens``. Nothing is
-said about shared text, so no prompt shares any.
+Columns: ``TIMESTAMP`` (a date and time with fractions of a second), ``ContextTokens``, ``GeneratedTokens``. The
+trace does not say which text is shared, so no prompt shares any.
 
 Source: Azure/AzurePublicDataset, CC-BY-4.0 (Splitwise, ISCA 2024).
 """

@@ -1,12 +1,12 @@
-"""Qwen-Bailian's anonymised usage traces: block hashes of 16 tokens, and which request followed which.
+"""Qwen-Bailian's anonymised usage traces: block hashes of 16 tokens, and the parent of each request.
 
 A row has ``chat_id``, ``parent_chat_id`` (-1 where a conversation begins), ``timestamp`` (s), ``input_length``,
 ``output_length``, ``type`` (text, search, image, file, ...: the kind), ``turn`` and ``hash_ids``. Equal ids mean equal
-text of a block. As with Mooncake, answers come back in the next turn's prompt under new ids.
+text of a block. As with Mooncake, an answer has new ids in the next turn's prompt.
 
 A turn is sent after the answer before it, so rows that follow one another become a session. The recorded gap between
-two turns holds the answer's time as well as the user's; 0.03 s a token are taken for the answer. A row
-whose parent lies before the window, or has been followed already, begins a session of its own.
+two turns contains the time of the answer and that of the user. The answer is assumed to take 0.03 s per token. A row
+begins a session of its own if its parent is before the window, or has another successor already.
 
 Source: alibaba-edu/qwen-bailian-usagetraces-anon, Apache-2.0.
 """

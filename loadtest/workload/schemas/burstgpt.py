@@ -2,8 +2,8 @@
 
 Columns: ``Timestamp`` (whole seconds from the first day's midnight), ``Model``, ``Request tokens``,
 ``Response tokens``, ``Total tokens``, ``Log Type`` ("Conversation log": kind ``chat``, "API log": kind ``api``; may be
-missing). Requests that failed have no response tokens; they are left out. Nothing is said about shared text, so no
-prompt shares any.
+missing). Requests that failed have no response tokens; they are left out. The trace does not say which text is shared,
+so no prompt shares any.
 
 Source: HPMLL/BurstGPT, CC-BY-4.0 (Wang et al., arXiv 2401.17644).
 """

@@ -1,8 +1,8 @@
 """Mooncake's published traces (conversation, toolagent, arxiv, synthetic): lengths and block hashes, not the text.
 
 A row has ``timestamp`` (ms), ``input_length``, ``output_length`` and ``hash_ids``: one per 512 tokens of the prompt,
-the last one for a part of a block, equal ids for equal text from the prompt's start on. Who asked is not in it, so it
-is replayed as an open loop. Answers are not in the hashes: in the next turn's prompt they stand under new ids.
+the last one for a part of a block. Equal ids mean equal text from the prompt's start on. The trace does not name users,
+so it is replayed as an open loop. The ids do not cover answers: in the next turn's prompt an answer has new ids.
 
 Source: kvcache-ai/Mooncake, FAST25-release/traces, Apache-2.0.
 """

@@ -1,12 +1,13 @@
 """Session traces of agents, replayed as a closed loop: each round waits for the answer before it, and for its tool.
 
-A row, of CSV or JSONL, is a round: ``session_id`` (or ``id``), ``arrival_time`` (ms, the session's, on each of its
+A row (CSV or JSONL) is a round: ``session_id`` (or ``id``), ``arrival_time`` (of the session, in ms, in each of its
 rows; or ``arrival_time_ms``), ``round`` (or ``round_idx``; counted from any number), ``prefix_len`` (tokens of the
 conversation so far, answers included, that the round keeps), ``input_len`` (new tokens behind them), ``output_len``
 and ``tool_wait_after_ms`` (from this round's answer to the next round).
 
-A prefix longer than the conversation so far is of text that the trace does not have (a system prompt, a round that was
-not recorded): what is missing is new text. The output length is what the model said, not a limit that the client set.
+A prefix longer than the conversation so far contains text that the trace does not have, such as a system prompt or a
+round that was not recorded. The missing part counts as new text. The output length is the length of the model's answer,
+not a limit that the client set.
 
 Source: the schema of uw-syfi/TraceLab's session replay.
 """
