@@ -40,7 +40,10 @@ class GatewayMetrics(Protocol):
         ...
 
     def decision_took(self, duration_s: float) -> None:
-        """Duration of a request's first placement, whatever its outcome. Retries are not timed."""
+        """Duration of one call for a worker, whatever its outcome. A request that waits makes several.
+
+        Retries are not timed.
+        """
         ...
 
     def queued(self, wait_s: float, placed: bool) -> None:

@@ -197,18 +197,11 @@ def response_to_client(response: ResponseHead, extra: bytes, *, reframed: bool, 
     return b"\r\n".join([b"HTTP/1.1 " + response.status_line, *lines]) + b"\r\n" + extra + b"\r\n"
 
 
-def own_reply(
-    status: int,
-    body: bytes,
-    extra: bytes = b"",
-    *,
-    content_type: bytes = b"application/json",
-    without_body: bool = False,
-) -> bytes:
-    """Return a complete reply of the gateway. `extra` holds complete header lines."""
+def own_reply(status: int, body: bytes, extra: bytes, *, without_body: bool) -> bytes:
+    """Return a complete reply of the gateway. `body` is JSON; `extra` holds complete header lines."""
     head = b"HTTP/1.1 %d %s\r\ndate: %s\r\n" % (status, _REASONS[status], formatdate(usegmt=True).encode("ascii"))
     if status != 204:
-        head += b"content-type: %s\r\ncontent-length: %d\r\n" % (content_type, len(body))
+        head += b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body)
     return head + extra + b"\r\n" + (b"" if without_body or status == 204 else body)
 
 

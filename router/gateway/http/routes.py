@@ -165,12 +165,6 @@ class RouteTable:
                 return None
         return route
 
-    def pattern(self, pattern: str) -> Route | None:
-        """Return the route with this `pattern`, or None."""
-        named = {**self._exact, **{route.pattern: route for _, route in self._prefixes}}
-        named.update({route.pattern: route for route in self._stored.values()})
-        return named.get(pattern)
-
     def stored_id(self, path: str) -> str:
         """Return the response id in the path of a pinned route."""
         return unquote(path[len(_STORED) :].partition("/")[0])
