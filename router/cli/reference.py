@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -57,7 +58,8 @@ def policy_page(name: str) -> str:
     if params:
         heads = ("parameter", "type", "default", "meaning")
         rows = (
-            (f"`{key}`", about["type"], f"`{about['default']!r}`", about["meaning"]) for key, about in params.items()
+            (f"`{key}`", about["type"], f"`{json.dumps(about['default'])}`", about["meaning"])
+            for key, about in params.items()
         )
         given = f"`--policy-param {next(iter(params))}=...`, once per parameter, or `policy.params` in the file."
         lines[-2:-2] = ["", *_table(heads, rows), "", given]
