@@ -4,27 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from router.placement.prefill_estimate import Work
-from router.placement.shared_load import OthersLoad, OwnLoad
-
-
-class _Booked(NamedTuple):
-    """One router's row for one worker, at one moment."""
-
-    queue: int = 0
-    queued_tokens: int = 0
-    queued_attention: float = 0.0
-    running_requests: int = 0
-    kv_tokens: int = 0
-    decode_tokens: int = 0
-    head_since_s: float = 0.0
-    freed_s: float = 0.0
-    work: Work | None = None
-
-
-_NOTHING = _Booked()
+from router.placement.shared_load import LoadTotals, ReservedLoad
 
 
 class LateLedgers:
@@ -82,12 +64,12 @@ class LateAccount:
         self._own = own
         self._others = others
         self._late = late
-        self._write(_NOTHING)
+        self._write(LoadTotals())
 
-    def publish(self, account: OwnLoad) -> None:
+    def publish(self, account: ReservedLoad) -> None:
         """Note a change of this router's reservations."""
         self._write(
-            _Booked(
+            LoadTotals(
                 account.queued_requests,
                 account.queued_tokens,
                 account.queued_attention,
@@ -104,35 +86,35 @@ class LateAccount:
         """Publish that this router has dispatched another prefill."""
         self._write(self._own.latest._replace(work=work))
 
-    def others(self) -> OthersLoad:
+    def others(self) -> LoadTotals:
         """Return the other routers' reservations that have arrived, less own ones that must not count yet."""
         seen = [row.seen() for row in self._others]
         work = None
         for row in seen:
             if row.work is not None:
                 work = row.work if work is None else work.plus(row.work)
-        unseen = _NOTHING
+        unseen = LoadTotals()
         if self._late is not None:
             # The caller adds its own reservations, so add the late ones it may see, and subtract the current ones.
             seen.append(self._late.seen())
             unseen = self._own.latest
-        return OthersLoad(
-            sum(row.queue for row in seen) - unseen.queue,
+        return LoadTotals(
+            sum(row.queued_requests for row in seen) - unseen.queued_requests,
             sum(row.queued_tokens for row in seen) - unseen.queued_tokens,
             sum(row.queued_attention for row in seen) - unseen.queued_attention,
             sum(row.running_requests for row in seen) - unseen.running_requests,
             sum(row.kv_tokens for row in seen) - unseen.kv_tokens,
             sum(row.decode_tokens for row in seen) - unseen.decode_tokens,
-            min((row.head_since_s for row in seen if row.queue), default=0.0),
+            min((row.head_since_s for row in seen if row.queued_requests), default=0.0),
             max((row.freed_s for row in seen), default=0.0),
             work,
         )
 
     def close(self) -> None:
         """Clear the row: the candidate has left."""
-        self._write(_NOTHING)
+        self._write(LoadTotals())
 
-    def _write(self, reserved: _Booked) -> None:
+    def _write(self, reserved: LoadTotals) -> None:
         self._own.write(reserved)
         if self._late is not None:
             self._late.write(reserved)
@@ -144,18 +126,18 @@ class _Row:
     __slots__ = ("_delay_s", "_now", "_on_its_way", "_seen", "latest")
 
     def __init__(self, now: Callable[[], float], delay_s: float) -> None:
-        self.latest = _Booked()
+        self.latest = LoadTotals()
         self._seen = self.latest
-        self._on_its_way: deque[tuple[float, _Booked]] = deque()
+        self._on_its_way: deque[tuple[float, LoadTotals]] = deque()
         self._now = now
         self._delay_s = delay_s
 
-    def write(self, reserved: _Booked) -> None:
+    def write(self, reserved: LoadTotals) -> None:
         self.latest = reserved
         self._on_its_way.append((self._now() + self._delay_s, reserved))
         self.seen()
 
-    def seen(self) -> _Booked:
+    def seen(self) -> LoadTotals:
         way, now_s = self._on_its_way, self._now()
         while way and way[0][0] <= now_s:
             self._seen = way.popleft()[1]

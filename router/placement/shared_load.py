@@ -12,10 +12,11 @@ from router.placement.prefill_estimate import Work
 
 
 class ReservedLoad(Protocol):
-    """Load reserved on a candidate, by one process or by all. `queue` is truthy while prefills wait or run."""
+    """Load reserved on a candidate: `router.placement.ledger.LoadAccount` of this process, or `LoadTotals`.
 
-    @property
-    def queue(self) -> object: ...
+    `freed_s` is the time at which a running prefill last ended.
+    """
+
     @property
     def queued_requests(self) -> int: ...
     @property
@@ -30,44 +31,38 @@ class ReservedLoad(Protocol):
     def decode_tokens(self) -> int: ...
     @property
     def head_since_s(self) -> float: ...
-
-
-class OthersLoad(NamedTuple):
-    """Sums over the other processes.
-
-    `head_since_s` is the earliest value of the processes with a queue, `freed_s` the latest value of all. `work` is
-    the prefill work that they have recently dispatched; None if there was none.
-    """
-
-    queue: int
-    queued_tokens: int
-    queued_attention: float
-    running_requests: int
-    kv_tokens: int
-    decode_tokens: int
-    head_since_s: float
-    freed_s: float
-    work: Work | None
-
-
-class OwnLoad(ReservedLoad, Protocol):
-    """Load that this process has reserved (`router.placement.ledger.LoadAccount`). `freed_s` is the time at which a
-    running prefill last ended."""
-
     @property
     def freed_s(self) -> float: ...
+
+
+class LoadTotals(NamedTuple):
+    """Load of one process on a candidate, or sums over several. Satisfies `ReservedLoad`.
+
+    Of several processes, `head_since_s` is the earliest value of those with a queue, and `freed_s` the latest value.
+    `work` is the prefill work that they have recently dispatched; None if there was none.
+    """
+
+    queued_requests: int = 0
+    queued_tokens: int = 0
+    queued_attention: float = 0.0
+    running_requests: int = 0
+    kv_tokens: int = 0
+    decode_tokens: int = 0
+    head_since_s: float = 0.0
+    freed_s: float = 0.0
+    work: Work | None = None
 
 
 class SharedAccount(Protocol):
     """One candidate's row in the shared ledger."""
 
-    def publish(self, account: OwnLoad) -> None:
+    def publish(self, account: ReservedLoad) -> None:
         """Publish this process's load to the other processes."""
 
     def worked(self, work: Work) -> None:
         """Publish that this process has dispatched another prefill."""
 
-    def others(self) -> OthersLoad:
+    def others(self) -> LoadTotals:
         """Return the load that the other processes have reserved now."""
 
     def close(self) -> None:
@@ -81,39 +76,23 @@ class SharedLedger(Protocol):
         """Return an empty row of this process for the candidate; None if the ledger is full."""
 
 
-class CombinedLoad(NamedTuple):
-    """Load that all processes have reserved on one candidate. Satisfies `ReservedLoad`."""
-
-    queue: int
-    queued_tokens: int
-    queued_attention: float
-    running_requests: int
-    kv_tokens: int
-    decode_tokens: int
-    head_since_s: float
-
-    @property
-    def queued_requests(self) -> int:
-        """Prefills that wait or run."""
-        return self.queue
-
-
-def combined(own: OwnLoad, others: OthersLoad) -> CombinedLoad:
+def combined(own: ReservedLoad, others: LoadTotals) -> LoadTotals:
     """Return the load that one account for all processes would hold.
 
     The worker runs all prefills first come, first served. So the running prefill began when it arrived, or when the
     one before it ended, whichever process had sent that one.
     """
-    queue = own.queued_requests
     began_s = others.head_since_s
-    if queue:
-        began_s = min(began_s, own.head_since_s) if others.queue else own.head_since_s
-    return CombinedLoad(
-        queue + others.queue,
+    if own.queued_requests:
+        began_s = min(began_s, own.head_since_s) if others.queued_requests else own.head_since_s
+    freed_s = max(own.freed_s, others.freed_s)
+    return LoadTotals(
+        own.queued_requests + others.queued_requests,
         own.queued_tokens + others.queued_tokens,
         own.queued_attention + others.queued_attention,
         own.running_requests + others.running_requests,
         own.kv_tokens + others.kv_tokens,
         own.decode_tokens + others.decode_tokens,
-        max(began_s, own.freed_s, others.freed_s),
+        max(began_s, freed_s),
+        freed_s,
     )

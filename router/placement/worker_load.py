@@ -97,7 +97,7 @@ class WorkerLoad:
             reserved.queued_attention + attention(uncached_tokens, prompt_tokens - uncached_tokens),
             float(reserved.decode_tokens),
         )
-        return Situation(now_s, features, now_s - reserved.head_since_s if reserved.queue else 0.0, fits)
+        return Situation(now_s, features, now_s - reserved.head_since_s if reserved.queued_requests else 0.0, fits)
 
     def observe(self, situation: Situation, ttft_s: float, now_s: float) -> None:
         """Learn from a request that was reserved in `situation` and had its first token after `ttft_s`.
@@ -146,7 +146,7 @@ class WorkerLoad:
         queued_tokens = self.queued_tokens(now_s, reserved) if queued_tokens is None else queued_tokens
         fixed_s = speed.fixed_s + speed.decode_s * reserved.decode_tokens
         queued_s = speed.token_s * queued_tokens + speed.attention_s * reserved.queued_attention
-        if not reserved.queue:
+        if not reserved.queued_requests:
             return fixed_s + queued_s
         left_s = fixed_s + queued_s - (now_s - reserved.head_since_s)
         return fixed_s + (min(queued_s, left_s) if left_s >= 0.0 else -left_s)

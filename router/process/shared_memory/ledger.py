@@ -27,7 +27,7 @@ import xxhash
 
 from policies.view import WorkerId
 from router.placement.prefill_estimate import Work
-from router.placement.shared_load import OthersLoad, OwnLoad
+from router.placement.shared_load import LoadTotals, ReservedLoad
 from router.process.shared_memory.deaths import DEATHS_BYTES, SharedDeaths
 from router.process.shared_memory.pins import PINS_BYTES, ResponsePins
 
@@ -36,16 +36,16 @@ log = logging.getLogger("warmroute.process")
 SLOTS = 4_096
 """Number of candidates with a row. A slot is reused once all processes have released it."""
 _WORD = 8
-_BOOKED_FIELDS = 9
+_LOAD_FIELDS = 9
 _WORK_FIELDS = 4
-_FIELDS = _BOOKED_FIELDS + _WORK_FIELDS
+_FIELDS = _LOAD_FIELDS + _WORK_FIELDS
 _ROW_BYTES = _FIELDS * _WORD
 _ACCEPT_FIELDS = 3
 _KEY = struct.Struct("@Q")
 _ACCEPT = struct.Struct(f"@{_ACCEPT_FIELDS}d")
-_BOOKED = struct.Struct(f"@{_BOOKED_FIELDS}d")
+_LOAD = struct.Struct(f"@{_LOAD_FIELDS}d")
 _WORK = struct.Struct(f"@{_WORK_FIELDS}d")
-_NOTHING = OthersLoad(0, 0, 0.0, 0, 0, 0, 0.0, 0.0, None)
+_NOTHING = LoadTotals()
 _TESTS_AT = 1 << 40
 """Offset of file locks that stand for workers, far behind the end of the table."""
 
@@ -234,19 +234,19 @@ class LedgerRow:
     def __init__(self, memory: mmap.mmap, layout: TableLayout, slot: int, process: int) -> None:
         self._memory = memory
         self._at = layout.row(slot, process)
-        self._work_at = self._at + _BOOKED.size
+        self._work_at = self._at + _LOAD.size
         self._all_at = layout.row(slot, 0)
         self._all_end = layout.row(slot + 1, 0)
         self._others = [process_ for process_ in range(layout.processes) if process_ != process]
         self._seen = b""
         self._sum = _NOTHING
         self._open = True
-        memory[self._at : self._at + _ROW_BYTES] = _BOOKED.pack(1.0, *[0.0] * (_BOOKED_FIELDS - 1)) + bytes(_WORK.size)
+        memory[self._at : self._at + _ROW_BYTES] = _LOAD.pack(1.0, *[0.0] * (_LOAD_FIELDS - 1)) + bytes(_WORK.size)
 
-    def publish(self, account: OwnLoad) -> None:
+    def publish(self, account: ReservedLoad) -> None:
         """Publish the load that this process has reserved."""
         if self._open:
-            _BOOKED.pack_into(
+            _LOAD.pack_into(
                 self._memory,
                 self._at,
                 1.0,
@@ -265,7 +265,7 @@ class LedgerRow:
         if self._open:
             _WORK.pack_into(self._memory, self._work_at, *work)
 
-    def others(self) -> OthersLoad:
+    def others(self) -> LoadTotals:
         """Return the sum of the other rows, cached until one of them changes."""
         seen = self._memory[self._all_at : self._all_end]
         if seen != self._seen:
@@ -280,15 +280,15 @@ class LedgerRow:
             self._memory[self._at : self._at + _ROW_BYTES] = bytes(_ROW_BYTES)
 
 
-def _sum(rows: bytes, processes: list[int]) -> OthersLoad:
-    reserved = [_BOOKED.unpack_from(rows, process * _ROW_BYTES) for process in processes]
-    works = [Work(*_WORK.unpack_from(rows, process * _ROW_BYTES + _BOOKED.size)) for process in processes]
+def _sum(rows: bytes, processes: list[int]) -> LoadTotals:
+    reserved = [_LOAD.unpack_from(rows, process * _ROW_BYTES) for process in processes]
+    works = [Work(*_WORK.unpack_from(rows, process * _ROW_BYTES + _LOAD.size)) for process in processes]
     _, queued, tokens, attention, running, kv_tokens, decode_tokens, _, freed_s = zip(*reserved, strict=True)
     work = None
     for one in works:
         if one.at_s:
             work = one if work is None else work.plus(one)
-    return OthersLoad(
+    return LoadTotals(
         int(sum(queued)),
         int(sum(tokens)),
         sum(attention),

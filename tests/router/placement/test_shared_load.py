@@ -9,7 +9,7 @@ from router.config.model import HealthConfig
 from router.placement.fleet import Fleet
 from router.placement.ledger import LoadAccount, LoadReservation
 from router.placement.prefill_estimate import Speed, Utilisation
-from router.placement.shared_load import OthersLoad, combined
+from router.placement.shared_load import LoadTotals, combined
 from router.placement.worker_load import WorkerLoads
 
 SPEED = Speed(token_s=1e-3, fixed_s=0.01, attention_s=0.0, decode_s=1e-6, relative_error=0.0)
@@ -35,16 +35,16 @@ class Shelf:
     def worked(self, work):
         self.work = work
 
-    def others(self) -> OthersLoad:
+    def others(self) -> LoadTotals:
         seen = self.other.account
-        return OthersLoad(
+        return LoadTotals(
             seen.queued_requests,
             seen.queued_tokens,
             seen.queued_attention,
             seen.running_requests,
             seen.kv_tokens,
             seen.decode_tokens,
-            seen.head_since_s if seen.queue else 0.0,
+            seen.head_since_s if seen.queued_requests else 0.0,
             seen.freed_s,
             self.other.work,
         )
@@ -79,7 +79,7 @@ def test_combined_load_equals_one_account_for_all(steps):
             for field in ("queued_requests", "queued_tokens", "running_requests", "kv_tokens", "decode_tokens"):
                 assert getattr(said, field) == getattr(alone, field), field
             assert said.queued_attention == pytest.approx(alone.queued_attention)
-            if alone.queue:
+            if alone.queued_requests:
                 assert said.head_since_s == alone.head_since_s
 
 

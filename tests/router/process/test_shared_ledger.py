@@ -34,7 +34,7 @@ def test_reserved_load_is_visible_to_the_others_only(ledgers):
     account = reserved(ledgers[0])
     for row in rows:
         seen = row.others()
-        assert (seen.queue, seen.queued_tokens, seen.running_requests, seen.kv_tokens) == (1, 100, 1, 160)
+        assert (seen.queued_requests, seen.queued_tokens, seen.running_requests, seen.kv_tokens) == (1, 100, 1, 160)
         assert seen.queued_attention == account.queued_attention
         assert seen.head_since_s == 5.0
     assert account.shared.others().running_requests == 0
