@@ -11,11 +11,12 @@ from __future__ import annotations
 import argparse
 import random
 from array import array
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import NamedTuple
 from unittest.mock import patch
 
 from backends.engine.profile import load_profile
+from loadtest.report.confidence import interval
 from loadtest.report.summary import percentile
 from loadtest.sim.run import Setting, simulate
 from loadtest.sim.sessions import Call, Session
@@ -91,10 +92,8 @@ def main() -> None:
         for policy in ("marginal_cost", WITHOUT):
             for field in ("cached_share", "ttft_mean_ms"):
                 pairs = zip(rows[policy], rows["cache_aware"], strict=True)
-                differences = [getattr(ours, field) - getattr(theirs, field) for ours, theirs in pairs]
-                # 2.2 is Student's t for eleven degrees of freedom at 95 %.
-                spread = 2.2 * stdev(differences) / len(differences) ** 0.5
-                print(f"{policy} minus cache_aware, {field}: {fmean(differences):+.3f} ± {spread:.3f}")
+                found = interval([getattr(ours, field) - getattr(theirs, field) for ours, theirs in pairs])
+                print(f"{policy} minus cache_aware, {field}: {found.mean:+.3f} ± {found.half:.3f}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ and loads as factors of each generator's own rate. The last columns compare the 
 row's, seed by seed, with 95 % t intervals.
 
 ``--tournament`` plays the tournament's fleets (conversations beside them) for 300 s each, at fractions of rates that
-were found as the others were, over two seeds; rules are compared with the first one, seed by seed.
+were found as the others were, over at least two seeds; rules are compared with the first one, seed by seed.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from router.placement import worker_load
 CONTESTED = [contest.name for contest in CONTESTS]
 
 PROFILE = "llama-3.1-70b-4xh100"
-WITHOUT_ROOM = "marginal_cost without room"
-BEFORE, WITHOUT_JOINING = "marginal_cost before", "marginal_cost:stream_weight=0"
+WITHOUT_KV_WAIT = "marginal_cost without KV wait"
+BEFORE, WITHOUT_EXTERNALITY = "marginal_cost before", "marginal_cost:stream_weight=0"
 RULES = [
     BEFORE,
-    WITHOUT_JOINING,
-    WITHOUT_ROOM,
+    WITHOUT_EXTERNALITY,
+    WITHOUT_KV_WAIT,
     "marginal_cost",
     "lpwl",
     "lmetric",
@@ -81,15 +81,15 @@ def all_alike() -> Iterator[None]:
 
 
 @contextmanager
-def room_for_all() -> Iterator[None]:
+def no_kv_wait() -> Iterator[None]:
     """Report a KV wait of zero for every prompt, as before decision 0009."""
     with patch.object(worker_load, "kv_wait_s", lambda *_: 0.0):
         yield
 
 
 VARIANTS: dict[str, tuple[str, Callable[[], AbstractContextManager[None]]]] = {
-    BEFORE: (WITHOUT_JOINING, all_alike),
-    WITHOUT_ROOM: ("marginal_cost", room_for_all),
+    BEFORE: (WITHOUT_EXTERNALITY, all_alike),
+    WITHOUT_KV_WAIT: ("marginal_cost", no_kv_wait),
 }
 
 
@@ -151,6 +151,8 @@ def main() -> None:
     parser.add_argument("--tournament", action="store_true", help="the tournament's fleets, at rates set down here")
     args = parser.parse_args()
     if args.tournament:
+        if args.seeds < 2:
+            parser.error("--tournament prints standard errors: it needs --seeds of at least 2")
         for workload in [name for name in args.only if name in TOURNAMENT_RATES]:
             for load in args.loads:
                 print_contest(workload, load, args.rules, args.seeds)

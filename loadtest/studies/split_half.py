@@ -19,7 +19,7 @@ from statistics import fmean
 from loadtest.lab.findings import Measure
 from loadtest.tournament import scores
 
-Losses = dict[str, dict[str, float]]
+Excess = dict[str, dict[str, float]]
 """By rule and workload: mean logarithm of the rule's figures over the shipped rule's, signed so that more is worse."""
 
 
@@ -34,7 +34,7 @@ def values(result: scores.Scores, policy: str) -> dict[tuple[str, float, str], f
     }
 
 
-def losses(found: dict[str, dict[tuple[str, float, str], float]], shipped: str, measures: Sequence[Measure]) -> Losses:
+def excess(found: dict[str, dict[tuple[str, float, str], float]], shipped: str, measures: Sequence[Measure]) -> Excess:
     """Compare each rule with the shipped one."""
     names = sorted({name for name, _, _ in found[shipped]})
     return {
@@ -51,7 +51,7 @@ def losses(found: dict[str, dict[tuple[str, float, str], float]], shipped: str, 
     }
 
 
-def report(title: str, lost: Losses) -> None:
+def report(title: str, lost: Excess) -> None:
     """Print one measure's result for all workloads, and its result for the halves."""
     names = list(next(iter(lost.values())))
     whole = {rule: 100 * fmean(by_name.values()) for rule, by_name in lost.items()}
@@ -73,14 +73,16 @@ def main() -> None:
     parser.add_argument("more", metavar="NAME=DIR", nargs="*", help="one more rule: the first of that folder's")
     asked = parser.parse_args()
     result = scores.read(Path(asked.folder) / scores.FILE)
+    if len(result.workloads) < 2:
+        parser.error(f"{asked.folder} has one workload, which has no halves")
     found = {policy: values(result, policy) for policy in result.policies}
     for extra in asked.more:
         name, _, folder = extra.partition("=")
         other = scores.read(Path(folder) / scores.FILE)
         found[name] = values(other, other.judged)
     for measure in scores.RANKED:
-        report(measure.title, losses(found, result.judged, [measure]))
-    report("all of them", losses(found, result.judged, scores.RANKED))
+        report(measure.title, excess(found, result.judged, [measure]))
+    report("all of them", excess(found, result.judged, scores.RANKED))
 
 
 if __name__ == "__main__":

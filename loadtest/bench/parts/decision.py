@@ -1,7 +1,7 @@
 """Time of one decision, views and residency match included: ``python -m loadtest.bench.parts.decision``.
 
 A fleet of N ready workers, each with some load and a learned speed, and the next turns of one long conversation. Times
-are of `Dispatcher.dispatch`, booking included: CPU time of this thread, in microseconds.
+are of `Dispatcher.dispatch`, reservation included: CPU time of this thread, in microseconds.
 """
 
 from __future__ import annotations

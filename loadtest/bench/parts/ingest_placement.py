@@ -24,7 +24,7 @@ import threading
 import time
 from contextlib import AbstractContextManager, nullcontext
 from multiprocessing import Queue
-from typing import Any
+from typing import Any, cast
 
 import uvloop
 import zmq
@@ -61,8 +61,7 @@ class Server(asyncio.Protocol):
         self._residency, self._prompt, self._lock = residency, prompt, lock
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         with self._lock:

@@ -1,7 +1,8 @@
 """Figures of the residency index against their bars: ``python -m loadtest.bench.parts.residency [--blocks N]``.
 
 Prints KV event ingest (decode, hash, upsert) in blocks per second of one core, memory per block for the first and for
-each further holder (engine hash map included), and the time of a match and of a booking. `--json` prints one object.
+each further holder (engine hash map included), and the time of a match and of a reservation.
+`--json` prints one object.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ def deciding(slots: int, distinct_lengths: bool) -> dict[str, float]:
     prompt.chain(BLOCK_TOKENS)
     match = median_us(lambda: residency.match(prompt, range(slots)))
     residency.reserve(0, prompt, 0)
-    with_booking = median_us(lambda: residency.match(prompt, range(slots)))
+    with_reservation = median_us(lambda: residency.match(prompt, range(slots)))
 
     def reserve() -> None:
         residency.reserve(1, prompt, 1)
@@ -149,8 +150,8 @@ def deciding(slots: int, distinct_lengths: bool) -> dict[str, float]:
     return {
         "hash": hashing,
         "match": match,
-        "match_with_a_booking": with_booking,
-        "book_and_release": median_us(reserve, 50),
+        "match_with_a_reservation": with_reservation,
+        "reserve_and_release": median_us(reserve, 50),
     }
 
 

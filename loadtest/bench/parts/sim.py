@@ -42,6 +42,7 @@ CASES = (
 SHARES = {
     "backends/engine": "engine",
     "loadtest/sim": "clock, clients, exchanges",
+    "loadtest/bench": "reference loop",
     "loadtest/workload": "block hashes of prompts",
     "router/residency": "residency and KV events",
     "backends/": "KV events on the wire",
@@ -154,7 +155,7 @@ def main() -> None:
     profiled = cProfile.Profile()
     profiled.runcall(run, *CASES[1], 0)
     found = shares(profiled)
-    print(f"where it goes ({', '.join(CASES[1])}; a profiler makes what calls much look dearer than it is):")
+    print(f"where it goes ({', '.join(CASES[1])}; a profiler overstates code that makes many calls):")
     for part, seconds in found.most_common():
         print(f"  {seconds / found.total():4.0%}  {part}")
 
