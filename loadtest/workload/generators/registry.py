@@ -138,18 +138,6 @@ def own_parameters(shape: type[Shape]) -> list[Parameter]:
     return [parameter for parameter in parameters(shape) if parameter not in common]
 
 
-def listing() -> str:
-    """Return all generators and parameters as plain text, for ``--help``."""
-    lines = ["generators (and their own parameters, with defaults):"]
-    for name, shape in SHAPES.items():
-        lines += [f"  {name}: {summary(shape)}", f"    {_defaults(own_parameters(shape))}"]
-    return "\n".join([*lines, f"parameters of every generator: {_defaults(common_parameters())}"])
-
-
-def _defaults(listed: list[Parameter]) -> str:
-    return ", ".join(f"{parameter.name}={parameter.default:.10g}" for parameter in listed)
-
-
 def _listed(name: str, schema: dict[str, Any]) -> Parameter:
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     allowed = ", ".join(f"{sign} {schema[key]:,.10g}" for key, sign in signs.items() if key in schema)

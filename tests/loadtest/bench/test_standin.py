@@ -10,6 +10,7 @@ from loadtest.bench import frames
 from loadtest.bench.bodies import plain_requests, stream_requests
 from loadtest.bench.proxies.entrant import standin
 from loadtest.bench.streams import StreamClient, Streams, StreamTally
+from tests.support.waiting import eventually
 
 BODY = {"model": "stand-in", "messages": [{"role": "user", "content": "word " * 200}]}
 
@@ -29,23 +30,16 @@ async def streams(url):
         await streams.finish()
 
 
-async def until(condition):
-    end_s = asyncio.get_running_loop().time() + 5
-    while not condition() and asyncio.get_running_loop().time() < end_s:  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
-    assert condition()
-
-
 async def test_streams_are_held_run_and_end_with_every_token_counted(url, streams):
     await streams.begin(stream_requests(url, 500))
-    await until(lambda: streams.tally.tokens > 100)
+    await eventually(lambda: streams.tally.tokens > 100)
     await streams.finish()
     assert (streams.tally.begun, streams.tally.ended, streams.tally.errors) == (5, 5, 0)
 
 
 async def test_a_token_that_got_lost_is_noticed(url, streams):
     await streams.begin(stream_requests(url, 500))
-    await until(lambda: streams.tally.tokens > 10)
+    await eventually(lambda: streams.tally.tokens > 10)
     streams.tally.tokens -= 1
     await streams.finish()
     assert "came through" in streams.tally.reasons[-1]

@@ -13,7 +13,6 @@ from router.gateway.http.send_buffer_limit import SendBufferLimit
 from router.process.children.child_config import share_of
 
 MIB = 1 << 20
-AUTO = Config()
 
 
 def plan(settings, limit_bytes, processes=1):

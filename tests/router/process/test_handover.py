@@ -27,6 +27,7 @@ from router.process.handover.messages import (
 )
 from router.process.handover.server import HandoverCallbacks, HandoverServer
 from router.process.listeners import Listeners, admin_socket, listen_addresses
+from tests.support.waiting import eventually
 
 
 class Running:
@@ -105,12 +106,6 @@ async def start(tmp_path):
     for gateway in running:
         await gateway.successors.aclose()
         gateway.listeners.close()
-
-
-async def eventually(condition):
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
 
 
 async def test_sockets_are_passed_and_the_old_process_drains(start):

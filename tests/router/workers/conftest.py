@@ -21,14 +21,6 @@ BLOCK = 4
 END = b"\xff" * 8
 
 
-async def until(condition, timeout_s=5.0):
-    """Poll, since what is waited for comes over a real socket."""
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "what was waited for did not come"
-        await asyncio.sleep(0.005)
-
-
 def prompt_of(tokens):
     packed = pack_tokens(tokens)
     return Prompt(len(tokens), PromptSource.IDS, lambda block: extend_chain(SEED, packed, block))
@@ -150,16 +142,16 @@ class CountedMetrics:
         self.gone.append(worker)
 
 
-@pytest.fixture(scope="session")
-def event_loop_policy():
-    """The product's loop: its descriptors behave differently from those of asyncio's own."""
-    return uvloop.EventLoopPolicy()
+@pytest.hookimpl(optionalhook=True)
+def pytest_asyncio_loop_factories(config, item):
+    """Use the product's loop: its descriptors behave differently from those of asyncio's own."""
+    return {"uvloop": uvloop.new_event_loop}
 
 
 @pytest.fixture
 def wire():
     """The tools above, since a conftest cannot be imported."""
-    return SimpleNamespace(until=until, prompt_of=prompt_of, stored=stored, Publisher=Publisher, answering=answering)
+    return SimpleNamespace(prompt_of=prompt_of, stored=stored, Publisher=Publisher, answering=answering)
 
 
 @pytest.fixture

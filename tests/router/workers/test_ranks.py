@@ -13,6 +13,7 @@ from router.placement.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.identity import Identity
 from router.workers.watcher import Watcher
+from tests.support.waiting import eventually
 
 HEALTH = HealthConfig(probe_interval_s=0.05, load_interval_s=0.05)
 CONFIG = Config(health=HEALTH, residency=ResidencyConfig(self_test=False))
@@ -76,18 +77,18 @@ async def test_each_rank_has_its_own_view_and_load(wire, publishers, metrics):
     async with pages_served(pages) as url:
         endpoint = fleet.add(parse_endpoint(url), 0.0)
         watcher.start()
-        await wire.until(lambda: len(endpoint.candidates) == 2)
+        await eventually(lambda: len(endpoint.candidates) == 2)
         slots = [candidate.slot for candidate in endpoint.candidates]
-        await wire.until(lambda: all(residency.state(slot).residency is Residency.EXACT for slot in slots))
+        await eventually(lambda: all(residency.state(slot).residency is Residency.EXACT for slot in slots))
         for index, ids in enumerate(tokens):
             found = residency.match(wire.prompt_of([*ids, 1]), slots)
             assert [found[slot].tokens for slot in slots] == [8 * (index == 0), 8 * (index == 1)]
-        await wire.until(lambda: all(candidate.load is not None for candidate in endpoint.candidates))
+        await eventually(lambda: all(candidate.load is not None for candidate in endpoint.candidates))
         assert [candidate.load.running for candidate in endpoint.candidates] == [7, 8]
 
         pages["/metrics"], pages["/kv_event_sources"] = metrics_page((2,)), json.dumps({"2": sources["2"]})
-        await wire.until(lambda: len(endpoint.candidates) == 1)
-        await wire.until(lambda: residency.state(endpoint.candidates[0].slot).residency is Residency.EXACT)
+        await eventually(lambda: len(endpoint.candidates) == 1)
+        await eventually(lambda: residency.state(endpoint.candidates[0].slot).residency is Residency.EXACT)
         assert list(watcher.statistics()["endpoints"][endpoint.id]["subscriptions"]) == [endpoint.id]
         await watcher.aclose()
         await identity.aclose()

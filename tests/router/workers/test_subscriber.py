@@ -13,6 +13,7 @@ from policies.view import Residency
 from router.workers import replay
 from router.workers import subscriber as subscriber_module
 from router.workers.subscriber import Subscriber
+from tests.support.waiting import eventually
 
 FIRST, SECOND, THIRD = list(range(100, 108)), list(range(200, 208)), list(range(300, 308))
 
@@ -55,8 +56,8 @@ def trusted(residency):
 
 
 async def settled(wire, residency, tokens, expected=8):
-    await wire.until(lambda: held(wire, residency, tokens) == expected)
-    await wire.until(lambda: trusted(residency))
+    await eventually(lambda: held(wire, residency, tokens) == expected)
+    await eventually(lambda: trusted(residency))
 
 
 @pytest.mark.parametrize("modern", [True, False])
@@ -74,7 +75,7 @@ async def test_earlier_events_are_replayed(wire, context, pump, residency, metri
 
 async def test_a_dropped_batch_is_replayed_and_the_view_exact(wire, publisher, context, pump, residency, metrics):
     with following(publisher, context, pump, residency, metrics):
-        await wire.until(lambda: trusted(residency))
+        await eventually(lambda: trusted(residency))
         publisher.publish(wire.stored(FIRST, 1))
         await settled(wire, residency, FIRST)
         publisher.publish(wire.stored(SECOND, 11), drop=True)
@@ -86,11 +87,11 @@ async def test_a_dropped_batch_is_replayed_and_the_view_exact(wire, publisher, c
 
 async def test_a_gap_without_a_replay_socket_restarts_the_view(wire, publisher, context, pump, residency, metrics):
     with following(publisher, context, pump, residency, metrics, replay=False) as subscriber:
-        await wire.until(lambda: subscriber.linked)
+        await eventually(lambda: subscriber.linked)
         await _hears(wire, publisher, residency)
         publisher.publish(wire.stored(SECOND, 11), drop=True)
         publisher.publish(wire.stored(THIRD, 21))
-        await wire.until(lambda: held(wire, residency, THIRD) == 8)
+        await eventually(lambda: held(wire, residency, THIRD) == 8)
         state = residency.state(0)
         assert state.residency is Residency.APPROXIMATE and "missed" in state.reason
         assert "unavailable" in metrics.replays
@@ -101,7 +102,7 @@ async def test_an_incomplete_replay_is_partial(wire, publisher, context, pump, r
         publisher.publish(wire.stored(FIRST, first))
     del publisher._sent[0]
     with following(publisher, context, pump, residency, metrics):
-        await wire.until(lambda: metrics.replays)
+        await eventually(lambda: metrics.replays)
         assert metrics.replays == ["partial"]
         assert residency.statistics()["slots"][0]["gaps"] == 1
         assert residency.state(0).residency is Residency.APPROXIMATE
@@ -120,15 +121,15 @@ async def _hears(wire, publisher, residency):
 async def test_a_silent_replay_socket_times_out(wire, publisher, context, pump, residency, metrics):
     publisher.mute = True
     with following(publisher, context, pump, residency, metrics, replay_idle_s=0.05) as subscriber:
-        await wire.until(lambda: "timeout" in metrics.replays)
-        await wire.until(lambda: not subscriber.statistics()["replaying"])
+        await eventually(lambda: "timeout" in metrics.replays)
+        await eventually(lambda: not subscriber.statistics()["replaying"])
         state = residency.state(0)
         assert state.residency is Residency.APPROXIMATE and "no replay to show what was missed" in state.reason
         publisher.mute = False
         publisher.publish(wire.stored(FIRST, 1))
-        await wire.until(lambda: held(wire, residency, FIRST) == 8)
+        await eventually(lambda: held(wire, residency, FIRST) == 8)
         subscriber.relearn()
-        await wire.until(lambda: not subscriber.statistics()["replaying"])
+        await eventually(lambda: not subscriber.statistics()["replaying"])
 
 
 async def test_a_worker_restarted_on_the_same_port_gets_a_new_view(wire, context, pump, residency, metrics):
@@ -139,7 +140,7 @@ async def test_a_worker_restarted_on_the_same_port_gets_a_new_view(wire, context
     with following(publisher, context, pump, residency, metrics) as subscriber:
         await settled(wire, residency, SECOND)
         publisher.close()
-        await wire.until(lambda: subscriber.lost)
+        await eventually(lambda: subscriber.lost)
         assert residency.state(0).residency is Residency.UNKNOWN and "connection" in residency.state(0).reason
         again = wire.Publisher(context, *ports)
         again.publish(wire.stored(THIRD, 1))
@@ -151,7 +152,7 @@ async def test_a_worker_restarted_on_the_same_port_gets_a_new_view(wire, context
 
 async def test_malformed_frames_are_counted_and_skipped(wire, publisher, context, pump, residency, metrics):
     with following(publisher, context, pump, residency, metrics) as subscriber:
-        await wire.until(lambda: trusted(residency))
+        await eventually(lambda: trusted(residency))
         publisher.publish(wire.stored(FIRST, 1))
         await settled(wire, residency, FIRST)
         publisher.send_raw(b"kv", b"short", b"x")
@@ -163,7 +164,7 @@ async def test_malformed_frames_are_counted_and_skipped(wire, publisher, context
 
 async def test_another_topic_is_ignored(wire, publisher, context, pump, residency, metrics):
     with following(publisher, context, pump, residency, metrics) as subscriber:
-        await wire.until(lambda: trusted(residency))
+        await eventually(lambda: trusted(residency))
         publisher.send_raw(b"other", (0).to_bytes(8, "big"), b"x")
         publisher.publish(wire.stored(FIRST, 1))
         await settled(wire, residency, FIRST)
@@ -185,7 +186,7 @@ async def test_a_close_during_a_replay_leaks_nothing(wire, context, pump, reside
     publisher = wire.Publisher(context)
     publisher.mute = True
     with following(publisher, context, pump, residency, metrics) as subscriber:
-        await wire.until(lambda: publisher.asked)
+        await eventually(lambda: publisher.asked)
         subscriber.close()
         subscriber.close()
     context.term()
@@ -257,7 +258,7 @@ async def test_an_endless_replay_is_aborted(context, pump, metrics, flood, monke
     asking = replay.Replay(
         context, pump, flood(context, zmq.ROUTER), 0, lambda seq, payload: taken.append(time.sleep(0.01)), ended.append
     )
-    await wire.until(lambda: ended, 20.0)
+    await eventually(lambda: ended, 20.0)
     assert ended == [replay.ReplayOutcome.BROKEN] and taken
     assert peak_bytes() - before < 120 << 20
     asking.close()
@@ -267,10 +268,10 @@ async def test_an_oversized_message_restarts_the_subscription(wire, context, pum
     monkeypatch.setattr(subscriber_module, "RELINK_S", 0.1)
     publisher = wire.Publisher(context)
     with following(publisher, context, pump, residency, metrics, replay=False) as subscriber:
-        await wire.until(lambda: subscriber.linked)
+        await eventually(lambda: subscriber.linked)
         publisher.send_raw(b"kv", bytes(8), large_batch(wire, 3 << 20))
-        await wire.until(lambda: subscriber.lost)
+        await eventually(lambda: subscriber.lost)
         assert subscriber.statistics()["batches"] == 0
-        await wire.until(lambda: subscriber.linked)
+        await eventually(lambda: subscriber.linked)
         publisher.publish(wire.stored(FIRST, 1))
-        await wire.until(lambda: held(wire, residency, FIRST) == 8)
+        await eventually(lambda: held(wire, residency, FIRST) == 8)

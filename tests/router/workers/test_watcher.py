@@ -20,6 +20,7 @@ from router.tokenization.identity import Identity
 from router.tokenization.intake import COMPLETIONS_PATH as PATH
 from router.tokenization.intake import parse
 from router.workers.watcher import Watcher
+from tests.support.waiting import eventually
 
 FAST = WorkerSettings(time_scale=0.0)
 HEALTH = HealthConfig(probe_interval_s=0.05, load_interval_s=0.05, probe_timeout_s=1.0, failure_threshold=2)
@@ -78,12 +79,12 @@ async def test_a_worker_becomes_ready_with_an_exact_view(wire, system, metrics, 
         its = system()
         endpoint = its.follow(worker.url)
         assert endpoint.state is WorkerState.STARTING
-        await wire.until(lambda: metrics.verdicts)
+        await eventually(lambda: metrics.verdicts)
         assert endpoint.state is WorkerState.READY
         assert metrics.verdicts == ["exact"], its.watcher.statistics()
         assert view(its, endpoint).residency is Residency.EXACT
         assert "locally" in its.identity.describe(FAST.model_name)
-        await wire.until(lambda: endpoint.candidates[0].load is not None)
+        await eventually(lambda: endpoint.candidates[0].load is not None)
         assert {("full", True), ("quick", True), ("load", True)} <= set(metrics.probes)
         assert len(lines(caplog, "worker found")) == 1 and len(lines(caplog, "worker state")) == 1
         verdict = its.watcher.statistics()["endpoints"][endpoint.id]["self_tests"][endpoint.id]
@@ -94,13 +95,13 @@ async def test_predicted_cached_tokens_equal_reported_ones(wire, system, metrics
     async with serving(FAST) as worker:
         its = system()
         endpoint = its.follow(worker.url)
-        await wire.until(lambda: metrics.verdicts)
+        await eventually(lambda: metrics.verdicts)
         text = "the quick brown fox jumps over the lazy dog " * 20
         first = await ask(worker.url, text)
         assert first["prompt_tokens_details"]["cached_tokens"] == 0
         prompt = await its.identify(text)
         slot = endpoint.candidates[0].slot
-        await wire.until(lambda: its.residency.match(prompt, [slot])[slot].tokens > 0)
+        await eventually(lambda: its.residency.match(prompt, [slot])[slot].tokens > 0)
         predicted = its.residency.match(prompt, [slot])[slot].tokens
         second = await ask(worker.url, text)
         assert second["prompt_tokens_details"]["cached_tokens"] == predicted
@@ -110,15 +111,15 @@ async def test_a_dropped_event_is_replayed(wire, system, metrics):
     async with serving(FAST) as worker:
         its = system()
         endpoint = its.follow(worker.url)
-        await wire.until(lambda: metrics.verdicts)
+        await eventually(lambda: metrics.verdicts)
         worker.worker.publisher.drop_next(1)
         await ask(worker.url, "alpha " * 100)
         await ask(worker.url, "beta " * 100)
         slot = endpoint.candidates[0].slot
         for text in ("alpha " * 100, "beta " * 100):
             prompt = await its.identify(text)
-            await wire.until(lambda prompt=prompt: its.residency.match(prompt, [slot])[slot].tokens >= 96)
-        await wire.until(lambda: view(its, endpoint).residency is Residency.EXACT)
+            await eventually(lambda prompt=prompt: its.residency.match(prompt, [slot])[slot].tokens >= 96)
+        await eventually(lambda: view(its, endpoint).residency is Residency.EXACT)
         assert metrics.replays[-1] == "filled"
 
 
@@ -129,16 +130,16 @@ async def test_a_restarted_worker_gets_an_exact_view_again(wire, system, metrics
     addresses = (first.bound.kv_events_endpoint, first.bound.kv_events_replay_endpoint)
     ports = [int(address.rsplit(":", 1)[1]) for address in addresses]
     endpoint = its.follow(first.url)
-    await wire.until(lambda: metrics.verdicts == ["exact"])
+    await eventually(lambda: metrics.verdicts == ["exact"])
     await first.kill()
-    await wire.until(lambda: endpoint.state is WorkerState.UNHEALTHY)
+    await eventually(lambda: endpoint.state is WorkerState.UNHEALTHY)
     assert view(its, endpoint).residency is Residency.UNKNOWN
     settings = replace(FAST, port=first.bound.port, kv_events_port=ports[0], kv_events_replay_port=ports[1])
     async with serving(settings):
-        await wire.until(lambda: endpoint.state is WorkerState.HALF_OPEN)
-        await wire.until(lambda: len(metrics.verdicts) == 2)
+        await eventually(lambda: endpoint.state is WorkerState.HALF_OPEN)
+        await eventually(lambda: len(metrics.verdicts) == 2)
         assert metrics.verdicts[1] == "exact", its.watcher.statistics()
-        await wire.until(lambda: view(its, endpoint).residency is Residency.EXACT)
+        await eventually(lambda: view(its, endpoint).residency is Residency.EXACT)
         assert its.watcher.statistics()["endpoints"][endpoint.id]["restarts"] == 1
         assert len(lines(caplog, "worker restarted")) == 1
         assert endpoint.state is WorkerState.READY  # the self-test was as good as a trial
@@ -149,14 +150,14 @@ async def test_an_unnoticed_restart_clears_the_approximate_view(wire, system, me
     settings = replace(FAST, kv_events=False)
     first = await start(settings)
     endpoint = its.follow(first.url)
-    await wire.until(lambda: metrics.verdicts == ["approximate"])
+    await eventually(lambda: metrics.verdicts == ["approximate"])
     prompt = wire.prompt_of(list(range(100)))
     slot = endpoint.candidates[0].slot
     its.residency.finished(slot, prompt, 1, 0)
     assert its.residency.match(prompt, [slot])[slot].tokens == 96
     await first.kill()
     async with serving(replace(settings, port=first.bound.port)):
-        await wire.until(lambda: its.residency.match(prompt, [slot])[slot].tokens == 0)
+        await eventually(lambda: its.residency.match(prompt, [slot])[slot].tokens == 0)
         assert endpoint.state is WorkerState.READY
 
 
@@ -167,23 +168,23 @@ async def test_a_worker_that_is_down_is_logged_once_and_still_probed(wire, syste
     url, port = first.url, first.bound.port
     await first.stop()
     endpoint = its.follow(url)
-    await wire.until(lambda: metrics.probes.count(("full", False)) >= 5)
+    await eventually(lambda: metrics.probes.count(("full", False)) >= 5)
     assert endpoint.state is WorkerState.STARTING and "cannot connect" in endpoint.reason
     assert len(caplog.records) == 1
     async with serving(replace(FAST, port=port)):
-        await wire.until(lambda: endpoint.state is WorkerState.READY)
+        await eventually(lambda: endpoint.state is WorkerState.READY)
 
 
 async def test_a_sleeping_worker_takes_no_traffic_until_it_wakes(wire, system):
     async with serving(replace(FAST, dev_mode=True)) as worker:
         its = system()
         endpoint = its.follow(worker.url)
-        await wire.until(lambda: endpoint.state is WorkerState.READY)
+        await eventually(lambda: endpoint.state is WorkerState.READY)
         async with httpx.AsyncClient() as client:
             await client.post(f"{worker.url}/sleep?level=1")
-            await wire.until(lambda: endpoint.state is WorkerState.ASLEEP)
+            await eventually(lambda: endpoint.state is WorkerState.ASLEEP)
             await client.post(f"{worker.url}/wake_up")
-            await wire.until(lambda: endpoint.state is WorkerState.READY)
+            await eventually(lambda: endpoint.state is WorkerState.READY)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +201,7 @@ async def test_a_worker_with_fewer_features_gets_a_weaker_verdict(wire, system, 
     async with serving(replace(FAST, **changes)) as worker:
         its = system()
         endpoint = its.follow(worker.url)
-        await wire.until(lambda: metrics.verdicts)
+        await eventually(lambda: metrics.verdicts)
         report = its.watcher.statistics()["endpoints"][endpoint.id]["self_tests"][endpoint.id]
         assert (report["verdict"], metrics.verdicts) == (verdict, [verdict]) and words in report["reason"]
 
@@ -209,7 +210,7 @@ async def test_settings_switch_events_and_self_tests_off(wire, system, metrics):
     async with serving(FAST) as worker:
         its = system(self_test=False, kv_events=False)
         endpoint = its.follow(worker.url)
-        await wire.until(lambda: metrics.probes.count(("load", True)) >= 3)
+        await eventually(lambda: metrics.probes.count(("load", True)) >= 3)
         statistics = its.watcher.statistics()["endpoints"][endpoint.id]
         assert statistics["subscriptions"] == {} and metrics.verdicts == []
         assert view(its, endpoint).residency is Residency.APPROXIMATE
@@ -224,14 +225,14 @@ async def test_configured_event_addresses_are_used(wire, system, metrics):
             topic="kv-events",
         )
         its.follow(worker.url, WorkerConfig(url=worker.url, kv_events=events))
-        await wire.until(lambda: metrics.verdicts == ["exact"])
+        await eventually(lambda: metrics.verdicts == ["exact"])
 
 
 async def test_forget_closes_sockets_and_drops_series(wire, system, metrics):
     async with serving(FAST) as worker:
         its = system()
         endpoint = its.follow(worker.url)
-        await wire.until(lambda: metrics.verdicts)
+        await eventually(lambda: metrics.verdicts)
         its.watcher.forget(endpoint.id)
         its.fleet.remove(endpoint.id)
         its.watcher.forget(endpoint.id)
@@ -246,13 +247,13 @@ async def test_repeated_watches_leave_no_descriptor_open(wire, system, metrics):
         its = system()
         for number in range(1, 13):
             endpoint = its.follow(worker.url)
-            await wire.until(lambda number=number: len(metrics.verdicts) == number)
+            await eventually(lambda number=number: len(metrics.verdicts) == number)
             its.watcher.forget(endpoint.id)
             its.fleet.remove(endpoint.id)
             if number == 1:
-                await wire.until(lambda: not _connections(worker.bound.port))
+                await eventually(lambda: not _connections(worker.bound.port))
                 before = psutil.Process().num_fds()
-        await wire.until(lambda: not _connections(worker.bound.port))
+        await eventually(lambda: not _connections(worker.bound.port))
         assert psutil.Process().num_fds() <= before + 1
 
 
@@ -276,7 +277,7 @@ async def test_another_server_on_the_port_is_logged(wire, system, caplog):
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     its = system()
     endpoint = its.follow(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    await wire.until(lambda: "HTML" in endpoint.reason)
+    await eventually(lambda: "HTML" in endpoint.reason)
     assert endpoint.state is WorkerState.STARTING
     server.close()
 
@@ -285,7 +286,7 @@ async def test_events_switched_off_are_named_as_the_reason(wire, system, metrics
     async with serving(FAST) as worker:
         its = system(kv_events=False)
         endpoint = its.follow(worker.url)
-        await wire.until(lambda: metrics.verdicts == ["approximate"])
+        await eventually(lambda: metrics.verdicts == ["approximate"])
         assert view(its, endpoint).reason == "KV events are switched off by residency.kv_events"
 
 
@@ -294,7 +295,7 @@ async def test_a_closed_event_port_is_named_as_the_reason(wire, system, metrics)
         its = system()
         events = KvEventsConfig(endpoint="tcp://127.0.0.1:9")
         endpoint = its.follow(worker.url, WorkerConfig(url=worker.url, kv_events=events))
-        await wire.until(lambda: metrics.verdicts == ["approximate"])
+        await eventually(lambda: metrics.verdicts == ["approximate"])
         state = view(its, endpoint)
         assert state.reason == "KV events cannot be reached at tcp://127.0.0.1:9; its cache is modelled"
         assert state.residency is Residency.APPROXIMATE
@@ -305,7 +306,7 @@ async def test_a_topic_without_events_leaves_the_view_approximate(wire, system, 
         its = system()
         events = KvEventsConfig(endpoint=worker.bound.kv_events_endpoint, topic="nope")
         endpoint = its.follow(worker.url, WorkerConfig(url=worker.url, kv_events=events))
-        await wire.until(lambda: metrics.verdicts == ["approximate"])
+        await eventually(lambda: metrics.verdicts == ["approximate"])
         state = view(its, endpoint)
         assert state.residency is Residency.APPROXIMATE
         assert "but no batch arrived: is the topic 'nope' right?" in state.reason
@@ -321,12 +322,12 @@ async def test_look_again_finds_a_new_adapter_at_a_limited_rate(wire, metrics):
         watcher.start()
         endpoint = fleet.add(parse_endpoint(worker.url), 0.0)
         watcher.watch(endpoint.id)
-        await wire.until(lambda: endpoint.state is WorkerState.READY)
+        await eventually(lambda: endpoint.state is WorkerState.READY)
         full = metrics.probes.count(("full", True))
         now_s[0] += 1.0
         for _ in range(5):
             watcher.look_again()
-        await wire.until(lambda: metrics.probes.count(("full", True)) == full + 1)
+        await eventually(lambda: metrics.probes.count(("full", True)) == full + 1)
         watcher.look_again()
         await asyncio.sleep(0.05)
         assert metrics.probes.count(("full", True)) == full + 1
@@ -350,6 +351,6 @@ async def test_the_workers_api_key_is_sent_with_probes(wire, system, metrics):
     assert "s3cret" not in repr(config)
     its = system()
     its.follow(url, config)
-    await wire.until(lambda: len(asked) >= 2)
+    await eventually(lambda: len(asked) >= 2)
     assert all(asked)
     server.close()

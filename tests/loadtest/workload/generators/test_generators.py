@@ -5,7 +5,7 @@ from statistics import median
 
 import pytest
 
-from loadtest.workload.generators.registry import SHAPES, common_parameters, listing, own_parameters, parse_generator
+from loadtest.workload.generators.registry import SHAPES, common_parameters, own_parameters, parse_generator
 from loadtest.workload.plan import reusable_tokens
 
 WINDOW_S = 300.0
@@ -148,10 +148,7 @@ def test_bursts_can_be_had_of_any():
     assert bursty.calls == pytest.approx(calm.calls, rel=0.35)
 
 
-def test_the_listing_names_everything():
-    text = listing()
-    for name, shape in SHAPES.items():
-        assert f"  {name}: " in text
+def test_every_parameter_has_a_description_and_a_type():
+    for shape in SHAPES.values():
         for parameter in (*own_parameters(shape), *common_parameters()):
-            assert f"{parameter.name}={parameter.default:.10g}" in text
             assert parameter.about and parameter.type in ("int", "float")

@@ -41,7 +41,6 @@ def head(*lines):
 
 
 STREAM = head(b"content-type: text/event-stream", b"transfer-encoding: chunked")
-HEX = b"0123456789abcdef"
 
 
 async def never_answers(script):
