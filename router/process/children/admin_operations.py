@@ -50,8 +50,7 @@ class SupervisorState(Protocol):
 def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
     """Return the operations of the table, each of which asks the child processes.
 
-    An operation without a handler here reads from the first child that answers, or changes all children. Such a change
-    is not repeated in a child that starts later.
+    A read without a handler here is answered by the first child that replies. A change needs a handler.
     """
     request = _AllChildren(supervisor)
     named: dict[str, Handler] = {
@@ -69,7 +68,9 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
         "list_decisions": request.decisions,
         "get_config": request.config,
     }
-    return [_bound(operation, named.get(operation.name) or request.default(operation)) for operation in OPERATIONS]
+    reads = {operation.name: request.first for operation in OPERATIONS if operation.method == "GET"}
+    handlers = {**reads, **named}
+    return [_bound(operation, handlers[operation.name]) for operation in OPERATIONS]
 
 
 def _bound(operation: Operation, handler: Handler) -> Operation:
@@ -84,9 +85,6 @@ class _AllChildren:
         self._supervisor = supervisor
 
     # reads
-
-    def default(self, operation: Operation) -> Handler:
-        return self.first if operation.method == "GET" else self.change
 
     async def live(self, _: Operation, call: Call) -> Answer:
         """Answer for the supervisor's own event loop."""
@@ -146,11 +144,6 @@ class _AllChildren:
 
     # changes
 
-    async def change(self, operation: Operation, call: Call) -> Answer:
-        """Change all processes, without a record for processes that start later."""
-        answers = await self._make(Change(_child_request(operation, call), None, _nothing))
-        return _forwarded(next(iter(answers.values())))
-
     async def add_worker(self, operation: Operation, call: Call) -> Answer:
         wanted: documents.NewWorker = call.body
         worker = configured(wanted)
@@ -162,7 +155,7 @@ class _AllChildren:
                 return None
 
         change = Change(_child_request(operation, call), inverse(), lambda: self._supervisor.desired_state.add(worker))
-        return _one_worker(await self._make(change))
+        return _one_worker(await self._supervisor.changes.make(lambda: change))
 
     async def remove_worker(self, operation: Operation, call: Call) -> Answer:
         desired_state, worker_id = self._supervisor.desired_state, call.path["id"]
@@ -251,13 +244,6 @@ class _AllChildren:
         if not answers:
             raise no_process()
         return answers
-
-    async def _make(self, change: Change) -> dict[int, ChildReply]:
-        return await self._supervisor.changes.make(lambda: change)
-
-
-def _nothing() -> None:
-    pass
 
 
 def _child_request(operation: Operation, call: Call) -> ChildRequest:
