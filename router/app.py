@@ -52,7 +52,7 @@ from router.telemetry.snapshot import Snapshot
 from router.tokenization.identity import Identity
 from router.workers.watcher import Watcher
 
-log = logging.getLogger("warmroute.serve")
+log = logging.getLogger("warmroute.process")
 
 YOUNG_OBJECTS = 10_000
 """New containers between two young collections. One collection takes well under a millisecond."""

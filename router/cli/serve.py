@@ -13,7 +13,7 @@ from router.process.children.child_config import count_of
 from router.process.signals import ignore_until_handled
 from router.telemetry.logs import log_interpreter_messages, setup_logging
 
-log = logging.getLogger("warmroute.serve")
+log = logging.getLogger("warmroute.process")
 
 _EXAMPLES = """\
 examples:
