@@ -18,7 +18,7 @@ AT_REST = (
     "warmroute_client_connections",
 )
 """Metrics that are 0 without clients."""
-BOOKED = ("queued_requests", "queued_tokens", "running_requests", "kv_tokens")
+RESERVED = ("queued_requests", "queued_tokens", "running_requests", "kv_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,5 +91,5 @@ def left_over(workers: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]
     for worker in workers:
         for candidate in worker["candidates"]:
             load = candidate["load"]
-            found += [f"{candidate['id']} has {field} {load[field]}" for field in BOOKED if load[field]]
+            found += [f"{candidate['id']} has {field} {load[field]}" for field in RESERVED if load[field]]
     return found

@@ -22,7 +22,7 @@ write.
 STUCK_S = 1.0
 """An exit waits this long for a sink that accepts no bytes, and `EXIT_S` for a slow sink."""
 EXIT_S = 5.0
-_TELL_EVERY_S = 10.0
+_REPORT_EVERY_S = 10.0
 _PIECE_BYTES = 65_536
 """Maximum size of one write."""
 _PIPE_PIECE_BYTES = 4_096
@@ -46,8 +46,8 @@ class LogWriter:
         self._done_bytes = 0
         self._refused = 0
         self._failed = 0
-        self._told = 0
-        self._told_s = 0.0
+        self._reported = 0
+        self._reported_s = 0.0
         self._sleeps = False
         self._closing = False
         self._wake = threading.Event()
@@ -117,11 +117,11 @@ class LogWriter:
         """Report the lines dropped since the last report."""
         dropped = self.lines_dropped
         now_s = time.monotonic()
-        if dropped == self._told or (self._lines and now_s - self._told_s < _TELL_EVERY_S):
+        if dropped == self._reported or (self._lines and now_s - self._reported_s < _REPORT_EVERY_S):
             return
-        self._told_s = now_s
-        if self._write([self._dropped_line(dropped - self._told)]):
-            self._told = dropped
+        self._reported_s = now_s
+        if self._write([self._dropped_line(dropped - self._reported)]):
+            self._reported = dropped
 
     def _write(self, lines: list[str]) -> bool:
         """Return whether everything was written."""

@@ -1,4 +1,4 @@
-"""The units are what systemd takes, and start what there is."""
+"""The systemd units are valid and start `warmroute serve`."""
 
 import re
 import shlex
@@ -22,7 +22,7 @@ def setting(name):
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_systemd_takes_them(tmp_path):
+def test_systemd_accepts_the_units(tmp_path):
     (tmp_path / "warmroute.socket").write_text((UNITS / "warmroute.socket").read_text())
     service = tmp_path / "warmroute.service"
     service.write_text(SERVICE.replace("/opt/warmroute/bin/warmroute", sys.executable))  # which must exist
@@ -36,13 +36,13 @@ def test_systemd_takes_them(tmp_path):
     assert (verified.returncode, ours) == (0, [])
 
 
-def test_the_command_is_one_of_ours():
+def test_the_units_command_is_serve():
     command = shlex.split(setting("ExecStart"))
     arguments = build_parser().parse_args(command[1:])
     assert arguments.run is serve.run
 
 
-def test_there_is_time_to_drain():
+def test_the_time_limits_exceed_drain_and_takeover():
     timeouts = TimeoutsConfig()
     assert int(setting("TimeoutStopSec")) > timeouts.drain_delay_s + timeouts.drain_s + 5
     assert int(setting("TimeoutStartSec")) > timeouts.takeover_ready_s + 10

@@ -80,7 +80,7 @@ def test_adapter_and_long_prompts_go_to_the_workers_that_serve_them(start, spawn
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
 
 
-def test_explain_sends_nothing_to_a_worker_and_books_nothing(start):
+def test_explain_sends_nothing_to_a_worker_and_reserves_nothing(start):
     system = start(workers=2)
     chat(system, "The same prompt. " * 40)
     system.wait_idle()

@@ -1,8 +1,8 @@
 """Figures of the residency index against their bars: ``python -m loadtest.bench.parts.residency [--blocks N]``.
 
 Prints KV event ingest (decode, hash, upsert) in blocks per second of one core, memory per block for the first and for
-each further holder (engine hash map included), and the time of a match and of a reservation.
-`--json` prints one object.
+each further holder (engine hash map included), and the times of a match and of a reservation. `--json` prints one
+object.
 """
 
 from __future__ import annotations

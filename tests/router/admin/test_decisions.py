@@ -29,7 +29,7 @@ async def test_a_limit_out_of_range_is_refused(client, problem, limit):
     assert "from 1 to 10000" in problem(await client.get("/admin/v1/decisions", params={"limit": limit}), 422)[1]
 
 
-async def test_explain_names_every_candidate_and_the_choice_and_books_nothing(client, system):
+async def test_explain_names_every_candidate_and_the_choice_and_reserves_nothing(client, system):
     system.join("http://a:1")
     system.join("http://a:2")
     for number in range(20):

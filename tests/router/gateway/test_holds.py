@@ -57,13 +57,13 @@ async def gate(rig, kit):
     return make
 
 
-def deferred(gate):
+def held(gate):
     return gate.gateway.statistics()["held"]
 
 
 async def test_it_goes_as_soon_as_its_worker_has_no_prefill_left(gate, kit):
     made = await gate()
-    assert made.dispatcher.events == ["ticket", "held"] and deferred(made) == 1
+    assert made.dispatcher.events == ["ticket", "held"] and held(made) == 1
     assert len(made.workers[0].requests) == 1
     await asyncio.sleep(0.1)
     made.slow.answer()
@@ -71,7 +71,7 @@ async def test_it_goes_as_soon_as_its_worker_has_no_prefill_left(gate, kit):
     await kit.eventually(lambda: made.slow.waiting)
     made.slow.answer()
     assert (await made.second.read()).status == 200
-    assert deferred(made) == 0 and not made.workers[1].requests
+    assert held(made) == 0 and not made.workers[1].requests
     ((wait_s,),) = made.metrics.named("held")
     assert 0.09 < wait_s < LONG_S
     assert made.dispatcher.decisions(1)[0].request.waited_s == pytest.approx(wait_s, abs=0.1)
@@ -84,7 +84,7 @@ async def test_what_is_no_prompt_to_be_continued_never_waits(gate, kit, path):
     other = await made.connect()
     other.writer.write(kit.post(path))
     await kit.eventually(lambda: len(made.slow.waiting) == 2)
-    assert deferred(made) == 1
+    assert held(made) == 1
     tokens = made.dispatcher.decisions(1)[0].request.prompt_tokens
     assert (tokens > 0) is (path == b"/v1/embeddings"), "where the model computes something a guess is booked"
     made.slow.waiting[1].set()
@@ -105,7 +105,7 @@ async def test_one_that_waits_for_something_else_is_not_asked_for_when_its_worke
     made.slow.answer()
     assert (await made.first.read()).status == 200
     await asyncio.sleep(0.1)
-    assert deferred(made) == 1 and made.dispatcher.events.count("held") == 1
+    assert held(made) == 1 and made.dispatcher.events.count("held") == 1
     await kit.eventually(lambda: made.slow.waiting)
     made.slow.answer()
     assert (await made.second.read()).status == 200
@@ -116,11 +116,11 @@ async def test_one_goes_at_a_time_and_whoever_asked_first_is_the_first(gate, kit
     made = await gate()
     third = await made.connect()
     third.writer.write(kit.post())
-    await kit.eventually(lambda: deferred(made) == 2)
+    await kit.eventually(lambda: held(made) == 2)
     for client, left in ((made.first, 1), (made.second, 0), (third, 0)):
         made.slow.answer()
         assert (await client.read()).status == 200
-        await kit.eventually(lambda left=left: deferred(made) == left)
+        await kit.eventually(lambda left=left: held(made) == left)
         await kit.eventually(lambda left=left, client=client: made.slow.waiting or client is third)
     assert len(made.workers[0].requests) == 3
 
@@ -128,7 +128,7 @@ async def test_one_goes_at_a_time_and_whoever_asked_first_is_the_first(gate, kit
 async def test_a_client_that_leaves_meanwhile_is_forgotten(gate, kit):
     made = await gate()
     made.second.leave()
-    await kit.eventually(lambda: deferred(made) == 0)
+    await kit.eventually(lambda: held(made) == 0)
     made.slow.answer()
     assert (await made.first.read()).status == 200
     await kit.eventually(lambda: made.idle)
@@ -148,7 +148,7 @@ async def test_without_room_it_goes_at_once(gate, kit):
     third = await made.connect()
     third.writer.write(kit.post())
     await kit.eventually(lambda: len(made.slow.waiting) == 2)
-    assert made.dispatcher.events.count("ticket") == 2 and deferred(made) == 1
+    assert made.dispatcher.events.count("ticket") == 2 and held(made) == 1
 
 
 @pytest.mark.parametrize("until_prefills_done", [True, False])
@@ -163,7 +163,7 @@ async def test_all_workers_leave_and_one_comes_back(gate, kit):
     made = await gate()
     for worker in made.workers:
         made.fleet.remove(worker.id)
-    await kit.eventually(lambda: made.gateway.statistics()["queued"] == 1 and deferred(made) == 0)
+    await kit.eventually(lambda: made.gateway.statistics()["queued"] == 1 and held(made) == 0)
     made.join(made.workers[1])
     assert (await made.second.read()).status == 200
 
@@ -194,7 +194,7 @@ async def test_it_is_told_when_the_gateway_stops(gate, kit):
     reply = await made.second.read()
     assert (reply.status, reply.code) == (503, "shutting_down")
     await closing
-    assert deferred(made) == 0
+    assert held(made) == 0
 
 
 async def test_a_stream_that_waits_hears_comments(gate, kit):
@@ -211,7 +211,7 @@ async def test_it_may_not_wait_longer_than_its_total(gate, kit):
     made = await gate(timeouts={"total_s": 0.5})
     reply = await made.second.read()
     assert (reply.status, reply.code) == (504, "total_timeout")
-    assert deferred(made) == 0
+    assert held(made) == 0
 
 
 async def test_many_that_wait_for_something_else_now_do_not_stop_the_loop(gate, kit, monkeypatch):
@@ -220,14 +220,14 @@ async def test_many_that_wait_for_something_else_now_do_not_stop_the_loop(gate, 
     others = [await made.connect() for _ in range(4)]
     for client in others:
         client.writer.write(kit.post())
-    await kit.eventually(lambda: deferred(made) == 5)
+    await kit.eventually(lambda: held(made) == 5)
     asked = made.dispatcher.events.count("held")
     made.dispatcher.set_policy(Hesitant(), "hesitant", {})
     made.slow.answer()
     assert (await made.first.read()).status == 200
     await kit.eventually(lambda: made.dispatcher.events.count("held") > asked)
     await asyncio.sleep(0.1)
-    assert made.dispatcher.events.count("held") == asked + 2 and deferred(made) == 5
+    assert made.dispatcher.events.count("held") == asked + 2 and held(made) == 5
 
 
 class Hesitant:

@@ -92,12 +92,12 @@ async def test_held_requests_count_against_the_quota(rig, kit):
     gate = await rig(slow, auth=AUTH, tenants=tenants(max_queued_requests=1))
     gate.dispatcher.set_policy(Patient(), "patient", {})
     clients = []
-    for key, deferred in ((BLUE, 0), (RED, 1), (RED_TOO, 1), (BLUE, 2)):
+    for key, held in ((BLUE, 0), (RED, 1), (RED_TOO, 1), (BLUE, 2)):
         client = await gate.connect()
         client.writer.write(kit.post(extra=bearer(key)))
         clients.append(client)
         await kit.eventually(lambda: len(gate.dispatcher.events) == len(clients))
-        await kit.eventually(lambda deferred=deferred: gate.gateway.statistics()["held"] == deferred)
+        await kit.eventually(lambda held=held: gate.gateway.statistics()["held"] == held)
     assert len(gate.workers[0].requests) == 2  # the first request, and the one above red's quota
     assert figures(gate)["queued"] == 1
     go.set()

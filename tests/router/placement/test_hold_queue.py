@@ -34,9 +34,9 @@ def test_a_request_is_held_where_policy_and_caller_agree(rig):
     rig.dispatcher.set_policy(Patient(2.0), "patient", {})
     first = rig.dispatch(start=0, now_s=1.0)
     second = rig.ask(start=1)
-    books, counts = rig.reserved(), rig.dispatcher.statistics()
+    reserved, counts = rig.reserved(), rig.dispatcher.statistics()
     assert rig.dispatcher.dispatch(second, 1.5, may_hold=True) == Held(WorkerId("h:1"), 3.5)
-    assert rig.reserved() == books and rig.dispatcher.statistics()["dispatched"] == counts["dispatched"]
+    assert rig.reserved() == reserved and rig.dispatcher.statistics()["dispatched"] == counts["dispatched"]
     assert rig.dispatcher.explain(second, 1.5).to_builtins()["hold_s"] == 2.0
     third = rig.dispatch(start=2, now_s=1.5)
     assert third.candidate is first.candidate, "who cannot wait goes at once"
