@@ -93,16 +93,23 @@ ENDINGS = {
 }
 
 
+def requests_in_memory():
+    # not by weak references, because objects of compiled classes have none
+    return [found for found in gc.get_objects() if type(found) is OutboundRequest]
+
+
 @pytest.fixture
 def freed(monkeypatch):
-    """`await freed()` waits until no request is in memory. The garbage collector is off."""
+    """`await freed()` waits until no request of this test is in memory. The garbage collector is off."""
     monkeypatch.setattr(logging.getLogger("warmroute.gateway"), "disabled", True)  # pytest keeps tracebacks of defects
     gc.collect()
     gc.disable()
+    # Tracebacks that pytest keeps can hold requests of other tests. The list keeps them, so that no identity is reused.
+    earlier = requests_in_memory()
+    known = {id(found) for found in earlier}
 
     async def wait():
-        # not by weak references, because objects of compiled classes have none
-        await eventually(lambda: not any(type(found) is OutboundRequest for found in gc.get_objects()))
+        await eventually(lambda: all(id(found) in known for found in requests_in_memory()))
 
     yield wait
     gc.enable()
