@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import pytest
 
 from tests.conformance.corpus import MAX_BODY_BYTES, MAX_HEADER_BYTES
-from tests.router.gateway.conftest import kit, pytest_asyncio_loop_factories, rig
+from tests.router.gateway.conftest import pytest_asyncio_loop_factories, rig
 from tests.support.scripted_worker import SocketWorker
 
-__all__ = ["kit", "pytest_asyncio_loop_factories", "rig"]
+__all__ = ["pytest_asyncio_loop_factories", "rig"]
 
 ANSWER_BODY = b'{"id":"x","choices":[]}'
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(ANSWER_BODY)

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.conformance.request_cases import REQUEST_CASES
+from tests.support.waiting import eventually
 
 PROBE = b"GET /livez HTTP/1.1\r\nHost: gw\r\nX-Request-Id: probe\r\n\r\n"
 # Ours, and none that a client's own headers could be taken for.
@@ -47,7 +48,7 @@ def compare(case, worker):
 
 
 @pytest.mark.parametrize("name", REQUEST_CASES)
-async def test_request_row_with_a_pipelined_request_after_it(recording, kit, name):
+async def test_request_row_with_a_pipelined_request_after_it(recording, name):
     case = REQUEST_CASES[name]
     gate, worker = recording
     client = await gate.connect()
@@ -55,11 +56,11 @@ async def test_request_row_with_a_pipelined_request_after_it(recording, kit, nam
     await answers(client, case)
     await ends(client, case)
     compare(case, worker)
-    await kit.eventually(lambda: gate.gateway.statistics()["buffered_body_bytes"] == 0)
+    await eventually(lambda: gate.gateway.statistics()["buffered_body_bytes"] == 0)
 
 
 @pytest.mark.parametrize("name", REQUEST_CASES)
-async def test_request_row_with_a_request_after_its_response(recording, kit, name):
+async def test_request_row_with_a_request_after_its_response(recording, name):
     case = REQUEST_CASES[name]
     gate, worker = recording
     client = await gate.connect()
@@ -75,4 +76,4 @@ async def test_request_row_with_a_request_after_its_response(recording, kit, nam
         client.writer.write(PROBE)
     await ends(client, case)
     compare(case, worker)
-    await kit.eventually(lambda: gate.gateway.statistics()["buffered_body_bytes"] == 0)
+    await eventually(lambda: gate.gateway.statistics()["buffered_body_bytes"] == 0)

@@ -6,6 +6,7 @@ import pytest
 
 from tests.conformance.corpus import BODY, H, L, P
 from tests.conformance.response_cases import EVENT, JSON, OK, RESPONSE_CASES, SSE, framed
+from tests.support.waiting import eventually
 
 GOOD = OK + L + b"\r\n" + BODY
 REQUEST = P + H + L + b"\r\n" + BODY
@@ -59,7 +60,7 @@ async def judge(client, case):
 
 
 @pytest.mark.parametrize("name", RESPONSE_CASES)
-async def test_response(rig, kit, name):
+async def test_response(rig, name):
     case = RESPONSE_CASES[name]
     script = worker(case.raw, case.closes)
     gate = await rig(script, timeouts={"stream_idle_s": 5.0, "first_event_s": 5.0, "upstream_idle_s": 4.0})
@@ -73,7 +74,7 @@ async def test_response(rig, kit, name):
             assert (await client.ask(REQUEST)).body == BODY
         else:
             assert (await client.closed()).strip() == b""
-    await kit.eventually(lambda: gate.idle)
+    await eventually(lambda: gate.idle)
     assert (await gate.ask(REQUEST)).body == BODY
     connections = script.seen
     assert (connections[1] == connections[0]) is case.pooled
@@ -86,7 +87,7 @@ PLAIN = OK + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % l
 @pytest.mark.parametrize(
     "raw", [STREAM, PLAIN, OK + b"Transfer-Encoding: chunked\r\n\r\n" + framed(JSON) + b"0\r\n\r\n"]
 )
-async def test_a_response_cut_at_any_byte_is_visible_to_the_client(rig, kit, raw):
+async def test_a_response_cut_at_any_byte_is_visible_to_the_client(rig, raw):
     """The client sees an error, an error event, or incomplete framing."""
     cuts = iter(range(len(raw)))
 
@@ -106,5 +107,5 @@ async def test_a_response_cut_at_any_byte_is_visible_to_the_client(rig, kit, raw
             assert b"worker_died_in_stream" in reply.body, cut
         else:
             assert (reply.status, reply.code) == (503, "worker_failed")
-    await kit.eventually(lambda: gate.idle)
+    await eventually(lambda: gate.idle)
     assert gate.gateway.statistics()["pools"]["idle"] == 0

@@ -11,6 +11,7 @@ from tests.conformance.vectors.judge import judge, judge_answer
 from tests.conformance.vectors.lane import SETTINGS, RecordingWorker, SpeakingWorker, send_all
 from tests.conformance.vectors.pieces import PROBE, Vector
 from tests.properties.strict import Message
+from tests.support.waiting import eventually
 
 SHOWN = 5
 """Most faults printed."""
@@ -25,11 +26,11 @@ def expected(table):
 
 
 @pytest.fixture
-async def gate(rig, kit):
+async def gate(rig):
     """A gateway that forwards every path. After the test it holds no request."""
     gate = await rig(**SETTINGS)
     yield gate
-    await kit.eventually(lambda: gate.idle)
+    await eventually(lambda: gate.idle)
     assert gate.gateway.statistics()["buffered_body_bytes"] == 0
 
 

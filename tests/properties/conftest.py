@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.conformance.conftest import kit, pytest_asyncio_loop_factories, recording, rig
+from tests.conformance.conftest import pytest_asyncio_loop_factories, recording, rig
 from tests.properties.limits import memory_limit
 
-__all__ = ["kit", "pytest_asyncio_loop_factories", "recording", "rig"]
+__all__ = ["pytest_asyncio_loop_factories", "recording", "rig"]
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import msgspec
 
+from backends.worker import parse_endpoint
 from policies.registry import build_policy
 from router.config.model import Config
 from router.gateway.assembly import Assembly
@@ -16,7 +17,7 @@ from router.gateway.client import ClientConnection
 from router.gateway.http.upstream_connection import UpstreamConnection
 from router.placement.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
-from tests.router.gateway.conftest import FACTS, RecordingDispatcher, RecordingMetrics, StubIdentity, parse_endpoint
+from tests.support.gateway_rig import FACTS, RecordingDispatcher, RecordingMetrics, StubIdentity
 
 
 class OneId:

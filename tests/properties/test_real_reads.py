@@ -13,6 +13,7 @@ from tests.conformance.response_cases import RESPONSE_CASES
 from tests.conformance.test_requests import PROBE, answers, compare, ends
 from tests.conformance.test_responses import judge
 from tests.properties.harness import cut_up
+from tests.support.waiting import eventually
 
 PIECES = 4
 REQUESTS = [name for name, case in REQUEST_CASES.items() if len(case.raw) < 10_000 and name != "close in the middle"]
@@ -43,26 +44,26 @@ def pieces(name, raw):
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-async def test_requests_in_four_reads_get_their_expected_answer(recording, kit, monkeypatch, name):
+async def test_requests_in_four_reads_get_their_expected_answer(recording, monkeypatch, name):
     case = REQUEST_CASES[name]
     gate, worker = recording
     reads = Reads(monkeypatch, ClientConnection)
     client = await gate.connect()
-    await kit.eventually(lambda: connections(gate) == 1)
+    await eventually(lambda: connections(gate) == 1)
     # a client sends nothing after its own close; anything it sends may meet a closed socket
     raw, sent = case.raw + (PROBE if case.kept or case.code else b""), 0
     for piece in pieces(name, raw):
         client.writer.write(piece)
         sent += len(piece)
         # nothing is read after the gateway has closed
-        await kit.eventually(lambda sent=sent: reads.bytes >= sent or not connections(gate))
+        await eventually(lambda sent=sent: reads.bytes >= sent or not connections(gate))
     await answers(client, case)
     await ends(client, case)
     compare(case, worker)
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_answers_in_four_reads_reach_the_client(rig, kit, monkeypatch, name):
+async def test_answers_in_four_reads_reach_the_client(rig, monkeypatch, name):
     case = RESPONSE_CASES[name]
     reads = Reads(monkeypatch, UpstreamConnection)
 
@@ -71,7 +72,7 @@ async def test_answers_in_four_reads_reach_the_client(rig, kit, monkeypatch, nam
         for piece in pieces(name, case.raw):
             script.writer.write(piece)
             sent += len(piece)
-            await kit.eventually(lambda sent=sent: reads.bytes >= sent or script.reader.at_eof())
+            await eventually(lambda sent=sent: reads.bytes >= sent or script.reader.at_eof())
         if case.closes:
             script.writer.close()
 
@@ -79,4 +80,4 @@ async def test_answers_in_four_reads_reach_the_client(rig, kit, monkeypatch, nam
     client = await gate.connect()
     client.writer.write(case.request)
     await judge(client, case)
-    await kit.eventually(lambda: gate.idle)
+    await eventually(lambda: gate.idle)

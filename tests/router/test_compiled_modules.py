@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import tests.router.gateway.conftest as kit
 from tests.properties.harness import World
+from tests.support.answers import END, STREAM_HEAD, chunk, event, json_head
+from tests.support.raw_client import PLAIN, post
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("router/gateway/", "router/placement/", "router/residency/", "router/tokenization/", "policies/")
@@ -46,18 +47,18 @@ def hot_path():
     """The modules whose functions run for one streamed and one plain chat."""
     world = World()
     client = world.client()
-    client.send(kit.post())
+    client.send(post())
     files = set()
 
-    def profile(frame, event, _):
-        if event == "call":
+    def profile(frame, kind, _):
+        if kind == "call":
             files.add(frame.f_code.co_filename)
 
     def answer_both():
-        world.dials[0].send(kit.STREAM_HEAD, *(kit.chunk(kit.event(text)) for text in "abc"), kit.END)
-        client.send(kit.post(body=kit.PLAIN))
+        world.dials[0].send(STREAM_HEAD, *(chunk(event(text)) for text in "abc"), END)
+        client.send(post(body=PLAIN))
         body = b'{"id":"x","choices":[]}'
-        world.dials[-1].send(kit.json_head(len(body)) + body)
+        world.dials[-1].send(json_head(len(body)) + body)
 
     sys.setprofile(profile)
     try:

@@ -11,6 +11,9 @@ import msgspec
 
 from tests.support.waiting import WAIT_S
 
+PLAIN = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+"""The body of a chat request without a stream."""
+
 
 def post(
     path: bytes = b"/v1/chat/completions",

@@ -8,6 +8,8 @@ from router.errors import ErrorKind, RequestError
 from router.gateway.admission import check
 from router.security.keys import KeyEntry, digest_of, new_key
 from router.tokenization.intake import parse
+from tests.support.answers import answer_json
+from tests.support.raw_client import PLAIN, post
 
 ALICE, OURS = new_key(), new_key()
 PROMPT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -71,14 +73,14 @@ def padding(request):
 
 
 @pytest.fixture
-async def gate(rig, kit):
-    return await rig(kit.answer_json, extra_paths=[{"path": "/v1/mine"}])
+async def gate(rig):
+    return await rig(answer_json, extra_paths=[{"path": "/v1/mine"}])
 
 
 @pytest.fixture
-async def keyed(rig, kit):
+async def keyed(rig):
     auth = {"api_keys": [line("alice", ALICE), line("ours", OURS)], "isolate_cache": "off"}
-    return await rig(kit.answer_json, auth=auth, tenants={"us": {"keys": ["ours"], "trusted": True}})
+    return await rig(answer_json, auth=auth, tenants={"us": {"keys": ["ours"], "trusted": True}})
 
 
 def bearer(key):
@@ -86,10 +88,10 @@ def bearer(key):
 
 
 @pytest.mark.parametrize("member", REFUSED)
-async def test_transfer_fields_are_refused_on_every_path(gate, kit, member, padding):
+async def test_transfer_fields_are_refused_on_every_path(gate, member, padding):
     client = await gate.connect()
     for path in JSON_PATHS:
-        reply = await client.ask(kit.post(path, body_with(member + padding)))
+        reply = await client.ask(post(path, body_with(member + padding)))
         unread = b"NaN" in member and 262_144 < len(padding) < 1_048_576  # parsed by msgspec, which refuses NaN
         assert (reply.status, reply.code) == (400, "invalid_json" if unread else "transfer_params_not_allowed"), path
     assert not gate.workers[0].requests
@@ -97,27 +99,27 @@ async def test_transfer_fields_are_refused_on_every_path(gate, kit, member, padd
 
 
 @pytest.mark.parametrize("member", ACCEPTED)
-async def test_what_is_harmless_goes_on_byte_for_byte(gate, kit, member, padding):
+async def test_what_is_harmless_goes_on_byte_for_byte(gate, member, padding):
     client = await gate.connect()
     for path in JSON_PATHS:
-        assert (await client.ask(kit.post(path, body_with(member + padding)))).status == 200
+        assert (await client.ask(post(path, body_with(member + padding)))).status == 200
     assert {request.body for request in gate.workers[0].requests} == {body_with(member + padding)}
 
 
-async def test_the_refusal_names_the_field_in_the_apis_shape(gate, kit):
-    openai = await gate.ask(kit.post(body=body_with(b'"ec_transfer_params":{}')))
+async def test_the_refusal_names_the_field_in_the_apis_shape(gate):
+    openai = await gate.ask(post(body=body_with(b'"ec_transfer_params":{}')))
     error = json.loads(openai.body)["error"]
     assert (error["param"], error["type"]) == ("ec_transfer_params", "invalid_request_error")
-    anthropic = json.loads((await gate.ask(kit.post(b"/v1/messages", body_with(b'"ec_transfer_params":{}')))).body)
+    anthropic = json.loads((await gate.ask(post(b"/v1/messages", body_with(b'"ec_transfer_params":{}')))).body)
     assert (anthropic["type"], anthropic["error"]["type"]) == ("error", "invalid_request_error")
 
 
-async def test_arguments_of_token_in_requests_are_looked_into(gate, kit):
+async def test_arguments_of_token_in_requests_are_looked_into(gate):
     for inner in (b'{"kv_transfer_params":{"do_remote_prefill":true}}', b'{"ec_transfer_params":{"a":1}}'):
         body = b'{"token_ids":[1,2],"sampling_params":{"extra_args":%b}}' % inner
-        assert (await gate.ask(kit.post(b"/inference/v1/generate", body))).code == "transfer_params_not_allowed"
+        assert (await gate.ask(post(b"/inference/v1/generate", body))).code == "transfer_params_not_allowed"
     body = b'{"token_ids":[1,2],"sampling_params":{"max_tokens":5,"extra_args":{"other":1}}}'
-    assert (await gate.ask(kit.post(b"/inference/v1/generate", body))).status == 200
+    assert (await gate.ask(post(b"/inference/v1/generate", body))).status == 200
 
 
 def form(xargs, content_type=b"multipart/form-data; boundary=B", count=1):
@@ -138,14 +140,14 @@ def form(xargs, content_type=b"multipart/form-data; boundary=B", count=1):
         b'{"\\u006Bv\\u005fTransfer_params":1,"\\u006Bv\\u005ftransfer_params":1}',
     ],
 )
-async def test_arguments_in_a_form_are_looked_into(gate, kit, xargs):
+async def test_arguments_in_a_form_are_looked_into(gate, xargs):
     for count in (1, 100):
         reply = await gate.ask(form(xargs, count=count))
         assert (reply.status, reply.code) == (400, "transfer_params_not_allowed")
     assert not gate.workers[0].requests
 
 
-async def test_forms_without_them_go_on(gate, kit):
+async def test_forms_without_them_go_on(gate):
     for xargs in (b'{"session_id":"s"}', b'{"kv_transfer_params_":1}', b"kv_transfer_params"):
         assert (await gate.ask(form(xargs))).status == 200
     utf8 = b'multipart/form-data; charset="UTF-8"; boundary=B'
@@ -153,29 +155,29 @@ async def test_forms_without_them_go_on(gate, kit):
 
 
 @pytest.mark.parametrize("charset", [b"utf-16", b'"utf-7"', b"utf-8; charset=utf-16", b"", b"cp037"])
-async def test_a_form_in_a_charset_that_hides_them_is_refused(gate, kit, charset):
+async def test_a_form_in_a_charset_that_hides_them_is_refused(gate, charset):
     reply = await gate.ask(form(b"{}", b"multipart/form-data; boundary=B; Charset=" + charset))
     assert (reply.status, reply.code) == (400, "invalid_body")
 
 
-async def test_a_form_may_have_them_where_the_caller_may(rig, kit):
-    gate = await rig(kit.answer_json, auth={"allow": ["transfer_params"]})
+async def test_a_form_may_have_them_where_the_caller_may(rig):
+    gate = await rig(answer_json, auth={"allow": ["transfer_params"]})
     assert (await gate.ask(form(b'{"kv_transfer_params":"text"}'))).status == 200
 
 
 @pytest.mark.parametrize("value", [b"1", b"-1", b"1.0", b"true", b'"7"', b'"first"', b"1e3", b"[0]", b"NaN", b"0.5"])
-async def test_a_priority_is_refused(gate, kit, value):
+async def test_a_priority_is_refused(gate, value):
     client = await gate.connect()
     for path in (b"/v1/chat/completions", b"/v1/embeddings", b"/v1/mine"):
-        reply = await client.ask(kit.post(path, body_with(b'"priority":' + value)))
+        reply = await client.ask(post(path, body_with(b'"priority":' + value)))
         assert (reply.status, reply.code) == (400, "priority_not_allowed")
     assert not gate.workers[0].requests
 
 
-async def test_headers_for_rank_and_priority_go_to_no_worker(gate, kit):
+async def test_headers_for_rank_and_priority_go_to_no_worker(gate):
     client = await gate.connect()
     for _ in range(3):  # the second and third reuse the head prepared for the first
-        await client.ask(kit.post(extra=b"X-Data-Parallel-Rank: 1\r\nX-VLLM-Priority: -5\r\nX-Other: kept\r\n"))
+        await client.ask(post(extra=b"X-Data-Parallel-Rank: 1\r\nX-VLLM-Priority: -5\r\nX-Other: kept\r\n"))
     for seen in gate.workers[0].requests:
         assert seen.header(b"x-data-parallel-rank") is None
         assert seen.header(b"x-vllm-priority") is None
@@ -184,37 +186,37 @@ async def test_headers_for_rank_and_priority_go_to_no_worker(gate, kit):
 
 
 @pytest.mark.parametrize("sent", ["priority", "rank", "transfer_params"])
-async def test_a_setting_allows_each_to_everybody(rig, kit, sent):
-    gate = await rig(kit.answer_json, auth={"allow": [sent]})
+async def test_a_setting_allows_each_to_everybody(rig, sent):
+    gate = await rig(answer_json, auth={"allow": [sent]})
     headers = b"X-Data-Parallel-Rank: 1\r\nX-VLLM-Priority: -5\r\n"
-    assert (await gate.ask(kit.post(body=kit.PLAIN, extra=headers))).status == 200
+    assert (await gate.ask(post(body=PLAIN, extra=headers))).status == 200
     (seen,) = gate.workers[0].requests
     assert (seen.header(b"x-vllm-priority") == b"-5") is (sent == "priority")
     assert (seen.header(b"x-data-parallel-rank") == b"1") is (sent == "rank")
     assert gate.dispatcher.requests[0].priority == (-5 if sent == "priority" else 0)
     statuses = [
-        (await gate.ask(kit.post(body=body_with(member)))).status
+        (await gate.ask(post(body=body_with(member)))).status
         for member in (b'"priority":3', b'"ec_transfer_params":{}', b'"kv_transfer_params":{"a":1}')
     ]
     expected = {"priority": [200, 400, 400], "rank": [400, 400, 400], "transfer_params": [400, 200, 200]}
     assert statuses == expected[sent]
 
 
-async def test_a_trusted_tenant_may_and_another_may_not(keyed, kit):
+async def test_a_trusted_tenant_may_and_another_may_not(keyed):
     client = await keyed.connect()
     headers = b"X-Data-Parallel-Rank: 1\r\nX-VLLM-Priority: -5\r\n"
     body = body_with(b'"kv_transfer_params":{"do_remote_prefill":true},"priority":2')
-    assert (await client.ask(kit.post(body=body, extra=bearer(ALICE)))).status == 400
-    assert (await client.ask(kit.post(body=body, extra=bearer(OURS) + headers))).status == 200
-    assert (await client.ask(kit.post(body=kit.PLAIN, extra=bearer(ALICE) + headers))).status == 200
+    assert (await client.ask(post(body=body, extra=bearer(ALICE)))).status == 400
+    assert (await client.ask(post(body=body, extra=bearer(OURS) + headers))).status == 200
+    assert (await client.ask(post(body=PLAIN, extra=bearer(ALICE) + headers))).status == 200
     trusted, other = keyed.workers[0].requests
     assert (trusted.header(b"x-vllm-priority"), trusted.header(b"x-data-parallel-rank")) == (b"-5", b"1")
     assert (other.header(b"x-vllm-priority"), other.header(b"x-data-parallel-rank")) == (None, None)
     assert [request.priority for request in keyed.dispatcher.requests] == [-5, 0]
 
 
-async def test_a_bodys_priority_counts_where_it_may(keyed, kit):
-    await keyed.ask(kit.post(body=body_with(b'"priority":4'), extra=bearer(OURS)))
+async def test_a_bodys_priority_counts_where_it_may(keyed):
+    await keyed.ask(post(body=body_with(b'"priority":4'), extra=bearer(OURS)))
     assert keyed.dispatcher.requests[0].priority == 4
 
 

@@ -12,7 +12,10 @@ import pytest
 from router.config.model import Config
 from router.security.keys import KeyEntry, digest_of
 from router.telemetry.logs import setup_logging
+from tests.support.answers import END, STREAM_HEAD, answer_json, answer_stream, chunk, event, json_head
+from tests.support.raw_client import PLAIN, get, post
 from tests.support.scripted_worker import ScriptedWorker
+from tests.support.waiting import eventually
 
 ALICE, BOB = "wr-" + "a" * 43, "wr-" + "b" * 43
 
@@ -30,12 +33,12 @@ def auth():
     return {"api_keys": [line("alice", ALICE), line("bob", BOB)]}
 
 
-async def test_a_valid_key_is_accepted_and_a_missing_one_answers_401(rig, kit, auth):
-    gateway = await rig(kit.answer_stream, auth=auth)
+async def test_a_valid_key_is_accepted_and_a_missing_one_answers_401(rig, auth):
+    gateway = await rig(answer_stream, auth=auth)
     client = await gateway.connect()
-    assert (await client.ask(kit.post(extra=bearer(ALICE)))).status == 200
-    assert (await client.ask(kit.post(extra=bearer(BOB)))).status == 200
-    reply = await gateway.ask(kit.post())
+    assert (await client.ask(post(extra=bearer(ALICE)))).status == 200
+    assert (await client.ask(post(extra=bearer(BOB)))).status == 200
+    reply = await gateway.ask(post())
     assert (reply.status, reply.code) == (401, "invalid_api_key")
     assert reply.header(b"www-authenticate") == b"Bearer"
     error = msgspec.json.decode(reply.body)["error"]
@@ -63,52 +66,52 @@ async def test_a_valid_key_is_accepted_and_a_missing_one_answers_401(rig, kit, a
         b"Authorization: Bearer \xff\xfe\r\n",
     ],
 )
-async def test_invalid_keys_answer_401(rig, kit, auth, extra):
-    gateway = await rig(kit.answer_stream, auth=auth)
-    assert (await gateway.ask(kit.post(extra=extra))).status == 401
+async def test_invalid_keys_answer_401(rig, auth, extra):
+    gateway = await rig(answer_stream, auth=auth)
+    assert (await gateway.ask(post(extra=extra))).status == 401
     assert not gateway.workers[0].requests
 
 
 @pytest.mark.parametrize(
     "extra", [b"authorization:bearer  " + ALICE.encode() + b" \r\n", b"X-API-Key: " + ALICE.encode() + b"\r\n"]
 )
-async def test_keys_are_accepted_in_each_header_spelling(rig, kit, auth, extra):
-    gateway = await rig(kit.answer_stream, auth=auth)
-    assert (await gateway.ask(kit.post(extra=extra))).status == 200
+async def test_keys_are_accepted_in_each_header_spelling(rig, auth, extra):
+    gateway = await rig(answer_stream, auth=auth)
+    assert (await gateway.ask(post(extra=extra))).status == 200
 
 
-async def test_messages_clients_get_an_anthropic_401(rig, kit, auth):
-    gateway = await rig(kit.answer_json, auth=auth)
-    reply = await gateway.ask(kit.post(b"/v1/messages", extra=b"x-api-key: wrong\r\n"))
+async def test_messages_clients_get_an_anthropic_401(rig, auth):
+    gateway = await rig(answer_json, auth=auth)
+    reply = await gateway.ask(post(b"/v1/messages", extra=b"x-api-key: wrong\r\n"))
     assert reply.status == 401
     body = msgspec.json.decode(reply.body)
     assert (body["type"], body["error"]["type"]) == ("error", "authentication_error")
-    reply = await gateway.ask(kit.post(b"/v1/messages", body=kit.PLAIN, extra=b"x-api-key: %s\r\n" % ALICE.encode()))
+    reply = await gateway.ask(post(b"/v1/messages", body=PLAIN, extra=b"x-api-key: %s\r\n" % ALICE.encode()))
     assert reply.status == 200
 
 
-async def test_health_paths_need_no_key(rig, kit, auth):
-    gateway = await rig(kit.answer_stream, auth=auth, extra_paths=[{"path": "/extra"}])
+async def test_health_paths_need_no_key(rig, auth):
+    gateway = await rig(answer_stream, auth=auth, extra_paths=[{"path": "/extra"}])
     for path in (b"/health", b"/ping", b"/livez", b"/readyz", b"/version"):
-        assert (await gateway.ask(kit.get(path))).status == 200, path
+        assert (await gateway.ask(get(path))).status == 200, path
     closed = (b"/v1/models", b"/v1/responses/resp_1", b"/v1/realtime", b"/no/such/path", b"/sleep", b"/health/", b"/")
     for path in (*closed, b"//v1/models", b"/%76ersion", b"/extra", b"/metrics"):
-        assert (await gateway.ask(kit.get(path))).status == 401, path
-    assert (await gateway.ask(kit.get(b"/v1/models", bearer(ALICE)))).status == 200
-    assert (await gateway.ask(kit.get(b"/no/such/path", bearer(ALICE)))).status == 404
+        assert (await gateway.ask(get(path))).status == 401, path
+    assert (await gateway.ask(get(b"/v1/models", bearer(ALICE)))).status == 200
+    assert (await gateway.ask(get(b"/no/such/path", bearer(ALICE)))).status == 404
 
 
-async def test_a_preflight_needs_no_key(rig, kit, auth):
-    gateway = await rig(kit.answer_stream, auth=auth, cors={"allow_origins": ["https://chat.example"]})
+async def test_a_preflight_needs_no_key(rig, auth):
+    gateway = await rig(answer_stream, auth=auth, cors={"allow_origins": ["https://chat.example"]})
     asks = b"Origin: https://chat.example\r\nAccess-Control-Request-Method: POST\r\n"
-    reply = await (await gateway.connect()).ask(kit.get(b"/v1/chat/completions", asks, b"OPTIONS"), bodiless=True)
+    reply = await (await gateway.connect()).ask(get(b"/v1/chat/completions", asks, b"OPTIONS"), bodiless=True)
     assert reply.status == 204
-    refused = await gateway.ask(kit.post(extra=b"Origin: https://chat.example\r\n"))
+    refused = await gateway.ask(post(extra=b"Origin: https://chat.example\r\n"))
     assert refused.header(b"access-control-allow-origin") == b"https://chat.example"
 
 
-async def test_a_401_is_sent_before_the_body(rig, kit, auth):
-    gateway = await rig(kit.answer_stream, auth=auth)
+async def test_a_401_is_sent_before_the_body(rig, auth):
+    gateway = await rig(answer_stream, auth=auth)
     client = await gateway.connect()
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: gw\r\nContent-Length: 50000000\r\n"
     reply = await client.ask(head + b"Expect: 100-continue\r\n\r\n")
@@ -117,12 +120,12 @@ async def test_a_401_is_sent_before_the_body(rig, kit, auth):
     assert await client.closed() == b""
 
 
-async def test_a_connection_survives_a_401_without_body(rig, kit, auth):
-    gateway = await rig(kit.answer_stream, auth=auth)
+async def test_a_connection_survives_a_401_without_body(rig, auth):
+    gateway = await rig(answer_stream, auth=auth)
     client = await gateway.connect()
-    assert (await client.ask(kit.get(b"/v1/models"))).status == 401
-    assert (await client.ask(kit.post(extra=bearer(ALICE)))).status == 200
-    assert (await client.ask(kit.get(b"/v1/models"))).status == 401, "a key counts for its own request only"
+    assert (await client.ask(get(b"/v1/models"))).status == 401
+    assert (await client.ask(post(extra=bearer(ALICE)))).status == 200
+    assert (await client.ask(get(b"/v1/models"))).status == 401, "a key counts for its own request only"
 
 
 # files
@@ -133,21 +136,21 @@ def look_twice(gateway):
     gateway.gateway._files.look()
 
 
-async def test_keys_follow_their_file(rig, kit, tmp_path, caplog):
+async def test_keys_follow_their_file(rig, tmp_path, caplog):
     file = tmp_path / "keys"
     file.write_text(f"# ours\n\n{line('alice', ALICE)}\n")
-    gateway = await rig(kit.answer_stream, auth={"api_keys_file": str(file)})
+    gateway = await rig(answer_stream, auth={"api_keys_file": str(file)})
 
     async def status(key):
-        return (await gateway.ask(kit.post(extra=bearer(key)))).status
+        return (await gateway.ask(post(extra=bearer(key)))).status
 
     assert [await status(ALICE), await status(BOB)] == [200, 401]
     staying = await gateway.connect()
-    assert (await staying.ask(kit.post(extra=bearer(ALICE)))).status == 200
+    assert (await staying.ask(post(extra=bearer(ALICE)))).status == 200
     file.write_text(f"{line('bob', BOB)}\n")
     look_twice(gateway)
     assert [await status(ALICE), await status(BOB)] == [401, 200]
-    assert (await staying.ask(kit.post(extra=bearer(ALICE)))).status == 401
+    assert (await staying.ask(post(extra=bearer(ALICE)))).status == 401
 
     for broken in (BOB, "bob sha256:00", b"\xff\xfe"):
         file.write_bytes(broken if isinstance(broken, bytes) else broken.encode())
@@ -165,16 +168,16 @@ async def test_keys_follow_their_file(rig, kit, tmp_path, caplog):
     assert await status(BOB) == 401
 
 
-async def test_a_changed_key_file_is_reloaded(rig, kit, tmp_path, monkeypatch):
+async def test_a_changed_key_file_is_reloaded(rig, tmp_path, monkeypatch):
     monkeypatch.setattr("router.security.reload.LOOK_S", 0.02)
     file = tmp_path / "keys"
     file.write_text(line("alice", ALICE))
-    gateway = await rig(kit.answer_stream, auth={"api_keys_file": str(file)})
+    gateway = await rig(answer_stream, auth={"api_keys_file": str(file)})
     later = tmp_path / "keys.new"
     later.write_text(line("bob", BOB))
     os.replace(later, file)
-    await kit.eventually(lambda: gateway.metrics.named("reloaded") == [("api_keys", True)])
-    assert (await gateway.ask(kit.post(extra=bearer(BOB)))).status == 200
+    await eventually(lambda: gateway.metrics.named("reloaded") == [("api_keys", True)])
+    assert (await gateway.ask(post(extra=bearer(BOB)))).status == 200
 
 
 # whose credentials a worker sees
@@ -194,13 +197,13 @@ WORKER_KEY = "worker-key-of-its-own"
         (True, {}, WORKER_KEY, "worker"),
     ],
 )
-async def test_the_worker_gets_the_configured_credentials(kit, auth, rig, guarded, settings, worker_key, expected):
-    worker = await ScriptedWorker(kit.answer_stream).start()
+async def test_the_worker_gets_the_configured_credentials(auth, rig, guarded, settings, worker_key, expected):
+    worker = await ScriptedWorker(answer_stream).start()
     workers = [{"url": f"http://{worker.id}", "api_key": worker_key}]
     gateway = await rig(workers=workers, auth={**(auth if guarded else {}), **settings})
     gateway.join(worker)
     extra = bearer(ALICE) + b"X-Api-Key: theirs\r\nConnection: authorization\r\n"
-    assert (await gateway.ask(kit.post(extra=extra))).status == 200
+    assert (await gateway.ask(post(extra=extra))).status == 200
     sent = [each for each in worker.requests[0].lines if each.lower().startswith((b"authorization", b"x-api-key"))]
     own = {
         "client": [bearer(ALICE).strip(), b"X-Api-Key: theirs"],
@@ -213,12 +216,12 @@ async def test_the_worker_gets_the_configured_credentials(kit, auth, rig, guarde
     await worker.stop()
 
 
-async def test_a_worker_added_later_gets_its_key(rig, kit, auth):
-    gateway = await rig(kit.answer_stream, auth=auth)
+async def test_a_worker_added_later_gets_its_key(rig, auth):
+    gateway = await rig(answer_stream, auth=auth)
     client = await gateway.connect()  # one connection, so that its repeated head is reused
     for key in (WORKER_KEY, WORKER_KEY, None, "another-key"):
         gateway.gateway.learn_worker_key(gateway.workers[0].id, key)
-        await client.ask(kit.post(extra=bearer(ALICE)))
+        await client.ask(post(extra=bearer(ALICE)))
     sent = [request.header(b"authorization") for request in gateway.workers[0].requests]
     assert sent == [f"Bearer {WORKER_KEY}".encode()] * 2 + [None, b"Bearer another-key"]
 
@@ -229,30 +232,30 @@ async def test_a_worker_added_later_gets_its_key(rig, kit, auth):
 PROMPT = "the-prompt-nobody-may-log"
 
 
-async def failing(script, kit):
+async def failing(script):
     """Answer with an error that repeats the prompt, as servers do."""
     body = json.dumps({"error": {"message": f"cannot serve {PROMPT}", "type": "x", "code": 500}}).encode()
-    await script.say(kit.json_head(len(body), b"500 Internal Server Error"), body)
+    await script.say(json_head(len(body), b"500 Internal Server Error"), body)
 
 
-async def failing_in_stream(script, kit):
+async def failing_in_stream(script):
     error = json.dumps({"error": {"message": f"cannot serve {PROMPT}", "code": 500}}).encode()
-    await script.say(kit.STREAM_HEAD, kit.chunk(b"data: " + error + b"\n\n"), kit.END)
+    await script.say(STREAM_HEAD, chunk(b"data: " + error + b"\n\n"), END)
 
 
-async def breaking_http(script, kit):
+async def breaking_http(script):
     await script.say(b"HTTP/1.1 200 OK\r\ncontent-length: zz\r\n\r\n" + PROMPT.encode())
     await script.die()
 
 
-async def breaking_in_stream(script, kit):
-    await script.say(kit.STREAM_HEAD, kit.chunk(kit.event(PROMPT)), PROMPT.encode() + b"\r\n")
+async def breaking_in_stream(script):
+    await script.say(STREAM_HEAD, chunk(event(PROMPT)), PROMPT.encode() + b"\r\n")
     await script.die()
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
 @pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
-async def test_logs_contain_no_key_and_no_prompt(rig, kit, auth, capsys, level, log_format, monkeypatch):
+async def test_logs_contain_no_key_and_no_prompt(rig, auth, capsys, level, log_format, monkeypatch):
     setup_logging(level, log_format)
     root = logging.getLogger()
     before = root.level
@@ -260,7 +263,7 @@ async def test_logs_contain_no_key_and_no_prompt(rig, kit, auth, capsys, level, 
     asyncio.get_running_loop().set_debug(True)
     try:
         for script in (failing, failing_in_stream, breaking_http, breaking_in_stream):
-            await traffic(rig, kit, auth, script, monkeypatch)
+            await traffic(rig, auth, script, monkeypatch)
     finally:
         root.setLevel(before)
         asyncio.get_running_loop().set_debug(False)
@@ -277,41 +280,41 @@ async def test_logs_contain_no_key_and_no_prompt(rig, kit, auth, capsys, level, 
         assert "key_name" in logged and "alice" in logged
 
 
-async def traffic(rig, kit, auth, failure, monkeypatch):
+async def traffic(rig, auth, failure, monkeypatch):
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": PROMPT}], "stream": True}).encode()
 
     async def script(run):
-        await failure(run, kit)
+        await failure(run)
 
-    gateway = await rig(script, kit.answer_stream, auth=auth, access_log=True)
+    gateway = await rig(script, answer_stream, auth=auth, access_log=True)
     for worker in gateway.workers:
         gateway.gateway.learn_worker_key(worker.id, WORKER_KEY)
     client_breaks = (
-        kit.post(body=body, extra=bearer("wrong-key-that-is-none")),
-        kit.post(body=body[:-1], extra=bearer(ALICE)),
-        kit.post(body=PROMPT.encode(), extra=bearer(ALICE)),
-        kit.post(body=body, extra=bearer(BOB) + b"Bad Header: " + ALICE.encode() + b"\r\n"),
-        kit.get(b"/nowhere?key=" + ALICE.encode(), extra=bearer(ALICE)),
+        post(body=body, extra=bearer("wrong-key-that-is-none")),
+        post(body=body[:-1], extra=bearer(ALICE)),
+        post(body=PROMPT.encode(), extra=bearer(ALICE)),
+        post(body=body, extra=bearer(BOB) + b"Bad Header: " + ALICE.encode() + b"\r\n"),
+        get(b"/nowhere?key=" + ALICE.encode(), extra=bearer(ALICE)),
     )
     for raw in client_breaks:
         assert (await gateway.ask(raw)).status in (400, 401, 404)
     for _ in range(8):
         client = await gateway.connect()
-        client.writer.write(kit.post(body=body, extra=bearer(ALICE)))
+        client.writer.write(post(body=body, extra=bearer(ALICE)))
         with contextlib.suppress(asyncio.IncompleteReadError):
             await client.read()
     leaving = await gateway.connect()
-    leaving.writer.write(kit.post(body=body, extra=bearer(ALICE)))
+    leaving.writer.write(post(body=body, extra=bearer(ALICE)))
     leaving.leave()
     with monkeypatch.context() as patched:
         patched.setattr(gateway.dispatcher, "dispatch", crash)
-        assert (await gateway.ask(kit.post(body=body, extra=bearer(ALICE)))).status == 500
+        assert (await gateway.ask(post(body=body, extra=bearer(ALICE)))).status == 500
     with monkeypatch.context() as patched:
         patched.setattr("router.gateway.client.ForwardedRequest", crash)
         client = await gateway.connect()
-        client.writer.write(kit.post(body=body, extra=bearer(ALICE)))
+        client.writer.write(post(body=body, extra=bearer(ALICE)))
         assert await client.closed() == b""
-    await kit.eventually(lambda: gateway.idle)
+    await eventually(lambda: gateway.idle)
     assert gateway.metrics.named("retried"), "no worker has failed"
     for endpoint in gateway.fleet.endpoints:  # the watch logs its reason
         assert PROMPT not in endpoint.reason

@@ -8,7 +8,10 @@ import psutil
 import pytest
 
 from router.gateway.client import ClientConnection
+from tests.support.answers import DONE, END, answer_json, chunk, event, json_head, usage_event
+from tests.support.raw_client import PLAIN, get, post
 from tests.support.scripted_worker import ScriptedWorker
+from tests.support.waiting import eventually
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -20,13 +23,13 @@ async def left(gate, seen, within_s=0.1):
     assert gate.idle
 
 
-async def test_leaving_during_prefill_frees_the_worker(rig, kit):
+async def test_leaving_during_prefill_frees_the_worker(rig):
     async def silent(script):
         await script.gone()
 
     gate = await rig(silent)
     client = await gate.connect()
-    client.writer.write(kit.post())
+    client.writer.write(post())
     await gate.workers[0].arrived.wait()
     client.leave()
     await left(gate, gate.workers[0].requests[0])
@@ -35,14 +38,14 @@ async def test_leaving_during_prefill_frees_the_worker(rig, kit):
 
 
 @pytest.mark.parametrize("how", ["close", "half-close", "abort"])
-async def test_leaving_during_the_stream_frees_the_worker(rig, kit, how):
+async def test_leaving_during_the_stream_frees_the_worker(rig, how):
     async def endless(script):
-        await script.say(STREAM, kit.chunk(kit.event("a")))
+        await script.say(STREAM, chunk(event("a")))
         await script.gone()
 
     gate = await rig(endless)
     client = await gate.connect()
-    client.writer.write(kit.post())
+    client.writer.write(post())
     await client.reader.readuntil(b"\n\n")
     match how:
         case "close":
@@ -55,30 +58,30 @@ async def test_leaving_during_the_stream_frees_the_worker(rig, kit, how):
     assert gate.metrics.named("client_aborted") == [("stream",)]
 
 
-async def test_leaving_while_being_identified_or_waiting(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_leaving_while_being_identified_or_waiting(rig):
+    gate = await rig(answer_json)
     gate.identity.later = asyncio.Event()
     client = await gate.connect()
-    client.writer.write(kit.post())
-    await kit.eventually(lambda: gate.gateway.statistics()["streams"] == 1)
+    client.writer.write(post())
+    await eventually(lambda: gate.gateway.statistics()["streams"] == 1)
     client.leave()
-    await kit.eventually(lambda: gate.gateway.statistics()["streams"] == 0)
+    await eventually(lambda: gate.gateway.statistics()["streams"] == 0)
     assert gate.dispatcher.events == []
     gate.identity.later.set()
-    assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200  # identified on the slow path
+    assert (await gate.ask(post(body=PLAIN))).status == 200  # identified on the slow path
     gate.fleet.drain(gate.workers[0].id)
     client = await gate.connect()
-    client.writer.write(kit.post())
-    await kit.eventually(lambda: gate.gateway.statistics()["queued"] == 1)
+    client.writer.write(post())
+    await eventually(lambda: gate.gateway.statistics()["queued"] == 1)
     client.leave()
-    await kit.eventually(lambda: gate.gateway.statistics()["queued"] == 0)
+    await eventually(lambda: gate.gateway.statistics()["queued"] == 0)
 
 
-async def test_leaving_while_connecting(rig, kit):
+async def test_leaving_while_connecting(rig):
     gate = await rig()
     # The dial itself is delayed. The kernel would connect at once to a listener that never accepts, and an address
     # without an answer could not be on loopback.
-    worker = await ScriptedWorker(kit.answer_json).start()
+    worker = await ScriptedWorker(answer_json).start()
     gate.join(worker)
     pools = gate.gateway._parts.pools
     started = asyncio.Event()
@@ -89,16 +92,16 @@ async def test_leaving_while_connecting(rig, kit):
 
     pools._dial = slow
     client = await gate.connect()
-    client.writer.write(kit.post())
+    client.writer.write(post())
     await started.wait()
     client.leave()
-    await kit.eventually(lambda: gate.idle)
+    await eventually(lambda: gate.idle)
     assert gate.dispatcher.events == ["ticket", "cancelled"]
     await worker.stop()
 
 
-async def test_connecting_has_a_limit(rig, kit):
-    gate = await rig(kit.answer_json, kit.answer_json, timeouts={"connect_s": 0.05})
+async def test_connecting_has_a_limit(rig):
+    gate = await rig(answer_json, answer_json, timeouts={"connect_s": 0.05})
     pools = gate.gateway._parts.pools
     dial = pools._dial
     calls = []
@@ -110,41 +113,41 @@ async def test_connecting_has_a_limit(rig, kit):
         await dial(endpoint, dialler)
 
     pools._dial = first_is_slow
-    assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
+    assert (await gate.ask(post(body=PLAIN))).status == 200
     assert gate.dispatcher.events[1] == "retry connect"
     assert calls[0] != calls[1]
 
 
-async def test_leaving_in_the_middle_of_a_request_costs_nothing(rig, kit):
-    gate = await rig(kit.answer_json)
-    raw = kit.post()
+async def test_leaving_in_the_middle_of_a_request_costs_nothing(rig):
+    gate = await rig(answer_json)
+    raw = post()
     for cut in (1, 30, len(raw) - 3):
         client = await gate.connect()
         client.writer.write(raw[:cut])
         await client.writer.drain()
         client.writer.close()
-    await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 0)
+    await eventually(lambda: gate.gateway.statistics()["connections"] == 0)
     assert gate.dispatcher.events == []
 
 
-async def test_a_reader_that_stalls_stops_the_worker_and_not_our_memory(rig, kit):
+async def test_a_reader_that_stalls_stops_the_worker_and_not_our_memory(rig):
     sent = 0
 
     async def firehose(script):
         nonlocal sent
         await script.say(STREAM)
-        piece = kit.chunk(b"data: " + b"x" * 65_000 + b"\n\n")
+        piece = chunk(b"data: " + b"x" * 65_000 + b"\n\n")
         for _ in range(1_000):
             await script.say(piece)
             sent += len(piece)
-        await script.say(kit.END)
+        await script.say(END)
 
     gate = await rig(firehose)
     before = psutil.Process().memory_info().rss
     client = await gate.connect(limit=65_536)
     client.writer.transport.pause_reading()
-    client.writer.write(kit.post())
-    await kit.eventually(lambda: sent > 500_000)
+    client.writer.write(post())
+    await eventually(lambda: sent > 500_000)
     last = -1
     while sent != last:  # until no more bytes are sent
         last = sent
@@ -158,44 +161,44 @@ async def test_a_reader_that_stalls_stops_the_worker_and_not_our_memory(rig, kit
     assert gate.dispatcher.events[-1].startswith(("finished", "progress"))
 
 
-async def test_a_reader_that_stalls_for_too_long_is_dropped(rig, kit):
+async def test_a_reader_that_stalls_for_too_long_is_dropped(rig):
     async def firehose(script):
         await script.say(STREAM)
         while not script.writer.is_closing():
-            await script.say(kit.chunk(b"data: " + b"x" * 65_000 + b"\n\n"))
+            await script.say(chunk(b"data: " + b"x" * 65_000 + b"\n\n"))
 
     gate = await rig(firehose, timeouts={"stream_idle_s": 0.2})
     client = await gate.connect(limit=65_536)
     client.writer.transport.pause_reading()
-    client.writer.write(kit.post())
-    await kit.eventually(lambda: "cancelled" in gate.dispatcher.events)
-    assert not any(event.startswith("failed") for event in gate.dispatcher.events)
-    await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
+    client.writer.write(post())
+    await eventually(lambda: "cancelled" in gate.dispatcher.events)
+    assert not any(each.startswith("failed") for each in gate.dispatcher.events)
+    await eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
 
 
-async def test_a_slow_sender_is_timed_out(rig, kit):
-    gate = await rig(kit.answer_json, timeouts={"client_header_s": 0.1, "client_body_s": 0.1, "client_idle_s": 0.1})
+async def test_a_slow_sender_is_timed_out(rig):
+    gate = await rig(answer_json, timeouts={"client_header_s": 0.1, "client_body_s": 0.1, "client_idle_s": 0.1})
     client = await gate.connect()
     client.writer.write(b"POST /v1/comp")
     reply = await client.read()
     assert (reply.status, reply.code) == (408, "request_timeout")
     assert await client.closed() == b""
     client = await gate.connect()
-    client.writer.write(kit.post()[:-5])
+    client.writer.write(post()[:-5])
     assert (await client.read()).status == 408
     client = await gate.connect()
     assert await client.closed() == b""  # idle from the start: nothing to answer
     client = await gate.connect()
-    assert (await client.ask(kit.get(b"/livez"))).status == 200
+    assert (await client.ask(get(b"/livez"))).status == 200
     assert await client.closed() == b""
 
 
-async def test_dripping_bytes_do_not_extend_the_limit(rig, kit):
-    gate = await rig(kit.answer_json, timeouts={"client_header_s": 0.15})
+async def test_dripping_bytes_do_not_extend_the_limit(rig):
+    gate = await rig(answer_json, timeouts={"client_header_s": 0.15})
     client = await gate.connect()
 
     async def drip():
-        for byte in kit.post(extra=b"X-Pad: " + b"x" * 500 + b"\r\n"):
+        for byte in post(extra=b"X-Pad: " + b"x" * 500 + b"\r\n"):
             client.writer.write(bytes([byte]))
             await asyncio.sleep(0.01)
 
@@ -204,83 +207,83 @@ async def test_dripping_bytes_do_not_extend_the_limit(rig, kit):
     dripping.cancel()
 
 
-async def test_large_heads_and_bodies_are_refused(rig, kit):
-    gate = await rig(kit.answer_json, limits={"max_header_bytes": 1_000, "max_body_bytes": 1_000})
-    assert (await gate.ask(kit.get(extra=b"X-Pad: " + b"x" * 900 + b"\r\n"))).status == 200
-    reply = await gate.ask(kit.get(extra=b"X-Pad: " + b"x" * 1_000 + b"\r\n"))
+async def test_large_heads_and_bodies_are_refused(rig):
+    gate = await rig(answer_json, limits={"max_header_bytes": 1_000, "max_body_bytes": 1_000})
+    assert (await gate.ask(get(extra=b"X-Pad: " + b"x" * 900 + b"\r\n"))).status == 200
+    reply = await gate.ask(get(extra=b"X-Pad: " + b"x" * 1_000 + b"\r\n"))
     assert (reply.status, reply.code) == (431, "headers_too_large")
     reply = await gate.ask(b"GET /" + b"x" * 2_000)
     assert reply.status == 431
-    reply = await gate.ask(kit.post(body=b"x" * 1_001))
+    reply = await gate.ask(post(body=b"x" * 1_001))
     assert (reply.status, reply.code) == (413, "body_too_large")
     head = b"POST /v1/completions HTTP/1.1\r\nHost: gw\r\nTransfer-Encoding: chunked\r\n\r\n"
-    assert (await gate.ask(head + kit.chunk(b"x" * 600) + kit.chunk(b"x" * 600))).status == 413
+    assert (await gate.ask(head + chunk(b"x" * 600) + chunk(b"x" * 600))).status == 413
     expecting = b"POST /v1/completions HTTP/1.1\r\nHost: gw\r\nContent-Length: 2000\r\nExpect: 100-continue\r\n\r\n"
     reply = await gate.ask(expecting)
     assert (reply.status, reply.interim) == (413, [])
 
 
-async def test_a_refused_upload_still_gets_its_answer(rig, kit):
-    gate = await rig(kit.answer_json, limits={"max_body_bytes": 1_000})
+async def test_a_refused_upload_still_gets_its_answer(rig):
+    gate = await rig(answer_json, limits={"max_body_bytes": 1_000})
     client = await gate.connect()
-    client.writer.write(kit.post(body=b"x" * 3_000_000))
+    client.writer.write(post(body=b"x" * 3_000_000))
     reply = await client.read()
     assert (reply.status, reply.header(b"connection")) == (413, b"close")
     client.writer.close()
-    await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 0)
+    await eventually(lambda: gate.gateway.statistics()["connections"] == 0)
 
 
 def buffered(gate):
     return gate.gateway.statistics()["buffered_body_bytes"]
 
 
-async def test_bodies_together_are_limited(rig, kit):
+async def test_bodies_together_are_limited(rig):
     go_on = asyncio.Event()
 
     async def slow(script):
         await go_on.wait()
-        await kit.answer_json(script)
+        await answer_json(script)
 
     gate = await rig(slow, limits={"max_buffered_body_bytes": 10_000, "max_body_bytes": 50_000})
     body = b'{"model":"m","messages":[],"x":"%s"}' % (b"x" * 6_000)
     first = await gate.connect()
-    first.writer.write(kit.post(body=body))
+    first.writer.write(post(body=body))
     await gate.workers[0].arrived.wait()
     assert buffered(gate) == len(body)  # kept as long as another worker may need it
-    reply = await gate.ask(kit.post(body=body))
+    reply = await gate.ask(post(body=body))
     assert (reply.status, reply.code) == (503, "too_many_requests")
     assert int(reply.header(b"retry-after")) >= 1
     head = b"POST /v1/completions HTTP/1.1\r\nHost: gw\r\nTransfer-Encoding: chunked\r\n\r\n"
-    assert (await gate.ask(head + kit.chunk(b"x" * 2_000) + kit.chunk(b"x" * 2_000))).status == 503
-    assert (await gate.ask(kit.post(body=b"x" * 10_001))).status == 413  # would never fit
+    assert (await gate.ask(head + chunk(b"x" * 2_000) + chunk(b"x" * 2_000))).status == 503
+    assert (await gate.ask(post(body=b"x" * 10_001))).status == 413  # would never fit
     assert buffered(gate) == len(body)
     go_on.set()
     assert (await first.read()).status == 200
     assert buffered(gate) == 0
-    assert (await first.ask(kit.post(body=body))).status == 200
+    assert (await first.ask(post(body=body))).status == 200
     assert buffered(gate) == 0
     assert gate.gateway.statistics()["bodies_refused"] == 2
 
 
-async def test_an_announced_body_takes_no_room_before_it_comes(rig, kit):
-    gate = await rig(kit.answer_json, limits={"max_buffered_body_bytes": 10_000})
-    raw = kit.post(body=b'{"model":"m","messages":[],"x":"%s"}' % (b"x" * 6_000))
+async def test_an_announced_body_takes_no_room_before_it_comes(rig):
+    gate = await rig(answer_json, limits={"max_buffered_body_bytes": 10_000})
+    raw = post(body=b'{"model":"m","messages":[],"x":"%s"}' % (b"x" * 6_000))
     dawdling, other = await gate.connect(), await gate.connect()
     dawdling.writer.write(raw[:2_000])
-    await kit.eventually(lambda: buffered(gate) > 1_000)
+    await eventually(lambda: buffered(gate) > 1_000)
     assert (await other.ask(raw)).status == 200
     dawdling.writer.write(raw[2_000:])
     assert (await dawdling.read()).status == 200
 
 
-async def test_two_bodies_that_grow_past_the_limit_do_not_wait_for_each_other(rig, kit):
-    gate = await rig(kit.answer_json, limits={"max_buffered_body_bytes": 10_000})
-    raw = kit.post(body=b'{"model":"m","messages":[],"x":"%s"}' % (b"x" * 8_000))
+async def test_two_bodies_that_grow_past_the_limit_do_not_wait_for_each_other(rig):
+    gate = await rig(answer_json, limits={"max_buffered_body_bytes": 10_000})
+    raw = post(body=b'{"model":"m","messages":[],"x":"%s"}' % (b"x" * 8_000))
     clients = [await gate.connect() for _ in range(2)]
     for client in clients:
         client.writer.write(raw[:1_000])
         await client.writer.drain()
-    await kit.eventually(lambda: buffered(gate) > 1_500)
+    await eventually(lambda: buffered(gate) > 1_500)
     for client in clients:
         client.writer.write(raw[1_000:6_000])
     reads = [asyncio.create_task(client.read()) for client in clients]
@@ -289,21 +292,21 @@ async def test_two_bodies_that_grow_past_the_limit_do_not_wait_for_each_other(ri
     for client in clients:
         client.writer.write(raw[6_000:])
     assert (await waiting.pop()).status == 200
-    await kit.eventually(lambda: buffered(gate) == 0)
+    await eventually(lambda: buffered(gate) == 0)
 
 
-async def test_half_a_body_is_let_go_with_its_connection(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_half_a_body_is_let_go_with_its_connection(rig):
+    gate = await rig(answer_json)
     gc.collect()
     gc.disable()
     try:
         before = psutil.Process().memory_info().rss
         for _ in range(6):
             client = await gate.connect()
-            client.writer.write(kit.post(body=b"x" * 31_000_000)[:-1_000_000])
-            await kit.eventually(lambda: buffered(gate) >= 30_000_000)
+            client.writer.write(post(body=b"x" * 31_000_000)[:-1_000_000])
+            await eventually(lambda: buffered(gate) >= 30_000_000)
             client.leave()
-            await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 0)
+            await eventually(lambda: gate.gateway.statistics()["connections"] == 0)
             assert buffered(gate) == 0
         assert psutil.Process().memory_info().rss - before < 93_000_000  # three of six
     finally:
@@ -315,90 +318,90 @@ def connections_in_memory():
     return {id(found): found for found in gc.get_objects() if type(found) is ClientConnection}
 
 
-async def leaves_a_connection(kit, gate, raw, earlier):
+async def leaves_a_connection(gate, raw, earlier):
     """Send `raw` and leave. Return whether the connection stays in memory with the garbage collector off."""
     client = await gate.connect()
     client.writer.write(raw)
-    await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 1)
+    await eventually(lambda: gate.gateway.statistics()["connections"] == 1)
     await asyncio.sleep(0.02)
     client.leave()
     try:
-        await kit.eventually(lambda: connections_in_memory().keys() <= earlier.keys())
+        await eventually(lambda: connections_in_memory().keys() <= earlier.keys())
     except AssertionError:
         return True
     return False
 
 
-async def test_a_closed_connection_leaves_no_cycle(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_a_closed_connection_leaves_no_cycle(rig):
+    gate = await rig(answer_json)
     head = b"POST /v1/completions HTTP/1.1\r\nHost: gw\r\nTransfer-Encoding: chunked\r\n\r\n"
     gc.collect()
     gc.disable()
     try:
         earlier = connections_in_memory()  # of other tests
-        for raw in (kit.post(body=kit.PLAIN), kit.post()[:-3], head + kit.chunk(b"{}"), b"GET / HT"):
+        for raw in (post(body=PLAIN), post()[:-3], head + chunk(b"{}"), b"GET / HT"):
             # A reference cycle keeps it every time. A slow machine may keep it once for another reason.
-            stayed = [await leaves_a_connection(kit, gate, raw, earlier)]
+            stayed = [await leaves_a_connection(gate, raw, earlier)]
             while stayed[-1] and len(stayed) < 3:
                 earlier = connections_in_memory()
-                stayed.append(await leaves_a_connection(kit, gate, raw, earlier))
+                stayed.append(await leaves_a_connection(gate, raw, earlier))
             assert not stayed[-1], raw
     finally:
         gc.enable()
 
 
-async def test_connections_are_limited(rig, kit):
-    gate = await rig(kit.answer_json, limits={"max_connections": 2})
+async def test_connections_are_limited(rig):
+    gate = await rig(answer_json, limits={"max_connections": 2})
     kept = [await gate.connect() for _ in range(2)]
     for client in kept:
-        assert (await client.ask(kit.get(b"/livez"))).status == 200
+        assert (await client.ask(get(b"/livez"))).status == 200
     assert await (await gate.connect()).closed() == b""
     kept[0].leave()
-    await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 1)
-    assert (await gate.ask(kit.get(b"/livez"))).status == 200
+    await eventually(lambda: gate.gateway.statistics()["connections"] == 1)
+    assert (await gate.ask(get(b"/livez"))).status == 200
 
 
-async def test_draining_finishes_streams_and_closes_connections(rig, kit):
+async def test_draining_finishes_streams_and_closes_connections(rig):
     go_on = asyncio.Event()
 
     async def script(script):
-        await script.say(STREAM, kit.chunk(kit.event("a")))
+        await script.say(STREAM, chunk(event("a")))
         await go_on.wait()
-        await script.say(kit.chunk(kit.DONE), kit.END)
+        await script.say(chunk(DONE), END)
 
     gate = await rig(script)
     streaming, idle = await gate.connect(), await gate.connect()
-    await idle.ask(kit.get(b"/livez"))
-    streaming.writer.write(kit.post())
+    await idle.ask(get(b"/livez"))
+    streaming.writer.write(post())
     await gate.workers[0].arrived.wait()
     closing = asyncio.create_task(gate.gateway.aclose(5))
     await asyncio.sleep(0.01)
-    reply = await idle.ask(kit.get(b"/readyz"))
+    reply = await idle.ask(get(b"/readyz"))
     assert (reply.status, reply.header(b"connection")) == (503, b"close")
     with pytest.raises(OSError):  # noqa: PT011
         await gate.connect()
     go_on.set()
-    assert (await streaming.read()).body.endswith(kit.DONE)
-    reply = await streaming.ask(kit.get(b"/livez"))  # the earlier response had promised to keep the connection
+    assert (await streaming.read()).body.endswith(DONE)
+    reply = await streaming.ask(get(b"/livez"))  # the earlier response had promised to keep the connection
     assert (reply.status, reply.header(b"connection")) == (200, b"close")
     assert await streaming.closed() == b""
     await closing
     assert gate.gateway.statistics()["connections"] == 0
 
 
-async def test_the_drain_deadline_cuts(rig, kit):
+async def test_the_drain_deadline_cuts(rig):
     async def script(script):
-        await script.say(STREAM, kit.chunk(kit.event("a")))
+        await script.say(STREAM, chunk(event("a")))
         await script.gone()
 
     gate = await rig(script)
     client = await gate.connect()
-    client.writer.write(kit.post())
-    await kit.eventually(lambda: "first_token" in gate.dispatcher.events)
+    client.writer.write(post())
+    await eventually(lambda: "first_token" in gate.dispatcher.events)
     await gate.gateway.aclose(0.05)
     reply = await client.read()  # to the last chunk: a clean end
     events = reply.body.split(b"\n\n")
-    assert events[0] + b"\n\n" == kit.event("a")
+    assert events[0] + b"\n\n" == event("a")
     assert msgspec.json.decode(events[1][6:])["error"]["code"] == "shutting_down"
     assert events[2:] == [b"data: [DONE]", b""]
     assert await client.closed() == b""
@@ -407,20 +410,20 @@ async def test_the_drain_deadline_cuts(rig, kit):
     assert gate.gateway.statistics()["connections"] == 0
 
 
-async def test_the_drain_deadline_answers_what_waits(rig, kit):
+async def test_the_drain_deadline_answers_what_waits(rig):
     async def silent(script):
         await script.gone()
 
     async def half(script):
-        await script.say(kit.json_head(100), b'{"half')
+        await script.say(json_head(100), b'{"half')
         await script.gone()
 
     gate = await rig(silent)
     waiting, uploading = await gate.connect(), await gate.connect()
-    waiting.writer.write(kit.post())
-    uploading.writer.write(kit.post()[:-5])
+    waiting.writer.write(post())
+    uploading.writer.write(post()[:-5])
     await gate.workers[0].arrived.wait()
-    await kit.eventually(lambda: gate.gateway.statistics()["buffered_body_bytes"] > len(kit.PLAIN))
+    await eventually(lambda: gate.gateway.statistics()["buffered_body_bytes"] > len(PLAIN))
     closing = asyncio.create_task(gate.gateway.aclose(0.05))
     for client in (waiting, uploading):
         reply = await client.read()
@@ -430,60 +433,60 @@ async def test_the_drain_deadline_answers_what_waits(rig, kit):
     assert gate.dispatcher.events == ["ticket", "cancelled"]
     gate = await rig(half)
     client = await gate.connect()
-    client.writer.write(kit.post(body=kit.PLAIN))
+    client.writer.write(post(body=PLAIN))
     await client.reader.readuntil(b'{"half')
     await gate.gateway.aclose(0.05)
     assert await client.closed() == b""  # no error can be written within the worker's Content-Length
     assert gate.dispatcher.events[-1] == "cancelled"
 
 
-async def test_a_client_that_does_not_read_does_not_hold_up_the_end(rig, kit):
+async def test_a_client_that_does_not_read_does_not_hold_up_the_end(rig):
     async def firehose(script):
         await script.say(STREAM)
         while not script.writer.is_closing():
-            await script.say(kit.chunk(b"data: " + b"x" * 65_000 + b"\n\n"))
+            await script.say(chunk(b"data: " + b"x" * 65_000 + b"\n\n"))
 
     gate = await rig(firehose)
     client = await gate.connect(limit=65_536)
     client.writer.transport.pause_reading()
-    client.writer.write(kit.post())
-    await kit.eventually(lambda: any(not each.writable for each in gate.gateway._parts.drain.connections))
+    client.writer.write(post())
+    await eventually(lambda: any(not each.writable for each in gate.gateway._parts.drain.connections))
     await asyncio.wait_for(gate.gateway.aclose(0.05), 3)
     assert gate.gateway.statistics()["connections"] == 0
     assert gate.dispatcher.events[-1] == "cancelled"
 
 
-async def test_many_streams_leave_nothing_behind(rig, kit):
+async def test_many_streams_leave_nothing_behind(rig):
     async def script(script):
         await script.say(STREAM)
         for index in range(100):
-            await script.say(kit.chunk(kit.event(str(index))))
+            await script.say(chunk(event(str(index))))
             await asyncio.sleep(0)
-        await script.say(kit.chunk(kit.usage_event()), kit.chunk(kit.DONE), kit.END)
+        await script.say(chunk(usage_event()), chunk(DONE), END)
 
     gate = await rig(script, script)
 
     async def one(index):
         client = await gate.connect()
         if index % 5 == 0:
-            client.writer.write(kit.post())
+            client.writer.write(post())
             await client.reader.readuntil(b"\n\n")
             client.leave()
             return
-        assert (await client.ask(kit.post())).body.endswith(kit.DONE)
+        assert (await client.ask(post())).body.endswith(DONE)
         client.writer.close()
 
     await asyncio.gather(*[one(index) for index in range(100)])
-    await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 0)
+    await eventually(lambda: gate.gateway.statistics()["connections"] == 0)
     assert gate.idle
     gaps = gate.metrics.named("gaps")
     assert all(0 < len(each[0]) <= 64 for each in gaps)
-    assert any(event.startswith("progress") for event in gate.dispatcher.events)
+    assert any(each.startswith("progress") for each in gate.dispatcher.events)
 
 
-async def test_the_write_buffer_is_the_configured_one(rig, kit):
+async def test_the_write_buffer_is_the_configured_one(rig):
     gate = await rig(limits={"write_buffer_bytes": 12_345})
     await gate.connect()
-    await kit.eventually(lambda: gate.gateway._parts.drain.connections)
+    await eventually(lambda: gate.gateway._parts.drain.connections)
     (connection,) = gate.gateway._parts.drain.connections
     assert connection._transport.get_write_buffer_limits()[1] == 12_345

@@ -9,6 +9,9 @@ import pytest
 from router.gateway.listen.drain import close_listeners
 from router.process.children.accept_balancer import LeastConnections
 from router.process.shared_memory.ledger import Ledger, make_table
+from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, chunk, event
+from tests.support.raw_client import PLAIN, get, post
+from tests.support.waiting import eventually
 
 LATER = {"upstream_idle_s": 4.0, "drain_idle_s": 5.0}
 
@@ -31,49 +34,49 @@ async def everything(client):
     return data
 
 
-async def test_a_drain_accepts_and_tells_clients_to_close(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_a_drain_accepts_and_tells_clients_to_close(rig):
+    gate = await rig(answer_json)
     idle = await gate.connect()
-    assert (await idle.ask(kit.get(b"/readyz"))).status == 200
+    assert (await idle.ask(get(b"/readyz"))).status == 200
     gate.gateway.drain()
-    reply = await idle.ask(kit.post(body=kit.PLAIN))
+    reply = await idle.ask(post(body=PLAIN))
     assert (reply.status, reply.header(b"connection")) == (200, b"close")
     assert await idle.closed() == b""
     for path in (b"/health", b"/readyz", b"/ping"):
-        reply = await gate.ask(kit.get(path))
+        reply = await gate.ask(get(path))
         assert (reply.status, reply.header(b"connection")) == (503, b"close")
-    reply = await gate.ask(kit.post(body=kit.PLAIN))
+    reply = await gate.ask(post(body=PLAIN))
     assert (reply.status, reply.header(b"connection")) == (200, b"close")
 
 
-async def test_an_answer_that_promised_to_go_on_is_followed_by_one_more(rig, kit):
+async def test_an_answer_that_promised_to_go_on_is_followed_by_one_more(rig):
     go_on = asyncio.Event()
 
     async def script(script):
-        await script.say(kit.STREAM_HEAD, kit.chunk(kit.event("a")))
+        await script.say(STREAM_HEAD, chunk(event("a")))
         await go_on.wait()
-        await script.say(kit.chunk(kit.DONE), kit.END)
+        await script.say(chunk(DONE), END)
 
     gate = await rig(script, timeouts=LATER)
     client = await gate.connect()
-    client.writer.write(kit.post())
-    await kit.eventually(lambda: "first_token" in gate.dispatcher.events)
+    client.writer.write(post())
+    await eventually(lambda: "first_token" in gate.dispatcher.events)
     closing = asyncio.create_task(gate.gateway.aclose(5))
-    await kit.eventually(lambda: not gate.gateway._parts.drain.accepts)
+    await eventually(lambda: not gate.gateway._parts.drain.accepts)
     go_on.set()
     assert (await client.read()).header(b"connection") is None
-    reply = await client.ask(kit.post())
+    reply = await client.ask(post())
     assert (reply.status, reply.header(b"connection")) == (200, b"close")
     assert await client.closed() == b""
     await asyncio.wait_for(closing, 2)
 
 
-async def test_idle_connections_are_closed_once_they_have_been_idle_for_long_enough(rig, kit):
-    gate = await rig(kit.answer_json, timeouts={"drain_idle_s": 0.3})
+async def test_idle_connections_are_closed_once_they_have_been_idle_for_long_enough(rig):
+    gate = await rig(answer_json, timeouts={"drain_idle_s": 0.3})
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     idle, unused = await gate.connect(), await gate.connect()
-    await idle.ask(kit.get(b"/livez"))
+    await idle.ask(get(b"/livez"))
     closing = asyncio.create_task(gate.gateway.aclose(5))
     assert await idle.closed() == b""
     assert await unused.closed() == b""
@@ -81,12 +84,12 @@ async def test_idle_connections_are_closed_once_they_have_been_idle_for_long_eno
     await asyncio.wait_for(closing, 2)
 
 
-async def test_a_request_that_waits_unread_when_an_idle_connection_expires_is_answered(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_a_request_that_waits_unread_when_an_idle_connection_expires_is_answered(rig):
+    gate = await rig(answer_json)
     client = reached(*gate.gateway.listeners)
-    await kit.eventually(lambda: gate.gateway._parts.drain.connections)
+    await eventually(lambda: gate.gateway._parts.drain.connections)
     (connection,) = gate.gateway._parts.drain.connections
-    client.send(kit.get(b"/livez"))  # only the kernel has it: the event loop has not run since
+    client.send(get(b"/livez"))  # only the kernel has it: the event loop has not run since
     connection.expired(asyncio.get_running_loop().time())
     async with asyncio.timeout(5):
         assert (await asyncio.get_running_loop().sock_recv(client, 65_536)).startswith(b"HTTP/1.1 200 ")
@@ -94,12 +97,12 @@ async def test_a_request_that_waits_unread_when_an_idle_connection_expires_is_an
     assert await everything(client) == b""
 
 
-async def test_what_waits_in_the_accept_queue_is_answered(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_what_waits_in_the_accept_queue_is_answered(rig):
+    gate = await rig(answer_json)
     (listener,) = gate.gateway.listeners
     address = listener.getsockname()
     gate.gateway.drain()
-    queued = [reached(listener, kit.get(b"/livez")) for _ in range(20)]
+    queued = [reached(listener, get(b"/livez")) for _ in range(20)]
     await gate.gateway.stop_accepting(settle_s=0)
     for client in queued:
         assert (await everything(client)).startswith(b"HTTP/1.1 200 ")
@@ -107,17 +110,17 @@ async def test_what_waits_in_the_accept_queue_is_answered(rig, kit):
         socket.create_connection(address)
 
 
-async def test_what_waits_on_a_unix_socket_is_answered(rig, kit, tmp_path):
-    gate = await rig(kit.answer_json, uds=str(tmp_path / "public.sock"))
+async def test_what_waits_on_a_unix_socket_is_answered(rig, tmp_path):
+    gate = await rig(answer_json, uds=str(tmp_path / "public.sock"))
     gate.gateway.drain()
-    queued = [reached(*gate.gateway.listeners, kit.get(b"/livez")) for _ in range(20)]
+    queued = [reached(*gate.gateway.listeners, get(b"/livez")) for _ in range(20)]
     await gate.gateway.stop_accepting()
     for client in queued:
         assert (await everything(client)).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_what_waits_is_left_to_another_holder_of_the_socket(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_what_waits_is_left_to_another_holder_of_the_socket(rig):
+    gate = await rig(answer_json)
     (listener,) = gate.gateway.listeners
     with listener.dup() as other:
         queued = reached(listener)
@@ -132,15 +135,15 @@ async def test_what_waits_is_left_to_another_holder_of_the_socket(rig, kit):
 
 
 @pytest.mark.parametrize("shared", [False, True])
-async def test_who_was_accepted_in_the_very_turn_of_the_close_is_served(rig, kit, shared):
-    gate = await rig(kit.answer_json)
+async def test_who_was_accepted_in_the_very_turn_of_the_close_is_served(rig, shared):
+    gate = await rig(answer_json)
     await gate.gateway.aclose(0)
     with socket.create_server(("127.0.0.1", 0)) as other:
         table = make_table(1)
         accept_order = LeastConnections(Ledger(table, 1, 0), 1, 0) if shared else None
         os.close(table)
         await gate.gateway.start([other.dup()], accept_order=accept_order)
-        parts, request = gate.gateway._parts, kit.post(body=kit.PLAIN)
+        parts, request = gate.gateway._parts, post(body=PLAIN)
         client = reached(other, request[:-1])
 
         async def ask():
@@ -174,41 +177,41 @@ async def test_no_handshake_begins_once_listeners_close():
     await closing
 
 
-async def test_passed_listeners_are_served_and_their_queue_left_alone(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_passed_listeners_are_served_and_their_queue_left_alone(rig):
+    gate = await rig(answer_json)
     await gate.gateway.aclose(0)
     with socket.create_server(("127.0.0.1", 0)) as passed:
         passed.setblocking(False)
         addresses = await gate.gateway.start([passed.dup()])
         assert addresses == ["{}:{}".format(*passed.getsockname())]
         gate.address = addresses[0]
-        assert (await gate.ask(kit.get(b"/livez"))).status == 200
+        assert (await gate.ask(get(b"/livez"))).status == 200
         await gate.gateway.aclose(0)
         reached(passed).close()  # it still listens, for the caller that passed it
         passed.accept()[0].close()
 
 
-async def test_requests_at_each_worker_are_counted(rig, kit):
+async def test_requests_at_each_worker_are_counted(rig):
     async def script(script):
         await script.gone()
 
     gate = await rig(script)
     client = await gate.connect()
-    client.writer.write(kit.post(body=kit.PLAIN))
+    client.writer.write(post(body=PLAIN))
     await gate.workers[0].arrived.wait()
     assert gate.gateway.in_flight() == {gate.workers[0].id: 1}
     client.leave()
-    await kit.eventually(lambda: gate.gateway.in_flight() == {})
+    await eventually(lambda: gate.gateway.in_flight() == {})
 
 
-async def test_a_gateway_that_had_stopped_accepting_serves_again(rig, kit):
-    gate = await rig(kit.answer_json, timeouts={"drain_idle_s": 0.3})
+async def test_a_gateway_that_had_stopped_accepting_serves_again(rig):
+    gate = await rig(answer_json, timeouts={"drain_idle_s": 0.3})
     kept = [listener.dup() for listener in gate.gateway.listeners]
     idle = await gate.connect()
-    assert (await idle.ask(kit.get(b"/readyz"))).status == 200
+    assert (await idle.ask(get(b"/readyz"))).status == 200
     gate.gateway.drain()
     await gate.gateway.stop_accepting(leave_queue=True)
-    waiting = reached(kept[0], kit.get(b"/readyz"))
+    waiting = reached(kept[0], get(b"/readyz"))
     await gate.gateway.accept_again(kept)
     assert gate.gateway.listeners == tuple(kept)
     answer = await asyncio.wait_for(asyncio.get_running_loop().sock_recv(waiting, 65_536), 5)
@@ -218,8 +221,8 @@ async def test_a_gateway_that_had_stopped_accepting_serves_again(rig, kit):
     assert (
         min(each.deadline_s for each in parts.drain.connections) > parts.loop.time() + 1
     )  # drain_idle_s no longer applies
-    reply = await idle.ask(kit.post(body=kit.PLAIN))
+    reply = await idle.ask(post(body=PLAIN))
     assert (reply.status, reply.header(b"connection")) == (200, None)
-    reply = await gate.ask(kit.post(body=kit.PLAIN))
+    reply = await gate.ask(post(body=PLAIN))
     assert (reply.status, reply.header(b"connection")) == (200, None)
     await asyncio.wait_for(gate.gateway.aclose(5), 3)  # idle connections close after drain_idle_s again

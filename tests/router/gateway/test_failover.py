@@ -9,16 +9,19 @@ import pytest
 
 from router.gateway.queues import lost_workers
 from router.placement.retry_budget import RetryBudget
+from tests.support.answers import DONE, END, answer_json, answer_stream, chunk, event, json_head, usage_event
+from tests.support.raw_client import PLAIN, get, post
 from tests.support.scripted_worker import ScriptedWorker
+from tests.support.waiting import eventually
 
 
-def once(kit, first, then=None):
+def once(first, then=None):
     """Return two scripts with a shared count: the first request on either gets `first`, all others `then`."""
     calls = []
 
     async def script(script):
         calls.append(script)
-        await (first if len(calls) == 1 else then or kit.answer_stream)(script)
+        await (first if len(calls) == 1 else then or answer_stream)(script)
 
     return [script, script]
 
@@ -45,8 +48,8 @@ STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encodi
 ERROR = b'data: {"error":{"message":"engine died","type":"x","param":null,"code":500}}\n\n'
 
 
-def in_chunks(kit, *bodies):
-    return STREAM + b"".join(map(kit.chunk, bodies))
+def in_chunks(*bodies):
+    return STREAM + b"".join(map(chunk, bodies))
 
 
 FAILURES = {
@@ -77,11 +80,11 @@ ANSWERED = {"500", "502 without length", "error event", "comments, then an error
 
 
 @pytest.mark.parametrize("name", FAILURES)
-async def test_before_the_first_event_another_worker_takes_over_unseen(rig, kit, name):
-    gate = await rig(*once(kit, FAILURES[name]))
-    reply = await gate.ask(kit.post())
+async def test_before_the_first_event_another_worker_takes_over_unseen(rig, name):
+    gate = await rig(*once(FAILURES[name]))
+    reply = await gate.ask(post())
     assert reply.status == 200
-    assert reply.body.startswith(kit.event("a"))
+    assert reply.body.startswith(event("a"))
     assert b"error" not in reply.raw
     events = gate.dispatcher.events
     phase = "answered" if name in ANSWERED else "sent"
@@ -93,9 +96,9 @@ async def test_before_the_first_event_another_worker_takes_over_unseen(rig, kit,
 
 
 @pytest.mark.parametrize("name", ["dies at once", "500", "garbage", "error event"])
-async def test_a_request_that_kills_does_not_walk_the_fleet(rig, kit, name):
+async def test_a_request_that_kills_does_not_walk_the_fleet(rig, name):
     gate = await rig(*[FAILURES[name]] * 4)
-    reply = await gate.ask(kit.post())
+    reply = await gate.ask(post())
     if name == "500":  # the worker's own message, which does not suggest another try
         assert (reply.status, reply.header(b"retry-after")) == (500, None)
     else:
@@ -105,22 +108,22 @@ async def test_a_request_that_kills_does_not_walk_the_fleet(rig, kit, name):
     assert gate.idle
 
 
-async def test_a_refusal_goes_to_up_to_two_others(rig, kit):
+async def test_a_refusal_goes_to_up_to_two_others(rig):
     async def refuse(script):
-        await kit.answer_json(script, b"503 Busy", b'{"error":"The model is currently scaling"}')
+        await answer_json(script, b"503 Busy", b'{"error":"The model is currently scaling"}')
 
     gate = await rig(refuse, refuse, refuse, refuse)
     client = await gate.connect()
-    reply = await client.ask(kit.post())
+    reply = await client.ask(post())
     assert (reply.status, reply.code) == (503, "overloaded")
     assert int(reply.header(b"retry-after")) >= 1
     assert sum(len(worker.requests) for worker in gate.workers) == 3
     assert gate.dispatcher.events[:3] == ["ticket", "retry refused", "failed refused"]
     assert gate.gateway.statistics()["pools"]["idle"] == 3  # a refusal does not close the connection
-    assert (await client.ask(kit.get(b"/livez"))).status == 200
+    assert (await client.ask(get(b"/livez"))).status == 200
 
 
-async def test_a_429_is_its_clients_and_no_pause_for_others(rig, kit):
+async def test_a_429_is_its_clients_and_no_pause_for_others(rig):
     limit = b'{"error":{"message":"slow down","code":429}}'
 
     async def limited(script):
@@ -129,66 +132,66 @@ async def test_a_429_is_its_clients_and_no_pause_for_others(rig, kit):
         )
 
     async def limited_in_stream(script):
-        await script.say(STREAM, kit.chunk(b"data: " + limit + b"\n\n"), kit.chunk(kit.DONE), kit.END)
+        await script.say(STREAM, chunk(b"data: " + limit + b"\n\n"), chunk(DONE), END)
 
-    gate = await rig(*once(kit, limited))
-    reply = await gate.ask(kit.post())
+    gate = await rig(*once(limited))
+    reply = await gate.ask(post())
     assert (reply.status, reply.header(b"retry-after"), reply.body) == (429, b"9", limit)
     assert gate.dispatcher.events == ["ticket", "finished 429"]
     for _ in range(4):
-        assert (await gate.ask(kit.post())).status == 200
+        assert (await gate.ask(post())).status == 200
     assert {len(worker.requests) for worker in gate.workers} == {2, 3}  # both still get requests
-    gate = await rig(*once(kit, limited_in_stream))
-    assert (await gate.ask(kit.post())).body == b"data: " + limit + b"\n\n" + kit.DONE
-    assert not any(event.startswith("retry") for event in gate.dispatcher.events)
+    gate = await rig(*once(limited_in_stream))
+    assert (await gate.ask(post())).body == b"data: " + limit + b"\n\n" + DONE
+    assert not any(each.startswith("retry") for each in gate.dispatcher.events)
 
 
-async def test_a_refusal_as_first_event_is_a_refusal(rig, kit):
+async def test_a_refusal_as_first_event_is_a_refusal(rig):
     busy = ERROR.replace(b"500", b"503")
-    gate = await rig(*once(kit, saying(STREAM + kit.chunk(busy))))
-    assert (await gate.ask(kit.post())).body.startswith(kit.event("a"))
+    gate = await rig(*once(saying(STREAM + chunk(busy))))
+    assert (await gate.ask(post())).body.startswith(event("a"))
     assert gate.dispatcher.events[1] == "retry refused"
 
 
-async def test_a_clients_mistake_as_first_event_is_passed_on(rig, kit):
+async def test_a_clients_mistake_as_first_event_is_passed_on(rig):
     mistake = ERROR.replace(b"500", b"400")
 
     async def script(script):
-        await script.say(STREAM, kit.chunk(mistake), kit.chunk(kit.DONE), kit.END)
+        await script.say(STREAM, chunk(mistake), chunk(DONE), END)
 
     gate = await rig(script, script)
-    assert (await gate.ask(kit.post())).body == mistake + kit.DONE
-    events = [event for event in gate.dispatcher.events if not event.startswith("progress")]
+    assert (await gate.ask(post())).body == mistake + DONE
+    events = [each for each in gate.dispatcher.events if not each.startswith("progress")]
     assert events == ["ticket", "finished 400"], "no other worker is asked, and nothing is learned of a first token"
 
 
-async def test_the_retry_after_of_a_worker_is_heard(rig, kit):
+async def test_the_retry_after_of_a_worker_is_heard(rig):
     async def refuse(script):
         await script.say(b"HTTP/1.1 503 Busy\r\nretry-after: 7\r\ncontent-length: 0\r\n\r\n")
 
     gate = await rig(refuse)
-    assert (await gate.ask(kit.post())).header(b"retry-after") == b"7"
+    assert (await gate.ask(post())).header(b"retry-after") == b"7"
 
 
-async def test_an_unreachable_worker_costs_nothing_but_time(rig, kit):
-    gone = await ScriptedWorker(kit.answer_stream).start()
+async def test_an_unreachable_worker_costs_nothing_but_time(rig):
+    gone = await ScriptedWorker(answer_stream).start()
     gate = await rig()
     gate.join(gone)
     await gone.stop()
-    alive = await ScriptedWorker(kit.answer_stream).start()
+    alive = await ScriptedWorker(answer_stream).start()
     gate.join(alive)
     for _ in range(2):
-        assert (await gate.ask(kit.post())).status == 200
+        assert (await gate.ask(post())).status == 200
     assert "retry connect" in gate.dispatcher.events
     await alive.stop()
 
 
-async def test_a_worker_that_never_answers_is_given_up(rig, kit):
+async def test_a_worker_that_never_answers_is_given_up(rig):
     async def silent(script):
         await script.gone()
 
-    gate = await rig(*once(kit, silent), timeouts={"first_event_s": 0.1})
-    assert (await gate.ask(kit.post())).body.startswith(kit.event("a"))
+    gate = await rig(*once(silent), timeouts={"first_event_s": 0.1})
+    assert (await gate.ask(post())).body.startswith(event("a"))
     stuck = next(seen for worker in gate.workers for seen in worker.requests if seen.gone.is_set())
     assert stuck is not None
     assert gate.dispatcher.events[1] == "retry sent"
@@ -200,14 +203,14 @@ def eject(gate, worker):
 
 
 @pytest.mark.parametrize("how", ["ejected", "removed"])
-async def test_the_requests_of_a_lost_worker_go_elsewhere(rig, kit, how):
+async def test_the_requests_of_a_lost_worker_go_elsewhere(rig, how):
     async def silent(script):
         await script.gone()
 
-    gate = await rig(*once(kit, silent))
+    gate = await rig(*once(silent))
     client = await gate.connect()
-    client.writer.write(kit.post())
-    await kit.eventually(lambda: any(worker.requests for worker in gate.workers))
+    client.writer.write(post())
+    await eventually(lambda: any(worker.requests for worker in gate.workers))
     stuck = next(worker for worker in gate.workers if worker.requests)
     if how == "ejected":
         for second in range(2):
@@ -217,74 +220,74 @@ async def test_the_requests_of_a_lost_worker_go_elsewhere(rig, kit, how):
         gate.fleet.probe_failed(stuck.id, "timed out", 2)
     else:
         gate.fleet.remove(stuck.id)
-    assert (await client.read()).body.startswith(kit.event("a"))
+    assert (await client.read()).body.startswith(event("a"))
     assert gate.dispatcher.events[:3] == ["ticket", "retry sent", "failed sent"]
     await asyncio.wait_for(stuck.requests[0].gone.wait(), 1)
     assert gate.idle
 
 
-async def test_without_another_worker_a_lost_one_is_waited_for_until_one_is_ready(rig, kit):
+async def test_without_another_worker_a_lost_one_is_waited_for_until_one_is_ready(rig):
     async def silent(script):
         await script.gone()
 
-    gate = await rig(*once(kit, silent))
+    gate = await rig(*once(silent))
     client = await gate.connect()
-    client.writer.write(kit.post())
-    await kit.eventually(lambda: any(worker.requests for worker in gate.workers))
+    client.writer.write(post())
+    await eventually(lambda: any(worker.requests for worker in gate.workers))
     stuck, other = sorted(gate.workers, key=lambda worker: not worker.requests)
     gate.fleet.drain(other.id)
     eject(gate, stuck)
     await asyncio.sleep(0.02)
     assert gate.dispatcher.events == ["ticket"]
     gate.fleet.undrain(other.id)
-    assert (await client.read()).body.startswith(kit.event("a"))
+    assert (await client.read()).body.startswith(event("a"))
 
 
-async def test_without_budget_a_lost_worker_is_waited_for_until_there_is_some(rig, kit, monkeypatch):
+async def test_without_budget_a_lost_worker_is_waited_for_until_there_is_some(rig, monkeypatch):
     async def silent(script):
         await script.gone()
 
     affords = [False]
     monkeypatch.setattr(RetryBudget, "affords", lambda *_: affords[0])
     monkeypatch.setattr(lost_workers, "LOOK_AGAIN_S", 0.05)
-    gate = await rig(*once(kit, silent))
+    gate = await rig(*once(silent))
     client = await gate.connect()
-    client.writer.write(kit.post())
-    await kit.eventually(lambda: any(worker.requests for worker in gate.workers))
+    client.writer.write(post())
+    await eventually(lambda: any(worker.requests for worker in gate.workers))
     eject(gate, next(worker for worker in gate.workers if worker.requests))
     await asyncio.sleep(0.12)
     assert gate.dispatcher.events == ["ticket"]
     affords[0] = True
-    assert (await client.read()).body.startswith(kit.event("a"))
+    assert (await client.read()).body.startswith(event("a"))
 
 
-async def test_a_started_stream_and_a_drained_workers_requests_stay(rig, kit):
+async def test_a_started_stream_and_a_drained_workers_requests_stay(rig):
     go_on = asyncio.Event()
 
     async def slow(script):
         await go_on.wait()
-        await kit.answer_stream(script)
+        await answer_stream(script)
 
     async def started(script):
-        await script.say(STREAM, kit.chunk(kit.event("a")))
+        await script.say(STREAM, chunk(event("a")))
         await slow_end.wait()
-        await script.say(kit.chunk(kit.DONE), kit.END)
+        await script.say(chunk(DONE), END)
 
     slow_end = asyncio.Event()
-    gate = await rig(*once(kit, slow))
+    gate = await rig(*once(slow))
     client = await gate.connect()
-    client.writer.write(kit.post())
-    await kit.eventually(lambda: any(worker.requests for worker in gate.workers))
+    client.writer.write(post())
+    await eventually(lambda: any(worker.requests for worker in gate.workers))
     worker = next(worker for worker in gate.workers if worker.requests)
     gate.fleet.drain(worker.id)
     gate.fleet.remove(worker.id)
     await asyncio.sleep(0.02)
     go_on.set()
     assert (await client.read()).status == 200
-    assert not any(event.startswith("retry") for event in gate.dispatcher.events)
-    gate = await rig(*once(kit, started))
+    assert not any(each.startswith("retry") for each in gate.dispatcher.events)
+    gate = await rig(*once(started))
     client = await gate.connect()
-    client.writer.write(kit.post())
+    client.writer.write(post())
     await client.reader.readuntil(b"\n\n")
     eject(gate, next(worker for worker in gate.workers if worker.requests))
     await asyncio.sleep(0.02)
@@ -293,54 +296,54 @@ async def test_a_started_stream_and_a_drained_workers_requests_stay(rig, kit):
     assert gate.dispatcher.events[-1].startswith("finished") or gate.dispatcher.events[-1] == "first_token"
 
 
-async def test_comments_alone_do_not_count_as_an_answer(rig, kit):
+async def test_comments_alone_do_not_count_as_an_answer(rig):
     async def chatty(script):
         await script.say(STREAM)
         while not script.writer.is_closing():
-            await script.say(kit.chunk(b": keep-alive\n\n"))
+            await script.say(chunk(b": keep-alive\n\n"))
             await asyncio.sleep(0.01)
 
-    gate = await rig(*once(kit, chatty), timeouts={"first_event_s": 0.1})
-    reply = await gate.ask(kit.post())
-    assert reply.body.startswith(kit.event("a"))
+    gate = await rig(*once(chatty), timeouts={"first_event_s": 0.1})
+    reply = await gate.ask(post())
+    assert reply.body.startswith(event("a"))
 
 
 # after the first event
 
 
-async def test_death_between_chunks_is_told_in_the_stream(rig, kit):
+async def test_death_between_chunks_is_told_in_the_stream(rig):
     async def script(script):
-        await script.say(STREAM, kit.chunk(kit.event("a")))
+        await script.say(STREAM, chunk(event("a")))
         await asyncio.sleep(0.01)
         await script.die()
 
     gate = await rig(script)
     client = await gate.connect()
-    reply = await client.ask(kit.post())
+    reply = await client.ask(post())
     events = reply.body.split(b"\n\n")
-    assert events[0] + b"\n\n" == kit.event("a")
+    assert events[0] + b"\n\n" == event("a")
     assert msgspec.json.decode(events[1][6:])["error"]["code"] == "worker_died_in_stream"
     assert events[2:] == [b"data: [DONE]", b""]
     assert gate.dispatcher.events == ["ticket", "first_token", "failed stream"]
-    assert (await client.ask(kit.get(b"/livez"))).status == 200  # a clean end: the connection stays open
+    assert (await client.ask(get(b"/livez"))).status == 200  # a clean end: the connection stays open
     assert gate.metrics.named("error") == [("worker_died_in_stream", "stream")]
 
 
-async def test_an_unfinished_event_is_ended_before_the_error(rig, kit):
+async def test_an_unfinished_event_is_ended_before_the_error(rig):
     async def script(script):
-        await script.say(STREAM, kit.chunk(kit.event("a")), kit.chunk(b'data: {"cut'))
+        await script.say(STREAM, chunk(event("a")), chunk(b'data: {"cut'))
         await asyncio.sleep(0.01)
         await script.die()
 
     gate = await rig(script)
-    body = (await gate.ask(kit.post())).body
-    assert body.startswith(kit.event("a") + b'data: {"cut\n\ndata: {"error"')
+    body = (await gate.ask(post())).body
+    assert body.startswith(event("a") + b'data: {"cut\n\ndata: {"error"')
 
 
 @pytest.mark.parametrize("cut", [b"20\r\nhalf a chunk", b"2", b"20\r", b"20\r\n", b"3\r\nabc", b"3\r\nabc\r"])
-async def test_death_within_a_chunk_shows_as_truncation(rig, kit, cut):
+async def test_death_within_a_chunk_shows_as_truncation(rig, cut):
     async def script(script):
-        await script.say(STREAM, kit.chunk(kit.event("a")))
+        await script.say(STREAM, chunk(event("a")))
         await asyncio.sleep(0.01)
         await script.say(cut)
         await asyncio.sleep(0.01)
@@ -348,88 +351,88 @@ async def test_death_within_a_chunk_shows_as_truncation(rig, kit, cut):
 
     gate = await rig(script)
     client = await gate.connect()
-    client.writer.write(kit.post())
+    client.writer.write(post())
     raw = await client.closed()
-    assert raw.endswith(kit.chunk(kit.event("a")) + cut)
+    assert raw.endswith(chunk(event("a")) + cut)
     assert gate.dispatcher.events[-1] == "failed stream"
 
 
-async def test_death_within_an_announced_length_shows_as_truncation(rig, kit):
+async def test_death_within_an_announced_length_shows_as_truncation(rig):
     async def script(script):
-        await script.say(kit.json_head(100), b'{"half')
+        await script.say(json_head(100), b'{"half')
         await asyncio.sleep(0.01)
         await script.die()
 
     gate = await rig(script)
     client = await gate.connect()
     with pytest.raises(asyncio.IncompleteReadError):
-        await client.ask(kit.post(body=kit.PLAIN))
+        await client.ask(post(body=PLAIN))
     assert gate.dispatcher.events == ["ticket", "failed stream"]
 
 
 @pytest.mark.parametrize(
     "garbage", [b"zz\r\nbad", b"0\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", b"0\r\n\r\n5\r\nextra\r\n"]
 )
-async def test_garbage_in_a_started_stream_is_not_passed_on(rig, kit, garbage):
+async def test_garbage_in_a_started_stream_is_not_passed_on(rig, garbage):
     async def script(script):
-        await script.say(STREAM, kit.chunk(kit.event("a")))
+        await script.say(STREAM, chunk(event("a")))
         await asyncio.sleep(0.01)
         await script.say(garbage)
         await script.gone()
 
     gate = await rig(script)
-    reply = await gate.ask(kit.post())
+    reply = await gate.ask(post())
     assert garbage not in reply.raw
     assert b"bad_upstream_response" in reply.body
     assert gate.gateway.statistics()["pools"]["idle"] == 0
 
 
-async def test_more_bytes_than_announced_never_reach_the_client(rig, kit):
+async def test_more_bytes_than_announced_never_reach_the_client(rig):
     async def script(script):
-        await script.say(kit.json_head(4), b"{}")
+        await script.say(json_head(4), b"{}")
         await asyncio.sleep(0.01)
         await script.say(b"{}HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil")
 
     gate = await rig(script)
     client = await gate.connect()
-    client.writer.write(kit.post(body=kit.PLAIN) + kit.post(body=kit.PLAIN))
+    client.writer.write(post(body=PLAIN) + post(body=PLAIN))
     assert b"evil" not in await client.closed()
 
 
-async def test_extra_line_breaks_cost_the_connection_only(rig, kit):
+async def test_extra_line_breaks_cost_the_connection_only(rig):
     async def script(script):
-        await script.say(STREAM, kit.chunk(kit.event("a")), b"0\r\n\r\n\r\n\r\n")
+        await script.say(STREAM, chunk(event("a")), b"0\r\n\r\n\r\n\r\n")
 
     gate = await rig(script)
     client = await gate.connect()
-    assert (await client.ask(kit.post())).body == kit.event("a")
+    assert (await client.ask(post())).body == event("a")
 
 
-async def test_a_stalled_stream_ends_with_an_error(rig, kit):
+async def test_a_stalled_stream_ends_with_an_error(rig):
     async def script(script):
-        await script.say(STREAM, kit.chunk(kit.event("a")))
+        await script.say(STREAM, chunk(event("a")))
         await script.gone()
 
     gate = await rig(script, timeouts={"stream_idle_s": 0.1})
-    reply = await gate.ask(kit.post())
-    assert b"stream_idle_timeout" in reply.body and reply.body.endswith(kit.DONE)
+    reply = await gate.ask(post())
+    assert b"stream_idle_timeout" in reply.body and reply.body.endswith(DONE)
     assert gate.workers[0].requests[0].gone.is_set() or await gate.workers[0].requests[0].gone.wait()
 
 
-async def test_the_whole_request_has_a_limit(rig, kit):
+async def test_the_whole_request_has_a_limit(rig):
     async def endless(script):
         await script.say(STREAM)
         while not script.writer.is_closing():
-            await script.say(kit.chunk(kit.event("a")))
+            await script.say(chunk(event("a")))
             await asyncio.sleep(0.005)
 
     async def silent(script):
         await script.gone()
 
     gate = await rig(endless, timeouts={"total_s": 0.15})
-    assert b"total_timeout" in (await gate.ask(kit.post())).body
+    assert b"total_timeout" in (await gate.ask(post())).body
     gate = await rig(silent, timeouts={"total_s": 0.15})
-    reply = await gate.ask(kit.post())
+    reply = await gate.ask(post())
     assert (reply.status, reply.code) == (504, "total_timeout")
     assert gate.dispatcher.events == ["ticket", "cancelled"]
 
@@ -437,42 +440,42 @@ async def test_the_whole_request_has_a_limit(rig, kit):
 # held heads and comments
 
 
-async def test_after_the_hold_comments_go_out_and_another_worker_can_still_answer(rig, kit):
+async def test_after_the_hold_comments_go_out_and_another_worker_can_still_answer(rig):
     async def slow_death(script):
-        await script.say(STREAM, kit.chunk(b": keep-alive\n\n"))
+        await script.say(STREAM, chunk(b": keep-alive\n\n"))
         await asyncio.sleep(0.2)
         await script.die()
 
-    gate = await rig(*once(kit, slow_death), timeouts={"header_delay_s": 0.05, "comment_interval_s": 0.05})
+    gate = await rig(*once(slow_death), timeouts={"header_delay_s": 0.05, "comment_interval_s": 0.05})
     client = await gate.connect()
-    reply = await client.ask(kit.post(extra=b"X-Request-Id: r\r\n"))
+    reply = await client.ask(post(extra=b"X-Request-Id: r\r\n"))
     assert reply.status == 200
     assert reply.header(b"content-type").startswith(b"text/event-stream")
     assert reply.header(b"x-request-id") == b"r"
     comments, _, rest = reply.body.partition(b"data: ")
     assert comments.count(b": warmroute") >= 2
-    assert b"data: " + rest == b"".join(map(kit.event, "abc")) + kit.usage_event() + kit.DONE
+    assert b"data: " + rest == b"".join(map(event, "abc")) + usage_event() + DONE
     assert gate.dispatcher.usage.cached_tokens == 32
-    assert (await client.ask(kit.get(b"/livez"))).status == 200
+    assert (await client.ask(get(b"/livez"))).status == 200
 
 
-async def test_half_an_event_before_the_hold_is_not_lost(rig, kit):
-    whole = kit.event("a")
+async def test_half_an_event_before_the_hold_is_not_lost(rig):
+    whole = event("a")
 
     async def script(script):
-        await script.say(STREAM, kit.chunk(whole[:9]))
+        await script.say(STREAM, chunk(whole[:9]))
         await asyncio.sleep(0.15)
-        await script.say(kit.chunk(whole[9:]), kit.END)
+        await script.say(chunk(whole[9:]), END)
 
     gate = await rig(script, timeouts={"header_delay_s": 0.05, "comment_interval_s": 5})
-    body = (await gate.ask(kit.post())).body
+    body = (await gate.ask(post())).body
     assert body.startswith(b": warmroute") and body.endswith(b"\n\n" + whole)
 
 
-async def test_behind_comments_an_error_becomes_an_event(rig, kit):
+async def test_behind_comments_an_error_becomes_an_event(rig):
     async def refused(script):
         await asyncio.sleep(0.15)
-        await kit.answer_json(script, b"400 Bad", b'{"error":\n{"message":"no"}}')
+        await answer_json(script, b"400 Bad", b'{"error":\n{"message":"no"}}')
 
     async def dead(script):
         await asyncio.sleep(0.15)
@@ -480,89 +483,89 @@ async def test_behind_comments_an_error_becomes_an_event(rig, kit):
 
     held = {"header_delay_s": 0.05, "comment_interval_s": 5}
     gate = await rig(refused, timeouts=held)
-    body = (await gate.ask(kit.post())).body
-    assert body.partition(b"\n\n")[2] == b'data: {"error":\ndata: {"message":"no"}}\n\n' + kit.DONE
+    body = (await gate.ask(post())).body
+    assert body.partition(b"\n\n")[2] == b'data: {"error":\ndata: {"message":"no"}}\n\n' + DONE
     assert gate.dispatcher.events[-1] == "finished 400"
     gate = await rig(dead, timeouts=held)
-    body = (await gate.ask(kit.post())).body
+    body = (await gate.ask(post())).body
     events = body.split(b"\n\n")
     assert json.loads(events[1][6:])["error"]["code"] == "worker_failed"
     assert events[2] == b"data: [DONE]"
 
 
-async def test_a_plain_request_is_never_commented(rig, kit):
+async def test_a_plain_request_is_never_commented(rig):
     async def slow(script):
         await asyncio.sleep(0.2)
-        await kit.answer_json(script)
+        await answer_json(script)
 
     gate = await rig(slow, timeouts={"header_delay_s": 0.05})
-    assert (await gate.ask(kit.post(body=kit.PLAIN))).header(b"content-length")
+    assert (await gate.ask(post(body=PLAIN))).header(b"content-length")
 
 
 # no worker
 
 
-async def test_a_request_waits_for_a_worker_to_come(rig, kit):
+async def test_a_request_waits_for_a_worker_to_come(rig):
     gate = await rig()
     client = await gate.connect()
-    client.writer.write(kit.post())
-    await kit.eventually(lambda: gate.gateway.statistics().get("queued") == 1)
-    worker = await ScriptedWorker(kit.answer_stream).start()
+    client.writer.write(post())
+    await eventually(lambda: gate.gateway.statistics().get("queued") == 1)
+    worker = await ScriptedWorker(answer_stream).start()
     gate.join(worker)
     assert (await client.read()).status == 200
     assert gate.metrics.named("queued")[0][1] is True
     await worker.stop()
 
 
-async def test_waiting_ends_with_a_503(rig, kit):
+async def test_waiting_ends_with_a_503(rig):
     gate = await rig(timeouts={"queue_s": 0.1})
-    reply = await gate.ask(kit.post())
+    reply = await gate.ask(post())
     assert (reply.status, reply.code) == (503, "no_worker_available")
     assert reply.header(b"retry-after") == b"1"
     assert gate.metrics.named("queued")[0][1] is False
     gate = await rig(timeouts={"queue_s": 0})
-    assert (await gate.ask(kit.post())).status == 503
+    assert (await gate.ask(post())).status == 503
 
 
-async def test_only_so_many_may_wait(rig, kit):
+async def test_only_so_many_may_wait(rig):
     gate = await rig(limits={"max_queued_requests": 1})
     client = await gate.connect()
-    client.writer.write(kit.post())
-    await kit.eventually(lambda: gate.gateway.statistics()["queued"] == 1)
-    reply = await gate.ask(kit.post())
+    client.writer.write(post())
+    await eventually(lambda: gate.gateway.statistics()["queued"] == 1)
+    reply = await gate.ask(post())
     assert (reply.status, reply.code) == (503, "too_many_requests")
     client.leave()
-    await kit.eventually(lambda: gate.gateway.statistics()["queued"] == 0)
+    await eventually(lambda: gate.gateway.statistics()["queued"] == 0)
 
 
-async def test_an_unknown_model_is_told_so(rig, kit):
-    gate = await rig(kit.answer_json)
-    reply = await gate.ask(kit.post(body=b'{"model":"other","messages":[]}'))
+async def test_an_unknown_model_is_told_so(rig):
+    gate = await rig(answer_json)
+    reply = await gate.ask(post(body=b'{"model":"other","messages":[]}'))
     assert (reply.status, reply.code) == (404, "model_not_found")
 
 
-async def test_someone_may_look_again_for_an_unknown_model(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_someone_may_look_again_for_an_unknown_model(rig):
+    gate = await rig(answer_json)
     asked = []
     gate.fleet.on_unknown_model.append(asked.append)
-    assert (await gate.ask(kit.post(body=b'{"model":"other","messages":[]}'))).status == 404
-    assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
+    assert (await gate.ask(post(body=b'{"model":"other","messages":[]}'))).status == 404
+    assert (await gate.ask(post(body=PLAIN))).status == 200
     assert asked == ["other"]
 
 
-async def test_our_own_defect_is_a_500_and_ends_the_ticket(rig, kit, caplog):
-    gate = await rig(kit.answer_json)
+async def test_our_own_defect_is_a_500_and_ends_the_ticket(rig, caplog):
+    gate = await rig(answer_json)
 
     def broken(*_):
         raise RuntimeError("defect")
 
     gate.identity.identify_now = broken
-    reply = await gate.ask(kit.post(body=kit.PLAIN))
+    reply = await gate.ask(post(body=PLAIN))
     assert (reply.status, reply.code) == (500, "internal_error")
     del gate.identity.identify_now
     gate.dispatcher.first_token = broken
-    gate.workers[0].script = kit.answer_stream
-    assert (await gate.ask(kit.post())).status == 500
+    gate.workers[0].script = answer_stream
+    assert (await gate.ask(post())).status == 500
     assert gate.dispatcher.events[-1] == "cancelled"
     assert gate.idle
     caplog.clear()
@@ -581,16 +584,16 @@ class OutOfDescriptors:
         raise OSError(errno.EMFILE, "Too many open files")
 
 
-async def test_a_lack_of_descriptors_is_ours_and_no_worker_pays_for_it(rig, kit, monkeypatch):
-    gate = await rig(kit.answer_stream, kit.answer_stream)
+async def test_a_lack_of_descriptors_is_ours_and_no_worker_pays_for_it(rig, monkeypatch):
+    gate = await rig(answer_stream, answer_stream)
     with monkeypatch.context() as patched:
         patched.setattr(gate.gateway._parts.pools, "_loop", OutOfDescriptors(gate.loop))
         for _ in range(5):
-            reply = await gate.ask(kit.post())
+            reply = await gate.ask(post())
             assert (reply.status, reply.code) == (503, "gateway_exhausted")
             assert int(reply.header(b"retry-after")) >= 1
     assert [endpoint.state.value for endpoint in gate.fleet.endpoints] == ["ready", "ready"]
     assert gate.metrics.named("retried") == []
-    assert (await gate.ask(kit.post())).status == 200
+    assert (await gate.ask(post())).status == 200
     assert len(gate.metrics.named("decision_took")) == 6
     assert gate.idle

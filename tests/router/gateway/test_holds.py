@@ -5,6 +5,9 @@ import asyncio
 import pytest
 
 from policies.view import Decision
+from tests.support.answers import answer_stream
+from tests.support.raw_client import post
+from tests.support.waiting import eventually
 
 LONG_S = 60.0
 
@@ -25,33 +28,33 @@ class Patient:
 class Slow:
     """A worker that answers its oldest waiting request at each call of `answer`."""
 
-    def __init__(self, kit):
-        self.kit, self.waiting = kit, []
+    def __init__(self):
+        self.waiting = []
 
     async def __call__(self, script):
         go = asyncio.Event()
         self.waiting.append(go)
         await go.wait()
-        await self.kit.answer_stream(script)
+        await answer_stream(script)
 
     def answer(self):
         self.waiting.pop(0).set()
 
 
 @pytest.fixture
-async def gate(rig, kit):
+async def gate(rig):
     """Two workers, of which the first is busy with a request, and another request that waits for it."""
 
     async def make(hold_s=LONG_S, until_prefills_done=True, **options):
-        slow = Slow(kit)
-        made = await rig(slow, kit.answer_stream, **options)
+        slow = Slow()
+        made = await rig(slow, answer_stream, **options)
         made.slow = slow
         made.dispatcher.set_policy(Patient(hold_s, until_prefills_done), "patient", {})
         made.first, made.second = await made.connect(), await made.connect()
-        made.first.writer.write(kit.post())
-        await kit.eventually(lambda: slow.waiting)
-        made.second.writer.write(kit.post())
-        await kit.eventually(lambda: made.dispatcher.events[1:2])
+        made.first.writer.write(post())
+        await eventually(lambda: slow.waiting)
+        made.second.writer.write(post())
+        await eventually(lambda: made.dispatcher.events[1:2])
         return made
 
     return make
@@ -61,29 +64,29 @@ def held(gate):
     return gate.gateway.statistics()["held"]
 
 
-async def test_it_goes_as_soon_as_its_worker_has_no_prefill_left(gate, kit):
+async def test_it_goes_as_soon_as_its_worker_has_no_prefill_left(gate):
     made = await gate()
     assert made.dispatcher.events == ["ticket", "held"] and held(made) == 1
     assert len(made.workers[0].requests) == 1
     await asyncio.sleep(0.1)
     made.slow.answer()
     assert (await made.first.read()).status == 200
-    await kit.eventually(lambda: made.slow.waiting)
+    await eventually(lambda: made.slow.waiting)
     made.slow.answer()
     assert (await made.second.read()).status == 200
     assert held(made) == 0 and not made.workers[1].requests
     ((wait_s,),) = made.metrics.named("held")
     assert 0.09 < wait_s < LONG_S
     assert made.dispatcher.decisions(1)[0].request.waited_s == pytest.approx(wait_s, abs=0.1)
-    await kit.eventually(lambda: made.idle)
+    await eventually(lambda: made.idle)
 
 
 @pytest.mark.parametrize("path", [b"/tokenize", b"/v1/messages/count_tokens", b"/v1/embeddings"])
-async def test_what_is_no_prompt_to_be_continued_never_waits(gate, kit, path):
+async def test_what_is_no_prompt_to_be_continued_never_waits(gate, path):
     made = await gate()
     other = await made.connect()
-    other.writer.write(kit.post(path))
-    await kit.eventually(lambda: len(made.slow.waiting) == 2)
+    other.writer.write(post(path))
+    await eventually(lambda: len(made.slow.waiting) == 2)
     assert held(made) == 1
     tokens = made.dispatcher.decisions(1)[0].request.prompt_tokens
     assert (tokens > 0) is (path == b"/v1/embeddings"), "where the model computes something a guess is booked"
@@ -91,88 +94,88 @@ async def test_what_is_no_prompt_to_be_continued_never_waits(gate, kit, path):
     assert (await other.read()).status == 200
 
 
-async def test_it_goes_when_its_time_is_up(gate, kit):
+async def test_it_goes_when_its_time_is_up(gate):
     made = await gate(hold_s=0.2)
-    await kit.eventually(lambda: len(made.slow.waiting) == 2)
+    await eventually(lambda: len(made.slow.waiting) == 2)
     assert made.dispatcher.decisions(1)[0].request.waited_s > 0.199
     for _ in range(2):
         made.slow.answer()
     assert (await made.first.read()).status == (await made.second.read()).status == 200
 
 
-async def test_one_that_waits_for_something_else_is_not_asked_for_when_its_worker_has_no_prefill_left(gate, kit):
+async def test_one_that_waits_for_something_else_is_not_asked_for_when_its_worker_has_no_prefill_left(gate):
     made = await gate(hold_s=0.5, until_prefills_done=False)
     made.slow.answer()
     assert (await made.first.read()).status == 200
     await asyncio.sleep(0.1)
     assert held(made) == 1 and made.dispatcher.events.count("held") == 1
-    await kit.eventually(lambda: made.slow.waiting)
+    await eventually(lambda: made.slow.waiting)
     made.slow.answer()
     assert (await made.second.read()).status == 200
     assert made.dispatcher.decisions(1)[0].request.waited_s > 0.499
 
 
-async def test_one_goes_at_a_time_and_whoever_asked_first_is_the_first(gate, kit):
+async def test_one_goes_at_a_time_and_whoever_asked_first_is_the_first(gate):
     made = await gate()
     third = await made.connect()
-    third.writer.write(kit.post())
-    await kit.eventually(lambda: held(made) == 2)
+    third.writer.write(post())
+    await eventually(lambda: held(made) == 2)
     for client, left in ((made.first, 1), (made.second, 0), (third, 0)):
         made.slow.answer()
         assert (await client.read()).status == 200
-        await kit.eventually(lambda left=left: held(made) == left)
-        await kit.eventually(lambda left=left, client=client: made.slow.waiting or client is third)
+        await eventually(lambda left=left: held(made) == left)
+        await eventually(lambda left=left, client=client: made.slow.waiting or client is third)
     assert len(made.workers[0].requests) == 3
 
 
-async def test_a_client_that_leaves_meanwhile_is_forgotten(gate, kit):
+async def test_a_client_that_leaves_meanwhile_is_forgotten(gate):
     made = await gate()
     made.second.leave()
-    await kit.eventually(lambda: held(made) == 0)
+    await eventually(lambda: held(made) == 0)
     made.slow.answer()
     assert (await made.first.read()).status == 200
-    await kit.eventually(lambda: made.idle)
+    await eventually(lambda: made.idle)
     assert len(made.workers[0].requests) == 1 and made.metrics.named("client_aborted") == [("before_first",)]
 
 
-async def test_the_first_one_leaving_frees_the_worker(gate, kit):
+async def test_the_first_one_leaving_frees_the_worker(gate):
     made = await gate()
     made.first.leave()
-    await kit.eventually(lambda: len(made.workers[0].requests) == 2)
+    await eventually(lambda: len(made.workers[0].requests) == 2)
     made.slow.waiting[-1].set()
     assert (await made.second.read()).status == 200
 
 
-async def test_without_room_it_goes_at_once(gate, kit):
+async def test_without_room_it_goes_at_once(gate):
     made = await gate(limits={"max_held_requests": 1})
     third = await made.connect()
-    third.writer.write(kit.post())
-    await kit.eventually(lambda: len(made.slow.waiting) == 2)
+    third.writer.write(post())
+    await eventually(lambda: len(made.slow.waiting) == 2)
     assert made.dispatcher.events.count("ticket") == 2 and held(made) == 1
 
 
 @pytest.mark.parametrize("until_prefills_done", [True, False])
-async def test_its_worker_leaves_the_fleet(gate, kit, until_prefills_done):
+async def test_its_worker_leaves_the_fleet(gate, until_prefills_done):
     made = await gate(until_prefills_done=until_prefills_done)
     made.fleet.remove(made.workers[0].id)
     assert (await made.second.read()).status == 200
     assert len(made.workers[1].requests) >= 1
 
 
-async def test_all_workers_leave_and_one_comes_back(gate, kit):
+async def test_all_workers_leave_and_one_comes_back(gate):
     made = await gate()
     for worker in made.workers:
         made.fleet.remove(worker.id)
-    await kit.eventually(lambda: made.gateway.statistics()["queued"] == 1 and held(made) == 0)
+    await eventually(lambda: made.gateway.statistics()["queued"] == 1 and held(made) == 0)
     made.join(made.workers[1])
     assert (await made.second.read()).status == 200
 
 
-async def test_a_failed_attempt_is_not_kept_back_again(rig, kit):
+async def test_a_failed_attempt_is_not_kept_back_again(rig):
     async def dies(script):
         await script.die()
 
-    slow = Slow(kit)
+    slow = Slow()
     made = await rig(dies, slow)
 
     class Late:
@@ -182,13 +185,13 @@ async def test_a_failed_attempt_is_not_kept_back_again(rig, kit):
 
     made.dispatcher.set_policy(Late(), "late", {})
     client = await made.connect()
-    client.writer.write(kit.post())
-    await kit.eventually(lambda: slow.waiting)
+    client.writer.write(post())
+    await eventually(lambda: slow.waiting)
     slow.answer()
     assert (await client.read()).status == 200 and "held" not in made.dispatcher.events
 
 
-async def test_it_is_told_when_the_gateway_stops(gate, kit):
+async def test_it_is_told_when_the_gateway_stops(gate):
     made = await gate()
     closing = asyncio.ensure_future(made.gateway.aclose(0.1))
     reply = await made.second.read()
@@ -197,35 +200,35 @@ async def test_it_is_told_when_the_gateway_stops(gate, kit):
     assert held(made) == 0
 
 
-async def test_a_stream_that_waits_hears_comments(gate, kit):
+async def test_a_stream_that_waits_hears_comments(gate):
     made = await gate(timeouts={"header_delay_s": 0.05, "comment_interval_s": 0.05})
     await asyncio.sleep(0.3)
     made.slow.answer()
-    await kit.eventually(lambda: made.slow.waiting)
+    await eventually(lambda: made.slow.waiting)
     made.slow.answer()
     reply = await made.second.read()
     assert reply.status == 200 and b": warmroute is waiting for a worker" in reply.body
 
 
-async def test_it_may_not_wait_longer_than_its_total(gate, kit):
+async def test_it_may_not_wait_longer_than_its_total(gate):
     made = await gate(timeouts={"total_s": 0.5})
     reply = await made.second.read()
     assert (reply.status, reply.code) == (504, "total_timeout")
     assert held(made) == 0
 
 
-async def test_many_that_wait_for_something_else_now_do_not_stop_the_loop(gate, kit, monkeypatch):
+async def test_many_that_wait_for_something_else_now_do_not_stop_the_loop(gate, monkeypatch):
     monkeypatch.setattr("router.placement.hold_queue.ASKED_AT_ONCE", 2)
     made = await gate()
     others = [await made.connect() for _ in range(4)]
     for client in others:
-        client.writer.write(kit.post())
-    await kit.eventually(lambda: held(made) == 5)
+        client.writer.write(post())
+    await eventually(lambda: held(made) == 5)
     asked = made.dispatcher.events.count("held")
     made.dispatcher.set_policy(Hesitant(), "hesitant", {})
     made.slow.answer()
     assert (await made.first.read()).status == 200
-    await kit.eventually(lambda: made.dispatcher.events.count("held") > asked)
+    await eventually(lambda: made.dispatcher.events.count("held") > asked)
     await asyncio.sleep(0.1)
     assert made.dispatcher.events.count("held") == asked + 2 and held(made) == 5
 

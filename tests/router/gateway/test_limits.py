@@ -11,14 +11,17 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.answers import END, answer_json, answer_stream, chunk
+from tests.support.raw_client import PLAIN, get, post
+from tests.support.waiting import eventually
+
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 class Gate:
     """A script for workers that answer after `open` is set. `most` is the largest number of concurrent requests."""
 
-    def __init__(self, kit):
-        self.kit = kit
+    def __init__(self):
         self.open = asyncio.Event()
         self.running = self.most = 0
 
@@ -33,26 +36,26 @@ class Gate:
         await asyncio.gather(gone, opened, return_exceptions=True)
         self.running -= 1
         if not script.seen.gone.is_set():
-            await self.kit.answer_stream(script)
+            await answer_stream(script)
 
 
 # concurrent requests
 
 
-async def test_a_limit_of_four_means_four(rig, kit):
-    worker = Gate(kit)
+async def test_a_limit_of_four_means_four(rig):
+    worker = Gate()
     gate = await rig(worker, worker, limits={"max_concurrent_requests": 4})
     clients = [await gate.connect() for _ in range(24)]
     for client in clients:
-        client.writer.write(kit.post())
+        client.writer.write(post())
     reads = {asyncio.create_task(client.read()): client for client in clients}
-    await kit.eventually(lambda: sum(read.done() for read in reads) == 20)
+    await eventually(lambda: sum(read.done() for read in reads) == 20)
     refused = [read.result() for read in reads if read.done()]
     assert {(reply.status, reply.code, reply.header(b"retry-after")) for reply in refused} == {
         (503, "concurrency_limit", b"1")
     }
     assert all(reply.header(b"connection") is None for reply in refused)
-    await kit.eventually(lambda: worker.running == 4)
+    await eventually(lambda: worker.running == 4)
     assert gate.gateway.statistics()["streams"] == 4
     worker.open.set()
     replies = await asyncio.gather(*reads)
@@ -60,50 +63,50 @@ async def test_a_limit_of_four_means_four(rig, kit):
     assert worker.most == 4
     assert gate.idle
     for client in clients[:4]:  # connections and places are free again
-        assert (await client.ask(kit.post())).status == 200
+        assert (await client.ask(post())).status == 200
 
 
 @pytest.mark.parametrize("how", ["leaves", "fails"])
-async def test_a_place_is_free_again_at_once(rig, kit, how):
-    worker = Gate(kit)
+async def test_a_place_is_free_again_at_once(rig, how):
+    worker = Gate()
     gate = await rig(worker, limits={"max_concurrent_requests": 1})
     client = await gate.connect()
-    client.writer.write(kit.post())
-    await kit.eventually(lambda: worker.running == 1)
-    assert (await gate.ask(kit.post())).code == "concurrency_limit"
+    client.writer.write(post())
+    await eventually(lambda: worker.running == 1)
+    assert (await gate.ask(post())).code == "concurrency_limit"
     if how == "leaves":
         client.leave()
     else:
         await gate.workers[0].stop()
         assert (await client.read()).status == 503
-    await kit.eventually(lambda: gate.gateway.statistics()["streams"] == 0)
-    reply = await asyncio.wait_for((await gate.connect()).ask(kit.post()), 5) if how == "fails" else None
+    await eventually(lambda: gate.gateway.statistics()["streams"] == 0)
+    reply = await asyncio.wait_for((await gate.connect()).ask(post()), 5) if how == "fails" else None
     assert reply is None or reply.code != "concurrency_limit"
 
 
-async def test_requests_that_wait_for_a_worker_have_a_place(rig, kit):
+async def test_requests_that_wait_for_a_worker_have_a_place(rig):
     gate = await rig(limits={"max_concurrent_requests": 1}, timeouts={"queue_s": 0.3})
     first, second = await gate.connect(), await gate.connect()
-    first.writer.write(kit.post())
-    await kit.eventually(lambda: gate.gateway.statistics()["queued"] == 1)
-    assert (await second.ask(kit.post())).code == "concurrency_limit"
-    assert (await second.ask(kit.get())).status in (200, 503)  # the gateway's own answers need no place
+    first.writer.write(post())
+    await eventually(lambda: gate.gateway.statistics()["queued"] == 1)
+    assert (await second.ask(post())).code == "concurrency_limit"
+    assert (await second.ask(get())).status in (200, 503)  # the gateway's own answers need no place
     assert (await first.read()).code == "no_worker_available"
 
 
-async def test_a_limit_per_worker_is_one_for_each(rig, kit):
-    worker = Gate(kit)
+async def test_a_limit_per_worker_is_one_for_each(rig):
+    worker = Gate()
     gate = await rig(worker, worker, limits={"max_requests_per_worker": 2})
     clients = [await gate.connect() for _ in range(4)]
     for client in clients:
-        client.writer.write(kit.post())
-    await kit.eventually(lambda: worker.running == 4)
+        client.writer.write(post())
+    await eventually(lambda: worker.running == 4)
     assert [len(each.requests) for each in gate.workers] == [2, 2]
-    reply = await gate.ask(kit.post())
+    reply = await gate.ask(post())
     assert (reply.status, reply.code, reply.header(b"retry-after")) == (503, "overloaded", b"1")
     worker.open.set()
     assert {(await client.read()).status for client in clients} == {200}
-    assert (await gate.ask(kit.post())).status == 200
+    assert (await gate.ask(post())).status == 200
 
 
 # clients that do not read
@@ -180,26 +183,26 @@ async def stall(gate, count, request):
     return [await asyncio.to_thread(stalled, gate.address, request) for _ in range(count)]
 
 
-async def test_all_streams_together_have_a_limit(rig, kit, firehose):
+async def test_all_streams_together_have_a_limit(rig, firehose):
     gate = await rig(limits={"max_buffered_response_bytes": 4_000_000})
     gate.join(firehose(65_000))
-    clients = await stall(gate, 80, kit.post())
-    await kit.eventually(lambda: gate.gateway.statistics()["slow_readers_cut"] > 0, 20)
+    clients = await stall(gate, 80, post())
+    await eventually(lambda: gate.gateway.statistics()["slow_readers_cut"] > 0, 20)
     await settled(gate)
     statistics = gate.gateway.statistics()
     assert statistics["buffered_response_bytes"] <= 4_000_000
     assert statistics["streams"] + statistics["slow_readers_cut"] == 80
     for client in clients:
         client.close()
-    await kit.eventually(lambda: gate.idle)
+    await eventually(lambda: gate.idle)
     assert gate.gateway.statistics()["buffered_response_bytes"] == 0
 
 
-async def test_a_client_that_reads_is_not_cut_for_those_that_do_not(rig, kit, firehose):
+async def test_a_client_that_reads_is_not_cut_for_those_that_do_not(rig, firehose):
     gate = await rig(limits={"max_buffered_response_bytes": 4_000_000})
     gate.join(firehose(65_000))
     client = await gate.connect()
-    client.writer.write(kit.post())
+    client.writer.write(post())
     received = 0
 
     async def read_on():
@@ -210,33 +213,33 @@ async def test_a_client_that_reads_is_not_cut_for_those_that_do_not(rig, kit, fi
     reading = asyncio.create_task(read_on())
     clients = []
     while gate.gateway.statistics()["slow_readers_cut"] < 10 and len(clients) < 100:
-        clients += await stall(gate, 5, kit.post())
+        clients += await stall(gate, 5, post())
         await settled(gate, 0.05)
     before = received
-    await kit.eventually(lambda: received > before + 20_000_000, 20)
+    await eventually(lambda: received > before + 20_000_000, 20)
     assert not reading.done()
     reading.cancel()
     for each in clients:
         each.close()
 
 
-async def test_a_slow_reader_of_400_mb_costs_less_than_20(rig, kit):
+async def test_a_slow_reader_of_400_mb_costs_less_than_20(rig):
     async def long_answer(script):
         await script.say(STREAM)
-        piece = kit.chunk(b"data: " + b"x" * 65_000 + b"\n\n")
+        piece = chunk(b"data: " + b"x" * 65_000 + b"\n\n")
         for _ in range(6_200):
             await script.say(piece)
-        await script.say(kit.END)
+        await script.say(END)
 
     gate = await rig(long_answer)
     # The first reader fills free memory that earlier tests left in the heap and that was returned to the system. Its
     # use counts as growth.
     before = memory_now()
-    _, most = await read_slowly(gate.address, kit.post(), 30_000_000, lambda: grown(before))
+    _, most = await read_slowly(gate.address, post(), 30_000_000, lambda: grown(before))
     assert most < 50_000_000
-    await kit.eventually(lambda: gate.idle)
+    await eventually(lambda: gate.idle)
     before += grown(before)
-    received, most = await read_slowly(gate.address, kit.post(), 400_000_000, lambda: grown(before))
+    received, most = await read_slowly(gate.address, post(), 400_000_000, lambda: grown(before))
     print(f"one slow reader of {received / 1e6:.0f} MB: {most / 1e6:.1f} MB more, at most")
     assert most < 20_000_000  # mostly 0 to 4 MB; once 10.4 MB, late in a whole run: it depends on the state of the heap
 
@@ -244,18 +247,18 @@ async def test_a_slow_reader_of_400_mb_costs_less_than_20(rig, kit):
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("event_bytes", [300, 65_000])
-async def test_a_thousand_stalled_readers(rig, kit, firehose, event_bytes):
+async def test_a_thousand_stalled_readers(rig, firehose, event_bytes):
     gate = await rig()
     gate.join(firehose(event_bytes))
     before = memory_now()
-    clients = await stall(gate, 1_000, kit.post())
+    clients = await stall(gate, 1_000, post())
 
     def all_came() -> bool:
         statistics = gate.gateway.statistics()
         # A busy machine lets sockets fill less before the streams begin; then the limit may cut some readers.
         return statistics["streams"] + statistics["slow_readers_cut"] == 1_000
 
-    await kit.eventually(all_came, 60)
+    await eventually(all_came, 60)
     await settled(gate, 1.5)
     held = gate.gateway.statistics()["buffered_response_bytes"]
     held_mb, grown_mb = held / 1e6, grown(before) / 1e6
@@ -266,17 +269,17 @@ async def test_a_thousand_stalled_readers(rig, kit, firehose, event_bytes):
     assert grown(before) < (220_000_000 if event_bytes < 1_000 else 300_000_000)
     for client in clients:
         client.close()
-    await kit.eventually(lambda: gate.idle, 20)
+    await eventually(lambda: gate.idle, 20)
     assert gate.gateway.statistics()["buffered_response_bytes"] == 0
 
 
 # slow senders
 
 
-async def test_a_head_has_a_limit_from_its_first_byte_and_a_body_one_of_its_own(rig, kit):
-    gate = await rig(kit.answer_json, timeouts={"client_header_s": 0.3, "client_body_s": 0.3})
+async def test_a_head_has_a_limit_from_its_first_byte_and_a_body_one_of_its_own(rig):
+    gate = await rig(answer_json, timeouts={"client_header_s": 0.3, "client_body_s": 0.3})
     loop = asyncio.get_running_loop()
-    for raw, pause in ((kit.post(), 0.02), (kit.post(body=kit.PLAIN).partition(b"\r\n\r\n")[0] + b"\r\n\r\n", 0.0)):
+    for raw, pause in ((post(), 0.02), (post(body=PLAIN).partition(b"\r\n\r\n")[0] + b"\r\n\r\n", 0.0)):
         client = await gate.connect()
         began_s = loop.time()
         for byte in raw:
@@ -286,7 +289,7 @@ async def test_a_head_has_a_limit_from_its_first_byte_and_a_body_one_of_its_own(
             if loop.time() - began_s > 1.0:
                 break
         if not pause:
-            for byte in kit.PLAIN[:10]:  # the body arrives byte by byte
+            for byte in PLAIN[:10]:  # the body arrives byte by byte
                 client.writer.write(bytes([byte]))
                 await asyncio.sleep(0.1)
         reply = await client.read()

@@ -5,6 +5,9 @@ import asyncio
 import pytest
 
 from router.gateway.http.upstream_pool import is_refusal
+from tests.support.answers import answer_stream, json_head
+from tests.support.raw_client import get, post
+from tests.support.waiting import eventually
 
 POISON = b'{"model":"m","messages":[{"role":"user","content":"poison"}],"stream":true}'
 GOOD = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}'
@@ -17,8 +20,8 @@ class Mortals:
     `exits`: a worker answers 500 first, as vLLM does when its engine has died.
     """
 
-    def __init__(self, kit, count, after_s=0.0, exits=False):
-        self.kit, self.after_s, self.exits = kit, after_s, exits
+    def __init__(self, count, after_s=0.0, exits=False):
+        self.after_s, self.exits = after_s, exits
         self.scripts = [self.script_of(number) for number in range(count)]
         self.dead = []
 
@@ -29,11 +32,11 @@ class Mortals:
     def script_of(self, number):
         async def script(script):
             if b"poison" not in script.seen.body:
-                await self.kit.answer_stream(script)
+                await answer_stream(script)
                 return
             await asyncio.sleep(self.after_s)
             if self.exits:
-                await script.say(self.kit.json_head(2, b"500 Internal Server Error"), b"{}")
+                await script.say(json_head(2, b"500 Internal Server Error"), b"{}")
                 await asyncio.sleep(0.1)
             self.die(number)
 
@@ -52,12 +55,12 @@ class Mortals:
 
     async def ask(self, body=POISON, **options):
         client = await self.gate.connect()
-        return await client.ask(self.kit.post(body=body, **options))
+        return await client.ask(post(body=body, **options))
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.05])
-async def test_at_most_two_workers_are_lost_for_one_body_with_an_sdk_that_retries(rig, kit, after_s):
-    mortals = Mortals(kit, 4, after_s)
+async def test_at_most_two_workers_are_lost_for_one_body_with_an_sdk_that_retries(rig, after_s):
+    mortals = Mortals(4, after_s)
     gate = await mortals.build(rig)
     codes = []
     for _ in range(6):  # two calls of an SDK that tries three times
@@ -72,9 +75,9 @@ async def test_at_most_two_workers_are_lost_for_one_body_with_an_sdk_that_retrie
     assert gate.gateway.statistics()["quarantine"]["refused_requests"] >= 4
 
 
-async def test_a_pooled_connection_that_dies_with_the_request_is_a_death_as_well(rig, kit):
+async def test_a_pooled_connection_that_dies_with_the_request_is_a_death_as_well(rig):
     """The connection looks as if the worker had closed it while idle, so the request goes to the worker again."""
-    mortals = Mortals(kit, 4)
+    mortals = Mortals(4)
     gate = await mortals.build(rig)
     for _ in range(8):
         assert (await mortals.ask(GOOD)).status == 200  # leaves idle connections to all four
@@ -85,14 +88,14 @@ async def test_a_pooled_connection_that_dies_with_the_request_is_a_death_as_well
     assert "retry sent" in gate.dispatcher.events
 
 
-async def test_eight_copies_at_once_lose_two_workers(rig, kit):
+async def test_eight_copies_at_once_lose_two_workers(rig):
     """All eight are at one worker first, where prefix routing sends them."""
-    mortals = Mortals(kit, 4, 0.05)
+    mortals = Mortals(4, 0.05)
     gate = await mortals.build(rig)
     for worker in gate.workers[1:]:
         gate.fleet.drain(worker.id)
     asking = [asyncio.create_task(mortals.ask()) for _ in range(8)]
-    await kit.eventually(lambda: len(gate.workers[0].requests) == 8)
+    await eventually(lambda: len(gate.workers[0].requests) == 8)
     for worker in gate.workers[1:]:
         gate.fleet.undrain(worker.id)
     replies = await asyncio.gather(*asking)
@@ -100,9 +103,9 @@ async def test_eight_copies_at_once_lose_two_workers(rig, kit):
     assert {reply.status for reply in replies} <= {503, 422}
 
 
-async def test_copies_that_are_everywhere_already_cannot_be_called_back(rig, kit):
+async def test_copies_that_are_everywhere_already_cannot_be_called_back(rig):
     """At most one worker is lost that did not have the body when the first one died."""
-    mortals = Mortals(kit, 6, 0.05)
+    mortals = Mortals(6, 0.05)
     gate = await mortals.build(rig)
     replies = await asyncio.gather(*(mortals.ask() for _ in range(4)))  # round robin: one at each of four workers
     assert {reply.status for reply in replies} <= {503, 422}
@@ -115,8 +118,8 @@ async def test_copies_that_are_everywhere_already_cannot_be_called_back(rig, kit
     assert gate.idle
 
 
-async def test_a_worker_that_answers_500_and_then_exits_has_died(rig, kit):
-    mortals = Mortals(kit, 4, exits=True)
+async def test_a_worker_that_answers_500_and_then_exits_has_died(rig):
+    mortals = Mortals(4, exits=True)
     await mortals.build(rig)
     codes = []
     for _ in range(4):
@@ -127,8 +130,8 @@ async def test_a_worker_that_answers_500_and_then_exits_has_died(rig, kit):
     assert codes[-2:] == [422, 422]
 
 
-async def test_without_retries_each_loss_is_a_request(rig, kit):
-    mortals = Mortals(kit, 4)
+async def test_without_retries_each_loss_is_a_request(rig):
+    mortals = Mortals(4)
     await mortals.build(rig, retries={"max_attempts": 1})
     replies = []
     for _ in range(4):
@@ -138,17 +141,17 @@ async def test_without_retries_each_loss_is_a_request(rig, kit):
     assert len(mortals.dead) == 2
 
 
-async def test_switched_off_every_request_takes_its_workers(rig, kit):
-    mortals = Mortals(kit, 4)
+async def test_switched_off_every_request_takes_its_workers(rig):
+    mortals = Mortals(4)
     await mortals.build(rig, retries={"query_of_death_s": 0})
     for _ in range(2):
         assert (await mortals.ask()).status == 503
     assert len(mortals.dead) == 4
 
 
-async def test_a_good_body_that_was_there_is_cleared_by_its_answer(rig, kit):
+async def test_a_good_body_that_was_there_is_cleared_by_its_answer(rig):
     """The good request waits beside the query of death each time a worker dies, and the next worker serves it."""
-    mortals = Mortals(kit, 4, 0.05)
+    mortals = Mortals(4, 0.05)
     gate = await mortals.build(rig)
     held = []
 
@@ -171,16 +174,16 @@ async def test_a_good_body_that_was_there_is_cleared_by_its_answer(rig, kit):
     assert (await mortals.ask()).code == CODE
 
 
-async def test_bodies_suspected_of_one_death_go_to_different_workers(rig, kit):
+async def test_bodies_suspected_of_one_death_go_to_different_workers(rig):
     """The good request waits beside the query of death only once."""
-    mortals = Mortals(kit, 3, 0.1)
+    mortals = Mortals(3, 0.1)
     gate = await mortals.build(rig)
     for worker in gate.workers:
         worker.script = hesitant(worker.script)
     for worker in gate.workers[1:]:
         gate.fleet.drain(worker.id)
     asking = [asyncio.create_task(mortals.ask(body)) for body in (POISON, GOOD)]
-    await kit.eventually(lambda: len(gate.workers[0].requests) == 2)
+    await eventually(lambda: len(gate.workers[0].requests) == 2)
     for worker in gate.workers[1:]:
         gate.fleet.undrain(worker.id)
     poisoned, good = await asyncio.gather(*asking)
@@ -188,14 +191,14 @@ async def test_bodies_suspected_of_one_death_go_to_different_workers(rig, kit):
     assert sorted(len(worker.requests) for worker in gate.workers) == [1, 1, 2]
 
 
-async def test_the_only_other_worker_takes_all_bodies_suspected_of_one_death(rig, kit):
-    mortals = Mortals(kit, 2)
+async def test_the_only_other_worker_takes_all_bodies_suspected_of_one_death(rig):
+    mortals = Mortals(2)
     gate = await mortals.build(rig)
     gate.workers[0].script = silent
     gate.workers[1].script = hesitant(gate.workers[1].script)
     gate.fleet.drain(gate.workers[1].id)
     asking = [asyncio.create_task(mortals.ask(GOOD.replace(b"hi", word))) for word in (b"one", b"two", b"three")]
-    await kit.eventually(lambda: len(gate.workers[0].requests) == 3)
+    await eventually(lambda: len(gate.workers[0].requests) == 3)
     gate.fleet.undrain(gate.workers[1].id)
     mortals.die(0)
     assert [answer.status for answer in await asyncio.gather(*asking)] == [200, 200, 200]
@@ -215,7 +218,7 @@ def hesitant(script):
     return answer
 
 
-async def test_a_reset_without_a_death_counts_for_nothing(rig, kit):
+async def test_a_reset_without_a_death_counts_for_nothing(rig):
     """The worker still listens, and a probe finds the same process."""
 
     async def cut(script):
@@ -225,52 +228,52 @@ async def test_a_reset_without_a_death_counts_for_nothing(rig, kit):
     doubted = []
     gate.fleet.on_doubt.append(doubted.append)
     client = await gate.connect()
-    reply = await client.ask(kit.post(body=POISON))
+    reply = await client.ask(post(body=POISON))
     assert reply.code == "worker_failed"
-    reply = await (await gate.connect()).ask(kit.post(body=POISON))
+    reply = await (await gate.connect()).ask(post(body=POISON))
     assert (reply.status, reply.header(b"retry-after")) == (503, b"1")
     assert len(gate.workers[0].requests) + len(gate.workers[1].requests) == 2  # to no worker while in doubt
     for endpoint in doubted:
         gate.fleet.continues(endpoint.id, gate.loop.time() + 0.01)
-    await (await gate.connect()).ask(kit.post(body=POISON))
+    await (await gate.connect()).ask(post(body=POISON))
     assert len(gate.workers[0].requests) + len(gate.workers[1].requests) == 4
 
 
-async def test_another_process_at_the_address_is_proof_of_a_death(rig, kit):
+async def test_another_process_at_the_address_is_proof_of_a_death(rig):
     async def cut(script):
         await script.die()
 
     gate = await rig(cut, cut)
-    await (await gate.connect()).ask(kit.post(body=POISON))
+    await (await gate.connect()).ask(post(body=POISON))
     for endpoint in gate.fleet.endpoints:
         gate.fleet.restarted(endpoint.id, gate.loop.time())
-    reply = await (await gate.connect()).ask(kit.post(body=POISON))
+    reply = await (await gate.connect()).ask(post(body=POISON))
     assert (reply.status, reply.code) == (422, CODE)
     assert b'"param":null' in reply.body
     assert reply.header(b"retry-after") is None
 
 
-async def test_the_same_bytes_on_another_path_are_another_request(rig, kit):
+async def test_the_same_bytes_on_another_path_are_another_request(rig):
     async def cut(script):
         await script.die()
 
     gate = await rig(cut, cut)
     for path in (b"/v1/chat/completions", b"/v1/embeddings"):
-        await (await gate.connect()).ask(kit.post(path, body=POISON))
+        await (await gate.connect()).ask(post(path, body=POISON))
         for endpoint in gate.fleet.endpoints:
             gate.fleet.restarted(endpoint.id, gate.loop.time())
-        refused = await (await gate.connect()).ask(kit.post(path, body=POISON))
+        refused = await (await gate.connect()).ask(post(path, body=POISON))
         assert refused.code == CODE
     assert sum(len(worker.requests) for worker in gate.workers) == 4
 
 
-async def test_requests_without_a_body_are_never_blamed(rig, kit):
+async def test_requests_without_a_body_are_never_blamed(rig):
     async def cut(script):
         await script.die()
 
     gate = await rig(cut, cut, extra_paths=[{"path": "/v1/thing", "methods": ["GET"]}])
     for _ in range(3):
-        reply = await (await gate.connect()).ask(kit.get(b"/v1/thing"))
+        reply = await (await gate.connect()).ask(get(b"/v1/thing"))
         assert reply.status == 503
         for endpoint in gate.fleet.endpoints:
             gate.fleet.restarted(endpoint.id, gate.loop.time())

@@ -4,10 +4,13 @@ import asyncio
 
 import pytest
 
+from tests.support.answers import END, answer_stream, chunk
+from tests.support.raw_client import PLAIN, post
+
 WORDS = b'{"error":{"message":"CUDA out of memory","type":"InternalServerError","param":null,"code":500}}'
 
 
-def erring(kit, status=b"500 Internal Server Error", headers=b"", body=WORDS):
+def erring(status=b"500 Internal Server Error", headers=b"", body=WORDS):
     async def script(script):
         await script.say(b"HTTP/1.1 %s\r\ncontent-type: application/json\r\n%scontent-length: %d\r\n\r\n%s"
                          % (status, headers, len(body), body))  # fmt: skip
@@ -16,42 +19,42 @@ def erring(kit, status=b"500 Internal Server Error", headers=b"", body=WORDS):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_the_last_attempts_500_reaches_the_client(rig, kit, stream):
-    gate = await rig(erring(kit), erring(kit))
+async def test_the_last_attempts_500_reaches_the_client(rig, stream):
+    gate = await rig(erring(), erring())
     client = await gate.connect()
-    reply = await client.ask(kit.post() if stream else kit.post(body=kit.PLAIN))
+    reply = await client.ask(post() if stream else post(body=PLAIN))
     assert (reply.status, reply.body) == (500, WORDS)
     assert reply.header(b"content-type") == b"application/json"
     assert reply.header(b"retry-after") is None
     assert reply.header(b"x-request-id")
     assert sum(len(worker.requests) for worker in gate.workers) == 2
-    assert (await client.ask(kit.post())).status == 500, "the connection stays open"
+    assert (await client.ask(post())).status == 500, "the connection stays open"
     assert gate.idle
 
 
-async def test_the_workers_retry_after_is_relayed(rig, kit):
-    gate = await rig(erring(kit, headers=b"Retry-After: 17\r\n", status=b"502 Bad Gateway"))
-    reply = await gate.ask(kit.post())
+async def test_the_workers_retry_after_is_relayed(rig):
+    gate = await rig(erring(headers=b"Retry-After: 17\r\n", status=b"502 Bad Gateway"))
+    reply = await gate.ask(post())
     assert (reply.status, reply.header(b"retry-after")) == (502, b"17")
 
 
-async def test_a_500_is_retried_on_another_worker(rig, kit):
-    gate = await rig(erring(kit), kit.answer_stream)
-    assert [(await gate.ask(kit.post())).status for _ in range(4)] == [200] * 4
+async def test_a_500_is_retried_on_another_worker(rig):
+    gate = await rig(erring(), answer_stream)
+    assert [(await gate.ask(post())).status for _ in range(4)] == [200] * 4
 
 
-async def test_a_chunked_500_reaches_an_http_1_0_client(rig, kit):
+async def test_a_chunked_500_reaches_an_http_1_0_client(rig):
     async def script(script):
-        await script.say(b"HTTP/1.1 500 No\r\ntransfer-encoding: chunked\r\n\r\n", kit.chunk(b"broken"), kit.END)
+        await script.say(b"HTTP/1.1 500 No\r\ntransfer-encoding: chunked\r\n\r\n", chunk(b"broken"), END)
 
     gate = await rig(script)
-    assert (await gate.ask(kit.post())).body == b"broken"
-    reply = await gate.ask(kit.post(version=b"1.0"))
+    assert (await gate.ask(post())).body == b"broken"
+    reply = await gate.ask(post(version=b"1.0"))
     assert (reply.status, reply.body, reply.header(b"transfer-encoding")) == (500, b"broken", None)
 
 
 @pytest.mark.parametrize("case", ["too long", "cut off", "never ends"])
-async def test_an_incomplete_500_becomes_a_gateway_error(rig, kit, case, monkeypatch):
+async def test_an_incomplete_500_becomes_a_gateway_error(rig, case, monkeypatch):
     length = 200_000 if case == "too long" else 1_000
 
     async def script(script):
@@ -61,26 +64,26 @@ async def test_an_incomplete_500_becomes_a_gateway_error(rig, kit, case, monkeyp
         await script.gone()
 
     gate = await rig(script)
-    reply = await gate.ask(kit.post())
+    reply = await gate.ask(post())
     assert (reply.status, reply.code, reply.header(b"retry-after")) == (503, "worker_failed", b"1")
     assert gate.idle
 
 
-async def test_a_500_after_comments_is_an_error_event(rig, kit):
+async def test_a_500_after_comments_is_an_error_event(rig):
     async def script(script):
         await asyncio.sleep(0.2)
-        await erring(kit)(script)
+        await erring()(script)
 
     gate = await rig(script, timeouts={"header_delay_s": 0.05})
-    reply = await gate.ask(kit.post())
+    reply = await gate.ask(post())
     assert reply.status == 200
     assert reply.body.endswith(b"data: " + WORDS + b"\n\ndata: [DONE]\n\n")
 
 
-async def test_a_500_without_json_after_comments_is_a_gateway_error_event(rig, kit):
+async def test_a_500_without_json_after_comments_is_a_gateway_error_event(rig):
     async def script(script):
         await asyncio.sleep(0.2)
-        await erring(kit, body=b"Internal Server Error")(script)
+        await erring(body=b"Internal Server Error")(script)
 
     gate = await rig(script, timeouts={"header_delay_s": 0.05})
-    assert b"worker_failed" in (await gate.ask(kit.post())).body
+    assert b"worker_failed" in (await gate.ask(post())).body

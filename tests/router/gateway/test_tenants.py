@@ -5,7 +5,10 @@ import asyncio
 import pytest
 
 from router.security.keys import KeyEntry, digest_of, new_key
+from tests.support.answers import answer_json, answer_stream
+from tests.support.raw_client import PLAIN, post
 from tests.support.scripted_worker import ScriptedWorker
+from tests.support.waiting import eventually
 
 RED, RED_TOO, BLUE, LONER = (new_key() for _ in range(4))
 NAMES = {"red": RED, "red-too": RED_TOO, "blue": BLUE, "loner": LONER}
@@ -24,31 +27,31 @@ def figures(gate, tenant="red"):
     return gate.gateway.statistics()["tenants"][tenant]
 
 
-async def waiting(gate, kit, *keys):
+async def waiting(gate, *keys):
     clients = [await gate.connect() for _ in keys]
     for client, key in zip(clients, keys, strict=True):
-        client.writer.write(kit.post(body=kit.PLAIN, extra=bearer(key)))
-    await kit.eventually(lambda: gate.gateway.statistics()["queued"] == len(keys))
+        client.writer.write(post(body=PLAIN, extra=bearer(key)))
+    await eventually(lambda: gate.gateway.statistics()["queued"] == len(keys))
     return clients
 
 
-async def test_a_tenants_requests_queue_up_to_its_quota(rig, kit):
+async def test_a_tenants_requests_queue_up_to_its_quota(rig):
     gate = await rig(auth=AUTH, tenants=tenants(max_queued_requests=2))
-    clients = await waiting(gate, kit, RED, RED_TOO)
-    reply = await gate.ask(kit.post(body=kit.PLAIN, extra=bearer(RED)))
+    clients = await waiting(gate, RED, RED_TOO)
+    reply = await gate.ask(post(body=PLAIN, extra=bearer(RED)))
     assert (reply.status, reply.code, reply.header(b"retry-after")) == (503, "tenant_max_queued_requests", b"1")
     assert b"tenant red has max_queued_requests (2)" in reply.body
     others = [await gate.connect() for _ in range(2)]
     for client, key in zip(others, (BLUE, LONER), strict=True):
-        client.writer.write(kit.post(body=kit.PLAIN, extra=bearer(key)))
-    await kit.eventually(lambda: gate.gateway.statistics()["queued"] == 4)
+        client.writer.write(post(body=PLAIN, extra=bearer(key)))
+    await eventually(lambda: gate.gateway.statistics()["queued"] == 4)
     assert figures(gate)["queued"] == 2
     assert figures(gate, "blue")["queued"] == 1
     assert figures(gate)["queued_refused"] == 1
 
     clients[0].leave()
-    await kit.eventually(lambda: figures(gate)["queued"] == 1)
-    worker = await ScriptedWorker(kit.answer_json).start()
+    await eventually(lambda: figures(gate)["queued"] == 1)
+    worker = await ScriptedWorker(answer_json).start()
     gate.join(worker)
     for client in (clients[1], *others):
         assert (await client.read()).status == 200
@@ -56,16 +59,16 @@ async def test_a_tenants_requests_queue_up_to_its_quota(rig, kit):
     await worker.stop()
 
 
-async def test_a_quota_of_0_queues_no_request(rig, kit):
+async def test_a_quota_of_0_queues_no_request(rig):
     gate = await rig(auth=AUTH, tenants=tenants(max_queued_requests=0))
-    reply = await gate.ask(kit.post(body=kit.PLAIN, extra=bearer(RED)))
+    reply = await gate.ask(post(body=PLAIN, extra=bearer(RED)))
     assert reply.code == "tenant_max_queued_requests"
 
 
-async def test_a_request_that_leaves_the_queue_is_not_counted(rig, kit):
+async def test_a_request_that_leaves_the_queue_is_not_counted(rig):
     gate = await rig(auth=AUTH, tenants=tenants(max_queued_requests=1), timeouts={"queue_s": 0.05})
     for _ in range(2):
-        reply = await gate.ask(kit.post(body=kit.PLAIN, extra=bearer(RED)))
+        reply = await gate.ask(post(body=PLAIN, extra=bearer(RED)))
         assert reply.code == "no_worker_available"
     assert figures(gate) == {"queued": 0, "body_bytes": 0, "queued_refused": 0, "bodies_refused": 0}
 
@@ -82,22 +85,22 @@ class Patient:
         )
 
 
-async def test_held_requests_count_against_the_quota(rig, kit):
+async def test_held_requests_count_against_the_quota(rig):
     go = asyncio.Event()
 
     async def slow(script):
         await go.wait()
-        await kit.answer_stream(script)
+        await answer_stream(script)
 
     gate = await rig(slow, auth=AUTH, tenants=tenants(max_queued_requests=1))
     gate.dispatcher.set_policy(Patient(), "patient", {})
     clients = []
     for key, held in ((BLUE, 0), (RED, 1), (RED_TOO, 1), (BLUE, 2)):
         client = await gate.connect()
-        client.writer.write(kit.post(extra=bearer(key)))
+        client.writer.write(post(extra=bearer(key)))
         clients.append(client)
-        await kit.eventually(lambda: len(gate.dispatcher.events) == len(clients))
-        await kit.eventually(lambda held=held: gate.gateway.statistics()["held"] == held)
+        await eventually(lambda: len(gate.dispatcher.events) == len(clients))
+        await eventually(lambda held=held: gate.gateway.statistics()["held"] == held)
     assert len(gate.workers[0].requests) == 2  # the first request, and the one above red's quota
     assert figures(gate)["queued"] == 1
     go.set()
@@ -113,50 +116,50 @@ def chunked(key):
     return b"POST /v1/chat/completions HTTP/1.1\r\nHost: gw\r\n%bTransfer-Encoding: chunked\r\n\r\n" % bearer(key)
 
 
-async def test_bodies_in_progress_are_limited_by_tenant(rig, kit):
-    gate = await rig(kit.answer_json, auth=AUTH, tenants=tenants(max_buffered_body_bytes=1_000))
+async def test_bodies_in_progress_are_limited_by_tenant(rig):
+    gate = await rig(answer_json, auth=AUTH, tenants=tenants(max_buffered_body_bytes=1_000))
     first = await gate.connect()
     first.writer.write(announced(700, RED) + b"x" * 600)
-    await kit.eventually(lambda: figures(gate)["body_bytes"] == 600)
+    await eventually(lambda: figures(gate)["body_bytes"] == 600)
 
     reply = await gate.ask(announced(500, RED_TOO) + b"x" * 500)
     assert (reply.status, reply.code, reply.header(b"retry-after")) == (503, "tenant_max_buffered_body_bytes", b"1")
     assert b"max_buffered_body_bytes (1000) of tenant red" in reply.body
     for key in (BLUE, LONER):
-        assert (await gate.ask(kit.post(body=kit.PLAIN.ljust(900), extra=bearer(key)))).status == 200
-    assert (await gate.ask(kit.post(body=kit.PLAIN.ljust(300), extra=bearer(RED_TOO)))).status == 200
+        assert (await gate.ask(post(body=PLAIN.ljust(900), extra=bearer(key)))).status == 200
+    assert (await gate.ask(post(body=PLAIN.ljust(300), extra=bearer(RED_TOO)))).status == 200
     assert figures(gate)["bodies_refused"] == 1
     assert figures(gate)["body_bytes"] == 600
 
     first.leave()
-    await kit.eventually(lambda: figures(gate)["body_bytes"] == 0)
-    assert (await gate.ask(kit.post(body=kit.PLAIN.ljust(900), extra=bearer(RED)))).status == 200
+    await eventually(lambda: figures(gate)["body_bytes"] == 0)
+    assert (await gate.ask(post(body=PLAIN.ljust(900), extra=bearer(RED)))).status == 200
     assert gate.gateway.statistics()["buffered_body_bytes"] == 0
 
 
 @pytest.mark.parametrize("raw", [announced(1_001, RED), chunked(RED) + b"600\r\n" + b"x" * 1_536])
-async def test_a_body_above_the_quota_answers_413(rig, kit, raw):
-    gate = await rig(kit.answer_json, auth=AUTH, tenants=tenants(max_buffered_body_bytes=1_000))
+async def test_a_body_above_the_quota_answers_413(rig, raw):
+    gate = await rig(answer_json, auth=AUTH, tenants=tenants(max_buffered_body_bytes=1_000))
     reply = await gate.ask(raw)
     assert (reply.status, reply.code) == (413, "body_too_large")
     assert b"larger than max_buffered_body_bytes (1000) of tenant red" in reply.body
-    await kit.eventually(lambda: figures(gate)["body_bytes"] == 0)
+    await eventually(lambda: figures(gate)["body_bytes"] == 0)
     assert gate.gateway.statistics()["buffered_body_bytes"] == 0
 
 
-async def test_two_tenants_on_one_connection_are_charged_separately(rig, kit):
-    gate = await rig(kit.answer_json, auth=AUTH, tenants=tenants(max_buffered_body_bytes=1_000))
+async def test_two_tenants_on_one_connection_are_charged_separately(rig):
+    gate = await rig(answer_json, auth=AUTH, tenants=tenants(max_buffered_body_bytes=1_000))
     client = await gate.connect()
     for key in (RED, BLUE, LONER, RED_TOO):
-        assert (await client.ask(kit.post(body=kit.PLAIN.ljust(800), extra=bearer(key)))).status == 200
+        assert (await client.ask(post(body=PLAIN.ljust(800), extra=bearer(key)))).status == 200
     assert figures(gate)["body_bytes"] == figures(gate, "blue")["body_bytes"] == 0
 
 
-async def test_a_renamed_key_is_charged_to_its_new_tenant(rig, kit):
+async def test_a_renamed_key_is_charged_to_its_new_tenant(rig):
     gate = await rig(auth=AUTH, tenants=tenants(max_queued_requests=0))
     keys = gate.gateway._parts.keys
     keys._given = (KeyEntry("blue", digest_of(RED.encode())),)
     keys.load()
     client = await gate.connect()
-    client.writer.write(kit.post(body=kit.PLAIN, extra=bearer(RED)))
-    await kit.eventually(lambda: figures(gate, "blue")["queued"] == 1)
+    client.writer.write(post(body=PLAIN, extra=bearer(RED)))
+    await eventually(lambda: figures(gate, "blue")["queued"] == 1)

@@ -7,6 +7,9 @@ from dataclasses import replace
 import pytest
 
 from router.placement.fleet import WorkerState
+from tests.support.answers import DONE, answer_json, answer_stream, event
+from tests.support.gateway_rig import FACTS
+from tests.support.raw_client import PLAIN, post
 
 OPENAI = {"message": "The model `m` does not exist.", "type": "NotFoundError", "param": "model", "code": 404}
 UNSERVED = json.dumps({"error": OPENAI}).encode()
@@ -66,10 +69,10 @@ FRAMINGS = {
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("framing", FRAMINGS)
-async def test_another_worker_answers_after_a_404_for_the_model(rig, kit, framing, stream):
-    gate = await rig(*once(FRAMINGS[framing], kit.answer_stream if stream else kit.answer_json))
+async def test_another_worker_answers_after_a_404_for_the_model(rig, framing, stream):
+    gate = await rig(*once(FRAMINGS[framing], answer_stream if stream else answer_json))
     models = asked(gate)
-    reply = await gate.ask(kit.post() if stream else kit.post(body=kit.PLAIN))
+    reply = await gate.ask(post() if stream else post(body=PLAIN))
     assert reply.status == 200
     assert b"NotFound" not in reply.raw
     assert gate.dispatcher.events[:3] == ["ticket", "retry unserved", "failed unserved"]
@@ -82,25 +85,25 @@ async def test_another_worker_answers_after_a_404_for_the_model(rig, kit, framin
 
 
 @pytest.mark.parametrize("framing", FRAMINGS)
-async def test_a_404_is_relayed_without_another_worker(rig, kit, framing):
+async def test_a_404_is_relayed_without_another_worker(rig, framing):
     gate = await rig(FRAMINGS[framing])
     models = asked(gate)
-    reply = await gate.ask(kit.post())
+    reply = await gate.ask(post())
     assert (reply.status, reply.body) == (404, UNSERVED)
     assert gate.dispatcher.events == ["ticket", "finished 404"]
     assert models == ["m"]
     assert gate.idle
 
 
-async def test_an_http_1_0_client_gets_the_404(rig, kit):
+async def test_an_http_1_0_client_gets_the_404(rig):
     gate = await rig(FRAMINGS["cut chunks"])
-    reply = await gate.ask(kit.post(version=b"1.0"))
+    reply = await gate.ask(post(version=b"1.0"))
     assert (reply.status, reply.body) == (404, UNSERVED)
 
 
-async def test_the_last_404_is_relayed_if_no_worker_serves_the_model(rig, kit):
+async def test_the_last_404_is_relayed_if_no_worker_serves_the_model(rig):
     gate = await rig(*[FRAMINGS["whole"]] * 4)
-    reply = await gate.ask(kit.post())
+    reply = await gate.ask(post())
     assert (reply.status, reply.body) == (404, UNSERVED)
     assert sum(len(worker.requests) for worker in gate.workers) == 3
     assert gate.dispatcher.events[-1] == "finished 404"
@@ -108,26 +111,26 @@ async def test_the_last_404_is_relayed_if_no_worker_serves_the_model(rig, kit):
 
 
 @pytest.mark.parametrize("retries", [{"max_attempts": 1}, {"budget_ratio": 0.0, "budget_floor_per_s": 0.0}])
-async def test_a_404_is_relayed_without_retries(rig, kit, retries):
+async def test_a_404_is_relayed_without_retries(rig, retries):
     gate = await rig(*[FRAMINGS["chunks"]] * 2, retries=retries)
     models = asked(gate)
-    reply = await gate.ask(kit.post())
+    reply = await gate.ask(post())
     assert (reply.status, reply.body) == (404, UNSERVED)
     assert sum(len(worker.requests) for worker in gate.workers) == 1
     assert models == ["m"]
 
 
 @pytest.mark.parametrize("framing", ["whole", "chunks"])
-async def test_a_404_after_comments_is_retried(rig, kit, framing):
+async def test_a_404_after_comments_is_retried(rig, framing):
     answer = whole(UNSERVED) if framing == "whole" else chunked(UNSERVED[:20], UNSERVED[20:])
     late, timeouts = saying(answer[:150], answer[150:], wait_s=0.1), {"header_delay_s": 0.03}
-    gate = await rig(*once(late, kit.answer_stream), timeouts=timeouts)
-    body = (await gate.ask(kit.post())).body
-    assert body.startswith(b": ") and kit.event("a") in body and b"NotFound" not in body
+    gate = await rig(*once(late, answer_stream), timeouts=timeouts)
+    body = (await gate.ask(post())).body
+    assert body.startswith(b": ") and event("a") in body and b"NotFound" not in body
     assert gate.metrics.named("retried") == [("unserved",)]
     alone = await rig(late, timeouts=timeouts)
-    body = (await alone.ask(kit.post())).body
-    assert body.endswith(b"data: " + UNSERVED + b"\n\n" + kit.DONE)
+    body = (await alone.ask(post())).body
+    assert body.endswith(b"data: " + UNSERVED + b"\n\n" + DONE)
     assert alone.dispatcher.events == ["ticket", "finished 404"]
     assert gate.idle and alone.idle
 
@@ -156,7 +159,7 @@ OTHERS = {
 @pytest.mark.parametrize("pieces", [1, 3])
 @pytest.mark.parametrize("frame", [whole, chunked])
 @pytest.mark.parametrize("name", OTHERS)
-async def test_other_404s_are_relayed(rig, kit, name, frame, pieces):
+async def test_other_404s_are_relayed(rig, name, frame, pieces):
     body = OTHERS[name]
     answer = frame(body)
     step = len(answer) // pieces + 1
@@ -164,58 +167,58 @@ async def test_other_404s_are_relayed(rig, kit, name, frame, pieces):
     gate = await rig(script, script)
     models = asked(gate)
     client = await gate.connect()
-    reply = await client.ask(kit.post())
+    reply = await client.ask(post())
     assert (reply.status, reply.body) == (404, body)
     assert gate.dispatcher.events == ["ticket", "finished 404"]
     assert models == []
-    assert (await client.ask(kit.post())).body == body  # the connection stays open
+    assert (await client.ask(post())).body == body  # the connection stays open
     assert gate.idle
 
 
-async def test_a_404_without_a_model_is_not_retried(rig, kit):
+async def test_a_404_without_a_model_is_not_retried(rig):
     gate = await rig(*[FRAMINGS["whole"]] * 2)
     models = asked(gate)
-    assert (await gate.ask(kit.post(body=b'{"messages":[]}'))).body == UNSERVED
+    assert (await gate.ask(post(body=b'{"messages":[]}'))).body == UNSERVED
     assert models == []
     assert sum(len(worker.requests) for worker in gate.workers) == 1
 
 
-async def test_a_404_for_a_form_is_not_retried(rig, kit):
+async def test_a_404_for_a_form_is_not_retried(rig):
     """The form may name a second model, which may be the missing one."""
     gate = await rig(*[FRAMINGS["whole"]] * 2)
     models = asked(gate)
     body = b"".join(
         b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\n%s\r\n' % name for name in (b"m", b"nonsense")
     )
-    raw = kit.post(b"/v1/audio/transcriptions", body + b"--b--\r\n")
+    raw = post(b"/v1/audio/transcriptions", body + b"--b--\r\n")
     reply = await gate.ask(raw.replace(b"application/json", b"multipart/form-data; boundary=b"))
     assert (reply.status, reply.body) == (404, UNSERVED)
     assert models == []
     assert sum(len(worker.requests) for worker in gate.workers) == 1
 
 
-async def test_a_worker_with_unknown_models_is_not_marked(rig, kit):
-    gate = await rig(*[FRAMINGS["whole"]] * 2, facts=replace(kit.FACTS, models=()))
+async def test_a_worker_with_unknown_models_is_not_marked(rig):
+    gate = await rig(*[FRAMINGS["whole"]] * 2, facts=replace(FACTS, models=()))
     models = asked(gate)
-    assert (await gate.ask(kit.post(body=b'{"model":"nonsense","messages":[]}'))).body == UNSERVED
+    assert (await gate.ask(post(body=b'{"model":"nonsense","messages":[]}'))).body == UNSERVED
     assert models == []
     assert sum(len(worker.requests) for worker in gate.workers) == 1
 
 
-async def test_an_incomplete_404_counts_as_a_lost_worker(rig, kit):
+async def test_an_incomplete_404_counts_as_a_lost_worker(rig):
     async def die(script):
         await script.say(whole(UNSERVED)[:-10])
         await asyncio.sleep(0.02)
         await script.die()
 
-    gate = await rig(*once(die, kit.answer_stream))
-    assert (await gate.ask(kit.post())).body.startswith(kit.event("a"))
+    gate = await rig(*once(die, answer_stream))
+    assert (await gate.ask(post())).body.startswith(event("a"))
     assert gate.dispatcher.events[:3] == ["ticket", "retry sent", "failed sent"]
 
 
-async def test_a_404_does_not_eject_the_worker(rig, kit):
-    gate = await rig(FRAMINGS["whole"], kit.answer_json, retries={"budget_ratio": 1.0})
+async def test_a_404_does_not_eject_the_worker(rig):
+    gate = await rig(FRAMINGS["whole"], answer_json, retries={"budget_ratio": 1.0})
     for _ in range(20):
-        assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
+        assert (await gate.ask(post(body=PLAIN))).status == 200
     assert {endpoint.state for endpoint in gate.fleet.endpoints} == {WorkerState.READY}
     assert len(gate.workers[0].requests) <= 3  # avoided for a moment after each 404, though it looks idle

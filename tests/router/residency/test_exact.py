@@ -7,6 +7,7 @@ import pytest
 from policies.view import Residency
 from router.residency import block_copies, exact, orphans
 from router.residency.residency_map import ResidencyMap
+from tests.support.kv_wire import BLOCK_SIZE, Wire, ids_prompt
 
 TOKENS = list(range(100, 124))
 
@@ -14,10 +15,10 @@ TOKENS = list(range(100, 124))
 class One:
     """A map with one subscribed slot."""
 
-    def __init__(self, kit, wire, capacity=1000):
-        self.kit, self.wire = kit, wire
+    def __init__(self, wire, capacity=1000):
+        self.wire = wire
         self.map = ResidencyMap()
-        self.map.add(0, "w:1", kit.B, capacity, True)
+        self.map.add(0, "w:1", BLOCK_SIZE, capacity, True)
         self.seq = 0
 
     def send(self, *events):
@@ -26,7 +27,7 @@ class One:
         return outcome
 
     def match(self, tokens=(*TOKENS, 1), extras=None):
-        return self.map.match(self.kit.ids(tokens, extras), [0])[0]
+        return self.map.match(ids_prompt(tokens, extras), [0])[0]
 
     @property
     def figures(self):
@@ -34,8 +35,8 @@ class One:
 
 
 @pytest.fixture
-def one(kit, wire):
-    return One(kit, wire)
+def one(wire):
+    return One(wire)
 
 
 def test_stored_removed_and_cleared_events_are_applied(one):
@@ -80,8 +81,8 @@ def test_a_reannounced_prefix_adds_no_copy(one):
 
 
 @pytest.mark.parametrize(("origin", "left"), [("NEW", 24), ("REUSED", 0)])
-def test_the_origin_of_an_event_decides_whether_it_adds_a_copy(kit, origin, left):
-    one = One(kit, kit.Wire("map"))
+def test_the_origin_of_an_event_decides_whether_it_adds_a_copy(origin, left):
+    one = One(Wire("map"))
     one.send(one.wire.stored(TOKENS, origin=origin), one.wire.stored(TOKENS, origin=origin))
     one.send(one.wire.removed(one.wire.hashes(TOKENS)))
     assert one.match().tokens == left
@@ -93,8 +94,8 @@ def test_a_one_block_prompt_adds_a_copy_each_time(one):
     assert one.match().tokens == 4
 
 
-def test_hashes_may_be_bytes(kit):
-    one = One(kit, kit.Wire("map"))
+def test_hashes_may_be_bytes():
+    one = One(Wire("map"))
     event = one.wire.stored(TOKENS)
     digests = [b"x" * 24 + value.to_bytes(8, "big") for value in event["block_hashes"]]
     one.send(event | {"block_hashes": digests[:3], "token_ids": TOKENS[:12]})
@@ -133,8 +134,8 @@ def test_removals_of_blocks_never_seen_are_counted(one):
     assert one.map.state(0).residency is Residency.EXACT
 
 
-def test_extra_keys_split_the_cache(kit):
-    one = One(kit, kit.Wire("map"))
+def test_extra_keys_split_the_cache():
+    one = One(Wire("map"))
     keys = [["adapter", ["img", 2], "salt"], ["adapter"], None, None, None, None]
     one.send(one.wire.stored(TOKENS, lora_name="adapter", extra_keys=keys))
     assert one.match().tokens == 0
@@ -176,20 +177,20 @@ def test_slower_tiers_are_kept_apart(one):
     assert one.match().tokens == 24
 
 
-def test_remote_stores_do_not_count_as_the_workers_gpu(kit):
-    one = One(kit, kit.Wire("map"))
+def test_remote_stores_do_not_count_as_the_workers_gpu():
+    one = One(Wire("map"))
     one.send(one.wire.stored(TOKENS, medium="GPU", locality="REMOTE"))
     assert one.match().tokens == 0 and one.match().by_tier == {"GPU": 0, "REMOTE": 24}
 
 
-def test_the_block_size_comes_from_the_events(kit):
-    one = One(kit, kit.Wire("map", block_size=8), capacity=10)
+def test_the_block_size_comes_from_the_events():
+    one = One(Wire("map", block_size=8), capacity=10)
     one.send(one.wire.stored(TOKENS))
     assert (one.map.state(0).block_size, one.map.state(0).capacity_blocks) == (8, 5)
     assert one.match().tokens == 24
     one.map.configure(0, block_size=4, capacity_blocks=20)
     assert (one.map.state(0).block_size, one.map.state(0).capacity_blocks) == (8, 10)
-    one.send(kit.Wire("map").stored(TOKENS))
+    one.send(Wire("map").stored(TOKENS))
     assert one.map.state(0).residency is Residency.APPROXIMATE
     assert "mixed" in one.map.state(0).reason
 
@@ -198,8 +199,8 @@ def test_the_block_size_comes_from_the_events(kit):
     "change",
     [{"token_ids": TOKENS[:-1]}, {"block_size": 0}, {"token_ids": [-1] * 24}, {"token_ids": [2**32] * 24}],
 )
-def test_an_invalid_event_is_counted(kit, change):
-    one = One(kit, kit.Wire("map"))
+def test_an_invalid_event_is_counted(change):
+    one = One(Wire("map"))
     one.send(one.wire.stored(TOKENS) | change, one.wire.stored([7, *TOKENS[1:]]))
     assert one.match([7, *TOKENS[1:], 1]).tokens == 24
     assert one.figures["malformed_events"] == 1
@@ -214,14 +215,14 @@ def test_unknown_event_types_are_counted_and_ignored(one):
     assert one.figures["unknown_events"] == 1
 
 
-def test_lookahead_makes_the_view_approximate(kit):
-    one = One(kit, kit.Wire("map"))
+def test_lookahead_makes_the_view_approximate():
+    one = One(Wire("map"))
     one.send(one.wire.stored(TOKENS, lookahead_token_ids=[[1]] * 6))
     assert one.match().residency is Residency.APPROXIMATE and "looked-ahead" in one.map.state(0).reason
 
 
-def test_more_blocks_than_fit_are_a_leak(kit, wire):
-    one = One(kit, wire, capacity=16)
+def test_more_blocks_than_fit_are_a_leak(wire):
+    one = One(wire, capacity=16)
     for first in range(20):
         one.send(one.wire.stored([first, *TOKENS[1:]]))
     assert one.map.state(0).blocks <= 32

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from policies.view import Residency
 from router.residency.difference import Difference
 from router.residency.residency_map import ResidencyMap
+from tests.support.kv_wire import Wire, engine_hash, ids_prompt
 
 B = 4
 
@@ -19,8 +20,8 @@ B = 4
 class FakeWorker:
     """Copies of blocks in eviction order; publishes numbered batches and keeps the last few."""
 
-    def __init__(self, kit, shape, capacity, buffered):
-        self.kit, self.shape, self.capacity = kit, shape, capacity
+    def __init__(self, shape, capacity, buffered):
+        self.shape, self.capacity = shape, capacity
         self.buffer = deque(maxlen=buffered)
         self.generation = itertools.count()
         self.copy_ids = itertools.count()
@@ -28,7 +29,7 @@ class FakeWorker:
         self.restart()
 
     def restart(self):
-        self.wire = self.kit.Wire(self.shape, salt=next(self.generation))
+        self.wire = Wire(self.shape, salt=next(self.generation))
         self.seq = 0
         self.copies = OrderedDict()
         self.buffer.clear()
@@ -64,9 +65,7 @@ class FakeWorker:
             used.append(copy)
         for copy in reversed(used):
             self.copies.move_to_end(copy)
-        events = reannounced + [
-            self.wire.removed([self.kit.engine_hash(content, self.wire.salt)]) for content in evicted
-        ]
+        events = reannounced + [self.wire.removed([engine_hash(content, self.wire.salt)]) for content in evicted]
         if full > start:
             events.append(self.wire.stored(tokens[: full * B], start))
         return self.publish(*events) if events else None
@@ -91,8 +90,6 @@ prompts = st.lists(st.sampled_from([0, 1]), min_size=1, max_size=5 * B).map(
 class Machine(RuleBasedStateMachine):
     """A gateway subscribed to one worker. Replays are answered at once or later, whole or not at all."""
 
-    kit = None
-
     @initialize(
         shape=st.sampled_from(["map", "row"]),
         capacity=st.integers(5, 12),
@@ -100,7 +97,7 @@ class Machine(RuleBasedStateMachine):
         linked=st.booleans(),
     )
     def start(self, shape, capacity, buffered, linked):
-        self.worker = FakeWorker(self.kit, shape, capacity, buffered)
+        self.worker = FakeWorker(shape, capacity, buffered)
         self.map = ResidencyMap()
         self.map.add(0, "w:1", B, capacity, True)
         self.asked = None
@@ -147,7 +144,7 @@ class Machine(RuleBasedStateMachine):
     @rule(tokens=prompts, lose=st.sampled_from([False, False, True]))
     def ask(self, tokens, lose):
         """A request through the gateway, whose response reports its hit; sometimes long before its events arrive."""
-        prompt = self.kit.ids(tokens)
+        prompt = ids_prompt(tokens)
         self.map.reserve(0, prompt, 1, self.map.match(prompt, [0])[0].tokens)
         hits = self.worker.hits(tokens) * B
         self.deliver(self.worker.serve(tokens), lose)
@@ -158,7 +155,7 @@ class Machine(RuleBasedStateMachine):
     @rule(tokens=prompts, lose=st.sampled_from([False, False, True]), reports=st.booleans())
     def ask_again(self, tokens, lose, reports):
         """A request as in `ask`, for which the worker announces its hit again if asked to."""
-        prompt = self.kit.ids(tokens)
+        prompt = ids_prompt(tokens)
         self.clock_s += 1.0
         self.map.reserve(0, prompt, 1, self.map.match(prompt, [0])[0].tokens)
         asks = self.map.asks_again(0, 1, self.clock_s)
@@ -234,7 +231,7 @@ class Machine(RuleBasedStateMachine):
         settled = state.next_seq == self.worker.seq
         for bits in itertools.product([0, 1], repeat=3):
             tokens = [token for bit in bits for token in [bit] * B] + [9]
-            match = self.map.match(self.kit.ids(tokens), [0])[0]
+            match = self.map.match(ids_prompt(tokens), [0])[0]
             truth = self.worker.hits(tokens) * B
             assert match.residency is state.residency and match.reserved_tokens == 0
             if state.residency is Residency.EXACT and settled and self.silent:
@@ -261,8 +258,7 @@ class Machine(RuleBasedStateMachine):
         assert len(self.map._index) == 0
 
 
-def test_the_exact_view_agrees_with_a_worker(kit):
-    Machine.kit = kit
+def test_the_exact_view_agrees_with_a_worker():
     case = Machine.TestCase
     case.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
     case().runTest()

@@ -1,6 +1,7 @@
 """Effects of reservations on the model of a worker that publishes no events."""
 
 from router.residency.residency_map import ResidencyMap
+from tests.support.kv_wire import ids_prompt
 
 
 def new_map(blocks):
@@ -20,9 +21,9 @@ def serve(residency, prompt, ticket, generated=0, cached=None):
     residency.release(0, ticket)
 
 
-def test_a_reserved_request_evicts_before_a_later_one_matches(kit):
+def test_a_reserved_request_evicts_before_a_later_one_matches():
     residency = new_map(8)
-    old, new = kit.ids(range(17)), kit.ids(range(100, 121))
+    old, new = ids_prompt(range(17)), ids_prompt(range(100, 121))
     serve(residency, old, 1)
     assert held(residency, old) == 16
     residency.reserve(0, new, 2, 0)
@@ -31,24 +32,24 @@ def test_a_reserved_request_evicts_before_a_later_one_matches(kit):
     assert residency.statistics()["slots"][0]["model"]["reserved_blocks"] == 0
 
 
-def test_a_reserved_request_takes_space_for_half_an_answer(kit):
+def test_a_reserved_request_takes_space_for_half_an_answer():
     residency = new_map(20)
-    serve(residency, kit.ids(range(5)), 1, generated=40)
-    residency.reserve(0, kit.ids(range(100, 109)), 2, 0)
+    serve(residency, ids_prompt(range(5)), 1, generated=40)
+    residency.reserve(0, ids_prompt(range(100, 109)), 2, 0)
     assert residency.statistics()["slots"][0]["model"]["reserved_blocks"] == 8, "9 tokens and 20"
 
 
-def test_a_hit_on_a_neighbours_blocks_leaves_the_capacity_unchanged(kit):
+def test_a_hit_on_a_neighbours_blocks_leaves_the_capacity_unchanged():
     residency = new_map(20)
     for ticket, first in enumerate(range(0, 300, 100), start=1):
-        serve(residency, kit.ids(range(first, first + 25)), ticket)
+        serve(residency, ids_prompt(range(first, first + 25)), ticket)
     for ticket in range(10, 14):  # a full cache that holds less than assumed is smaller than assumed
-        serve(residency, kit.ids(range(25)), ticket, cached=0)
+        serve(residency, ids_prompt(range(25)), ticket, cached=0)
     model = residency.statistics()["slots"][0]["model"]
     unseen = model["unseen_blocks"]
     assert unseen > 0
     for ticket in (20, 21):
-        residency.reserve(0, kit.ids(range(500, 525)), ticket, held(residency, kit.ids(range(500, 525))))
-    residency.finished(0, kit.ids(range(500, 525)), 0, 0, 20)
-    residency.finished(0, kit.ids(range(500, 525)), 0, 24, 21)
+        residency.reserve(0, ids_prompt(range(500, 525)), ticket, held(residency, ids_prompt(range(500, 525))))
+    residency.finished(0, ids_prompt(range(500, 525)), 0, 0, 20)
+    residency.finished(0, ids_prompt(range(500, 525)), 0, 24, 21)
     assert residency.statistics()["slots"][0]["model"]["unseen_blocks"] == unseen

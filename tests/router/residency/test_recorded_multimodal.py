@@ -16,6 +16,7 @@ import pytest
 
 from policies.view import Residency, WorkerId
 from router.residency.residency_map import ResidencyMap
+from tests.support.kv_wire import ids_prompt
 
 RECORDED = Path(__file__).with_name("recorded")
 VERSIONS = ("0.23.0", "0.33.0")
@@ -51,38 +52,34 @@ def residency(recorded: Mapping[str, Any]) -> ResidencyMap:
     return made
 
 
-def found(kit: Any, residency: ResidencyMap, request: Mapping[str, Any], keys: Sequence[Any]) -> int:
-    match = residency.match(kit.ids(request["tokens"], keys), [SLOT])[SLOT]
+def found(residency: ResidencyMap, request: Mapping[str, Any], keys: Sequence[Any]) -> int:
+    match = residency.match(ids_prompt(request["tokens"], keys), [SLOT])[SLOT]
     assert match.residency is Residency.EXACT
     return match.tokens
 
 
-def test_a_prompt_with_images_finds_its_known_blocks(
-    kit: Any, recorded: Mapping[str, Any], residency: ResidencyMap
-) -> None:
+def test_a_prompt_with_images_finds_its_known_blocks(recorded: Mapping[str, Any], residency: ResidencyMap) -> None:
     for seq, request in enumerate(recorded["requests"]):
         keys = extra_keys(request, recorded["block_size"])
-        assert found(kit, residency, request, keys) == request["cached_tokens"], request["name"]
+        assert found(residency, request, keys) == request["cached_tokens"], request["name"]
         residency.ingest(SLOT, seq, bytes.fromhex(request["payload"]))
         full = (len(request["tokens"]) - 1) // recorded["block_size"] * recorded["block_size"]
-        assert found(kit, residency, request, keys) == full
+        assert found(residency, request, keys) == full
     assert {request["cached_tokens"] for request in recorded["requests"]} >= {0, 32, 80, 96}
 
 
-def test_equal_tokens_without_images_are_another_prompt(
-    kit: Any, recorded: Mapping[str, Any], residency: ResidencyMap
-) -> None:
+def test_equal_tokens_without_images_are_another_prompt(recorded: Mapping[str, Any], residency: ResidencyMap) -> None:
     first, block = recorded["requests"][0], recorded["block_size"]
     residency.ingest(SLOT, 0, bytes.fromhex(first["payload"]))
     before_the_image = first["images"][0]["offset"] // block * block
     other = {**first, "images": [{**first["images"][0], "identifier": "other"}]}
     moved = {**first, "images": [{**first["images"][0], "offset": first["images"][0]["offset"] + 1}]}
     for request in ({**first, "images": []}, other, moved):
-        assert found(kit, residency, request, extra_keys(request, block)) == before_the_image
+        assert found(residency, request, extra_keys(request, block)) == before_the_image
 
 
 def test_blocks_with_images_are_removed_by_their_engine_keys(
-    kit: Any, recorded: Mapping[str, Any], residency: ResidencyMap
+    recorded: Mapping[str, Any], residency: ResidencyMap
 ) -> None:
     first, dog = recorded["requests"][0], recorded["requests"][2]
     assert first["images"] != dog["images"] and first["tokens"] == dog["tokens"]
@@ -95,6 +92,6 @@ def test_blocks_with_images_are_removed_by_their_engine_keys(
     payload = msgspec.msgpack.encode([1.0, [gone or ["BlockRemoved", hashes[2:], "GPU"]], 0])
     residency.ingest(SLOT, 2, payload)
     keys = extra_keys(first, recorded["block_size"])
-    assert found(kit, residency, first, keys) == 2 * recorded["block_size"]
+    assert found(residency, first, keys) == 2 * recorded["block_size"]
     full = (len(dog["tokens"]) - 1) // recorded["block_size"] * recorded["block_size"]
-    assert found(kit, residency, dog, extra_keys(dog, recorded["block_size"])) == full
+    assert found(residency, dog, extra_keys(dog, recorded["block_size"])) == full

@@ -7,6 +7,7 @@ import pytest
 from policies.view import Residency
 from router.residency.relearning import ASKED_KEPT, BURST_S, AnnouncementBudget, Relearning
 from router.residency.residency_map import ResidencyMap
+from tests.support.kv_wire import Wire, ids_prompt, text_prompt
 
 SYSTEM = list(range(100, 112))
 TOKENS = [*SYSTEM, *range(200, 213)]
@@ -14,15 +15,15 @@ RATE = 100
 
 
 @pytest.fixture
-def wire(kit):
-    return kit.Wire("map")
+def wire():
+    return Wire("map")
 
 
 class Lossy:
     """A view that missed batches 0 to 6, and a hand-written worker behind it."""
 
-    def __init__(self, kit, wire, capacity=1_000):
-        self.kit, self.wire = kit, wire
+    def __init__(self, wire, capacity=1_000):
+        self.wire = wire
         self.map = ResidencyMap(relearn_blocks_per_s=RATE)
         self.map.add(0, "w:1", 4, capacity, True)
         self.map.ingest(0, 7, wire.batch())
@@ -37,18 +38,18 @@ class Lossy:
 
     def reserve(self, tokens):
         self.ticket += 1
-        self.map.reserve(0, self.kit.ids(tokens), self.ticket)
+        self.map.reserve(0, ids_prompt(tokens), self.ticket)
         return self.ticket
 
     def asks(self, tokens):
         return self.map.asks_again(0, self.reserve(tokens), self.now_s)
 
     def end(self, tokens, ticket, cached=None):
-        self.map.finished(0, self.kit.ids(tokens), 0, cached, ticket)
+        self.map.finished(0, ids_prompt(tokens), 0, cached, ticket)
         self.map.release(0, ticket)
 
     def held(self, tokens):
-        return self.map.match(self.kit.ids(tokens), [0])[0].tokens
+        return self.map.match(ids_prompt(tokens), [0])[0].tokens
 
     @property
     def figures(self):
@@ -60,8 +61,8 @@ class Lossy:
 
 
 @pytest.fixture
-def lossy(kit, wire):
-    return Lossy(kit, wire)
+def lossy(wire):
+    return Lossy(wire)
 
 
 # Which requests ask.
@@ -96,25 +97,25 @@ def test_blocks_known_from_reports_alone_are_asked_for(lossy):
     assert lossy.asks(TOKENS), "no eviction would be heard"
 
 
-def test_an_exact_view_asks_nothing(kit, wire):
+def test_an_exact_view_asks_nothing(wire):
     view = ResidencyMap()
     view.add(0, "w:1", 4, 100, True)
     view.ingest(0, 0, wire.batch())
-    view.reserve(0, kit.ids(TOKENS), 1)
+    view.reserve(0, ids_prompt(TOKENS), 1)
     assert not view.asks_again(0, 1, 0.0)
     assert not view.asks_again(0, 99, 0.0) and not view.asks_again(7, 1, 0.0)
 
 
-def test_no_request_asks_while_the_link_is_down(kit, wire):
+def test_no_request_asks_while_the_link_is_down(wire):
     view = ResidencyMap()
     view.add(0, "w:1", 4, 100, True)
-    view.reserve(0, kit.ids(TOKENS), 1)
+    view.reserve(0, ids_prompt(TOKENS), 1)
     assert not view.asks_again(0, 1, 0.0), "no link"
     view.link_up(0)
-    view.reserve(0, kit.ids(TOKENS), 2)
+    view.reserve(0, ids_prompt(TOKENS), 2)
     assert not view.asks_again(0, 2, 0.0), "a replay is under way"
     view.replay_ended(0, False)
-    view.reserve(0, kit.ids(TOKENS), 3)
+    view.reserve(0, ids_prompt(TOKENS), 3)
     assert view.asks_again(0, 3, 0.0), "no replay, and no event so far"
     view.link_lost(0)
     assert not view.asks_again(0, 3, 0.0)
@@ -125,8 +126,8 @@ def test_prompts_of_less_than_two_usable_blocks_do_not_ask(lossy, tokens):
     assert not lossy.asks(tokens)
 
 
-def test_texts_do_not_ask(kit, lossy):
-    lossy.map.reserve(0, kit.text(TOKENS), 1)
+def test_texts_do_not_ask(lossy):
+    lossy.map.reserve(0, text_prompt(TOKENS), 1)
     assert not lossy.map.asks_again(0, 1, 0.0)
 
 
@@ -204,7 +205,7 @@ def test_a_single_block_announced_for_an_asking_request_adds_no_copy(lossy, wire
     assert lossy.held(TOKENS) == 0
 
 
-def test_a_single_block_continued_in_the_same_step_adds_no_copy(kit, wire):
+def test_a_single_block_continued_in_the_same_step_adds_no_copy(wire):
     """Another gateway's request asked; this gateway's view is exact."""
     view = ResidencyMap()
     view.add(0, "w:1", 4, 100, True)

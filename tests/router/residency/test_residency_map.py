@@ -12,30 +12,31 @@ from policies.view import Residency
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
 from router.residency.view import IngestOutcome
+from tests.support.kv_wire import Wire, ids_prompt, text_prompt
 
 TOKENS = list(range(100, 124))
 LONGER = [*TOKENS, *range(500, 509)]
 
 
 @pytest.fixture
-def wire(kit):
-    return kit.Wire("map")
+def wire():
+    return Wire("map")
 
 
-def exact_slot(residency, slot, kit, wire, tokens=(), block_size=4, capacity=1000):
+def exact_slot(residency, slot, wire, tokens=(), block_size=4, capacity=1000):
     residency.add(slot, f"w:{slot}", block_size, capacity, True)
     residency.ingest(slot, 0, wire.batch(*([wire.stored(tokens)] if tokens else [])))
 
 
-def test_calls_for_an_unknown_slot_are_ignored(kit, wire):
+def test_calls_for_an_unknown_slot_are_ignored(wire):
     residency = ResidencyMap()
-    assert residency.match(kit.ids(TOKENS), [5])[5].residency is Residency.UNKNOWN
+    assert residency.match(ids_prompt(TOKENS), [5])[5].residency is Residency.UNKNOWN
     assert residency.ingest(5, 0, wire.batch()).outcome is IngestOutcome.IGNORED
     assert residency.link_up(5).outcome is residency.replay_ended(5, True).outcome is IngestOutcome.IGNORED
     residency.link_lost(5)
-    residency.reserve(5, kit.ids(TOKENS), 1)
+    residency.reserve(5, ids_prompt(TOKENS), 1)
     residency.first_token(5, 1)
-    residency.finished(5, kit.ids(TOKENS), 3, 0, 1)
+    residency.finished(5, ids_prompt(TOKENS), 3, 0, 1)
     residency.release(5, 1)
     residency.configure(5, block_size=3)
     residency.set_self_test(5, Residency.OFF, "")
@@ -45,26 +46,26 @@ def test_calls_for_an_unknown_slot_are_ignored(kit, wire):
     assert residency.statistics()["slots"] == {}
 
 
-def test_slots_are_kept_apart_and_reused(kit, wire):
+def test_slots_are_kept_apart_and_reused(wire):
     residency = ResidencyMap()
-    exact_slot(residency, 0, kit, wire, TOKENS)
-    exact_slot(residency, 700, kit, kit.Wire("row", salt=1), TOKENS[:8])
-    found = residency.match(kit.ids(LONGER), iter([0, 700]))
+    exact_slot(residency, 0, wire, TOKENS)
+    exact_slot(residency, 700, Wire("row", salt=1), TOKENS[:8])
+    found = residency.match(ids_prompt(LONGER), iter([0, 700]))
     assert (found[0].tokens, found[700].tokens) == (24, 8)
     residency.remove(0)
-    exact_slot(residency, 0, kit, wire)
-    found = residency.match(kit.ids(LONGER), [700, 0])
+    exact_slot(residency, 0, wire)
+    found = residency.match(ids_prompt(LONGER), [700, 0])
     assert (found[0].tokens, found[700].tokens) == (0, 8)
 
 
-def test_workers_may_have_different_block_sizes(kit):
+def test_workers_may_have_different_block_sizes():
     residency = ResidencyMap()
-    exact_slot(residency, 0, kit, kit.Wire("map"), TOKENS)
-    exact_slot(residency, 1, kit, kit.Wire("map", block_size=8), TOKENS, block_size=8)
-    exact_slot(residency, 2, kit, kit.Wire("map", block_size=5), TOKENS, block_size=5)
+    exact_slot(residency, 0, Wire("map"), TOKENS)
+    exact_slot(residency, 1, Wire("map", block_size=8), TOKENS, block_size=8)
+    exact_slot(residency, 2, Wire("map", block_size=5), TOKENS, block_size=5)
     residency.add(3, "w:3", 3, None, False)
-    residency.finished(3, kit.ids(TOKENS), 0, 0)
-    found = residency.match(kit.ids(TOKENS), range(4))
+    residency.finished(3, ids_prompt(TOKENS), 0, 0)
+    found = residency.match(ids_prompt(TOKENS), range(4))
     assert [found[slot].tokens for slot in range(4)] == [20, 16, 20, 21]
 
 
@@ -73,31 +74,31 @@ def test_a_bad_block_size_is_refused():
         ResidencyMap().add(0, "w:1", 0, None, True)
 
 
-def test_reserved_blocks_count_until_released(kit, wire):
+def test_reserved_blocks_count_until_released(wire):
     residency = ResidencyMap()
-    exact_slot(residency, 0, kit, wire, TOKENS[:8])
-    exact_slot(residency, 1, kit, wire)
-    residency.reserve(0, kit.ids(TOKENS), 1)
-    residency.reserve(0, kit.ids(LONGER), 2)
-    residency.reserve(0, kit.ids(LONGER), 2)
-    found = residency.match(kit.ids(LONGER), [0, 1])
+    exact_slot(residency, 0, wire, TOKENS[:8])
+    exact_slot(residency, 1, wire)
+    residency.reserve(0, ids_prompt(TOKENS), 1)
+    residency.reserve(0, ids_prompt(LONGER), 2)
+    residency.reserve(0, ids_prompt(LONGER), 2)
+    found = residency.match(ids_prompt(LONGER), [0, 1])
     assert (found[0].tokens, found[0].reserved_tokens) == (32, 24)
     assert (found[1].tokens, found[1].reserved_tokens) == (0, 0)
     residency.ingest(0, 1, wire.batch(wire.stored(TOKENS, 2)))
-    match = residency.match(kit.ids(LONGER), [0])[0]
+    match = residency.match(ids_prompt(LONGER), [0])[0]
     assert (match.tokens, match.reserved_tokens) == (32, 8)
     residency.release(0, 2)
     residency.release(0, 2)
-    match = residency.match(kit.ids(LONGER), [0])[0]
+    match = residency.match(ids_prompt(LONGER), [0])[0]
     assert (match.tokens, match.reserved_tokens) == (24, 0)
     residency.release(0, 1)
     assert residency.statistics()["reserved_blocks"] == 0
 
 
-def test_reservations_are_removed_with_their_slot(kit, wire):
+def test_reservations_are_removed_with_their_slot(wire):
     residency = ResidencyMap()
-    exact_slot(residency, 0, kit, wire)
-    residency.reserve(0, kit.ids(TOKENS), 1)
+    exact_slot(residency, 0, wire)
+    residency.reserve(0, ids_prompt(TOKENS), 1)
     residency.remove(0)
     assert residency.statistics()["reserved_blocks"] == 0
 
@@ -111,10 +112,10 @@ blocks = st.lists(st.integers(0, 1), max_size=7)
     st.lists(blocks, min_size=1, max_size=5),
 )
 @settings(max_examples=200, deadline=None)
-def test_a_match_agrees_with_brute_force(kit, stored, reservations, asked):
+def test_a_match_agrees_with_brute_force(stored, reservations, asked):
     """Four exact slots with closed residency and reservations on top; a reservation counts whole chains."""
     residency = ResidencyMap()
-    wires = [kit.Wire("map", salt=slot) for slot in range(4)]
+    wires = [Wire("map", salt=slot) for slot in range(4)]
     resident = [set() for _ in range(4)]
     reserved = [[] for _ in range(4)]
     seqs = [0] * 4
@@ -130,7 +131,7 @@ def test_a_match_agrees_with_brute_force(kit, stored, reservations, asked):
         seqs[slot] += 1
         resident[slot] |= {tuple(bits[: end + 1]) for end in range(len(bits))}
     for ticket, (slot, bits, release) in enumerate(reservations):
-        residency.reserve(slot, kit.ids(tokens_of(bits)), ticket)
+        residency.reserve(slot, ids_prompt(tokens_of(bits)), ticket)
         reserved[slot].append((ticket, bits, release))
     for slot in range(4):
         for ticket, _, release in reserved[slot]:
@@ -140,7 +141,7 @@ def test_a_match_agrees_with_brute_force(kit, stored, reservations, asked):
             {tuple(bits[: end + 1]) for end in range(len(bits))} for _, bits, gone in reserved[slot] if not gone
         ]
     for bits in asked:
-        found = residency.match(kit.ids([*tokens_of(bits), 9]), range(4))
+        found = residency.match(ids_prompt([*tokens_of(bits), 9]), range(4))
         for slot in range(4):
             chain = [tuple(bits[: end + 1]) for end in range(len(bits))]
             held = resident[slot].union(*reserved[slot])
@@ -163,9 +164,8 @@ def serve(residency, prompt, generated=0, cached=None, ticket=1, slot=0):
     residency.release(slot, ticket)
 
 
-@pytest.mark.parametrize("source", ["ids", "text"])
-def test_a_worker_without_events_is_modelled(kit, source):
-    prompt = getattr(kit, source)
+@pytest.mark.parametrize("prompt", [ids_prompt, text_prompt])
+def test_a_worker_without_events_is_modelled(prompt):
     residency = modelled()
     serve(residency, prompt(TOKENS), generated=10)
     match = residency.match(prompt([*TOKENS, *range(20)]), [0])[0]
@@ -174,126 +174,126 @@ def test_a_worker_without_events_is_modelled(kit, source):
     assert residency.state(0).blocks == 8
 
 
-def test_ids_and_text_do_not_mix(kit):
+def test_ids_and_text_do_not_mix():
     residency = modelled()
-    serve(residency, kit.ids(TOKENS))
-    assert residency.match(kit.text(TOKENS), [0])[0].tokens == 0
+    serve(residency, ids_prompt(TOKENS))
+    assert residency.match(text_prompt(TOKENS), [0])[0].tokens == 0
 
 
-def test_texts_to_a_worker_with_events_are_modelled(kit, wire):
+def test_texts_to_a_worker_with_events_are_modelled(wire):
     residency = ResidencyMap()
-    exact_slot(residency, 0, kit, wire, TOKENS)
-    assert residency.match(kit.text(LONGER), [0])[0].tokens == 0
-    serve(residency, kit.text(TOKENS))
-    assert residency.match(kit.text(LONGER), [0])[0].tokens == 24
-    serve(residency, kit.ids(LONGER))
-    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24, "ids follow the events alone"
+    exact_slot(residency, 0, wire, TOKENS)
+    assert residency.match(text_prompt(LONGER), [0])[0].tokens == 0
+    serve(residency, text_prompt(TOKENS))
+    assert residency.match(text_prompt(LONGER), [0])[0].tokens == 24
+    serve(residency, ids_prompt(LONGER))
+    assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 24, "ids follow the events alone"
 
 
-def test_a_smaller_report_cuts_the_model(kit):
+def test_a_smaller_report_cuts_the_model():
     residency = modelled()
-    serve(residency, kit.ids(TOKENS))
-    serve(residency, kit.ids([*TOKENS[:12], *range(12)]), cached=4)
-    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 12, "the rest of the first prompt was gone, then"
-    assert residency.match(kit.ids([*TOKENS[:12], *range(12), 1]), [0])[0].tokens == 24
+    serve(residency, ids_prompt(TOKENS))
+    serve(residency, ids_prompt([*TOKENS[:12], *range(12)]), cached=4)
+    assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 12, "the rest of the first prompt was gone, then"
+    assert residency.match(ids_prompt([*TOKENS[:12], *range(12), 1]), [0])[0].tokens == 24
 
 
-def test_a_report_as_predicted_changes_nothing(kit):
+def test_a_report_as_predicted_changes_nothing():
     residency = modelled()
-    serve(residency, kit.ids(TOKENS))
-    serve(residency, kit.ids([*TOKENS[:12], *range(12)]), cached=12)
-    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
+    serve(residency, ids_prompt(TOKENS))
+    serve(residency, ids_prompt([*TOKENS[:12], *range(12)]), cached=12)
+    assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 24
 
 
-def test_a_larger_report_extends_the_model(kit):
+def test_a_larger_report_extends_the_model():
     residency = modelled()
-    serve(residency, kit.ids(TOKENS), cached=20)
-    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
+    serve(residency, ids_prompt(TOKENS), cached=20)
+    assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 24
     assert residency.statistics()["slots"][0]["model"]["corrections"] == 0
 
 
-def test_requests_finished_after_the_reservation_survive_a_correction(kit):
+def test_requests_finished_after_the_reservation_survive_a_correction():
     residency = modelled()
-    serve(residency, kit.ids(TOKENS[:8]))
-    residency.reserve(0, kit.ids([*TOKENS[:8], *range(8)]), 7)
-    serve(residency, kit.ids(TOKENS), ticket=8)
-    residency.finished(0, kit.ids([*TOKENS[:8], *range(8)]), 0, 0, 7)
-    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
+    serve(residency, ids_prompt(TOKENS[:8]))
+    residency.reserve(0, ids_prompt([*TOKENS[:8], *range(8)]), 7)
+    serve(residency, ids_prompt(TOKENS), ticket=8)
+    residency.finished(0, ids_prompt([*TOKENS[:8], *range(8)]), 0, 0, 7)
+    assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 24
 
 
-def test_a_text_prediction_has_a_tolerance(kit):
+def test_a_text_prediction_has_a_tolerance():
     residency = modelled()
-    serve(residency, kit.text(TOKENS))
-    serve(residency, kit.text([*TOKENS, 1]), cached=16)
+    serve(residency, text_prompt(TOKENS))
+    serve(residency, text_prompt([*TOKENS, 1]), cached=16)
     assert residency.statistics()["slots"][0]["model"]["corrections"] == 0
-    serve(residency, kit.text([*TOKENS, 1]), cached=4)
+    serve(residency, text_prompt([*TOKENS, 1]), cached=4)
     assert residency.statistics()["slots"][0]["model"]["corrections"] == 1
 
 
-def test_a_request_cut_off_while_running_leaves_its_prompt(kit):
+def test_a_request_cut_off_while_running_leaves_its_prompt():
     residency = modelled()
-    residency.reserve(0, kit.ids(TOKENS), 1)
+    residency.reserve(0, ids_prompt(TOKENS), 1)
     residency.release(0, 1)
-    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 0
-    residency.reserve(0, kit.ids(TOKENS), 2)
+    assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 0
+    residency.reserve(0, ids_prompt(TOKENS), 2)
     residency.first_token(0, 2)
     residency.first_token(0, 2)
     residency.release(0, 2)
-    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
+    assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 24
     assert residency.statistics()["slots"][0]["model"]["reserved_blocks"] == 0
 
 
-def test_several_prompts_in_one_body_store_the_blocks_of_one(kit):
+def test_several_prompts_in_one_body_store_the_blocks_of_one():
     residency = modelled()
-    chain = kit.ids(TOKENS)
+    chain = ids_prompt(TOKENS)
     prompt = Prompt(60, PromptSource.IDS, chain.chain, multiple=True)
     serve(residency, prompt, generated=40, cached=0)
     assert residency.state(0).blocks == 6
-    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
+    assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 24
 
 
-def test_the_models_are_bounded_together(kit):
+def test_the_models_are_bounded_together():
     residency = ResidencyMap(approximate_bytes=50_000)
     for slot in range(4):
         residency.add(slot, f"w:{slot}", 4, 10**6, False)
     for number in range(200):
-        serve(residency, kit.ids([number, *TOKENS]), generated=9, slot=number % 4)
+        serve(residency, ids_prompt([number, *TOKENS]), generated=9, slot=number % 4)
         assert residency.statistics()["approximate_bytes"] <= 50_000
     figures = residency.statistics()
     assert figures["approximate_bytes"] == sum(slot["model"]["size_bytes"] for slot in figures["slots"].values())
-    assert residency.match(kit.ids([199, *TOKENS]), [3])[3].tokens == 24
-    assert residency.match(kit.ids([3, *TOKENS]), [3])[3].tokens == 0
+    assert residency.match(ids_prompt([199, *TOKENS]), [3])[3].tokens == 24
+    assert residency.match(ids_prompt([3, *TOKENS]), [3])[3].tokens == 0
     residency.remove(3)
     assert residency.statistics()["approximate_bytes"] < figures["approximate_bytes"]
 
 
-def test_an_unknown_capacity_is_assumed_and_reported(kit):
+def test_an_unknown_capacity_is_assumed_and_reported():
     residency = modelled(capacity=None)
     assert "32768 tokens are assumed" in residency.state(0).reason
     assert "--kv-events-config" in residency.state(0).reason
     for number in range(2000):
-        serve(residency, kit.ids([number, *TOKENS[1:]]))
+        serve(residency, ids_prompt([number, *TOKENS[1:]]))
     assert residency.state(0).blocks == 8192
     residency.configure(0, capacity_blocks=100)
     assert residency.state(0).blocks == 99, "vLLM keeps one for itself"
     assert "assumed" not in residency.state(0).reason
 
 
-def test_another_block_size_starts_the_model_over(kit):
+def test_another_block_size_starts_the_model_over():
     residency = modelled()
-    serve(residency, kit.ids(TOKENS))
-    residency.reserve(0, kit.ids(TOKENS), 5)
+    serve(residency, ids_prompt(TOKENS))
+    residency.reserve(0, ids_prompt(TOKENS), 5)
     residency.first_token(0, 5)
     residency.configure(0, block_size=8)
     residency.release(0, 5)
-    serve(residency, kit.ids(TOKENS))
-    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
+    serve(residency, ids_prompt(TOKENS))
+    assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 24
     assert residency.state(0).block_size == 8
 
 
-def test_events_can_be_switched_on_and_off(kit, wire):
+def test_events_can_be_switched_on_and_off(wire):
     residency = modelled()
-    serve(residency, kit.ids(TOKENS))
+    serve(residency, ids_prompt(TOKENS))
     residency.configure(0, events=True, capacity_blocks=50)
     assert residency.state(0).residency is Residency.APPROXIMATE
     assert residency.state(0).reason == "KV events cannot be reached; its cache is modelled"
@@ -304,27 +304,27 @@ def test_events_can_be_switched_on_and_off(kit, wire):
     residency.ingest(0, 0, wire.batch(wire.stored(LONGER), ts=12.5))
     assert residency.state(0).reason == "1 event batches applied"
     assert (residency.state(0).next_seq, residency.state(0).last_event_ts_s) == (1, 12.5)
-    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 32
+    assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 32
     residency.link_lost(0)
-    assert residency.match(kit.ids(LONGER), [0])[0].residency is Residency.UNKNOWN
-    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 32, "the last known state"
+    assert residency.match(ids_prompt(LONGER), [0])[0].residency is Residency.UNKNOWN
+    assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 32, "the last known state"
     residency.configure(0, events=False)
     assert residency.state(0).residency is Residency.APPROXIMATE
-    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24, "what the model kept"
+    assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 24, "what the model kept"
 
 
-def test_the_model_is_used_until_the_publisher_is_reached(kit):
+def test_the_model_is_used_until_the_publisher_is_reached():
     residency = ResidencyMap()
     residency.add(0, "w:1", 4, 100, True)
-    serve(residency, kit.ids(TOKENS))
-    match = residency.match(kit.ids(LONGER), [0])[0]
+    serve(residency, ids_prompt(TOKENS))
+    match = residency.match(ids_prompt(LONGER), [0])[0]
     assert (match.tokens, match.residency) == (24, Residency.APPROXIMATE)
     residency.events_from(0, "tcp://w:5557")
     assert residency.state(0).reason == "KV events cannot be reached at tcp://w:5557; its cache is modelled"
     assert residency.state(0).blocks == 6
 
 
-def test_a_view_without_a_replay_is_unverified(kit, wire):
+def test_a_view_without_a_replay_is_unverified(wire):
     residency = ResidencyMap()
     residency.add(0, "w:1", 4, 100, True)
     residency.link_up(0)
@@ -343,16 +343,16 @@ def test_a_view_without_a_replay_is_unverified(kit, wire):
         (Residency.OFF, Residency.OFF, 0),
     ],
 )
-def test_the_self_test_overrides_the_view(kit, wire, verdict, residency, tokens):
+def test_the_self_test_overrides_the_view(wire, verdict, residency, tokens):
     found = ResidencyMap()
-    exact_slot(found, 0, kit, wire, TOKENS)
+    exact_slot(found, 0, wire, TOKENS)
     found.set_self_test(0, verdict, "because of a trial")
-    match = found.match(kit.ids(LONGER), [0])[0]
+    match = found.match(ids_prompt(LONGER), [0])[0]
     assert (match.residency, match.tokens) == (residency, tokens)
     assert "because of a trial" in found.state(0).reason
 
 
-def test_the_reason_counts_replays(kit, wire):
+def test_the_reason_counts_replays(wire):
     residency = ResidencyMap()
     residency.add(0, "w:1", 4, 100, True)
     residency.ingest(0, 0, wire.batch())
@@ -362,7 +362,7 @@ def test_the_reason_counts_replays(kit, wire):
     assert residency.state(0).reason == "3 event batches applied, 1 of them replayed"
 
 
-def test_the_reason_names_a_loss(kit, wire):
+def test_the_reason_names_a_loss(wire):
     residency = ResidencyMap()
     residency.add(0, "w:1", 4, 100, True)
     residency.ingest(0, 7, wire.batch(wire.stored(TOKENS)))
@@ -370,14 +370,14 @@ def test_the_reason_names_a_loss(kit, wire):
     state = residency.state(0)
     assert state.residency is Residency.APPROXIMATE
     assert state.reason.startswith("event batches 0 to 6 were missed and could not be replayed; 6 blocks learned since")
-    assert residency.match(kit.ids(LONGER), [0])[0].tokens == 24
+    assert residency.match(ids_prompt(LONGER), [0])[0].tokens == 24
     assert math.isclose(state.last_event_ts_s, 1.0)
 
 
-def test_a_prompt_computed_again_is_a_second_copy(kit, wire):
+def test_a_prompt_computed_again_is_a_second_copy(wire):
     residency = ResidencyMap()
-    exact_slot(residency, 0, kit, wire, TOKENS)
-    prompt, hashes = kit.ids(TOKENS), wire.hashes(TOKENS)
+    exact_slot(residency, 0, wire, TOKENS)
+    prompt, hashes = ids_prompt(TOKENS), wire.hashes(TOKENS)
     residency.reserve(0, prompt, 7, 0, recomputes=True)
     residency.ingest(0, 1, wire.batch(wire.stored(TOKENS)))
     residency.release(0, 7)
@@ -388,11 +388,11 @@ def test_a_prompt_computed_again_is_a_second_copy(kit, wire):
 
 
 @pytest.mark.parametrize("released", [False, True])
-def test_one_recomputing_request_makes_one_copy(kit, wire, released):
+def test_one_recomputing_request_makes_one_copy(wire, released):
     """A second announcement of the same prompt describes the same copy."""
     residency = ResidencyMap()
-    exact_slot(residency, 0, kit, wire, TOKENS)
-    prompt, hashes = kit.ids(TOKENS), wire.hashes(TOKENS)
+    exact_slot(residency, 0, wire, TOKENS)
+    prompt, hashes = ids_prompt(TOKENS), wire.hashes(TOKENS)
     residency.reserve(0, prompt, 7, 0, recomputes=True)
     if released:
         residency.release(0, 7)

@@ -6,6 +6,8 @@ from router.config.model import LimitsConfig
 from router.gateway.http.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.chunked_body import CHUNKS_PER_ITERATION, ChunkedBody
 from router.gateway.http.request_framer import RequestFramer
+from tests.support.answers import answer_json
+from tests.support.raw_client import PLAIN, post
 
 HEAD = (
     b"POST /v1/completions HTTP/1.1\r\nHost: gw\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -41,10 +43,10 @@ def test_the_framer_reports_that_unread_chunks_are_left() -> None:
     assert request[1] == CONTENT and not framer.stopped and not framer.pending_bytes
 
 
-async def test_other_clients_are_served_during_a_body_of_many_chunks(rig, kit) -> None:
-    gate = await rig(kit.answer_json)
+async def test_other_clients_are_served_during_a_body_of_many_chunks(rig) -> None:
+    gate = await rig(answer_json)
     slow = await gate.connect()
-    slow.writer.write(HEAD + in_chunks(CONTENT) + kit.post(body=kit.PLAIN))
-    assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
+    slow.writer.write(HEAD + in_chunks(CONTENT) + post(body=PLAIN))
+    assert (await gate.ask(post(body=PLAIN))).status == 200
     assert [(await slow.read()).status for _ in range(2)] == [200, 200]
     assert CONTENT in [request.body for worker in gate.workers for request in worker.requests]

@@ -8,6 +8,9 @@ import pytest
 from router.errors import ErrorKind, RequestError
 from router.gateway.http.error_format import body_event, error_body, error_event
 from router.placement.lifecycle_events import Usage
+from tests.support.answers import END, answer_json, chunk
+from tests.support.raw_client import get, post
+from tests.support.waiting import eventually
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 MESSAGES = b"/v1/messages"
@@ -40,20 +43,20 @@ STOP = named(
 ) + named("message_stop")
 
 
-async def test_a_worker_lost_after_its_introductory_events_is_replaced(rig, kit):
+async def test_a_worker_lost_after_its_introductory_events_is_replaced(rig):
     """No byte has reached the client, so another worker takes over. Introductory events are no first token."""
     calls = []
 
     async def script(script):
         calls.append(script)
-        await script.say(STREAM, kit.chunk(introduction(len(calls))))
+        await script.say(STREAM, chunk(introduction(len(calls))))
         if len(calls) == 1:
             await script.die()
         else:
-            await script.say(kit.chunk(DELTA), kit.chunk(COMPLETED), kit.END)
+            await script.say(chunk(DELTA), chunk(COMPLETED), END)
 
     gate = await rig(script, script)
-    reply = await gate.ask(kit.post(RESPONSES, STREAMED[RESPONSES]))
+    reply = await gate.ask(post(RESPONSES, STREAMED[RESPONSES]))
     assert reply.body == introduction(2) + DELTA + COMPLETED
     events = gate.dispatcher.events
     assert events == ["ticket", "retry sent", "failed sent", "first_token", "finished 200"]
@@ -61,18 +64,18 @@ async def test_a_worker_lost_after_its_introductory_events_is_replaced(rig, kit)
     assert gate.gateway.statistics()["stored_responses"] == 1
 
 
-async def test_introductory_events_are_no_first_token(rig, kit):
+async def test_introductory_events_are_no_first_token(rig):
     told = asyncio.Event()
 
     async def script(script):
-        await script.say(STREAM, kit.chunk(introduction()))
+        await script.say(STREAM, chunk(introduction()))
         await told.wait()
-        await script.say(kit.chunk(DELTA), kit.chunk(COMPLETED), kit.END)
+        await script.say(chunk(DELTA), chunk(COMPLETED), END)
 
     gate = await rig(script)
     client = await gate.connect()
-    client.writer.write(kit.post(RESPONSES, STREAMED[RESPONSES]))
-    await kit.eventually(lambda: gate.dispatcher.events == ["ticket"])
+    client.writer.write(post(RESPONSES, STREAMED[RESPONSES]))
+    await eventually(lambda: gate.dispatcher.events == ["ticket"])
     await asyncio.sleep(0.05)
     assert gate.dispatcher.events == ["ticket"]
     told.set()
@@ -80,37 +83,37 @@ async def test_introductory_events_are_no_first_token(rig, kit):
     assert gate.dispatcher.events == ["ticket", "first_token", "finished 200"]
 
 
-async def test_introductory_events_pass_after_comments(rig, kit):
+async def test_introductory_events_pass_after_comments(rig):
     async def script(script):
-        await script.say(STREAM, kit.chunk(introduction()))
+        await script.say(STREAM, chunk(introduction()))
         await asyncio.sleep(0.15)
-        await script.say(kit.chunk(DELTA), kit.chunk(COMPLETED), kit.END)
+        await script.say(chunk(DELTA), chunk(COMPLETED), END)
 
     gate = await rig(script, timeouts={"header_delay_s": 0.05, "comment_interval_s": 5})
-    body = (await gate.ask(kit.post(RESPONSES, STREAMED[RESPONSES]))).body
+    body = (await gate.ask(post(RESPONSES, STREAMED[RESPONSES]))).body
     assert body.startswith(b": warmroute") and body.endswith(b"\n\n" + introduction() + DELTA + COMPLETED)
 
 
-async def test_usage_of_a_messages_stream_is_read(rig, kit):
+async def test_usage_of_a_messages_stream_is_read(rig):
     async def script(script):
-        await script.say(STREAM, kit.chunk(START), kit.chunk(STOP), kit.END)
+        await script.say(STREAM, chunk(START), chunk(STOP), END)
 
     gate = await rig(script)
-    assert (await gate.ask(kit.post(MESSAGES, STREAMED[MESSAGES]))).body == START + STOP
+    assert (await gate.ask(post(MESSAGES, STREAMED[MESSAGES]))).body == START + STOP
     assert gate.dispatcher.usage == Usage(40, 3, 32)
     assert gate.dispatcher.events == ["ticket", "first_token", "finished 200"]
 
 
 @pytest.mark.parametrize("path", [MESSAGES, RESPONSES])
-async def test_a_broken_stream_ends_with_an_error_event_of_its_api(rig, kit, path):
+async def test_a_broken_stream_ends_with_an_error_event_of_its_api(rig, path):
     async def script(script):
-        await script.say(STREAM, kit.chunk(START if path == MESSAGES else introduction() + DELTA))
+        await script.say(STREAM, chunk(START if path == MESSAGES else introduction() + DELTA))
         await asyncio.sleep(0.02)
         await script.die()
 
     gate = await rig(script)
     client = await gate.connect()
-    *_, last, end = (await client.ask(kit.post(path, STREAMED[path]))).body.split(b"\n\n")
+    *_, last, end = (await client.ask(post(path, STREAMED[path]))).body.split(b"\n\n")
     name, _, data = last.partition(b"\n")
     said = json.loads(data.removeprefix(b"data: "))
     assert (name, end) == (b"event: error", b"") and said["type"] == "error"
@@ -118,46 +121,46 @@ async def test_a_broken_stream_ends_with_an_error_event_of_its_api(rig, kit, pat
     assert said["error"]["type"] == ("api_error" if path == MESSAGES else "upstream_error")
     assert ("code" in said) == (path == RESPONSES)
     assert gate.dispatcher.events == ["ticket", "first_token", "failed stream"]
-    assert (await client.ask(kit.get(b"/livez"))).status == 200
+    assert (await client.ask(get(b"/livez"))).status == 200
 
 
-async def test_an_error_after_comments_is_a_named_event(rig, kit):
+async def test_an_error_after_comments_is_a_named_event(rig):
     refusal = b'{"type":"error","error":{"type":"invalid_request_error","message":"no"}}'
 
     async def script(script):
         await asyncio.sleep(0.15)
-        await kit.answer_json(script, b"400 Bad", refusal)
+        await answer_json(script, b"400 Bad", refusal)
 
     gate = await rig(script, timeouts={"header_delay_s": 0.05, "comment_interval_s": 5})
-    body = (await gate.ask(kit.post(MESSAGES, STREAMED[MESSAGES]))).body
+    body = (await gate.ask(post(MESSAGES, STREAMED[MESSAGES]))).body
     assert body.partition(b"\n\n")[2] == b"event: error\ndata: " + refusal + b"\n\n"
 
 
-async def test_messages_clients_get_gateway_errors_in_anthropics_format(rig, kit):
+async def test_messages_clients_get_gateway_errors_in_anthropics_format(rig):
     gate = await rig(timeouts={"queue_s": 0})
     for path, body, status, kind, code in (
         (MESSAGES, b"{", 400, "invalid_request_error", "invalid_json"),
         (MESSAGES, b'{"model":"m","messages":[]}', 503, "overloaded_error", "no_worker_available"),
         (b"/v1/messages/nope", b"{}", 404, "not_found_error", "path_not_found"),
     ):
-        reply = await gate.ask(kit.post(path, body))
+        reply = await gate.ask(post(path, body))
         said = json.loads(reply.body)
         assert (reply.status, said["type"], said["error"]["type"]) == (status, "error", kind)
         assert said["error"]["code"] == code and said["error"]["message"]
-    reply = await gate.ask(kit.post(RESPONSES, b"{"))
+    reply = await gate.ask(post(RESPONSES, b"{"))
     assert set(json.loads(reply.body)["error"]) == {"message", "type", "param", "code"}
 
 
-async def test_a_follow_up_goes_to_the_worker_that_stored_the_response(rig, kit):
+async def test_a_follow_up_goes_to_the_worker_that_stored_the_response(rig):
     async def script(script):
         port = script.writer.get_extra_info("sockname")[1]
-        await kit.answer_json(script, body=b'{"id":"resp_%d"}' % port)
+        await answer_json(script, body=b'{"id":"resp_%d"}' % port)
 
     gate = await rig(script, script, script)
-    made = json.loads((await gate.ask(kit.post(RESPONSES, b'{"model":"m","input":"x"}'))).body)["id"]
+    made = json.loads((await gate.ask(post(RESPONSES, b'{"model":"m","input":"x"}'))).body)["id"]
     for _ in range(4):
         follow_up = json.dumps({"model": "m", "input": "y", "previous_response_id": made}).encode()
-        assert json.loads((await gate.ask(kit.post(RESPONSES, follow_up))).body)["id"] == made
+        assert json.loads((await gate.ask(post(RESPONSES, follow_up))).body)["id"] == made
 
 
 # wording, by itself

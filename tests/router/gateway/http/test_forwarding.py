@@ -6,14 +6,29 @@ import random
 
 import pytest
 
+from backends.worker import RankCache, ServedModel, WorkerFacts
+from tests.support.answers import (
+    DONE,
+    END,
+    STREAM_HEAD,
+    USAGE,
+    answer_json,
+    answer_stream,
+    chunk,
+    event,
+    json_head,
+    usage_event,
+)
+from tests.support.raw_client import PLAIN, get, post
 from tests.support.scripted_worker import ScriptedWorker
+from tests.support.waiting import eventually
 
 
-async def test_a_stream_arrives_as_the_worker_framed_it(rig, kit):
-    gate = await rig(kit.answer_stream)
-    reply = await gate.ask(kit.post())
-    events = [kit.event(text) for text in "abc"] + [kit.usage_event(), kit.DONE]
-    assert reply.raw.endswith(b"\r\n\r\n" + b"".join(map(kit.chunk, events)) + kit.END)
+async def test_a_stream_arrives_as_the_worker_framed_it(rig):
+    gate = await rig(answer_stream)
+    reply = await gate.ask(post())
+    events = [event(text) for text in "abc"] + [usage_event(), DONE]
+    assert reply.raw.endswith(b"\r\n\r\n" + b"".join(map(chunk, events)) + END)
     assert reply.status == 200
     assert b"\r\nX-Odd-Case: Kept \r\n" in reply.head
     assert reply.header(b"transfer-encoding") == b"chunked"
@@ -25,24 +40,24 @@ async def test_a_stream_arrives_as_the_worker_framed_it(rig, kit):
     assert gate.idle
 
 
-async def test_a_plain_answer_keeps_its_length_and_reports_usage(rig, kit):
-    gate = await rig(kit.answer_json)
-    reply = await gate.ask(kit.post(body=kit.PLAIN))
-    assert json.loads(reply.body)["usage"] == kit.USAGE
+async def test_a_plain_answer_keeps_its_length_and_reports_usage(rig):
+    gate = await rig(answer_json)
+    reply = await gate.ask(post(body=PLAIN))
+    assert json.loads(reply.body)["usage"] == USAGE
     assert reply.header(b"transfer-encoding") is None
     assert gate.dispatcher.events == ["ticket", "finished 200"]
     assert gate.dispatcher.requests[0].stream is False
     assert gate.dispatcher.usage.prompt_tokens == 40
 
 
-async def test_the_body_and_end_to_end_headers_reach_the_worker_unchanged(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_the_body_and_end_to_end_headers_reach_the_worker_unchanged(rig):
+    gate = await rig(answer_json)
     body = b'{ "model" :"m","messages":[ ], "x\\u00e9":{"deep":[1,2.50,1e3]}, "cache_salt":"s" }'
     lines = (
         b"X-Custom:no-space\r\nx-CASE:  two  \r\nAccept: */*\r\nAuthorization: Bearer k\r\n"
         b"traceparent: 00-1-2-01\r\ntracestate: a=b\r\nAccept: again\r\nX-Latin: \xe9\r\n"
     )
-    await gate.ask(kit.post(b"/v1/chat/completions?a=b&c", body, lines))
+    await gate.ask(post(b"/v1/chat/completions?a=b&c", body, lines))
     seen = gate.workers[0].requests[0]
     assert seen.body == body
     assert seen.lines[0] == b"POST /v1/chat/completions?a=b&c HTTP/1.1"
@@ -58,7 +73,7 @@ async def test_the_body_and_end_to_end_headers_reach_the_worker_unchanged(rig, k
     assert seen.header(b"x-forwarded-for") == b"127.0.0.1"
 
 
-async def test_hop_by_hop_headers_are_dropped_both_ways(rig, kit):
+async def test_hop_by_hop_headers_are_dropped_both_ways(rig):
     async def script(script):
         await script.say(
             b"HTTP/1.1 200 OK\r\nconnection: keep-alive, X-Inner\r\nx-inner: 1\r\nkeep-alive: timeout=5\r\n"
@@ -67,7 +82,7 @@ async def test_hop_by_hop_headers_are_dropped_both_ways(rig, kit):
 
     gate = await rig(script)
     extra = b"Connection: keep-alive, X-Mine\r\nX-Mine: 1\r\nTE: trailers\r\nKeep-Alive: 5\r\nProxy-Connection: x\r\n"
-    reply = await gate.ask(kit.post(body=kit.PLAIN, extra=extra))
+    reply = await gate.ask(post(body=PLAIN, extra=extra))
     names = {line.partition(b":")[0].lower() for line in gate.workers[0].requests[0].lines[1:]}
     assert not names & {b"connection", b"x-mine", b"te", b"keep-alive", b"proxy-connection"}
     assert reply.header(b"x-inner") is None and reply.header(b"keep-alive") is None
@@ -75,23 +90,23 @@ async def test_hop_by_hop_headers_are_dropped_both_ways(rig, kit):
     assert reply.header(b"x-outer") == b"2"
 
 
-async def test_framing_headers_named_in_connection_still_frame_the_response(rig, kit):
+async def test_framing_headers_named_in_connection_still_frame_the_response(rig):
     async def script(script):
         await script.say(
             b"HTTP/1.1 200 OK\r\nconnection: keep-alive, transfer-encoding\r\ntransfer-encoding: chunked\r\n"
-            b"content-type: application/json\r\n\r\n" + kit.chunk(b"{}") + kit.END
+            b"content-type: application/json\r\n\r\n" + chunk(b"{}") + END
         )
 
     gate = await rig(script)
-    reply = await gate.ask(kit.post(body=kit.PLAIN))
+    reply = await gate.ask(post(body=PLAIN))
     assert (reply.header(b"transfer-encoding"), reply.body) == (b"chunked", b"{}")
 
 
-async def test_a_chunked_request_is_forwarded_with_its_length(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_a_chunked_request_is_forwarded_with_its_length(rig):
+    gate = await rig(answer_json)
     head = b"POST /v1/completions HTTP/1.1\r\nHost: gw\r\nTransfer-Encoding: chunked\r\nTrailer: x-t\r\n\r\n"
     body = b'{"model":"m","prompt":"hello"}'
-    reply = await gate.ask(head + kit.chunk(body[:7]) + kit.chunk(body[7:]) + b"0\r\nx-t: v\r\n\r\n")
+    reply = await gate.ask(head + chunk(body[:7]) + chunk(body[7:]) + b"0\r\nx-t: v\r\n\r\n")
     seen = gate.workers[0].requests[0]
     assert reply.status == 200
     assert seen.body == body
@@ -100,96 +115,94 @@ async def test_a_chunked_request_is_forwarded_with_its_length(rig, kit):
 
 
 @pytest.mark.parametrize("given", [b"abc-123", b"x" * 128])
-async def test_a_request_id_is_passed_on_and_returned(rig, kit, given):
-    gate = await rig(kit.answer_json)
-    reply = await gate.ask(kit.post(body=kit.PLAIN, extra=b"X-Request-ID: " + given + b"\r\n"))
+async def test_a_request_id_is_passed_on_and_returned(rig, given):
+    gate = await rig(answer_json)
+    reply = await gate.ask(post(body=PLAIN, extra=b"X-Request-ID: " + given + b"\r\n"))
     assert reply.header(b"x-request-id") == given
     assert gate.workers[0].requests[0].lines.count(b"X-Request-ID: " + given) == 1
 
 
 @pytest.mark.parametrize("given", [b"x" * 129, b"a b", b"\xe9", b""])
-async def test_an_invalid_request_id_is_replaced(rig, kit, given):
-    gate = await rig(kit.answer_json)
-    reply = await gate.ask(kit.post(body=kit.PLAIN, extra=b"X-Request-Id: " + given + b"\r\n"))
+async def test_an_invalid_request_id_is_replaced(rig, given):
+    gate = await rig(answer_json)
+    reply = await gate.ask(post(body=PLAIN, extra=b"X-Request-Id: " + given + b"\r\n"))
     assert len(reply.header(b"x-request-id")) == 32
     assert gate.workers[0].requests[0].header(b"x-request-id") == reply.header(b"x-request-id")
 
 
-async def test_response_headers_name_worker_and_prediction_if_configured(rig, kit):
-    gate = await rig(kit.answer_stream, headers={"worker": True, "predicted_cached_tokens": True})
-    reply = await gate.ask(kit.post())
+async def test_response_headers_name_worker_and_prediction_if_configured(rig):
+    gate = await rig(answer_stream, headers={"worker": True, "predicted_cached_tokens": True})
+    reply = await gate.ask(post())
     assert reply.header(b"x-warmroute-worker") == gate.workers[0].id.encode()
     assert reply.header(b"x-warmroute-predicted-cached-tokens") == b"0"
     assert reply.header(b"x-warmroute-residency") == b"approximate", "no events here"
-    assert (await gate.ask(kit.get(b"/nope"))).header(b"x-warmroute-worker") is None
+    assert (await gate.ask(get(b"/nope"))).header(b"x-warmroute-worker") is None
 
 
-async def test_the_chosen_rank_is_sent_to_the_worker(rig, kit):
-    facts = kit.WorkerFacts(
-        models=(kit.ServedModel("m"),), caches={rank: kit.RankCache(16, 100, True) for rank in (0, 1)}
-    )
-    gate = await rig(kit.answer_json, facts=facts)
+async def test_the_chosen_rank_is_sent_to_the_worker(rig):
+    facts = WorkerFacts(models=(ServedModel("m"),), caches={rank: RankCache(16, 100, True) for rank in (0, 1)})
+    gate = await rig(answer_json, facts=facts)
     for _ in range(2):
-        await gate.ask(kit.post(body=kit.PLAIN, extra=b"X-data-parallel-rank: 7\r\n"))
+        await gate.ask(post(body=PLAIN, extra=b"X-data-parallel-rank: 7\r\n"))
     ranks = {seen.header(b"x-data-parallel-rank") for seen in gate.workers[0].requests}
     assert ranks == {b"0", b"1"}
 
 
-async def test_absolute_form_is_made_relative_and_overrides_host(rig, kit):
-    gate = await rig(kit.answer_json)
-    raw = kit.post(body=kit.PLAIN).replace(b"POST /v1", b"POST http://real.example:81/v1", 1)
+async def test_absolute_form_is_made_relative_and_overrides_host(rig):
+    gate = await rig(answer_json)
+    raw = post(body=PLAIN).replace(b"POST /v1", b"POST http://real.example:81/v1", 1)
     assert (await gate.ask(raw)).status == 200
     seen = gate.workers[0].requests[0]
     assert seen.lines[0] == b"POST /v1/chat/completions HTTP/1.1"
     assert seen.header(b"host") == b"real.example:81"
 
 
-async def test_a_workers_base_path_is_prepended(rig, kit):
+async def test_a_workers_base_path_is_prepended(rig):
     gate = await rig()
-    worker = await ScriptedWorker(kit.answer_json).start()
+    worker = await ScriptedWorker(answer_json).start()
     gate.join(f"http://{worker.id}/deep")
-    await gate.ask(kit.post(body=kit.PLAIN))
+    await gate.ask(post(body=PLAIN))
     assert worker.requests[0].lines[0] == b"POST /deep/v1/chat/completions HTTP/1.1"
     await worker.stop()
 
 
-async def test_requests_are_answered_in_order_on_one_connection(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_requests_are_answered_in_order_on_one_connection(rig):
+    gate = await rig(answer_json)
     client = await gate.connect()
-    raw = b"".join(kit.post(body=kit.PLAIN, extra=b"X-Request-Id: r%d\r\n" % i) for i in range(20))
-    client.writer.write(raw + kit.get(b"/livez", b"X-Request-Id: last\r\n"))
+    raw = b"".join(post(body=PLAIN, extra=b"X-Request-Id: r%d\r\n" % i) for i in range(20))
+    client.writer.write(raw + get(b"/livez", b"X-Request-Id: last\r\n"))
     ids = [(await client.read()).header(b"x-request-id") for _ in range(21)]
     assert ids == [b"r%d" % i for i in range(20)] + [b"last"]
     assert gate.workers[0].connections == 1
     assert gate.gateway.statistics()["pools"]["reuses"] == 19
 
 
-async def test_a_pipelined_request_waits_for_the_stream_before_it(rig, kit):
+async def test_a_pipelined_request_waits_for_the_stream_before_it(rig):
     release = asyncio.Event()
 
     async def script(script):
-        await script.say(kit.STREAM_HEAD, kit.chunk(kit.event("a")))
+        await script.say(STREAM_HEAD, chunk(event("a")))
         await release.wait()
-        await script.say(kit.END)
+        await script.say(END)
 
     gate = await rig(script)
     client = await gate.connect()
-    client.writer.write(kit.post() + kit.get(b"/livez") * 3_000)  # more than the pipeline buffer, so reading must stop
-    await eventually_one(gate.workers[0], kit)
+    client.writer.write(post() + get(b"/livez") * 3_000)  # more than the pipeline buffer, so reading must stop
+    await eventually_one(gate.workers[0])
     release.set()
     assert (await client.read()).status == 200
     for _ in range(3_000):
         assert (await client.read()).status == 200
 
 
-async def eventually_one(worker, kit):
-    await kit.eventually(lambda: worker.requests)
+async def eventually_one(worker):
+    await eventually(lambda: worker.requests)
 
 
-async def test_a_request_in_any_pieces_is_forwarded(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_a_request_in_any_pieces_is_forwarded(rig):
+    gate = await rig(answer_json)
     client = await gate.connect()
-    raw = kit.post(body=kit.PLAIN, extra=b"X-Request-Id: r\r\n")
+    raw = post(body=PLAIN, extra=b"X-Request-Id: r\r\n")
     for index in range(len(raw)):
         client.writer.write(raw[index : index + 1])
         await asyncio.sleep(0)
@@ -201,15 +214,13 @@ async def test_a_request_in_any_pieces_is_forwarded(rig, kit):
         await asyncio.sleep(0.001)
         client.writer.write(raw[cut:])
         assert (await client.read()).status == 200
-    assert all(seen.body == kit.PLAIN for seen in gate.workers[0].requests)
+    assert all(seen.body == PLAIN for seen in gate.workers[0].requests)
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 50])
-async def test_a_response_in_any_pieces_is_relayed(rig, kit, step):
-    whole = kit.STREAM_HEAD + b"".join(
-        kit.chunk(each) for each in (b": hi\n\n", kit.event("a"), kit.event("b"), kit.usage_event(), kit.DONE)
-    )
-    whole += kit.END
+async def test_a_response_in_any_pieces_is_relayed(rig, step):
+    whole = STREAM_HEAD + b"".join(chunk(each) for each in (b": hi\n\n", event("a"), event("b"), usage_event(), DONE))
+    whole += END
 
     async def script(script):
         for start in range(0, len(whole), step):
@@ -219,40 +230,40 @@ async def test_a_response_in_any_pieces_is_relayed(rig, kit, step):
     gate = await rig(script)
     client = await gate.connect()
     for _ in range(2):
-        reply = await client.ask(kit.post())
+        reply = await client.ask(post())
         assert reply.raw.partition(b"\r\n\r\n")[2] == whole.partition(b"\r\n\r\n")[2]
         assert gate.dispatcher.usage.cached_tokens == 32
 
 
-async def test_http_1_0_gets_an_unframed_stream_and_a_closed_connection(rig, kit):
-    gate = await rig(kit.answer_stream)
+async def test_http_1_0_gets_an_unframed_stream_and_a_closed_connection(rig):
+    gate = await rig(answer_stream)
     client = await gate.connect()
-    reply = await client.ask(kit.post(version=b"1.0"))
+    reply = await client.ask(post(version=b"1.0"))
     assert reply.header(b"transfer-encoding") is None
     assert reply.header(b"connection") == b"close"
-    assert reply.body == b"".join(kit.event(text) for text in "abc") + kit.usage_event() + kit.DONE
+    assert reply.body == b"".join(event(text) for text in "abc") + usage_event() + DONE
     assert gate.dispatcher.usage.cached_tokens == 32
 
 
-async def test_http_1_0_keep_alive_works_with_a_length(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_http_1_0_keep_alive_works_with_a_length(rig):
+    gate = await rig(answer_json)
     client = await gate.connect()
     for _ in range(2):
-        reply = await client.ask(kit.post(body=kit.PLAIN, version=b"1.0", extra=b"Connection: keep-alive\r\n"))
+        reply = await client.ask(post(body=PLAIN, version=b"1.0", extra=b"Connection: keep-alive\r\n"))
         assert reply.header(b"connection") == b"keep-alive"
-    await client.ask(kit.post(body=kit.PLAIN, version=b"1.0"))
+    await client.ask(post(body=PLAIN, version=b"1.0"))
     assert await client.closed() == b""
 
 
-async def test_connection_close_is_honoured_and_announced(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_connection_close_is_honoured_and_announced(rig):
+    gate = await rig(answer_json)
     client = await gate.connect()
-    reply = await client.ask(kit.post(body=kit.PLAIN, extra=b"Connection: close\r\n"))
+    reply = await client.ask(post(body=PLAIN, extra=b"Connection: close\r\n"))
     assert reply.header(b"connection") == b"close"
     assert await client.closed() == b""
 
 
-async def test_a_body_without_length_is_chunked_for_the_client(rig, kit):
+async def test_a_body_without_length_is_chunked_for_the_client(rig):
     async def script(script):
         await script.say(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\nhello ")
         await asyncio.sleep(0.01)
@@ -262,11 +273,11 @@ async def test_a_body_without_length_is_chunked_for_the_client(rig, kit):
     gate = await rig(script)
     client = await gate.connect()
     for _ in range(2):
-        assert (await client.ask(kit.post(body=kit.PLAIN))).body == b"hello world"
+        assert (await client.ask(post(body=PLAIN))).body == b"hello world"
     assert gate.workers[0].connections == 2
 
 
-async def test_trailers_and_chunk_extensions_are_relayed(rig, kit):
+async def test_trailers_and_chunk_extensions_are_relayed(rig):
     async def script(script):
         await script.say(
             b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-t\r\n\r\n2;a=b\r\n{}\r\n0\r\nx-t: v\r\n\r\n"
@@ -274,51 +285,51 @@ async def test_trailers_and_chunk_extensions_are_relayed(rig, kit):
 
     gate = await rig(script)
     client = await gate.connect()
-    client.writer.write(kit.post(body=kit.PLAIN))
+    client.writer.write(post(body=PLAIN))
     assert (await client.closed()).endswith(b"\r\n\r\n2;a=b\r\n{}\r\n0\r\nx-t: v\r\n\r\n")
 
 
-async def test_interim_responses_are_skipped(rig, kit):
+async def test_interim_responses_are_skipped(rig):
     async def script(script):
         await script.say(b"HTTP/1.1 102 Processing\r\n\r\n")
         await asyncio.sleep(0.01)
-        await script.say(b"HTTP/1.1 103 Hints\r\nlink: x\r\n\r\n" + kit.json_head(2) + b"{}")
+        await script.say(b"HTTP/1.1 103 Hints\r\nlink: x\r\n\r\n" + json_head(2) + b"{}")
 
     gate = await rig(script)
-    reply = await gate.ask(kit.post(body=kit.PLAIN))
+    reply = await gate.ask(post(body=PLAIN))
     assert (reply.status, reply.body) == (200, b"{}")
     assert reply.header(b"link") is None
 
 
 @pytest.mark.parametrize("status", [b"400 Bad Request", b"404 Not Found", b"422 X", b"501 Not Implemented"])
-async def test_a_client_error_is_relayed_and_not_held_against_the_worker(rig, kit, status):
+async def test_a_client_error_is_relayed_and_not_held_against_the_worker(rig, status):
     body = b'{"error":"Unauthorized"}'
 
     async def script(script):
-        await kit.answer_json(script, status, body)
+        await answer_json(script, status, body)
 
     gate = await rig(script, script)
     for _ in range(60):
-        reply = await gate.ask(kit.post(body=kit.PLAIN))
+        reply = await gate.ask(post(body=PLAIN))
         assert (reply.status, reply.body) == (int(status[:3]), body)
     assert set(gate.dispatcher.events) == {"ticket", f"finished {int(status[:3])}"}
     assert all(endpoint.state == "ready" for endpoint in gate.fleet.endpoints)
 
 
-async def test_a_head_request_gets_no_body(rig, kit):
+async def test_a_head_request_gets_no_body(rig):
     async def script(script):
         await script.say(b"HTTP/1.1 405 Nope\r\ncontent-length: 31\r\nallow: GET\r\n\r\n")
 
     gate = await rig(script, extra_paths=[{"path": "/odd", "methods": ["GET"]}])
     client = await gate.connect()
     for _ in range(2):
-        reply = await client.ask(kit.get(b"/odd", method=b"HEAD"), bodiless=True)
+        reply = await client.ask(get(b"/odd", method=b"HEAD"), bodiless=True)
         assert (reply.status, reply.header(b"content-length")) == (405, b"31")
     # a forbidden body may still arrive, so the connection is not reused
     assert gate.workers[0].connections == 2
 
 
-async def test_204_and_304_have_no_body(rig, kit):
+async def test_204_and_304_have_no_body(rig):
     statuses = [b"204 No Content", b"304 Not Modified"]
 
     async def script(script):
@@ -326,15 +337,15 @@ async def test_204_and_304_have_no_body(rig, kit):
 
     gate = await rig(script)
     client = await gate.connect()
-    assert (await client.ask(kit.post(body=kit.PLAIN))).status == 204
-    assert (await client.ask(kit.post(body=kit.PLAIN))).status == 304
+    assert (await client.ask(post(body=PLAIN))).status == 204
+    assert (await client.ask(post(body=PLAIN))).status == 304
 
 
-async def test_expect_100_continue_is_answered_by_the_gateway(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_expect_100_continue_is_answered_by_the_gateway(rig):
+    gate = await rig(answer_json)
     client = await gate.connect()
-    raw = kit.post(body=kit.PLAIN, extra=b"Expect: 100-continue\r\n")
-    head, body = raw[: -len(kit.PLAIN)], kit.PLAIN
+    raw = post(body=PLAIN, extra=b"Expect: 100-continue\r\n")
+    head, body = raw[: -len(PLAIN)], PLAIN
     client.writer.write(head)
     assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     reply = await client.ask(body)
@@ -343,55 +354,55 @@ async def test_expect_100_continue_is_answered_by_the_gateway(rig, kit):
     assert (await gate.ask(raw)).interim == []  # the body has arrived already
 
 
-async def test_unix_socket_and_ipv6_serve_requests(rig, kit, tmp_path):
+async def test_unix_socket_and_ipv6_serve_requests(rig, tmp_path):
     path = str(tmp_path / "gw.sock")
-    gate = await rig(kit.answer_json, uds=path)
+    gate = await rig(answer_json, uds=path)
     assert gate.address == path
-    assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
+    assert (await gate.ask(post(body=PLAIN))).status == 200
     assert gate.workers[0].requests[0].header(b"x-forwarded-for") is None
-    gate = await rig(kit.answer_json, host="::1")
+    gate = await rig(answer_json, host="::1")
     assert gate.address.startswith("[::1]:")
-    assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
+    assert (await gate.ask(post(body=PLAIN))).status == 200
     assert gate.workers[0].requests[0].header(b"x-forwarded-for") == b"::1"
 
 
-async def test_a_large_body_is_forwarded_whole(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_a_large_body_is_forwarded_whole(rig):
+    gate = await rig(answer_json)
     body = b'{"model":"m","messages":[],"pad":"' + b"x" * 5_000_000 + b'"}'
-    assert (await gate.ask(kit.post(body=body))).status == 200
+    assert (await gate.ask(post(body=body))).status == 200
     assert gate.workers[0].requests[0].body == body
 
 
-async def test_an_idle_connection_that_closed_is_replaced_without_a_retry(rig, kit):
+async def test_an_idle_connection_that_closed_is_replaced_without_a_retry(rig):
     async def script(script):
         if script.seen.connection == 1 and len(gate.workers[0].requests) == 2:
             await script.die()  # as if the keep-alive time ended while the request was on its way
             return
-        await kit.answer_json(script)
+        await answer_json(script)
 
     gate = await rig(script)
     client = await gate.connect()
-    assert (await client.ask(kit.post(body=kit.PLAIN))).status == 200
-    assert (await client.ask(kit.post(body=kit.PLAIN))).status == 200
+    assert (await client.ask(post(body=PLAIN))).status == 200
+    assert (await client.ask(post(body=PLAIN))).status == 200
     assert gate.dispatcher.events == ["ticket", "finished 200"] * 2
     assert gate.metrics.named("redialled") == [()]
 
 
-async def test_idle_worker_connections_are_closed_before_the_worker_closes_them(rig, kit):
-    gate = await rig(kit.answer_json, timeouts={"upstream_idle_s": 0.08})
-    await gate.ask(kit.post(body=kit.PLAIN))
+async def test_idle_worker_connections_are_closed_before_the_worker_closes_them(rig):
+    gate = await rig(answer_json, timeouts={"upstream_idle_s": 0.08})
+    await gate.ask(post(body=PLAIN))
     assert gate.gateway.statistics()["pools"]["idle"] == 1
-    await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
-    assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
+    await eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
+    assert (await gate.ask(post(body=PLAIN))).status == 200
 
 
-async def test_a_worker_connection_with_unsolicited_bytes_is_closed(rig, kit):
+async def test_a_worker_connection_with_unsolicited_bytes_is_closed(rig):
     async def script(script):
-        await kit.answer_json(script)
+        await answer_json(script)
         await asyncio.sleep(0.01)
         await script.say(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil")
 
     gate = await rig(script)
-    assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
-    await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
-    assert b"evil" not in (await gate.ask(kit.post(body=kit.PLAIN))).body
+    assert (await gate.ask(post(body=PLAIN))).status == 200
+    await eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
+    assert b"evil" not in (await gate.ask(post(body=PLAIN))).body

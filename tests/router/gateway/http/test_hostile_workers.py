@@ -6,6 +6,10 @@ import time
 import psutil
 import pytest
 
+from tests.support.answers import DONE, END, answer_json, answer_stream, chunk, event, json_head
+from tests.support.raw_client import PLAIN, post
+from tests.support.waiting import eventually
+
 LIMITS = {"first_event_s": 0.4, "upstream_head_s": 0.2, "stream_idle_s": 0.4, "total_s": 2.0}
 FLOOD_BYTES = 16_777_216
 """More than the kernel buffers of a loopback connection, so that a reader that keeps all bytes is noticed."""
@@ -166,43 +170,43 @@ def name(value):
 
 
 @pytest.mark.parametrize("hostile", BEFORE_AN_EVENT, ids=name)
-async def test_a_worker_that_misbehaves_before_the_first_event_is_replaced(rig, kit, hostile):
+async def test_a_worker_that_misbehaves_before_the_first_event_is_replaced(rig, hostile):
     served = []
 
     async def first_is_hostile(script):
         served.append(script.seen)
-        await (hostile if len(served) == 1 else kit.answer_stream)(script)
+        await (hostile if len(served) == 1 else answer_stream)(script)
 
     gate = await rig(first_is_hostile, first_is_hostile, timeouts=LIMITS)
     rss = psutil.Process().memory_info().rss
     started_s = time.monotonic()
-    reply = await gate.ask(kit.post())
+    reply = await gate.ask(post())
     assert time.monotonic() - started_s < LIMITS["first_event_s"] + 0.6
     assert reply.status == 200
     assert reply.body.count(b"data: ") == 5
     assert getattr(served[0], "flooded_bytes", 0) < FLOOD_BYTES
     assert psutil.Process().memory_info().rss - rss < 8_000_000
-    await kit.eventually(lambda: gate.idle)
-    await all_connections_are_good(gate, kit)
+    await eventually(lambda: gate.idle)
+    await all_connections_are_good(gate)
 
 
 @pytest.mark.parametrize("hostile", BEFORE_AN_EVENT, ids=name)
-async def test_a_lone_worker_that_misbehaves_gives_an_error_in_time(rig, kit, hostile):
+async def test_a_lone_worker_that_misbehaves_gives_an_error_in_time(rig, hostile):
     gate = await rig(hostile, timeouts=LIMITS)
     started_s = time.monotonic()
-    reply = await gate.ask(kit.post())
+    reply = await gate.ask(post())
     assert time.monotonic() - started_s < LIMITS["first_event_s"] + 0.6
     assert (reply.status, reply.code) == (503, "worker_failed")
-    await kit.eventually(lambda: gate.idle)
-    await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
+    await eventually(lambda: gate.idle)
+    await eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
 
 
-async def all_connections_are_good(gate, kit):
+async def all_connections_are_good(gate):
     """Check that every remaining connection is idle and answers the next request."""
     pools = gate.gateway.statistics()["pools"]
     assert pools["open"] == pools["idle"]
     for _ in range(4):
-        assert (await gate.ask(kit.post())).body.count(b"data: ") == 5
+        assert (await gate.ask(post())).body.count(b"data: ") == 5
     assert gate.idle
 
 
@@ -251,9 +255,9 @@ async def never_ends_its_trailers(script):
     ],
     ids=name,
 )
-async def test_a_started_stream_that_misbehaves_ends_within_its_deadlines(rig, kit, hostile):
+async def test_a_started_stream_that_misbehaves_ends_within_its_deadlines(rig, hostile):
     async def begins_well(script):
-        await script.say(STREAM, kit.chunk(kit.event("a")))
+        await script.say(STREAM, chunk(event("a")))
         await hostile(script)
 
     limits = {**LIMITS, "stream_idle_s": 0.8, "total_s": 2.5}
@@ -261,29 +265,29 @@ async def test_a_started_stream_that_misbehaves_ends_within_its_deadlines(rig, k
     rss = psutil.Process().memory_info().rss
     client = await gate.connect()
     started_s = time.monotonic()
-    client.writer.write(kit.post())
+    client.writer.write(post())
     received = 0
     while data := await asyncio.wait_for(client.reader.read(65_536), 4):
         received += len(data)
-        if data.endswith(kit.END):
+        if data.endswith(END):
             break
     trickle = hostile.__name__.startswith(("drips", "stops"))
     assert time.monotonic() - started_s < (2.5 * limits["stream_idle_s"] if trickle else limits["total_s"]) + 0.9
     assert psutil.Process().memory_info().rss - rss < 16_000_000
     code = "stream_idle_timeout" if trickle else "total_timeout"
     assert gate.metrics.named("error") == [(code, "stream")]
-    await kit.eventually(lambda: gate.idle)
-    await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
+    await eventually(lambda: gate.idle)
+    await eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
 
 
-async def test_a_trickling_response_is_cut(rig, kit):
+async def test_a_trickling_response_is_cut(rig):
     async def trickles(script):
-        await script.say(kit.json_head(1_000))
+        await script.say(json_head(1_000))
         await drip(script, b"x" * 1_000, 0.1)
 
     gate = await rig(trickles, timeouts=LIMITS)
     client = await gate.connect()
-    client.writer.write(kit.post(body=kit.PLAIN))
+    client.writer.write(post(body=PLAIN))
     started_s = time.monotonic()
     await client.closed()
     assert time.monotonic() - started_s < 2.5 * LIMITS["stream_idle_s"] + 0.6
@@ -291,47 +295,47 @@ async def test_a_trickling_response_is_cut(rig, kit):
     assert gate.idle
 
 
-async def test_slow_events_and_large_events_are_not_cut(rig, kit):
+async def test_slow_events_and_large_events_are_not_cut(rig):
     async def slow_but_sound(script):
         await script.say(STREAM)
         for _ in range(8):  # an event each quarter second, within the limit
-            await script.say(kit.chunk(kit.event("a")))
+            await script.say(chunk(event("a")))
             await asyncio.sleep(0.15)
         await script.say(b"%x\r\ndata: " % (8 + 100 * 20))
         for _ in range(20):  # one event of two kilobytes, in a second and a half
             await script.say(b"x" * 100)
             await asyncio.sleep(0.075)
-        await script.say(b"\n\n\r\n", kit.chunk(kit.DONE), kit.END)
+        await script.say(b"\n\n\r\n", chunk(DONE), END)
 
     gate = await rig(slow_but_sound, timeouts={**LIMITS, "total_s": 10.0})
-    reply = await gate.ask(kit.post())
-    assert reply.body.endswith(kit.DONE)
+    reply = await gate.ask(post())
+    assert reply.body.endswith(DONE)
     assert gate.metrics.named("error") == []
 
 
 # wrong lengths, and unsolicited answers
 
 
-async def chunk_after_the_end(kit, script):
-    await script.say(STREAM, kit.chunk(kit.event("a")), kit.END, b"5\r\nhello\r\n")
+async def chunk_after_the_end(script):
+    await script.say(STREAM, chunk(event("a")), END, b"5\r\nhello\r\n")
 
 
-async def more_than_announced(kit, script):
-    await script.say(kit.json_head(2), b"{}", b"more")
+async def more_than_announced(script):
+    await script.say(json_head(2), b"{}", b"more")
 
 
-async def a_second_answer(kit, script):
-    await script.say(kit.json_head(2), b"{}", kit.json_head(2), b"[]")
+async def a_second_answer(script):
+    await script.say(json_head(2), b"{}", json_head(2), b"[]")
 
 
 @pytest.mark.parametrize("hostile", [chunk_after_the_end, more_than_announced, a_second_answer], ids=name)
 @pytest.mark.parametrize("late", [False, True])
-async def test_bytes_after_the_end_reach_no_client(rig, kit, hostile, late):
+async def test_bytes_after_the_end_reach_no_client(rig, hostile, late):
     async def misbehaves(script):
         parts = []
         say = script.say
         script.say = lambda *more: collect(parts, more)
-        await hostile(kit, script)
+        await hostile(script)
         for part in parts if late else [b"".join(parts)]:
             await say(part)
             await asyncio.sleep(0.02)
@@ -341,34 +345,34 @@ async def test_bytes_after_the_end_reach_no_client(rig, kit, hostile, late):
 
     gate = await rig(misbehaves, timeouts=LIMITS)
     for number in (1, 2):
-        reply = await gate.ask(kit.post())
+        reply = await gate.ask(post())
         assert not any(stray in reply.raw for stray in (b"hello", b"more", b"[]"))
         assert reply.status == (200 if late else 503)
-        await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
+        await eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
         assert gate.workers[0].connections == number
         assert gate.idle
 
 
-async def test_a_short_response_is_visible_as_truncated(rig, kit):
+async def test_a_short_response_is_visible_as_truncated(rig):
     async def short(script):
-        await script.say(kit.json_head(100), b"{}")
+        await script.say(json_head(100), b"{}")
         await script.gone()
 
     gate = await rig(short, timeouts=LIMITS)
     client = await gate.connect()
-    client.writer.write(kit.post(body=kit.PLAIN))
+    client.writer.write(post(body=PLAIN))
     with pytest.raises(asyncio.IncompleteReadError):
         await client.read()
     assert gate.metrics.named("error") == [("stream_idle_timeout", "stream")]
-    await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
+    await eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
 
 
-async def test_an_early_response_is_relayed_and_its_connection_closed(rig, kit):
+async def test_an_early_response_is_relayed_and_its_connection_closed(rig):
     body = b'{"model":"m","messages":[],"pad":"' + b"x" * 30_000_000 + b'"}'
 
     async def hasty(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(kit.json_head(2) + b"{}")
+        writer.write(json_head(2) + b"{}")
         await writer.drain()
         await asyncio.sleep(0.5)
         writer.close()
@@ -377,11 +381,11 @@ async def test_an_early_response_is_relayed_and_its_connection_closed(rig, kit):
     gate = await rig(timeouts=LIMITS)
     gate.join(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     client = await gate.connect()
-    reply = await client.ask(kit.post(body=body))
+    reply = await client.ask(post(body=body))
     assert (reply.status, reply.body) == (200, b"{}")
     pools = gate.gateway.statistics()["pools"]
     assert (pools["open"], pools["idle"]) in ((0, 0), (1, 0))  # never pooled: half a request is on its way
-    await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
+    await eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
     assert gate.idle
     assert gate.gateway.statistics()["buffered_body_bytes"] == 0
     server.close()
@@ -390,22 +394,22 @@ async def test_an_early_response_is_relayed_and_its_connection_closed(rig, kit):
 # idle connections
 
 
-async def test_an_idle_connection_is_closed_before_the_workers_limit(rig, kit):
-    gate = await rig(kit.answer_stream, timeouts={"upstream_idle_s": 0.2})
-    await gate.ask(kit.post())
+async def test_an_idle_connection_is_closed_before_the_workers_limit(rig):
+    gate = await rig(answer_stream, timeouts={"upstream_idle_s": 0.2})
+    await gate.ask(post())
     assert gate.gateway.statistics()["pools"]["idle"] == 1
-    await kit.eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0, 1)
+    await eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0, 1)
     assert gate.config.timeouts.upstream_idle_s < 5.0
 
 
-async def test_the_default_idle_time_is_below_vllms(rig, kit):
+async def test_the_default_idle_time_is_below_vllms(rig):
     gate = await rig()
     assert type(gate.config)().timeouts.upstream_idle_s < 5.0
 
 
-async def test_a_request_on_a_closed_idle_connection_is_resent_without_a_retry(rig, kit):
+async def test_a_request_on_a_closed_idle_connection_is_resent_without_a_retry(rig):
     async def answers_and_closes_late(script):
-        await kit.answer_stream(script)
+        await answer_stream(script)
         # the worker closes just as the next request arrives, so nobody reads it
         script.writer.transport.pause_reading()
 
@@ -418,28 +422,28 @@ async def test_a_request_on_a_closed_idle_connection_is_resent_without_a_retry(r
 
     closing, tasks = asyncio.Event(), []
     gate = await rig(answers_and_closes_late, retries={"budget_ratio": 0.0, "budget_floor_per_s": 0.0}, timeouts=LIMITS)
-    await gate.ask(kit.post())
+    await gate.ask(post())
     client = await gate.connect()
-    client.writer.write(kit.post())
-    await kit.eventually(lambda: gate.dispatcher.events.count("ticket") == 2)
+    client.writer.write(post())
+    await eventually(lambda: gate.dispatcher.events.count("ticket") == 2)
     await asyncio.sleep(0.02)
     closing.set()
     assert (await client.read()).body.count(b"data: ") == 5
     assert len(gate.metrics.named("redialled")) == 1
-    assert not any(event.startswith(("retry", "failed")) for event in gate.dispatcher.events)
+    assert not any(each.startswith(("retry", "failed")) for each in gate.dispatcher.events)
 
 
 # a client's own mistakes
 
 
-async def test_client_errors_eject_no_worker(rig, kit):
+async def test_client_errors_eject_no_worker(rig):
     async def refuses(script):
         body = b'{"error":{"message":"no such field","type":"BadRequestError","code":400}}'
-        await kit.answer_json(script, b"400 Bad Request", body)
+        await answer_json(script, b"400 Bad Request", body)
 
     gate = await rig(refuses, refuses)
     for _ in range(60):
-        assert (await gate.ask(kit.post())).status == 400
+        assert (await gate.ask(post())).status == 400
     assert [endpoint.state.value for endpoint in gate.fleet.endpoints] == ["ready", "ready"]
     assert [endpoint.health.ejections for endpoint in gate.fleet.endpoints] == [0, 0]
     assert sum(len(worker.requests) for worker in gate.workers) == 60

@@ -10,6 +10,8 @@ import pytest
 
 from router.gateway.http.time_slices import SLICE_S, TimeSlices
 from router.tokenization.intake import READ_AT_ONCE_BYTES
+from tests.support.answers import END, answer_json, answer_stream
+from tests.support.raw_client import PLAIN, post
 
 
 def large(**fields: object) -> bytes:
@@ -17,20 +19,20 @@ def large(**fields: object) -> bytes:
     return json.dumps(body).encode()
 
 
-async def test_a_large_body_arrives_unchanged_and_its_fields_are_read(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_a_large_body_arrives_unchanged_and_its_fields_are_read(rig):
+    gate = await rig(answer_json)
     body = large(session_id="s", max_tokens=7, tools=[{"type": "function"}])
-    assert (await gate.ask(kit.post(body=body))).status == 200
+    assert (await gate.ask(post(body=body))).status == 200
     assert gate.workers[0].requests[0].body == body
     request = gate.dispatcher.requests[0]
     assert (request.model, request.session_id, request.max_tokens, request.kind.value) == ("m", "s", 7, "agent")
     assert gate.idle
 
 
-async def test_a_large_body_with_stream_is_streamed(rig, kit):
-    gate = await rig(kit.answer_stream)
-    reply = await gate.ask(kit.post(body=large(stream=True)))
-    assert reply.status == 200 and reply.raw.endswith(kit.END)
+async def test_a_large_body_with_stream_is_streamed(rig):
+    gate = await rig(answer_stream)
+    reply = await gate.ask(post(body=large(stream=True)))
+    assert reply.status == 200 and reply.raw.endswith(END)
     assert gate.dispatcher.requests[0].stream
 
 
@@ -44,19 +46,19 @@ async def test_a_large_body_with_stream_is_streamed(rig, kit):
         (b"/v1/embeddings", large()[:-1] + b" x", "invalid_json"),
     ],
 )
-async def test_an_invalid_large_body_is_refused(rig, kit, path, body, code):
-    gate = await rig(kit.answer_json)
+async def test_an_invalid_large_body_is_refused(rig, path, body, code):
+    gate = await rig(answer_json)
     client = await gate.connect()
-    reply = await client.ask(kit.post(path, body))
+    reply = await client.ask(post(path, body))
     assert (reply.status, reply.code) == (400, code)
-    assert (await client.ask(kit.post(body=kit.PLAIN))).status == 200
+    assert (await client.ask(post(body=PLAIN))).status == 200
     assert gate.idle and not gate.gateway.statistics()["buffered_body_bytes"]
 
 
-async def test_a_client_that_leaves_during_a_large_body_frees_its_memory(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_a_client_that_leaves_during_a_large_body_frees_its_memory(rig):
+    gate = await rig(answer_json)
     client = await gate.connect()
-    client.writer.write(kit.post(body=large()))
+    client.writer.write(post(body=large()))
     for _ in range(1_000):
         await asyncio.sleep(0.001)
         if gate.gateway.statistics()["streams"]:
@@ -94,15 +96,15 @@ async def test_each_loop_iteration_has_one_slice():
     assert "".join(log) == "aabbaabbaabb"
 
 
-async def test_one_large_body_is_read_per_iteration(rig, kit, monkeypatch):
-    gate = await rig(kit.answer_json)
+async def test_one_large_body_is_read_per_iteration(rig, monkeypatch):
+    gate = await rig(answer_json)
     slices = gate.gateway._parts.slices
     taken = [slices.take(gate.loop) for _ in range(3)]
     assert taken == [True, False, False]
     await asyncio.sleep(0)
     assert slices.take(gate.loop)
     body = large()[: READ_AT_ONCE_BYTES // 2] + b'"}]}'
-    replies = await asyncio.gather(*(gate.ask(kit.post(body=body)) for _ in range(6)))
+    replies = await asyncio.gather(*(gate.ask(post(body=body)) for _ in range(6)))
     assert [reply.status for reply in replies] == [200] * 6
 
 

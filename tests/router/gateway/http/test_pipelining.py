@@ -6,6 +6,9 @@ import socket
 import pytest
 
 from router.gateway.http.pipelining import REQUESTS_PER_ITERATION, PipelineScheduler
+from tests.support.answers import answer_json
+from tests.support.raw_client import PLAIN, get, post
+from tests.support.waiting import eventually
 
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: gw\r\n\r\n"
 NO_SUCH_PATH = b"GET /nowhere HTTP/1.1\r\nHost: gw\r\n\r\n"
@@ -81,8 +84,8 @@ def never_reads():
 
 
 @pytest.mark.parametrize("request_bytes", [LIVEZ, NO_SUCH_PATH, OPTIONS, NO_JSON])
-async def test_one_iteration_answers_a_bounded_number_of_pipelined_requests(rig, kit, request_bytes):
-    gate = await rig(kit.answer_json)
+async def test_one_iteration_answers_a_bounded_number_of_pipelined_requests(rig, request_bytes):
+    gate = await rig(answer_json)
     iterations = IterationCounter(gate.metrics)
     watching = asyncio.create_task(iterations.watch())
     clients = [await gate.connect() for _ in range(4)]
@@ -96,10 +99,10 @@ async def test_one_iteration_answers_a_bounded_number_of_pipelined_requests(rig,
     assert iterations.most <= REQUESTS_PER_ITERATION + len(clients)  # each read adds one request
 
 
-async def test_pipelined_requests_are_answered_in_order(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_pipelined_requests_are_answered_in_order(rig):
+    gate = await rig(answer_json)
     client = await gate.connect()
-    client.writer.write((LIVEZ + kit.post(body=kit.PLAIN) + NO_SUCH_PATH + kit.post(body=kit.PLAIN)) * 50)
+    client.writer.write((LIVEZ + post(body=PLAIN) + NO_SUCH_PATH + post(body=PLAIN)) * 50)
     for _ in range(50):
         replies = [await client.read() for _ in range(4)]
         assert [reply.status for reply in replies] == [200, 200, 404, 200]
@@ -108,10 +111,10 @@ async def test_pipelined_requests_are_answered_in_order(rig, kit):
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-async def test_a_client_that_does_not_read_is_not_read_from(rig, kit, never_reads, keyed):
+async def test_a_client_that_does_not_read_is_not_read_from(rig, never_reads, keyed):
     options = {"auth": {"api_keys": ["one sha256:" + "0" * 64]}} if keyed else {}
-    gate = await rig(kit.answer_json, **options)
-    attacker = never_reads(gate, kit.get(b"/v1/models") if keyed else LIVEZ)
+    gate = await rig(answer_json, **options)
+    attacker = never_reads(gate, get(b"/v1/models") if keyed else LIVEZ)
     sent = await attacker.send_all()
     assert sent < 10_000_000  # the sockets' buffers and 64 kB of responses
     answered = len(gate.metrics.named("request_ended"))
@@ -122,53 +125,53 @@ async def test_a_client_that_does_not_read_is_not_read_from(rig, kit, never_read
     assert connection.unsent_bytes < 2_000_000
 
 
-async def test_unread_responses_and_waiting_requests_count_as_unsent(rig, kit, never_reads):
-    gate = await rig(kit.answer_json, limits={"max_buffered_response_bytes": 400_000})
+async def test_unread_responses_and_waiting_requests_count_as_unsent(rig, never_reads):
+    gate = await rig(answer_json, limits={"max_buffered_response_bytes": 400_000})
     attackers = [never_reads(gate) for _ in range(8)]
     await asyncio.gather(*(attacker.send_all() for attacker in attackers), return_exceptions=True)
-    await kit.eventually(lambda: gate.gateway.statistics()["slow_readers_cut"] > 0, 30)
+    await eventually(lambda: gate.gateway.statistics()["slow_readers_cut"] > 0, 30)
     assert gate.gateway.statistics()["buffered_response_bytes"] <= 400_000
     assert (await gate.ask(LIVEZ)).status == 200
 
 
-async def test_a_client_that_resumes_reading_gets_every_response(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_a_client_that_resumes_reading_gets_every_response(rig):
+    gate = await rig(answer_json)
     client = await gate.connect(limit=4_096)  # reads stop while this much is buffered
     client.writer.write(LIVEZ * 20_000)
-    await kit.eventually(lambda: any(not each.writable for each in gate.gateway._parts.drain.connections))
+    await eventually(lambda: any(not each.writable for each in gate.gateway._parts.drain.connections))
     for _ in range(20_000):
         assert (await client.read()).status == 200
     assert (await client.ask(LIVEZ)).status == 200
 
 
-async def test_a_client_that_never_reads_is_closed_after_the_stream_limit(rig, kit, never_reads):
-    gate = await rig(kit.answer_json, timeouts={"stream_idle_s": 0.5})
+async def test_a_client_that_never_reads_is_closed_after_the_stream_limit(rig, never_reads):
+    gate = await rig(answer_json, timeouts={"stream_idle_s": 0.5})
     attacker = never_reads(gate)
     with pytest.raises(ConnectionError):
         await attacker.send_all(quiet_s=3)
-    await kit.eventually(lambda: not gate.gateway._parts.drain.connections)
+    await eventually(lambda: not gate.gateway._parts.drain.connections)
 
 
-async def test_responses_are_sent_after_the_client_half_closes(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_responses_are_sent_after_the_client_half_closes(rig):
+    gate = await rig(answer_json)
     client = await gate.connect()
     client.writer.write(LIVEZ * 300)
     client.writer.write_eof()
     assert (await client.closed()).count(b"HTTP/1.1 200 OK") == 300
 
 
-async def test_bytes_of_pipelined_requests_count_as_body_bytes(rig, kit):
+async def test_bytes_of_pipelined_requests_count_as_body_bytes(rig):
     go_on = asyncio.Event()
 
     async def slow(script):
         await go_on.wait()
-        await kit.answer_json(script)
+        await answer_json(script)
 
     gate = await rig(slow, limits={"max_buffered_body_bytes": 500_000, "max_body_bytes": 100_000})
     clients = [await gate.connect() for _ in range(20)]
     for client in clients:
-        client.writer.write(kit.post(body=kit.PLAIN) + LIVEZ * 5_000)
-    await kit.eventually(lambda: gate.gateway.statistics()["connections"] < 20)
+        client.writer.write(post(body=PLAIN) + LIVEZ * 5_000)
+    await eventually(lambda: gate.gateway.statistics()["connections"] < 20)
     held = gate.gateway.statistics()
     assert 65_536 < held["buffered_body_bytes"] <= 500_000
     assert 0 < held["connections"] == held["streams"]
@@ -180,7 +183,7 @@ async def test_bytes_of_pipelined_requests_count_as_body_bytes(rig, kit):
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
     assert answered == held["connections"]
-    await kit.eventually(lambda: gate.gateway.statistics()["buffered_body_bytes"] == 0)
+    await eventually(lambda: gate.gateway.statistics()["buffered_body_bytes"] == 0)
 
 
 class Taker:

@@ -7,11 +7,14 @@ import logging
 import httptools
 import pytest
 
+from backends.worker import ServedModel, WorkerFacts
 from router.config.model import PathConfig
 from router.errors import RequestError
 from router.gateway.http.access_log import AccessLog
 from router.gateway.http.request_head import parse_head
 from router.gateway.http.routes import FORBIDDEN_PATHS, ROUTES, RouteTable, forbidden
+from tests.support.answers import END, STREAM_HEAD, answer_json, answer_stream, chunk
+from tests.support.raw_client import PLAIN, get, post
 from tests.support.scripted_worker import ScriptedWorker
 
 
@@ -45,31 +48,31 @@ def test_dots_in_a_response_id_are_not_forwarded(path):
     "path",
     [route.pattern for route in ROUTES if route.methods == ("POST",) and not route.pinned and not route.by_prefix],
 )
-async def test_other_inference_paths_are_forwarded_unread(rig, kit, path):
-    gate = await rig(kit.answer_json)
+async def test_other_inference_paths_are_forwarded_unread(rig, path):
+    gate = await rig(answer_json)
     body = b'{"model":"m","messages":3,"odd":[null]}' if "audio" not in path else b"--"
-    reply = await gate.ask(kit.post(path.encode(), body))
+    reply = await gate.ask(post(path.encode(), body))
     assert reply.status == 200
     assert gate.workers[0].requests[0].body == body
     assert gate.dispatcher.requests[0].prompt is None
     assert gate.dispatcher.requests[0].model == ("m" if "audio" not in path else None)
 
 
-async def test_an_unknown_body_is_left_to_the_worker(rig, kit):
-    gate = await rig(kit.answer_json)
-    assert (await gate.ask(kit.post(b"/v1/embeddings", b"{nonsense"))).status == 200
+async def test_an_unknown_body_is_left_to_the_worker(rig):
+    gate = await rig(answer_json)
+    assert (await gate.ask(post(b"/v1/embeddings", b"{nonsense"))).status == 200
     assert gate.workers[0].requests[0].body == b"{nonsense"
 
 
-async def test_the_model_of_multipart_audio_chooses_the_worker(rig, kit):
-    gate = await rig(kit.answer_json)
-    speech = await ScriptedWorker(kit.answer_json).start()
-    gate.join(speech, kit.WorkerFacts(models=(kit.ServedModel("whisper"),)))
+async def test_the_model_of_multipart_audio_chooses_the_worker(rig):
+    gate = await rig(answer_json)
+    speech = await ScriptedWorker(answer_json).start()
+    gate.join(speech, WorkerFacts(models=(ServedModel("whisper"),)))
     body = (
         b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\nRIFF\x00\x01\r\n'
         b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nwhisper\r\n--b--\r\n'
     )
-    raw = kit.post(b"/v1/audio/transcriptions", body).replace(b"application/json", b"multipart/form-data; boundary=b")
+    raw = post(b"/v1/audio/transcriptions", body).replace(b"application/json", b"multipart/form-data; boundary=b")
     for _ in range(3):
         assert (await gate.ask(raw)).status == 200
     assert len(speech.requests) == 3
@@ -77,55 +80,55 @@ async def test_the_model_of_multipart_audio_chooses_the_worker(rig, kit):
     await speech.stop()
 
 
-async def test_a_stored_response_is_requested_from_its_worker(rig, kit):
+async def test_a_stored_response_is_requested_from_its_worker(rig):
     async def script(script):
         name = script.writer.get_extra_info("sockname")[1]
         if script.seen.lines[0].startswith(b"POST /v1/responses HTTP") and b"stream" in script.seen.body:
             created = b'event: response.created\ndata: {"response":{"id":"resp_s%d"}}\n\n' % name
             delta = b'event: response.output_text.delta\ndata: {"delta":"x"}\n\n'
-            await script.say(kit.STREAM_HEAD, kit.chunk(created), kit.chunk(delta), kit.END)
+            await script.say(STREAM_HEAD, chunk(created), chunk(delta), END)
         else:
-            await kit.answer_json(script, body=b'{"id":"resp_%d","at":%d}' % (name, name))
+            await answer_json(script, body=b'{"id":"resp_%d","at":%d}' % (name, name))
 
     gate = await rig(script, script, script)
     for raw in (b'{"model":"m","input":"x"}', b'{"model":"m","input":"x","stream":true}'):
         for _ in range(3):
-            reply = await gate.ask(kit.post(b"/v1/responses", raw))
+            reply = await gate.ask(post(b"/v1/responses", raw))
             name = reply.body.partition(b'"resp_')[2].partition(b'"')[0]
             port = int(name.strip(b"s"))
             for _ in range(3):
-                again = await gate.ask(kit.get(b"/v1/responses/resp_" + name))
+                again = await gate.ask(get(b"/v1/responses/resp_" + name))
                 assert json.loads(again.body)["at"] == port
-                again = await gate.ask(kit.post(b"/v1/responses/resp_%s/cancel" % name, b""))
+                again = await gate.ask(post(b"/v1/responses/resp_%s/cancel" % name, b""))
                 assert json.loads(again.body)["at"] == port
                 body = b'{"model":"m","previous_response_id":"resp_%s"}' % name
-                again = await gate.ask(kit.post(b"/v1/responses", body))
+                again = await gate.ask(post(b"/v1/responses", body))
                 assert json.loads(again.body)["at"] == port
-    reply = await gate.ask(kit.get(b"/v1/responses/resp_unknown"))
+    reply = await gate.ask(get(b"/v1/responses/resp_unknown"))
     assert (reply.status, reply.code) == (404, "response_not_found")
     assert gate.gateway.statistics()["stored_responses"] >= 3
 
 
-async def test_unknown_paths_answer_404_and_methods_405(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_unknown_paths_answer_404_and_methods_405(rig):
+    gate = await rig(answer_json)
     client = await gate.connect()
     for path in (b"/nope", b"/sleep", b"/collective_rpc", b"/metrics", b"/v1/load_lora_adapter"):
-        reply = await client.ask(kit.get(path))
+        reply = await client.ask(get(path))
         assert (reply.status, reply.code) == (404, "path_not_found")
-    reply = await client.ask(kit.get(b"/v1/chat/completions"))
+    reply = await client.ask(get(b"/v1/chat/completions"))
     assert (reply.status, reply.code) == (405, "method_not_allowed")
     assert reply.header(b"allow") == b"POST, OPTIONS"
-    reply = await client.ask(kit.post(b"/v1/models"))
+    reply = await client.ask(post(b"/v1/models"))
     assert (reply.status, reply.header(b"allow")) == (405, b"GET, HEAD, OPTIONS")
     assert gate.workers[0].requests == []
 
 
-async def test_models_are_the_union_over_the_fleet(rig, kit):
-    gate = await rig(kit.answer_json)
-    cards = (kit.ServedModel("m"), kit.ServedModel("lora", root="/l", parent="m"), kit.ServedModel("n", "r", None, 99))
-    other = await ScriptedWorker(kit.answer_json).start()
-    gate.join(other, kit.WorkerFacts(models=cards))
-    listed = json.loads((await gate.ask(kit.get(b"/v1/models"))).body)
+async def test_models_are_the_union_over_the_fleet(rig):
+    gate = await rig(answer_json)
+    cards = (ServedModel("m"), ServedModel("lora", root="/l", parent="m"), ServedModel("n", "r", None, 99))
+    other = await ScriptedWorker(answer_json).start()
+    gate.join(other, WorkerFacts(models=cards))
+    listed = json.loads((await gate.ask(get(b"/v1/models"))).body)
     assert listed["object"] == "list"
     assert {card["id"] for card in listed["data"]} == {"m", "lora", "n"}
     assert listed["data"][-1] == {
@@ -140,40 +143,40 @@ async def test_models_are_the_union_over_the_fleet(rig, kit):
     await other.stop()
 
 
-async def test_health_and_version_answer_get_and_head(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_health_and_version_answer_get_and_head(rig):
+    gate = await rig(answer_json)
     client = await gate.connect()
     for path in (b"/health", b"/livez", b"/readyz", b"/version", b"/ping"):
-        full = await client.ask(kit.get(path))
+        full = await client.ask(get(path))
         assert full.status == 200
-        head = await client.ask(kit.get(path, method=b"HEAD"), bodiless=True)
+        head = await client.ask(get(path, method=b"HEAD"), bodiless=True)
         assert head.header(b"content-length") == b"%d" % len(full.body)
-    assert (await client.ask(kit.post(b"/ping", b"{}"))).status == 200
-    assert "version" in json.loads((await client.ask(kit.get(b"/version"))).body)
+    assert (await client.ask(post(b"/ping", b"{}"))).status == 200
+    assert "version" in json.loads((await client.ask(get(b"/version"))).body)
     gate.fleet.drain(gate.workers[0].id)
-    assert (await client.ask(kit.get(b"/livez"))).status == 200
+    assert (await client.ask(get(b"/livez"))).status == 200
     for path in (b"/health", b"/readyz"):
-        reply = await client.ask(kit.get(path))
+        reply = await client.ask(get(path))
         assert (reply.status, reply.header(b"retry-after")) == (503, b"1")
 
 
-async def test_a_fleet_of_half_open_workers_is_ready(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_a_fleet_of_half_open_workers_is_ready(rig):
+    gate = await rig(answer_json)
     (endpoint,) = gate.fleet.endpoints
     client = await gate.connect()
     for second in range(3):
         gate.fleet.probe_failed(endpoint.id, "refused", second)
     for path in (b"/health", b"/ping", b"/readyz"):
-        assert (await client.ask(kit.get(path))).status == 503
+        assert (await client.ask(get(path))).status == 503
     gate.fleet.probe_succeeded(endpoint.id, endpoint.facts, 4.0)
     for path in (b"/health", b"/ping", b"/readyz"):
-        assert (await client.ask(kit.get(path))).status == 200
+        assert (await client.ask(get(path))).status == 200
 
 
 PREFLIGHT = b"Origin: http://a.example\r\nAccess-Control-Request-Method: POST\r\n"
 
 
-async def test_preflights_and_cross_origin_responses_carry_cors_headers(rig, kit):
+async def test_preflights_and_cross_origin_responses_carry_cors_headers(rig):
     async def script(script):
         body = b"{}"
         await script.say(
@@ -181,19 +184,19 @@ async def test_preflights_and_cross_origin_responses_carry_cors_headers(rig, kit
         )
 
     gate = await rig(script, cors={"allow_origins": ["http://a.example"], "max_age_s": 77})
-    reply = await gate.ask(kit.get(b"/v1/chat/completions", PREFLIGHT, b"OPTIONS"))
+    reply = await gate.ask(get(b"/v1/chat/completions", PREFLIGHT, b"OPTIONS"))
     assert reply.status == 204
     assert reply.header(b"access-control-allow-origin") == b"http://a.example"
     assert reply.header(b"access-control-allow-methods") == b"POST, OPTIONS"
     assert b"authorization" in reply.header(b"access-control-allow-headers")
     assert reply.header(b"access-control-max-age") == b"77"
     assert b"\r\nvary: origin\r\n" in reply.head
-    reply = await gate.ask(kit.post(body=kit.PLAIN, extra=b"Origin: http://a.example\r\n"))
+    reply = await gate.ask(post(body=PLAIN, extra=b"Origin: http://a.example\r\n"))
     assert reply.head.count(b"access-control-allow-origin") == 1
     assert reply.header(b"access-control-allow-origin") == b"http://a.example"
     for raw in (
-        kit.get(b"/v1/chat/completions", PREFLIGHT.replace(b"a.ex", b"b.ex"), b"OPTIONS"),
-        kit.post(body=kit.PLAIN, extra=b"Origin: http://b.example\r\n"),
+        get(b"/v1/chat/completions", PREFLIGHT.replace(b"a.ex", b"b.ex"), b"OPTIONS"),
+        post(body=PLAIN, extra=b"Origin: http://b.example\r\n"),
     ):
         assert (await gate.ask(raw)).header(b"access-control-allow-origin") is None
 
@@ -202,48 +205,48 @@ def asking(names):
     return PREFLIGHT + b"Access-Control-Request-Headers: " + names + b"\r\n"
 
 
-async def allowed(gate, kit, names):
-    reply = await gate.ask(kit.get(b"/v1/chat/completions", asking(names), b"OPTIONS"))
+async def allowed(gate, names):
+    reply = await gate.ask(get(b"/v1/chat/completions", asking(names), b"OPTIONS"))
     assert b"\r\nvary: access-control-request-headers\r\n" in reply.head
     return reply.header(b"access-control-allow-headers")
 
 
-async def test_any_header_allows_each_requested_header(rig, kit):
+async def test_any_header_allows_each_requested_header(rig):
     gate = await rig(cors={"allow_origins": ["*"], "allow_headers": ["*"]})
-    assert await allowed(gate, kit, b"Authorization,x-mine, a b,,x-mine") == b"authorization, x-mine"
-    reply = await gate.ask(kit.get(b"/v1/chat/completions", PREFLIGHT, b"OPTIONS"))
+    assert await allowed(gate, b"Authorization,x-mine, a b,,x-mine") == b"authorization, x-mine"
+    reply = await gate.ask(get(b"/v1/chat/completions", PREFLIGHT, b"OPTIONS"))
     assert (reply.status, reply.header(b"access-control-allow-headers")) == (204, None)
 
 
-async def test_headers_of_openais_sdk_are_allowed(rig, kit):
+async def test_headers_of_openais_sdk_are_allowed(rig):
     gate = await rig(cors={"allow_origins": ["*"], "allow_headers": ["Authorization"]})
     sdk = b"authorization,content-type,openai-project,x-stainless-lang"
-    assert await allowed(gate, kit, sdk) == b"authorization, openai-project, x-stainless-lang"
+    assert await allowed(gate, sdk) == b"authorization, openai-project, x-stainless-lang"
 
 
-async def test_without_cors_the_workers_cors_headers_are_relayed(rig, kit):
+async def test_without_cors_the_workers_cors_headers_are_relayed(rig):
     async def script(script):
         await script.say(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\naccess-control-allow-origin: *\r\n\r\n{}")
 
     gate = await rig(script)
-    assert (await gate.ask(kit.post(body=kit.PLAIN))).header(b"access-control-allow-origin") == b"*"
-    reply = await gate.ask(kit.get(b"*", PREFLIGHT, b"OPTIONS"))
+    assert (await gate.ask(post(body=PLAIN))).header(b"access-control-allow-origin") == b"*"
+    reply = await gate.ask(get(b"*", PREFLIGHT, b"OPTIONS"))
     assert (reply.status, reply.header(b"access-control-allow-methods")) == (204, None)
-    assert (await gate.ask(kit.get(b"/nope", b"", b"OPTIONS"))).status == 404
+    assert (await gate.ask(get(b"/nope", b"", b"OPTIONS"))).status == 404
 
 
-async def test_any_origin_is_allowed_by_a_star(rig, kit):
-    gate = await rig(kit.answer_json, cors={"allow_origins": ["*"]})
-    reply = await gate.ask(kit.get(b"/livez", b"Origin: http://x\r\n"))
+async def test_any_origin_is_allowed_by_a_star(rig):
+    gate = await rig(answer_json, cors={"allow_origins": ["*"]})
+    reply = await gate.ask(get(b"/livez", b"Origin: http://x\r\n"))
     assert (reply.header(b"access-control-allow-origin"), reply.header(b"vary")) == (b"*", None)
 
 
-async def test_the_access_log_has_no_content_of_the_client(rig, kit, caplog):
-    gate = await rig(kit.answer_stream, access_log=True, trusted_proxies=["127.0.0.0/8", "10.0.0.0/8"])
+async def test_the_access_log_has_no_content_of_the_client(rig, caplog):
+    gate = await rig(answer_stream, access_log=True, trusted_proxies=["127.0.0.0/8", "10.0.0.0/8"])
     caplog.set_level(logging.INFO, "warmroute.access")
     forwarded = b"X-Forwarded-For: 6.6.6.6, 203.0.113.9, 10.1.1.1\r\nX-Request-Id: r\r\nAuthorization: secret\r\n"
-    await gate.ask(kit.post(extra=forwarded))
-    await gate.ask(kit.get(b"/nope", b"X-Forwarded-For: nonsense\r\n"))
+    await gate.ask(post(extra=forwarded))
+    await gate.ask(get(b"/nope", b"X-Forwarded-For: nonsense\r\n"))
     first, second = [vars(record) for record in caplog.records if record.name == "warmroute.access"]
     assert (first["method"], first["path"], first["status"]) == ("POST", "/v1/chat/completions", 200)
     assert first["client"] == "203.0.113.9"
@@ -266,48 +269,48 @@ async def test_the_access_log_has_no_content_of_the_client(rig, kit, caplog):
         ("6.6.6.6, 2001:db8::1:", "127.0.0.1"),
     ],
 )
-def test_forwarded_addresses_are_parsed_as_proxies_write_them(kit, forwarded, client):
-    raw = kit.get(extra=b"X-Forwarded-For: " + forwarded.encode() + b"\r\n")
+def test_forwarded_addresses_are_parsed_as_proxies_write_them(forwarded, client):
+    raw = get(extra=b"X-Forwarded-For: " + forwarded.encode() + b"\r\n")
     head = parse_head(raw, httptools.HttpRequestParser(object()))
     log = AccessLog(True, ["127.0.0.0/8", "10.0.0.0/8"])
     assert log.client(head, "127.0.0.1") == client
     assert log.client(head, "::ffff:127.0.0.1") in (client, "::ffff:127.0.0.1")
 
 
-async def test_session_and_priority_are_read_from_headers(rig, kit):
-    gate = await rig(kit.answer_json, auth={"allow": ["priority"]})
+async def test_session_and_priority_are_read_from_headers(rig):
+    gate = await rig(answer_json, auth={"allow": ["priority"]})
     body = b'{"model":"m","messages":[],"session_id":"in-body","priority":3,"max_tokens":7}'
-    await gate.ask(kit.post(body=body, extra=b"X-Session-ID: in-header\r\nX-Vllm-Priority: -2\r\n"))
-    await gate.ask(kit.post(body=kit.PLAIN, extra=b"X-Session-ID: in-header\r\nX-Vllm-Priority: odd\r\n"))
+    await gate.ask(post(body=body, extra=b"X-Session-ID: in-header\r\nX-Vllm-Priority: -2\r\n"))
+    await gate.ask(post(body=PLAIN, extra=b"X-Session-ID: in-header\r\nX-Vllm-Priority: odd\r\n"))
     first, second = gate.dispatcher.requests
     assert (first.session_id, first.priority, first.max_tokens) == ("in-body", -2, 7)
     assert (second.session_id, second.priority, second.max_tokens) == ("in-header", 0, None)
 
 
-async def test_request_kind_and_output_hint_are_read(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_request_kind_and_output_hint_are_read(rig):
+    gate = await rig(answer_json)
     hint = b"X-Warmroute-Expected-Output-Tokens: "
     tools = b'{"model":"m","messages":[],"session_id":"s","tools":[{"type":"function"}]}'
     for body, extra in (
-        (kit.PLAIN, b""),
-        (kit.PLAIN, hint + b"900\r\nX-Session-ID: s\r\n"),
+        (PLAIN, b""),
+        (PLAIN, hint + b"900\r\nX-Session-ID: s\r\n"),
         (tools, hint + b"many\r\n"),
-        (kit.PLAIN, hint + b"-1\r\n"),
+        (PLAIN, hint + b"-1\r\n"),
     ):
-        await gate.ask(kit.post(body=body, extra=extra))
+        await gate.ask(post(body=body, extra=extra))
     seen = [(one.kind.value, one.hinted_tokens) for one in gate.dispatcher.requests]
     assert seen == [("single", None), ("conversation", 900), ("agent", None), ("single", None)]
     assert gate.workers[0].requests[1].header(b"x-warmroute-expected-output-tokens") == b"900"
 
 
-async def test_a_dry_run_sends_no_request(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_a_dry_run_sends_no_request(rig):
+    gate = await rig(answer_json)
     headers = {"X-Session-ID": "s", "X-Request-Id": "r"}
     for later in (None, asyncio.Event()):
         gate.identity.later = later
         if later is not None:
             later.set()
-        request = await gate.gateway.preview("/v1/chat/completions?x", headers, kit.PLAIN)
+        request = await gate.gateway.preview("/v1/chat/completions?x", headers, PLAIN)
         assert (request.id, request.model, request.session_id, request.prompt_tokens) == ("r", "m", "s", 40)
     request = await gate.gateway.preview("/v1/embeddings", {}, b'{"model":"e","input":"12345678"}')
     assert (request.model, request.prompt, request.prompt_tokens) == ("e", None, 8)

@@ -16,7 +16,10 @@ import trustme
 
 from router.gateway.listen.connection_limit import HANDSHAKE_GRACE_S
 from router.security.reload import FileWatch
+from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, answer_stream, chunk, event, json_head
+from tests.support.raw_client import PLAIN, get, post
 from tests.support.scripted_worker import ScriptedWorker
+from tests.support.waiting import eventually
 
 MESSAGES = "/v1/chat/completions"
 
@@ -61,7 +64,7 @@ def pair(authority):
 
 
 @pytest.fixture
-async def worker_over_tls(kit, authority):
+async def worker_over_tls(authority):
     """A worker whose certificate names 127.0.0.1 by default."""
     started = []
 
@@ -79,21 +82,21 @@ async def worker_over_tls(kit, authority):
 # to clients
 
 
-async def test_requests_and_streams_pass_over_tls(rig, kit, authority, pair):
-    gateway = await rig(kit.answer_stream, tls=pair)
+async def test_requests_and_streams_pass_over_tls(rig, authority, pair):
+    gateway = await rig(answer_stream, tls=pair)
     client = await gateway.connect(ssl=authority.client())
     for _ in range(2):
-        reply = await client.ask(kit.post())
+        reply = await client.ask(post())
         assert reply.status == 200
-        assert reply.body.endswith(kit.DONE)
+        assert reply.body.endswith(DONE)
     seen = gateway.workers[0].requests[0]
     assert seen.header(b"x-forwarded-proto") == b"https"
     connection = client.writer.get_extra_info("ssl_object")
     assert connection.version() == "TLSv1.3"
 
 
-async def test_alpn_selects_http_1_1(rig, kit, authority, pair):
-    gateway = await rig(kit.answer_stream, tls=pair)
+async def test_alpn_selects_http_1_1(rig, authority, pair):
+    gateway = await rig(answer_stream, tls=pair)
     context = authority.client()
     context.set_alpn_protocols(["h2", "http/1.1"])
     client = await gateway.connect(ssl=context)
@@ -101,8 +104,8 @@ async def test_alpn_selects_http_1_1(rig, kit, authority, pair):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-async def test_old_tls_versions_are_refused(rig, kit, authority, pair):
-    gateway = await rig(kit.answer_stream, tls=pair)
+async def test_old_tls_versions_are_refused(rig, authority, pair):
+    gateway = await rig(answer_stream, tls=pair)
     context = authority.client()
     context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
     context.maximum_version = ssl.TLSVersion.TLSv1_1
@@ -111,28 +114,28 @@ async def test_old_tls_versions_are_refused(rig, kit, authority, pair):
         await gateway.connect(ssl=context)
 
 
-async def test_large_bodies_pass_both_ways_over_tls(rig, kit, authority, pair, worker_over_tls):
+async def test_large_bodies_pass_both_ways_over_tls(rig, authority, pair, worker_over_tls):
     answer = os.urandom(20_000_000)
 
     async def big(script):
-        await script.say(kit.json_head(len(answer)), answer)
+        await script.say(json_head(len(answer)), answer)
 
     worker = await worker_over_tls(big)
     gateway = await rig(tls=pair, worker_tls={"ca_file": authority.file})
     gateway.join(f"https://{worker.id}")
     body = json.dumps({"model": "m", "messages": [], "pad": "x" * 8_000_000}).encode()
     client = await gateway.connect(ssl=authority.client())
-    reply = await client.ask(kit.post(body=body))
+    reply = await client.ask(post(body=body))
     assert reply.body == answer
     assert worker.requests[0].body == body
 
 
-async def test_a_slow_tls_reader_pauses_its_worker(rig, kit, authority, pair):
+async def test_a_slow_tls_reader_pauses_its_worker(rig, authority, pair):
     written = [0]
 
     async def endless(script):
-        await script.say(kit.STREAM_HEAD, kit.chunk(kit.event("a")))
-        piece = kit.chunk(b"data: " + b"x" * 65_000 + b"\n\n")
+        await script.say(STREAM_HEAD, chunk(event("a")))
+        piece = chunk(b"data: " + b"x" * 65_000 + b"\n\n")
         while written[0] < 400_000_000:
             await script.say(piece)
             written[0] += len(piece)
@@ -140,7 +143,7 @@ async def test_a_slow_tls_reader_pauses_its_worker(rig, kit, authority, pair):
     gateway = await rig(endless, tls=pair)
     client = await gateway.connect(ssl=authority.client(), limit=4_096)
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    client.writer.write(kit.post())
+    client.writer.write(post())
     await client.reader.readuntil(b"\r\n\r\n")
 
     last = -1
@@ -151,22 +154,22 @@ async def test_a_slow_tls_reader_pauses_its_worker(rig, kit, authority, pair):
         return still
 
     for _ in range(3):
-        await kit.eventually(stands_still)
+        await eventually(stands_still)
         await asyncio.sleep(0.05)
     assert written[0] < 20_000_000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 40_000
     client.leave()
-    await kit.eventually(lambda: gateway.idle)
+    await eventually(lambda: gateway.idle)
 
 
 @pytest.mark.parametrize("how", ["reset", "fin", "close_notify"])
 @pytest.mark.parametrize("when", ["before_first", "stream"])
-async def test_a_tls_client_that_leaves_frees_its_worker(rig, kit, authority, pair, how, when):
+async def test_a_tls_client_that_leaves_frees_its_worker(rig, authority, pair, how, when):
     left = asyncio.Event()
 
     async def waiting(script):
         if when == "stream":
-            await script.say(kit.STREAM_HEAD, kit.chunk(kit.event("a")))
+            await script.say(STREAM_HEAD, chunk(event("a")))
         await script.gone()
         left.set()
 
@@ -176,7 +179,7 @@ async def test_a_tls_client_that_leaves_frees_its_worker(rig, kit, authority, pa
     def leave():
         plain = socket.create_connection((host, int(port)))
         connection = authority.client().wrap_socket(plain, server_hostname=host)
-        connection.sendall(kit.post())
+        connection.sendall(post())
         if when == "stream":
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
         else:
@@ -198,58 +201,58 @@ async def test_a_tls_client_that_leaves_frees_its_worker(rig, kit, authority, pa
     began_s = time.monotonic()
     await asyncio.wait_for(left.wait(), 5)
     assert time.monotonic() - began_s < 0.5
-    await kit.eventually(lambda: gateway.idle)
+    await eventually(lambda: gateway.idle)
     if how != "reset":
         connection.close()
 
 
-async def test_a_refusal_reaches_a_tls_client_that_is_still_sending(rig, kit, authority, pair):
-    gateway = await rig(kit.answer_stream, tls=pair, limits={"max_body_bytes": 1_000})
+async def test_a_refusal_reaches_a_tls_client_that_is_still_sending(rig, authority, pair):
+    gateway = await rig(answer_stream, tls=pair, limits={"max_body_bytes": 1_000})
     client = await gateway.connect(ssl=authority.client())
     body = b"x" * 3_000_000
-    client.writer.write(kit.post(body=body))
+    client.writer.write(post(body=body))
     reply = await client.read()
     assert reply.status == 413
     assert await client.closed() == b""
 
 
-async def test_idle_tls_connections_close_at_shutdown(rig, kit, authority, pair):
-    gateway = await rig(kit.answer_stream, tls=pair)
+async def test_idle_tls_connections_close_at_shutdown(rig, authority, pair):
+    gateway = await rig(answer_stream, tls=pair)
     client = await gateway.connect(ssl=authority.client())
-    assert (await client.ask(kit.get())).status == 200
+    assert (await client.ask(get())).status == 200
     began_s = time.monotonic()
     await gateway.gateway.aclose(1)
     assert await client.closed() == b""
     assert time.monotonic() - began_s < 3
 
 
-async def test_an_endless_handshake_is_closed(rig, kit, authority, pair):
-    gateway = await rig(kit.answer_stream, tls=pair, timeouts={"tls_handshake_s": 0.3})
+async def test_an_endless_handshake_is_closed(rig, authority, pair):
+    gateway = await rig(answer_stream, tls=pair, timeouts={"tls_handshake_s": 0.3})
     silent = await gateway.connect()
     began_s = time.monotonic()
     assert await silent.closed() == b""
     assert 0.2 < time.monotonic() - began_s < 3
-    assert (await (await gateway.connect(ssl=authority.client())).ask(kit.get())).status == 200
+    assert (await (await gateway.connect(ssl=authority.client())).ask(get())).status == 200
 
 
-async def test_a_handshake_started_before_a_drain_gets_a_response(rig, kit, authority, pair):
-    gateway = await rig(kit.answer_stream, tls=pair, timeouts={"tls_handshake_s": 2.0})
+async def test_a_handshake_started_before_a_drain_gets_a_response(rig, authority, pair):
+    gateway = await rig(answer_stream, tls=pair, timeouts={"tls_handshake_s": 2.0})
     began, silent = await gateway.connect(), await gateway.connect()
     parts = gateway.gateway._parts
-    await kit.eventually(lambda: parts.drain.places.opening == 2)
+    await eventually(lambda: parts.drain.places.opening == 2)
     closing = asyncio.create_task(gateway.gateway.aclose(5))
-    await kit.eventually(lambda: not parts.drain.accepts)
+    await eventually(lambda: not parts.drain.accepts)
     await began.writer.start_tls(authority.client(), server_hostname="127.0.0.1")
-    reply = await began.ask(kit.post())
+    reply = await began.ask(post())
     assert (reply.status, reply.header(b"connection")) == (200, b"close")
     assert await silent.closed() == b""
     await asyncio.wait_for(closing, 10)  # waits for the silent client, but only for the handshake's limit
 
 
-async def test_an_abandoned_handshake_does_not_delay_a_drain(rig, kit, pair):
-    gateway = await rig(kit.answer_stream, tls=pair)
+async def test_an_abandoned_handshake_does_not_delay_a_drain(rig, pair):
+    gateway = await rig(answer_stream, tls=pair)
     probe = await gateway.connect()  # as load balancers probe a port
-    await kit.eventually(lambda: gateway.gateway._parts.drain.places.opening)
+    await eventually(lambda: gateway.gateway._parts.drain.places.opening)
     probe.leave()
     await asyncio.sleep(0.1)
     began_s = time.monotonic()
@@ -257,60 +260,60 @@ async def test_an_abandoned_handshake_does_not_delay_a_drain(rig, kit, pair):
     assert time.monotonic() - began_s < 5
 
 
-async def test_handshakes_count_as_connections(rig, kit, authority, pair):
-    gateway = await rig(kit.answer_stream, tls=pair, limits={"max_connections": 3})
+async def test_handshakes_count_as_connections(rig, authority, pair):
+    gateway = await rig(answer_stream, tls=pair, limits={"max_connections": 3})
     silent = [await gateway.connect() for _ in range(8)]  # no byte of a handshake
-    await kit.eventually(lambda: gateway.gateway.statistics()["connections_refused"] == 5)
+    await eventually(lambda: gateway.gateway.statistics()["connections_refused"] == 5)
     assert [await each.closed() for each in silent[3:]] == [b""] * 5
     assert gateway.gateway.statistics()["connections"] == 3
     for each in silent[:2]:
         each.leave()
-    await kit.eventually(lambda: gateway.gateway.statistics()["connections"] == 1)
-    assert (await (await gateway.connect(ssl=authority.client())).ask(kit.get())).status == 200
+    await eventually(lambda: gateway.gateway.statistics()["connections"] == 1)
+    assert (await (await gateway.connect(ssl=authority.client())).ask(get())).status == 200
 
 
-async def test_a_slow_handshake_is_closed_for_a_new_connection(rig, kit, authority, pair):
-    gateway = await rig(kit.answer_stream, tls=pair, limits={"max_connections": 1})
+async def test_a_slow_handshake_is_closed_for_a_new_connection(rig, authority, pair):
+    gateway = await rig(answer_stream, tls=pair, limits={"max_connections": 1})
     silent = await gateway.connect()
-    await kit.eventually(lambda: gateway.gateway.statistics()["connections"] == 1)
+    await eventually(lambda: gateway.gateway.statistics()["connections"] == 1)
     await asyncio.sleep(HANDSHAKE_GRACE_S + 0.1)
-    assert (await (await gateway.connect(ssl=authority.client())).ask(kit.get())).status == 200
+    assert (await (await gateway.connect(ssl=authority.client())).ask(get())).status == 200
     assert await silent.closed() == b""
     assert gateway.gateway.statistics()["connections_evicted"] == 1
 
 
-async def test_plain_http_on_the_tls_port_is_refused(rig, kit, pair):
-    gateway = await rig(kit.answer_stream, tls=pair)
+async def test_plain_http_on_the_tls_port_is_refused(rig, pair):
+    gateway = await rig(answer_stream, tls=pair)
     client = await gateway.connect()
-    client.writer.write(kit.post())
+    client.writer.write(post())
     assert b"HTTP/1.1" not in await client.closed()
     assert not gateway.workers[0].requests
 
 
-async def test_mutual_tls_requires_a_client_certificate(rig, kit, authority, pair, tmp_path):
-    gateway = await rig(kit.answer_stream, tls={**pair, "client_ca_file": authority.file})
+async def test_mutual_tls_requires_a_client_certificate(rig, authority, pair, tmp_path):
+    gateway = await rig(answer_stream, tls={**pair, "client_ca_file": authority.file})
     known = authority.issue("client", "somebody")
-    assert (await (await gateway.connect(ssl=authority.client(known))).ask(kit.post())).status == 200
+    assert (await (await gateway.connect(ssl=authority.client(known))).ask(post())).status == 200
 
     stranger = Authority(tmp_path, "stranger").issue("other", "somebody")
     for context in (authority.client(), authority.client(stranger)):
         with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
-            await (await gateway.connect(ssl=context)).ask(kit.post())
+            await (await gateway.connect(ssl=context)).ask(post())
     assert len(gateway.workers[0].requests) == 1
 
 
 @pytest.mark.parametrize("count", [150, 165, 180, 190])
-async def test_the_end_of_a_tls_response_reaches_a_slow_reader(rig, kit, authority, count):
+async def test_the_end_of_a_tls_response_reaches_a_slow_reader(rig, authority, count):
     """The worker, or a TLS proxy in front of it, closes before the client has read most of the response."""
-    events = [kit.event("x" * 20_000) for _ in range(count)]
-    head = kit.STREAM_HEAD.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+    events = [event("x" * 20_000) for _ in range(count)]
+    head = STREAM_HEAD.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
     context = authority.server(authority.issue("worker", "127.0.0.1"))
 
     def answer_and_go(listener):
         plain, _ = listener.accept()
         connection = context.wrap_socket(plain, server_side=True)
         connection.recv(65_536)
-        connection.sendall(b"".join([head, *map(kit.chunk, events), kit.END]))
+        connection.sendall(b"".join([head, *map(chunk, events), END]))
         connection.setblocking(False)
         with contextlib.suppress(ssl.SSLError):
             connection.unwrap()
@@ -322,7 +325,7 @@ async def test_the_end_of_a_tls_response_reaches_a_slow_reader(rig, kit, authori
         gateway.join(f"https://127.0.0.1:{listener.getsockname()[1]}")
         client = await gateway.connect(limit=65_536)
         client.writer.transport.pause_reading()
-        client.writer.write(kit.post())
+        client.writer.write(post())
         await asyncio.wait_for(gone, 5)
         await asyncio.sleep(0.05)
         client.writer.transport.resume_reading()
@@ -342,20 +345,20 @@ def serial(client):
     return client.writer.get_extra_info("ssl_object").getpeercert()["serialNumber"]
 
 
-async def test_a_new_certificate_is_served_without_a_restart(rig, kit, authority, pair):
-    gateway = await rig(kit.answer_stream, tls=pair)
+async def test_a_new_certificate_is_served_without_a_restart(rig, authority, pair):
+    gateway = await rig(answer_stream, tls=pair)
     before = await gateway.connect(ssl=authority.client())
     authority.issue("gateway", "127.0.0.1")
     look_twice(gateway)
     after = await gateway.connect(ssl=authority.client())
     assert serial(after) != serial(before)
-    assert (await after.ask(kit.post())).status == 200
-    assert (await before.ask(kit.post())).status == 200
+    assert (await after.ask(post())).status == 200
+    assert (await before.ask(post())).status == 200
     assert gateway.metrics.named("reloaded") == [("tls", True)]
 
 
-async def test_an_invalid_certificate_leaves_the_old_one_in_use(rig, kit, authority, pair, caplog):
-    gateway = await rig(kit.answer_stream, tls=pair)
+async def test_an_invalid_certificate_leaves_the_old_one_in_use(rig, authority, pair, caplog):
+    gateway = await rig(answer_stream, tls=pair)
     before = await gateway.connect(ssl=authority.client())
     other = authority.issue("other", "127.0.0.1")
     os.replace(other["key_file"], pair["key_file"])
@@ -366,106 +369,106 @@ async def test_an_invalid_certificate_leaves_the_old_one_in_use(rig, kit, author
     assert "does not belong" in str(vars(caplog.records[-1]))
 
 
-async def test_a_client_ca_can_be_revoked(rig, kit, authority, pair, tmp_path):
+async def test_a_client_ca_can_be_revoked(rig, authority, pair, tmp_path):
     trusted = tmp_path / "clients.pem"
     other = Authority(tmp_path, "other-ca")
     trusted.write_bytes(authority.ca.cert_pem.bytes() + other.ca.cert_pem.bytes())
-    gateway = await rig(kit.answer_stream, tls={**pair, "client_ca_file": str(trusted)})
+    gateway = await rig(answer_stream, tls={**pair, "client_ca_file": str(trusted)})
     theirs = authority.client(other.issue("theirs", "x"))
-    assert (await (await gateway.connect(ssl=theirs)).ask(kit.post())).status == 200
+    assert (await (await gateway.connect(ssl=theirs)).ask(post())).status == 200
     trusted.write_bytes(authority.ca.cert_pem.bytes())
     look_twice(gateway)
     with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
-        await (await gateway.connect(ssl=theirs)).ask(kit.post())
+        await (await gateway.connect(ssl=theirs)).ask(post())
     ours = authority.client(authority.issue("ours", "x"))
-    assert (await (await gateway.connect(ssl=ours)).ask(kit.post())).status == 200
+    assert (await (await gateway.connect(ssl=ours)).ask(post())).status == 200
 
 
 # to workers
 
 
-async def test_requests_reach_workers_over_tls(rig, kit, authority, worker_over_tls):
-    worker = await worker_over_tls(kit.answer_stream)
+async def test_requests_reach_workers_over_tls(rig, authority, worker_over_tls):
+    worker = await worker_over_tls(answer_stream)
     gateway = await rig(worker_tls={"ca_file": authority.file})
     gateway.join(f"https://{worker.id}")
     client = await gateway.connect()
     for _ in range(2):
-        reply = await client.ask(kit.post())
+        reply = await client.ask(post())
         assert reply.status == 200
-        assert reply.body.endswith(kit.DONE)
+        assert reply.body.endswith(DONE)
     assert worker.connections == 1
     assert worker.requests[0].header(b"x-forwarded-proto") == b"http"
 
 
-async def test_a_worker_with_another_ca_gets_no_request(rig, kit, worker_over_tls):
-    worker = await worker_over_tls(kit.answer_stream)
+async def test_a_worker_with_another_ca_gets_no_request(rig, worker_over_tls):
+    worker = await worker_over_tls(answer_stream)
     gateway = await rig()
     gateway.join(f"https://{worker.id}")
-    reply = await gateway.ask(kit.post())
+    reply = await gateway.ask(post())
     assert reply.status == 503
     assert "CERTIFICATE_VERIFY_FAILED" in gateway.dispatcher.last_reason
     assert not worker.requests
 
 
-async def test_a_worker_with_another_name_gets_no_request(rig, kit, authority, worker_over_tls):
-    worker = await worker_over_tls(kit.answer_stream, "workers.example")
+async def test_a_worker_with_another_name_gets_no_request(rig, authority, worker_over_tls):
+    worker = await worker_over_tls(answer_stream, "workers.example")
     gateway = await rig(worker_tls={"ca_file": authority.file})
     gateway.join(f"https://{worker.id}")
-    assert (await gateway.ask(kit.post())).status == 503
+    assert (await gateway.ask(post())).status == 503
     assert not worker.requests
 
 
 @pytest.mark.parametrize("settings", [{"server_name": "workers.example"}, {"verify": False}])
-async def test_worker_verification_follows_the_settings(rig, kit, authority, worker_over_tls, settings):
-    worker = await worker_over_tls(kit.answer_stream, "workers.example")
+async def test_worker_verification_follows_the_settings(rig, authority, worker_over_tls, settings):
+    worker = await worker_over_tls(answer_stream, "workers.example")
     trusted = {"ca_file": authority.file} if "server_name" in settings else {}
     gateway = await rig(worker_tls={**trusted, **settings})
     gateway.join(f"https://{worker.id}")
-    assert (await gateway.ask(kit.post())).status == 200
+    assert (await gateway.ask(post())).status == 200
 
 
-async def test_the_client_certificate_is_sent_to_workers(rig, kit, authority):
+async def test_the_client_certificate_is_sent_to_workers(rig, authority):
     context = authority.server(authority.issue("worker", "127.0.0.1"))
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(authority.file)
-    worker = await ScriptedWorker(kit.answer_stream, tls=context).start()
+    worker = await ScriptedWorker(answer_stream, tls=context).start()
     try:
         own = authority.issue("own", "gateway.example")
         gateway = await rig(worker_tls={"ca_file": authority.file, **own})
         gateway.join(f"https://{worker.id}")
-        assert (await gateway.ask(kit.post())).status == 200
+        assert (await gateway.ask(post())).status == 200
     finally:
         await worker.stop()
 
 
-async def test_a_worker_with_an_endless_handshake_is_replaced(rig, kit, authority, worker_over_tls):
+async def test_a_worker_with_an_endless_handshake_is_replaced(rig, authority, worker_over_tls):
     mute = await asyncio.start_server(lambda reader, writer: reader.read(), "127.0.0.1", 0)
-    good = await worker_over_tls(kit.answer_stream)
+    good = await worker_over_tls(answer_stream)
     gateway = await rig(worker_tls={"ca_file": authority.file}, timeouts={"connect_s": 0.3})
     port = mute.sockets[0].getsockname()[1]
     gateway.join(f"https://127.0.0.1:{port}")
     gateway.join(f"https://{good.id}")
     client = await gateway.connect()
     for _ in range(3):
-        assert (await client.ask(kit.post())).status == 200
+        assert (await client.ask(post())).status == 200
     mute.close()
 
 
-async def test_a_worker_lost_in_a_tls_stream_gives_an_error_event(rig, kit, authority, worker_over_tls):
+async def test_a_worker_lost_in_a_tls_stream_gives_an_error_event(rig, authority, worker_over_tls):
     async def dying(script):
-        await script.say(kit.STREAM_HEAD, kit.chunk(kit.event("a")))
+        await script.say(STREAM_HEAD, chunk(event("a")))
         await script.die()
 
     worker = await worker_over_tls(dying)
     gateway = await rig(worker_tls={"ca_file": authority.file})
     gateway.join(f"https://{worker.id}")
-    reply = await gateway.ask(kit.post())
+    reply = await gateway.ask(post())
     assert b"worker_died_in_stream" in reply.body
 
 
-async def test_a_closed_idle_tls_connection_is_dialled_again(rig, kit, authority, worker_over_tls):
+async def test_a_closed_idle_tls_connection_is_dialled_again(rig, authority, worker_over_tls):
     async def once(script):
-        await kit.answer_json(script)
+        await answer_json(script)
         script.writer.close()
 
     worker = await worker_over_tls(once)
@@ -473,12 +476,12 @@ async def test_a_closed_idle_tls_connection_is_dialled_again(rig, kit, authority
     gateway.join(f"https://{worker.id}")
     client = await gateway.connect()
     for _ in range(5):
-        assert (await client.ask(kit.post(body=kit.PLAIN))).status == 200
+        assert (await client.ask(post(body=PLAIN))).status == 200
     assert worker.connections == 5
 
 
-async def test_httpx_reads_a_stream_over_tls(rig, kit, authority, pair):
-    gateway = await rig(kit.answer_stream, tls=pair)
+async def test_httpx_reads_a_stream_over_tls(rig, authority, pair):
+    gateway = await rig(answer_stream, tls=pair)
     async with (
         httpx.AsyncClient(verify=authority.client(), trust_env=False) as client,
         client.stream("POST", f"https://{gateway.address}{MESSAGES}", json={"model": "m", "messages": []}) as response,

@@ -2,6 +2,10 @@
 
 import asyncio
 
+from tests.support.answers import answer_json
+from tests.support.raw_client import get
+from tests.support.waiting import eventually
+
 UPGRADE = (
     b"Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: a2V5\r\nSec-WebSocket-Version: 13\r\n"
 )
@@ -17,10 +21,10 @@ async def echo(script):
     script.seen.gone.set()
 
 
-async def test_a_tunnel_carries_bytes_until_one_side_closes(rig, kit):
+async def test_a_tunnel_carries_bytes_until_one_side_closes(rig):
     gate = await rig(echo)
     client = await gate.connect()
-    client.writer.write(kit.get(b"/v1/realtime?model=m&x=y", UPGRADE) + b"early")
+    client.writer.write(get(b"/v1/realtime?model=m&x=y", UPGRADE) + b"early")
     reply = await client.read()
     assert reply.status == 101
     assert reply.header(b"sec-websocket-accept") == b"x"
@@ -40,36 +44,36 @@ async def test_a_tunnel_carries_bytes_until_one_side_closes(rig, kit):
     assert gate.idle
 
 
-async def test_a_tunnel_closes_the_client_when_the_worker_closes(rig, kit):
+async def test_a_tunnel_closes_the_client_when_the_worker_closes(rig):
     async def bye(script):
         await script.say(SWITCH + b"bye")
         script.writer.close()
 
     gate = await rig(bye)
     client = await gate.connect()
-    await client.ask(kit.get(b"/v1/realtime", UPGRADE))
+    await client.ask(get(b"/v1/realtime", UPGRADE))
     assert await client.closed() == b"bye"
     assert gate.idle
 
 
-async def test_a_refused_upgrade_is_an_ordinary_response(rig, kit):
+async def test_a_refused_upgrade_is_an_ordinary_response(rig):
     async def refuse(script):
-        await kit.answer_json(script, b"403 Forbidden", b"{}")
+        await answer_json(script, b"403 Forbidden", b"{}")
 
     gate = await rig(refuse)
     client = await gate.connect()
-    reply = await client.ask(kit.get(b"/v1/realtime?model=m", UPGRADE))
+    reply = await client.ask(get(b"/v1/realtime?model=m", UPGRADE))
     assert (reply.status, reply.body) == (403, b"{}")
-    assert (await client.ask(kit.get(b"/livez"))).status == 200
+    assert (await client.ask(get(b"/livez"))).status == 200
 
 
-async def test_a_request_without_upgrade_is_ordinary(rig, kit):
-    gate = await rig(kit.answer_json)
-    assert (await gate.ask(kit.get(b"/v1/realtime?model=m"))).status == 200
+async def test_a_request_without_upgrade_is_ordinary(rig):
+    gate = await rig(answer_json)
+    assert (await gate.ask(get(b"/v1/realtime?model=m"))).status == 200
     assert gate.workers[0].requests[0].header(b"upgrade") is None
 
 
-async def test_a_tunnel_has_back_pressure_both_ways(rig, kit):
+async def test_a_tunnel_has_back_pressure_both_ways(rig):
     read = asyncio.Event()
 
     async def stubborn(script):
@@ -82,7 +86,7 @@ async def test_a_tunnel_has_back_pressure_both_ways(rig, kit):
 
     gate = await rig(stubborn)
     client = await gate.connect()
-    await client.ask(kit.get(b"/v1/realtime?model=m", UPGRADE))
+    await client.ask(get(b"/v1/realtime?model=m", UPGRADE))
     client.writer.write(b"x" * 50_000_000)
     last = -1
     while client.writer.transport.get_write_buffer_size() != last:
@@ -93,7 +97,7 @@ async def test_a_tunnel_has_back_pressure_both_ways(rig, kit):
     assert await asyncio.wait_for(client.reader.readexactly(4), 10) == b"done"
 
 
-async def test_bytes_sent_before_the_switch_stop_counting_as_body_bytes(rig, kit):
+async def test_bytes_sent_before_the_switch_stop_counting_as_body_bytes(rig):
     agree = asyncio.Event()
 
     async def late(script):
@@ -102,18 +106,18 @@ async def test_bytes_sent_before_the_switch_stop_counting_as_body_bytes(rig, kit
 
     gate = await rig(late)
     client = await gate.connect()
-    client.writer.write(kit.get(b"/v1/realtime?model=m", UPGRADE) + b"x" * 200_000)
-    await kit.eventually(lambda: gate.gateway.statistics()["buffered_body_bytes"] > 65_536)
+    client.writer.write(get(b"/v1/realtime?model=m", UPGRADE) + b"x" * 200_000)
+    await eventually(lambda: gate.gateway.statistics()["buffered_body_bytes"] > 65_536)
     agree.set()
     assert (await client.read()).status == 101
     assert await client.reader.readexactly(200_007) == b"welcome" + b"x" * 200_000
     assert gate.gateway.statistics()["buffered_body_bytes"] == 0
 
 
-async def test_an_idle_tunnel_is_closed(rig, kit):
+async def test_an_idle_tunnel_is_closed(rig):
     gate = await rig(echo, timeouts={"stream_idle_s": 0.1, "total_s": 0.2})
     client = await gate.connect()
-    await client.ask(kit.get(b"/v1/realtime?model=m", UPGRADE))
+    await client.ask(get(b"/v1/realtime?model=m", UPGRADE))
     for _ in range(10):
         client.writer.write(b"ping")
         await asyncio.sleep(0.04)

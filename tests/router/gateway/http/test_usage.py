@@ -4,31 +4,35 @@ import asyncio
 
 import pytest
 
+from tests.support.answers import DONE, END, STREAM_HEAD, chunk, event
+from tests.support.raw_client import post
+from tests.support.waiting import eventually
+
 ROLE = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
 
 
 @pytest.mark.parametrize(
     "reads",
     [
-        lambda kit, tokens: [ROLE, *tokens, kit.DONE],
-        lambda kit, tokens: [ROLE + tokens[0], *tokens[1:], kit.DONE],
-        lambda kit, tokens: [*tokens, kit.DONE],
-        lambda kit, tokens: [*tokens[:-1], tokens[-1] + kit.DONE],
-        lambda kit, tokens: [ROLE + b"".join(tokens) + kit.DONE],
-        lambda kit, tokens: [b": hello\n\n", ROLE, *tokens, kit.DONE],
+        lambda tokens: [ROLE, *tokens, DONE],
+        lambda tokens: [ROLE + tokens[0], *tokens[1:], DONE],
+        lambda tokens: [*tokens, DONE],
+        lambda tokens: [*tokens[:-1], tokens[-1] + DONE],
+        lambda tokens: [ROLE + b"".join(tokens) + DONE],
+        lambda tokens: [b": hello\n\n", ROLE, *tokens, DONE],
     ],
     ids=["a role first", "and the first token", "no role", "the end with a token", "all at once", "a comment first"],
 )
 @pytest.mark.parametrize("count", [1, 3])
-async def test_tokens_of_an_answer_without_usage_are_counted(rig, kit, reads, count):
+async def test_tokens_of_an_answer_without_usage_are_counted(rig, reads, count):
     """vLLM sends one event per token. Events with only a role or the end are no tokens."""
 
     async def script(script):
-        await script.say(kit.STREAM_HEAD)
-        for read in reads(kit, [kit.event(f'"role":{index}') for index in range(count)]):
-            await script.say(kit.chunk(read))
+        await script.say(STREAM_HEAD)
+        for read in reads([event(f'"role":{index}') for index in range(count)]):
+            await script.say(chunk(read))
             await asyncio.sleep(0.005)
-        await script.say(kit.END)
+        await script.say(END)
 
     gate = await rig(script)
     finished = gate.dispatcher.finished
@@ -37,6 +41,6 @@ async def test_tokens_of_an_answer_without_usage_are_counted(rig, kit, reads, co
         counted.append(ticket.reservation.output_tokens),
         finished(ticket, *given, **named),
     )
-    assert (await gate.ask(kit.post())).body.endswith(kit.DONE)
-    await kit.eventually(lambda: counted)
+    assert (await gate.ask(post())).body.endswith(DONE)
+    await eventually(lambda: counted)
     assert counted == [count]

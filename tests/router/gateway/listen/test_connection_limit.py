@@ -6,6 +6,9 @@ import socket
 from time import perf_counter
 
 from router.gateway.listen.connection_limit import BETWEEN_REQUESTS_S, HANDSHAKE_GRACE_S, ConnectionLimit
+from tests.support.answers import answer_json
+from tests.support.raw_client import PLAIN, get, post
+from tests.support.waiting import eventually
 
 
 class Connection:
@@ -155,40 +158,40 @@ def is_open(connection):
         return False
 
 
-async def test_silent_sockets_stay_within_the_limit(rig, kit):
-    gate = await rig(kit.answer_json, limits={"max_connections": 20})
+async def test_silent_sockets_stay_within_the_limit(rig):
+    gate = await rig(answer_json, limits={"max_connections": 20})
     knocking = [await knock(gate) for _ in range(100)]
-    await kit.eventually(lambda: sum(map(is_open, knocking)) == 20)
+    await eventually(lambda: sum(map(is_open, knocking)) == 20)
     statistics = gate.gateway.statistics()
     assert statistics["connections"] == 20
     assert statistics["connections_refused"] + statistics["connections_evicted"] == 80
     for each in knocking:
         each.close()
-    await kit.eventually(lambda: gate.gateway.statistics()["connections"] == 0)
+    await eventually(lambda: gate.gateway.statistics()["connections"] == 0)
 
 
-async def test_a_new_client_replaces_a_silent_one(rig, kit):
-    gate = await rig(kit.answer_json, limits={"max_connections": 3})
+async def test_a_new_client_replaces_a_silent_one(rig):
+    gate = await rig(answer_json, limits={"max_connections": 3})
     silent = [await gate.connect() for _ in range(3)]
-    assert (await gate.ask(kit.post(body=kit.PLAIN))).status == 200
+    assert (await gate.ask(post(body=PLAIN))).status == 200
     assert await silent[0].closed() == b""
-    assert (await silent[1].ask(kit.get(b"/livez"))).status == 200
+    assert (await silent[1].ask(get(b"/livez"))).status == 200
 
 
-async def test_a_request_in_progress_keeps_its_connection(rig, kit):
+async def test_a_request_in_progress_keeps_its_connection(rig):
     go_on = asyncio.Event()
 
     async def slow(script):
         await go_on.wait()
-        await kit.answer_json(script)
+        await answer_json(script)
 
     gate = await rig(slow, limits={"max_connections": 2})
     asking, sending = await gate.connect(), await gate.connect()
-    asking.writer.write(kit.post(body=kit.PLAIN))
-    sending.writer.write(kit.post(body=kit.PLAIN)[:-5])  # half a body counts as a request in progress
-    await kit.eventually(lambda: gate.gateway.statistics()["streams"] == 1)
+    asking.writer.write(post(body=PLAIN))
+    sending.writer.write(post(body=PLAIN)[:-5])  # half a body counts as a request in progress
+    await eventually(lambda: gate.gateway.statistics()["streams"] == 1)
     await asyncio.sleep(0.05)
     assert await (await gate.connect()).closed() == b""
     go_on.set()
-    sending.writer.write(kit.post(body=kit.PLAIN)[-5:])
+    sending.writer.write(post(body=PLAIN)[-5:])
     assert [(await each.read()).status for each in (asking, sending)] == [200, 200]

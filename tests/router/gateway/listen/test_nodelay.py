@@ -2,15 +2,18 @@
 
 import socket
 
+from tests.support.answers import answer_json
+from tests.support.raw_client import post
+
 
 def nodelay(transport):
     return transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-async def test_nodelay_is_set_on_both_sides(rig, kit):
-    gate = await rig(kit.answer_json)
+async def test_nodelay_is_set_on_both_sides(rig):
+    gate = await rig(answer_json)
     client = await gate.connect()
-    assert (await client.ask(kit.post())).status == 200
+    assert (await client.ask(post())).status == 200
     parts = gate.gateway._parts
     (accepted,), (dialled,) = parts.drain.connections, parts.pools._open
     assert nodelay(accepted._transport)

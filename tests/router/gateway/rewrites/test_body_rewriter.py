@@ -15,6 +15,9 @@ from router.gateway.rewrites.json_splice import set_inner, spliced
 from router.gateway.rewrites.usage_frame import HELD_BYTES, Stamp, StreamEnding, UsageFrame, plain_ending
 from router.placement.lifecycle_events import Usage
 from router.security.keys import KeyEntry, digest_of, new_key
+from tests.support.answers import END, STREAM_HEAD, answer_json, chunk
+from tests.support.gateway_rig import FACTS
+from tests.support.raw_client import PLAIN, post
 
 OTHERS = {"model": "m", "messages": [{"role": "user", "content": 'say "stream_options": {"include_usage": 1}'}]}
 FINGERPRINT = b',"system_fingerprint":"vllm-0.33.0-0a1b2c3d"'
@@ -220,7 +223,7 @@ STREAMED = b'{"model":"m","messages":[],"stream":true}'
 INJECT = {"observe_usage": {"mode": "inject", "sample": 1.0}}
 
 
-def streaming(kit, cut_bytes=None, plain_usage=False, fingerprint=True):
+def streaming(cut_bytes=None, plain_usage=False, fingerprint=True):
     """A worker that reports usage as vLLM does. `cut_bytes`: size of the pieces in which it sends chunks."""
 
     async def script(script):
@@ -229,7 +232,7 @@ def streaming(kit, cut_bytes=None, plain_usage=False, fingerprint=True):
         more = {} if asked or not fingerprint else {"system_fingerprint": "vllm-0.33.0-0a1b2c3d"}
         events = [frame("a"), frame("b"), frame("", "stop", **more)]
         events += [usage_frame()] if asked else []
-        raw = kit.STREAM_HEAD + b"".join(map(kit.chunk, [*events, DONE])) + kit.END
+        raw = STREAM_HEAD + b"".join(map(chunk, [*events, DONE])) + END
         for start in range(0, len(raw), cut_bytes or len(raw)):
             await script.say(raw[start : start + (cut_bytes or len(raw))])
             if cut_bytes:
@@ -239,12 +242,12 @@ def streaming(kit, cut_bytes=None, plain_usage=False, fingerprint=True):
 
 
 @pytest.mark.parametrize("cut_bytes", [None, 1, 7, 100])
-async def test_the_client_gets_the_stream_without_the_usage_frame(rig, kit, cut_bytes):
-    gate = await rig(streaming(kit, cut_bytes), **INJECT)
+async def test_the_client_gets_the_stream_without_the_usage_frame(rig, cut_bytes):
+    gate = await rig(streaming(cut_bytes), **INJECT)
     client = await gate.connect()
-    plain = await client.ask(kit.post(body=STREAMED))
+    plain = await client.ask(post(body=STREAMED))
     assert gate.dispatcher.usage == Usage()
-    observed = [await client.ask(kit.post(body=STREAMED)) for _ in range(2)]
+    observed = [await client.ask(post(body=STREAMED)) for _ in range(2)]
     assert [reply.body for reply in observed] == [plain.body] * 2
     assert gate.dispatcher.usage == Usage(40, 3, 32)
     seen = gate.workers[0].requests
@@ -256,22 +259,22 @@ async def test_the_client_gets_the_stream_without_the_usage_frame(rig, kit, cut_
     assert (rewrites["usage_asked"], rewrites["usage_taken_out"], rewrites["usage_missing"]) == (2, 2, 0)
 
 
-async def test_a_salted_stream_also_reports_its_usage(rig, kit):
+async def test_a_salted_stream_also_reports_its_usage(rig):
     key = new_key()
     auth = {"api_keys": [KeyEntry("alice", digest_of(key.encode())).line]}
-    gate = await rig(streaming(kit), **INJECT, auth=auth)
+    gate = await rig(streaming(), **INJECT, auth=auth)
     bearer = f"Authorization: Bearer {key}\r\n".encode()
-    replies = [await gate.ask(kit.post(body=STREAMED, extra=bearer)) for _ in range(2)]
+    replies = [await gate.ask(post(body=STREAMED, extra=bearer)) for _ in range(2)]
     assert replies[0].body == replies[1].body
     sent = [json.loads(seen.body) for seen in gate.workers[0].requests]
     assert [body.get("stream_options") for body in sent] == [None, {"include_usage": True}]
     assert len({body["cache_salt"] for body in sent}) == 1
 
 
-async def test_a_rewritten_http_1_0_stream_is_uncompressed(rig, kit):
-    gate = await rig(streaming(kit), **INJECT)
-    plain = await gate.ask(kit.post(body=STREAMED, version=b"1.0"))
-    observed = await gate.ask(kit.post(body=STREAMED, version=b"1.0", extra=b"Accept-Encoding: gzip\r\n"))
+async def test_a_rewritten_http_1_0_stream_is_uncompressed(rig):
+    gate = await rig(streaming(), **INJECT)
+    plain = await gate.ask(post(body=STREAMED, version=b"1.0"))
+    observed = await gate.ask(post(body=STREAMED, version=b"1.0", extra=b"Accept-Encoding: gzip\r\n"))
     assert observed.body == plain.body and observed.header(b"x-odd-case") == b"Kept"
     assert gate.workers[0].requests[1].header(b"accept-encoding") is None, "the response must be readable"
 
@@ -286,89 +289,89 @@ async def test_a_rewritten_http_1_0_stream_is_uncompressed(rig, kit):
         (STREAMED, b"Content-Digest: sha-256=:x:\r\n"),
     ],
 )
-async def test_other_bodies_are_not_rewritten(rig, kit, body, extra):
-    gate = await rig(streaming(kit), **INJECT)
-    await gate.ask(kit.post(body=STREAMED))
-    await gate.ask(kit.post(body=body, extra=extra))
+async def test_other_bodies_are_not_rewritten(rig, body, extra):
+    gate = await rig(streaming(), **INJECT)
+    await gate.ask(post(body=STREAMED))
+    await gate.ask(post(body=body, extra=extra))
     assert gate.workers[0].requests[1].body == body
 
 
-async def test_a_worker_that_reports_usage_unasked_is_not_asked(rig, kit):
-    gate = await rig(streaming(kit, plain_usage=True), **INJECT)
-    replies = [await gate.ask(kit.post(body=STREAMED)) for _ in range(3)]
+async def test_a_worker_that_reports_usage_unasked_is_not_asked(rig):
+    gate = await rig(streaming(plain_usage=True), **INJECT)
+    replies = [await gate.ask(post(body=STREAMED)) for _ in range(3)]
     assert {reply.body for reply in replies} == {replies[0].body} and usage_frame() in replies[0].body
     assert gate.gateway.statistics()["rewrites"]["usage_asked"] == 0
 
 
-async def test_the_sampled_share_of_streams_is_rewritten(rig, kit):
-    gate = await rig(streaming(kit), observe_usage={"mode": "inject", "sample": 0.25})
+async def test_the_sampled_share_of_streams_is_rewritten(rig):
+    gate = await rig(streaming(), observe_usage={"mode": "inject", "sample": 0.25})
     for _ in range(12):
-        await gate.ask(kit.post(body=STREAMED))
+        await gate.ask(post(body=STREAMED))
     assert gate.gateway.statistics()["rewrites"]["usage_asked"] == 2, "one of four, and the first of these unchanged"
 
 
-async def test_passive_is_the_default_and_changes_no_body(rig, kit):
-    gate = await rig(streaming(kit))
+async def test_passive_is_the_default_and_changes_no_body(rig):
+    gate = await rig(streaming())
     for _ in range(3):
-        await gate.ask(kit.post(body=STREAMED))
+        await gate.ask(post(body=STREAMED))
     assert {request.body for request in gate.workers[0].requests} == {STREAMED}
 
 
-async def test_the_ending_of_a_lost_worker_is_learned_again(rig, kit):
-    gate = await rig(streaming(kit), **INJECT)
-    await gate.ask(kit.post(body=STREAMED))
+async def test_the_ending_of_a_lost_worker_is_learned_again(rig):
+    gate = await rig(streaming(), **INJECT)
+    await gate.ask(post(body=STREAMED))
     (endpoint,) = gate.fleet.endpoints
     for told in gate.fleet.on_loss:
         told(endpoint)
     for _ in range(2):
-        await gate.ask(kit.post(body=STREAMED))
+        await gate.ask(post(body=STREAMED))
     assert [request.body == STREAMED for request in gate.workers[0].requests] == [True, True, False]
 
 
 @pytest.mark.parametrize("at", ["event", "chunk", "start"])
-async def test_a_stream_lost_before_its_usage_counts_as_missing(rig, kit, at):
+async def test_a_stream_lost_before_its_usage_counts_as_missing(rig, at):
     dying = {"now": False}
 
     async def script(script):
         if not dying["now"]:
-            await streaming(kit)(script)
+            await streaming()(script)
             return
-        rest = {"event": b"", "chunk": b"20\r\ndata: {", "start": kit.chunk(b"data: {")}[at]
-        await script.say(kit.STREAM_HEAD, kit.chunk(frame("a")), rest)
+        rest = {"event": b"", "chunk": b"20\r\ndata: {", "start": chunk(b"data: {")}[at]
+        await script.say(STREAM_HEAD, chunk(frame("a")), rest)
         await asyncio.sleep(0.02)
         await script.die()
 
     gate = await rig(script, **INJECT)
-    await gate.ask(kit.post(body=STREAMED))
+    await gate.ask(post(body=STREAMED))
     dying["now"] = True
-    reply = await gate.ask(kit.post(body=STREAMED))
+    reply = await gate.ask(post(body=STREAMED))
     assert reply.body.startswith(frame("a") + b'data: {"error"') and reply.body.endswith(DONE)
     assert gate.idle and gate.gateway.statistics()["rewrites"]["usage_taken_out"] == 0
 
 
-async def test_an_error_in_place_of_a_stream_is_relayed(rig, kit):
+async def test_an_error_in_place_of_a_stream_is_relayed(rig):
     async def script(script):
         if b"stream_options" in script.seen.body:
-            await kit.answer_json(script, b"400 Bad Request", b'{"error":{"message":"no","code":400}}')
+            await answer_json(script, b"400 Bad Request", b'{"error":{"message":"no","code":400}}')
         else:
-            await streaming(kit)(script)
+            await streaming()(script)
 
     gate = await rig(script, **INJECT)
-    await gate.ask(kit.post(body=STREAMED))
-    reply = await gate.ask(kit.post(body=STREAMED))
+    await gate.ask(post(body=STREAMED))
+    reply = await gate.ask(post(body=STREAMED))
     assert (reply.status, reply.body) == (400, b'{"error":{"message":"no","code":400}}')
 
 
-async def test_a_retry_is_rewritten_for_its_own_worker(rig, kit):
+async def test_a_retry_is_rewritten_for_its_own_worker(rig):
     async def refusing(script):
         if b"stream_options" in script.seen.body:
-            await kit.answer_json(script, b"503 Service Unavailable", b"{}")
+            await answer_json(script, b"503 Service Unavailable", b"{}")
         else:
-            await streaming(kit)(script)
+            await streaming()(script)
 
-    gate = await rig(refusing, streaming(kit), **INJECT)
-    plain = [await gate.ask(kit.post(body=STREAMED)) for _ in range(2)]
-    replies = [await gate.ask(kit.post(body=STREAMED)) for _ in range(2)]
+    gate = await rig(refusing, streaming(), **INJECT)
+    plain = [await gate.ask(post(body=STREAMED)) for _ in range(2)]
+    replies = [await gate.ask(post(body=STREAMED)) for _ in range(2)]
     assert {reply.body for reply in replies} == {plain[0].body}
     assert gate.gateway.statistics()["rewrites"]["usage_taken_out"] == 2
 
@@ -388,12 +391,12 @@ class Asking:
 
 
 @pytest.fixture
-async def asking(rig, kit):
+async def asking(rig):
     """`await asking(script, load, version)`: a gateway whose requests all may ask, and the record of them."""
 
     async def build(script, load=None, version="0.33.0", **settings):
         relearn = Asking()
-        facts = WorkerFacts(version=version, models=kit.FACTS.models, caches=kit.FACTS.caches)
+        facts = WorkerFacts(version=version, models=FACTS.models, caches=FACTS.caches)
         gate = await rig(script, facts=facts, relearn=relearn, **settings)
         gate.fleet.endpoints[0].candidates[0].load = load
         return gate, relearn
@@ -401,13 +404,13 @@ async def asking(rig, kit):
     return build
 
 
-async def test_a_request_carries_the_report_field(asking, kit):
-    gate, relearn = await asking(kit.answer_json)
-    await gate.ask(kit.post(body=kit.PLAIN))
+async def test_a_request_carries_the_report_field(asking):
+    gate, relearn = await asking(answer_json)
+    await gate.ask(post(body=PLAIN))
     body = b'{"model":"m","messages":[],"vllm_xargs":{"other":[1,"x"]}}'
-    await gate.ask(kit.post(body=body))
+    await gate.ask(post(body=body))
     first, second = (json.loads(request.body) for request in gate.workers[0].requests)
-    assert first == {**json.loads(kit.PLAIN), "vllm_xargs": {"kv_cache_report_mode": "full"}}
+    assert first == {**json.loads(PLAIN), "vllm_xargs": {"kv_cache_report_mode": "full"}}
     assert second["vllm_xargs"] == {"kv_cache_report_mode": "full", "other": [1, "x"]}
     assert len(relearn.asked) == gate.gateway.statistics()["rewrites"]["relearn_asked"] == 2
 
@@ -420,9 +423,9 @@ async def test_a_request_carries_the_report_field(asking, kit):
         ("/v1/responses", b'"input":"x"'),
     ],
 )
-async def test_every_path_placed_by_prefix_carries_the_report_field(asking, kit, path, prompt):
-    gate, _ = await asking(kit.answer_json)
-    await gate.ask(kit.post(path.encode(), body=b'{"model":"m",' + prompt + b"}"))
+async def test_every_path_placed_by_prefix_carries_the_report_field(asking, path, prompt):
+    gate, _ = await asking(answer_json)
+    await gate.ask(post(path.encode(), body=b'{"model":"m",' + prompt + b"}"))
     sent = json.loads(gate.workers[0].requests[0].body)
     assert sent["vllm_xargs"] == {"kv_cache_report_mode": "full"}
 
@@ -436,9 +439,9 @@ async def test_every_path_placed_by_prefix_carries_the_report_field(asking, kit,
         b'{"model":"m","messages":[],"n":2}',
     ],
 )
-async def test_other_requests_do_not_ask_for_a_report(asking, kit, body):
-    gate, relearn = await asking(kit.answer_json)
-    await gate.ask(kit.post(body=body))
+async def test_other_requests_do_not_ask_for_a_report(asking, body):
+    gate, relearn = await asking(answer_json)
+    await gate.ask(post(body=body))
     assert gate.workers[0].requests[0].body == body and relearn.asked == []
 
 
@@ -453,17 +456,17 @@ async def test_other_requests_do_not_ask_for_a_report(asking, kit, body):
         ("0.33.0", 0, 0.95, False),
     ],
 )
-async def test_busy_and_old_workers_are_not_asked_for_a_report(asking, kit, version, waiting, kv_usage, asks):
+async def test_busy_and_old_workers_are_not_asked_for_a_report(asking, version, waiting, kv_usage, asks):
     load = LoadReport(0, 1, waiting, kv_usage)
-    gate, relearn = await asking(kit.answer_json, load, version)
-    await gate.ask(kit.post(body=kit.PLAIN))
+    gate, relearn = await asking(answer_json, load, version)
+    await gate.ask(post(body=PLAIN))
     assert bool(relearn.asked) is asks
     assert (b"vllm_xargs" in gate.workers[0].requests[0].body) is asks
 
 
-async def test_usage_and_report_rewrites_combine(asking, kit):
-    gate, _ = await asking(streaming(kit), **INJECT)
-    replies = [await gate.ask(kit.post(body=STREAMED)) for _ in range(2)]
+async def test_usage_and_report_rewrites_combine(asking):
+    gate, _ = await asking(streaming(), **INJECT)
+    replies = [await gate.ask(post(body=STREAMED)) for _ in range(2)]
     assert replies[0].body == replies[1].body
     body = json.loads(gate.workers[0].requests[1].body)
     assert body["stream_options"] == {"include_usage": True}

@@ -1,0 +1,226 @@
+"""A gateway over the real fleet and dispatcher, with scripted workers behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Container
+from typing import Any, Self, cast
+
+import msgspec
+
+from backends.worker import RankCache, ServedModel, WorkerFacts, parse_endpoint
+from policies.registry import build_policy
+from router.config.model import Config
+from router.gateway.metrics_protocol import GatewayMetrics
+from router.gateway.rewrites.body_rewriter import Relearn
+from router.gateway.server import Gateway
+from router.placement.dispatcher import Dispatcher, Held, Queued, Reject, Ticket
+from router.placement.endpoints import FleetEndpoint
+from router.placement.fleet import Fleet
+from router.placement.lifecycle_events import FailurePoint, Request, Usage
+from router.residency.prompt import Prompt, PromptSource
+from router.residency.residency_map import ResidencyMap
+from router.tokenization.identity import Identity
+from tests.support.raw_client import Client, Reply
+from tests.support.scripted_worker import Script, ScriptedWorker, SocketWorker
+
+FACTS = WorkerFacts(version="0.33.0", models=(ServedModel("m"),), caches={0: RankCache(16, 1_000, True)})
+"""What a worker of model ``m`` reports."""
+
+
+class RecordingMetrics:
+    """Records every call as (name, *arguments)."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def record(*arguments: object) -> None:
+            self.calls.append((name, *arguments))
+
+        return record
+
+    def named(self, name: str) -> list[tuple[Any, ...]]:
+        """Return the arguments of each call of `name`."""
+        return [call[1:] for call in self.calls if call[0] == name]
+
+
+class StubIdentity:
+    """Identifies every prompt as 40 tokens, at once or after `later` is set."""
+
+    def __init__(self) -> None:
+        self.later: asyncio.Event | None = None
+        self.observed: list[tuple[str | None, int]] = []
+
+    def prompt(self) -> Prompt:
+        return Prompt(40, PromptSource.IDS, lambda block: [hash((block, i)) & (2**64 - 1) for i in range(40 // block)])
+
+    def charge_to(self, memory: object) -> None:
+        """Ignore the limit, because nothing is decoded here."""
+
+    def identify_now(self, path: str, parsed: object, adapter: str | None) -> Prompt | None:
+        return None if self.later is not None else self.prompt()
+
+    async def identify(self, path: str, parsed: object, adapter: str | None) -> Prompt:
+        assert self.later is not None
+        await self.later.wait()
+        return self.prompt()
+
+    def observe_usage(self, model: str | None, prompt: Prompt, prompt_tokens: int) -> None:
+        self.observed.append((model, prompt_tokens))
+
+
+class RecordingDispatcher(Dispatcher):
+    """The real dispatcher. It records every lifecycle event in `events`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.events: list[str] = []
+        self.requests: list[Request] = []
+        self.usage: Usage | None = None
+        self.last_reason: str | None = None
+
+    def dispatch(
+        self, request: Request, now_s: float, *, may_hold: bool = False, within: Container[str] | None = None
+    ) -> Ticket | Held | Queued | Reject:
+        outcome = super().dispatch(request, now_s, may_hold=may_hold, within=within)
+        self.events.append(type(outcome).__name__.lower())
+        self.requests.append(request)
+        return outcome
+
+    def retry(
+        self,
+        ticket: Ticket,
+        point: FailurePoint,
+        now_s: float,
+        reason: str,
+        retry_after_s: float | None = None,
+        *,
+        within: Container[str] | None = None,
+    ) -> Ticket | Reject:
+        self.events.append(f"retry {point.value}")
+        self.last_reason = reason
+        return super().retry(ticket, point, now_s, reason, retry_after_s, within=within)
+
+    def first_token(self, ticket: Ticket, now_s: float) -> None:
+        self.events.append("first_token")
+        super().first_token(ticket, now_s)
+
+    def progress(self, ticket: Ticket, output_tokens: int) -> None:
+        self.events.append(f"progress {output_tokens}")
+        super().progress(ticket, output_tokens)
+
+    def finished(self, ticket: Ticket, usage: Usage, now_s: float, *, status: int = 200) -> None:
+        self.events.append(f"finished {status}")
+        self.usage = usage
+        super().finished(ticket, usage, now_s, status=status)
+
+    def failed(
+        self, ticket: Ticket, point: FailurePoint, now_s: float, reason: str, retry_after_s: float | None = None
+    ) -> None:
+        self.events.append(f"failed {point.value}")
+        super().failed(ticket, point, now_s, reason, retry_after_s)
+
+    def cancelled(self, ticket: Ticket, now_s: float) -> None:
+        self.events.append("cancelled")
+        super().cancelled(ticket, now_s)
+
+
+class Rig:
+    """One gateway with its fleet, its scripted `workers`, and the recorded metrics and lifecycle events."""
+
+    def __init__(self, config: Config, loop: asyncio.AbstractEventLoop, relearn: Relearn | None = None) -> None:
+        self.config = config
+        self.loop = loop
+        residency = ResidencyMap()
+        self.fleet = Fleet(config.health, residency)
+        self.dispatcher = RecordingDispatcher(
+            self.fleet,
+            residency,
+            build_policy("round_robin", {}, random.Random(0)),
+            policy_name="round_robin",
+            retries=config.retries,
+            max_requests_per_worker=config.limits.max_requests_per_worker,
+        )
+        self.identity = StubIdentity()
+        self.metrics = RecordingMetrics()
+        identity, metrics = cast("Identity", self.identity), cast("GatewayMetrics", self.metrics)
+        self.gateway = Gateway(config, self.dispatcher, self.fleet, identity, metrics, relearn)
+        self.workers: list[ScriptedWorker] = []
+        self.address = ""
+        self._writers: list[asyncio.StreamWriter] = []
+
+    def join(self, worker: SocketWorker | str, facts: WorkerFacts | None = FACTS) -> FleetEndpoint:
+        """Add a worker, or its URL, to the fleet. It is ready unless `facts` is None."""
+        url = worker if isinstance(worker, str) else f"http://{worker.id}"
+        joined = self.fleet.add(parse_endpoint(url), self.loop.time())
+        if facts is not None:
+            self.fleet.probe_succeeded(joined.id, facts, self.loop.time())
+        return joined
+
+    async def start(self) -> Self:
+        """Listen at `address`."""
+        self.address = (await self.gateway.start())[0]
+        return self
+
+    async def connect(self, **options: Any) -> Client:
+        """Open a client's connection; `options` are those of `asyncio.open_connection`."""
+        if self.config.uds:
+            reader, writer = await asyncio.open_unix_connection(self.config.uds)
+        else:
+            host, _, port = self.address.rpartition(":")
+            reader, writer = await asyncio.open_connection(host.strip("[]"), int(port), **options)
+        self._writers.append(writer)
+        return Client(reader, writer)
+
+    async def ask(self, raw: bytes) -> Reply:
+        """Send one request on a connection of its own and read its response."""
+        client = await self.connect()
+        return await client.ask(raw)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the gateway has no request in progress and no worker has reserved load."""
+        statistics = self.gateway.statistics()
+        running = sum(load["running_requests"] for load in self.dispatcher.statistics()["workers"].values())
+        return bool(statistics["streams"] == 0 and running == 0)
+
+    async def aclose(self) -> None:
+        """Abort the clients, then close the gateway and stop the workers."""
+        for writer in self._writers:
+            writer.transport.abort()
+        await self.gateway.aclose(0)
+        for worker in self.workers:
+            await worker.stop()
+
+
+class RigBuilder:
+    """Builds gateways with workers, and closes all of them at the end of `async with`."""
+
+    def __init__(self) -> None:
+        self._built: list[Rig] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for rig in self._built:
+            await rig.aclose()
+
+    async def __call__(
+        self,
+        *scripts: Callable[[Script], Awaitable[None]],
+        facts: WorkerFacts | None = FACTS,
+        relearn: Relearn | None = None,
+        **settings: Any,
+    ) -> Rig:
+        """Start one worker for each script, and a gateway with `settings`, on a free port unless they say otherwise."""
+        defaults = {"host": "127.0.0.1", "port": 0, "timeouts": {"upstream_idle_s": 4.0}}
+        rig = Rig(msgspec.convert(defaults | settings, Config), asyncio.get_running_loop(), relearn)
+        self._built.append(rig)
+        for script in scripts:
+            worker = await ScriptedWorker(script).start()
+            rig.workers.append(worker)
+            rig.join(worker, facts)
+        return await rig.start()
