@@ -5,10 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
+
+from tests.support.waiting import block_until
 
 COMMAND = [sys.executable, "-P", "-m", "warmroute", "demo"]
 
@@ -36,10 +37,8 @@ def test_the_default_policy_beats_round_robin_and_leaves_nothing_behind(tmp_path
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_all_of_it(number):
     demo = subprocess.Popen(COMMAND, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    end_s = time.monotonic() + 30
-    while len(children := descendants(demo)) < 5:
-        assert time.monotonic() < end_s
-        time.sleep(0.05)
+    block_until(lambda: len(descendants(demo)) >= 5, 30)
+    children = descendants(demo)
     os.kill(demo.pid, number)
     _, errors = demo.communicate(timeout=30)
     assert demo.returncode == 130

@@ -1,15 +1,22 @@
 import os
 import signal
 import sys
-import time
 
 import psutil
 import pytest
 
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, StartError, uninterrupted
+from tests.support.waiting import block_until
 
 FOREVER = "import time; time.sleep(600)"
+
+
+def runs(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def python(code, name="child", **options):
@@ -53,10 +60,7 @@ def test_a_childs_children_end_with_it():
     process = python(code)
     grandchild = int(process.wait_for(r"child (\d+)", 20.0).group(1))
     process.stop()
-    end_s = time.monotonic() + 5
-    while psutil.pid_exists(grandchild) and psutil.Process(grandchild).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < end_s, "the grandchild is still there"
-        time.sleep(0.02)
+    block_until(lambda: not runs(grandchild))
     process.stop()  # twice is no error
     assert os.getpid() != grandchild
 

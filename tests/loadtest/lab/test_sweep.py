@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from loadtest.lab import sweep as sweeps
 from loadtest.lab.run_cell import run_cell
 from loadtest.lab.store import Store
 from loadtest.lab.sweep import Sweep, SweepError
+from tests.support.waiting import block_until
 
 
 @pytest.fixture
@@ -88,10 +88,7 @@ def test_its_processes_end_with_it_however_it_dies(number, tmp_path):
     with subprocess.Popen([sys.executable, str(script), str(tmp_path)], stdout=subprocess.PIPE, text=True) as parent:
         child = int(parent.stdout.readline())
         parent.send_signal(number)
-    until_s = time.monotonic() + 20.0
-    while _runs(child) and time.monotonic() < until_s:
-        time.sleep(0.05)
-    assert not _runs(child)
+    block_until(lambda: not _runs(child), 20)
 
 
 def _runs(pid):

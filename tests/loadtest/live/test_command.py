@@ -4,13 +4,13 @@ import json
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 
 from loadtest.fleet.process import Process
 from tests.loadtest.live.conftest import WORDS
+from tests.support.waiting import block_until
 
 COMMAND = [sys.executable, "-m", "loadtest", "live", *WORDS.split()]
 
@@ -46,11 +46,9 @@ def test_both_sides_are_measured_and_agree_on_what_was_cached(tmp_path):
 
 def three_children(pid):
     """Two workers and the gateway, once they are there."""
-    end_s = time.monotonic() + 60.0
-    while len(found := psutil.Process(pid).children()) < 3:
-        assert time.monotonic() < end_s
-        time.sleep(0.1)
-    return found
+    parent = psutil.Process(pid)
+    block_until(lambda: len(parent.children()) >= 3, 60)
+    return parent.children()
 
 
 def test_ctrl_c_leaves_no_process_behind(tmp_path):

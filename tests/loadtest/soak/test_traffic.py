@@ -7,6 +7,7 @@ from random import Random
 from loadtest.soak.faults import Breaker, Fault
 from loadtest.soak.fleet import Worker
 from loadtest.soak.traffic import Mix, Traffic, conversations
+from tests.support.waiting import eventually
 
 
 def test_conversations_never_end_and_follow_from_the_seed():
@@ -56,8 +57,8 @@ async def test_every_fault_is_ended_and_remembered(monkeypatch):
     quiet = Quiet()
     breaker = Breaker(quiet, quiet, Random(5), 0.005, 2)
     task = asyncio.create_task(breaker.run())
-    while min(breaker.log.counts().values()) < 2:
-        await asyncio.wait([task], timeout=0.01)
+    await eventually(lambda: task.done() or min(breaker.log.counts().values()) >= 2, 30)
+    assert not task.done()
     task.cancel()
     await breaker.heal()
     assert breaker.troubles == []

@@ -4,6 +4,7 @@ import pytest
 
 from router.admin.system import HandoverState
 from router.residency.difference import Difference
+from tests.support.waiting import eventually
 
 
 async def test_empty_fleet(client):
@@ -87,8 +88,7 @@ async def test_a_drain_that_waits_answers_once_nothing_is_there(client, system, 
     worker = system.join("http://a:1")
     system.requests[worker] = 2
     asking = asyncio.create_task(client.post(f"/admin/v1/workers/{worker}/drain?wait_s=5"))
-    while not system.fleet.get(worker).draining:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await eventually(lambda: system.fleet.get(worker).draining)
     listed = (await client.get(f"/admin/v1/workers/{worker}")).json()
     assert (listed["state"], listed["in_flight"]) == ("draining", 2)
     assert not asking.done()
@@ -103,8 +103,9 @@ async def test_a_drain_says_when_requests_outlast_the_wait(client, system, probl
     code, detail = problem(await client.post(f"/admin/v1/workers/{worker}/drain?wait_s=1"), 409)
     assert (code, detail[:10]) == ("worker_busy", "2 requests")
     assert system.fleet.get(worker).draining
+    await client.post(f"/admin/v1/workers/{worker}/undrain")
     asking = asyncio.create_task(client.post(f"/admin/v1/workers/{worker}/drain?wait_s=5"))
-    await asyncio.sleep(0.05)
+    await eventually(lambda: system.fleet.get(worker).draining)
     await client.post(f"/admin/v1/workers/{worker}/undrain")
     assert problem(await asyncio.wait_for(asking, 2), 409)[0] == "undrained"
     problem(await client.post(f"/admin/v1/workers/{worker}/drain?wait_s=0"), 422)
@@ -122,8 +123,9 @@ async def test_changes_are_not_made_in_a_process_that_was_taken_over(client, sys
     worker = system.join("http://a:1")
     system.handover_state = HandoverState.OFFERED  # until it is known who serves, nobody can say that a worker is idle
     assert problem(await client.post(f"/admin/v1/workers/{worker}/drain?wait_s=1"), 409)[0] == "worker_busy"
+    system.fleet.undrain(worker)
     asking = asyncio.create_task(client.post(f"/admin/v1/workers/{worker}/drain?wait_s=5"))
-    await asyncio.sleep(0.05)
+    await eventually(lambda: system.fleet.get(worker).draining)
     system.handover_state = HandoverState.DONE
     answer = await asyncio.wait_for(asking, 2)
     assert problem(answer, 503)[0] == "handed_over"

@@ -341,7 +341,7 @@ async def test_drain_survives_a_stuck_or_dead_gateway(start, monkeypatch):
     gateway = start()
 
     async def never(says_end):
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     monkeypatch.setattr(gateway, "hand_over", never)
     gateway.successors._callbacks = replace(gateway.side, hand_over=never)

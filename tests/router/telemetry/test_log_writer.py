@@ -13,6 +13,7 @@ import pytest
 from router.telemetry import log_writer as module
 from router.telemetry.log_writer import EXIT_S, STUCK_S, LogWriter
 from router.telemetry.logs import EventHandler, lines_dropped, setup_logging
+from tests.support.waiting import block_until
 
 LINE = "x" * 99
 
@@ -64,13 +65,6 @@ def dropped(count):
     return f"{count} dropped"
 
 
-def eventually(condition, limit_s=10):
-    end_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.005)
-
-
 def test_an_unread_pipe_blocks_no_caller(pipe):
     writer = LogWriter(pipe.sink, dropped)
     began_s = time.monotonic()
@@ -79,7 +73,7 @@ def test_an_unread_pipe_blocks_no_caller(pipe):
     assert time.monotonic() - began_s < 5
     waiting = 100_000 - writer.lines_dropped
     assert module.MOST_LINES <= waiting <= module.MOST_LINES + 2_000  # what the pipe holds comes on top
-    eventually(lambda: pipe.take().count(b"\n") == waiting + 1)
+    block_until(lambda: pipe.take().count(b"\n") == waiting + 1, 10)
     lines = pipe.taken.decode().splitlines()
     lines.remove(f"{writer.lines_dropped} dropped")
     assert lines == [LINE] * waiting
@@ -120,7 +114,7 @@ def test_an_exit_waits_for_a_slow_sink(pipe):
     writer.close()
     assert time.monotonic() - began_s < EXIT_S
     assert writer.lines_dropped == 0
-    eventually(lambda: received.count(b"\n") == 3_000)
+    block_until(lambda: received.count(b"\n") == 3_000, 10)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
@@ -129,7 +123,7 @@ def test_lines_dropped_on_a_full_disk_are_reported_later():
         writer = LogWriter(full, dropped)
         writer.put("one")
         writer.put("two")
-        eventually(lambda: writer.lines_dropped == 2)
+        block_until(lambda: writer.lines_dropped == 2, 10)
         reader, room = os.pipe()
         os.dup2(room, full.fileno())
         writer.put("three")
@@ -146,7 +140,7 @@ def test_a_closed_reader_raises_nothing(pipe):
     os.dup2(os.open(os.devnull, os.O_RDONLY), pipe.reader)  # nobody has the pipe's other end now
     for _ in range(10):
         writer.put(LINE)
-    eventually(lambda: writer.lines_dropped == 10)
+    block_until(lambda: writer.lines_dropped == 10, 10)
     writer.close()
 
 

@@ -28,6 +28,7 @@ from router.tokenization.identity import Identity
 from router.tokenization.intake import CHAT_PATH, COMPLETIONS_PATH, WHOLE_BYTES, parse
 from tests.router.tokenization.test_identity import MODEL_DIR, TURN, ask, chat, completion
 from tests.router.tokenization.test_threads import Purse
+from tests.support.waiting import eventually
 
 MESSAGE = b'{"role":"user","content":"x"},'
 LONG = "word " * 60_000
@@ -157,11 +158,8 @@ async def test_a_late_prompt_is_placed_by_text_and_known_the_next_time(gate: Eve
     assert prompt is not None and prompt.source is PromptSource.TEXT
     assert identity.statistics()["late"] == 1
     gate.set()
-    for _ in range(1_000):
-        known = identity.identify_now(CHAT_PATH, parse(CHAT_PATH, body), None)
-        if known is not None:
-            break
-        await asyncio.sleep(0.005)
+    await eventually(lambda: identity.identify_now(CHAT_PATH, parse(CHAT_PATH, body), None))
+    known = identity.identify_now(CHAT_PATH, parse(CHAT_PATH, body), None)
     assert known is not None and known.exact
     await identity.aclose()
 

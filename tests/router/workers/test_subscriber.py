@@ -1,4 +1,4 @@
-import asyncio
+import itertools
 import threading
 import time
 from contextlib import contextmanager
@@ -110,12 +110,13 @@ async def test_an_incomplete_replay_is_partial(wire, publisher, context, pump, r
 
 async def _hears(wire, publisher, residency):
     """A SUB that has just shaken hands may not be known to the PUB yet: publish until something comes."""
-    for number in range(500):
-        publisher.publish(wire.stored(FIRST, 1000 + 2 * number))
-        await asyncio.sleep(0.005)
-        if held(wire, residency, FIRST):
-            return
-    raise AssertionError("nothing heard")
+    first_hashes = itertools.count(1000, 2)
+
+    def heard():
+        publisher.publish(wire.stored(FIRST, next(first_hashes)))
+        return held(wire, residency, FIRST)
+
+    await eventually(heard)
 
 
 async def test_a_silent_replay_socket_times_out(wire, publisher, context, pump, residency, metrics):
@@ -245,8 +246,7 @@ async def test_a_fast_publisher_does_not_fill_memory(context, pump, residency, m
     )
     before = peak_bytes(reset=True)
     subscriber.start()
-    await asyncio.sleep(2.0)
-    assert subscriber.statistics()["batches"] > 1
+    await eventually(lambda: subscriber.statistics()["batches"] >= 100, 20.0)
     assert peak_bytes() - before < 120 << 20
     subscriber.close()
 

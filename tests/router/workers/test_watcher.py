@@ -329,7 +329,9 @@ async def test_look_again_finds_a_new_adapter_at_a_limited_rate(wire, metrics):
             watcher.look_again()
         await eventually(lambda: metrics.probes.count(("full", True)) == full + 1)
         watcher.look_again()
-        await asyncio.sleep(0.05)
+        quick = metrics.probes.count(("quick", True))
+        now_s[0] += HEALTH.probe_interval_s
+        await eventually(lambda: metrics.probes.count(("quick", True)) > quick)
         assert metrics.probes.count(("full", True)) == full + 1
         await watcher.aclose()
         await identity.aclose()
