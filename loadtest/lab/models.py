@@ -43,7 +43,7 @@ class Models:
         metavar="S",
         beside={"replicas": 2},
     )
-    booking_s: float = parameter(
+    reservation_delay_s: float = parameter(
         0.0,
         "delay until a router's own reservations count in its decisions; 0: at once, as in its ledger",
         0.1,

@@ -118,8 +118,10 @@ class Stage:
             models.kv_lost_share,
             models.kv_replay,
         )
-        ledgers = LateLedgers(models.replicas, models.replica_delay_s, lambda: self._time.now_s, models.booking_s)
-        shared = models.replicas > 1 or models.booking_s > 0.0
+        ledgers = LateLedgers(
+            models.replicas, models.replica_delay_s, lambda: self._time.now_s, models.reservation_delay_s
+        )
+        shared = models.replicas > 1 or models.reservation_delay_s > 0.0
         policy, params = parse_policy(cell.policy)
         return [
             SimulatedGateway(

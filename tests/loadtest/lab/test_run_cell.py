@@ -91,7 +91,7 @@ def test_where_clients_wait_a_slow_fleet_is_sent_fewer_calls(cell):
         {"speed_spread": 0.4},
         {"jitter": 0.0},
         {"async_scheduling": False},
-        {"booking_s": 0.5},
+        {"reservation_delay_s": 0.5},
         {"replicas": 2},
         {"usage_share": 0.0, "kv_lost_share": 0.02, "kv_replay": False},
         {"usage_share": 0.5, "kv_lost_share": 0.02, "kv_replay": False},

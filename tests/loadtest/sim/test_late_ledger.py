@@ -68,7 +68,7 @@ def test_changes_come_in_order_each_by_its_own_time(clock):
     assert seen == [0, 100, 100, 200, 300]
 
 
-def test_work_is_kept_beside_what_is_booked(clock):
+def test_work_is_kept_beside_the_reservations(clock):
     first, second, third = accounts(clock, 0.0)
     first.worked(Work(100.0, 1.0, 5.0, 5.0))
     first.publish(reserved(queued_tokens=1))
@@ -80,7 +80,7 @@ def test_work_is_kept_beside_what_is_booked(clock):
     assert third.others().work is None and third.others().queued_tokens == 0
 
 
-def test_a_router_that_sees_its_own_bookings_late_adds_up_to_what_it_had_booked_then(clock):
+def test_a_router_with_late_reservations_adds_up_the_reservations_of_then(clock):
     (only,) = accounts(clock, 0.0, routers=1, own_delay_s=0.5)
     for at_s, tokens in ((0.0, 700), (0.2, 900), (0.9, 0)):
         clock.now_s = at_s

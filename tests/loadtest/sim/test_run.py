@@ -49,7 +49,7 @@ def test_delays_add_up(spec, make_call, make_session):
 
 
 def test_events_that_come_late_are_not_known_before(spec, make_call, make_session):
-    """Past the gateway nothing is booked: only the event tells, and the second call comes before or after it."""
+    """Past the gateway nothing is reserved: only the event tells, and the second call comes before or after it."""
     sessions = [
         make_session("direct", make_call(range(8), [50]), direct=0),
         make_session("early", make_call([*range(8), 1], [50]), start_s=0.9),

@@ -89,7 +89,7 @@ async def test_what_is_no_prompt_to_be_continued_never_waits(gate, path):
     await eventually(lambda: len(made.slow.waiting) == 2)
     assert held(made) == 1
     tokens = made.dispatcher.decisions(1)[0].request.prompt_tokens
-    assert (tokens > 0) is (path == b"/v1/embeddings"), "where the model computes something a guess is booked"
+    assert (tokens > 0) is (path == b"/v1/embeddings"), "where the model computes something, a guess is reserved"
     made.slow.waiting[1].set()
     assert (await other.read()).status == 200
 

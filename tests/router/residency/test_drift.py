@@ -38,7 +38,7 @@ def pass_rounds(residency, rounds):
 
 def test_a_correct_prediction_has_no_difference(view):
     assert serve(view, ids_prompt(TOKENS), 16, 1) is None
-    assert view.finished(0, ids_prompt(TOKENS), 0, 0) is None, "not booked: nothing was predicted"
+    assert view.finished(0, ids_prompt(TOKENS), 0, 0) is None, "not reserved: nothing was predicted"
     view.reserve(0, ids_prompt(TOKENS), 2)
     assert view.finished(0, ids_prompt(TOKENS), 0, 0, 2) is None, "nobody asked"
 
