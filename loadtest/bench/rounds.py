@@ -59,7 +59,7 @@ class Bench:
             for kind in self._kinds:
                 self._console.out(f"round {number}/{self._results.rounds}, {kind.name}:", end="", highlight=False)
                 for subject in self._order.sample(subjects, len(subjects)):
-                    samples = _measured(kind, subject, self._setting)
+                    samples = measured(kind, subject, self._setting)
                     taken[subject.name].update(samples)
                     self._say(kind, subject.name, samples)
                 self._console.out("")
@@ -133,7 +133,9 @@ def _direct_rate(url: str, setting: Setting) -> float:
     return uvloop.run(closed_loop(nobody, requests, setting.connections, setting.window_s / 2)).rate
 
 
-def _measured(kind: Kind, subject: Subject, setting: Setting) -> Mapping[str, Sample]:
+def measured(kind: Kind, subject: Subject, setting: Setting) -> Mapping[str, Sample]:
+    """Take one measure within a time limit; an error of the proxy becomes a sample that does not count."""
+
     async def bounded() -> Mapping[str, Sample]:
         async with asyncio.timeout(MEASURE_LIMIT_S):
             return await kind.measure(subject, setting)

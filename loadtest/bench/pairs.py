@@ -1,0 +1,163 @@
+"""CPU cost of one build of the gateway against another: ``python -m loadtest.bench.pairs --build NAME OLD NEW``.
+
+OLD and NEW are environments in which Warmroute is installed. Each pair starts both gateways afresh, each with a
+stand-in worker of its own, and measures them in turn: old, new, new, old, or the reverse in every second pair. A load
+generator from this source tree drives both. CPU time is that of the gateway's process tree. The result is the median
+over pairs of new / old, with a bootstrap interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadtest.arguments import above_zero, positive
+from loadtest.bench.measures.catalogue import FIGURES, Kind, chosen
+from loadtest.bench.measures.subject import Sample, Setting, Subject
+from loadtest.bench.proxies.entrant import Place, standin
+from loadtest.bench.proxies.warmroute import exact
+from loadtest.bench.rounds import measured
+
+MEASURES = ("request-2k", "tokens-64")
+RESAMPLES = 10_000
+CONFIDENCE = 0.95
+_OLD_FIRST = ("old", "new", "new", "old")
+_NEW_FIRST = ("new", "old", "old", "new")
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """Two environments to compare, and the name of their rows."""
+
+    name: str
+    old: Path
+    new: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """CPU microseconds per request or token of both sides in one pair."""
+
+    old_us: float
+    new_us: float
+
+    @property
+    def ratio(self) -> float:
+        """Return new / old."""
+        return self.new_us / self.old_us
+
+
+def main() -> int:
+    """Measure and print a table; return 1 if any request failed."""
+    args = _parser().parse_args()
+    builds = [Build(name, Path(old), Path(new)) for name, old, new in args.build]
+    costs: dict[tuple[str, str], list[Cost]] = {}
+    for number in range(args.pairs):
+        for build in builds:
+            try:
+                taken = _pair(build, Setting(window_s=args.window_s), number)
+            except FailedRequestsError as error:
+                print(f"{build.name}: {error}", file=sys.stderr)
+                return 1
+            for figure, cost in taken.items():
+                costs.setdefault((build.name, figure), []).append(cost)
+            said = ", ".join(f"{figure} {cost.ratio:.3f}" for figure, cost in taken.items())
+            print(f"pair {number + 1}/{args.pairs}, {build.name}: new / old {said}", flush=True)
+    print("\n".join(table(costs)))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m loadtest.bench.pairs", description=__doc__)
+    parser.add_argument(
+        "--build",
+        nargs=3,
+        action="append",
+        required=True,
+        metavar=("NAME", "OLD", "NEW"),
+        help="two environments to compare; repeat for further builds",
+    )
+    parser.add_argument("--pairs", type=positive, default=12, help="pairs of each build (default %(default)s)")
+    parser.add_argument(
+        "--window-s", type=above_zero, default=1.0, help="length of one of four windows (default %(default)g)"
+    )
+    return parser
+
+
+class FailedRequestsError(RuntimeError):
+    """Requests failed, so that the run does not count; the message holds some reasons."""
+
+
+def _pair(build: Build, setting: Setting, number: int) -> dict[str, Cost]:
+    """Start both gateways, take each measure of both, and stop them."""
+    with tempfile.TemporaryDirectory(prefix="warmroute-pairs-") as folder, ExitStack() as stack:
+        sides = {
+            side: _started(side, environment, Path(folder) / side, stack)
+            for side, environment in (("old", build.old), ("new", build.new))
+        }
+        order = _NEW_FIRST if number % 2 else _OLD_FIRST
+        return {kind.name: _cost(kind, sides, order, setting) for kind in chosen(MEASURES)}
+
+
+def _started(side: str, environment: Path, folder: Path, stack: ExitStack) -> Subject:
+    folder.mkdir()
+    place = Place(stack.enter_context(standin(folder, kv_events=True)), folder)
+    program = [str(environment.absolute() / "bin" / "warmroute")]
+    proxy = stack.enter_context(exact(side, program)(place))
+    return Subject(side, proxy.url, proxy.pid, place.worker_url, 0)
+
+
+def _cost(kind: Kind, sides: Mapping[str, Subject], order: Sequence[str], setting: Setting) -> Cost:
+    samples: dict[str, list[Sample]] = {side: [] for side in sides}
+    for side in order:
+        samples[side].append(measured(kind, sides[side], setting)[kind.name])
+    return Cost(per_unit(samples["old"]), per_unit(samples["new"]))
+
+
+def per_unit(samples: Sequence[Sample]) -> float:
+    """Return the value over all samples together, weighted by their counts.
+
+    Raises:
+        FailedRequestsError: a request failed.
+    """
+    for sample in samples:
+        if not sample.counts:
+            raise FailedRequestsError("; ".join(sample.reasons[:2]) or sample.skipped)
+    return sum(sample.value * sample.count for sample in samples) / sum(sample.count for sample in samples)
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float]:
+    """Return the bootstrap interval of the median: percentiles over resamples with a fixed seed."""
+    rng = random.Random(0)
+    medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
+    tail = round(RESAMPLES * (1 - CONFIDENCE) / 2)
+    return medians[tail], medians[-1 - tail]
+
+
+def table(costs: Mapping[tuple[str, str], Sequence[Cost]]) -> list[str]:
+    """Return the results as lines of a Markdown table."""
+    lines = [
+        "| build | measure | old, us | new, us | new / old, median | 95 % interval | pairs |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for (build, figure), taken in costs.items():
+        ratios = [cost.ratio for cost in taken]
+        low, high = interval(ratios)
+        old_us = statistics.median(cost.old_us for cost in taken)
+        new_us = statistics.median(cost.new_us for cost in taken)
+        lines.append(
+            f"| {build} | {FIGURES[figure].title} | {old_us:.1f} | {new_us:.1f} "
+            f"| {statistics.median(ratios):.3f} | {low:.3f} to {high:.3f} | {len(taken)} |"
+        )
+    return lines
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

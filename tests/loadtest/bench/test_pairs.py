@@ -1,0 +1,40 @@
+"""The paired bench: costs over windows together, the interval of the median, and the table."""
+
+import pytest
+
+from loadtest.bench.measures.subject import Sample
+from loadtest.bench.pairs import Cost, FailedRequestsError, interval, per_unit, table
+
+
+def test_windows_are_weighted_by_their_counts():
+    samples = [Sample(10.0, 300, 300.0, 0), Sample(20.0, 100, 100.0, 0)]
+    assert per_unit(samples) == pytest.approx(12.5)
+
+
+def test_a_failed_request_ends_the_run_with_its_reason():
+    with pytest.raises(FailedRequestsError, match="status 503"):
+        per_unit([Sample(10.0, 300, 300.0, 0), Sample(0.0, 0, 0.0, 1, ("status 503",))])
+
+
+def test_the_interval_repeats_and_holds_the_median():
+    ratios = [0.97, 0.99, 1.0, 1.0, 1.01, 1.01, 1.02, 1.02, 1.03, 1.05]
+    low, high = interval(ratios)
+    assert 0.97 < low < 1.01 < high < 1.05
+    assert interval(ratios) == (low, high)
+
+
+def test_equal_ratios_have_an_interval_without_width():
+    assert interval([1.02] * 10) == (1.02, 1.02)
+
+
+def test_the_table_has_a_row_per_build_and_measure():
+    rows = table(
+        {
+            ("from source", "request-2k"): [Cost(100.0, 101.0), Cost(200.0, 202.0)],
+            ("compiled", "tokens-64"): [Cost(20.0, 19.0)],
+        }
+    )[2:]
+    assert rows == [
+        "| from source | CPU per request, 2 kB body | 150.0 | 151.5 | 1.010 | 1.010 to 1.010 | 2 |",
+        "| compiled | CPU per streamed token, 64 streams | 20.0 | 19.0 | 0.950 | 0.950 to 0.950 | 1 |",
+    ]
