@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from router.gateway.flow.opening import Opening, Verdict
 from router.gateway.flow.outbound import OutboundRequest
@@ -29,6 +30,11 @@ ERROR_BODY_S = 1.0
 """How long the gateway waits for the body of a server error."""
 STALE_S = 0.01
 """If a pooled connection breaks within this time after a request was written, the worker had closed it before."""
+
+# Module constants, because looking up a member of an enum is slow.
+_OPEN: Final = Verdict.OPEN
+_OPENED: Final = Outcome.OPENED
+_ANSWERED: Final = Outcome.ANSWERED
 
 
 class AttemptServices:
@@ -220,9 +226,9 @@ class Attempt:
         """Take body bytes before the first event has gone to the client."""
         assert self.response is not None and self.connection is not None
         verdict = self.opening.feed(data, self.connection, self.response)
-        if verdict is Verdict.OPEN:
+        if verdict is _OPEN:
             self._opened = True
-            self._report(Outcome.OPENED, self)
+            self._report(_OPENED, self)
         elif verdict is Verdict.ERROR:
             self._stream_error()
         elif verdict is Verdict.TOO_LONG:
@@ -279,7 +285,7 @@ class Attempt:
         response = self.response
         assert response is not None
         if self._opened:
-            self._report(Outcome.ANSWERED, self)
+            self._report(_ANSWERED, self)
         elif self._late is not None:
             self._late.cancel()
             self.failure = Failure(FailurePoint.ANSWERED, f"HTTP {response.status}")
@@ -290,7 +296,7 @@ class Attempt:
             self.failure = Failure(FailurePoint.UNSERVED, "HTTP 404: it does not serve the model")
             self._report(Outcome.NOT_FOUND, self)
         else:
-            self._report(Outcome.ANSWERED, self)
+            self._report(_ANSWERED, self)
 
     def worker_lost(self, reason: str, broke_http: bool) -> None:
         """Redial or fail, because this connection will not bring the rest of the answer."""

@@ -8,11 +8,12 @@ from typing import Any, Final
 from router.gateway.flow.transitions import BY_STATE, Effect, Event, Guard, RequestState, Transition
 
 _NOTHING: Final[tuple[Effect, ...]] = ()
-_FIRST: Final = BY_STATE[RequestState.IDENTIFYING]
 # Module constants, because looking up a member of an enum is slow.
 _ALWAYS: Final = Guard.ALWAYS
 _OTHERS_RUN: Final = Guard.OTHERS_RUN
 _EARLIER_LEG: Final = Guard.EARLIER_LEG
+_IDENTIFYING: Final = RequestState.IDENTIFYING
+_FIRST: Final = BY_STATE[_IDENTIFYING]
 
 
 class Flow:
@@ -26,7 +27,7 @@ class Flow:
     __slots__ = ("_rows", "attempts", "commented", "dropped", "leg", "legs", "row", "state")
 
     def __init__(self, legs: int = 1) -> None:
-        self.state = RequestState.IDENTIFYING
+        self.state = _IDENTIFYING
         self._rows = _FIRST
         self.attempts: list[Any] = []
         self.dropped: Sequence[Any] = ()

@@ -32,6 +32,13 @@ from router.security.callers import TenantUsage
 log = logging.getLogger("warmroute.gateway")
 
 SHUT_DOWN = "the gateway is shutting down"
+# Module constants, because looking up a member of an enum is slow.
+_IDENTIFIED: Final = Event.IDENTIFIED
+_PLACED: Final = Event.PLACED
+_OPENED: Final = Event.OPENED
+_ANSWERED: Final = Event.ANSWERED
+_HAS_OPENED: Final = Outcome.OPENED
+_HAS_ANSWERED: Final = Outcome.ANSWERED
 _BEGUN: Final = (RequestState.STREAMING, RequestState.TUNNEL)
 
 
@@ -196,7 +203,7 @@ class ForwardedRequest:
     def identified(self) -> None:
         """Place the request, whose identity is now known."""
         self._identifying = None
-        self._on(Event.IDENTIFIED)
+        self._on(_IDENTIFIED)
 
     def unidentified(self) -> None:
         """End the request after a defect in identification; call from an `except` block."""
@@ -228,7 +235,7 @@ class ForwardedRequest:
         attempt = Attempt(
             self._services.attempts, self._outbound, ticket, self._reported, commented=commented, paused=paused
         )
-        self._on(Event.PLACED, attempt)
+        self._on(_PLACED, attempt)
 
     def _queue(self, _: object) -> None:
         self._services.queue.enter(self)
@@ -252,12 +259,12 @@ class ForwardedRequest:
 
     def _reported(self, outcome: Outcome, attempt: Attempt) -> None:
         """Turn an attempt's outcome into an event."""
-        if outcome is Outcome.OPENED:
-            self._on(Event.OPENED, attempt)
-        elif outcome is Outcome.ANSWERED:
+        if outcome is _HAS_OPENED:
+            self._on(_OPENED, attempt)
+        elif outcome is _HAS_ANSWERED:
             assert attempt.response is not None
             status = attempt.opening.refused or attempt.response.status
-            self._on(Event.DECLINED if status >= 400 else Event.ANSWERED, attempt)
+            self._on(Event.DECLINED if status >= 400 else _ANSWERED, attempt)
         elif outcome is Outcome.MOVED:
             self._arm()
         elif outcome is Outcome.FAILED:

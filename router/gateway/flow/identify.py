@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Protocol
+from typing import Final, Protocol
 from urllib.parse import parse_qs
 
 import msgspec
@@ -40,6 +40,8 @@ READ_QUICKLY_BYTES = 32_768
 EXPECTED_OUTPUT = b"x-warmroute-expected-output-tokens"
 """Request header: the expected length of the answer in tokens, if the client knows it."""
 _FEW_DIGITS = re.compile(rb"[0-9]{1,9}")
+# A module constant, because looking up a member of an enum is slow.
+_SINGLE: Final = SessionKind.SINGLE
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -171,7 +173,7 @@ def describe(
 def _kind(parsed: ParsedBody | None, session_id: str | None) -> SessionKind:
     if parsed is not None and parsed.has_tools:
         return SessionKind.AGENT
-    return SessionKind.SINGLE if session_id is None else SessionKind.CONVERSATION
+    return _SINGLE if session_id is None else SessionKind.CONVERSATION
 
 
 def _hinted_tokens(head: RequestHead) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 from router.gateway.http.response_head import ResponseHead
 from router.gateway.http.sse import FirstEvent, StreamError
@@ -23,6 +24,11 @@ class Verdict(Enum):
     """The first event of the stream is an error: `Opening.error`."""
     TOO_LONG = 3
     """More than `HELD_BYTES` without an event."""
+
+
+# Module constants, because looking up a member of an enum is slow.
+_OPEN: Final = Verdict.OPEN
+_INCOMPLETE: Final = Verdict.INCOMPLETE
 
 
 class Opening:
@@ -55,7 +61,7 @@ class Opening:
         if not response.events:
             if self.commented:
                 return self._incomplete()
-            return Verdict.OPEN if pieces else Verdict.INCOMPLETE
+            return _OPEN if pieces else _INCOMPLETE
         first = self._first
         if first is None:
             first = self._first = FirstEvent()
@@ -65,18 +71,18 @@ class Opening:
             if isinstance(judged, StreamError):
                 return self._failed(judged)
             if judged:
-                return Verdict.OPEN
+                return _OPEN
         return self._incomplete()
 
     def _failed(self, error: StreamError) -> Verdict:
         if 400 <= error.status < 500:
             self.refused = error.status  # the request is wrong, so no other worker would do better
-            return Verdict.OPEN
+            return _OPEN
         self.error = error
         return Verdict.ERROR
 
     def _incomplete(self) -> Verdict:
-        return Verdict.TOO_LONG if self._bytes > HELD_BYTES else Verdict.INCOMPLETE
+        return Verdict.TOO_LONG if self._bytes > HELD_BYTES else _INCOMPLETE
 
     def comment(self) -> None:
         """Discard the worker's framing: the client has received a head from the gateway."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from time import perf_counter
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from xxhash import xxh3_128_intdigest
 
@@ -24,6 +24,9 @@ from router.placement.tickets import Held, Queued, Reject, Ticket
 
 Placement: TypeAlias = Ticket | Queued | Held | RequestError
 """Load reserved on a worker; no worker is ready; the policy holds the request; or the request is refused."""
+# Module constants, because looking up a member of an enum is slow.
+_QUEUED: Final = RequestState.QUEUED
+_HELD: Final = RequestState.HELD
 
 
 class Placements:
@@ -77,11 +80,11 @@ class Placements:
         placed = self._dispatcher.dispatch(request, now_s, may_hold=may_hold, within=within)
         self._metrics.decision_took(perf_counter() - started_s)
         if isinstance(placed, Queued):
-            refusal = self._queue_refusal(asked, placed) if state is not RequestState.QUEUED else None
+            refusal = self._queue_refusal(asked, placed) if state is not _QUEUED else None
             return placed if refusal is None else refusal
-        if state is RequestState.QUEUED:
+        if state is _QUEUED:
             self._metrics.queued(now_s - since_s, not isinstance(placed, Reject))
-        elif state is RequestState.HELD and not isinstance(placed, Held):
+        elif state is _HELD and not isinstance(placed, Held):
             self._metrics.held(now_s - since_s)
         return placed.error if isinstance(placed, Reject) else placed
 
@@ -90,7 +93,7 @@ class Placements:
             return False
         account = asked.caller.account
         # a queued request already counts towards the tenant's limit
-        return account is None or state is RequestState.QUEUED or account.may_queue
+        return account is None or state is _QUEUED or account.may_queue
 
     def _queue_refusal(self, asked: OutboundRequest, none_ready: Queued) -> RequestError | None:
         """Return the error for a request that may not wait for a worker."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from router.errors import ErrorKind
 from router.gateway.flow.opening import Opening
@@ -40,6 +40,14 @@ class Out(Enum):
     SPLICED = 2
     REFRAMED = 3
     ENDED = 4
+
+
+# Module constants, because looking up a member of an enum is slow.
+_NOTHING: Final = Out.NOTHING
+_COMMENTS: Final = Out.COMMENTS
+_SPLICED: Final = Out.SPLICED
+_REFRAMED: Final = Out.REFRAMED
+_ENDED: Final = Out.ENDED
 
 
 class Client(Protocol):
@@ -114,7 +122,7 @@ class Relay:
         self._batch = batch
         self.to_old_client = head.minor == 0
         self._chunks = not self.to_old_client
-        self.out = Out.NOTHING
+        self.out = _NOTHING
         self.status = 0
         self.response_bytes = 0
         self.events = 0
@@ -135,13 +143,13 @@ class Relay:
 
     def comment(self, head_lines: bytes, close: bool) -> None:
         """Write an SSE comment, so that the client does not time out; before the first one, write a stream's head."""
-        if self.out is Out.NOTHING:
+        if self.out is _NOTHING:
             self.status = 200
             framing = b"transfer-encoding: chunked\r\n" if self._chunks else b""
             framing += b"connection: close\r\n" if close or not self._chunks else b""
             head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
             self._send(head + framing + head_lines + b"\r\n" + self._framed(COMMENT))
-            self.out = Out.COMMENTS
+            self.out = _COMMENTS
         else:
             self._send(self._framed(COMMENT))
 
@@ -154,12 +162,12 @@ class Relay:
             self.usage_frame = None
         elif self.connection is not None:
             self.events = _first_events(self.connection.pieces)
-        if self.out is Out.COMMENTS:
+        if self.out is _COMMENTS:
             self._send_pieces()
-            self.out = Out.REFRAMED
+            self.out = _REFRAMED
         else:
             self._open_with_head(response, opening, head_lines, keep_alive)
-        if self.out is Out.REFRAMED and self.usage_frame is None:
+        if self.out is _REFRAMED and self.usage_frame is None:
             return self.reframe
         if not response.events:
             return self.splice
@@ -184,10 +192,10 @@ class Relay:
         if reframed:
             self._send(head)
             self._send_pieces()
-            self.out = Out.REFRAMED
+            self.out = _REFRAMED
         else:
             self._send(head + opening.take())
-            self.out = Out.SPLICED
+            self.out = _SPLICED
 
     # from the first event on
 
@@ -242,14 +250,14 @@ class Relay:
 
     def close(self) -> None:
         """Drop the references to the connection and to the request."""
-        self._write = self._batch = _nothing
+        self._write = self._batch = _ignore
         self.connection = None
 
     def end(self) -> bool:
         """End the response after a complete answer. Return False if the client's connection cannot be reused."""
-        if self.out is Out.SPLICED:
+        if self.out is _SPLICED:
             assert self.connection is not None
-            self.out = Out.ENDED
+            self.out = _ENDED
             return self.connection.exact_end
         if self.usage_frame is not None:
             self._send(self._framed(self.usage_frame.rest()))
@@ -269,9 +277,9 @@ class Relay:
 
         Return False if no event can be written and only closing the connection can show the error.
         """
-        if self.out is Out.ENDED:
+        if self.out is _ENDED:
             return False
-        if self.out in (Out.COMMENTS, Out.REFRAMED):
+        if self.out in (_COMMENTS, _REFRAMED):
             self._send(self._framed(self._event_break() + error_event(kind, message, self._path)))
             return self._end_framed()
         connection = self.connection
@@ -285,14 +293,14 @@ class Relay:
 
     def _event_break(self) -> bytes:
         """Return the bytes that end an unfinished event of the worker; empty if there is none."""
-        if self.out is Out.COMMENTS:
+        if self.out is _COMMENTS:
             return b""
-        if self.out is Out.SPLICED:
+        if self.out is _SPLICED:
             return b"" if self.connection is not None and self.connection.ends_event else b"\n\n"
         return b"" if self._tail.endswith((b"\n\n", b"\r\n\r\n")) else b"\n\n"
 
     def _end_framed(self) -> bool:
-        self.out = Out.ENDED
+        self.out = _ENDED
         if self._chunks:
             self._send(LAST_CHUNK)
         return self._chunks
@@ -317,5 +325,5 @@ class Relay:
             self.response_bytes += len(data)
 
 
-def _nothing(*_: object) -> None:
+def _ignore(*_: object) -> None:
     """Ignore calls after the end."""

@@ -21,6 +21,8 @@ from router.gateway.http.usage import find_usage
 from router.placement.lifecycle_events import Usage
 from router.placement.tickets import Ticket
 
+# A module constant, because looking up a member of an enum is slow.
+_COMMENTS: Final = Out.COMMENTS
 CLIENT_LEFT = 499
 """Status in log and metrics if the client left before its answer (nginx's convention)."""
 
@@ -128,7 +130,7 @@ class Responder:
     def complete(self, attempt: Attempt) -> None:
         """End the response: the attempt's answer is complete."""
         relay = self.relay
-        self._keep = relay.end_as_event() if relay.out is Out.COMMENTS else relay.end()
+        self._keep = relay.end_as_event() if relay.out is _COMMENTS else relay.end()
         attempt.let_go(reusable=True)
 
     def pass_error(self, attempt: Attempt) -> None:
@@ -137,7 +139,7 @@ class Responder:
         self._services.placements.fail(attempt, self._services.time())
         relay, lines = self.relay, self._lines(attempt.ticket)
         relay.attach(attempt.connection, attempt.usage_frame)
-        if relay.out is not Out.COMMENTS:
+        if relay.out is not _COMMENTS:
             relay.open(attempt.response, attempt.opening, lines, self._promise())
 
     def switch(self, attempt: Attempt) -> None:
@@ -188,7 +190,7 @@ class Responder:
         error = self.error
         assert error is not None
         relay, head, spec = self.relay, self._outbound.head, error.kind.spec
-        if relay.out is Out.COMMENTS:
+        if relay.out is _COMMENTS:
             self._services.metrics.error(spec.code, "before_first")
             self._keep = relay.break_off(error.kind, error.message)
             return

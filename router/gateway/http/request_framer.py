@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from enum import Enum
 from io import BytesIO
+from typing import Final
 
 import httptools
 
@@ -31,6 +32,12 @@ class FramerState(Enum):
     IDLE = 0
     HEAD = 1
     BODY = 2
+
+
+# Module constants, because looking up a member of an enum is slow.
+_IDLE: Final = FramerState.IDLE
+_HEAD: Final = FramerState.HEAD
+_BODY: Final = FramerState.BODY
 
 
 class RequestFramer:
@@ -60,7 +67,7 @@ class RequestFramer:
         self._chunks: ChunkedBody | None = None
         self._repeated = RepeatedHead()
         self.head: RequestHead | None = None
-        self.state = FramerState.IDLE
+        self.state = _IDLE
 
     @property
     def pending_bytes(self) -> int:
@@ -115,13 +122,13 @@ class RequestFramer:
         Raises:
             RequestError: the request is refused; the error is the answer.
         """
-        if self.state is not FramerState.BODY and not self._read_head():
+        if self.state is not _BODY and not self._read_head():
             return None
         assert self.head is not None
         body = self._read_chunks() if self.head.chunked else self._read_body(self.head.content_length)
         if body is None:
             return None
-        self.state = FramerState.IDLE
+        self.state = _IDLE
         self._chunks = None
         return self.head, body
 
@@ -129,7 +136,7 @@ class RequestFramer:
         """After a refusal, return whether reading can go on: the refused request has no body."""
         if self.head is None or self.head.has_body or not self.head.keep_alive:
             return False
-        self.state = FramerState.IDLE
+        self.state = _IDLE
         return True
 
     def _read_head(self) -> bool:
@@ -139,12 +146,12 @@ class RequestFramer:
                 at = lines.end()
             self._at = at
             self._scanned = 0
-            self.state = FramerState.IDLE
+            self.state = _IDLE
         if at == len(pending):
             self.take_pending()
             return False
         self.head = None
-        self.state = FramerState.HEAD
+        self.state = _HEAD
         end = pending.find(_HEAD_END, at + max(0, self._scanned - 3))
         if (end if end >= 0 else len(pending)) - at > self._max_header_bytes - 4:
             raise RequestError(ErrorKind.HEADERS_TOO_LARGE, "request head too large")
@@ -163,7 +170,7 @@ class RequestFramer:
         if head is None:
             head = self._repeated.keep(raw, parse_head(raw, httptools.HttpRequestParser(_NO_CALLBACKS)))
         self.head = head
-        self.state = FramerState.BODY
+        self.state = _BODY
         self._content = None
         if head.chunked:
             self._chunks = ChunkedBody(self._max_header_bytes)
