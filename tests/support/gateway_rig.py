@@ -174,10 +174,10 @@ class Rig:
         self._writers.append(writer)
         return Client(reader, writer)
 
-    async def ask(self, raw: bytes) -> Reply:
-        """Send one request on a connection of its own and read its response."""
+    async def ask(self, raw: bytes, on_head: Callable[[], object] | None = None) -> Reply:
+        """Send one request on a connection of its own and read its response, as `Client.ask` does."""
         client = await self.connect()
-        return await client.ask(raw)
+        return await client.ask(raw, on_head=on_head)
 
     @property
     def idle(self) -> bool:

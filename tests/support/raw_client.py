@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -65,16 +66,30 @@ class Client:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
+        self.reply: Reply | None = None
+        """The last response as far as it has been read."""
 
-    async def ask(self, raw: bytes, bodiless: bool = False) -> Reply:
-        """Send a request and read its response; `bodiless` is for answers to HEAD."""
+    async def ask(self, raw: bytes, bodiless: bool = False, on_head: Callable[[], object] | None = None) -> Reply:
+        """Send a request and read its response; `bodiless` is for answers to HEAD.
+
+        `on_head` is called as soon as the response's head has arrived.
+        """
         self.writer.write(raw)
-        return await self.read(bodiless)
+        return await self.read(bodiless, on_head)
 
-    async def read(self, bodiless: bool = False) -> Reply:
-        return await asyncio.wait_for(self._read(bodiless), WAIT_S)
+    async def read(self, bodiless: bool = False, on_head: Callable[[], object] | None = None) -> Reply:
+        """Read a response, as `ask` does."""
+        return await asyncio.wait_for(self._read(bodiless, on_head), WAIT_S)
 
-    async def _read(self, bodiless: bool) -> Reply:
+    async def drip(self, raw: bytes, gap_s: float) -> None:
+        """Write one byte every `gap_s`, until the gateway closes the connection."""
+        for index in range(len(raw)):
+            if self.writer.is_closing():
+                break
+            self.writer.write(raw[index : index + 1])
+            await asyncio.sleep(gap_s)
+
+    async def _read(self, bodiless: bool, on_head: Callable[[], object] | None) -> Reply:
         interim = []
         while True:
             head = await self.reader.readuntil(b"\r\n\r\n")
@@ -82,7 +97,9 @@ class Client:
             if status != 100:
                 break
             interim.append(head)
-        reply = Reply(status, head, b"", head, interim)
+        reply = self.reply = Reply(status, head, b"", head, interim)
+        if on_head is not None:
+            on_head()
         coding, length = reply.header(b"transfer-encoding"), reply.header(b"content-length")
         if bodiless or status in (101, 204, 304):
             return reply

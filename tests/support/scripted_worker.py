@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
+
+from tests.support.waiting import delivered
 
 
 class SocketWorker:
@@ -86,6 +88,23 @@ class Script:
         for part in parts:
             self.writer.write(part)
         await self.writer.drain()
+
+    async def say_apart(self, *parts: bytes) -> None:
+        """Write `parts`. A gateway on the same event loop reads each of them before the next one is written."""
+        for part in parts:
+            await self.say(part)
+            await delivered()
+
+    async def drip(self, parts: Iterable[bytes], gap_s: float) -> None:
+        """Write one part every `gap_s`, until the gateway closes the connection, then set `seen.gone`."""
+        with suppress(ConnectionError):
+            for part in parts:
+                if self.writer.is_closing():
+                    break
+                await self.say(part)
+                await asyncio.sleep(gap_s)
+        if self.writer.is_closing():
+            self.seen.gone.set()
 
     async def die(self) -> None:
         """Abort the connection."""

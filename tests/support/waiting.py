@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 WAIT_S = 5.0
+
+T = TypeVar("T")
 
 
 async def eventually(condition: Callable[[], object], within_s: float = WAIT_S) -> None:
@@ -31,3 +34,23 @@ def block_until(condition: Callable[[], object], within_s: float = WAIT_S) -> No
     while not condition():
         assert time.monotonic() < end_s, "did not happen in time"
         time.sleep(0.005)
+
+
+async def iterations(count: int) -> None:
+    """Let the event loop run `count` times: everything that is ready happens, and nothing that needs a timer."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def delivered() -> None:
+    """Wait until peers on the same event loop have read the bytes that were written before."""
+    await iterations(10)  # two are enough: one to write, one to read
+
+
+async def settled(value: Callable[[], T], count: int = 1_000) -> T:
+    """Return `value()` once it is the same before and after `count` iterations of the event loop."""
+    while True:
+        before = value()
+        await iterations(count)
+        if value() == before:
+            return before

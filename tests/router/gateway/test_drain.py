@@ -11,7 +11,7 @@ from router.process.children.accept_balancer import LeastConnections
 from router.process.shared_memory.ledger import Ledger, make_table
 from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, chunk, event
 from tests.support.raw_client import PLAIN, get, post
-from tests.support.waiting import eventually
+from tests.support.waiting import WAIT_S, eventually, iterations
 
 LATER = {"upstream_idle_s": 4.0, "drain_idle_s": 5.0}
 
@@ -68,7 +68,7 @@ async def test_an_answer_that_promised_to_go_on_is_followed_by_one_more(rig):
     reply = await client.ask(post())
     assert (reply.status, reply.header(b"connection")) == (200, b"close")
     assert await client.closed() == b""
-    await asyncio.wait_for(closing, 2)
+    await asyncio.wait_for(closing, WAIT_S)
 
 
 async def test_idle_connections_are_closed_once_they_have_been_idle_for_long_enough(rig):
@@ -80,8 +80,8 @@ async def test_idle_connections_are_closed_once_they_have_been_idle_for_long_eno
     closing = asyncio.create_task(gate.gateway.aclose(5))
     assert await idle.closed() == b""
     assert await unused.closed() == b""
-    assert 0.3 <= loop.time() - began_s < 2
-    await asyncio.wait_for(closing, 2)
+    assert loop.time() - began_s >= 0.3
+    await asyncio.wait_for(closing, WAIT_S)
 
 
 async def test_a_request_that_waits_unread_when_an_idle_connection_expires_is_answered(rig):
@@ -147,13 +147,13 @@ async def test_who_was_accepted_in_the_very_turn_of_the_close_is_served(rig, sha
         client = reached(other, request[:-1])
 
         async def ask():
-            await asyncio.sleep(0.1)
+            await eventually(lambda: not parts.drain.accepts)
             client.send(request[-1:])
             return await everything(client)
 
         asking = asyncio.create_task(ask())
-        while not parts.drain.places.opening:  # noqa: ASYNC110 - the one iteration between an accept and its first callback
-            await asyncio.sleep(0)
+        while not parts.drain.places.opening:  # the one iteration between an accept and its first callback
+            await iterations(1)
         assert not parts.drain.connections
         async with asyncio.timeout(10):
             await gate.gateway.aclose(20, leave_queue=True)  # runs to its first wait in this iteration
@@ -167,7 +167,7 @@ async def test_no_handshake_begins_once_listeners_close():
     address = listener.getsockname()
     server = await loop.create_server(asyncio.Protocol, sock=listener)
     closing = asyncio.create_task(close_listeners([server], [listener], lambda client: None, leave_queue=False))
-    await asyncio.sleep(0)
+    await iterations(1)
     late = socket.socket()
     late.setblocking(False)
     with pytest.raises(TimeoutError):  # the kernel drops the SYN; a closed port would refuse it
@@ -225,4 +225,4 @@ async def test_a_gateway_that_had_stopped_accepting_serves_again(rig):
     assert (reply.status, reply.header(b"connection")) == (200, None)
     reply = await gate.ask(post(body=PLAIN))
     assert (reply.status, reply.header(b"connection")) == (200, None)
-    await asyncio.wait_for(gate.gateway.aclose(5), 3)  # idle connections close after drain_idle_s again
+    await asyncio.wait_for(gate.gateway.aclose(2 * WAIT_S), WAIT_S)  # idle connections close after drain_idle_s again

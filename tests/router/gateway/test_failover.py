@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import json
+from itertools import repeat
 
 import msgspec
 import pytest
@@ -13,6 +14,8 @@ from tests.support.answers import DONE, END, answer_json, answer_stream, chunk, 
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import eventually
+
+LIVEZ = get(b"/livez")
 
 
 def once(first, then=None):
@@ -31,8 +34,7 @@ async def die(script):
 
 
 async def die_behind_head(script):
-    await script.say(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
-    await asyncio.sleep(0.01)
+    await script.say_apart(STREAM)
     await script.die()
 
 
@@ -120,7 +122,7 @@ async def test_a_refusal_goes_to_up_to_two_others(rig):
     assert sum(len(worker.requests) for worker in gate.workers) == 3
     assert gate.dispatcher.events[:3] == ["ticket", "retry refused", "failed refused"]
     assert gate.gateway.statistics()["pools"]["idle"] == 3  # a refusal does not close the connection
-    assert (await client.ask(get(b"/livez"))).status == 200
+    assert (await client.ask(LIVEZ)).status == 200
 
 
 async def test_a_429_is_its_clients_and_no_pause_for_others(rig):
@@ -215,7 +217,7 @@ async def test_the_requests_of_a_lost_worker_go_elsewhere(rig, how):
     if how == "ejected":
         for second in range(2):
             gate.fleet.probe_failed(stuck.id, "timed out", second)
-        await asyncio.sleep(0.02)
+        await gate.ask(LIVEZ)
         assert gate.dispatcher.events == ["ticket"]  # below the threshold: the worker may just be slow
         gate.fleet.probe_failed(stuck.id, "timed out", 2)
     else:
@@ -237,7 +239,7 @@ async def test_without_another_worker_a_lost_one_is_waited_for_until_one_is_read
     stuck, other = sorted(gate.workers, key=lambda worker: not worker.requests)
     gate.fleet.drain(other.id)
     eject(gate, stuck)
-    await asyncio.sleep(0.02)
+    await gate.ask(LIVEZ)
     assert gate.dispatcher.events == ["ticket"]
     gate.fleet.undrain(other.id)
     assert (await client.read()).body.startswith(event("a"))
@@ -247,15 +249,20 @@ async def test_without_budget_a_lost_worker_is_waited_for_until_there_is_some(ri
     async def silent(script):
         await script.gone()
 
-    affords = [False]
-    monkeypatch.setattr(RetryBudget, "affords", lambda *_: affords[0])
-    monkeypatch.setattr(lost_workers, "LOOK_AGAIN_S", 0.05)
+    affords, asked = [False], []
+
+    def affordable(*_):
+        asked.append(True)
+        return affords[0]
+
+    monkeypatch.setattr(RetryBudget, "affords", affordable)
+    monkeypatch.setattr(lost_workers, "LOOK_AGAIN_S", 0.01)
     gate = await rig(*once(silent))
     client = await gate.connect()
     client.writer.write(post())
     await eventually(lambda: any(worker.requests for worker in gate.workers))
     eject(gate, next(worker for worker in gate.workers if worker.requests))
-    await asyncio.sleep(0.12)
+    await eventually(lambda: len(asked) >= 3)
     assert gate.dispatcher.events == ["ticket"]
     affords[0] = True
     assert (await client.read()).body.startswith(event("a"))
@@ -281,7 +288,7 @@ async def test_a_started_stream_and_a_drained_workers_requests_stay(rig):
     worker = next(worker for worker in gate.workers if worker.requests)
     gate.fleet.drain(worker.id)
     gate.fleet.remove(worker.id)
-    await asyncio.sleep(0.02)
+    await gate.ask(LIVEZ)
     go_on.set()
     assert (await client.read()).status == 200
     assert not any(each.startswith("retry") for each in gate.dispatcher.events)
@@ -290,7 +297,7 @@ async def test_a_started_stream_and_a_drained_workers_requests_stay(rig):
     client.writer.write(post())
     await client.reader.readuntil(b"\n\n")
     eject(gate, next(worker for worker in gate.workers if worker.requests))
-    await asyncio.sleep(0.02)
+    await gate.ask(LIVEZ)
     slow_end.set()
     await client.reader.readuntil(b"\r\n0\r\n\r\n")
     assert gate.dispatcher.events[-1].startswith("finished") or gate.dispatcher.events[-1] == "first_token"
@@ -299,9 +306,7 @@ async def test_a_started_stream_and_a_drained_workers_requests_stay(rig):
 async def test_comments_alone_do_not_count_as_an_answer(rig):
     async def chatty(script):
         await script.say(STREAM)
-        while not script.writer.is_closing():
-            await script.say(chunk(b": keep-alive\n\n"))
-            await asyncio.sleep(0.01)
+        await script.drip(repeat(chunk(b": keep-alive\n\n")), 0.01)
 
     gate = await rig(*once(chatty), timeouts={"first_event_s": 0.1})
     reply = await gate.ask(post())
@@ -314,59 +319,62 @@ async def test_comments_alone_do_not_count_as_an_answer(rig):
 async def test_death_between_chunks_is_told_in_the_stream(rig):
     async def script(script):
         await script.say(STREAM, chunk(event("a")))
-        await asyncio.sleep(0.01)
+        await started.wait()
         await script.die()
 
+    started = asyncio.Event()
     gate = await rig(script)
     client = await gate.connect()
-    reply = await client.ask(post())
+    reply = await client.ask(post(), on_head=started.set)
     events = reply.body.split(b"\n\n")
     assert events[0] + b"\n\n" == event("a")
     assert msgspec.json.decode(events[1][6:])["error"]["code"] == "worker_died_in_stream"
     assert events[2:] == [b"data: [DONE]", b""]
     assert gate.dispatcher.events == ["ticket", "first_token", "failed stream"]
-    assert (await client.ask(get(b"/livez"))).status == 200  # a clean end: the connection stays open
+    assert (await client.ask(LIVEZ)).status == 200  # a clean end: the connection stays open
     assert gate.metrics.named("error") == [("worker_died_in_stream", "stream")]
 
 
 async def test_an_unfinished_event_is_ended_before_the_error(rig):
     async def script(script):
         await script.say(STREAM, chunk(event("a")), chunk(b'data: {"cut'))
-        await asyncio.sleep(0.01)
+        await started.wait()
         await script.die()
 
+    started = asyncio.Event()
     gate = await rig(script)
-    body = (await gate.ask(post())).body
+    body = (await gate.ask(post(), on_head=started.set)).body
     assert body.startswith(event("a") + b'data: {"cut\n\ndata: {"error"')
 
 
 @pytest.mark.parametrize("cut", [b"20\r\nhalf a chunk", b"2", b"20\r", b"20\r\n", b"3\r\nabc", b"3\r\nabc\r"])
 async def test_death_within_a_chunk_shows_as_truncation(rig, cut):
     async def script(script):
-        await script.say(STREAM, chunk(event("a")))
-        await asyncio.sleep(0.01)
-        await script.say(cut)
-        await asyncio.sleep(0.01)
+        await script.say_apart(STREAM + chunk(event("a")), cut)
+        await relayed.wait()
         await script.die()
 
+    relayed = asyncio.Event()
     gate = await rig(script)
     client = await gate.connect()
     client.writer.write(post())
-    raw = await client.closed()
-    assert raw.endswith(chunk(event("a")) + cut)
+    await client.reader.readuntil(chunk(event("a")) + cut)
+    relayed.set()
+    assert await client.closed() == b""
     assert gate.dispatcher.events[-1] == "failed stream"
 
 
 async def test_death_within_an_announced_length_shows_as_truncation(rig):
     async def script(script):
         await script.say(json_head(100), b'{"half')
-        await asyncio.sleep(0.01)
+        await started.wait()
         await script.die()
 
+    started = asyncio.Event()
     gate = await rig(script)
     client = await gate.connect()
     with pytest.raises(asyncio.IncompleteReadError):
-        await client.ask(post(body=PLAIN))
+        await client.ask(post(body=PLAIN), on_head=started.set)
     assert gate.dispatcher.events == ["ticket", "failed stream"]
 
 
@@ -376,12 +384,13 @@ async def test_death_within_an_announced_length_shows_as_truncation(rig):
 async def test_garbage_in_a_started_stream_is_not_passed_on(rig, garbage):
     async def script(script):
         await script.say(STREAM, chunk(event("a")))
-        await asyncio.sleep(0.01)
+        await started.wait()
         await script.say(garbage)
         await script.gone()
 
+    started = asyncio.Event()
     gate = await rig(script)
-    reply = await gate.ask(post())
+    reply = await gate.ask(post(), on_head=started.set)
     assert garbage not in reply.raw
     assert b"bad_upstream_response" in reply.body
     assert gate.gateway.statistics()["pools"]["idle"] == 0
@@ -389,8 +398,7 @@ async def test_garbage_in_a_started_stream_is_not_passed_on(rig, garbage):
 
 async def test_more_bytes_than_announced_never_reach_the_client(rig):
     async def script(script):
-        await script.say(json_head(4), b"{}")
-        await asyncio.sleep(0.01)
+        await script.say_apart(json_head(4) + b"{}")
         await script.say(b"{}HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil")
 
     gate = await rig(script)
@@ -422,9 +430,7 @@ async def test_a_stalled_stream_ends_with_an_error(rig):
 async def test_the_whole_request_has_a_limit(rig):
     async def endless(script):
         await script.say(STREAM)
-        while not script.writer.is_closing():
-            await script.say(chunk(event("a")))
-            await asyncio.sleep(0.005)
+        await script.drip(repeat(chunk(event("a"))), 0.005)
 
     async def silent(script):
         await script.gone()
@@ -443,7 +449,7 @@ async def test_the_whole_request_has_a_limit(rig):
 async def test_after_the_hold_comments_go_out_and_another_worker_can_still_answer(rig):
     async def slow_death(script):
         await script.say(STREAM, chunk(b": keep-alive\n\n"))
-        await asyncio.sleep(0.2)
+        await eventually(lambda: client.reply is not None and client.reply.body.count(b": warmroute") >= 2)
         await script.die()
 
     gate = await rig(*once(slow_death), timeouts={"header_delay_s": 0.05, "comment_interval_s": 0.05})
@@ -452,11 +458,10 @@ async def test_after_the_hold_comments_go_out_and_another_worker_can_still_answe
     assert reply.status == 200
     assert reply.header(b"content-type").startswith(b"text/event-stream")
     assert reply.header(b"x-request-id") == b"r"
-    comments, _, rest = reply.body.partition(b"data: ")
-    assert comments.count(b": warmroute") >= 2
+    _, _, rest = reply.body.partition(b"data: ")
     assert b"data: " + rest == b"".join(map(event, "abc")) + usage_event() + DONE
     assert gate.dispatcher.usage.cached_tokens == 32
-    assert (await client.ask(get(b"/livez"))).status == 200
+    assert (await client.ask(LIVEZ)).status == 200
 
 
 async def test_half_an_event_before_the_hold_is_not_lost(rig):
@@ -464,30 +469,33 @@ async def test_half_an_event_before_the_hold_is_not_lost(rig):
 
     async def script(script):
         await script.say(STREAM, chunk(whole[:9]))
-        await asyncio.sleep(0.15)
+        await commented.wait()
         await script.say(chunk(whole[9:]), END)
 
+    commented = asyncio.Event()
     gate = await rig(script, timeouts={"header_delay_s": 0.05, "comment_interval_s": 5})
-    body = (await gate.ask(post())).body
+    body = (await gate.ask(post(), on_head=commented.set)).body
     assert body.startswith(b": warmroute") and body.endswith(b"\n\n" + whole)
 
 
 async def test_behind_comments_an_error_becomes_an_event(rig):
     async def refused(script):
-        await asyncio.sleep(0.15)
+        await commented.wait()
         await answer_json(script, b"400 Bad", b'{"error":\n{"message":"no"}}')
 
     async def dead(script):
-        await asyncio.sleep(0.15)
+        await commented.wait()
         await script.die()
 
+    commented = asyncio.Event()
     held = {"header_delay_s": 0.05, "comment_interval_s": 5}
     gate = await rig(refused, timeouts=held)
-    body = (await gate.ask(post())).body
+    body = (await gate.ask(post(), on_head=commented.set)).body
     assert body.partition(b"\n\n")[2] == b'data: {"error":\ndata: {"message":"no"}}\n\n' + DONE
     assert gate.dispatcher.events[-1] == "finished 400"
+    commented.clear()
     gate = await rig(dead, timeouts=held)
-    body = (await gate.ask(post())).body
+    body = (await gate.ask(post(), on_head=commented.set)).body
     events = body.split(b"\n\n")
     assert json.loads(events[1][6:])["error"]["code"] == "worker_failed"
     assert events[2] == b"data: [DONE]"
@@ -495,11 +503,16 @@ async def test_behind_comments_an_error_becomes_an_event(rig):
 
 async def test_a_plain_request_is_never_commented(rig):
     async def slow(script):
-        await asyncio.sleep(0.2)
+        await commented.wait()
         await answer_json(script)
 
+    commented = asyncio.Event()
     gate = await rig(slow, timeouts={"header_delay_s": 0.05})
-    assert (await gate.ask(post(body=PLAIN))).header(b"content-length")
+    client = await gate.connect()
+    client.writer.write(post(body=PLAIN))
+    await gate.workers[0].arrived.wait()
+    await gate.ask(post(), on_head=commented.set)  # a later request, which is a stream and gets a comment
+    assert (await client.read()).header(b"content-length")
 
 
 # no worker

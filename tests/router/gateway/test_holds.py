@@ -6,7 +6,7 @@ import pytest
 
 from policies.view import Decision
 from tests.support.answers import answer_stream
-from tests.support.raw_client import post
+from tests.support.raw_client import get, post
 from tests.support.waiting import eventually
 
 LONG_S = 60.0
@@ -68,7 +68,9 @@ async def test_it_goes_as_soon_as_its_worker_has_no_prefill_left(gate):
     made = await gate()
     assert made.dispatcher.events == ["ticket", "held"] and held(made) == 1
     assert len(made.workers[0].requests) == 1
-    await asyncio.sleep(0.1)
+    seen_s = made.loop.time()
+    await made.ask(get(b"/livez"))
+    at_least_s = made.loop.time() - seen_s
     made.slow.answer()
     assert (await made.first.read()).status == 200
     await eventually(lambda: made.slow.waiting)
@@ -76,8 +78,8 @@ async def test_it_goes_as_soon_as_its_worker_has_no_prefill_left(gate):
     assert (await made.second.read()).status == 200
     assert held(made) == 0 and not made.workers[1].requests
     ((wait_s,),) = made.metrics.named("held")
-    assert 0.09 < wait_s < LONG_S
-    assert made.dispatcher.decisions(1)[0].request.waited_s == pytest.approx(wait_s, abs=0.1)
+    assert at_least_s <= wait_s < LONG_S
+    assert at_least_s <= made.dispatcher.decisions(1)[0].request.waited_s < LONG_S
     await eventually(lambda: made.idle)
 
 
@@ -107,11 +109,10 @@ async def test_one_that_waits_for_something_else_is_not_asked_for_when_its_worke
     made = await gate(hold_s=0.5, until_prefills_done=False)
     made.slow.answer()
     assert (await made.first.read()).status == 200
-    await asyncio.sleep(0.1)
-    assert held(made) == 1 and made.dispatcher.events.count("held") == 1
     await eventually(lambda: made.slow.waiting)
     made.slow.answer()
     assert (await made.second.read()).status == 200
+    assert made.dispatcher.events.count("held") == 1
     assert made.dispatcher.decisions(1)[0].request.waited_s > 0.499
 
 
@@ -202,11 +203,13 @@ async def test_it_is_told_when_the_gateway_stops(gate):
 
 async def test_a_stream_that_waits_hears_comments(gate):
     made = await gate(timeouts={"header_delay_s": 0.05, "comment_interval_s": 0.05})
-    await asyncio.sleep(0.3)
+    commented = asyncio.Event()
+    reading = asyncio.create_task(made.second.read(on_head=commented.set))
+    await commented.wait()
     made.slow.answer()
     await eventually(lambda: made.slow.waiting)
     made.slow.answer()
-    reply = await made.second.read()
+    reply = await reading
     assert reply.status == 200 and b": warmroute is waiting for a worker" in reply.body
 
 
@@ -229,7 +232,7 @@ async def test_many_that_wait_for_something_else_now_do_not_stop_the_loop(gate, 
     made.slow.answer()
     assert (await made.first.read()).status == 200
     await eventually(lambda: made.dispatcher.events.count("held") > asked)
-    await asyncio.sleep(0.1)
+    await made.ask(get(b"/livez"))
     assert made.dispatcher.events.count("held") == asked + 2 and held(made) == 5
 
 

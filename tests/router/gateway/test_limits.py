@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.answers import END, answer_json, answer_stream, chunk
 from tests.support.raw_client import PLAIN, get, post
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, iterations
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -123,7 +123,7 @@ def stalled(address, request, receive_buffer_bytes=4_096):
 
 
 async def read_slowly(address, request, size, look=lambda: 0):
-    """Read `size` bytes, the first 20 MB at about ten megabytes a second.
+    """Read `size` bytes, the first 20 MB much slower than the worker writes.
 
     Return the number of bytes read, and the largest value of `look` meanwhile.
     """
@@ -134,7 +134,7 @@ async def read_slowly(address, request, size, look=lambda: 0):
     while received < size:
         received += await asyncio.wait_for(loop.sock_recv_into(client, buffer), 5)
         if received < 20_000_000:
-            await asyncio.sleep(0.002)
+            await iterations(100)
         most = max(most, look())
     client.close()
     return received, most
@@ -169,14 +169,14 @@ def grown(before):
     return psutil.Process().memory_info().rss - before
 
 
-async def settled(gate, look_s=0.3):
-    """Wait until the number of buffered bytes is constant."""
-    last = 0
-    for _ in range(20):
-        await asyncio.sleep(look_s)
-        before, last = last, gate.gateway.statistics()["buffered_response_bytes"]
-        if before == last:
-            return
+async def full(gate, reading=0):
+    """Wait until the buffers of all streams are full, except for `reading` streams."""
+
+    def is_full():
+        stalled = sum(not each.writable for each in gate.gateway._parts.drain.connections)
+        return stalled >= gate.gateway.statistics()["streams"] - reading
+
+    await eventually(is_full, 60)
 
 
 async def stall(gate, count, request):
@@ -188,7 +188,7 @@ async def test_all_streams_together_have_a_limit(rig, firehose):
     gate.join(firehose(65_000))
     clients = await stall(gate, 80, post())
     await eventually(lambda: gate.gateway.statistics()["slow_readers_cut"] > 0, 20)
-    await settled(gate)
+    await full(gate)
     statistics = gate.gateway.statistics()
     assert statistics["buffered_response_bytes"] <= 4_000_000
     assert statistics["streams"] + statistics["slow_readers_cut"] == 80
@@ -214,7 +214,7 @@ async def test_a_client_that_reads_is_not_cut_for_those_that_do_not(rig, firehos
     clients = []
     while gate.gateway.statistics()["slow_readers_cut"] < 10 and len(clients) < 100:
         clients += await stall(gate, 5, post())
-        await settled(gate, 0.05)
+        await full(gate, reading=1)
     before = received
     await eventually(lambda: received > before + 20_000_000, 20)
     assert not reading.done()
@@ -259,7 +259,7 @@ async def test_a_thousand_stalled_readers(rig, firehose, event_bytes):
         return statistics["streams"] + statistics["slow_readers_cut"] == 1_000
 
     await eventually(all_came, 60)
-    await settled(gate, 1.5)
+    await full(gate)
     held = gate.gateway.statistics()["buffered_response_bytes"]
     held_mb, grown_mb = held / 1e6, grown(before) / 1e6
     print(f"1,000 stalled readers, events of {event_bytes} bytes: {held_mb:.0f} MB held, {grown_mb:.0f} MB more in all")
@@ -278,21 +278,12 @@ async def test_a_thousand_stalled_readers(rig, firehose, event_bytes):
 
 async def test_a_head_has_a_limit_from_its_first_byte_and_a_body_one_of_its_own(rig):
     gate = await rig(answer_json, timeouts={"client_header_s": 0.3, "client_body_s": 0.3})
-    loop = asyncio.get_running_loop()
-    for raw, pause in ((post(), 0.02), (post(body=PLAIN).partition(b"\r\n\r\n")[0] + b"\r\n\r\n", 0.0)):
+    raw = post(body=PLAIN)
+    for at_once in (raw[:1], raw[: -len(PLAIN)]):  # the rest arrives byte by byte
         client = await gate.connect()
-        began_s = loop.time()
-        for byte in raw:
-            client.writer.write(bytes([byte]))
-            if pause:
-                await asyncio.sleep(pause)
-            if loop.time() - began_s > 1.0:
-                break
-        if not pause:
-            for byte in PLAIN[:10]:  # the body arrives byte by byte
-                client.writer.write(bytes([byte]))
-                await asyncio.sleep(0.1)
+        client.writer.write(at_once)
+        dripping = asyncio.create_task(client.drip(raw[len(at_once) :], 0.02))
         reply = await client.read()
         assert (reply.status, reply.code) == (408, "request_timeout")
-        assert loop.time() - began_s < 2.0
+        dripping.cancel()
     assert gate.dispatcher.events == []

@@ -4,24 +4,29 @@ import asyncio
 
 import pytest
 
+from policies.view import Decision
 from router.gateway.http.upstream_pool import is_refusal
 from tests.support.answers import answer_stream, json_head
 from tests.support.raw_client import get, post
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, iterations
 
-POISON = b'{"model":"m","messages":[{"role":"user","content":"poison"}],"stream":true}'
+DEADLY = b'{"model":"m","messages":[{"role":"user","content":"deadly"}],"stream":true}'
 GOOD = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"stream":true}'
 CODE = "request_crashes_workers"
+PAUSE = 100
+"""Iterations that a worker takes for a request, which is time enough for the gateway to send it others."""
 
 
 class Mortals:
-    """`count` workers that die `after_s` after a query of death, and answer all other requests.
+    """`count` workers that die `pause` iterations after a query of death, and answer all other requests.
 
-    `exits`: a worker answers 500 first, as vLLM does when its engine has died.
+    They live on while `may_die` is not set. `exits`: a worker answers 500 first, as vLLM does when its engine has died.
     """
 
-    def __init__(self, count, after_s=0.0, exits=False):
-        self.after_s, self.exits = after_s, exits
+    def __init__(self, count, pause=0, exits=False):
+        self.pause, self.exits = pause, exits
+        self.may_die = asyncio.Event()
+        self.may_die.set()
         self.scripts = [self.script_of(number) for number in range(count)]
         self.dead = []
 
@@ -31,13 +36,14 @@ class Mortals:
 
     def script_of(self, number):
         async def script(script):
-            if b"poison" not in script.seen.body:
+            if b"deadly" not in script.seen.body:
                 await answer_stream(script)
                 return
-            await asyncio.sleep(self.after_s)
+            await self.may_die.wait()
+            await iterations(self.pause)
             if self.exits:
                 await script.say(json_head(2, b"500 Internal Server Error"), b"{}")
-                await asyncio.sleep(0.1)
+                await iterations(PAUSE)
             self.die(number)
 
         return script
@@ -53,23 +59,38 @@ class Mortals:
             if current in worker.tasks:
                 raise ConnectionError("dead")
 
-    async def ask(self, body=POISON, **options):
+    async def ask(self, body=DEADLY, **options):
         client = await self.gate.connect()
         return await client.ask(post(body=body, **options))
 
+    def hesitant(self, script):
+        """Return `script` for workers that answer good requests later than they die."""
 
-@pytest.mark.parametrize("after_s", [0.0, 0.05])
-async def test_at_most_two_workers_are_lost_for_one_body_with_an_sdk_that_retries(rig, after_s):
-    mortals = Mortals(4, after_s)
+        async def answer(one):
+            if b"deadly" not in one.seen.body:
+                await self.may_die.wait()
+                await iterations(3 * PAUSE)
+            await script(one)
+
+        return answer
+
+    async def proven(self, count):
+        """Wait until `count` workers are dead, and the gateway has proof of it."""
+        await eventually(lambda: len(self.dead) == len(self.gate.metrics.named("worker_died")) == count)
+
+
+@pytest.mark.parametrize("pause", [0, PAUSE])
+async def test_at_most_two_workers_are_lost_for_one_body_with_an_sdk_that_retries(rig, pause):
+    mortals = Mortals(4, pause)
     gate = await mortals.build(rig)
     codes = []
     for _ in range(6):  # two calls of an SDK that tries three times
         reply = await mortals.ask()
         codes.append((reply.status, reply.code))
-        await asyncio.sleep(0.05)
+        await mortals.proven(2)
     assert len(mortals.dead) == 2
     assert codes[0] == (503, "worker_failed")
-    assert set(codes[2:]) == {(422, CODE)}
+    assert set(codes[1:]) == {(422, CODE)}
     assert (await mortals.ask(GOOD)).status == 200
     assert gate.metrics.named("worker_died") == [("blamed",), ("blamed",)]
     assert gate.gateway.statistics()["quarantine"]["refused_requests"] >= 4
@@ -83,14 +104,14 @@ async def test_a_pooled_connection_that_dies_with_the_request_is_a_death_as_well
         assert (await mortals.ask(GOOD)).status == 200  # leaves idle connections to all four
     for _ in range(4):
         await mortals.ask()
-        await asyncio.sleep(0.05)
-    assert len(mortals.dead) == 2
+        await mortals.proven(2)
     assert "retry sent" in gate.dispatcher.events
 
 
 async def test_eight_copies_at_once_lose_two_workers(rig):
     """All eight are at one worker first, where prefix routing sends them."""
-    mortals = Mortals(4, 0.05)
+    mortals = Mortals(4, PAUSE)
+    mortals.may_die.clear()
     gate = await mortals.build(rig)
     for worker in gate.workers[1:]:
         gate.fleet.drain(worker.id)
@@ -98,6 +119,7 @@ async def test_eight_copies_at_once_lose_two_workers(rig):
     await eventually(lambda: len(gate.workers[0].requests) == 8)
     for worker in gate.workers[1:]:
         gate.fleet.undrain(worker.id)
+    mortals.may_die.set()
     replies = await asyncio.gather(*asking)
     assert len(mortals.dead) == 2
     assert {reply.status for reply in replies} <= {503, 422}
@@ -105,13 +127,13 @@ async def test_eight_copies_at_once_lose_two_workers(rig):
 
 async def test_copies_that_are_everywhere_already_cannot_be_called_back(rig):
     """At most one worker is lost that did not have the body when the first one died."""
-    mortals = Mortals(6, 0.05)
+    mortals = Mortals(6, PAUSE)
     gate = await mortals.build(rig)
     replies = await asyncio.gather(*(mortals.ask() for _ in range(4)))  # round robin: one at each of four workers
     assert {reply.status for reply in replies} <= {503, 422}
     assert len(mortals.dead) <= 5
     lost = len(mortals.dead)
-    await asyncio.sleep(0.1)
+    await mortals.proven(lost)
     assert (await mortals.ask()).code == CODE
     assert len(mortals.dead) == lost
     assert (await mortals.ask(GOOD)).status == 200
@@ -125,9 +147,8 @@ async def test_a_worker_that_answers_500_and_then_exits_has_died(rig):
     for _ in range(4):
         reply = await mortals.ask()
         codes.append(reply.status)
-        await asyncio.sleep(0.4)  # the shortest pause of OpenAI's SDK
-    assert len(mortals.dead) == 2
-    assert codes[-2:] == [422, 422]
+        await mortals.proven(2)
+    assert codes == [500, 422, 422, 422]
 
 
 async def test_without_retries_each_loss_is_a_request(rig):
@@ -136,7 +157,7 @@ async def test_without_retries_each_loss_is_a_request(rig):
     replies = []
     for _ in range(4):
         replies.append(await mortals.ask())
-        await asyncio.sleep(0.05)
+        await mortals.proven(min(len(replies), 2))
     assert [reply.status for reply in replies] == [503, 503, 422, 422]
     assert len(mortals.dead) == 2
 
@@ -151,15 +172,13 @@ async def test_switched_off_every_request_takes_its_workers(rig):
 
 async def test_a_good_body_that_was_there_is_cleared_by_its_answer(rig):
     """The good request waits beside the query of death each time a worker dies, and the next worker serves it."""
-    mortals = Mortals(4, 0.05)
+    mortals = Mortals(4, PAUSE)
     gate = await mortals.build(rig)
-    held = []
 
     def slow_then(script):
         async def answer(one):
             if b"hi" in one.seen.body:
-                held.append(one)
-                await asyncio.sleep(0.1)
+                await iterations(2 * PAUSE)
             await script(one)
 
         return answer
@@ -175,27 +194,33 @@ async def test_a_good_body_that_was_there_is_cleared_by_its_answer(rig):
 
 
 async def test_bodies_suspected_of_one_death_go_to_different_workers(rig):
-    """The good request waits beside the query of death only once."""
-    mortals = Mortals(3, 0.1)
+    """The good request waits beside the query of death only once, though the policy prefers one worker for both."""
+    mortals = Mortals(3, PAUSE)
+    mortals.may_die.clear()
     gate = await mortals.build(rig)
+    gate.dispatcher.set_policy(InOrder(), "in_order", {})
     for worker in gate.workers:
-        worker.script = hesitant(worker.script)
-    for worker in gate.workers[1:]:
-        gate.fleet.drain(worker.id)
-    asking = [asyncio.create_task(mortals.ask(body)) for body in (POISON, GOOD)]
+        worker.script = mortals.hesitant(worker.script)
+    asking = [asyncio.create_task(mortals.ask(body)) for body in (DEADLY, GOOD)]
     await eventually(lambda: len(gate.workers[0].requests) == 2)
-    for worker in gate.workers[1:]:
-        gate.fleet.undrain(worker.id)
-    poisoned, good = await asyncio.gather(*asking)
-    assert (poisoned.status, good.status) == (503, 200)
-    assert sorted(len(worker.requests) for worker in gate.workers) == [1, 1, 2]
+    mortals.may_die.set()
+    deadly, good = await asyncio.gather(*asking)
+    assert (deadly.status, good.status) == (503, 200)
+    assert [len(worker.requests) for worker in gate.workers] == [2, 1, 1]
+
+
+class InOrder:
+    """Prefers the first worker, then the second."""
+
+    def decide(self, request, fleet):
+        return Decision(tuple(view.id for view in fleet.workers), "in order")
 
 
 async def test_the_only_other_worker_takes_all_bodies_suspected_of_one_death(rig):
     mortals = Mortals(2)
     gate = await mortals.build(rig)
     gate.workers[0].script = silent
-    gate.workers[1].script = hesitant(gate.workers[1].script)
+    gate.workers[1].script = mortals.hesitant(gate.workers[1].script)
     gate.fleet.drain(gate.workers[1].id)
     asking = [asyncio.create_task(mortals.ask(GOOD.replace(b"hi", word))) for word in (b"one", b"two", b"three")]
     await eventually(lambda: len(gate.workers[0].requests) == 3)
@@ -209,15 +234,6 @@ async def silent(script):
     await asyncio.Event().wait()
 
 
-def hesitant(script):
-    async def answer(one):
-        if b"poison" not in one.seen.body:
-            await asyncio.sleep(0.3)
-        await script(one)
-
-    return answer
-
-
 async def test_a_reset_without_a_death_counts_for_nothing(rig):
     """The worker still listens, and a probe finds the same process."""
 
@@ -228,14 +244,14 @@ async def test_a_reset_without_a_death_counts_for_nothing(rig):
     doubted = []
     gate.fleet.on_doubt.append(doubted.append)
     client = await gate.connect()
-    reply = await client.ask(post(body=POISON))
+    reply = await client.ask(post(body=DEADLY))
     assert reply.code == "worker_failed"
-    reply = await (await gate.connect()).ask(post(body=POISON))
+    reply = await (await gate.connect()).ask(post(body=DEADLY))
     assert (reply.status, reply.header(b"retry-after")) == (503, b"1")
     assert len(gate.workers[0].requests) + len(gate.workers[1].requests) == 2  # to no worker while in doubt
     for endpoint in doubted:
         gate.fleet.continues(endpoint.id, gate.loop.time() + 0.01)
-    await (await gate.connect()).ask(post(body=POISON))
+    await (await gate.connect()).ask(post(body=DEADLY))
     assert len(gate.workers[0].requests) + len(gate.workers[1].requests) == 4
 
 
@@ -244,10 +260,10 @@ async def test_another_process_at_the_address_is_proof_of_a_death(rig):
         await script.die()
 
     gate = await rig(cut, cut)
-    await (await gate.connect()).ask(post(body=POISON))
+    await (await gate.connect()).ask(post(body=DEADLY))
     for endpoint in gate.fleet.endpoints:
         gate.fleet.restarted(endpoint.id, gate.loop.time())
-    reply = await (await gate.connect()).ask(post(body=POISON))
+    reply = await (await gate.connect()).ask(post(body=DEADLY))
     assert (reply.status, reply.code) == (422, CODE)
     assert b'"param":null' in reply.body
     assert reply.header(b"retry-after") is None
@@ -259,10 +275,10 @@ async def test_the_same_bytes_on_another_path_are_another_request(rig):
 
     gate = await rig(cut, cut)
     for path in (b"/v1/chat/completions", b"/v1/embeddings"):
-        await (await gate.connect()).ask(post(path, body=POISON))
+        await (await gate.connect()).ask(post(path, body=DEADLY))
         for endpoint in gate.fleet.endpoints:
             gate.fleet.restarted(endpoint.id, gate.loop.time())
-        refused = await (await gate.connect()).ask(post(path, body=POISON))
+        refused = await (await gate.connect()).ask(post(path, body=DEADLY))
         assert refused.code == CODE
     assert sum(len(worker.requests) for worker in gate.workers) == 4
 

@@ -71,19 +71,21 @@ async def test_an_incomplete_500_becomes_a_gateway_error(rig, case, monkeypatch)
 
 async def test_a_500_after_comments_is_an_error_event(rig):
     async def script(script):
-        await asyncio.sleep(0.2)
+        await commented.wait()
         await erring()(script)
 
+    commented = asyncio.Event()
     gate = await rig(script, timeouts={"header_delay_s": 0.05})
-    reply = await gate.ask(post())
+    reply = await gate.ask(post(), on_head=commented.set)
     assert reply.status == 200
     assert reply.body.endswith(b"data: " + WORDS + b"\n\ndata: [DONE]\n\n")
 
 
 async def test_a_500_without_json_after_comments_is_a_gateway_error_event(rig):
     async def script(script):
-        await asyncio.sleep(0.2)
+        await commented.wait()
         await erring(body=b"Internal Server Error")(script)
 
+    commented = asyncio.Event()
     gate = await rig(script, timeouts={"header_delay_s": 0.05})
-    assert b"worker_failed" in (await gate.ask(post())).body
+    assert b"worker_failed" in (await gate.ask(post(), on_head=commented.set)).body

@@ -25,14 +25,13 @@ def chunked(*bodies):
     return HEAD + b"transfer-encoding: chunked\r\n\r\n" + b"".join(chunks) + b"0\r\n\r\n"
 
 
-def saying(*reads, wait_s=0.0, last=False):
-    """A worker that writes its response in pieces."""
+def saying(*reads, last=False, after=None):
+    """Return the script of a worker that writes its response in pieces, once `after` is set if there is one."""
 
     async def script(script):
-        await asyncio.sleep(wait_s)
-        for read in reads:
-            await script.say(read)
-            await asyncio.sleep(0.01)
+        if after is not None:
+            await after.wait()
+        await script.say_apart(*reads)
         if last:
             script.writer.close()
 
@@ -123,13 +122,15 @@ async def test_a_404_is_relayed_without_retries(rig, retries):
 @pytest.mark.parametrize("framing", ["whole", "chunks"])
 async def test_a_404_after_comments_is_retried(rig, framing):
     answer = whole(UNSERVED) if framing == "whole" else chunked(UNSERVED[:20], UNSERVED[20:])
-    late, timeouts = saying(answer[:150], answer[150:], wait_s=0.1), {"header_delay_s": 0.03}
+    commented, timeouts = asyncio.Event(), {"header_delay_s": 0.03}
+    late = saying(answer[:150], answer[150:], after=commented)
     gate = await rig(*once(late, answer_stream), timeouts=timeouts)
-    body = (await gate.ask(post())).body
+    body = (await gate.ask(post(), on_head=commented.set)).body
     assert body.startswith(b": ") and event("a") in body and b"NotFound" not in body
     assert gate.metrics.named("retried") == [("unserved",)]
+    commented.clear()
     alone = await rig(late, timeouts=timeouts)
-    body = (await alone.ask(post())).body
+    body = (await alone.ask(post(), on_head=commented.set)).body
     assert body.endswith(b"data: " + UNSERVED + b"\n\n" + DONE)
     assert alone.dispatcher.events == ["ticket", "finished 404"]
     assert gate.idle and alone.idle
@@ -207,8 +208,7 @@ async def test_a_worker_with_unknown_models_is_not_marked(rig):
 
 async def test_an_incomplete_404_counts_as_a_lost_worker(rig):
     async def die(script):
-        await script.say(whole(UNSERVED)[:-10])
-        await asyncio.sleep(0.02)
+        await script.say_apart(whole(UNSERVED)[:-10])
         await script.die()
 
     gate = await rig(*once(die, answer_stream))

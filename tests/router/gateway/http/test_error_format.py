@@ -10,7 +10,6 @@ from router.gateway.http.error_format import body_event, error_body, error_event
 from router.placement.lifecycle_events import Usage
 from tests.support.answers import END, answer_json, chunk
 from tests.support.raw_client import get, post
-from tests.support.waiting import eventually
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 MESSAGES = b"/v1/messages"
@@ -65,20 +64,20 @@ async def test_a_worker_lost_after_its_introductory_events_is_replaced(rig):
 
 
 async def test_introductory_events_are_no_first_token(rig):
-    told = asyncio.Event()
+    introduced, go_on = asyncio.Event(), asyncio.Event()
 
     async def script(script):
-        await script.say(STREAM, chunk(introduction()))
-        await told.wait()
+        await script.say_apart(STREAM + chunk(introduction()))
+        introduced.set()
+        await go_on.wait()
         await script.say(chunk(DELTA), chunk(COMPLETED), END)
 
     gate = await rig(script)
     client = await gate.connect()
     client.writer.write(post(RESPONSES, STREAMED[RESPONSES]))
-    await eventually(lambda: gate.dispatcher.events == ["ticket"])
-    await asyncio.sleep(0.05)
+    await introduced.wait()
     assert gate.dispatcher.events == ["ticket"]
-    told.set()
+    go_on.set()
     assert (await client.read()).body == introduction() + DELTA + COMPLETED
     assert gate.dispatcher.events == ["ticket", "first_token", "finished 200"]
 
@@ -86,11 +85,12 @@ async def test_introductory_events_are_no_first_token(rig):
 async def test_introductory_events_pass_after_comments(rig):
     async def script(script):
         await script.say(STREAM, chunk(introduction()))
-        await asyncio.sleep(0.15)
+        await commented.wait()
         await script.say(chunk(DELTA), chunk(COMPLETED), END)
 
+    commented = asyncio.Event()
     gate = await rig(script, timeouts={"header_delay_s": 0.05, "comment_interval_s": 5})
-    body = (await gate.ask(post(RESPONSES, STREAMED[RESPONSES]))).body
+    body = (await gate.ask(post(RESPONSES, STREAMED[RESPONSES]), on_head=commented.set)).body
     assert body.startswith(b": warmroute") and body.endswith(b"\n\n" + introduction() + DELTA + COMPLETED)
 
 
@@ -108,12 +108,13 @@ async def test_usage_of_a_messages_stream_is_read(rig):
 async def test_a_broken_stream_ends_with_an_error_event_of_its_api(rig, path):
     async def script(script):
         await script.say(STREAM, chunk(START if path == MESSAGES else introduction() + DELTA))
-        await asyncio.sleep(0.02)
+        await started.wait()
         await script.die()
 
+    started = asyncio.Event()
     gate = await rig(script)
     client = await gate.connect()
-    *_, last, end = (await client.ask(post(path, STREAMED[path]))).body.split(b"\n\n")
+    *_, last, end = (await client.ask(post(path, STREAMED[path]), on_head=started.set)).body.split(b"\n\n")
     name, _, data = last.partition(b"\n")
     said = json.loads(data.removeprefix(b"data: "))
     assert (name, end) == (b"event: error", b"") and said["type"] == "error"
@@ -128,11 +129,12 @@ async def test_an_error_after_comments_is_a_named_event(rig):
     refusal = b'{"type":"error","error":{"type":"invalid_request_error","message":"no"}}'
 
     async def script(script):
-        await asyncio.sleep(0.15)
+        await commented.wait()
         await answer_json(script, b"400 Bad", refusal)
 
+    commented = asyncio.Event()
     gate = await rig(script, timeouts={"header_delay_s": 0.05, "comment_interval_s": 5})
-    body = (await gate.ask(post(MESSAGES, STREAMED[MESSAGES]))).body
+    body = (await gate.ask(post(MESSAGES, STREAMED[MESSAGES]), on_head=commented.set)).body
     assert body.partition(b"\n\n")[2] == b"event: error\ndata: " + refusal + b"\n\n"
 
 

@@ -21,7 +21,7 @@ from tests.support.answers import (
 )
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.scripted_worker import ScriptedWorker
-from tests.support.waiting import eventually
+from tests.support.waiting import delivered, eventually
 
 
 async def test_a_stream_arrives_as_the_worker_framed_it(rig):
@@ -205,13 +205,13 @@ async def test_a_request_in_any_pieces_is_forwarded(rig):
     raw = post(body=PLAIN, extra=b"X-Request-Id: r\r\n")
     for index in range(len(raw)):
         client.writer.write(raw[index : index + 1])
-        await asyncio.sleep(0)
+        await delivered()
     assert (await client.read()).status == 200
     chance = random.Random(4)
     for _ in range(20):
         cut = chance.randrange(1, len(raw))
         client.writer.write(raw[:cut])
-        await asyncio.sleep(0.001)
+        await delivered()
         client.writer.write(raw[cut:])
         assert (await client.read()).status == 200
     assert all(seen.body == PLAIN for seen in gate.workers[0].requests)
@@ -223,9 +223,7 @@ async def test_a_response_in_any_pieces_is_relayed(rig, step):
     whole += END
 
     async def script(script):
-        for start in range(0, len(whole), step):
-            await script.say(whole[start : start + step])
-            await asyncio.sleep(0)
+        await script.say_apart(*(whole[start : start + step] for start in range(0, len(whole), step)))
 
     gate = await rig(script)
     client = await gate.connect()
@@ -265,9 +263,7 @@ async def test_connection_close_is_honoured_and_announced(rig):
 
 async def test_a_body_without_length_is_chunked_for_the_client(rig):
     async def script(script):
-        await script.say(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\nhello ")
-        await asyncio.sleep(0.01)
-        await script.say(b"world")
+        await script.say_apart(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\n\r\nhello ", b"world")
         script.writer.close()
 
     gate = await rig(script)
@@ -291,8 +287,7 @@ async def test_trailers_and_chunk_extensions_are_relayed(rig):
 
 async def test_interim_responses_are_skipped(rig):
     async def script(script):
-        await script.say(b"HTTP/1.1 102 Processing\r\n\r\n")
-        await asyncio.sleep(0.01)
+        await script.say_apart(b"HTTP/1.1 102 Processing\r\n\r\n")
         await script.say(b"HTTP/1.1 103 Hints\r\nlink: x\r\n\r\n" + json_head(2) + b"{}")
 
     gate = await rig(script)
@@ -399,7 +394,7 @@ async def test_idle_worker_connections_are_closed_before_the_worker_closes_them(
 async def test_a_worker_connection_with_unsolicited_bytes_is_closed(rig):
     async def script(script):
         await answer_json(script)
-        await asyncio.sleep(0.01)
+        await delivered()
         await script.say(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil")
 
     gate = await rig(script)

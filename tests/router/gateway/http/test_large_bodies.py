@@ -12,6 +12,7 @@ from router.gateway.http.time_slices import SLICE_S, TimeSlices
 from router.tokenization.intake import READ_AT_ONCE_BYTES
 from tests.support.answers import END, answer_json, answer_stream
 from tests.support.raw_client import PLAIN, post
+from tests.support.waiting import eventually, iterations
 
 
 def large(**fields: object) -> bytes:
@@ -59,16 +60,10 @@ async def test_a_client_that_leaves_during_a_large_body_frees_its_memory(rig):
     gate = await rig(answer_json)
     client = await gate.connect()
     client.writer.write(post(body=large()))
-    for _ in range(1_000):
-        await asyncio.sleep(0.001)
-        if gate.gateway.statistics()["streams"]:
-            break
-    client.writer.transport.abort()
-    for _ in range(200):
-        await asyncio.sleep(0.005)
-        if gate.idle:
-            break
-    assert gate.idle and not gate.gateway.statistics()["buffered_body_bytes"]
+    await eventually(lambda: gate.gateway.statistics()["streams"])
+    client.leave()
+    await eventually(lambda: gate.idle)
+    assert not gate.gateway.statistics()["buffered_body_bytes"]
 
 
 async def test_each_loop_iteration_has_one_slice():
@@ -85,13 +80,13 @@ async def test_each_loop_iteration_has_one_slice():
 
     slices = TimeSlices(lambda: now_s)
     tasks = [asyncio.create_task(slices.finish(work(name, 6))) for name in "ab"]
-    iterations = 0
+    passed = 0
     while not all(task.done() for task in tasks):
         done = len(log)
-        await asyncio.sleep(0)
-        iterations += 1
+        await iterations(1)
+        passed += 1
         assert len(log) - done <= 2
-        assert iterations < 100
+        assert passed < 100
     assert [task.result() for task in tasks] == ["a", "b"]
     assert "".join(log) == "aabbaabbaabb"
 
@@ -101,7 +96,7 @@ async def test_one_large_body_is_read_per_iteration(rig, monkeypatch):
     slices = gate.gateway._parts.slices
     taken = [slices.take(gate.loop) for _ in range(3)]
     assert taken == [True, False, False]
-    await asyncio.sleep(0)
+    await iterations(1)
     assert slices.take(gate.loop)
     body = large()[: READ_AT_ONCE_BYTES // 2] + b'"}]}'
     replies = await asyncio.gather(*(gate.ask(post(body=body)) for _ in range(6)))
@@ -115,7 +110,7 @@ async def test_waiters_get_slices_one_by_one():
     waiting = [asyncio.create_task(slices.available()) for _ in range(3)]
     counts = []
     for _ in range(12):
-        await asyncio.sleep(0)
+        await iterations(1)
         counts.append(sum(task.done() for task in waiting))
     assert counts[-1] == 3 and all(after - before <= 1 for before, after in pairwise(counts))
 

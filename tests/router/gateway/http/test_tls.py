@@ -14,12 +14,12 @@ import httpx
 import pytest
 import trustme
 
-from router.gateway.listen.connection_limit import HANDSHAKE_GRACE_S
+from router.gateway.listen import connection_limit
 from router.security.reload import FileWatch
 from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, answer_stream, chunk, event, json_head
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.scripted_worker import ScriptedWorker
-from tests.support.waiting import eventually
+from tests.support.waiting import WAIT_S, eventually, settled
 
 MESSAGES = "/v1/chat/completions"
 
@@ -145,18 +145,8 @@ async def test_a_slow_tls_reader_pauses_its_worker(rig, authority, pair):
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     client.writer.write(post())
     await client.reader.readuntil(b"\r\n\r\n")
-
-    last = -1
-
-    def stands_still():
-        nonlocal last
-        still, last = written[0] == last and written[0] > 0, written[0]
-        return still
-
-    for _ in range(3):
-        await eventually(stands_still)
-        await asyncio.sleep(0.05)
-    assert written[0] < 20_000_000
+    await eventually(lambda: any(not each.writable for each in gateway.gateway._parts.drain.connections))
+    assert await settled(lambda: written[0]) < 20_000_000
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 40_000
     client.leave()
     await eventually(lambda: gateway.idle)
@@ -175,6 +165,7 @@ async def test_a_tls_client_that_leaves_frees_its_worker(rig, authority, pair, h
 
     gateway = await rig(waiting, tls=pair)
     host, _, port = gateway.address.rpartition(":")
+    arrived = gateway.workers[0].arrived.wait
 
     def leave():
         plain = socket.create_connection((host, int(port)))
@@ -183,8 +174,7 @@ async def test_a_tls_client_that_leaves_frees_its_worker(rig, authority, pair, h
         if when == "stream":
             assert connection.recv(100).startswith(b"HTTP/1.1 200")
         else:
-            while not gateway.workers[0].requests:
-                time.sleep(0.002)
+            asyncio.run_coroutine_threadsafe(arrived(), gateway.loop).result(WAIT_S)
         if how == "close_notify":
             connection.setblocking(False)
             with pytest.raises((ssl.SSLWantReadError, ssl.SSLError)):
@@ -198,9 +188,7 @@ async def test_a_tls_client_that_leaves_frees_its_worker(rig, authority, pair, h
         return connection
 
     connection = await asyncio.to_thread(leave)
-    began_s = time.monotonic()
-    await asyncio.wait_for(left.wait(), 5)
-    assert time.monotonic() - began_s < 0.5
+    await asyncio.wait_for(left.wait(), WAIT_S)
     await eventually(lambda: gateway.idle)
     if how != "reset":
         connection.close()
@@ -220,10 +208,8 @@ async def test_idle_tls_connections_close_at_shutdown(rig, authority, pair):
     gateway = await rig(answer_stream, tls=pair)
     client = await gateway.connect(ssl=authority.client())
     assert (await client.ask(get())).status == 200
-    began_s = time.monotonic()
-    await gateway.gateway.aclose(1)
+    await asyncio.wait_for(gateway.gateway.aclose(1), WAIT_S)
     assert await client.closed() == b""
-    assert time.monotonic() - began_s < 3
 
 
 async def test_an_endless_handshake_is_closed(rig, authority, pair):
@@ -231,7 +217,7 @@ async def test_an_endless_handshake_is_closed(rig, authority, pair):
     silent = await gateway.connect()
     began_s = time.monotonic()
     assert await silent.closed() == b""
-    assert 0.2 < time.monotonic() - began_s < 3
+    assert time.monotonic() - began_s > 0.2
     assert (await (await gateway.connect(ssl=authority.client())).ask(get())).status == 200
 
 
@@ -254,10 +240,7 @@ async def test_an_abandoned_handshake_does_not_delay_a_drain(rig, pair):
     probe = await gateway.connect()  # as load balancers probe a port
     await eventually(lambda: gateway.gateway._parts.drain.places.opening)
     probe.leave()
-    await asyncio.sleep(0.1)
-    began_s = time.monotonic()
-    await gateway.gateway.aclose(20)
-    assert time.monotonic() - began_s < 5
+    await asyncio.wait_for(gateway.gateway.aclose(2 * WAIT_S), WAIT_S)
 
 
 async def test_handshakes_count_as_connections(rig, authority, pair):
@@ -272,11 +255,11 @@ async def test_handshakes_count_as_connections(rig, authority, pair):
     assert (await (await gateway.connect(ssl=authority.client())).ask(get())).status == 200
 
 
-async def test_a_slow_handshake_is_closed_for_a_new_connection(rig, authority, pair):
+async def test_a_slow_handshake_is_closed_for_a_new_connection(rig, authority, pair, monkeypatch):
+    monkeypatch.setattr(connection_limit, "HANDSHAKE_GRACE_S", 0.0)
     gateway = await rig(answer_stream, tls=pair, limits={"max_connections": 1})
     silent = await gateway.connect()
     await eventually(lambda: gateway.gateway.statistics()["connections"] == 1)
-    await asyncio.sleep(HANDSHAKE_GRACE_S + 0.1)
     assert (await (await gateway.connect(ssl=authority.client())).ask(get())).status == 200
     assert await silent.closed() == b""
     assert gateway.gateway.statistics()["connections_evicted"] == 1
@@ -326,8 +309,8 @@ async def test_the_end_of_a_tls_response_reaches_a_slow_reader(rig, authority, c
         client = await gateway.connect(limit=65_536)
         client.writer.transport.pause_reading()
         client.writer.write(post())
-        await asyncio.wait_for(gone, 5)
-        await asyncio.sleep(0.05)
+        await asyncio.wait_for(gone, WAIT_S)
+        await settled(lambda: gateway.gateway.statistics()["buffered_response_bytes"])
         client.writer.transport.resume_reading()
         assert (await client.read()).body == b"".join(events)
 

@@ -1,7 +1,5 @@
 """The number of output tokens of a response without usage."""
 
-import asyncio
-
 import pytest
 
 from tests.support.answers import DONE, END, STREAM_HEAD, chunk, event
@@ -29,9 +27,7 @@ async def test_tokens_of_an_answer_without_usage_are_counted(rig, reads, count):
 
     async def script(script):
         await script.say(STREAM_HEAD)
-        for read in reads([event(f'"role":{index}') for index in range(count)]):
-            await script.say(chunk(read))
-            await asyncio.sleep(0.005)
+        await script.say_apart(*map(chunk, reads([event(f'"role":{index}') for index in range(count)])))
         await script.say(END)
 
     gate = await rig(script)

@@ -1,6 +1,7 @@
 import asyncio
 
 from router.gateway.http.write_coalescer import WriteCoalescer
+from tests.support.waiting import iterations
 
 
 class Writer:
@@ -19,11 +20,11 @@ async def test_all_writers_are_flushed_at_the_end_of_the_iteration(caplog):
     for writer in writers:
         outbox.add(writer)
     assert [writer.flushed for writer in writers] == [0, 0, 0]
-    await asyncio.sleep(0)
+    await iterations(1)
     assert [writer.flushed for writer in writers] == [1, 1, 1]
     assert [record.message for record in caplog.records] == ["write failed"]
     outbox.add(writers[0])
-    await asyncio.sleep(0)
+    await iterations(1)
     assert [writer.flushed for writer in writers] == [2, 1, 1]
 
 
@@ -36,7 +37,7 @@ async def test_a_writer_added_by_a_flush_waits_for_the_next_iteration():
             outbox.add(late)
 
     outbox.add(Adding())
-    await asyncio.sleep(0)
+    await iterations(1)
     assert late.flushed == 0
-    await asyncio.sleep(0)
+    await iterations(1)
     assert late.flushed == 1

@@ -12,6 +12,7 @@ from router.gateway.listen.accept import Acceptor, Listener
 from router.gateway.listen.connection_limit import ConnectionLimit
 from router.process.children.accept_balancer import LeastConnections
 from router.process.shared_memory.ledger import Ledger, make_table
+from tests.support.waiting import eventually
 
 
 class Held(asyncio.Protocol):
@@ -63,12 +64,7 @@ class Acceptors:
             with suppress(BlockingIOError):
                 client.connect(self.socket.getsockname())
             self.clients.append(client)
-        await self.until(lambda: sum(self.counts) + self.gone == len(self.clients))
-
-    async def until(self, condition, limit_s: float = 5.0) -> None:
-        async with asyncio.timeout(limit_s):
-            while not condition():  # noqa: ASYNC110 - the condition has no event
-                await asyncio.sleep(0.001)
+        await eventually(lambda: sum(self.counts) + self.gone == len(self.clients))
 
     @property
     def counts(self) -> list[int]:
@@ -93,7 +89,7 @@ async def acceptors():
     yield make
     for each in made:
         each.close()
-        await each.until(lambda each=each: not any(each.counts))
+        await eventually(lambda each=each: not any(each.counts))
 
 
 @pytest.mark.parametrize(("processes", "clients"), [(2, 8), (2, 64), (3, 64), (8, 64)])
@@ -108,7 +104,7 @@ async def test_a_process_that_lost_its_clients_accepts_the_next(acceptors):
     await fleet.connect(8)
     for held in list(fleet.held[1]):
         held.transport.abort()
-    await fleet.until(lambda: fleet.counts == [4, 0])
+    await eventually(lambda: fleet.counts == [4, 0])
     fleet.gone = 4
     await fleet.connect(4)
     assert fleet.counts == [4, 4]

@@ -8,7 +8,7 @@ from time import perf_counter
 from router.gateway.listen.connection_limit import BETWEEN_REQUESTS_S, HANDSHAKE_GRACE_S, ConnectionLimit
 from tests.support.answers import answer_json
 from tests.support.raw_client import PLAIN, get, post
-from tests.support.waiting import eventually
+from tests.support.waiting import delivered, eventually
 
 
 class Connection:
@@ -190,7 +190,7 @@ async def test_a_request_in_progress_keeps_its_connection(rig):
     asking.writer.write(post(body=PLAIN))
     sending.writer.write(post(body=PLAIN)[:-5])  # half a body counts as a request in progress
     await eventually(lambda: gate.gateway.statistics()["streams"] == 1)
-    await asyncio.sleep(0.05)
+    await delivered()
     assert await (await gate.connect()).closed() == b""
     go_on.set()
     sending.writer.write(post(body=PLAIN)[-5:])

@@ -233,10 +233,8 @@ def streaming(cut_bytes=None, plain_usage=False, fingerprint=True):
         events = [frame("a"), frame("b"), frame("", "stop", **more)]
         events += [usage_frame()] if asked else []
         raw = STREAM_HEAD + b"".join(map(chunk, [*events, DONE])) + END
-        for start in range(0, len(raw), cut_bytes or len(raw)):
-            await script.say(raw[start : start + (cut_bytes or len(raw))])
-            if cut_bytes:
-                await asyncio.sleep(0)
+        size = cut_bytes or len(raw)
+        await script.say_apart(*(raw[start : start + size] for start in range(0, len(raw), size)))
 
     return script
 
@@ -338,13 +336,14 @@ async def test_a_stream_lost_before_its_usage_counts_as_missing(rig, at):
             return
         rest = {"event": b"", "chunk": b"20\r\ndata: {", "start": chunk(b"data: {")}[at]
         await script.say(STREAM_HEAD, chunk(frame("a")), rest)
-        await asyncio.sleep(0.02)
+        await started.wait()
         await script.die()
 
+    started = asyncio.Event()
     gate = await rig(script, **INJECT)
     await gate.ask(post(body=STREAMED))
     dying["now"] = True
-    reply = await gate.ask(post(body=STREAMED))
+    reply = await gate.ask(post(body=STREAMED), on_head=started.set)
     assert reply.body.startswith(frame("a") + b'data: {"error"') and reply.body.endswith(DONE)
     assert gate.idle and gate.gateway.statistics()["rewrites"]["usage_taken_out"] == 0
 
