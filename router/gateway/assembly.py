@@ -129,8 +129,6 @@ class Assembly:
             identifier=identifier,
             attempts=AttemptServices(self.loop, metrics, self.pools, self.worker_keys, scheme),
             placements=placements,
-            queue=self.queue,
-            hold_queue=self.hold_queue,
             pins=self.pins,
             lines=ResponseLines(cors, config.headers),
             log=log,

@@ -11,6 +11,7 @@ from typing import cast
 from router.errors import ErrorKind, RequestError
 from router.gateway.client_services import ClientServices
 from router.gateway.flow.forwarding import SHUT_DOWN, ForwardedRequest
+from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.http.headers import CONTINUE
 from router.gateway.http.request_framer import FramerState, RequestFramer
 from router.gateway.http.request_head import RequestHead
@@ -267,8 +268,9 @@ class ClientConnection(asyncio.Protocol):
             return
         self._services.drain.places.busy(self)
         services = self._services
-        request_id = services.request_ids.of(head)
-        request = ForwardedRequest(services.requests, services.running, self, head, body, route, request_id)
+        request_id, arrived_s = services.request_ids.of(head), services.time()
+        outbound = OutboundRequest(head, body, route, request_id, self.peer, self.caller, arrived_s)
+        request = ForwardedRequest(services.requests, services.running, self, outbound)
         self._request = request
         self.deadline_s = math.inf
         request.start()

@@ -45,8 +45,8 @@ class Preview:
         if route is None:
             raise RequestError(ErrorKind.PATH_NOT_FOUND, f"no such path: {head.path[:200]}")
         caller = self._caller(key_name)
-        asked = OutboundRequest(head, body, route, self._request_ids.of(head), "", caller, self._time())
-        return await self._identifier.preview(asked)
+        outbound = OutboundRequest(head, body, route, self._request_ids.of(head), "", caller, self._time())
+        return await self._identifier.preview(outbound)
 
     def _caller(self, key_name: str | None) -> Caller:
         if key_name is None:

@@ -23,7 +23,6 @@ from backends.vllm.tokenizer import SpecialToken
 from backends.vllm.unrenderable import Unrenderable
 from router.config.model import CorsConfig, LimitsConfig
 from router.errors import RequestError
-from router.gateway.flow.identify import stored_response_id
 from router.gateway.http.access_log import AccessLog
 from router.gateway.http.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.chunked_body import MAX_LINE_BYTES
@@ -34,6 +33,7 @@ from router.gateway.http.response_head import parse_response_head
 from router.gateway.http.routes import RouteTable, forbidden
 from router.gateway.http.sse import FirstEvent, judge_event
 from router.gateway.http.usage import find_usage
+from router.gateway.pins import stored_response_id
 from router.gateway.rewrites.json_splice import set_inner
 from router.gateway.rewrites.usage_frame import Stamp, UsageFrame, plain_ending
 from router.tokenization.intake import CHAT_PATH, WHOLE_BYTES, as_int, parse, parse_steps

@@ -134,6 +134,12 @@ class Attempt:
         """Whether no part of the answer has gone to the client."""
         return not self._opened
 
+    @property
+    def status(self) -> int:
+        """The answer's status; that of its first event if that event is an error about the request."""
+        assert self.response is not None
+        return self.opening.refused or self.response.status
+
     # sending
 
     def begin(self, *, fresh: bool = False) -> None:
@@ -340,13 +346,18 @@ class Attempt:
 
     # calls from the request
 
+    @property
+    def point_if_given_up(self) -> FailurePoint:
+        """The failure point that `give_up` would report now."""
+        return FailurePoint.SENT if self.sent else FailurePoint.CONNECT
+
     def comment(self) -> None:
         """Record that the client has received comments, and so cannot get this worker's head."""
         self.opening.comment()
 
     def give_up(self, reason: str) -> None:
         """Fail before the first event, because the worker takes too long or was lost."""
-        point = FailurePoint.SENT if self.sent else FailurePoint.CONNECT
+        point = self.point_if_given_up
         self.let_go(reusable=False)
         self._fail(point, reason)
 

@@ -1,12 +1,17 @@
-"""The time limits of a request's states, and the detection of stalled streams. Pure."""
+"""The deadlines of a request, and the detection of stalled streams. Pure."""
 
 from __future__ import annotations
 
 import math
-from typing import Final
+from enum import IntEnum
+from typing import Any, Final
 
 from router.config.model import TimeoutsConfig
-from router.gateway.flow.transitions import RequestState
+from router.gateway.flow.flow import Flow
+from router.gateway.flow.transitions import BEGUN, RequestState
+
+# A module constant, because looking up a member of an enum is slow.
+_WAITING: Final = RequestState.WAITING
 
 MIN_BYTES_PER_S = 16.0
 """The least rate of a begun answer while no event is completed. A large event, of a megabyte say, may take long."""
@@ -43,6 +48,78 @@ class Limits:
     def attempt_deadline_s(self, sent: bool, since_s: float) -> float:
         """Return the deadline of an attempt that was `sent`, or began to dial, at `since_s`."""
         return since_s + (self.first_event_s if sent else self.connect_s)
+
+
+class Due(IntEnum):
+    """A deadline of a request that has passed."""
+
+    NOTHING = 0
+    STATE = 1
+    """The state has lasted too long, or an attempt has."""
+    TOTAL = 2
+    """The request has lasted too long."""
+    COMMENT = 3
+    """The client of a stream has received nothing for too long."""
+
+
+class RequestDeadlines:
+    """The deadlines of one request. `since_s` is the time when its current state began.
+
+    `last_read_s` of its methods is the time of the last byte of the answer, or of either side of a tunnel.
+    """
+
+    __slots__ = ("_comment_s", "_end_s", "_flow", "_limits", "since_s")
+
+    def __init__(self, limits: Limits, flow: Flow, arrived_s: float) -> None:
+        self._limits = limits
+        self._flow = flow
+        self._end_s = arrived_s + limits.total_s
+        self._comment_s = math.inf
+        self.since_s = arrived_s
+
+    def comments_from(self, arrived_s: float) -> None:
+        """Schedule the first comment of a stream whose request arrived at `arrived_s`."""
+        self._comment_s = arrived_s + self._limits.header_delay_s
+
+    def commented(self, now_s: float) -> None:
+        """Schedule the next comment."""
+        self._comment_s = now_s + self._limits.comment_interval_s
+
+    def answer_began(self, now_s: float) -> None:
+        """Start the time of the stream, which needs no more comments."""
+        self._comment_s = math.inf
+        self.since_s = now_s
+
+    def tunnel_began(self) -> None:
+        """Remove the limit on the total time: a tunnel ends only when both sides are idle."""
+        self._end_s = self._comment_s = math.inf
+
+    def next_s(self, last_read_s: float) -> float:
+        """Return the earliest deadline."""
+        return min(self._state_s(last_read_s), self._end_s, self._comment_s)
+
+    def due(self, now_s: float, last_read_s: float) -> Due:
+        """Return the most important deadline that has passed."""
+        if now_s >= self._state_s(last_read_s):
+            return Due.STATE
+        if now_s >= self._end_s:
+            return Due.TOTAL
+        return Due.COMMENT if now_s >= self._comment_s else Due.NOTHING
+
+    def overdue_attempts(self, now_s: float) -> list[Any]:
+        """Return the running attempts that have taken too long to connect or to answer."""
+        limits = self._limits
+        return [each for each in self._flow.attempts if now_s >= limits.attempt_deadline_s(each.sent, each.since_s)]
+
+    def _state_s(self, last_read_s: float) -> float:
+        state, limits, attempts = self._flow.state, self._limits, self._flow.attempts
+        if state is _WAITING:
+            if len(attempts) == 1:  # the usual case
+                return limits.attempt_deadline_s(attempts[0].sent, attempts[0].since_s)
+            return min([limits.attempt_deadline_s(each.sent, each.since_s) for each in attempts])
+        if state in BEGUN:
+            return last_read_s + limits.idle_s
+        return self.since_s + limits.state_s[state]
 
 
 class Trickle:

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable
 from typing import Any, Final
 
 from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
 from router.gateway.flow.attempt import Attempt
+from router.gateway.flow.deadlines import Due, RequestDeadlines
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Failure, Outcome
 from router.gateway.flow.responder import RESPONSE_STEPS, Responder
 from router.gateway.flow.services import RequestClient, RequestServices
-from router.gateway.flow.transitions import Event, RequestState
-from router.gateway.http.request_head import RequestHead
-from router.gateway.http.routes import Route
+from router.gateway.flow.transitions import BEGUN, Effect, Event, RequestState
 from router.gateway.http.tunnel import Tunnel
 from router.placement.endpoints import FleetEndpoint
 from router.placement.lifecycle_events import FailurePoint
@@ -39,15 +37,14 @@ _OPENED: Final = Event.OPENED
 _ANSWERED: Final = Event.ANSWERED
 _HAS_OPENED: Final = Outcome.OPENED
 _HAS_ANSWERED: Final = Outcome.ANSWERED
-_BEGUN: Final = (RequestState.STREAMING, RequestState.TUNNEL)
 
 
 class ForwardedRequest:
-    """One request and its attempts."""
+    """Drives one request. `running` holds the requests of the gateway that have not ended, this one included."""
 
     __slots__ = (
-        "_client_left", "_end_s", "_ended", "_flow", "_held", "_identifying",
-        "_next_comment_s", "_outbound", "_responder", "_running", "_services", "_since_s", "client",
+        "_client", "_deadlines", "_ended", "_flow", "_held", "_identifying", "_outbound", "_responder", "_running",
+        "_services",
     )  # fmt: skip
 
     def __init__(
@@ -55,26 +52,18 @@ class ForwardedRequest:
         services: RequestServices,
         running: set[ForwardedRequest],
         client: RequestClient,
-        head: RequestHead,
-        body: bytes,
-        route: Route,
-        request_id: bytes,
+        outbound: OutboundRequest,
     ) -> None:
-        arrived_s = services.time()
         self._services = services
         self._running = running
-        self.client = client
+        self._client = client
         self._flow = Flow()
-        self._outbound = OutboundRequest(head, body, route, request_id, client.peer, client.caller, arrived_s)
-        self._responder = Responder(services, client, self._outbound)
-        self._since_s = arrived_s
-        """When the current state began."""
-        self._end_s = arrived_s + services.limits.total_s
-        self._next_comment_s = math.inf
+        self._outbound = outbound
+        self._responder = Responder(services, client, outbound)
+        self._deadlines = RequestDeadlines(services.limits, self._flow, outbound.arrived_s)
         self._identifying: asyncio.Task[None] | None = None
         self._held: Held | None = None
         """The policy's hold, between its decision and the hold queue: for how long and for which worker."""
-        self._client_left = False
         self._ended = False
 
     # for the queues, the quarantine and the gateway
@@ -86,7 +75,7 @@ class ForwardedRequest:
 
     @property
     def account(self) -> TenantUsage | None:
-        return self.client.caller.account
+        return self._client.caller.account
 
     @property
     def tickets(self) -> list[Ticket]:
@@ -118,12 +107,12 @@ class ForwardedRequest:
 
     def endpoint_lost(self, endpoint: FleetEndpoint) -> None:
         """Give up attempts at `endpoint`, which was ejected or removed, if another worker is ready."""
-        asked, placements, now_s = self._outbound, self._services.placements, self._services.time()
+        outbound, placements, now_s = self._outbound, self._services.placements, self._services.time()
         try:
             for attempt in list(self._flow.attempts):
                 if attempt.unopened and attempt.ticket.candidate.endpoint is endpoint:
-                    point = FailurePoint.SENT if attempt.sent else FailurePoint.CONNECT
-                    if len(self._flow.attempts) > 1 or placements.replaceable(asked, attempt.ticket, point, now_s):
+                    ticket, point = attempt.ticket, attempt.point_if_given_up
+                    if len(self._flow.attempts) > 1 or placements.replaceable(outbound, ticket, point, now_s):
                         attempt.give_up("the worker was ejected or removed while the request waited for it")
         except Exception:
             self.crashed()
@@ -168,9 +157,9 @@ class ForwardedRequest:
         state = self._flow.state
         if state is RequestState.OVER:
             return
-        self._client_left = True
+        self._responder.client_left = True
         self._responder.relay.flush()
-        self._services.metrics.client_aborted("stream" if state in _BEGUN else "before_first")
+        self._services.metrics.client_aborted("stream" if state in BEGUN else "before_first")
         self._on(Event.CLIENT_GONE)
 
     def client_writable(self, writable: bool) -> None:
@@ -193,12 +182,11 @@ class ForwardedRequest:
             self._identifying = identified
             self._arm()
 
-    def read(self, streams: bool) -> None:
-        """Note that the body was parsed; `streams`: the answer will be a stream."""
-        if streams:
-            self._next_comment_s = self._outbound.arrived_s + self._services.limits.header_delay_s
-            if self._identifying is not None:
-                self._arm()
+    def stream_expected(self) -> None:
+        """Schedule comments: the body was parsed, and its answer will be a stream."""
+        self._deadlines.comments_from(self._outbound.arrived_s)
+        if self._identifying is not None:
+            self._arm()
 
     def identified(self) -> None:
         """Place the request, whose identity is now known."""
@@ -215,7 +203,7 @@ class ForwardedRequest:
         assert request is not None
         services, state = self._services, self._flow.state
         now_s = services.time()
-        placed = services.placements.place(self._outbound, request, state, self._since_s, now_s)
+        placed = services.placements.place(self._outbound, request, state, self._deadlines.since_s, now_s)
         if isinstance(placed, Ticket):
             self._begin(placed)
         elif isinstance(placed, RequestError):
@@ -225,32 +213,31 @@ class ForwardedRequest:
         else:
             self._held = placed
             if state is not RequestState.HELD:
-                self._since_s = now_s
+                self._deadlines.since_s = now_s
             self._on(Event.HOLD)
 
     def _begin(self, ticket: Ticket) -> None:
         """Begin an attempt for a placement."""
         self._responder.log.worker = ticket.candidate.id
-        commented, paused = self._flow.commented, not self.client.writable
+        commented, paused = self._flow.commented, not self._client.writable
         attempt = Attempt(
             self._services.attempts, self._outbound, ticket, self._reported, commented=commented, paused=paused
         )
         self._on(_PLACED, attempt)
 
     def _queue(self, _: object) -> None:
-        self._services.queue.enter(self)
-        self._since_s = self._services.time()
+        self._services.placements.queue(self)
+        self._deadlines.since_s = self._services.time()
         self._arm()
 
     def _hold(self, _: object) -> None:
         held, self._held = self._held, None
         assert held is not None
-        self._services.hold_queue.enter(self, held)
+        self._services.placements.hold(self, held)
         self._arm()
 
     def _leave(self, _: object) -> None:
-        self._services.queue.leave(self)
-        self._services.hold_queue.leave(self)
+        self._services.placements.leave_queues(self)
         identifying, self._identifying = self._identifying, None
         if identifying is not None:
             identifying.cancel()
@@ -262,9 +249,7 @@ class ForwardedRequest:
         if outcome is _HAS_OPENED:
             self._on(_OPENED, attempt)
         elif outcome is _HAS_ANSWERED:
-            assert attempt.response is not None
-            status = attempt.opening.refused or attempt.response.status
-            self._on(Event.DECLINED if status >= 400 else _ANSWERED, attempt)
+            self._on(Event.DECLINED if attempt.status >= 400 else _ANSWERED, attempt)
         elif outcome is Outcome.MOVED:
             self._arm()
         elif outcome is Outcome.FAILED:
@@ -311,11 +296,7 @@ class ForwardedRequest:
 
     def _send(self, attempt: Attempt) -> None:
         attempt.begin()
-        if len(self._flow.attempts) == 1:
-            state_s = self._services.limits.attempt_deadline_s(attempt.sent, attempt.since_s)
-            self.client.deadline_s = min(state_s, self._end_s, self._next_comment_s)
-        else:
-            self._arm()
+        self._arm()
 
     def _retry(self, attempt: Attempt) -> None:
         again = self._services.placements.retry(self._outbound, attempt, self._services.time())
@@ -324,17 +305,11 @@ class ForwardedRequest:
         else:
             self.refuse(again)
 
-    def _fail(self, attempt: Attempt) -> None:
-        attempt.let_go(reusable=False)
-        self._responder.answering = None
-        self._services.placements.fail(attempt, self._services.time())
-
     def _cancel(self, _: object) -> None:
         if not self._flow.dropped:
             return  # the usual case
         for attempt in self._flow.take_dropped():
-            self._responder.answering = None
-            self._services.placements.cancel(attempt, self._services.time())
+            self._responder.cancel(attempt)
 
     def _next_leg(self, attempt: Attempt) -> None:
         attempt.let_go(reusable=True)
@@ -344,14 +319,12 @@ class ForwardedRequest:
 
     def _respond(self, attempt: Attempt) -> None:
         now_s = self._services.time()
-        self._services.placements.opened(self._outbound, attempt, now_s)
         self._responder.open(attempt, now_s)
-        self._next_comment_s = math.inf
-        self._since_s = now_s
-        self.client.deadline_s = min(now_s + self._services.limits.idle_s, self._end_s)
+        self._deadlines.answer_began(now_s)
+        self._arm()
 
     def _switch(self, attempt: Attempt) -> None:
-        self._end_s = self._next_comment_s = math.inf
+        self._deadlines.tunnel_began()
         self._responder.switch(attempt)
         self._arm()
 
@@ -360,19 +333,16 @@ class ForwardedRequest:
         for attempt in self._flow.attempts:
             attempt.opening.comment()
 
-    def _abort_client(self, _: object) -> None:
-        self.client.abort()
-
     def _end(self, _: object) -> None:
         self._ended = True
         self._running.discard(self)
-        self._responder.close(self._client_left)
+        self._responder.close()
 
     def _end_crashed(self, attempt: Attempt | None) -> None:
         """End the request in spite of a defect in its last effects; call from an `except` block."""
         log.exception("request failed", extra={"request_id": self._outbound.id.decode("latin-1")})
         if attempt is not None:
-            self._services.placements.cancel(attempt, self._services.time())
+            self._responder.cancel(attempt)
         self._responder.error = RequestError(ErrorKind.INTERNAL, "internal error")
         self._responder.break_off()
         self._end(None)
@@ -380,26 +350,20 @@ class ForwardedRequest:
     # time
 
     def _arm(self) -> None:
-        self.client.deadline_s = min(self._state_deadline_s(), self._end_s, self._next_comment_s)
-
-    def _state_deadline_s(self) -> float:
-        state, limits = self._flow.state, self._services.limits
-        if state is RequestState.WAITING:
-            return min([limits.attempt_deadline_s(each.sent, each.since_s) for each in self._flow.attempts])
-        if state in _BEGUN:
-            return self._responder.last_read_s + limits.idle_s
-        return self._since_s + limits.state_s[state]
+        self._client.deadline_s = self._deadlines.next_s(self._responder.last_read_s)
 
     def expired(self, now_s: float) -> None:
         """Act on the deadline that has passed, if any, and set the next one."""
-        if now_s >= self._state_deadline_s():
+        deadlines = self._deadlines
+        due = deadlines.due(now_s, self._responder.last_read_s)
+        if due is Due.STATE:
             self._state_expired(now_s)
-        elif self._flow.state is RequestState.STREAMING and self._responder.trickles(now_s, self._since_s):
+        elif self._flow.state is RequestState.STREAMING and self._responder.trickles(now_s, deadlines.since_s):
             self._stalled("the worker's stream stalled: it only trickles")
-        elif now_s >= self._end_s:
+        elif due is Due.TOTAL:
             self._stop(ErrorKind.TOTAL_TIMEOUT, "the request took too long")
-        elif now_s >= self._next_comment_s:
-            self._next_comment_s = now_s + self._services.limits.comment_interval_s
+        elif due is Due.COMMENT:
+            deadlines.commented(now_s)
             self._on(Event.COMMENT_DUE)
         if not self._ended:
             self._arm()
@@ -407,16 +371,15 @@ class ForwardedRequest:
     def _state_expired(self, now_s: float) -> None:
         state = self._flow.state
         if state is RequestState.QUEUED:
-            self._services.metrics.queued(now_s - self._since_s, False)
+            self._services.metrics.queued(now_s - self._deadlines.since_s, False)
             self._responder.error = RequestError(ErrorKind.NO_WORKER, "no worker became ready for this model in time")
             self._on(Event.QUEUE_EXPIRED)
         elif state is RequestState.WAITING:
-            for attempt in list(self._flow.attempts):
-                if now_s >= self._services.limits.attempt_deadline_s(attempt.sent, attempt.since_s):
-                    attempt.give_up("no first event in time" if attempt.sent else "connecting took too long")
+            for attempt in self._deadlines.overdue_attempts(now_s):
+                attempt.give_up("no first event in time" if attempt.sent else "connecting took too long")
         elif state is RequestState.TUNNEL:
             self._on(Event.STALLED, self._responder.answering)
-        elif not self.client.writable:
+        elif not self._client.writable:
             self._on(Event.CLIENT_STALLED)  # the client has not read for `stream_idle_s`
         else:
             self._stalled("the worker's stream stalled")
@@ -425,21 +388,19 @@ class ForwardedRequest:
         self._stream_failed(Event.STALLED, ErrorKind.STREAM_IDLE_TIMEOUT, message)
 
 
-_STEPS: Final[tuple[Callable[[ForwardedRequest, Any], None] | None, ...]] = (
-    ForwardedRequest._place,
-    ForwardedRequest._next_leg,
-    ForwardedRequest._queue,
-    ForwardedRequest._hold,
-    ForwardedRequest._leave,
-    ForwardedRequest._send,
-    ForwardedRequest._cancel,
-    ForwardedRequest._retry,
-    ForwardedRequest._fail,
-    ForwardedRequest._respond,
-    ForwardedRequest._switch,
-    ForwardedRequest._comment,
-    ForwardedRequest._abort_client,
-    ForwardedRequest._end,
-    *(None,) * len(RESPONSE_STEPS),
-)
-"""The steps that this module carries out, by effect; None for those in `RESPONSE_STEPS`."""
+_OWN_STEPS: Final[dict[Effect, Callable[[ForwardedRequest, Any], None]]] = {
+    Effect.PLACE: ForwardedRequest._place,
+    Effect.NEXT_LEG: ForwardedRequest._next_leg,
+    Effect.QUEUE: ForwardedRequest._queue,
+    Effect.HOLD: ForwardedRequest._hold,
+    Effect.LEAVE: ForwardedRequest._leave,
+    Effect.SEND: ForwardedRequest._send,
+    Effect.CANCEL: ForwardedRequest._cancel,
+    Effect.RETRY: ForwardedRequest._retry,
+    Effect.RESPOND: ForwardedRequest._respond,
+    Effect.SWITCH: ForwardedRequest._switch,
+    Effect.COMMENT: ForwardedRequest._comment,
+    Effect.END: ForwardedRequest._end,
+}
+_STEPS: Final = tuple(_OWN_STEPS.get(effect) for effect in Effect)
+"""The steps that this module carries out, by effect; None for the effects in `RESPONSE_STEPS`."""

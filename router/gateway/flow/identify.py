@@ -22,20 +22,15 @@ from router.gateway.rewrites.body_rewriter import BodyRewriter
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request, SessionKind
 from router.residency.prompt import Prompt
-from router.security.callers import Caller
 from router.tokenization.identity import Identity
 from router.tokenization.intake import READ_AT_ONCE_BYTES, WHOLE_BYTES, ParsedBody, parse, parse_steps
 from router.tokenization.json_spans import UnreadBody
 from router.tokenization.multipart import multipart_model
 
-# Enough for the first fields of a response, which begin with its id.
-_ID_WITHIN_BYTES = 4_096
-_STORED_ID = re.compile(rb'"id"\s*:\s*"(resp_[^"\\]{1,256})"')
 # Estimates the tokens of a body that is not parsed: English text has about four bytes per token.
 _BYTES_PER_TOKEN = 4
 # At most one larger body is read per iteration of the loop: decoding and rendering it can take about 10 ms.
 READ_QUICKLY_BYTES = 32_768
-
 
 EXPECTED_OUTPUT = b"x-warmroute-expected-output-tokens"
 """Request header: the expected length of the answer in tokens, if the client knows it."""
@@ -131,36 +126,27 @@ def pinned_to(route: Route, head: RequestHead, reading: Reading, pins: Pins, pat
     return worker
 
 
-def describe(
-    route: Route,
-    head: RequestHead,
-    size_bytes: int,
-    reading: Reading,
-    prompt: Prompt | None,
-    pinned: WorkerId | None,
-    request_id: str,
-    arrived_s: float,
-    caller: Caller,
-) -> Request:
+def describe(outbound: OutboundRequest, reading: Reading, prompt: Prompt | None, pinned: WorkerId | None) -> Request:
     """Return the request for the dispatcher.
 
     As in vLLM, a session id in the body overrides the header, and a priority in the header overrides the body.
     """
+    head = outbound.head
     parsed = reading.intake
-    guessed_tokens = size_bytes // _BYTES_PER_TOKEN if route.prefills else 0
+    guessed_tokens = outbound.size_bytes // _BYTES_PER_TOKEN if outbound.route.prefills else 0
     session_id = parsed.session_id if parsed is not None else None
     if session_id is None and b"x-session-id" in head.fields:
         session_id = head.fields[b"x-session-id"].decode("latin-1")
     return Request(
-        id=request_id,
+        id=outbound.id.decode("latin-1"),
         path=head.path,
         model=reading.model,
         prompt=prompt,
         prompt_tokens=prompt.tokens if prompt is not None else guessed_tokens,
-        arrived_s=arrived_s,
+        arrived_s=outbound.arrived_s,
         max_tokens=parsed.max_tokens if parsed is not None else None,
         session_id=session_id,
-        priority=_priority(head, parsed) if "priority" in caller.may else 0,
+        priority=_priority(head, parsed) if "priority" in outbound.caller.may else 0,
         pinned=pinned,
         stream=reading.stream,
         reads_cache=parsed is None or parsed.reads_cache,
@@ -192,17 +178,11 @@ def _priority(head: RequestHead, parsed: ParsedBody | None) -> int:
     return parsed.priority if parsed is not None else 0
 
 
-def stored_response_id(pieces: list[bytes]) -> str | None:
-    """Return the id of a stored response from its first body bytes; None if they contain none."""
-    found = _STORED_ID.search(b"".join(pieces)[:_ID_WITHIN_BYTES])
-    return found[1].decode("utf-8", "replace") if found else None
-
-
 class IdentifiedRequest(Protocol):
     """A request that is being identified."""
 
-    def read(self, streams: bool) -> None:
-        """Note that the body was parsed; `streams`: the answer will be a stream."""
+    def stream_expected(self) -> None:
+        """Prepare for comments: the body was parsed, and its answer will be a stream."""
         ...
 
     def identified(self) -> None:
@@ -244,105 +224,103 @@ class Identifier:
         self._slices = slices
         self._rewriter = rewriter
 
-    def start(self, asked: OutboundRequest, request: IdentifiedRequest) -> asyncio.Task[None] | None:
-        """Parse and identify `asked`, then call a method of `request`: at once, or in the task that is returned."""
-        route, body, reading = asked.route, asked.body, None
+    def start(self, outbound: OutboundRequest, request: IdentifiedRequest) -> asyncio.Task[None] | None:
+        """Parse and identify `outbound`, then call a method of `request`: at once, or in the task that is returned."""
+        route, body, reading = outbound.route, outbound.body, None
         try:
             if reads_quickly(route, body) or (reads_at_once(route, body) and self._slices.take(self._loop)):
-                reading = read_request(route, asked.head, body)
-                if self._describe_now(asked, reading, request):
+                reading = read_request(route, outbound.head, body)
+                if self._describe_now(outbound, reading, request):
                     request.identified()
                     return None
         except RequestError as error:
             request.refuse(error)
             return None
-        return self._loop.create_task(self._finish(asked, reading, request))
+        return self._loop.create_task(self._finish(outbound, reading, request))
 
-    async def _finish(self, asked: OutboundRequest, reading: Reading | None, request: IdentifiedRequest) -> None:
+    async def _finish(self, outbound: OutboundRequest, reading: Reading | None, request: IdentifiedRequest) -> None:
         try:
             described = False
             if reading is None:
-                reading = await read_in_slices(asked.route, asked.head, asked.body, self._slices)
-                described = self._describe_now(asked, reading, request)
+                reading = await read_in_slices(outbound.route, outbound.head, outbound.body, self._slices)
+                described = self._describe_now(outbound, reading, request)
             if not described:
-                asked.request = await self._describe_later(asked, reading)
+                outbound.request = await self._describe_later(outbound, reading)
             request.identified()
         except RequestError as error:
             request.refuse(error)
         except Exception:
             request.unidentified()
 
-    def _admit(self, asked: OutboundRequest, reading: Reading) -> None:
+    def _admit(self, outbound: OutboundRequest, reading: Reading) -> None:
         """Check that the caller may send these fields, and prepare the rewrites of the body.
 
         Raises:
             RequestError: the caller may not send them.
         """
-        salt = admit(asked.route, asked.caller, asked.head, asked.body, reading.fields)
+        salt = admit(outbound.route, outbound.caller, outbound.head, outbound.body, reading.fields)
         if salt is not None:
-            asked.body = self._rewriter.salt(asked.body, salt)
-            asked.withheld = asked.caller.withheld_salted
+            outbound.body = self._rewriter.salt(outbound.body, salt)
+            outbound.withheld = outbound.caller.withheld_salted
         if reading.intake is not None:
-            asked.digest = reading.intake.digest
+            outbound.digest = reading.intake.digest
         if self._rewriter.enabled:
-            asked.rewrites = self._rewriter.of(asked.head, reading.intake)
+            outbound.rewrites = self._rewriter.of(outbound.head, reading.intake)
 
-    def _describe_now(self, asked: OutboundRequest, reading: Reading, request: IdentifiedRequest) -> bool:
+    def _describe_now(self, outbound: OutboundRequest, reading: Reading, request: IdentifiedRequest) -> bool:
         """Admit and describe the request. Return False if identification must continue in a task.
 
         Raises:
             RequestError: the caller may not send the body, or the path names an unknown stored response.
         """
-        self._admit(asked, reading)
+        self._admit(outbound, reading)
         if reading.stream:
-            request.read(streams=True)
+            request.stream_expected()
         prompt = None
         if reading.intake is not None:
             adapter = self._fleet.adapter(reading.model)
-            prompt = self._identity.identify_now(asked.head.path, reading.intake, adapter)
+            prompt = self._identity.identify_now(outbound.head.path, reading.intake, adapter)
             if prompt is None:
                 return False
-            self._identified(asked, reading.intake, prompt)
-        asked.request = self._describe(asked, reading, prompt)
+            self._identified(outbound, reading.intake, prompt)
+        outbound.request = self._describe(outbound, reading, prompt)
         return True
 
-    async def _describe_later(self, asked: OutboundRequest, reading: Reading) -> Request:
+    async def _describe_later(self, outbound: OutboundRequest, reading: Reading) -> Request:
         prompt = None
         if reading.intake is not None:
             adapter = self._fleet.adapter(reading.model)
-            prompt = await self._identity.identify(asked.head.path, reading.intake, adapter)
-            self._identified(asked, reading.intake, prompt)
-        return self._describe(asked, reading, prompt)
+            prompt = await self._identity.identify(outbound.head.path, reading.intake, adapter)
+            self._identified(outbound, reading.intake, prompt)
+        return self._describe(outbound, reading, prompt)
 
-    async def preview(self, asked: OutboundRequest) -> Request:
+    async def preview(self, outbound: OutboundRequest) -> Request:
         """Return the request that the dispatcher would get. It is not counted in any metric or limit.
 
         Raises:
             RequestError: as the public port would answer.
         """
-        at_once = reads_at_once(asked.route, asked.body)
+        at_once = reads_at_once(outbound.route, outbound.body)
         if at_once:
-            reading = read_request(asked.route, asked.head, asked.body)
+            reading = read_request(outbound.route, outbound.head, outbound.body)
         else:
-            reading = await read_in_slices(asked.route, asked.head, asked.body, self._slices)
-        admit(asked.route, asked.caller, asked.head, asked.body, reading.fields)
+            reading = await read_in_slices(outbound.route, outbound.head, outbound.body, self._slices)
+        admit(outbound.route, outbound.caller, outbound.head, outbound.body, reading.fields)
         prompt = None
         if reading.intake is not None:
             adapter = self._fleet.adapter(reading.model)
-            prompt = self._identity.identify_now(asked.head.path, reading.intake, adapter)
+            prompt = self._identity.identify_now(outbound.head.path, reading.intake, adapter)
             if prompt is None:
-                prompt = await self._identity.identify(asked.head.path, reading.intake, adapter)
-        return self._describe(asked, reading, prompt)
+                prompt = await self._identity.identify(outbound.head.path, reading.intake, adapter)
+        return self._describe(outbound, reading, prompt)
 
-    def _describe(self, asked: OutboundRequest, reading: Reading, prompt: Prompt | None) -> Request:
+    def _describe(self, outbound: OutboundRequest, reading: Reading, prompt: Prompt | None) -> Request:
         pinned = None
-        if asked.route.pinned or reading.previous_response_id is not None:
-            pinned = pinned_to(asked.route, asked.head, reading, self._pins, self._paths)
-        request_id = asked.id.decode("latin-1")
-        size_bytes, arrived_s, caller = asked.size_bytes, asked.arrived_s, asked.caller
-        return describe(asked.route, asked.head, size_bytes, reading, prompt, pinned, request_id, arrived_s, caller)
+        if outbound.route.pinned or reading.previous_response_id is not None:
+            pinned = pinned_to(outbound.route, outbound.head, reading, self._pins, self._paths)
+        return describe(outbound, reading, prompt, pinned)
 
-    def _identified(self, asked: OutboundRequest, parsed: ParsedBody, prompt: Prompt | None) -> None:
+    def _identified(self, outbound: OutboundRequest, parsed: ParsedBody, prompt: Prompt | None) -> None:
         parsed.release()
         source = prompt.source if prompt is not None else "none"
-        self._metrics.identified(self._time() - asked.arrived_s, source)
+        self._metrics.identified(self._time() - outbound.arrived_s, source)

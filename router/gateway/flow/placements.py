@@ -1,4 +1,4 @@
-"""Ask the dispatcher for workers, and release the load that it reserved."""
+"""Ask the dispatcher for workers, let requests wait for them, and release the load that it reserved."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from router.gateway.flow.transitions import RequestState
 from router.gateway.http.error_format import is_error
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.quarantine import Quarantine
-from router.gateway.queues.hold import HoldQueue
-from router.gateway.queues.no_worker import NoWorkerQueue
+from router.gateway.queues.hold import HeldRequest, HoldQueue
+from router.gateway.queues.no_worker import NoWorkerQueue, QueuedRequest
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
@@ -52,35 +52,35 @@ class Placements:
         self._fleet = fleet
         self._queue_s = queue_s
 
-    def body_key(self, asked: OutboundRequest) -> int:
+    def body_key(self, outbound: OutboundRequest) -> int:
         """Return the quarantine's key of the body; 0 without a body, because such a request is never suspected."""
-        if not asked.key and (asked.digest is not None or asked.body):
-            digest = xxh3_128_intdigest(asked.body) if asked.digest is None else asked.digest
-            asked.key = self._quarantine.key(asked.head.path, digest)
-        return asked.key
+        if not outbound.key and (outbound.digest is not None or outbound.body):
+            digest = xxh3_128_intdigest(outbound.body) if outbound.digest is None else outbound.digest
+            outbound.key = self._quarantine.key(outbound.head.path, digest)
+        return outbound.key
 
-    def _within(self, asked: OutboundRequest, failed: tuple[str, ...] = ()) -> frozenset[str] | None:
+    def _within(self, outbound: OutboundRequest, failed: tuple[str, ...] = ()) -> frozenset[str] | None:
         """Return the endpoints that the request may go to; None for all.
 
         Raises:
             RequestError: the request may go to no endpoint.
         """
-        return self._quarantine.within(self.body_key(asked), failed)
+        return self._quarantine.within(self.body_key(outbound), failed)
 
     def place(
-        self, asked: OutboundRequest, request: Request, state: RequestState, since_s: float, now_s: float
+        self, outbound: OutboundRequest, request: Request, state: RequestState, since_s: float, now_s: float
     ) -> Placement:
         """Ask for a worker. The request has been in `state` since `since_s`."""
         started_s = perf_counter()
         try:
-            within = self._within(asked) if self._quarantine.active else None
+            within = self._within(outbound) if self._quarantine.active else None
         except RequestError as error:
             return error
-        may_hold = self._may_hold(asked, state)
+        may_hold = self._may_hold(outbound, state)
         placed = self._dispatcher.dispatch(request, now_s, may_hold=may_hold, within=within)
         self._metrics.decision_took(perf_counter() - started_s)
         if isinstance(placed, Queued):
-            refusal = self._queue_refusal(asked, placed) if state is not _QUEUED else None
+            refusal = self._queue_refusal(outbound, placed) if state is not _QUEUED else None
             return placed if refusal is None else refusal
         if state is _QUEUED:
             self._metrics.queued(now_s - since_s, not isinstance(placed, Reject))
@@ -88,16 +88,16 @@ class Placements:
             self._metrics.held(now_s - since_s)
         return placed.error if isinstance(placed, Reject) else placed
 
-    def _may_hold(self, asked: OutboundRequest, state: RequestState) -> bool:
+    def _may_hold(self, outbound: OutboundRequest, state: RequestState) -> bool:
         if not self._hold_queue.open:
             return False
-        account = asked.caller.account
+        account = outbound.caller.account
         # a queued request already counts towards the tenant's limit
         return account is None or state is _QUEUED or account.may_queue
 
-    def _queue_refusal(self, asked: OutboundRequest, none_ready: Queued) -> RequestError | None:
+    def _queue_refusal(self, outbound: OutboundRequest, none_ready: Queued) -> RequestError | None:
         """Return the error for a request that may not wait for a worker."""
-        account = asked.caller.account
+        account = outbound.caller.account
         if not self._queue_s:
             return RequestError(ErrorKind.NO_WORKER, none_ready.reason)
         if account is not None and not account.may_queue:
@@ -106,13 +106,26 @@ class Placements:
             return RequestError(ErrorKind.TOO_MANY_REQUESTS, "too many requests wait for a worker")
         return None
 
-    def retry(self, asked: OutboundRequest, attempt: Attempt, now_s: float) -> Ticket | RequestError:
+    def queue(self, request: QueuedRequest) -> None:
+        """Let `request` wait until a worker is ready."""
+        self._queue.enter(request)
+
+    def hold(self, request: HeldRequest, held: Held) -> None:
+        """Let `request` wait as the policy decided."""
+        self._hold_queue.enter(request, held)
+
+    def leave_queues(self, request: HeldRequest) -> None:
+        """Remove `request` from the queue that it waits in, if any."""
+        self._queue.leave(request)
+        self._hold_queue.leave(request)
+
+    def retry(self, outbound: OutboundRequest, attempt: Attempt, now_s: float) -> Ticket | RequestError:
         """Release a failed attempt, and ask for another worker."""
         failure, ticket = attempt.failure, attempt.ticket
         assert failure is not None
         why = (failure.point, now_s, failure.reason, failure.retry_after_s)
         try:
-            within = self._within(asked) if self._quarantine.active else None
+            within = self._within(outbound) if self._quarantine.active else None
         except RequestError as error:
             self._dispatcher.failed(ticket, *why)
             return error
@@ -122,51 +135,49 @@ class Placements:
         self._metrics.retried(failure.point)
         return again
 
-    def replaceable(self, asked: OutboundRequest, ticket: Ticket, point: FailurePoint, now_s: float) -> bool:
+    def replaceable(self, outbound: OutboundRequest, ticket: Ticket, point: FailurePoint, now_s: float) -> bool:
         """Return whether another worker is ready to take over from an attempt that fails at `point`."""
         try:
-            within = self._within(asked, tried(ticket)) if self._quarantine.active else None
+            within = self._within(outbound, tried(ticket)) if self._quarantine.active else None
         except RequestError:
             return False
         return self._dispatcher.has_alternative(ticket, point, now_s, within=within)
 
     def bettered(
-        self, asked: OutboundRequest, attempt: Attempt, now_s: float, *, others_run: bool, commented: bool
+        self, outbound: OutboundRequest, attempt: Attempt, now_s: float, *, others_run: bool, commented: bool
     ) -> bool:
         """Return whether another worker should take over after a complete server error or 404 about the model."""
         failure, connection, model = attempt.failure, attempt.connection, attempt.ticket.request.model
         assert failure is not None and connection is not None
         if failure.point is FailurePoint.UNSERVED and model is not None:
             self._fleet.unknown_model(model)
-        if others_run or self.replaceable(asked, attempt.ticket, failure.point, now_s):
+        if others_run or self.replaceable(outbound, attempt.ticket, failure.point, now_s):
             return True
         # After comments, the error must become an event of the stream, which needs the API's error format.
         erred = failure.point is FailurePoint.ANSWERED
         return erred and commented and not is_error(b"".join(connection.pieces))
 
-    def suspect(self, asked: OutboundRequest, attempt: Attempt) -> None:
+    def suspect(self, outbound: OutboundRequest, attempt: Attempt) -> None:
         """Notify the quarantine that the request may have crashed the attempt's worker."""
         endpoint = attempt.ticket.candidate.endpoint
-        self._quarantine.failed(endpoint, self.body_key(asked), attempt.connected_s, lost=attempt.lost)
+        self._quarantine.failed(endpoint, self.body_key(outbound), attempt.connected_s, lost=attempt.lost)
 
-    def opened(self, asked: OutboundRequest, attempt: Attempt, now_s: float) -> None:
+    def opened(self, outbound: OutboundRequest, attempt: Attempt, now_s: float) -> None:
         """Record that the attempt's first real event arrived."""
         if attempt.response is not None and attempt.response.events and not attempt.opening.refused:
             self._dispatcher.first_token(attempt.ticket, now_s)
         if self._quarantine.active:
-            self._quarantine.survived(self.body_key(asked))
+            self._quarantine.survived(self.body_key(outbound))
 
     def progress(self, attempt: Attempt, output_tokens: int) -> None:
         """Record that the attempt's stream has brought `output_tokens` so far."""
         self._dispatcher.progress(attempt.ticket, output_tokens)
 
-    def finish(self, asked: OutboundRequest, attempt: Attempt, usage: Usage, now_s: float) -> None:
+    def finish(self, outbound: OutboundRequest, attempt: Attempt, usage: Usage, now_s: float) -> None:
         """Release an attempt whose answer is complete."""
-        assert attempt.response is not None
-        if asked.digest is not None or self._quarantine.active:
-            self._quarantine.answered(self.body_key(asked), now_s, identified=asked.digest is not None)
-        status = attempt.opening.refused or attempt.response.status
-        self._dispatcher.finished(attempt.ticket, usage, now_s, status=status)
+        if outbound.digest is not None or self._quarantine.active:
+            self._quarantine.answered(self.body_key(outbound), now_s, identified=outbound.digest is not None)
+        self._dispatcher.finished(attempt.ticket, usage, now_s, status=attempt.status)
 
     def fail(self, attempt: Attempt, now_s: float) -> None:
         """Release a failed attempt without a retry."""

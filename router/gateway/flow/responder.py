@@ -8,7 +8,6 @@ from typing import Any, Final
 from router.errors import RequestError
 from router.gateway.flow.attempt import Attempt
 from router.gateway.flow.deadlines import Trickle
-from router.gateway.flow.identify import stored_response_id
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.request_log import RequestLog
 from router.gateway.flow.respond import Out, Relay
@@ -18,6 +17,7 @@ from router.gateway.http.error_format import error_body
 from router.gateway.http.headers import connection_line, own_reply, retry_after
 from router.gateway.http.tunnel import Tunnel
 from router.gateway.http.usage import find_usage
+from router.gateway.pins import stored_response_id
 from router.placement.lifecycle_events import Usage
 from router.placement.tickets import Ticket
 
@@ -42,6 +42,7 @@ class Responder:
         "_services",
         "_trickle",
         "answering",
+        "client_left",
         "error",
         "log",
         "relay",
@@ -61,6 +62,8 @@ class Responder:
         self._promised: bool | None = None
         self._trickle: Trickle | None = None
         self.answering: Attempt | None = None
+        self.client_left = False
+        """The client closed its connection before its answer was complete."""
         self.error: RequestError | None = None
         self.tunnel: Tunnel | None = None
         """Set after a protocol switch."""
@@ -79,9 +82,10 @@ class Responder:
     # a worker's answer
 
     def open(self, attempt: Attempt, now_s: float) -> None:
-        """Begin the response with the attempt's answer, and bind the token path."""
+        """Begin the response with the attempt's answer. Its later reads go directly to the relay."""
         connection, response, ticket = attempt.connection, attempt.response, attempt.ticket
         assert connection is not None and response is not None
+        self._services.placements.opened(self._outbound, attempt, now_s)
         self.log.first_event(now_s)
         if self._outbound.route.stores:
             response_id = stored_response_id(connection.pieces)
@@ -113,6 +117,17 @@ class Responder:
         if request is None or request.prompt is None or request.model is None or usage.prompt_tokens is None:
             return
         services.identity.observe_usage(request.model, request.prompt, usage.prompt_tokens)
+
+    def fail(self, attempt: Attempt) -> None:
+        """Release the attempt as failed."""
+        attempt.let_go(reusable=False)
+        self.answering = None
+        self._services.placements.fail(attempt, self._services.time())
+
+    def cancel(self, attempt: Attempt) -> None:
+        """Abort the attempt, and release it as cancelled."""
+        self.answering = None
+        self._services.placements.cancel(attempt, self._services.time())
 
     def _usage(self, attempt: Attempt) -> Usage:
         """Return the usage that the complete answer reports, and learn from it for later rewrites."""
@@ -213,21 +228,27 @@ class Responder:
         self._services.metrics.error(error.kind.spec.code, "stream")
         self._keep = relay.break_off(error.kind, error.message)
 
-    def close(self, client_left: bool) -> None:
+    def abort_client(self, _: object = None) -> None:
+        """Close the client's connection at once."""
+        self._client.abort()
+
+    def close(self) -> None:
         """Write the log, and let the client send its next request."""
         relay = self.relay
-        self.log.close(relay.status or (CLIENT_LEFT if client_left else 0), relay.response_bytes)
+        self.log.close(relay.status or (CLIENT_LEFT if self.client_left else 0), relay.response_bytes)
         self.answering = self.error = None  # an error's traceback holds this object, and so the body
         relay.close()
-        if not client_left:
+        if not self.client_left:
             self._client.request_ended(self._keep and self._promise())
 
 
 RESPONSE_STEPS: Final[dict[Effect, Callable[[Responder, Any], None]]] = {
+    Effect.FAIL: Responder.fail,
     Effect.FINISH: Responder.finish,
     Effect.COMPLETE: Responder.complete,
     Effect.PASS_ERROR: Responder.pass_error,
     Effect.REPLY: Responder.reply,
     Effect.BREAK_OFF: Responder.break_off,
+    Effect.ABORT_CLIENT: Responder.abort_client,
 }
 """The effects that concern the response alone."""

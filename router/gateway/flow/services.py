@@ -17,8 +17,6 @@ from router.gateway.http.request_head import RequestHead
 from router.gateway.http.tunnel import Tunnel
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.pins import Pins
-from router.gateway.queues.hold import HoldQueue
-from router.gateway.queues.no_worker import NoWorkerQueue
 from router.placement.tickets import Ticket
 from router.security.callers import Caller
 from router.tokenization.identity import Identity
@@ -102,7 +100,6 @@ class RequestServices:
 
     __slots__ = (
         "attempts",
-        "hold_queue",
         "identifier",
         "identity",
         "limits",
@@ -112,7 +109,6 @@ class RequestServices:
         "metrics",
         "pins",
         "placements",
-        "queue",
         "time",
     )
 
@@ -125,8 +121,6 @@ class RequestServices:
         identity: Identity,
         identifier: Identifier,
         attempts: AttemptServices,
-        queue: NoWorkerQueue,
-        hold_queue: HoldQueue,
         placements: Placements,
         pins: Pins,
         lines: ResponseLines,
@@ -139,8 +133,6 @@ class RequestServices:
         self.identity = identity
         self.identifier = identifier
         self.attempts = attempts
-        self.queue = queue
-        self.hold_queue = hold_queue
         self.placements = placements
         self.pins = pins
         self.lines = lines

@@ -79,6 +79,9 @@ class Guard(IntEnum):
     COMMENTED = 3
 
 
+BEGUN: Final = (RequestState.STREAMING, RequestState.TUNNEL)
+"""The states in which the client has part of a worker's answer, and bytes extend the deadline."""
+
 STATE_TEXT: Final = {
     RequestState.IDENTIFYING: "the body is read, and the prompt is identified",
     RequestState.PLACING: "the dispatcher is asked for a worker",

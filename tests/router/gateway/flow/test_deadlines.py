@@ -1,0 +1,124 @@
+"""The deadlines of a request, by its state."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from router.config.model import TimeoutsConfig
+from router.gateway.flow.deadlines import Due, Limits, RequestDeadlines, Trickle
+from router.gateway.flow.flow import Flow
+from router.gateway.flow.transitions import Event, RequestState
+
+ARRIVED_S = 100.0
+TIMEOUTS = TimeoutsConfig(
+    connect_s=5,
+    first_event_s=60,
+    stream_idle_s=30,
+    total_s=1_000,
+    queue_s=20,
+    header_delay_s=10,
+    comment_interval_s=4,
+)
+
+
+def attempt(sent=False, since_s=ARRIVED_S):
+    return SimpleNamespace(sent=sent, since_s=since_s)
+
+
+@pytest.fixture
+def flow():
+    return Flow()
+
+
+@pytest.fixture
+def deadlines(flow):
+    return RequestDeadlines(Limits(TIMEOUTS, 10), flow, ARRIVED_S)
+
+
+def feed(flow, *events, attempt=None):
+    for event in events:
+        assert flow.handle(event, attempt), event
+
+
+def test_identification_is_limited_by_the_total_time_alone(deadlines):
+    assert deadlines.next_s(0.0) == ARRIVED_S + TIMEOUTS.total_s
+    assert deadlines.due(1_099.9, 0.0) is Due.NOTHING
+    assert deadlines.due(1_100.0, 0.0) is Due.TOTAL
+
+
+def test_a_queued_request_waits_from_the_start_of_its_state(flow, deadlines):
+    feed(flow, Event.IDENTIFIED, Event.NO_WORKER)
+    deadlines.since_s = 103.0
+    assert deadlines.next_s(0.0) == 123.0
+    assert deadlines.due(123.0, 0.0) is Due.STATE
+
+
+def test_an_attempt_has_other_limits_before_and_after_it_is_sent(flow, deadlines):
+    running = attempt()
+    feed(flow, Event.IDENTIFIED)
+    feed(flow, Event.PLACED, attempt=running)
+    assert deadlines.next_s(0.0) == ARRIVED_S + TIMEOUTS.connect_s
+    assert deadlines.overdue_attempts(104.9) == []
+    assert deadlines.overdue_attempts(105.0) == [running]
+    running.sent, running.since_s = True, 102.0
+    assert deadlines.next_s(0.0) == 162.0
+    assert deadlines.due(105.0, 0.0) is Due.NOTHING
+
+
+def test_the_earliest_of_several_attempts_sets_the_deadline(flow, deadlines):
+    running = [attempt(sent=True), attempt(since_s=120.0)]
+    flow.state, flow.attempts = RequestState.WAITING, running
+    assert deadlines.next_s(0.0) == 125.0
+    assert deadlines.overdue_attempts(125.0) == running[1:]
+
+
+def test_comments_are_due_after_a_delay_and_then_at_intervals(deadlines):
+    assert deadlines.due(110.0, 0.0) is Due.NOTHING
+    deadlines.comments_from(ARRIVED_S)
+    assert deadlines.next_s(0.0) == 110.0
+    assert deadlines.due(110.0, 0.0) is Due.COMMENT
+    deadlines.commented(110.0)
+    assert deadlines.due(110.0, 0.0) is Due.NOTHING
+    assert deadlines.next_s(0.0) == 114.0
+
+
+def test_a_stream_is_limited_by_its_last_read_and_gets_no_comments(flow, deadlines):
+    deadlines.comments_from(ARRIVED_S)
+    flow.state = RequestState.STREAMING
+    deadlines.answer_began(101.0)
+    assert deadlines.since_s == 101.0
+    assert deadlines.next_s(200.0) == 230.0
+    assert deadlines.due(230.0, 200.0) is Due.STATE
+    assert deadlines.due(1_100.0, 1_090.0) is Due.TOTAL
+
+
+def test_a_tunnel_has_no_total_time(flow, deadlines):
+    deadlines.comments_from(ARRIVED_S)
+    flow.state = RequestState.TUNNEL
+    deadlines.tunnel_began()
+    assert deadlines.next_s(5_000.0) == 5_030.0
+
+
+def test_an_ended_request_has_no_state_deadline(flow, deadlines):
+    flow.state = RequestState.OVER
+    deadlines.tunnel_began()
+    assert deadlines.next_s(0.0) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("events", "size_bytes", "stalled"),
+    [(0, 0, True), (0, 479, True), (0, 480, False), (1, 0, False)],
+    ids=["nothing", "a few bytes", "a large event", "an event"],
+)
+def test_a_stream_trickles_if_an_idle_time_brings_almost_nothing(events, size_bytes, stalled):
+    trickle = Trickle()
+    assert not trickle.stalled(129.0, 100.0, 30.0, 0, 0), "too early to say"
+    assert trickle.stalled(130.0, 100.0, 30.0, events, size_bytes) is stalled
+
+
+def test_a_pause_of_the_client_is_not_the_workers():
+    trickle = Trickle()
+    trickle.seen(120.0, 5, 1_000)
+    assert not trickle.stalled(149.0, 100.0, 30.0, 5, 1_000)
+    assert trickle.stalled(150.0, 100.0, 30.0, 5, 1_000)
