@@ -21,11 +21,12 @@ from router.config.budgets import BYTE_BUDGETS
 from router.config.model import Config
 from router.config.sample import descriptions
 from router.config.schema import bare, fields, root
-from router.gateway.client import LINGER_BYTES, LINGER_S, PIPELINE_BYTES
+from router.gateway.client import PIPELINE_BYTES
 from router.gateway.flow.deadlines import MIN_BYTES_PER_S
 from router.gateway.flow.opening import HELD_BYTES
 from router.gateway.http.body_buffer_limit import RESERVED_PART, SMALL_BODY_BYTES
 from router.gateway.http.chunked_body import CHUNKS_PER_ITERATION, MAX_LINE_BYTES
+from router.gateway.http.client_input import LINGER_BYTES, LINGER_S
 from router.gateway.http.pipelining import REQUESTS_PER_ITERATION
 from router.gateway.http.request_head import MAX_HEADER_LINES
 from router.gateway.http.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
 from typing import cast
 
 from router.errors import ErrorKind, RequestError
 from router.gateway.client_services import ClientServices
 from router.gateway.flow.forwarding import SHUT_DOWN, ForwardedRequest
 from router.gateway.flow.outbound import OutboundRequest
+from router.gateway.http.client_input import LINGER_S, ClientInput
+from router.gateway.http.client_output import ClientOutput
 from router.gateway.http.headers import CONTINUE
 from router.gateway.http.request_framer import FramerState, RequestFramer
 from router.gateway.http.request_head import RequestHead
@@ -22,13 +23,6 @@ log = logging.getLogger("warmroute.gateway")
 
 # The bytes of further requests that are kept while one is in progress. Beyond them the gateway stops reading.
 PIPELINE_BYTES = 65_536
-# Larger pieces are written at once: coalescing saves nothing if one piece fills the socket's buffer.
-LARGE_WRITE_BYTES = 32_768
-# After the gateway refuses a request that it has not read completely, it reads and discards the rest within these
-# limits. Closing the socket at once could reset the connection before the client reads the answer (RFC 9112
-# section 9.6).
-LINGER_S = 2.0
-LINGER_BYTES = 16_777_216
 # Delay between an idle connection's deadline and its close: one iteration of the loop can still read its socket.
 _LAST_LOOK_S = 0.001
 
@@ -40,40 +34,35 @@ class ClientConnection(asyncio.Protocol):
     """The asyncio protocol of a client's connection.
 
     `peer` is the client's address, empty on a Unix socket. A sweep calls `expired` after `deadline_s`. `caller` is
-    the sender of the last request, found by its API key.
-
-    `write` sends at the end of the iteration. `write_now` sends at once; call `flush` before it if bytes wait. Both
-    do nothing after the client has left. `writable` is False while the unread bytes exceed the write buffer's limit.
+    the sender of the last request, found by its API key. `writable` is False while the bytes that the client has not
+    read exceed the write buffer's limit.
     """
 
     def __init__(self, services: ClientServices) -> None:
         self._services = services
-        self._transport: asyncio.Transport | None = None
         self._framer = RequestFramer(services.limits, services.bodies, self._head_read)
         self._request: ForwardedRequest | None = None
         self._route: Route | None = None
-        self._paused = False
         self._over = False
-        self._discarded_bytes = 0
         self.peer = ""
         self.caller = services.callers.anybody
         self.deadline_s = math.inf
         self.writable = True
-        self.write_now: Callable[[bytes], None] = _nowhere
-        self._unwritten: list[bytes] = []
+        self.input = ClientInput(services.bodies)
+        self.output = ClientOutput(services.outbox)
         self._in_pipelines = False
-        self._ahead_bytes = 0
 
     # asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         services = self._services
-        self._transport = cast(asyncio.Transport, transport)
+        transport = cast(asyncio.Transport, transport)
         if services.drain.closing or self._over:
             self._over = True
-            self._transport.abort()
+            transport.abort()
             return
-        self.write_now = self._transport.write
+        self.input.connected(transport)
+        self.output.connected(transport)
         services.drain.joined(self)
         self.allow_unsent(services.unsent.allowance_bytes)
         peer = transport.get_extra_info("peername")
@@ -82,7 +71,8 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._over:
-            self._discard(data)
+            if self.input.discard(len(data)):
+                self.abort()
             return
         request = self._request
         try:
@@ -102,19 +92,16 @@ class ClientConnection(asyncio.Protocol):
         if self._request is not None:
             self.abort()
         else:
-            self.flush()  # the transport closes after this call, so the answers of this iteration must be in it
+            self.output.flush()  # the transport closes after this call, so the answers of this iteration must be in it
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.write_now = _nowhere
-        self._unwritten.clear()
+        self.output.lost()
         if not self._over and self._framer.state is FramerState.BODY and self._request is None:
             self._services.metrics.client_aborted("request")
         self._over = True
         self._leave_request()
         self._framer.close()
-        if self._ahead_bytes:
-            self._give_back_ahead()
-        self._transport = None
+        self.input.lost()
         if not self.writable and self._services.unsent.resumed(self):
             self._services.allow_unsent()
         self._services.drain.left(self)
@@ -154,15 +141,12 @@ class ClientConnection(asyncio.Protocol):
     @property
     def unsent_bytes(self) -> int:
         """Answer bytes that the client has not read, plus the request bytes that wait because of them."""
-        if self._transport is None:
-            return 0
         waiting = self._framer.pending_bytes if self._request is None else 0
-        return self._transport.get_write_buffer_size() + waiting
+        return self.output.unsent_bytes + waiting
 
     def allow_unsent(self, size_bytes: int) -> None:
         """Set the number of unsent bytes above which the worker is paused."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.set_write_buffer_limits(high=size_bytes, low=size_bytes // 4)
+        self.output.allow_unsent(size_bytes)
 
     # requests
 
@@ -179,7 +163,7 @@ class ClientConnection(asyncio.Protocol):
                 if request is None:
                     self._await_more(stage)
                     if not framer.stopped:
-                        self.set_reading(True)
+                        self.input.set_reading(True)
                         return
                 else:
                     self._handle(*request)
@@ -192,41 +176,34 @@ class ClientConnection(asyncio.Protocol):
         has closed the connection. While pipelined requests wait for the scheduler, nothing is read.
         """
         pending_bytes = self._framer.pending_bytes
-        if self.writable and not (pending_bytes or self._ahead_bytes or self._paused):
+        if self.writable and not (pending_bytes or self.input.ahead_bytes or self.input.paused):
             return  # the usual case
-        if self._ahead_bytes:
-            self._give_back_ahead()
+        self.input.give_back_ahead()
         if self._over:
             return
         if self._request is not None:
-            self.set_reading(pending_bytes <= PIPELINE_BYTES)
+            self.input.set_reading(pending_bytes <= PIPELINE_BYTES)
             if pending_bytes > PIPELINE_BYTES:
-                self._take_ahead(pending_bytes)
+                self._read_ahead(pending_bytes)
         elif not self.writable:
-            self.set_reading(False)
+            self.input.set_reading(False)
         elif pending_bytes:
-            self.set_reading(False)
+            self.input.set_reading(False)
             if not self._in_pipelines:
                 self._in_pipelines = True
                 self._services.pipelines.add(self)
         else:
-            self.set_reading(True)
+            self.input.set_reading(True)
 
-    def _take_ahead(self, size_bytes: int) -> None:
+    def _read_ahead(self, size_bytes: int) -> None:
         """Count the bytes of further requests as body bytes, because many wait behind the request in progress.
 
         If the body limit does not allow them, close the connection: an error could not be sent before the answer
         in progress.
         """
-        if self._services.bodies.lend(size_bytes):
-            self._ahead_bytes = size_bytes
-        else:
+        if not self.input.take_ahead(size_bytes):
             log.info("too many bytes sent ahead", extra={"peer": self.peer, "bytes": size_bytes})
             self.abort()
-
-    def _give_back_ahead(self) -> None:
-        self._services.bodies.give_back(self._ahead_bytes)
-        self._ahead_bytes = 0
 
     def serve_next(self) -> None:
         """Serve one request that waited in the pipeline scheduler."""
@@ -257,13 +234,13 @@ class ClientConnection(asyncio.Protocol):
             self._framer.charge(self.caller.account)
         self._route = self._services.local.route(head)
         if head.expects_continue and head.has_body and not self._framer.pending_bytes:
-            self.write(CONTINUE)
+            self.output.write(CONTINUE)
 
     def _handle(self, head: RequestHead, body: bytes) -> None:
         route = self._route
         if route is None:
             keep = head.keep_alive and not self._services.drain.draining
-            self.write(self._services.local.answer(head, self.peer, close=not keep, key_name=self.caller.name))
+            self.output.write(self._services.local.answer(head, self.peer, close=not keep, key_name=self.caller.name))
             self.request_ended(keep)
             return
         self._services.drain.places.busy(self)
@@ -278,7 +255,7 @@ class ClientConnection(asyncio.Protocol):
     def _refuse(self, error: RequestError) -> None:
         harmless = error.kind in _HARMLESS
         keep = harmless and not self._services.drain.draining and self._framer.skip_refused()
-        self.write(self._services.local.refusal(self._framer.head, self.peer, error, close=not keep))
+        self.output.write(self._services.local.refusal(self._framer.head, self.peer, error, close=not keep))
         if keep:
             self._await_request()
         else:
@@ -346,9 +323,7 @@ class ClientConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once; a request in progress is cancelled."""
         self._over = True
-        self._unwritten.clear()
-        if self._transport is not None:
-            self._transport.abort()
+        self.output.abort()
         self._leave_request()
 
     def _close(self) -> None:
@@ -356,28 +331,16 @@ class ClientConnection(asyncio.Protocol):
         self._over = True
         self._services.drain.places.busy(self)
         self.deadline_s = self._services.time() + self._services.timeouts.stream_idle_s
-        self.flush()
-        if self._transport is not None:
-            self._transport.close()
+        self.output.close()
 
     def _linger(self) -> None:
-        """Close the sending side, and discard the client's bytes within `LINGER_S` and `LINGER_BYTES`."""
+        """Close the sending side, and discard the client's bytes for `LINGER_S`, up to `LINGER_BYTES`."""
         self._over = True
         self._services.drain.places.busy(self)
         self._framer.close()
         self.deadline_s = self._services.time() + LINGER_S
-        self.set_reading(True)
-        self.flush()
-        if self._transport is not None and not self._transport.is_closing():
-            if self._transport.can_write_eof():
-                self._transport.write_eof()
-            else:
-                self._transport.close()
-
-    def _discard(self, data: bytes) -> None:
-        self._discarded_bytes += len(data)
-        if self._discarded_bytes > LINGER_BYTES:
-            self.abort()
+        self.input.set_reading(True)
+        self.output.end()
 
     def _leave_request(self) -> None:
         request, self._request = self._request, None
@@ -408,44 +371,11 @@ class ClientConnection(asyncio.Protocol):
         """Release the memory of the request's body."""
         self._framer.give_back()
 
-    def write(self, data: bytes) -> None:
-        """Write to the client at the end of the iteration."""
-        unwritten = self._unwritten
-        if not unwritten:
-            self._services.outbox.add(self)
-        unwritten.append(data)
-        if len(data) > LARGE_WRITE_BYTES:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write at once the bytes that wait for the end of the iteration."""
-        unwritten = self._unwritten
-        if unwritten:
-            data = unwritten[0] if len(unwritten) == 1 else b"".join(unwritten)
-            unwritten.clear()
-            if self._transport is not None and not self._transport.is_closing():
-                self._transport.write(data)
-
-    def set_reading(self, reading: bool) -> None:
-        """Start or stop reading from the client."""
-        transport = self._transport
-        if reading is not self._paused or transport is None or transport.is_closing():
-            return
-        self._paused = not reading
-        if reading:
-            transport.resume_reading()
-        else:
-            transport.pause_reading()
-
     def flush_into(self, tunnel: Tunnel) -> None:
         """Give the tunnel the bytes that were read ahead, after a protocol switch."""
         pending = self._framer.take_pending()
-        if self._ahead_bytes:
-            self._give_back_ahead()
-        self.set_reading(True)  # before the worker gets bytes: a worker that does not read stops the reading again
+        self.input.give_back_ahead()
+        # before the worker gets bytes: a worker that does not read stops the reading again
+        self.input.set_reading(True)
         if pending:
             tunnel.from_client(pending)
-
-
-def _nowhere(data: bytes) -> None:
-    """Discard bytes for a client that has left."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 from router.errors import ErrorKind
 from router.gateway.flow.opening import Opening
+from router.gateway.http.client_output import ClientOutput
 from router.gateway.http.error_format import body_event, error_event
 from router.gateway.http.headers import (
     LAST_CHUNK,
@@ -50,21 +51,6 @@ _REFRAMED: Final = Out.REFRAMED
 _ENDED: Final = Out.ENDED
 
 
-class Client(Protocol):
-    """The connection that the answer is written to."""
-
-    write_now: Callable[[bytes], None]
-    """Write at once."""
-
-    def write(self, data: bytes) -> None:
-        """Write at the end of the iteration."""
-        ...
-
-    def flush(self) -> None:
-        """Write at once the bytes that wait for the end of the iteration."""
-        ...
-
-
 def _events(data: bytes) -> int:
     return data.count(b"data: ") - data.count(b"data: [DONE]")
 
@@ -88,8 +74,8 @@ class Relay:
     __slots__ = (
         "_batch",
         "_chunks",
-        "_client",
         "_gaps",
+        "_output",
         "_own_cors",
         "_path",
         "_reads",
@@ -108,14 +94,14 @@ class Relay:
 
     def __init__(
         self,
-        client: Client,
+        output: ClientOutput,
         time: Callable[[], float],
         head: RequestHead,
         own_cors: bool,
         batch: Callable[[Sequence[float], int], None],
     ) -> None:
-        self._client = client
-        self._write: Callable[[bytes], None] = client.write
+        self._output = output
+        self._write: Callable[[bytes], None] = output.write
         self._time = time
         self._own_cors = own_cors
         self._path = head.path
@@ -174,8 +160,8 @@ class Relay:
         passed_on = self.splice_events if self.usage_frame is None else self.reframe
         if response.chunked and self.connection is not None:
             self.connection.splice = passed_on
-        self._client.flush()
-        self._write = self._client.write_now
+        self._output.flush()
+        self._write = self._output.write_now
         return passed_on
 
     def _open_with_head(self, response: ResponseHead, opening: Opening, head_lines: bytes, keep_alive: bool) -> None:

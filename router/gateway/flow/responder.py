@@ -67,7 +67,7 @@ class Responder:
         self.error: RequestError | None = None
         self.tunnel: Tunnel | None = None
         """Set after a protocol switch."""
-        self.relay = Relay(client, services.time, outbound.head, services.lines.cors_enabled, self._progressed)
+        self.relay = Relay(client.output, services.time, outbound.head, services.lines.cors_enabled, self._progressed)
         self.log = RequestLog(services.log, outbound)
 
     def _lines(self, ticket: Ticket | None) -> bytes:
@@ -164,9 +164,9 @@ class Responder:
         relay, client = self.relay, self._client
         relay.status = 101
         self.answering = attempt
-        tunnel = self.tunnel = Tunnel(connection.write, client.write, self._services.time)
+        tunnel = self.tunnel = Tunnel(connection.write, client.output.write, self._services.time)
         connection.tunnel = tunnel.from_worker
-        attempt.worker_writable = client.set_reading
+        attempt.worker_writable = client.input.set_reading
         relay.attach(connection, None)
         relay.open(response, attempt.opening, self._lines(attempt.ticket), keep_alive=True)
         client.flush_into(tunnel)
@@ -214,7 +214,7 @@ class Responder:
         reply = own_reply(spec.status, error_body(error, head.path), lines, without_body=head.method == "HEAD")
         relay.status = spec.status
         relay.response_bytes += len(reply)
-        self._client.write(reply)
+        self._client.output.write(reply)
         self._keep = True
 
     def break_off(self, _: object = None) -> None:

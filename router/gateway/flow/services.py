@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Protocol
 
 from router.config.model import HeadersConfig
@@ -12,6 +11,8 @@ from router.gateway.flow.deadlines import Limits
 from router.gateway.flow.identify import Identifier
 from router.gateway.flow.placements import Placements
 from router.gateway.flow.request_log import LogSinks
+from router.gateway.http.client_input import ClientInput
+from router.gateway.http.client_output import ClientOutput
 from router.gateway.http.cors import Cors
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.tunnel import Tunnel
@@ -31,28 +32,16 @@ class RequestClient(Protocol):
     """`ForwardedRequest.expired` is called at this time."""
     writable: bool
     """False while the client has too many unread bytes."""
-    write_now: Callable[[bytes], None]
-    """Write at once; call `flush` before it if bytes wait."""
+    input: ClientInput
+    output: ClientOutput
 
     @property
     def may_go_on(self) -> bool:
         """Whether another request may follow on this connection."""
         ...
 
-    def write(self, data: bytes) -> None:
-        """Write at the end of the iteration."""
-        ...
-
-    def flush(self) -> None:
-        """Write at once the bytes that wait for the end of the iteration."""
-        ...
-
     def flush_into(self, tunnel: Tunnel) -> None:
         """Give the tunnel the bytes that were read ahead; it also gets all later ones."""
-        ...
-
-    def set_reading(self, reading: bool) -> None:
-        """Start or stop reading from the client."""
         ...
 
     def body_done(self) -> None:

@@ -479,4 +479,4 @@ async def test_the_write_buffer_is_the_configured_one(rig):
     await gate.connect()
     await eventually(lambda: gate.gateway._parts.drain.connections)
     (connection,) = gate.gateway._parts.drain.connections
-    assert connection._transport.get_write_buffer_limits()[1] == 12_345
+    assert connection.output._transport.get_write_buffer_limits()[1] == 12_345

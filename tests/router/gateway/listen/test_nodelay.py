@@ -16,5 +16,5 @@ async def test_nodelay_is_set_on_both_sides(rig):
     assert (await client.ask(post())).status == 200
     parts = gate.gateway._parts
     (accepted,), (dialled,) = parts.drain.connections, parts.pools._open
-    assert nodelay(accepted._transport)
+    assert nodelay(accepted.output._transport)
     assert nodelay(dialled._transport)
