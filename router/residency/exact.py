@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from backends.vllm.events import BlockRemoved, BlockStored, Event, EventBatch
 from router.residency.block_copies import LOWER_TIER_BLOCKS, BlockCopies, TierCopies, engine_key, engine_keys
 from router.residency.blocks import BlockIndex
-from router.residency.chain import SEED, extend_chain, extra_bytes, pack_tokens
+from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.eviction_log import EvictionLog
 from router.residency.orphans import OrphanBlocks, OrphanRun
 from router.residency.relearning import Relearning
 from router.residency.reported_hits import ReportedHits
+from router.residency.stored_events import extra_keys, is_announced_again, is_new_copy, own_hashes, tier_of
 
 INDEXED_KINDS = frozenset({None, "full_attention", "mla_attention"})
 """Kinds of cache groups whose blocks form a usable prefix. Other groups keep only some of their blocks."""
 
 FASTEST_TIER_BLOCKS = 1_048_576
 """Blocks tracked per view if the worker did not report its number of blocks."""
-
 
 NULL_BLOCKS = 1
 """Blocks in vLLM's ``num_gpu_blocks`` that no request can use."""
@@ -183,17 +183,17 @@ class ExactView:
                 f"the model also has {event.kv_cache_spec_kind} cache groups, which keep only part of a prefix"
             )
             return
-        tier_copies = self.block_copies.tier_copies(_tier(event.medium, event.locality), event.group_idx or 0)
+        tier_copies = self.block_copies.tier_copies(tier_of(event.medium, event.locality), event.group_idx or 0)
         if tier_copies is None or not self._block_size_fits(event):
             return
         try:
             engines = engine_keys(event.block_hashes)
             token_bytes = pack_tokens(event.token_ids)
-            extras = _extras(event, len(engines))
+            extras = extra_keys(event, len(engines))
         except (struct.error, TypeError, ValueError, OverflowError):
             self._malformed(1)
             return
-        own = _own_hashes(event) if self.accepts_hashes and not event.token_ids else None
+        own = own_hashes(event) if self.accepts_hashes and not event.token_ids else None
         if own is None and len(event.token_ids) != len(engines) * event.block_size:
             self._malformed(1)
             return
@@ -201,7 +201,7 @@ class ExactView:
             self.doubts["lookahead"] = (
                 "blocks also cover looked-ahead tokens, so the last block of a match may not count"
             )
-        copies = _is_new_copy(event) and not _goes_on(event, events, position)
+        copies = is_new_copy(event) and not is_announced_again(event, events, position)
         self._place(event, tier_copies, engines, token_bytes, extras, copies, own)
 
     def _place(
@@ -299,7 +299,7 @@ class ExactView:
                 )
 
     def _removed(self, event: BlockRemoved) -> None:
-        tier_copies = self.block_copies.tiers.get((_tier(event.medium, event.locality), event.group_idx or 0))
+        tier_copies = self.block_copies.tiers.get((tier_of(event.medium, event.locality), event.group_idx or 0))
         if tier_copies is None:
             return
         engines = engine_keys(event.block_hashes)
@@ -370,53 +370,3 @@ class ExactView:
             "unknown_events": self.unknown_events,
             "malformed_events": self.malformed_events,
         }
-
-
-def _tier(medium: str | None, locality: str | None) -> str | None:
-    """Return the name of the tier, None for the worker's own GPU. A remote store counts by its locality, not its
-    medium."""
-    if locality == "REMOTE":
-        return "REMOTE"
-    return None if medium is None or medium == "GPU" else medium
-
-
-def _is_new_copy(event: BlockStored) -> bool:
-    """Return whether known blocks gain a copy.
-
-    In its full report mode vLLM announces reused blocks again, from the start of the prompt. The event looks like that
-    of a prompt computed without reading the cache (prompt_logprobs), unless the request passed this router
-    (`ExactView.recomputing`). A run of several blocks from the start counts as a re-announcement. With one copy too
-    few, a block is forgotten one eviction early at worst, but one copy too many would stay forever. A single block
-    counts as a new copy, because a prompt of exactly one block is computed again each time.
-    """
-    if event.origin is not None:
-        return event.origin != "REUSED"
-    return event.parent_block_hash is not None or len(event.block_hashes) == 1
-
-
-def _goes_on(event: BlockStored, events: Sequence[Event], position: int) -> bool:
-    """Return whether the blocks after this single block, from the start of a prompt, follow in the same step.
-
-    If so, the block was announced again. A prompt computed from its start would have announced both in one run.
-    """
-    if event.parent_block_hash is not None or len(event.block_hashes) != 1:
-        return False
-    block_hash = event.block_hashes[0]
-    return any(
-        isinstance(later, BlockStored) and later.parent_block_hash == block_hash for later in events[position + 1 :]
-    )
-
-
-def _own_hashes(event: BlockStored) -> Sequence[int]:
-    return [value if isinstance(value, int) else engine_key(value) for value in event.block_hashes]
-
-
-def _extras(event: BlockStored, blocks: int) -> list[bytes] | None:
-    """Return the extra key bytes per block. Publishers without `extra_keys` (vLLM < 0.19) name the adapter only."""
-    if event.extra_keys is not None:
-        return [extra_bytes(keys) for keys in event.extra_keys]
-    if event.lora_name is not None:
-        return [extra_bytes([event.lora_name])] * blocks
-    if event.lora_id is not None:
-        return [extra_bytes([event.lora_id])] * blocks
-    return None

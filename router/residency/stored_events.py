@@ -1,0 +1,60 @@
+"""Interpret the events about stored and removed blocks: tier, copies and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from backends.vllm.events import BlockStored, Event
+from router.residency.block_copies import engine_key
+from router.residency.chain import extra_bytes
+
+
+def tier_of(medium: str | None, locality: str | None) -> str | None:
+    """Return the name of the tier, None for the worker's own GPU. A remote store counts by its locality, not its
+    medium."""
+    if locality == "REMOTE":
+        return "REMOTE"
+    return None if medium is None or medium == "GPU" else medium
+
+
+def is_new_copy(event: BlockStored) -> bool:
+    """Return whether known blocks gain a copy.
+
+    In its full report mode vLLM announces reused blocks again, from the start of the prompt. The event looks like that
+    of a prompt computed without reading the cache (prompt_logprobs), unless the request passed this router
+    (`ExactView.recomputing`). A run of several blocks from the start counts as a re-announcement. With one copy too
+    few, a block is forgotten one eviction early at worst, but one copy too many would stay forever. A single block
+    counts as a new copy, because a prompt of exactly one block is computed again each time.
+    """
+    if event.origin is not None:
+        return event.origin != "REUSED"
+    return event.parent_block_hash is not None or len(event.block_hashes) == 1
+
+
+def is_announced_again(event: BlockStored, events: Sequence[Event], position: int) -> bool:
+    """Return whether the blocks after this single block, from the start of a prompt, follow in the same step.
+
+    If so, the block was announced again. A prompt computed from its start would have announced both in one run.
+    """
+    if event.parent_block_hash is not None or len(event.block_hashes) != 1:
+        return False
+    block_hash = event.block_hashes[0]
+    return any(
+        isinstance(later, BlockStored) and later.parent_block_hash == block_hash for later in events[position + 1 :]
+    )
+
+
+def own_hashes(event: BlockStored) -> Sequence[int]:
+    """Return the block hashes of a publisher that hashes as this router does."""
+    return [value if isinstance(value, int) else engine_key(value) for value in event.block_hashes]
+
+
+def extra_keys(event: BlockStored, blocks: int) -> list[bytes] | None:
+    """Return the extra key bytes per block. Publishers without `extra_keys` (vLLM < 0.19) name the adapter only."""
+    if event.extra_keys is not None:
+        return [extra_bytes(keys) for keys in event.extra_keys]
+    if event.lora_name is not None:
+        return [extra_bytes([event.lora_name])] * blocks
+    if event.lora_id is not None:
+        return [extra_bytes([event.lora_id])] * blocks
+    return None
