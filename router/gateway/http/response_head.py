@@ -8,6 +8,7 @@ import msgspec
 
 from router.gateway.http.request_head import split_lines
 
+HEAD_END = b"\r\n\r\n"
 # RFC 9112 section 4. llhttp accepts other versions, control characters in the reason and leading empty lines.
 _STATUS_LINE = re.compile(rb"HTTP/1\.[01] [1-9]\d\d(?: [\t\x20-\x7e\x80-\xff]*)?")
 # llhttp does not treat a tab as white space here, and would read until the worker closes.
@@ -35,6 +36,20 @@ class ResponseHead(msgspec.Struct, frozen=True, gc=False):
     def until_close(self) -> bool:
         """Whether the body ends when the worker closes the connection."""
         return not (self.chunked or self.bodiless) and self.length is None
+
+
+def final_head(raw: bytes, heads: int) -> tuple[int, int]:
+    """Return the start and the end of the last of `heads` complete heads in `raw`. The others are interim (1xx).
+
+    Raises:
+        ValueError: an interim head is malformed.
+    """
+    start = 0
+    for _ in range(heads - 1):
+        if not raw.startswith(b"HTTP/1.", start):
+            raise ValueError("malformed interim response")  # llhttp accepts leading empty lines
+        start = raw.index(HEAD_END, start) + 4
+    return start, raw.index(HEAD_END, start) + 4
 
 
 def parse_response_head(raw: bytes, status: int, to_head_request: bool) -> ResponseHead:

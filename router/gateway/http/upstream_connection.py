@@ -9,32 +9,11 @@ from typing import Any, Protocol, cast
 import httptools
 
 from backends.worker import Endpoint
-from router.gateway.http.response_head import ResponseHead, parse_response_head
+from router.gateway.http.response_head import HEAD_END, ResponseHead, final_head, parse_response_head
+from router.gateway.http.single_chunks import SHORT_BYTES, SIZE_LINES, TAIL_BYTES
 from router.gateway.http.write_coalescer import WriteCoalescer
 
-_HEAD_END = b"\r\n\r\n"
-_TAIL_BYTES = 8
-
-
-def _size_lines(limit: int) -> tuple[bytes, ...]:
-    """Return, by a chunk's length on the wire (framing included), the size line that such a chunk must have.
-
-    Lengths that no chunk has map to a byte that no chunk starts with.
-    """
-    # No length belongs to two sizes: one more hexadecimal digit means sixteen times the content.
-    lines = [b"\0"] * limit
-    for size in range(1, limit):
-        line = b"%x\r\n" % size
-        length = len(line) + size + 2
-        if _TAIL_BYTES <= length < limit:
-            lines[length] = line
-    return tuple(lines)
-
-
-# Covers an event with a few tokens and their logprobs. Larger reads are rare and take the ordinary way.
-_SHORT_BYTES = 2_048
 _COPIED_BYTES = 32_768
-_SIZE_LINES = _size_lines(_SHORT_BYTES)
 
 
 class OwningPool(Protocol):
@@ -154,8 +133,8 @@ class UpstreamConnection(asyncio.Protocol):
             return
         try:
             splice = self.splice
-            if splice is not None and self._between and len(data) < _SHORT_BYTES:
-                line = _SIZE_LINES[len(data)]
+            if splice is not None and self._between and len(data) < SHORT_BYTES:
+                line = SIZE_LINES[len(data)]
                 if data.startswith(line) and data.endswith(b"\r\n"):
                     self._last = data
                     self.pieces.append(data[len(line) : -2])
@@ -355,15 +334,10 @@ class UpstreamConnection(asyncio.Protocol):
             if began:  # rare: heads arrive in one piece
                 self._loop.call_later(self._pools.head_s, self._head_overdue, reader)
             return "response head too large" if len(raw) > self._max_head_bytes else None
-        start = 0
-        for _ in range(self._heads - 1):
-            if not raw.startswith(b"HTTP/1.", start):
-                return "malformed interim response"  # llhttp accepts leading empty lines
-            start = raw.index(_HEAD_END, start) + 4
-        end = raw.index(_HEAD_END, start) + 4
-        if end > self._max_head_bytes:
-            return "response head too large"
         try:
+            start, end = final_head(raw, self._heads)
+            if end > self._max_head_bytes:
+                return "response head too large"
             self.response = parse_response_head(raw[start:end], self._parser.get_status_code(), self._to_head_request)
         except ValueError as error:
             return str(error)
@@ -373,7 +347,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _head_overdue(self, reader: ResponseReader) -> None:
         """Fail the response if its head is still incomplete."""
-        if self.reader is reader and self.response is None and not self._raw_head.endswith(_HEAD_END):
+        if self.reader is reader and self.response is None and not self._raw_head.endswith(HEAD_END):
             try:
                 reader.worker_lost("the response's head took too long", True)
             except Exception:
@@ -409,7 +383,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.raw_bytes += len(data)
         if self.complete:
             data = self._without_line_breaks(data)
-        self._last = data[-_TAIL_BYTES:] if len(data) >= _TAIL_BYTES else (self._last + data)[-_TAIL_BYTES:]
+        self._last = data[-TAIL_BYTES:] if len(data) >= TAIL_BYTES else (self._last + data)[-TAIL_BYTES:]
         if self.splice is not None:
             self.splice(data)
         else:

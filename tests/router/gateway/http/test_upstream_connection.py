@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.worker import Endpoint
-from router.gateway.http.upstream_connection import _SHORT_BYTES, _SIZE_LINES, UpstreamConnection
+from router.gateway.http.upstream_connection import UpstreamConnection
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
@@ -94,14 +94,6 @@ def test_a_connection_is_pooled_only_after_its_request_was_sent():
         reader.connection.flush()
         assert (bool(reader.pools.kept), reader.transport.aborted) == (flushes, not flushes)
         assert reader.transport.written == (b"GET / HTTP/1.1\r\n\r\n" if flushes else b"")
-
-
-def test_each_possible_chunk_length_has_one_size_line():
-    for size in range(1, 3 * _SHORT_BYTES):
-        whole = b"%x\r\n%s\r\n" % (size, b"x" * size)
-        if 8 <= len(whole) < _SHORT_BYTES:
-            assert _SIZE_LINES[len(whole)] == b"%x\r\n" % size
-    assert len(set(_SIZE_LINES) - {b"\0"}) == sum(line != b"\0" for line in _SIZE_LINES)
 
 
 CONTENTS = st.one_of(
