@@ -31,6 +31,7 @@ from router.process.children.metric_snapshots import readings_route
 from router.process.handover.client import HandoverClient
 from router.process.lifecycle import Lifecycle
 from router.process.listeners import ListenAddresses, Listeners, admin_socket, listen_addresses, url_of
+from router.process.shared_memory.ledger import Ledger
 from router.residency.residency_map import ResidencyMap
 from router.security.admin_security import guard_of
 from router.security.reload import FileWatch
@@ -70,18 +71,7 @@ class System:
         self.fleet = Fleet(config.health, self.residency, kv_events=config.residency.kv_events)
         self.worker_tls = WorkerTls(config.worker_tls)
         self.identity = Identity(config, worker_tls=self.worker_tls)
-        self.dispatcher = Dispatcher(
-            self.fleet,
-            self.residency,
-            build_policy(config.policy.name, config.policy.params, random.Random(config.policy.seed)),
-            policy_name=config.policy.name,
-            policy_params=config.policy.params,
-            decisions_kept=config.decisions_kept,
-            observer=self.metrics,
-            retries=config.retries,
-            max_requests_per_worker=config.limits.max_requests_per_worker,
-            ledger=ledger,
-        )
+        self.dispatcher = self._build_dispatcher(ledger)
         self.residency.on_settled.append(self.dispatcher.explained)
         self.watcher = Watcher(
             *(self.fleet, self.residency, self.identity, config, self.metrics),
@@ -97,19 +87,7 @@ class System:
         )
         self._files = FileWatch(self.metrics.reloaded)
         self.loop_lag = LoopLag(self.metrics.loop_lag)
-        limit = memory_limit()
-        self._exposition = Exposition(
-            self.metrics.registry,
-            [
-                lambda: fleet_readings(self.fleet),
-                lambda: residency_readings(self.fleet, self.residency),
-                lambda: watch_readings(self.watcher.statistics()),
-                lambda: gateway_readings(self.gateway.statistics()),
-                lambda: identity_readings(self.identity.statistics()),
-                lambda: budget_readings(config, limit),
-                process_readings,
-            ],
-        )
+        self._exposition = self._build_exposition()
         self._admin: AdminServer | None = None
         self._socket_file: SocketFile | None = None
         self._given: Listeners | None = None
@@ -120,6 +98,36 @@ class System:
         """Whether another process holds the listeners, so that the connections in their queues are for that process."""
         self.handover_state = HandoverState.NONE
         self.accepting = False
+
+    def _build_dispatcher(self, ledger: Ledger | None) -> Dispatcher:
+        config, policy = self.config, self.config.policy
+        return Dispatcher(
+            self.fleet,
+            self.residency,
+            build_policy(policy.name, policy.params, random.Random(policy.seed)),
+            policy_name=policy.name,
+            policy_params=policy.params,
+            decisions_kept=config.decisions_kept,
+            observer=self.metrics,
+            retries=config.retries,
+            max_requests_per_worker=config.limits.max_requests_per_worker,
+            ledger=ledger,
+        )
+
+    def _build_exposition(self) -> Exposition:
+        limit = memory_limit()
+        return Exposition(
+            self.metrics.registry,
+            [
+                lambda: fleet_readings(self.fleet),
+                lambda: residency_readings(self.fleet, self.residency),
+                lambda: watch_readings(self.watcher.statistics()),
+                lambda: gateway_readings(self.gateway.statistics()),
+                lambda: identity_readings(self.identity.statistics()),
+                lambda: budget_readings(self.config, limit),
+                process_readings,
+            ],
+        )
 
     def now_s(self) -> float:
         """Return the event loop's clock: monotonic seconds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 from router.config.model import Config
@@ -46,92 +47,99 @@ from router.security.worker_tls import WorkerTls
 from router.tokenization.identity import Identity
 
 
+@dataclass(frozen=True)
+class GatewayContext:
+    """The parts of the process that the gateway uses and does not own.
+
+    `relearn` is None if cached tokens are not relearned from responses.
+    """
+
+    config: Config
+    dispatcher: Dispatcher
+    fleet: Fleet
+    identity: Identity
+    metrics: GatewayMetrics
+    relearn: Relearn | None = None
+    worker_tls: WorkerTls | None = None
+
+
 class Assembly:
     """The parts of a started gateway."""
 
     def __init__(
-        self,
-        config: Config,
-        dispatcher: Dispatcher,
-        fleet: Fleet,
-        identity: Identity,
-        metrics: GatewayMetrics,
-        loop: asyncio.AbstractEventLoop,
-        relearn: Relearn | None,
-        worker_tls: WorkerTls | None,
-        accept_order: AcceptOrder | None,
+        self, context: GatewayContext, loop: asyncio.AbstractEventLoop, accept_order: AcceptOrder | None = None
     ) -> None:
+        config, fleet, metrics = context.config, context.fleet, context.metrics
         limits, timeouts = config.limits, config.timeouts
         self.loop = loop
         self.running: set[ForwardedRequest] = set()
+        self.keys = api_keys(config.auth)
+        self.callers = Callers(config)
+        self.worker_keys = worker_keys(config, guarded=self.keys is not None)
         places = ConnectionLimit(limits.max_connections, loop.time, accept_order)
         self.drain = DrainState(places, timeouts.client_idle_s, timeouts.drain_idle_s)
         self.heap = HeapTrimmer(loop, trimmer())
         self.bodies = BodyBufferLimit(limits, self.heap.freed)
-        identity.charge_to(self.bodies)
+        context.identity.charge_to(self.bodies)
         self.unsent = SendBufferLimit(limits)
-        self.keys = api_keys(config.auth)
-        self.callers = Callers(config)
-        self.worker_keys = worker_keys(config, guarded=self.keys is not None)
-        outbox = WriteCoalescer(loop)
-        self.pools = _pools(config, loop, outbox, worker_tls)
+        self.outbox = WriteCoalescer(loop)
+        self.pools = _pools(config, loop, self.outbox, context.worker_tls)
         self.queue = NoWorkerQueue(fleet, loop, limits.max_queued_requests)
-        self.hold_queue = HoldQueue(dispatcher, fleet, loop, limits.max_held_requests)
+        self.hold_queue = HoldQueue(context.dispatcher, fleet, loop, limits.max_held_requests)
         self.lost_workers = LostWorkers(fleet, loop, self.running)
         query_of_death = QueryOfDeathTracker(config.retries.query_of_death_s)
         self.quarantine = Quarantine(query_of_death, fleet, loop, self.running, metrics, self.queue.changed)
         self.pools.on_refusal = self.quarantine.refused
-        self.rewriter = BodyRewriter(config, fleet, relearn)
+        self.rewriter = BodyRewriter(config, fleet, context.relearn)
         self.pins = Pins()
         self.slices = TimeSlices()
         paths, cors, request_ids = RouteTable(config.extra_paths), Cors(config.cors), RequestIds()
         access = AccessLog(config.access_log, config.trusted_proxies)
-        identifier = Identifier(identity, fleet, metrics, loop, paths, self.pins, self.slices, self.rewriter)
+        identifier = Identifier(context.identity, fleet, metrics, loop, paths, self.pins, self.slices, self.rewriter)
         self.preview = Preview(identifier, paths, self.callers, self.keys, request_ids, loop.time)
-        placements = Placements(
-            dispatcher, self.quarantine, self.queue, self.hold_queue, metrics, fleet, timeouts.queue_s
-        )
-        log = LogSinks(metrics, access, loop.time)
-        requests = self._request_services(config, metrics, identity, identifier, placements, cors, log)
-        self.clients = ClientServices(
-            loop=loop,
-            limits=limits,
-            timeouts=timeouts,
-            metrics=metrics,
-            drain=self.drain,
-            bodies=self.bodies,
-            unsent=self.unsent,
-            outbox=outbox,
-            keys=self.keys,
-            callers=self.callers,
-            request_ids=request_ids,
-            local=LocalAnswers(metrics, paths, cors, access, request_ids, fleet, self.drain),
-            requests=requests,
-            running=self.running,
-        )
+        local = LocalAnswers(metrics, paths, cors, access, request_ids, fleet, self.drain)
+        requests = self._request_services(context, identifier, cors, access)
+        self.clients = self._client_services(context, request_ids, local, requests)
 
     def _request_services(
-        self,
-        config: Config,
-        metrics: GatewayMetrics,
-        identity: Identity,
-        identifier: Identifier,
-        placements: Placements,
-        cors: Cors,
-        log: LogSinks,
+        self, context: GatewayContext, identifier: Identifier, cors: Cors, access: AccessLog
     ) -> RequestServices:
+        config, metrics = context.config, context.metrics
         scheme = b"http" if config.tls.cert_file is None else b"https"
         return RequestServices(
             loop=self.loop,
             limits=Limits(config.timeouts, config.limits.max_concurrent_requests or sys.maxsize),
             metrics=metrics,
-            identity=identity,
+            identity=context.identity,
             identifier=identifier,
             attempts=AttemptServices(self.loop, metrics, self.pools, self.worker_keys, scheme),
-            placements=placements,
+            placements=Placements(
+                *(context.dispatcher, self.quarantine, self.queue, self.hold_queue, metrics, context.fleet),
+                config.timeouts.queue_s,
+            ),
             pins=self.pins,
             lines=ResponseLines(cors, config.headers),
-            log=log,
+            log=LogSinks(metrics, access, self.loop.time),
+        )
+
+    def _client_services(
+        self, context: GatewayContext, request_ids: RequestIds, local: LocalAnswers, requests: RequestServices
+    ) -> ClientServices:
+        return ClientServices(
+            loop=self.loop,
+            limits=context.config.limits,
+            timeouts=context.config.timeouts,
+            metrics=context.metrics,
+            drain=self.drain,
+            bodies=self.bodies,
+            unsent=self.unsent,
+            outbox=self.outbox,
+            keys=self.keys,
+            callers=self.callers,
+            request_ids=request_ids,
+            local=local,
+            requests=requests,
+            running=self.running,
         )
 
     def close(self) -> None:

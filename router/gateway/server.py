@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from router.config.model import Config
-from router.gateway.assembly import Assembly
+from router.gateway.assembly import Assembly, GatewayContext
 from router.gateway.client import ClientConnection
 from router.gateway.listen.accept import Acceptor, listen
 from router.gateway.listen.connection_limit import AcceptOrder
@@ -57,12 +57,7 @@ class Gateway:
         worker_tls: WorkerTls | None = None,
     ) -> None:
         self._config = config
-        self._dispatcher = dispatcher
-        self._fleet = fleet
-        self._identity = identity
-        self._metrics = metrics
-        self._relearn = relearn
-        self._worker_tls = worker_tls
+        self._context = GatewayContext(config, dispatcher, fleet, identity, metrics, relearn, worker_tls)
         self._files = FileWatch(metrics.reloaded)
         self._parts: Assembly | None = None
         self._servers: list[ListeningServer] = []
@@ -91,11 +86,7 @@ class Gateway:
             ListenError: an address is not available.
         """
         loop = asyncio.get_running_loop()
-        parts = Assembly(
-            *(self._config, self._dispatcher, self._fleet, self._identity, self._metrics, loop, self._relearn),
-            self._worker_tls,
-            accept_order,
-        )
+        parts = Assembly(self._context, loop, accept_order)
 
         def connection() -> ClientConnection:
             return ClientConnection(parts.clients)

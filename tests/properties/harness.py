@@ -12,7 +12,7 @@ import msgspec
 from backends.worker import parse_endpoint
 from policies.registry import build_policy
 from router.config.model import Config
-from router.gateway.assembly import Assembly
+from router.gateway.assembly import Assembly, GatewayContext
 from router.gateway.client import ClientConnection
 from router.gateway.http.upstream_connection import UpstreamConnection
 from router.placement.fleet import Fleet
@@ -171,9 +171,8 @@ class World:
         fleet.probe_succeeded(joined.id, FACTS, self.turns.now_s)
         policy = build_policy("round_robin", {}, random.Random(0))
         self.dispatcher = RecordingDispatcher(fleet, residency, policy, policy_name="round_robin")
-        self.parts = Assembly(
-            config, self.dispatcher, fleet, StubIdentity(), RecordingMetrics(), self.turns, None, None, None
-        )
+        context = GatewayContext(config, self.dispatcher, fleet, StubIdentity(), RecordingMetrics())
+        self.parts = Assembly(context, self.turns)
         self.parts.pools.dial = self._dial
         self.parts.clients.request_ids = OneId()
         self._failures = Failures()
