@@ -85,7 +85,6 @@ def resources_of(start: ChildConfig) -> ChildResources:
     """Return the sockets and the shared memory that `start` names by file descriptor."""
     ledger = Ledger(start.table, start.processes, start.process)
     return ChildResources(
-        process=start.process,
         public=[socket.socket(fileno=descriptor) for descriptor in start.public],
         admin=socket.socket(fileno=start.admin),
         ledger=ledger,

@@ -12,10 +12,8 @@ from router.process.shared_memory.ledger import Ledger
 
 @dataclass(frozen=True, slots=True)
 class ChildResources:
-    """`process` counts from 0. `public` and `admin` already listen. `drained` are the workers that an operator
-    drains."""
+    """`public` and `admin` already listen. `drained` are the workers that an operator drains."""
 
-    process: int
     public: Sequence[socket.socket]
     admin: socket.socket
     ledger: Ledger
