@@ -43,6 +43,7 @@ class ClientConnection(asyncio.Protocol):
         self._framer = RequestFramer(services.limits, services.bodies, self._head_read)
         self._request: ForwardedRequest | None = None
         self._route: Route | None = None
+        self._tunnel: Tunnel | None = None
         self._over = False
         self.peer = ""
         self.caller = services.callers.anybody
@@ -74,13 +75,12 @@ class ClientConnection(asyncio.Protocol):
             if self.input.discard(len(data)):
                 self.abort()
             return
-        request = self._request
         try:
-            if request is None:
+            if self._request is None:
                 self._framer.feed(data)
                 self._advance()
-            elif request.tunnel is not None:
-                request.tunnel.from_client(data)
+            elif self._tunnel is not None:
+                self._tunnel.from_client(data)
             else:
                 self._framer.feed(data)
                 self._pace()
@@ -371,8 +371,9 @@ class ClientConnection(asyncio.Protocol):
         """Release the memory of the request's body."""
         self._framer.give_back()
 
-    def flush_into(self, tunnel: Tunnel) -> None:
-        """Give the tunnel the bytes that were read ahead, after a protocol switch."""
+    def open_tunnel(self, tunnel: Tunnel) -> None:
+        """Give the tunnel the bytes that were read ahead and all later ones, after a protocol switch."""
+        self._tunnel = tunnel
         pending = self._framer.take_pending()
         self.input.give_back_ahead()
         # before the worker gets bytes: a worker that does not read stops the reading again

@@ -17,13 +17,11 @@ from router.gateway.flow.attempt import Attempt
 from router.gateway.flow.deadlines import Due, RequestDeadlines
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.outbound import OutboundRequest
-from router.gateway.flow.outcomes import Failure, Outcome
+from router.gateway.flow.outcomes import Outcome
 from router.gateway.flow.responder import RESPONSE_STEPS, Responder
 from router.gateway.flow.services import RequestClient, RequestServices
 from router.gateway.flow.transitions import BEGUN, Effect, Event, RequestState
-from router.gateway.http.tunnel import Tunnel
 from router.placement.endpoints import FleetEndpoint
-from router.placement.lifecycle_events import FailurePoint
 from router.placement.tickets import Held, Queued, Ticket
 from router.security.callers import TenantUsage
 
@@ -69,11 +67,6 @@ class ForwardedRequest:
     # for the queues, the quarantine and the gateway
 
     @property
-    def tunnel(self) -> Tunnel | None:
-        """Takes the client's bytes after a protocol switch; None before."""
-        return self._responder.tunnel
-
-    @property
     def account(self) -> TenantUsage | None:
         return self._client.caller.account
 
@@ -88,8 +81,7 @@ class ForwardedRequest:
 
     @property
     def unanswered(self) -> tuple[FleetEndpoint, ...]:
-        attempts = self._flow.attempts
-        return tuple(each.ticket.candidate.endpoint for each in attempts if each.unopened and each.sent)
+        return tuple(each.ticket.candidate.endpoint for each in self._flow.attempts if each.unopened and each.sent)
 
     @property
     def awaited(self) -> tuple[FleetEndpoint, ...]:
@@ -276,10 +268,8 @@ class ForwardedRequest:
 
     def _stream_failed(self, event: Event, kind: ErrorKind, message: str) -> None:
         """Report that the worker failed an answer that had begun."""
-        attempt = self._responder.answering
+        attempt = self._responder.worker_failed(kind, message)
         if attempt is not None:
-            attempt.failure = Failure(FailurePoint.STREAM, message)
-            self._responder.error = RequestError(kind, message)
             self._on(event, attempt)
 
     def _declined(self, outcome: Outcome, attempt: Attempt) -> None:

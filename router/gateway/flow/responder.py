@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from router.errors import RequestError
+from router.errors import ErrorKind, RequestError
 from router.gateway.flow.attempt import Attempt
 from router.gateway.flow.deadlines import Trickle
 from router.gateway.flow.outbound import OutboundRequest
+from router.gateway.flow.outcomes import Failure
 from router.gateway.flow.request_log import RequestLog
 from router.gateway.flow.respond import Out, Relay
 from router.gateway.flow.services import RequestClient, RequestServices
@@ -18,7 +19,7 @@ from router.gateway.http.headers import connection_line, own_reply, retry_after
 from router.gateway.http.tunnel import Tunnel
 from router.gateway.http.usage import find_usage
 from router.gateway.pins import stored_response_id
-from router.placement.lifecycle_events import Usage
+from router.placement.lifecycle_events import FailurePoint, Usage
 from router.placement.tickets import Ticket
 
 # A module constant, because looking up a member of an enum is slow.
@@ -103,6 +104,14 @@ class Responder:
         if self.answering is not None:
             self._services.placements.progress(self.answering, events)
 
+    def worker_failed(self, kind: ErrorKind, message: str) -> Attempt | None:
+        """Record that the worker failed the answer in progress. Return its attempt; None without such an answer."""
+        attempt = self.answering
+        if attempt is not None:
+            attempt.failure = Failure(FailurePoint.STREAM, message)
+            self.error = RequestError(kind, message)
+        return attempt
+
     def finish(self, attempt: Attempt) -> None:
         """Release the attempt, whose answer is complete, with the usage it reported."""
         services, outbound = self._services, self._outbound
@@ -169,7 +178,7 @@ class Responder:
         attempt.worker_writable = client.input.set_reading
         relay.attach(connection, None)
         relay.open(response, attempt.opening, self._lines(attempt.ticket), keep_alive=True)
-        client.flush_into(tunnel)
+        client.open_tunnel(tunnel)
 
     @property
     def last_read_s(self) -> float:

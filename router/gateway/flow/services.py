@@ -40,7 +40,7 @@ class RequestClient(Protocol):
         """Whether another request may follow on this connection."""
         ...
 
-    def flush_into(self, tunnel: Tunnel) -> None:
+    def open_tunnel(self, tunnel: Tunnel) -> None:
         """Give the tunnel the bytes that were read ahead; it also gets all later ones."""
         ...
 
