@@ -99,14 +99,14 @@ async def test_transfer_fields_are_refused_on_every_path(gate, member, padding):
 
 
 @pytest.mark.parametrize("member", ACCEPTED)
-async def test_what_is_harmless_goes_on_byte_for_byte(gate, member, padding):
+async def test_harmless_fields_are_forwarded_byte_for_byte(gate, member, padding):
     client = await gate.connect()
     for path in JSON_PATHS:
         assert (await client.ask(post(path, body_with(member + padding)))).status == 200
     assert {request.body for request in gate.workers[0].requests} == {body_with(member + padding)}
 
 
-async def test_the_refusal_names_the_field_in_the_apis_shape(gate):
+async def test_the_refusal_of_a_field_names_it_in_the_apis_format(gate):
     openai = await gate.ask(post(body=body_with(b'"ec_transfer_params":{}')))
     error = json.loads(openai.body)["error"]
     assert (error["param"], error["type"]) == ("ec_transfer_params", "invalid_request_error")
@@ -114,7 +114,7 @@ async def test_the_refusal_names_the_field_in_the_apis_shape(gate):
     assert (anthropic["type"], anthropic["error"]["type"]) == ("error", "invalid_request_error")
 
 
-async def test_arguments_of_token_in_requests_are_looked_into(gate):
+async def test_transfer_fields_in_extra_args_are_refused(gate):
     for inner in (b'{"kv_transfer_params":{"do_remote_prefill":true}}', b'{"ec_transfer_params":{"a":1}}'):
         body = b'{"token_ids":[1,2],"sampling_params":{"extra_args":%b}}' % inner
         assert (await gate.ask(post(b"/inference/v1/generate", body))).code == "transfer_params_not_allowed"
@@ -140,14 +140,14 @@ def form(xargs, content_type=b"multipart/form-data; boundary=B", count=1):
         b'{"\\u006Bv\\u005fTransfer_params":1,"\\u006Bv\\u005ftransfer_params":1}',
     ],
 )
-async def test_arguments_in_a_form_are_looked_into(gate, xargs):
+async def test_transfer_fields_in_a_form_are_refused(gate, xargs):
     for count in (1, 100):
         reply = await gate.ask(form(xargs, count=count))
         assert (reply.status, reply.code) == (400, "transfer_params_not_allowed")
     assert not gate.workers[0].requests
 
 
-async def test_forms_without_them_go_on(gate):
+async def test_forms_without_transfer_fields_are_forwarded(gate):
     for xargs in (b'{"session_id":"s"}', b'{"kv_transfer_params_":1}', b"kv_transfer_params"):
         assert (await gate.ask(form(xargs))).status == 200
     utf8 = b'multipart/form-data; charset="UTF-8"; boundary=B'
@@ -155,18 +155,18 @@ async def test_forms_without_them_go_on(gate):
 
 
 @pytest.mark.parametrize("charset", [b"utf-16", b'"utf-7"', b"utf-8; charset=utf-16", b"", b"cp037"])
-async def test_a_form_in_a_charset_that_hides_them_is_refused(gate, charset):
+async def test_a_form_in_a_charset_that_can_hide_fields_is_refused(gate, charset):
     reply = await gate.ask(form(b"{}", b"multipart/form-data; boundary=B; Charset=" + charset))
     assert (reply.status, reply.code) == (400, "invalid_body")
 
 
-async def test_a_form_may_have_them_where_the_caller_may(rig):
+async def test_transfer_fields_in_a_form_are_forwarded_for_permitted_callers(rig):
     gate = await rig(answer_json, auth={"allow": ["transfer_params"]})
     assert (await gate.ask(form(b'{"kv_transfer_params":"text"}'))).status == 200
 
 
 @pytest.mark.parametrize("value", [b"1", b"-1", b"1.0", b"true", b'"7"', b'"first"', b"1e3", b"[0]", b"NaN", b"0.5"])
-async def test_a_priority_is_refused(gate, value):
+async def test_a_priority_answers_400(gate, value):
     client = await gate.connect()
     for path in (b"/v1/chat/completions", b"/v1/embeddings", b"/v1/mine"):
         reply = await client.ask(post(path, body_with(b'"priority":' + value)))
@@ -174,7 +174,7 @@ async def test_a_priority_is_refused(gate, value):
     assert not gate.workers[0].requests
 
 
-async def test_headers_for_rank_and_priority_go_to_no_worker(gate):
+async def test_rank_and_priority_headers_reach_no_worker(gate):
     client = await gate.connect()
     for _ in range(3):  # the second and third reuse the head prepared for the first
         await client.ask(post(extra=b"X-Data-Parallel-Rank: 1\r\nX-VLLM-Priority: -5\r\nX-Other: kept\r\n"))
@@ -186,7 +186,7 @@ async def test_headers_for_rank_and_priority_go_to_no_worker(gate):
 
 
 @pytest.mark.parametrize("sent", ["priority", "rank", "transfer_params"])
-async def test_a_setting_allows_each_to_everybody(rig, sent):
+async def test_auth_allow_permits_a_field_for_all_callers(rig, sent):
     gate = await rig(answer_json, auth={"allow": [sent]})
     headers = b"X-Data-Parallel-Rank: 1\r\nX-VLLM-Priority: -5\r\n"
     assert (await gate.ask(post(body=PLAIN, extra=headers))).status == 200
@@ -202,7 +202,7 @@ async def test_a_setting_allows_each_to_everybody(rig, sent):
     assert statuses == expected[sent]
 
 
-async def test_a_trusted_tenant_may_and_another_may_not(keyed):
+async def test_restricted_fields_are_forwarded_for_a_trusted_tenant_only(keyed):
     client = await keyed.connect()
     headers = b"X-Data-Parallel-Rank: 1\r\nX-VLLM-Priority: -5\r\n"
     body = body_with(b'"kv_transfer_params":{"do_remote_prefill":true},"priority":2')
@@ -215,13 +215,13 @@ async def test_a_trusted_tenant_may_and_another_may_not(keyed):
     assert [request.priority for request in keyed.dispatcher.requests] == [-5, 0]
 
 
-async def test_a_bodys_priority_counts_where_it_may(keyed):
+async def test_the_priority_in_a_trusted_tenants_body_is_used(keyed):
     await keyed.ask(post(body=body_with(b'"priority":4'), extra=bearer(OURS)))
     assert keyed.dispatcher.requests[0].priority == 4
 
 
 @pytest.mark.parametrize("value", [b"NaN", b"Infinity", b"-Infinity", b"1" * 400])
-def test_what_python_alone_reads_is_judged_alike(value):
+def test_priorities_that_only_python_parses_are_refused(value):
     parsed = parse("/v1/chat/completions", b'{"messages":[],"priority":' + value + b"}")
     with pytest.raises(RequestError) as refused:
         check(parsed, frozenset())

@@ -23,7 +23,7 @@ async def left(gate, seen):
     assert gate.idle
 
 
-async def test_leaving_during_prefill_frees_the_worker(rig):
+async def test_a_client_that_leaves_during_prefill_frees_the_worker(rig):
     async def silent(script):
         await script.gone()
 
@@ -38,7 +38,7 @@ async def test_leaving_during_prefill_frees_the_worker(rig):
 
 
 @pytest.mark.parametrize("how", ["close", "half-close", "abort"])
-async def test_leaving_during_the_stream_frees_the_worker(rig, how):
+async def test_a_client_that_leaves_during_the_stream_frees_the_worker(rig, how):
     async def endless(script):
         await script.say(STREAM, chunk(event("a")))
         await script.gone()
@@ -58,7 +58,7 @@ async def test_leaving_during_the_stream_frees_the_worker(rig, how):
     assert gate.metrics.named("client_aborted") == [("stream",)]
 
 
-async def test_leaving_while_being_identified_or_waiting(rig):
+async def test_a_client_that_leaves_while_identified_or_queued_frees_its_request(rig):
     gate = await rig(answer_json)
     gate.identity.later = asyncio.Event()
     client = await gate.connect()
@@ -77,7 +77,7 @@ async def test_leaving_while_being_identified_or_waiting(rig):
     await eventually(lambda: gate.gateway.statistics()["queued"] == 0)
 
 
-async def test_leaving_while_connecting(rig):
+async def test_a_client_that_leaves_while_the_worker_is_dialled_frees_the_ticket(rig):
     gate = await rig()
     # The dial itself is delayed. The kernel would connect at once to a listener that never accepts, and an address
     # without an answer could not be on loopback.
@@ -100,7 +100,7 @@ async def test_leaving_while_connecting(rig):
     await worker.stop()
 
 
-async def test_connecting_has_a_limit(rig):
+async def test_a_dial_above_connect_s_is_retried_on_another_worker(rig):
     gate = await rig(answer_json, answer_json, timeouts={"connect_s": 0.05})
     pools = gate.gateway._parts.pools
     dial = pools._dial
@@ -118,7 +118,7 @@ async def test_connecting_has_a_limit(rig):
     assert calls[0] != calls[1]
 
 
-async def test_leaving_in_the_middle_of_a_request_costs_nothing(rig):
+async def test_a_client_that_leaves_within_a_request_places_nothing(rig):
     gate = await rig(answer_json)
     raw = post()
     for cut in (1, 30, len(raw) - 3):
@@ -130,7 +130,7 @@ async def test_leaving_in_the_middle_of_a_request_costs_nothing(rig):
     assert gate.dispatcher.events == []
 
 
-async def test_a_reader_that_stalls_stops_the_worker_and_not_our_memory(rig):
+async def test_a_stalled_reader_pauses_the_worker_and_memory_stays_bounded(rig):
     sent = 0
 
     async def firehose(script):
@@ -157,7 +157,7 @@ async def test_a_reader_that_stalls_stops_the_worker_and_not_our_memory(rig):
     assert gate.dispatcher.events[-1].startswith(("finished", "progress"))
 
 
-async def test_a_reader_that_stalls_for_too_long_is_dropped(rig):
+async def test_a_reader_stalled_above_stream_idle_s_is_closed(rig):
     async def firehose(script):
         await script.say(STREAM)
         while not script.writer.is_closing():
@@ -172,7 +172,7 @@ async def test_a_reader_that_stalls_for_too_long_is_dropped(rig):
     await eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
 
 
-async def test_a_slow_sender_is_timed_out(rig):
+async def test_a_slow_sender_gets_408(rig):
     gate = await rig(answer_json, timeouts={"client_header_s": 0.1, "client_body_s": 0.1, "client_idle_s": 0.1})
     client = await gate.connect()
     client.writer.write(b"POST /v1/comp")
@@ -189,7 +189,7 @@ async def test_a_slow_sender_is_timed_out(rig):
     assert await client.closed() == b""
 
 
-async def test_dripping_bytes_do_not_extend_the_limit(rig):
+async def test_single_bytes_do_not_extend_client_header_s(rig):
     gate = await rig(answer_json, timeouts={"client_header_s": 0.15})
     client = await gate.connect()
     dripping = asyncio.create_task(client.drip(post(extra=b"X-Pad: " + b"x" * 500 + b"\r\n"), 0.01))
@@ -197,7 +197,7 @@ async def test_dripping_bytes_do_not_extend_the_limit(rig):
     dripping.cancel()
 
 
-async def test_large_heads_and_bodies_are_refused(rig):
+async def test_heads_and_bodies_above_their_limits_get_431_and_413(rig):
     gate = await rig(answer_json, limits={"max_header_bytes": 1_000, "max_body_bytes": 1_000})
     assert (await gate.ask(get(extra=b"X-Pad: " + b"x" * 900 + b"\r\n"))).status == 200
     reply = await gate.ask(get(extra=b"X-Pad: " + b"x" * 1_000 + b"\r\n"))
@@ -227,7 +227,7 @@ def buffered(gate):
     return gate.gateway.statistics()["buffered_body_bytes"]
 
 
-async def test_bodies_together_are_limited(rig):
+async def test_a_body_above_the_limit_of_all_bodies_gets_503(rig):
     go_on = asyncio.Event()
 
     async def slow(script):
@@ -255,7 +255,7 @@ async def test_bodies_together_are_limited(rig):
     assert gate.gateway.statistics()["bodies_refused"] == 2
 
 
-async def test_an_announced_body_takes_no_room_before_it_comes(rig):
+async def test_an_announced_body_counts_only_once_it_arrives(rig):
     gate = await rig(answer_json, limits={"max_buffered_body_bytes": 10_000})
     raw = post(body=b'{"model":"m","messages":[],"x":"%s"}' % (b"x" * 6_000))
     dawdling, other = await gate.connect(), await gate.connect()
@@ -266,7 +266,7 @@ async def test_an_announced_body_takes_no_room_before_it_comes(rig):
     assert (await dawdling.read()).status == 200
 
 
-async def test_two_bodies_that_grow_past_the_limit_do_not_wait_for_each_other(rig):
+async def test_of_two_bodies_that_grow_past_the_limit_one_is_refused(rig):
     gate = await rig(answer_json, limits={"max_buffered_body_bytes": 10_000})
     raw = post(body=b'{"model":"m","messages":[],"x":"%s"}' % (b"x" * 8_000))
     clients = [await gate.connect() for _ in range(2)]
@@ -285,7 +285,7 @@ async def test_two_bodies_that_grow_past_the_limit_do_not_wait_for_each_other(ri
     await eventually(lambda: buffered(gate) == 0)
 
 
-async def test_half_a_body_is_let_go_with_its_connection(rig):
+async def test_an_incomplete_body_is_freed_with_its_connection(rig):
     gate = await rig(answer_json)
     gc.collect()
     gc.disable()
@@ -340,7 +340,7 @@ async def test_a_closed_connection_leaves_no_cycle(rig):
         gc.enable()
 
 
-async def test_connections_are_limited(rig):
+async def test_a_connection_above_max_connections_is_closed(rig):
     gate = await rig(answer_json, limits={"max_connections": 2})
     kept = [await gate.connect() for _ in range(2)]
     for client in kept:
@@ -379,7 +379,7 @@ async def test_draining_finishes_streams_and_closes_connections(rig):
     assert gate.gateway.statistics()["connections"] == 0
 
 
-async def test_the_drain_deadline_cuts(rig):
+async def test_the_drain_deadline_ends_a_stream_with_an_error(rig):
     async def script(script):
         await script.say(STREAM, chunk(event("a")))
         await script.gone()
@@ -400,7 +400,7 @@ async def test_the_drain_deadline_cuts(rig):
     assert gate.gateway.statistics()["connections"] == 0
 
 
-async def test_the_drain_deadline_answers_what_waits(rig):
+async def test_the_drain_deadline_answers_requests_without_a_response_503(rig):
     async def silent(script):
         await script.gone()
 
@@ -430,7 +430,7 @@ async def test_the_drain_deadline_answers_what_waits(rig):
     assert gate.dispatcher.events[-1] == "cancelled"
 
 
-async def test_a_client_that_does_not_read_does_not_hold_up_the_end(rig):
+async def test_a_client_that_does_not_read_does_not_delay_the_close(rig):
     async def firehose(script):
         await script.say(STREAM)
         while not script.writer.is_closing():
@@ -446,7 +446,7 @@ async def test_a_client_that_does_not_read_does_not_hold_up_the_end(rig):
     assert gate.dispatcher.events[-1] == "cancelled"
 
 
-async def test_many_streams_leave_nothing_behind(rig):
+async def test_after_many_streams_no_connection_and_no_load_is_left(rig):
     async def script(script):
         await script.say(STREAM)
         for index in range(100):
@@ -474,7 +474,7 @@ async def test_many_streams_leave_nothing_behind(rig):
     assert any(each.startswith("progress") for each in gate.dispatcher.events)
 
 
-async def test_the_write_buffer_is_the_configured_one(rig):
+async def test_the_write_buffer_has_the_configured_size(rig):
     gate = await rig(limits={"write_buffer_bytes": 12_345})
     await gate.connect()
     await eventually(lambda: gate.gateway._parts.drain.connections)

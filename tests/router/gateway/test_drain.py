@@ -49,7 +49,7 @@ async def test_a_drain_accepts_and_tells_clients_to_close(rig):
     assert (reply.status, reply.header(b"connection")) == (200, b"close")
 
 
-async def test_an_answer_that_promised_to_go_on_is_followed_by_one_more(rig):
+async def test_a_kept_alive_connection_gets_one_more_answer_during_a_drain(rig):
     go_on = asyncio.Event()
 
     async def script(script):
@@ -71,7 +71,7 @@ async def test_an_answer_that_promised_to_go_on_is_followed_by_one_more(rig):
     await asyncio.wait_for(closing, WAIT_S)
 
 
-async def test_idle_connections_are_closed_once_they_have_been_idle_for_long_enough(rig):
+async def test_idle_connections_are_closed_after_drain_idle_s(rig):
     gate = await rig(answer_json, timeouts={"drain_idle_s": 0.3})
     loop = asyncio.get_running_loop()
     began_s = loop.time()
@@ -97,7 +97,7 @@ async def test_a_request_that_waits_unread_when_an_idle_connection_expires_is_an
     assert await everything(client) == b""
 
 
-async def test_what_waits_in_the_accept_queue_is_answered(rig):
+async def test_connections_in_the_accept_queue_are_answered(rig):
     gate = await rig(answer_json)
     (listener,) = gate.gateway.listeners
     address = listener.getsockname()
@@ -110,7 +110,7 @@ async def test_what_waits_in_the_accept_queue_is_answered(rig):
         socket.create_connection(address)
 
 
-async def test_what_waits_on_a_unix_socket_is_answered(rig, tmp_path):
+async def test_connections_in_the_queue_of_a_unix_socket_are_answered(rig, tmp_path):
     gate = await rig(answer_json, uds=str(tmp_path / "public.sock"))
     gate.gateway.drain()
     queued = [reached(*gate.gateway.listeners, get(b"/livez")) for _ in range(20)]
@@ -119,7 +119,7 @@ async def test_what_waits_on_a_unix_socket_is_answered(rig, tmp_path):
         assert (await everything(client)).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_what_waits_is_left_to_another_holder_of_the_socket(rig):
+async def test_queued_connections_are_left_to_another_holder_of_the_socket(rig):
     gate = await rig(answer_json)
     (listener,) = gate.gateway.listeners
     with listener.dup() as other:
@@ -135,7 +135,7 @@ async def test_what_waits_is_left_to_another_holder_of_the_socket(rig):
 
 
 @pytest.mark.parametrize("shared", [False, True])
-async def test_who_was_accepted_in_the_very_turn_of_the_close_is_served(rig, shared):
+async def test_a_client_accepted_in_the_iteration_of_the_close_is_served(rig, shared):
     gate = await rig(answer_json)
     await gate.gateway.aclose(0)
     with socket.create_server(("127.0.0.1", 0)) as other:

@@ -82,7 +82,7 @@ ANSWERED = {"500", "502 without length", "error event", "comments, then an error
 
 
 @pytest.mark.parametrize("name", FAILURES)
-async def test_before_the_first_event_another_worker_takes_over_unseen(rig, name):
+async def test_a_failure_before_the_first_event_is_retried_unseen(rig, name):
     gate = await rig(*once(FAILURES[name]))
     reply = await gate.ask(post())
     assert reply.status == 200
@@ -98,7 +98,7 @@ async def test_before_the_first_event_another_worker_takes_over_unseen(rig, name
 
 
 @pytest.mark.parametrize("name", ["dies at once", "500", "garbage", "error event"])
-async def test_a_request_that_kills_does_not_walk_the_fleet(rig, name):
+async def test_a_request_that_fails_two_workers_goes_to_no_third(rig, name):
     gate = await rig(*[FAILURES[name]] * 4)
     reply = await gate.ask(post())
     if name == "500":  # the worker's own message, which does not suggest another try
@@ -110,7 +110,7 @@ async def test_a_request_that_kills_does_not_walk_the_fleet(rig, name):
     assert gate.idle
 
 
-async def test_a_refusal_goes_to_up_to_two_others(rig):
+async def test_a_refusal_is_retried_on_up_to_two_other_workers(rig):
     async def refuse(script):
         await answer_json(script, b"503 Busy", b'{"error":"The model is currently scaling"}')
 
@@ -125,7 +125,7 @@ async def test_a_refusal_goes_to_up_to_two_others(rig):
     assert (await client.ask(LIVEZ)).status == 200
 
 
-async def test_a_429_is_its_clients_and_no_pause_for_others(rig):
+async def test_a_429_is_relayed_and_does_not_pause_the_worker(rig):
     limit = b'{"error":{"message":"slow down","code":429}}'
 
     async def limited(script):
@@ -148,7 +148,7 @@ async def test_a_429_is_its_clients_and_no_pause_for_others(rig):
     assert not any(each.startswith("retry") for each in gate.dispatcher.events)
 
 
-async def test_a_refusal_as_first_event_is_a_refusal(rig):
+async def test_a_503_as_first_event_is_retried_as_a_refusal(rig):
     busy = ERROR.replace(b"500", b"503")
     gate = await rig(*once(saying(STREAM + chunk(busy))))
     assert (await gate.ask(post())).body.startswith(event("a"))
@@ -167,7 +167,7 @@ async def test_a_clients_mistake_as_first_event_is_passed_on(rig):
     assert events == ["ticket", "finished 400"], "no other worker is asked, and nothing is learned of a first token"
 
 
-async def test_the_retry_after_of_a_worker_is_heard(rig):
+async def test_the_retry_after_of_a_refusal_is_relayed(rig):
     async def refuse(script):
         await script.say(b"HTTP/1.1 503 Busy\r\nretry-after: 7\r\ncontent-length: 0\r\n\r\n")
 
@@ -175,7 +175,7 @@ async def test_the_retry_after_of_a_worker_is_heard(rig):
     assert (await gate.ask(post())).header(b"retry-after") == b"7"
 
 
-async def test_an_unreachable_worker_costs_nothing_but_time(rig):
+async def test_requests_to_an_unreachable_worker_are_retried(rig):
     gone = await ScriptedWorker(answer_stream).start()
     gate = await rig()
     gate.join(gone)
@@ -188,7 +188,7 @@ async def test_an_unreachable_worker_costs_nothing_but_time(rig):
     await alive.stop()
 
 
-async def test_a_worker_that_never_answers_is_given_up(rig):
+async def test_a_worker_silent_above_first_event_s_is_replaced(rig):
     async def silent(script):
         await script.gone()
 
@@ -205,7 +205,7 @@ def eject(gate, worker):
 
 
 @pytest.mark.parametrize("how", ["ejected", "removed"])
-async def test_the_requests_of_a_lost_worker_go_elsewhere(rig, how):
+async def test_requests_of_a_lost_worker_are_retried_on_another(rig, how):
     async def silent(script):
         await script.gone()
 
@@ -228,7 +228,7 @@ async def test_the_requests_of_a_lost_worker_go_elsewhere(rig, how):
     assert gate.idle
 
 
-async def test_without_another_worker_a_lost_one_is_waited_for_until_one_is_ready(rig):
+async def test_requests_of_a_lost_worker_wait_until_another_is_ready(rig):
     async def silent(script):
         await script.gone()
 
@@ -245,7 +245,7 @@ async def test_without_another_worker_a_lost_one_is_waited_for_until_one_is_read
     assert (await client.read()).body.startswith(event("a"))
 
 
-async def test_without_budget_a_lost_worker_is_waited_for_until_there_is_some(rig, monkeypatch):
+async def test_requests_of_a_lost_worker_wait_for_retry_budget(rig, monkeypatch):
     async def silent(script):
         await script.gone()
 
@@ -268,7 +268,7 @@ async def test_without_budget_a_lost_worker_is_waited_for_until_there_is_some(ri
     assert (await client.read()).body.startswith(event("a"))
 
 
-async def test_a_started_stream_and_a_drained_workers_requests_stay(rig):
+async def test_started_streams_and_requests_of_drained_workers_are_not_retried(rig):
     go_on = asyncio.Event()
 
     async def slow(script):
@@ -303,7 +303,7 @@ async def test_a_started_stream_and_a_drained_workers_requests_stay(rig):
     assert gate.dispatcher.events[-1].startswith("finished") or gate.dispatcher.events[-1] == "first_token"
 
 
-async def test_comments_alone_do_not_count_as_an_answer(rig):
+async def test_a_worker_that_sends_only_comments_is_replaced(rig):
     async def chatty(script):
         await script.say(STREAM)
         await script.drip(repeat(chunk(b": keep-alive\n\n")), 0.01)
@@ -316,7 +316,7 @@ async def test_comments_alone_do_not_count_as_an_answer(rig):
 # after the first event
 
 
-async def test_death_between_chunks_is_told_in_the_stream(rig):
+async def test_a_worker_lost_between_chunks_gives_an_error_event(rig):
     async def script(script):
         await script.say(STREAM, chunk(event("a")))
         await started.wait()
@@ -348,7 +348,7 @@ async def test_an_unfinished_event_is_ended_before_the_error(rig):
 
 
 @pytest.mark.parametrize("cut", [b"20\r\nhalf a chunk", b"2", b"20\r", b"20\r\n", b"3\r\nabc", b"3\r\nabc\r"])
-async def test_death_within_a_chunk_shows_as_truncation(rig, cut):
+async def test_a_worker_lost_within_a_chunk_truncates_the_response(rig, cut):
     async def script(script):
         await script.say_apart(STREAM + chunk(event("a")), cut)
         await relayed.wait()
@@ -364,7 +364,7 @@ async def test_death_within_a_chunk_shows_as_truncation(rig, cut):
     assert gate.dispatcher.events[-1] == "failed stream"
 
 
-async def test_death_within_an_announced_length_shows_as_truncation(rig):
+async def test_a_worker_lost_within_its_length_truncates_the_response(rig):
     async def script(script):
         await script.say(json_head(100), b'{"half')
         await started.wait()
@@ -381,7 +381,7 @@ async def test_death_within_an_announced_length_shows_as_truncation(rig):
 @pytest.mark.parametrize(
     "garbage", [b"zz\r\nbad", b"0\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", b"0\r\n\r\n5\r\nextra\r\n"]
 )
-async def test_garbage_in_a_started_stream_is_not_passed_on(rig, garbage):
+async def test_invalid_framing_in_a_stream_is_not_relayed(rig, garbage):
     async def script(script):
         await script.say(STREAM, chunk(event("a")))
         await started.wait()
@@ -407,7 +407,7 @@ async def test_more_bytes_than_announced_never_reach_the_client(rig):
     assert b"evil" not in await client.closed()
 
 
-async def test_extra_line_breaks_cost_the_connection_only(rig):
+async def test_extra_line_breaks_after_a_stream_leave_the_response_complete(rig):
     async def script(script):
         await script.say(STREAM, chunk(event("a")), b"0\r\n\r\n\r\n\r\n")
 
@@ -427,7 +427,7 @@ async def test_a_stalled_stream_ends_with_an_error(rig):
     assert gate.workers[0].requests[0].gone.is_set() or await gate.workers[0].requests[0].gone.wait()
 
 
-async def test_the_whole_request_has_a_limit(rig):
+async def test_a_request_above_total_s_gets_total_timeout(rig):
     async def endless(script):
         await script.say(STREAM)
         await script.drip(repeat(chunk(event("a"))), 0.005)
@@ -446,7 +446,7 @@ async def test_the_whole_request_has_a_limit(rig):
 # held heads and comments
 
 
-async def test_after_the_hold_comments_go_out_and_another_worker_can_still_answer(rig):
+async def test_a_worker_lost_after_comments_is_replaced(rig):
     async def slow_death(script):
         await script.say(STREAM, chunk(b": keep-alive\n\n"))
         await eventually(lambda: client.reply is not None and client.reply.body.count(b": warmroute") >= 2)
@@ -464,7 +464,7 @@ async def test_after_the_hold_comments_go_out_and_another_worker_can_still_answe
     assert (await client.ask(LIVEZ)).status == 200
 
 
-async def test_half_an_event_before_the_hold_is_not_lost(rig):
+async def test_an_event_that_comments_interrupt_is_relayed_whole(rig):
     whole = event("a")
 
     async def script(script):
@@ -478,7 +478,7 @@ async def test_half_an_event_before_the_hold_is_not_lost(rig):
     assert body.startswith(b": warmroute") and body.endswith(b"\n\n" + whole)
 
 
-async def test_behind_comments_an_error_becomes_an_event(rig):
+async def test_an_error_after_comments_becomes_an_event(rig):
     async def refused(script):
         await commented.wait()
         await answer_json(script, b"400 Bad", b'{"error":\n{"message":"no"}}')
@@ -501,7 +501,7 @@ async def test_behind_comments_an_error_becomes_an_event(rig):
     assert events[2] == b"data: [DONE]"
 
 
-async def test_a_plain_request_is_never_commented(rig):
+async def test_a_request_without_stream_gets_no_comments(rig):
     async def slow(script):
         await commented.wait()
         await answer_json(script)
@@ -518,7 +518,7 @@ async def test_a_plain_request_is_never_commented(rig):
 # no worker
 
 
-async def test_a_request_waits_for_a_worker_to_come(rig):
+async def test_a_queued_request_is_sent_when_a_worker_joins(rig):
     gate = await rig()
     client = await gate.connect()
     client.writer.write(post())
@@ -530,7 +530,7 @@ async def test_a_request_waits_for_a_worker_to_come(rig):
     await worker.stop()
 
 
-async def test_waiting_ends_with_a_503(rig):
+async def test_a_queued_request_gets_503_after_queue_s(rig):
     gate = await rig(timeouts={"queue_s": 0.1})
     reply = await gate.ask(post())
     assert (reply.status, reply.code) == (503, "no_worker_available")
@@ -540,7 +540,7 @@ async def test_waiting_ends_with_a_503(rig):
     assert (await gate.ask(post())).status == 503
 
 
-async def test_only_so_many_may_wait(rig):
+async def test_a_request_above_max_queued_requests_gets_503(rig):
     gate = await rig(limits={"max_queued_requests": 1})
     client = await gate.connect()
     client.writer.write(post())
@@ -551,13 +551,13 @@ async def test_only_so_many_may_wait(rig):
     await eventually(lambda: gate.gateway.statistics()["queued"] == 0)
 
 
-async def test_an_unknown_model_is_told_so(rig):
+async def test_an_unknown_model_answers_404(rig):
     gate = await rig(answer_json)
     reply = await gate.ask(post(body=b'{"model":"other","messages":[]}'))
     assert (reply.status, reply.code) == (404, "model_not_found")
 
 
-async def test_someone_may_look_again_for_an_unknown_model(rig):
+async def test_the_fleet_is_notified_of_an_unknown_model(rig):
     gate = await rig(answer_json)
     asked = []
     gate.fleet.on_unknown_model.append(asked.append)
@@ -566,7 +566,7 @@ async def test_someone_may_look_again_for_an_unknown_model(rig):
     assert asked == ["other"]
 
 
-async def test_our_own_defect_is_a_500_and_ends_the_ticket(rig, caplog):
+async def test_an_exception_in_the_gateway_answers_500_and_ends_the_ticket(rig, caplog):
     gate = await rig(answer_json)
 
     def broken(*_):
@@ -597,7 +597,7 @@ class OutOfDescriptors:
         raise OSError(errno.EMFILE, "Too many open files")
 
 
-async def test_a_lack_of_descriptors_is_ours_and_no_worker_pays_for_it(rig, monkeypatch):
+async def test_a_lack_of_descriptors_answers_503_and_ejects_no_worker(rig, monkeypatch):
     gate = await rig(answer_stream, answer_stream)
     with monkeypatch.context() as patched:
         patched.setattr(gate.gateway._parts.pools, "_loop", OutOfDescriptors(gate.loop))

@@ -64,7 +64,7 @@ def held(gate):
     return gate.gateway.statistics()["held"]
 
 
-async def test_it_goes_as_soon_as_its_worker_has_no_prefill_left(gate):
+async def test_a_held_request_is_sent_once_its_worker_has_no_prefill(gate):
     made = await gate()
     assert made.dispatcher.events == ["ticket", "held"] and held(made) == 1
     assert len(made.workers[0].requests) == 1
@@ -84,7 +84,7 @@ async def test_it_goes_as_soon_as_its_worker_has_no_prefill_left(gate):
 
 
 @pytest.mark.parametrize("path", [b"/tokenize", b"/v1/messages/count_tokens", b"/v1/embeddings"])
-async def test_what_is_no_prompt_to_be_continued_never_waits(gate, path):
+async def test_requests_that_generate_nothing_are_never_held(gate, path):
     made = await gate()
     other = await made.connect()
     other.writer.write(post(path))
@@ -96,7 +96,7 @@ async def test_what_is_no_prompt_to_be_continued_never_waits(gate, path):
     assert (await other.read()).status == 200
 
 
-async def test_it_goes_when_its_time_is_up(gate):
+async def test_a_held_request_is_sent_when_its_hold_expires(gate):
     made = await gate(hold_s=0.2)
     await eventually(lambda: len(made.slow.waiting) == 2)
     assert made.dispatcher.decisions(1)[0].request.waited_s > 0.199
@@ -105,7 +105,7 @@ async def test_it_goes_when_its_time_is_up(gate):
     assert (await made.first.read()).status == (await made.second.read()).status == 200
 
 
-async def test_one_that_waits_for_something_else_is_not_asked_for_when_its_worker_has_no_prefill_left(gate):
+async def test_a_hold_not_for_prefills_outlasts_the_prefills(gate):
     made = await gate(hold_s=0.5, until_prefills_done=False)
     made.slow.answer()
     assert (await made.first.read()).status == 200
@@ -116,7 +116,7 @@ async def test_one_that_waits_for_something_else_is_not_asked_for_when_its_worke
     assert made.dispatcher.decisions(1)[0].request.waited_s > 0.499
 
 
-async def test_one_goes_at_a_time_and_whoever_asked_first_is_the_first(gate):
+async def test_held_requests_are_sent_one_by_one_in_order_of_arrival(gate):
     made = await gate()
     third = await made.connect()
     third.writer.write(post())
@@ -129,7 +129,7 @@ async def test_one_goes_at_a_time_and_whoever_asked_first_is_the_first(gate):
     assert len(made.workers[0].requests) == 3
 
 
-async def test_a_client_that_leaves_meanwhile_is_forgotten(gate):
+async def test_a_held_request_whose_client_leaves_is_not_sent(gate):
     made = await gate()
     made.second.leave()
     await eventually(lambda: held(made) == 0)
@@ -139,7 +139,7 @@ async def test_a_client_that_leaves_meanwhile_is_forgotten(gate):
     assert len(made.workers[0].requests) == 1 and made.metrics.named("client_aborted") == [("before_first",)]
 
 
-async def test_the_first_one_leaving_frees_the_worker(gate):
+async def test_a_held_request_is_sent_when_the_client_before_it_leaves(gate):
     made = await gate()
     made.first.leave()
     await eventually(lambda: len(made.workers[0].requests) == 2)
@@ -147,7 +147,7 @@ async def test_the_first_one_leaving_frees_the_worker(gate):
     assert (await made.second.read()).status == 200
 
 
-async def test_without_room_it_goes_at_once(gate):
+async def test_a_request_above_max_held_requests_is_sent_at_once(gate):
     made = await gate(limits={"max_held_requests": 1})
     third = await made.connect()
     third.writer.write(post())
@@ -156,14 +156,14 @@ async def test_without_room_it_goes_at_once(gate):
 
 
 @pytest.mark.parametrize("until_prefills_done", [True, False])
-async def test_its_worker_leaves_the_fleet(gate, until_prefills_done):
+async def test_a_held_request_is_sent_elsewhere_when_its_worker_is_removed(gate, until_prefills_done):
     made = await gate(until_prefills_done=until_prefills_done)
     made.fleet.remove(made.workers[0].id)
     assert (await made.second.read()).status == 200
     assert len(made.workers[1].requests) >= 1
 
 
-async def test_all_workers_leave_and_one_comes_back(gate):
+async def test_a_held_request_without_workers_is_queued_until_one_joins(gate):
     made = await gate()
     for worker in made.workers:
         made.fleet.remove(worker.id)
@@ -172,7 +172,7 @@ async def test_all_workers_leave_and_one_comes_back(gate):
     assert (await made.second.read()).status == 200
 
 
-async def test_a_failed_attempt_is_not_kept_back_again(rig):
+async def test_a_retry_is_not_held(rig):
     async def dies(script):
         await script.die()
 
@@ -192,7 +192,7 @@ async def test_a_failed_attempt_is_not_kept_back_again(rig):
     assert (await client.read()).status == 200 and "held" not in made.dispatcher.events
 
 
-async def test_it_is_told_when_the_gateway_stops(gate):
+async def test_a_held_request_gets_503_at_shutdown(gate):
     made = await gate()
     closing = asyncio.ensure_future(made.gateway.aclose(0.1))
     reply = await made.second.read()
@@ -201,7 +201,7 @@ async def test_it_is_told_when_the_gateway_stops(gate):
     assert held(made) == 0
 
 
-async def test_a_stream_that_waits_hears_comments(gate):
+async def test_a_held_stream_gets_comments(gate):
     made = await gate(timeouts={"header_delay_s": 0.05, "comment_interval_s": 0.05})
     commented = asyncio.Event()
     reading = asyncio.create_task(made.second.read(on_head=commented.set))
@@ -213,14 +213,14 @@ async def test_a_stream_that_waits_hears_comments(gate):
     assert reply.status == 200 and b": warmroute is waiting for a worker" in reply.body
 
 
-async def test_it_may_not_wait_longer_than_its_total(gate):
+async def test_a_held_request_gets_504_after_total_s(gate):
     made = await gate(timeouts={"total_s": 0.5})
     reply = await made.second.read()
     assert (reply.status, reply.code) == (504, "total_timeout")
     assert held(made) == 0
 
 
-async def test_many_that_wait_for_something_else_now_do_not_stop_the_loop(gate, monkeypatch):
+async def test_one_round_offers_a_bounded_number_of_held_requests(gate, monkeypatch):
     monkeypatch.setattr("router.placement.hold_queue.ASKED_AT_ONCE", 2)
     made = await gate()
     others = [await made.connect() for _ in range(4)]

@@ -42,7 +42,7 @@ class Gate:
 # concurrent requests
 
 
-async def test_a_limit_of_four_means_four(rig):
+async def test_max_concurrent_requests_refuses_the_fifth_of_four(rig):
     worker = Gate()
     gate = await rig(worker, worker, limits={"max_concurrent_requests": 4})
     clients = [await gate.connect() for _ in range(24)]
@@ -67,7 +67,7 @@ async def test_a_limit_of_four_means_four(rig):
 
 
 @pytest.mark.parametrize("how", ["leaves", "fails"])
-async def test_a_place_is_free_again_at_once(rig, how):
+async def test_a_request_that_ends_frees_its_place(rig, how):
     worker = Gate()
     gate = await rig(worker, limits={"max_concurrent_requests": 1})
     client = await gate.connect()
@@ -84,7 +84,7 @@ async def test_a_place_is_free_again_at_once(rig, how):
     assert reply is None or reply.code != "concurrency_limit"
 
 
-async def test_requests_that_wait_for_a_worker_have_a_place(rig):
+async def test_queued_requests_count_as_concurrent(rig):
     gate = await rig(limits={"max_concurrent_requests": 1}, timeouts={"queue_s": 0.3})
     first, second = await gate.connect(), await gate.connect()
     first.writer.write(post())
@@ -94,7 +94,7 @@ async def test_requests_that_wait_for_a_worker_have_a_place(rig):
     assert (await first.read()).code == "no_worker_available"
 
 
-async def test_a_limit_per_worker_is_one_for_each(rig):
+async def test_max_requests_per_worker_limits_each_worker(rig):
     worker = Gate()
     gate = await rig(worker, worker, limits={"max_requests_per_worker": 2})
     clients = [await gate.connect() for _ in range(4)]
@@ -183,7 +183,7 @@ async def stall(gate, count, request):
     return [await asyncio.to_thread(stalled, gate.address, request) for _ in range(count)]
 
 
-async def test_all_streams_together_have_a_limit(rig, firehose):
+async def test_readers_are_cut_above_max_buffered_response_bytes(rig, firehose):
     gate = await rig(limits={"max_buffered_response_bytes": 4_000_000})
     gate.join(firehose(65_000))
     clients = await stall(gate, 80, post())
@@ -198,7 +198,7 @@ async def test_all_streams_together_have_a_limit(rig, firehose):
     assert gate.gateway.statistics()["buffered_response_bytes"] == 0
 
 
-async def test_a_client_that_reads_is_not_cut_for_those_that_do_not(rig, firehose):
+async def test_a_client_that_reads_is_not_cut_for_stalled_clients(rig, firehose):
     gate = await rig(limits={"max_buffered_response_bytes": 4_000_000})
     gate.join(firehose(65_000))
     client = await gate.connect()
@@ -223,7 +223,7 @@ async def test_a_client_that_reads_is_not_cut_for_those_that_do_not(rig, firehos
         each.close()
 
 
-async def test_a_slow_reader_of_400_mb_costs_less_than_20(rig):
+async def test_a_slow_reader_of_400_mb_takes_less_than_20_mb(rig):
     async def long_answer(script):
         await script.say(STREAM)
         piece = chunk(b"data: " + b"x" * 65_000 + b"\n\n")
@@ -247,7 +247,7 @@ async def test_a_slow_reader_of_400_mb_costs_less_than_20(rig):
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("event_bytes", [300, 65_000])
-async def test_a_thousand_stalled_readers(rig, firehose, event_bytes):
+async def test_a_thousand_stalled_readers_stay_within_the_memory_limit(rig, firehose, event_bytes):
     gate = await rig()
     gate.join(firehose(event_bytes))
     before = memory_now()
@@ -276,7 +276,7 @@ async def test_a_thousand_stalled_readers(rig, firehose, event_bytes):
 # slow senders
 
 
-async def test_a_head_has_a_limit_from_its_first_byte_and_a_body_one_of_its_own(rig):
+async def test_a_slow_head_and_a_slow_body_each_get_408(rig):
     gate = await rig(answer_json, timeouts={"client_header_s": 0.3, "client_body_s": 0.3})
     raw = post(body=PLAIN)
     for at_once in (raw[:1], raw[: -len(PLAIN)]):  # the rest arrives byte by byte

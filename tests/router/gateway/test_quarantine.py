@@ -80,7 +80,7 @@ class Mortals:
 
 
 @pytest.mark.parametrize("pause", [0, PAUSE])
-async def test_at_most_two_workers_are_lost_for_one_body_with_an_sdk_that_retries(rig, pause):
+async def test_one_body_crashes_at_most_two_workers_with_an_sdk_that_retries(rig, pause):
     mortals = Mortals(4, pause)
     gate = await mortals.build(rig)
     codes = []
@@ -96,7 +96,7 @@ async def test_at_most_two_workers_are_lost_for_one_body_with_an_sdk_that_retrie
     assert gate.gateway.statistics()["quarantine"]["refused_requests"] >= 4
 
 
-async def test_a_pooled_connection_that_dies_with_the_request_is_a_death_as_well(rig):
+async def test_a_worker_lost_on_a_pooled_connection_counts_as_dead(rig):
     """The connection looks as if the worker had closed it while idle, so the request goes to the worker again."""
     mortals = Mortals(4)
     gate = await mortals.build(rig)
@@ -108,7 +108,7 @@ async def test_a_pooled_connection_that_dies_with_the_request_is_a_death_as_well
     assert "retry sent" in gate.dispatcher.events
 
 
-async def test_eight_copies_at_once_lose_two_workers(rig):
+async def test_eight_copies_at_one_worker_crash_two_workers(rig):
     """All eight are at one worker first, where prefix routing sends them."""
     mortals = Mortals(4, PAUSE)
     mortals.may_die.clear()
@@ -125,7 +125,7 @@ async def test_eight_copies_at_once_lose_two_workers(rig):
     assert {reply.status for reply in replies} <= {503, 422}
 
 
-async def test_copies_that_are_everywhere_already_cannot_be_called_back(rig):
+async def test_copies_at_four_workers_crash_at_most_one_worker_more(rig):
     """At most one worker is lost that did not have the body when the first one died."""
     mortals = Mortals(6, PAUSE)
     gate = await mortals.build(rig)
@@ -140,7 +140,7 @@ async def test_copies_that_are_everywhere_already_cannot_be_called_back(rig):
     assert gate.idle
 
 
-async def test_a_worker_that_answers_500_and_then_exits_has_died(rig):
+async def test_a_worker_that_answers_500_and_exits_counts_as_dead(rig):
     mortals = Mortals(4, exits=True)
     await mortals.build(rig)
     codes = []
@@ -151,7 +151,7 @@ async def test_a_worker_that_answers_500_and_then_exits_has_died(rig):
     assert codes == [500, 422, 422, 422]
 
 
-async def test_without_retries_each_loss_is_a_request(rig):
+async def test_without_retries_each_request_crashes_one_worker(rig):
     mortals = Mortals(4)
     await mortals.build(rig, retries={"max_attempts": 1})
     replies = []
@@ -162,7 +162,7 @@ async def test_without_retries_each_loss_is_a_request(rig):
     assert len(mortals.dead) == 2
 
 
-async def test_switched_off_every_request_takes_its_workers(rig):
+async def test_switched_off_every_request_crashes_its_workers(rig):
     mortals = Mortals(4)
     await mortals.build(rig, retries={"query_of_death_s": 0})
     for _ in range(2):
@@ -170,7 +170,7 @@ async def test_switched_off_every_request_takes_its_workers(rig):
     assert len(mortals.dead) == 4
 
 
-async def test_a_good_body_that_was_there_is_cleared_by_its_answer(rig):
+async def test_a_good_body_at_a_dying_worker_is_cleared_by_its_answer(rig):
     """The good request waits beside the query of death each time a worker dies, and the next worker serves it."""
     mortals = Mortals(4, PAUSE)
     gate = await mortals.build(rig)
@@ -234,7 +234,7 @@ async def silent(script):
     await asyncio.Event().wait()
 
 
-async def test_a_reset_without_a_death_counts_for_nothing(rig):
+async def test_a_reset_without_a_death_is_not_blamed_on_the_body(rig):
     """The worker still listens, and a probe finds the same process."""
 
     async def cut(script):
@@ -255,7 +255,7 @@ async def test_a_reset_without_a_death_counts_for_nothing(rig):
     assert len(gate.workers[0].requests) + len(gate.workers[1].requests) == 4
 
 
-async def test_another_process_at_the_address_is_proof_of_a_death(rig):
+async def test_another_process_at_the_address_proves_a_death(rig):
     async def cut(script):
         await script.die()
 
@@ -296,7 +296,7 @@ async def test_requests_without_a_body_are_never_blamed(rig):
     assert gate.metrics.named("worker_died") == []
 
 
-def test_a_refusal_at_all_addresses_is_told_from_other_failures():
+def test_only_a_refusal_at_all_addresses_counts_as_a_refusal():
     refused = ConnectionRefusedError(111, "Connection refused")
     both = OSError("Multiple exceptions: [Errno 111] Connect call failed ('::1', 1), [Errno 111] Connect call failed")
     mixed = OSError("Multiple exceptions: [Errno 111] Connect call failed ('::1', 1), [Errno 113] No route to host")

@@ -77,7 +77,7 @@ def test_close_cancels_a_pending_trim(loop, heap):
     assert loop.timers[0][2].cancelled()
 
 
-def test_nothing_happens_without_glibc(loop):
+def test_without_glibc_no_trim_is_made(loop):
     HeapTrimmer(loop, None).freed(TRIM_AFTER_BYTES)
     assert not loop.timers
 

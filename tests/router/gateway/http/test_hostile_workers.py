@@ -163,7 +163,7 @@ def name(value):
 
 
 @pytest.mark.parametrize("hostile", BEFORE_AN_EVENT, ids=name)
-async def test_a_worker_that_misbehaves_before_the_first_event_is_replaced(rig, hostile):
+async def test_a_worker_that_breaks_http_before_the_first_event_is_replaced(rig, hostile):
     served = []
 
     async def first_is_hostile(script):
@@ -182,7 +182,7 @@ async def test_a_worker_that_misbehaves_before_the_first_event_is_replaced(rig, 
 
 
 @pytest.mark.parametrize("hostile", BEFORE_AN_EVENT, ids=name)
-async def test_a_lone_worker_that_misbehaves_gives_an_error_in_time(rig, hostile):
+async def test_a_lone_worker_that_breaks_http_gives_a_503_before_the_total_limit(rig, hostile):
     gate = await rig(hostile, timeouts=LIMITS)
     reply = await gate.ask(post())
     assert (reply.status, reply.code) == (503, "worker_failed"), "at its limit a whole request gets total_timeout"
@@ -240,7 +240,7 @@ async def never_ends_its_trailers(script):
     ],
     ids=name,
 )
-async def test_a_started_stream_that_misbehaves_ends_within_its_deadlines(rig, hostile):
+async def test_a_started_stream_that_breaks_http_ends_at_its_deadline(rig, hostile):
     async def begins_well(script):
         await script.say(STREAM, chunk(event("a")))
         await hostile(script)
@@ -307,7 +307,7 @@ async def a_second_answer(script):
 
 @pytest.mark.parametrize("hostile", [chunk_after_the_end, more_than_announced, a_second_answer], ids=name)
 @pytest.mark.parametrize("late", [False, True])
-async def test_bytes_after_the_end_reach_no_client(rig, hostile, late):
+async def test_bytes_after_the_end_of_a_response_reach_no_client(rig, hostile, late):
     async def misbehaves(script):
         parts = []
         say = script.say
@@ -378,7 +378,7 @@ async def test_an_early_response_is_relayed_and_its_connection_closed(rig):
 # idle connections
 
 
-async def test_an_idle_connection_is_closed_before_the_workers_limit(rig):
+async def test_an_idle_worker_connection_is_closed_after_its_idle_time(rig):
     gate = await rig(answer_stream, timeouts={"upstream_idle_s": 0.2})
     await gate.ask(post())
     assert gate.gateway.statistics()["pools"]["idle"] == 1

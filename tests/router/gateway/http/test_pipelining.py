@@ -117,7 +117,7 @@ async def test_pipelined_requests_are_answered_in_order(rig):
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-async def test_a_client_that_does_not_read_is_not_read_from(rig, never_reads, keyed):
+async def test_requests_of_a_client_that_does_not_read_stay_unread(rig, never_reads, keyed):
     options = {"auth": {"api_keys": ["one sha256:" + "0" * 64]}} if keyed else {}
     gate = await rig(answer_json, **options)
     attacker = never_reads(gate, get(b"/v1/models") if keyed else LIVEZ)

@@ -111,7 +111,7 @@ async def test_bytes_sent_before_the_switch_stop_counting_as_body_bytes(rig):
     assert gate.gateway.statistics()["buffered_body_bytes"] == 0
 
 
-async def test_an_idle_tunnel_is_closed(rig):
+async def test_a_tunnel_is_closed_when_idle_and_not_at_the_total_limit(rig):
     """The limit of a whole request does not apply."""
     gate = await rig(echo, timeouts={"stream_idle_s": 0.3, "total_s": 0.1})
     client = await gate.connect()

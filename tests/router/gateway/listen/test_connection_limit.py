@@ -108,7 +108,7 @@ def test_a_connection_with_unsent_bytes_is_kept():
     assert (reading.evicted, idle.evicted) == (False, True)
 
 
-def test_a_close_counts_once():
+def test_a_connection_that_closes_twice_counts_once():
     port = Port(1)
     first = port.connect()
     second = port.connect()
