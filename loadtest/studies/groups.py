@@ -88,7 +88,7 @@ def main() -> None:
         with patch.object(marginal_cost, "hot_prefix_prices_s", lambda request, fleet, sharing: {}):
             rows[WITHOUT] = [run("marginal_cost", seed, args.groups, rate) for seed in range(args.seeds)]
         for policy, results in rows.items():
-            print(f"{policy:30}", *(f"{fmean(column):8.3f}" for column in zip(*results, strict=True)))
+            print(f"{policy:34}", *(f"{fmean(column):8.3f}" for column in zip(*results, strict=True)))
         for policy in ("marginal_cost", WITHOUT):
             for field in ("cached_share", "ttft_mean_ms"):
                 pairs = zip(rows[policy], rows["cache_aware"], strict=True)
