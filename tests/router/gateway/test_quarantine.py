@@ -20,13 +20,14 @@ PAUSE = 100
 class Mortals:
     """`count` workers that die `pause` iterations after a query of death, and answer all other requests.
 
-    They live on while `may_die` is not set. `exits`: a worker answers 500 first, as vLLM does when its engine has died.
+    `spared`: they live on until `let_die`. `exits`: a worker answers 500 first, as vLLM does when its engine has died.
     """
 
-    def __init__(self, count, pause=0, exits=False):
+    def __init__(self, count, pause=0, exits=False, spared=False):
         self.pause, self.exits = pause, exits
-        self.may_die = asyncio.Event()
-        self.may_die.set()
+        self.may_die = [asyncio.Event() for _ in range(count)]
+        if not spared:
+            self.let_die(*range(count))
         self.scripts = [self.script_of(number) for number in range(count)]
         self.dead = []
 
@@ -39,7 +40,7 @@ class Mortals:
             if b"deadly" not in script.seen.body:
                 await answer_stream(script)
                 return
-            await self.may_die.wait()
+            await self.may_die[number].wait()
             await iterations(self.pause)
             if self.exits:
                 await script.say(json_head(2, b"500 Internal Server Error"), b"{}")
@@ -47,6 +48,10 @@ class Mortals:
             self.die(number)
 
         return script
+
+    def let_die(self, *numbers):
+        for number in numbers:
+            self.may_die[number].set()
 
     def die(self, number):
         if number not in self.dead:
@@ -68,7 +73,7 @@ class Mortals:
 
         async def answer(one):
             if b"deadly" not in one.seen.body:
-                await self.may_die.wait()
+                await self.may_die[0].wait()
                 await iterations(3 * PAUSE)
             await script(one)
 
@@ -110,8 +115,7 @@ async def test_a_worker_lost_on_a_pooled_connection_counts_as_dead(rig):
 
 async def test_eight_copies_at_one_worker_crash_two_workers(rig):
     """All eight are at one worker first, where prefix routing sends them."""
-    mortals = Mortals(4, PAUSE)
-    mortals.may_die.clear()
+    mortals = Mortals(4, PAUSE, spared=True)
     gate = await mortals.build(rig)
     for worker in gate.workers[1:]:
         gate.fleet.drain(worker.id)
@@ -119,7 +123,7 @@ async def test_eight_copies_at_one_worker_crash_two_workers(rig):
     await eventually(lambda: len(gate.workers[0].requests) == 8)
     for worker in gate.workers[1:]:
         gate.fleet.undrain(worker.id)
-    mortals.may_die.set()
+    mortals.let_die(*range(4))
     replies = await asyncio.gather(*asking)
     assert len(mortals.dead) == 2
     assert {reply.status for reply in replies} <= {503, 422}
@@ -171,39 +175,52 @@ async def test_switched_off_every_request_crashes_its_workers(rig):
 
 
 async def test_a_good_body_at_a_dying_worker_is_cleared_by_its_answer(rig):
-    """The good request waits beside the query of death each time a worker dies, and the next worker serves it."""
-    mortals = Mortals(4, PAUSE)
+    """A good request waits beside the query of death at both workers that die. One is answered between the deaths."""
+    mortals = Mortals(3, spared=True)
     gate = await mortals.build(rig)
+    gate.dispatcher.set_policy(InOrder(), "in_order", {})
+    may_answer = asyncio.Event()
 
-    def slow_then(script):
+    def waiting(script):
         async def answer(one):
-            if b"hi" in one.seen.body:
-                await iterations(2 * PAUSE)
+            if one.seen.body == GOOD:
+                await may_answer.wait()
             await script(one)
 
         return answer
 
     for worker in gate.workers:
-        worker.script = slow_then(worker.script)
-    for _ in range(2):
-        replies = await asyncio.gather(mortals.ask(), *(mortals.ask(GOOD) for _ in range(4)))
-        assert [reply.status for reply in replies[1:]] == [200] * 4
-    assert len(mortals.dead) == 2
-    assert (await mortals.ask(GOOD)).status == 200
+        worker.script = waiting(worker.script)
+    deadly, good = (asyncio.create_task(mortals.ask(body)) for body in (DEADLY, GOOD))
+    await eventually(lambda: len(gate.workers[0].requests) == 2)
+    mortals.let_die(0)
+    await eventually(lambda: [len(worker.requests) for worker in gate.workers[1:]] == [1, 1])
+    may_answer.set()
+    assert (await good).status == 200
+    may_answer.clear()
+    doomed, other = (1, 2) if gate.workers[1].requests[0].body == DEADLY else (2, 1)
+    gate.fleet.drain(gate.workers[other].id)
+    good = asyncio.create_task(mortals.ask(GOOD))
+    await eventually(lambda: len(gate.workers[doomed].requests) == 2)
+    gate.fleet.undrain(gate.workers[other].id)
+    mortals.let_die(doomed)
+    may_answer.set()
+    assert [(await asking).status for asking in (deadly, good)] == [503, 200]
+    await mortals.proven(2)
     assert (await mortals.ask()).code == CODE
+    assert (await mortals.ask(GOOD)).status == 200
 
 
 async def test_bodies_suspected_of_one_death_go_to_different_workers(rig):
     """The good request waits beside the query of death only once, though the policy prefers one worker for both."""
-    mortals = Mortals(3, PAUSE)
-    mortals.may_die.clear()
+    mortals = Mortals(3, PAUSE, spared=True)
     gate = await mortals.build(rig)
     gate.dispatcher.set_policy(InOrder(), "in_order", {})
     for worker in gate.workers:
         worker.script = mortals.hesitant(worker.script)
     asking = [asyncio.create_task(mortals.ask(body)) for body in (DEADLY, GOOD)]
     await eventually(lambda: len(gate.workers[0].requests) == 2)
-    mortals.may_die.set()
+    mortals.let_die(*range(3))
     deadly, good = await asyncio.gather(*asking)
     assert (deadly.status, good.status) == (503, 200)
     assert [len(worker.requests) for worker in gate.workers] == [2, 1, 1]
