@@ -1,6 +1,6 @@
 """The JSON documents of the admin API. Times are seconds, sizes tokens or blocks as named; shares run from 0 to 1.
 
-Where another class of the router has a document's name, the class here ends in Document; the API drops that suffix.
+A class here ends in Document if another class of the router has the same name. The API drops that suffix.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class NewWorker(Body):
 
 
 class ServedModelDocument(Shape):
-    """A model card. `parent` is set for a LoRA adapter; `prompts` says where prompt token ids come from."""
+    """A served model. `parent` is set for a LoRA adapter. `prompts` says where prompt token ids come from."""
 
     id: str
     root: str | None
@@ -104,15 +104,16 @@ class Estimates(Shape):
 
 
 class PredictedCached(Shape):
-    """Predicted against reported cached tokens, over the responses that reported them.
+    """Predicted cached tokens compared with reported ones, over the responses that report them.
 
-    `equal`, `over` and `under` count responses. `differences` counts differing responses by reason. More was cached:
-    scheduled_since (the blocks were stored, or their events arrived, after the decision), slower_tier (the worker also
-    caches outside its GPU). Less was cached: evicted_while_queued (the first missing block was evicted after the
-    decision), reserved_not_scheduled (the missing blocks belonged to a request in flight that had not been computed so
-    far). Either: cleared (the cache was cleared, or the worker restarted), approximate (the view was not exact), other
-    (no reason found: events are lost, or this router and the worker hash different blocks). `pending` counts
-    differences whose reason is not known yet.
+    `equal`, `over` and `under` count responses. `differences` counts differing responses by reason. `pending` counts
+    those whose reason is not known yet.
+
+    Reasons why more was cached: scheduled_since (the blocks or their events came after the decision), slower_tier (the
+    worker also caches outside its GPU). Reasons why less was cached: evicted_while_queued (the first missing block was
+    evicted after the decision), reserved_not_scheduled (the missing blocks belonged to a request that had not been
+    computed so far). Reasons for either: cleared (the cache was cleared, or the worker restarted), approximate (the
+    view was not exact), other (events were lost, or the router and the worker hash different blocks).
     """
 
     equal: int = 0
@@ -125,13 +126,13 @@ class PredictedCached(Shape):
 
 
 class Events(Shape):
-    """The KV event stream of one candidate. `lag_s` is the age of the newest batch on arrival, by the clocks of both
-    hosts.
+    """The KV event stream of one candidate.
 
-    `gaps` counts losses, `replayed_batches` batches fetched again, `decode_errors` unreadable batches. For losses that
-    a replay did not fill, `relearn_asks` counts requests that asked the worker to announce their cached blocks again.
-    `reannounced_blocks` counts these blocks, `relearned_blocks` the new ones among them, `relearned` how often the view
-    became complete.
+    `lag_s` is the age of the newest batch on arrival, by the clocks of both hosts. `gaps` counts losses,
+    `replayed_batches` batches fetched again, `decode_errors` unreadable batches. After a loss that a replay did not
+    fill, `relearn_asks` counts requests that asked the worker to announce cached blocks again. `reannounced_blocks`
+    counts these blocks, and `relearned_blocks` the new blocks among them. `relearned` counts how often the view became
+    complete.
     """
 
     endpoint: str
@@ -154,17 +155,17 @@ class Events(Shape):
 
 
 class SelfTestDocument(Shape):
-    """Result of sending one short prompt twice: exact, approximate, off or unknown, and the reason."""
+    """Result of the self-test, which sends one short prompt twice. `verdict` is exact, approximate, off or unknown."""
 
     verdict: str
     reason: str
 
 
 class CandidateDocument(Shape):
-    """One place that a request can go to: the endpoint, or one data-parallel rank of it (``host:port#rank``).
+    """One candidate: an endpoint, or one data-parallel rank of it (``host:port#rank``).
 
-    `residency` is exact, approximate, unknown or off, and `reason` says why. `blocks` counts blocks known to be in its
-    cache. `events` is null if no KV events are followed, `self_test` until one has ended.
+    `residency` is exact, approximate, unknown or off, and `reason` says why. `blocks` counts the blocks in its cache
+    view. `events` is null without KV events, and `self_test` is null until a self-test has ended.
     """
 
     id: str
@@ -185,8 +186,8 @@ class CandidateDocument(Shape):
 class Worker(Shape):
     """One endpoint. `state` is starting, ready, asleep, unhealthy, half_open or draining; `reason` says why.
 
-    `restarts` counts restarts since the worker was added. `in_flight` counts the requests that are there now, including
-    requests of a gateway that this one took over from. `notes` name what the worker does not report, with the fix.
+    `restarts` counts restarts since the worker was added. `in_flight` counts the requests at the worker now, with those
+    of a gateway that this one took over from. `notes` name the data that the worker does not report, with the fix.
     """
 
     id: str
@@ -227,7 +228,7 @@ class AvailablePolicy(Shape):
 class PolicyDocument(Shape):
     """The policy in use, and all policies that can be chosen.
 
-    `statistics` shows state of the policy; with several processes, the state in the process that answers.
+    `statistics` is the policy's own state, in the process that answers.
     """
 
     name: str
@@ -239,8 +240,8 @@ class PolicyDocument(Shape):
 class Question(Body, kw_only=True):
     """A request as a client would send it to the public port.
 
-    `body` is its JSON, or that JSON as text. `key` is the name of the API key that it would bring: the key's tenant
-    decides what the request may contain, and which cached prefixes it shares.
+    `body` is the request's JSON, or that JSON as text. `key` is the name of the client's API key. The key's tenant
+    decides which parameters the request may have, and which cached prefixes it shares.
     """
 
     path: str = "/v1/chat/completions"
@@ -252,10 +253,9 @@ class Question(Body, kw_only=True):
 class CandidateView(Shape):
     """The state of one candidate at the time of the decision.
 
-    Running requests hold `kv_tokens` of its `kv_capacity_tokens` (0: not known). `idle_tokens` is context of ended
-    turns that their next turns are expected to use. `first_token_s` = `queue_wait_s` + `prefill_s`: seconds to the
-    first token, null until some worker's speed is `learned`. `cost` is the policy's cost in `unit`, lower is better;
-    `terms` are its named parts.
+    Running requests hold `kv_tokens` of its `kv_capacity_tokens` (0: not known). `idle_tokens` is idle context of ended
+    turns. `first_token_s` is `queue_wait_s` + `prefill_s`, the seconds to the first token. It is null until some
+    worker's speed is `learned`. `cost` is the policy's cost in `unit`; lower is better. `terms` are its named parts.
     """
 
     worker: str
@@ -280,9 +280,9 @@ class CandidateView(Shape):
 class ExplanationDocument(Shape):
     """The decision that a request would get now; nothing was sent or reserved.
 
-    `action` is dispatch, hold (the request waits in the gateway, at most `hold_s`, then goes to `choice`), queue (no
-    worker is ready) or reject; `reason` says why. `choice` is null for queue and reject. `candidates` come best first;
-    `terms` says in one line what each term of their cost means. `excluded` gives a reason for each other worker.
+    `action` is dispatch, hold, queue (no worker is ready) or reject, and `reason` says why. A held request waits in the
+    gateway for at most `hold_s`, then goes to `choice`. `choice` is null for queue and reject. `candidates` come best
+    first. `terms` explains each term of their cost in one line. `excluded` gives a reason for each other worker.
     """
 
     request_id: str
@@ -301,11 +301,11 @@ class ExplanationDocument(Shape):
 class DecisionDocument(Shape):
     """One attempt at one request. `outcome` is running, finished, cancelled or "failed: ...".
 
-    `waited_s` is the time from arrival to this attempt: short, unless the policy held the request or an attempt failed.
-    `residency` says how far `predicted_cached_tokens` could be trusted; it is approximate if the prompt was known as
-    text only. `difference` is the reason why another number was reported (pending, or a reason of `PredictedCached`),
-    or null. `process` is the process that decided. The latest decisions have all `candidates`, older ones the chosen
-    one only: each process keeps 32,768 candidates.
+    `waited_s` is the time from arrival to this attempt. It is short unless the policy held the request or an attempt
+    failed. `residency` says how far `predicted_cached_tokens` can be trusted. It is approximate if only the text of the
+    prompt was known. `difference` is the reason why the worker reported another number (pending, or a reason of
+    `PredictedCached`), or null. `process` is the number of the process that decided. The latest decisions have all
+    `candidates`, and older ones only the chosen candidate, because each process keeps 32,768 candidates.
     """
 
     at: str

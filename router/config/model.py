@@ -45,11 +45,11 @@ class WorkerConfig(Section, frozen=True):
     kv_events: KvEventsConfig | None = None
     """KV event addresses. Default: the worker's /kv_event_sources lists them."""
     api_key: Secret | None = None
-    """The key that vLLM got as --api-key, for probes and the self-test. Forwarded requests carry it if the public port
-    has keys (`auth`) or auth.inject_worker_key is set; otherwise they carry their client's Authorization."""
+    """vLLM's --api-key. Probes and the self-test send it. Forwarded requests carry it if the public port has keys
+    (`auth`) or auth.inject_worker_key is set. Otherwise they keep their client's Authorization."""
     labels: dict[str, str] = field(default_factory=dict)
-    """Labels for the policy. marginal_cost reads `lane`: prefill keeps the worker in the prefill lane, decode out of
-    it."""
+    """Labels for the policy. marginal_cost reads the label `lane`: prefill keeps the worker in the prefill lane, and
+    decode keeps it out."""
 
     def __repr__(self) -> str:
         """Leave out the key: this text goes to logs."""
@@ -80,34 +80,34 @@ class LimitsConfig(Section, frozen=True):
     """Bounds on what one client, and all clients together, may use."""
 
     max_connections: Positive = 8_192
-    """Open client connections, TLS handshakes included. One more replaces the connection that has been idle for
-    longest; if none is idle, it is closed at accept. RLIMIT_NOFILE may lower this at start."""
+    """Open client connections, with TLS handshakes. A further connection replaces the one that has been idle for
+    longest. If none is idle, the gateway closes the new one. RLIMIT_NOFILE may lower this limit at start."""
     max_admin_connections: Positive = 256
     """Open connections of the admin port."""
     max_header_bytes: Positive = 65_536
-    """Request line and headers of one request (431)."""
+    """Bytes of one request line with its headers. A longer one gets 431."""
     max_body_bytes: Positive = 67_108_864
-    """One request body (413)."""
+    """Bytes of one request body. A larger one gets 413."""
     max_buffered_body_bytes: Bytes = "auto"
-    """All request bodies in memory: while they are received, and until a worker begins to answer. One more gets 503; a
-    single body larger than this gets 413, even if max_body_bytes allows it. auto: a share of the memory limit, at most
-    1 GiB; with several processes no body may then be larger than one process's share."""
+    """Bytes of all request bodies in memory. A body stays there until a worker begins to answer. A request beyond the
+    limit gets 503. A single body larger than the limit gets 413, even if max_body_bytes allows it. auto: a share of the
+    memory limit, at most 1 GiB. With several processes, no body may then be larger than one process's share."""
     max_queued_requests: Count = 1_000
-    """Requests queued at once because no worker is ready; further ones get 503."""
+    """Requests in the queue at once, because no worker is ready for them. A further request gets 503."""
     max_held_requests: Count = 1_000
-    """Requests held at once because the policy waits for a better moment; further ones go to a worker without delay."""
+    """Requests that the policy may hold at once. A further request goes to a worker without delay."""
     max_concurrent_requests: Count = 0
-    """Requests in progress at once in all processes, queued and held ones included. One more gets 503 with Retry-After.
-    0: no limit."""
-    max_requests_per_worker: Count = 0
-    """Requests at once on one worker (or data-parallel rank). If every worker has that many, a request gets 503 with
+    """Requests in progress at once in all processes, with queued and held requests. A further request gets 503 with
     Retry-After. 0: no limit."""
+    max_requests_per_worker: Count = 0
+    """Requests at once on one worker, or on one data-parallel rank. If every worker has reached the limit, a request
+    gets 503 with Retry-After. 0: no limit."""
     write_buffer_bytes: Positive = 65_536
-    """Unsent response bytes of one stream before the gateway stops reading from its worker."""
+    """Unsent response bytes of one stream at which the gateway stops reading from its worker."""
     max_buffered_response_bytes: Bytes = "auto"
-    """Unsent response bytes of all slow clients. Above half of it, a stream pauses as soon as it has unsent bytes.
-    Above all of it, the client that has read nothing for longest is cut off. auto: a share of the memory limit, at most
-    256 MiB."""
+    """Unsent response bytes of all slow clients. Above half of the limit, a stream pauses as soon as it has unsent
+    bytes. Above the limit, the gateway cuts off the client that has read nothing for longest. auto: a share of the
+    memory limit, at most 256 MiB."""
 
 
 class TimeoutsConfig(Section, frozen=True):
@@ -120,35 +120,35 @@ class TimeoutsConfig(Section, frozen=True):
     upstream_head_s: Seconds = 10.0
     """From the first byte of a worker's response headers to their end."""
     stream_idle_s: Seconds = 120.0
-    """Gap between two reads of a started response. A response with no event and fewer than 16 bytes per second for that
-    long is stalled, too."""
+    """Time between two reads of a started response. A response is also stalled if it brings no event and fewer than 16
+    bytes per second for this time."""
     total_s: Seconds = 3600.0
-    """Whole request, from its last byte in to the last byte of the response out."""
+    """Whole request, from its last byte received to the last byte of the response sent."""
     client_header_s: Seconds = 20.0
-    """From the first byte of a request to the end of its headers (408). On the admin port, also from the connection to
-    the end of the first request's headers."""
+    """From the first byte of a request to the end of its headers (408). On the admin port, the time of the first
+    request begins with the connection."""
     client_body_s: Seconds = 120.0
     """From the end of the headers to the end of the body (408)."""
     client_idle_s: Seconds = 75.0
-    """Idle keep-alive connection of a client."""
+    """How long a keep-alive connection of a client may be idle."""
     tls_handshake_s: Seconds = 10.0
     """TLS handshake of a client."""
     upstream_idle_s: Seconds = 4.0
-    """Idle connection to a worker. vLLM closes its side after 5 s."""
+    """How long a connection to a worker may be idle. vLLM closes its side after 5 s."""
     queue_s: Annotated[float, Meta(ge=0)] = 10.0
-    """How long a request is queued when no worker is ready for its model."""
+    """How long a request stays in the queue while no worker is ready for its model."""
     header_delay_s: Seconds = 15.0
-    """Streams only: the response headers wait for the first event, but at most this long. SSE comments follow them."""
+    """Streams only: how long the response headers may wait for the first event. SSE comments follow the headers."""
     comment_interval_s: Seconds = 15.0
-    """Gap between keep-alive comments on a stream without a first event."""
+    """Time between keep-alive comments on a stream that has no event so far."""
     drain_delay_s: Annotated[float, Meta(ge=0)] = 0.0
-    """After SIGTERM /readyz fails at once. New connections are accepted for this long, until a load balancer sees
-    it."""
+    """How long the gateway still accepts connections after SIGTERM. /readyz fails at once, and a load balancer needs
+    time to see it."""
     drain_s: Annotated[float, Meta(ge=0)] = 30.0
-    """How long requests in progress may then take to end."""
+    """How long requests in progress may take to end after drain_delay_s."""
     drain_idle_s: Annotated[float, Meta(ge=0)] = 5.0
-    """After the last accept, an idle keep-alive connection is closed once it has been idle for this long in all, or at
-    the end of drain_s. Its next request before that is answered with Connection: close."""
+    """How long a keep-alive connection may be idle in all once the gateway accepts no more. The end of drain_s closes
+    it in any case. A request before that is answered with Connection: close."""
     takeover_ready_s: Seconds = 15.0
     """How long a process waits for its workers' first probes before it takes over."""
 
@@ -165,29 +165,30 @@ class HealthConfig(Section, frozen=True):
     success_threshold: Positive = 1
     """Consecutive successful probes that end the ejection."""
     half_open_after_s: Seconds = 1.0
-    """A worker that traffic ejected, but whose probes succeed, gets one trial request after this long (half-open)."""
+    """Time after which a worker that traffic ejected gets one trial request (half-open), if its probes succeed."""
     slow_start_s: Annotated[float, Meta(ge=0)] = 0.0
-    """A worker that joins, recovers or wakes up is a candidate for a tenth of the requests at first, and for all of
-    them after this long. 0: for all at once, because reserved load keeps a new worker from too many requests. Set it if
-    the first requests after a start are much slower than later ones."""
+    """Slow start of a worker that joins, recovers or wakes up. It is a candidate for a tenth of the requests at first,
+    and for all of them after this time. 0: for all at once; reserved load alone limits its requests. Set it if the
+    first requests after a start are much slower than later ones."""
     load_interval_s: Seconds = 1.0
     """Time between two reads of a worker's /metrics."""
 
 
 class RetriesConfig(Section, frozen=True):
-    """Retries of a request on another worker, if it failed before its answer began."""
+    """Retries on another worker, for a request that failed before its response began."""
 
     max_attempts: Positive = 3
-    """Workers tried for one request. After the second worker that failed with the request, there is no retry."""
+    """Workers tried for one request. Once two workers have failed with the request, there is no further retry."""
     budget_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.2
-    """Retries allowed, as a share of the requests of the last half minute. A failed connect does not count, because no
+    """Retry budget, as a share of the requests of the last half minute. A failed connect does not count, because no
     worker did any work."""
     budget_floor_per_s: Annotated[float, Meta(ge=0)] = 3.0
-    """Retries per second that are always allowed, so that a gateway with few requests may retry."""
+    """Retries per second that are always allowed, so that a gateway with few requests can retry."""
     query_of_death_s: Annotated[float, Meta(ge=0)] = 600.0
-    """How long a query of death is refused (422, `request_crashes_workers`): a request whose body two workers died of
-    before they began to answer it, each with at most four different requests in that state. The gateway keeps a digest
-    of the body, and any answer to the same body clears it. 0: never; then it may crash worker after worker."""
+    """How long the gateway refuses a query of death (422, `request_crashes_workers`). A body becomes one when two
+    workers die before they begin to answer it, each with at most four different unanswered requests. The gateway keeps
+    a digest of the body. Any answer to the same body clears it. 0: refuse none; the body may then crash worker after
+    worker."""
 
 
 class ResidencyConfig(Section, frozen=True):
@@ -196,28 +197,29 @@ class ResidencyConfig(Section, frozen=True):
     kv_events: bool = True
     """Subscribe to a worker's KV events if it publishes them."""
     self_test: bool = True
-    """Send one short prompt twice to each new worker, to check whether the view of its cache is exact. Repeated later
-    if the result is not clear."""
+    """Send one short prompt twice to each new worker, to check whether the view of its cache is exact. The gateway
+    repeats the test if the result is not clear."""
     memo_bytes: Bytes = "auto"
     """Memory for tokenised prefixes; texts of running requests take up to 8 MiB more. auto: a share of the memory
     limit, at most 128 MiB."""
     approximate_bytes: Bytes = "auto"
     """Memory for the approximate views of all workers. auto: a share of the memory limit, at most 128 MiB."""
     relearn: Literal["passive", "piggyback"] = "passive"
-    """How a view learns blocks whose events were missed and are no longer in the worker's replay buffer. passive: from
-    later events and responses. piggyback: requests whose cached prefix is unknown also carry
-    vllm_xargs.kv_cache_report_mode "full", so that vLLM (0.26 and later) announces the blocks again."""
+    """How a view relearns blocks of lost events that a replay cannot fill. passive: from later events and responses.
+    piggyback: requests with an unknown cached prefix also carry vllm_xargs.kv_cache_report_mode "full", and vLLM 0.26
+    and later announces the blocks again."""
     relearn_blocks_per_s: Positive = 1_000
-    """Blocks per second that one worker is asked to announce again, on average. Each costs the worker about 2 us
-    between two steps, and 80 bytes of events at 16 tokens a block."""
+    """Mean number of blocks per second that the gateway asks one worker to announce again. Each block costs the worker
+    about 2 us between two steps, and 80 bytes of events at 16 tokens a block."""
 
 
 class ObserveUsageConfig(Section, frozen=True):
     """How the gateway gets reports of cached prompt tokens."""
 
     mode: Literal["passive", "inject"] = "passive"
-    """passive: bodies are forwarded unchanged; a stream reports usage only if its client asked for it. inject: the
-    gateway sets stream_options.include_usage in some of the other streams, and removes the usage frame again."""
+    """passive: the gateway forwards bodies unchanged, and a stream reports usage only if its client asks for it.
+    inject: the gateway sets stream_options.include_usage in some of the other streams, and removes the usage frame from
+    their responses."""
     sample: Annotated[float, Meta(gt=0, le=1)] = 0.1
     """Share of the streams without usage that inject applies to."""
 
@@ -248,7 +250,7 @@ class HeadersConfig(Section, frozen=True):
     worker: bool = False
     """x-warmroute-worker: the worker that answered."""
     predicted_cached_tokens: bool = False
-    """x-warmroute-predicted-cached-tokens: the predicted cached tokens; x-warmroute-residency: how far this prediction
+    """x-warmroute-predicted-cached-tokens: the predicted cached tokens. x-warmroute-residency: how far this prediction
     can be trusted (exact, approximate, unknown, off)."""
 
 
@@ -259,21 +261,22 @@ class AuthConfig(Section, frozen=True):
     """Hashed keys, each as NAME sha256:HEX; `warmroute keys new NAME` makes one."""
     api_keys_file: str | None = None
     """File with more keys, one per line; read again when it changes. If the changed file is not valid, the old keys
-    stay. An empty file lets nobody in."""
+    stay. An empty file admits nobody."""
     inject_worker_key: bool = False
-    """Forwarded requests carry their worker's api_key in place of their client's Authorization. Always the case if the
-    port has keys, because no client's key may reach a worker."""
+    """Send the worker's api_key with forwarded requests, in place of the client's Authorization. If the port has keys,
+    the gateway always does so, because no client's key may reach a worker."""
     isolate_cache: Literal["off", "key", "group"] | None = None
     """Which requests share cached prefixes on the workers. off: all requests. key: requests with API keys of the same
     name. group: requests of tenants with the same cache_group. The gateway sets cache_salt in the body. Default: key if
     the port has keys, else off."""
     isolation_secret: Secret | None = None
-    """Secret for the salts of isolate_cache, the same for every gateway of a fleet. Needed only if others than the
-    gateway can send requests to the workers."""
+    """Secret for the salts of isolate_cache, the same for every gateway of a fleet. Needed only if other clients can
+    send requests to the workers directly."""
     allow: tuple[Literal["transfer_params", "priority", "rank"], ...] = ()
     """Parameters that every caller may send, like a trusted tenant. transfer_params: kv_transfer_params with members
     other than prompt_token_ids, and ec_transfer_params. priority: priority in the body, and x-vllm-priority. rank:
-    X-data-parallel-rank. From other callers these members get 400, and these headers are removed."""
+    X-data-parallel-rank. A request of another caller gets 400 for these members, and the gateway removes these headers
+    from it."""
 
 
 class TenantConfig(Section, frozen=True):
@@ -285,11 +288,11 @@ class TenantConfig(Section, frozen=True):
     """Tenants of the same group share cached prefixes if auth.isolate_cache is group. Default: a group of this tenant
     alone."""
     max_queued_requests: Count | None = None
-    """The tenant's requests queued and held at once. One more that finds no worker ready gets 503; one more that the
-    policy would hold goes to a worker without delay. Default: only the counts in limits apply."""
+    """The tenant's requests in the queue or held at once. A further request gets 503 if no worker is ready. If the
+    policy would hold it, it goes to a worker without delay. Default: only the counts in limits apply."""
     max_buffered_body_bytes: Positive | None = None
-    """All of the tenant's request bodies in memory (503); a single larger body gets 413. Default: only
-    limits.max_buffered_body_bytes applies."""
+    """Bytes of all request bodies of the tenant in memory. A request beyond the limit gets 503, and a single larger
+    body gets 413. Default: only limits.max_buffered_body_bytes applies."""
     trusted: bool = False
     """The tenant may send every parameter of auth.allow."""
 
@@ -331,7 +334,7 @@ class Config(Section, frozen=True):
     uds: str | None = None
     """Unix socket of the public side, instead of host and port."""
     takeover: str | None = None
-    """Unix socket over which a new process takes the listening sockets of a running one, which then drains."""
+    """Unix socket of the handover: a new process takes the listening sockets of the running one, which then drains."""
     admin_host: str = "127.0.0.1"
     """Address of the admin port."""
     admin_port: Port = 8001
@@ -342,7 +345,7 @@ class Config(Section, frozen=True):
     admin_token_file: str | None = None
     """File with the token or its sha256:HEX; read again when it changes."""
     admin_metrics_open: bool = False
-    """/metrics needs no token."""
+    """Serve /metrics without a token."""
     tls: TlsConfig = field(default_factory=TlsConfig)
     """TLS on the public port."""
     admin_tls: TlsConfig = field(default_factory=TlsConfig)
@@ -366,7 +369,7 @@ class Config(Section, frozen=True):
     """Local files, by served model name."""
     trust_request_chat_template: bool = False
     """Run chat templates that requests bring, like vllm serve --trust-request-chat-template. A template is a program
-    that may run for long. Without it, these requests are placed by their text."""
+    that may run for long. Without it, the gateway places these requests by their text."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     """The rule that chooses a worker."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
