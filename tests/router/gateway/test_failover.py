@@ -13,7 +13,7 @@ from router.placement.retry_budget import RetryBudget
 from tests.support.answers import DONE, END, answer_json, answer_stream, chunk, event, json_head, usage_event
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.scripted_worker import ScriptedWorker
-from tests.support.waiting import eventually
+from tests.support.waiting import WAIT_S, eventually
 
 LIVEZ = get(b"/livez")
 
@@ -224,7 +224,7 @@ async def test_requests_of_a_lost_worker_are_retried_on_another(rig, how):
         gate.fleet.remove(stuck.id)
     assert (await client.read()).body.startswith(event("a"))
     assert gate.dispatcher.events[:3] == ["ticket", "retry sent", "failed sent"]
-    await asyncio.wait_for(stuck.requests[0].gone.wait(), 1)
+    await asyncio.wait_for(stuck.requests[0].gone.wait(), WAIT_S)
     assert gate.idle
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from router.gateway.http.client_output import LARGE_WRITE_BYTES, ClientOutput
 from router.gateway.http.write_coalescer import WriteCoalescer
+from tests.support.waiting import iterations
 
 
 class Transport:
@@ -55,10 +56,10 @@ async def test_short_writes_are_one_write_at_the_end_of_the_iteration(output, tr
     output.write(b"ab")
     output.write(b"c")
     assert transport.written == []
-    await asyncio.sleep(0)
+    await iterations(1)
     assert transport.written == [b"abc"]
     output.write(b"d")
-    await asyncio.sleep(0)
+    await iterations(1)
     assert transport.written == [b"abc", b"d"]
 
 
@@ -67,7 +68,7 @@ async def test_a_large_write_takes_the_waiting_bytes_with_it_at_once(output, tra
     output.write(b"head")
     output.write(large)
     assert transport.written == [b"head" + large]
-    await asyncio.sleep(0)
+    await iterations(1)
     assert transport.written == [b"head" + large]
 
 
@@ -93,7 +94,7 @@ async def test_close_writes_the_waiting_bytes_and_abort_discards_them(output):
     output.connected(aborted)
     output.write(b"lost")
     output.abort()
-    await asyncio.sleep(0)
+    await iterations(1)
     assert (closed.written, closed.ended) == ([b"last"], "closed")
     assert (aborted.written, aborted.ended) == ([], "aborted")
 
@@ -112,5 +113,5 @@ async def test_nothing_is_written_after_the_client_has_left(output, transport):
     output.allow_unsent(1)
     for ending in (output.end, output.close, output.abort):
         ending()
-    await asyncio.sleep(0)
+    await iterations(1)
     assert (transport.written, transport.ended, transport.limits, output.unsent_bytes) == ([], None, None, 0)

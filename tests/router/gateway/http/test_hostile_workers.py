@@ -9,7 +9,7 @@ import pytest
 from tests.support.answers import DONE, END, answer_json, answer_stream, chunk, event, json_head
 from tests.support.raw_client import PLAIN, post
 from tests.support.scripted_worker import SocketWorker
-from tests.support.waiting import delivered, eventually
+from tests.support.waiting import WAIT_S, delivered, eventually
 
 LIMITS = {"first_event_s": 0.4, "upstream_head_s": 0.2, "stream_idle_s": 0.4, "total_s": 2.0}
 FLOOD_BYTES = 16_777_216
@@ -251,7 +251,7 @@ async def test_a_started_stream_that_breaks_http_ends_at_its_deadline(rig, hosti
     client = await gate.connect()
     client.writer.write(post())
     received = 0
-    while data := await asyncio.wait_for(client.reader.read(65_536), 4):
+    while data := await asyncio.wait_for(client.reader.read(65_536), WAIT_S):
         received += len(data)
         if data.endswith(END):
             break
