@@ -74,7 +74,11 @@ class System:
         self.dispatcher = self._build_dispatcher(ledger)
         self.residency.on_settled.append(self.dispatcher.explained)
         self.watcher = Watcher(
-            *(self.fleet, self.residency, self.identity, config, self.metrics),
+            self.fleet,
+            self.residency,
+            self.identity,
+            config,
+            self.metrics,
             clock=self.now_s,
             worker_tls=self.worker_tls,
             self_test_lock=ledger,
@@ -91,7 +95,10 @@ class System:
         self._admin: AdminServer | None = None
         self._socket_file: SocketFile | None = None
         self._given: Listeners | None = None
+        """The listeners that `open` received; None if this process bound its own."""
         self._kept: tuple[Listeners, SocketFile | None, bool] | None = None
+        """Duplicates of the listeners that were handed over, and the `_socket_file` and `leave_queue` that go with
+        them, for `resume`."""
         self.handover_client: HandoverClient | None = None
         """The connection to the gateway that this one took over from."""
         self.leave_queue = False

@@ -114,7 +114,12 @@ class Assembly:
             identifier=identifier,
             attempts=AttemptServices(self.loop, metrics, self.pools, self.worker_keys, scheme),
             placements=Placements(
-                *(context.dispatcher, self.quarantine, self.queue, self.hold_queue, metrics, context.fleet),
+                context.dispatcher,
+                self.quarantine,
+                self.queue,
+                self.hold_queue,
+                metrics,
+                context.fleet,
                 config.timeouts.queue_s,
             ),
             pins=self.pins,

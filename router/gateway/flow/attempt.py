@@ -160,10 +160,10 @@ class Attempt:
         self._send(connection)
         self._report(Outcome.MOVED, self)
 
-    def dial_failed(self, reason: str, *, ours: bool) -> None:
-        """Fail, because the worker cannot be reached or, with `ours`, because the gateway cannot open a connection."""
+    def dial_failed(self, reason: str, *, own_shortage: bool) -> None:
+        """Fail: the worker cannot be reached. `own_shortage`: the gateway itself cannot open a connection."""
         self._dial = None
-        if ours:
+        if own_shortage:
             self._fail(FailurePoint.LOCAL, reason)
         elif self._sent_s is not None:
             # The pooled connection had not closed while idle: the worker is gone, and it had received the request.

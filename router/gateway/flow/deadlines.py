@@ -7,11 +7,9 @@ from enum import IntEnum
 from typing import Any, Final
 
 from router.config.model import TimeoutsConfig
+from router.gateway.flow.attempt import Attempt
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.transitions import BEGUN, RequestState
-
-# A module constant, because looking up a member of an enum is slow.
-_WAITING: Final = RequestState.WAITING
 
 MIN_BYTES_PER_S = 16.0
 """The least rate of a begun answer while no event is completed. A large event, of a megabyte say, may take long."""
@@ -27,7 +25,7 @@ class Limits:
         "header_delay_s",
         "idle_s",
         "max_requests",
-        "state_s",
+        "queue_s",
         "total_s",
     )
 
@@ -35,15 +33,11 @@ class Limits:
         self.max_requests: Final = max_requests
         self.connect_s: Final = timeouts.connect_s
         self.first_event_s: Final = timeouts.first_event_s
+        self.queue_s: Final = timeouts.queue_s
         self.idle_s: Final = timeouts.stream_idle_s
         self.total_s: Final = timeouts.total_s
         self.header_delay_s: Final = timeouts.header_delay_s
         self.comment_interval_s: Final = timeouts.comment_interval_s
-        limits = dict.fromkeys(RequestState, math.inf)
-        limits[RequestState.QUEUED] = timeouts.queue_s
-        limits[RequestState.STREAMING] = limits[RequestState.TUNNEL] = self.idle_s
-        self.state_s: Final = tuple(limits[state] for state in RequestState)
-        """By state, counted from its start; in STREAMING and TUNNEL from the last byte. Attempts have other limits."""
 
     def attempt_deadline_s(self, sent: bool, since_s: float) -> float:
         """Return the deadline of an attempt that was `sent`, or began to dial, at `since_s`."""
@@ -85,10 +79,17 @@ class RequestDeadlines:
         """Schedule the next comment."""
         self._comment_s = now_s + self._limits.comment_interval_s
 
-    def answer_began(self, now_s: float) -> None:
-        """Start the time of the stream, which needs no more comments."""
+    def attempt_began(self, attempt: Attempt) -> float:
+        """Return the earliest deadline after `attempt` was sent, or began to dial."""
+        if len(self._flow.attempts) != 1:
+            return self.next_s(0.0)
+        return min(self._limits.attempt_deadline_s(attempt.sent, attempt.since_s), self._end_s, self._comment_s)
+
+    def answer_began(self, now_s: float) -> float:
+        """Start the time of the stream, which needs no more comments. Return the earliest deadline."""
         self._comment_s = math.inf
         self.since_s = now_s
+        return min(now_s + self._limits.idle_s, self._end_s)
 
     def tunnel_began(self) -> None:
         """Remove the limit on the total time: a tunnel ends only when both sides are idle."""
@@ -112,14 +113,12 @@ class RequestDeadlines:
         return [each for each in self._flow.attempts if now_s >= limits.attempt_deadline_s(each.sent, each.since_s)]
 
     def _state_s(self, last_read_s: float) -> float:
-        state, limits, attempts = self._flow.state, self._limits, self._flow.attempts
-        if state is _WAITING:
-            if len(attempts) == 1:  # the usual case
-                return limits.attempt_deadline_s(attempts[0].sent, attempts[0].since_s)
-            return min([limits.attempt_deadline_s(each.sent, each.since_s) for each in attempts])
+        state, limits = self._flow.state, self._limits
+        if state is RequestState.WAITING:
+            return min([limits.attempt_deadline_s(each.sent, each.since_s) for each in self._flow.attempts])
         if state in BEGUN:
             return last_read_s + limits.idle_s
-        return self.since_s + limits.state_s[state]
+        return self.since_s + limits.queue_s if state is RequestState.QUEUED else math.inf
 
 
 class Trickle:

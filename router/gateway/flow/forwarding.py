@@ -68,7 +68,7 @@ class ForwardedRequest:
 
     @property
     def account(self) -> TenantUsage | None:
-        return self._client.caller.account
+        return self._outbound.caller.account
 
     @property
     def tickets(self) -> list[Ticket]:
@@ -276,7 +276,7 @@ class ForwardedRequest:
         """Retry or pass on a complete answer that is a 404 about the model, or a server error."""
         services, flow = self._services, self._flow
         others_run = len(flow.attempts) > 1
-        if services.placements.bettered(
+        if services.placements.should_discard(
             self._outbound, attempt, services.time(), others_run=others_run, commented=flow.commented
         ):
             attempt.let_go(reusable=True)
@@ -286,7 +286,7 @@ class ForwardedRequest:
 
     def _send(self, attempt: Attempt) -> None:
         attempt.begin()
-        self._arm()
+        self._client.deadline_s = self._deadlines.attempt_began(attempt)
 
     def _retry(self, attempt: Attempt) -> None:
         again = self._services.placements.retry(self._outbound, attempt, self._services.time())
@@ -310,8 +310,7 @@ class ForwardedRequest:
     def _respond(self, attempt: Attempt) -> None:
         now_s = self._services.time()
         self._responder.open(attempt, now_s)
-        self._deadlines.answer_began(now_s)
-        self._arm()
+        self._client.deadline_s = self._deadlines.answer_began(now_s)
 
     def _switch(self, attempt: Attempt) -> None:
         self._deadlines.tunnel_began()

@@ -143,10 +143,13 @@ class Placements:
             return False
         return self._dispatcher.has_alternative(ticket, point, now_s, within=within)
 
-    def bettered(
+    def should_discard(
         self, outbound: OutboundRequest, attempt: Attempt, now_s: float, *, others_run: bool, commented: bool
     ) -> bool:
-        """Return whether another worker should take over after a complete server error or 404 about the model."""
+        """Return whether the client should not get a complete server error, or a complete 404 about the model.
+
+        True if another worker can take over, or if the error cannot become an event of a stream.
+        """
         failure, connection, model = attempt.failure, attempt.connection, attempt.ticket.request.model
         assert failure is not None and connection is not None
         if failure.point is FailurePoint.UNSERVED and model is not None:

@@ -60,7 +60,9 @@ class Responder:
         self._client = client
         self._outbound = outbound
         self._keep = False
+        """The response ended such that the next one can follow on the connection."""
         self._promised: bool | None = None
+        """The response's head keeps the connection open; None before that is decided."""
         self._trickle: Trickle | None = None
         self.answering: Attempt | None = None
         self.client_left = False

@@ -1,4 +1,4 @@
-"""What all forwarded requests of one gateway use."""
+"""The parts that all forwarded requests of one gateway share."""
 
 from __future__ import annotations
 
@@ -19,15 +19,12 @@ from router.gateway.http.tunnel import Tunnel
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.pins import Pins
 from router.placement.tickets import Ticket
-from router.security.callers import Caller
 from router.tokenization.identity import Identity
 
 
 class RequestClient(Protocol):
     """The client's connection, as its request uses it."""
 
-    peer: str
-    caller: Caller
     deadline_s: float
     """`ForwardedRequest.expired` is called at this time."""
     writable: bool

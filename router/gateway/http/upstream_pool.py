@@ -26,8 +26,8 @@ class Dialler(Protocol):
         """The connection is open and belongs to this caller."""
         ...
 
-    def dial_failed(self, reason: str, *, ours: bool) -> None:
-        """The dial failed. `ours`: this process lacks file descriptors, memory or ports."""
+    def dial_failed(self, reason: str, *, own_shortage: bool) -> None:
+        """The dial failed. `own_shortage`: this process lacks file descriptors, memory or ports."""
         ...
 
     def crashed(self) -> None:
@@ -96,7 +96,7 @@ class ConnectionPool:
             except OSError as error:
                 if self.on_refusal is not None and is_refusal(error):
                     self.on_refusal(endpoint)
-                dialler.dial_failed(str(error) or type(error).__name__, ours=error.errno in _OWN_SHORTAGE)
+                dialler.dial_failed(str(error) or type(error).__name__, own_shortage=error.errno in _OWN_SHORTAGE)
             else:
                 if tls is not None:
                     _read_no_further(transport)
@@ -111,7 +111,7 @@ class ConnectionPool:
             connection.connected_s = self._loop.time()
             dialler.dialled(connection)
         else:
-            dialler.dial_failed("the worker closed the connection at once", ours=False)
+            dialler.dial_failed("the worker closed the connection at once", own_shortage=False)
 
     def closed(self, connection: UpstreamConnection) -> None:
         """Forget a closed connection."""

@@ -37,7 +37,8 @@ class HoldQueue:
         self._limit = limit
         self._waiting: HeldByWorker[HeldRequest] = HeldByWorker()
         self._timers: dict[HeldRequest, asyncio.TimerHandle] = {}
-        self._free: dict[WorkerId | None, None] = {}
+        self._due: dict[WorkerId | None, None] = {}
+        """The workers whose requests are offered in the next iteration, in order."""
         self._dispatcher = dispatcher
         self._fleet = fleet
         dispatcher.on_prefills_done.append(self.prefills_done)
@@ -87,13 +88,13 @@ class HoldQueue:
             self._fleet.on_loss.remove(self.lost)
 
     def _soon(self, worker: WorkerId | None) -> None:
-        if not self._free:
+        if not self._due:
             self._loop.call_soon(self._offer)
-        self._free[worker] = None
+        self._due[worker] = None
 
     def _offer(self) -> None:
-        free, self._free = self._free, {}
-        for worker in free:
+        due, self._due = self._due, {}
+        for worker in due:
             for request in self._waiting.first(worker):
                 self._offer_one(request)
                 if request.sent_to(worker):

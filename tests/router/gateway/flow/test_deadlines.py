@@ -58,18 +58,18 @@ def test_an_attempt_has_other_limits_before_and_after_it_is_sent(flow, deadlines
     running = attempt()
     feed(flow, Event.IDENTIFIED)
     feed(flow, Event.PLACED, attempt=running)
-    assert deadlines.next_s(0.0) == ARRIVED_S + TIMEOUTS.connect_s
+    assert deadlines.attempt_began(running) == deadlines.next_s(0.0) == ARRIVED_S + TIMEOUTS.connect_s
     assert deadlines.overdue_attempts(104.9) == []
     assert deadlines.overdue_attempts(105.0) == [running]
     running.sent, running.since_s = True, 102.0
-    assert deadlines.next_s(0.0) == 162.0
+    assert deadlines.attempt_began(running) == deadlines.next_s(0.0) == 162.0
     assert deadlines.due(105.0, 0.0) is Due.NOTHING
 
 
 def test_the_earliest_of_several_attempts_sets_the_deadline(flow, deadlines):
     running = [attempt(sent=True), attempt(since_s=120.0)]
     flow.state, flow.attempts = RequestState.WAITING, running
-    assert deadlines.next_s(0.0) == 125.0
+    assert deadlines.attempt_began(running[0]) == deadlines.next_s(0.0) == 125.0
     assert deadlines.overdue_attempts(125.0) == running[1:]
 
 
@@ -86,7 +86,7 @@ def test_comments_are_due_after_a_delay_and_then_at_intervals(deadlines):
 def test_a_stream_is_limited_by_its_last_read_and_gets_no_comments(flow, deadlines):
     deadlines.comments_from(ARRIVED_S)
     flow.state = RequestState.STREAMING
-    deadlines.answer_began(101.0)
+    assert deadlines.answer_began(101.0) == 131.0
     assert deadlines.since_s == 101.0
     assert deadlines.next_s(200.0) == 230.0
     assert deadlines.due(230.0, 200.0) is Due.STATE
