@@ -123,7 +123,7 @@ EFFECT_TEXT: Final = {
     Effect.RETRY: "release the attempt's load as failed, and ask for another worker",
     Effect.FAIL: "release the attempt's load as failed",
     Effect.FINISH: "release the attempt's load as finished, with the usage it reported",
-    Effect.RESPOND: "write the response head and what the attempt has brought; bind the token path",
+    Effect.RESPOND: "write the response head and the bytes so far; later reads go directly to the client",
     Effect.COMPLETE: "end the client's response",
     Effect.PASS_ERROR: "release the attempt's load as failed, and pass its error on",
     Effect.SWITCH: "write the 101 response and connect both sides",

@@ -2,8 +2,10 @@
 
 - Requests from clients: `request_framer` finds where a request ends, `request_head` checks its head, `chunked_body`
   unpacks its body. `pipelining` shares the event loop between clients that send many requests at once.
+- A client's connection: `client_input` starts and stops reading, `client_output` writes.
 - Responses from workers: `upstream_pool` keeps idle connections, `upstream_connection` frames responses,
-  `response_head` checks their heads, `sse` finds the first event, `usage` the token counts.
+  `response_head` checks their heads, `single_chunks` recognises tokens by their framing, `sse` finds the first event,
+  `usage` the token counts.
 - Heads written by the gateway: `headers` (forwarded and own heads), `cors`, `request_ids`, `worker_keys`.
 - Errors: `error_format` writes them as each API expects them.
 - Routes: `routes` lists the paths that are forwarded, as data.
