@@ -1,4 +1,4 @@
-"""``python -m loadtest COMMAND``: benches that are not part of the product's own command line."""
+"""``python -m loadtest COMMAND``: benches and studies, which are not commands of ``warmroute``."""
 
 from __future__ import annotations
 

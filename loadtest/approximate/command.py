@@ -1,9 +1,9 @@
-"""``python -m loadtest approximate``: how well requests are placed where workers publish no KV events.
+"""``python -m loadtest approximate``: measure how well requests are placed without KV events.
 
-Replays workloads in virtual time through the gateway's own dispatcher, over the engine model, once for each way to know
-what is cached: KV events, our model of each worker's cache with and without reports of cached tokens, a fixed time to
-live, an LRU that does not know the cache's size, one that does, and nothing at all. Prints how far predictions were
-off and how fast requests got their first token, and compares ours with the best of each other kind.
+It replays workloads in virtual time through the gateway's dispatcher, over the engine model, once for each view of the
+caches. The views are KV events, the gateway's model of each cache, a fixed time to live, an LRU, and no view. The model
+plays with and without reports of cached tokens, and the LRU with and without the cache's size. The command prints the
+error of the predictions, the TTFT, and the gateway's model compared with the best of each other kind.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def register(parser: argparse.ArgumentParser) -> None:
         "--seeds", type=positive, default=8, help="runs per view and workload, seeds 0, 1, ... (default 8)"
     )
     parser.add_argument("--policy", default="marginal_cost", choices=policy_names(), help="policy that decides")
-    parser.add_argument("--workload", action="append", choices=NAMES, help="only this one (may be repeated)")
-    parser.add_argument("--trace", type=Path, default=TRACE, help=f"a Mooncake trace (default {TRACE}, if it is there)")
+    parser.add_argument("--workload", action="append", choices=NAMES, help="play only this workload (repeatable)")
+    parser.add_argument("--trace", type=Path, default=TRACE, help=f"a Mooncake trace (default {TRACE}, if it exists)")
     parser.add_argument(
         "--trace-rows", type=positive, default=TRACE_ROWS, help=f"rows of the trace per seed (default {TRACE_ROWS})"
     )

@@ -1,8 +1,8 @@
-"""A hostile client beside a soak: one attack after the other, drawn from a seed, until a signal stops it.
+"""A hostile client for a soak: it makes one attack after the other, drawn from a seed, until a signal stops it.
 
     python -m loadtest.attack.attacker --address 127.0.0.1:8000 --model attacked
 
-It prints ``attack NAME COUNTS`` at the end of each attack: how many requests ended with which status.
+It prints ``attack NAME COUNTS`` at the end of each attack: the number of requests by status.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A worker that reads any body, keeps none of it, and answers at once, as a fast engine would; or one that attacks.
+"""A worker that reads any body, keeps none of it, and answers at once like a fast engine, or attacks the gateway.
 
     python -m loadtest.attack.sink --model big --root /path/of/a/tokenizer
 
@@ -136,11 +136,15 @@ async def _main(args: argparse.Namespace) -> None:
 def main() -> None:
     """Serve until killed."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.attack.sink", description=__doc__)
-    parser.add_argument("--model", default="big", help="the model it serves")
-    parser.add_argument("--root", help="path that it reports for the model's folder (default: the model's name)")
+    parser.add_argument("--model", default="big", help="name of the served model")
+    parser.add_argument("--root", help="model folder that it reports (default: the model's name)")
     parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--endless", action="append", default=[], metavar="PATH", help="answers without end")
-    parser.add_argument("--trickle", action="append", default=[], metavar="PATH", help="answers a byte a second")
+    parser.add_argument(
+        "--endless", action="append", default=[], metavar="PATH", help="path that sends bytes for ever; repeatable"
+    )
+    parser.add_argument(
+        "--trickle", action="append", default=[], metavar="PATH", help="path that sends one byte a second; repeatable"
+    )
     uvloop.run(_main(parser.parse_args()))
 
 

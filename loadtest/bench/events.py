@@ -1,7 +1,7 @@
-"""``python -m loadtest events-bench``: does ingesting KV events disturb the requests beside it?
+"""``python -m loadtest events-bench``: measure how KV events disturb the requests beside them.
 
-One gateway in front of the stand-in worker, the same closed-loop load in interleaved rounds: with a publisher at
-`--blocks-per-s` subscribed, and without. Prints the time to the first body byte and the event loop's lag.
+One gateway runs in front of the stand-in worker. Rounds of the same closed-loop load alternate: with a publisher of
+`--blocks-per-s`, and without. The command prints the time to the first body byte and the event loop's lag.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--requests", type=int, default=2000, help="requests per round (default 2000)")
     parser.add_argument("--connections", type=int, default=4, help="clients (default 4)")
     parser.add_argument(
-        "--blocks-per-s", type=float, default=50_000, help="stored and removed together (default 50000)"
+        "--blocks-per-s", type=float, default=50_000, help="blocks stored and removed per second (default 50000)"
     )
 
 

@@ -1,8 +1,8 @@
-"""``python -m loadtest gateway-bench``: the gateway's cost beside other proxies, in one run on one machine.
+"""``python -m loadtest gateway-bench``: measure what the gateway costs beside other proxies, on one machine.
 
-Every round starts each proxy afresh in front of a stand-in worker of its own and takes one measure of all of them
-after the other; ratios to nginx are taken within a round, so a machine that slows down slows both sides. A run with a
-failed request does not count and says so. Load generator and stand-in share the machine's cores with the proxy.
+Every round starts each proxy again, in front of a stand-in worker of its own. It takes each measure on all proxies in
+turn, and ratios to nginx within the round, because the machine's speed changes between rounds. A run with a failed
+request does not count. Load generator and stand-in share the machine's cores with the proxy.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ MIN_WIDTH = 100
 def register(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     setting = Setting()
-    parser.add_argument("--rounds", type=positive, default=5, help="each proxy once per round (default 5)")
+    parser.add_argument("--rounds", type=positive, default=5, help="rounds over all proxies (default 5)")
     parser.add_argument(
         "--measures",
         type=_measures,
         metavar="NAME,...",
-        help=f"of {','.join(NAMES)} (default: all; rate is that of request-2k's loop)",
+        help=f"measures, of {','.join(NAMES)} (default: all; rate is that of request-2k's loop)",
     )
     parser.add_argument(
         "--window-s", type=above_zero, default=setting.window_s, help="length of one measurement (default %(default)g)"
@@ -54,27 +54,27 @@ def register(parser: argparse.ArgumentParser) -> None:
         default=setting.connections,
         help="clients in the closed loop (default %(default)s)",
     )
-    parser.add_argument("--quick", action="store_true", help="one round of short windows: does it run at all?")
+    parser.add_argument("--quick", action="store_true", help="one round of short windows, to see that the bench runs")
     parser.add_argument(
         "--only", type=_names, default=(), metavar="PROXY,...", help="proxies to measure (default: all)"
     )
     parser.add_argument(
-        "--peers", action="store_true", help="measure the routers from PyPI too, each installed where it is not yet"
+        "--peers", action="store_true", help="also measure the routers from PyPI; missing ones are installed"
     )
     parser.add_argument(
         "--peers-env",
         type=Path,
         default=Path(".venv-bench"),
         metavar="DIR",
-        help="folder of their environments (default: %(default)s)",
+        help="folder for the environments of these routers (default: %(default)s)",
     )
     parser.add_argument(
-        "--compiled-env", type=Path, metavar="DIR", help="environment with a compiled Warmroute, a row of its own"
+        "--compiled-env", type=Path, metavar="DIR", help="environment with a compiled Warmroute, to measure it, too"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw them")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write them as a page for the docs")
-    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep what proxies and stand-ins print")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the figures")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the figures as a page for the docs")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the output of proxies and stand-ins")
 
 
 def run(args: argparse.Namespace) -> int:

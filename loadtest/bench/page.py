@@ -1,4 +1,4 @@
-"""``python -m loadtest.bench.page RESULTS.json``: the results as a page for the docs, nothing of it typed by hand."""
+"""``python -m loadtest.bench.page RESULTS.json``: write the results of gateway-bench as a page for the docs."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ def _said(spread: Spread | None, digits: int) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Print the page, and draw the picture if --plot is given."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.bench.page", description=__doc__)
-    parser.add_argument("results", type=Path, help="file that gateway-bench --json wrote")
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the picture too")
+    parser.add_argument("results", type=Path, help="file written by gateway-bench --json")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="also draw the plot")
     args = parser.parse_args(arguments)
     results = read(args.results)
     sys.stdout.write(page(results))

@@ -1,9 +1,9 @@
-"""CPU cost of one build of the gateway against another: ``python -m loadtest.bench.pairs --build NAME OLD NEW``.
+"""Compare the CPU cost of two builds of the gateway: ``python -m loadtest.bench.pairs --build NAME OLD NEW``.
 
-OLD and NEW are environments in which Warmroute is installed. Each pair starts both gateways afresh, each with a
-stand-in worker of its own, and measures them in turn: old, new, new, old, or the reverse in every second pair. A load
-generator from this source tree drives both. CPU time is that of the gateway's process tree. The result is the median
-over pairs of new / old, with a bootstrap interval.
+OLD and NEW are environments in which Warmroute is installed. Each pair starts both gateways again, each with a
+stand-in worker of its own. It measures old, new, new, old; every second pair reverses the order. A load generator from
+this source tree drives both. CPU time is that of the gateway's process tree. The result is the median over pairs of
+new / old, with a bootstrap interval.
 """
 
 from __future__ import annotations

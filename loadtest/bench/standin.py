@@ -1,8 +1,8 @@
 """A stand-in worker for cost measurements: vLLM's HTTP with ready-made answers, as cheap as Python can be.
 
-It computes nothing. Streams get one frame per `interval_s`, each in a write of its own as from vLLM, spread over the
-interval so that a thousand streams do not tick at once. With ``--kv-events`` it keeps a prefix cache of the prompts and
-publishes what vLLM would (`blocks`). Run as ``python -m loadtest.bench.standin --port P``.
+It computes nothing. Streams get one frame per `interval_s`, each in a write of its own, as from vLLM. The writes are
+spread over the interval, so that a thousand streams do not send at once. With ``--kv-events`` it keeps a prefix cache
+of the prompts and publishes vLLM's KV events (`blocks`). Run as ``python -m loadtest.bench.standin --port P``.
 
 Under ``/standin/`` a bench controls the streams: ``hold`` keeps new ones at their first frame, ``go`` lets them run,
 ``finish`` ends every one properly, ``sent`` says how many tokens have been written.
@@ -131,7 +131,7 @@ def main(arguments: list[str] | None = None) -> Any:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--interval-s", type=float, default=0.02, help="time between two tokens of a stream")
-    parser.add_argument("--kv-events", action="store_true", help="publish KV events, report cached tokens truly")
+    parser.add_argument("--kv-events", action="store_true", help="publish KV events, and report the true cached tokens")
     args = parser.parse_args(arguments)
     uvloop.run(serve(args.port, args.interval_s, args.kv_events))
 

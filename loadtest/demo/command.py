@@ -21,10 +21,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     """Add ``demo`` to the command line."""
     parser = commands.add_parser(
         "demo",
-        help="four embedded workers and the gateway: prefix routing against round robin",
-        description="Start four embedded workers and the gateway as real processes, play multi-turn conversations "
-        "about Python source files through round robin and through the default policy, print what prefix "
-        "routing saved, and leave nothing behind. Takes about two minutes.",
+        help="compare prefix routing with round robin on embedded workers",
+        description="Start embedded workers and the gateway as real processes. Play multi-turn conversations about "
+        "Python source files through round robin and through the default policy. Print the savings of prefix routing, "
+        "and end all processes. The demo takes about two minutes.",
     )
     policies = policy_names()
     parser.add_argument(
@@ -35,9 +35,11 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--profile", default="llama-3.1-8b-h100", choices=profile_names(), help="engine profile of the workers"
     )
     parser.add_argument(
-        "--time-scale", type=above_zero, default=3.0, help="stretch of the modelled step times (default 3)"
+        "--time-scale", type=above_zero, default=3.0, help="factor on the modelled step times (default 3)"
     )
-    parser.add_argument("--conversations", type=positive, default=60, help="of five turns each (default 60)")
+    parser.add_argument(
+        "--conversations", type=positive, default=60, help="conversations of five turns each (default 60)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the workload (default 0)")
     parser.add_argument("--json", type=_writable, metavar="FILE", help="write the rows as JSON")
     parser.add_argument(

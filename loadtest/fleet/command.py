@@ -9,9 +9,9 @@ from backends.engine.profile import profile_names
 from loadtest.arguments import above_zero
 
 _DESCRIPTION = """\
-Start N workers on this machine and keep them up until Ctrl-C: vLLM's own servers with the GPU replaced by a clock
-(--vllm N: its HTTP, scheduler, cache and KV events are real, the forward pass is a timing model), or Warmroute's
-embedded ones (--simulated N: light, and up in a second)."""
+Start N workers on this machine and keep them up until Ctrl-C. --vllm N starts vLLM's own servers with the GPU replaced
+by a clock: HTTP, scheduler, cache and KV events are real, and the forward pass is a timing model. --simulated N starts
+Warmroute's embedded workers, which are light and ready within a second."""
 
 _EPILOG = """\
 examples:
@@ -19,47 +19,49 @@ examples:
   warmroute fleet --vllm 2 --model-dir ./Qwen3-32B --profile qwen3-32b-2xh100 --kv-gib 8 -- --max-num-seqs 64
   warmroute fleet --simulated 4 --time-scale 0.5
 
---vllm needs an environment with vLLM in it: `make vllm-env` builds one without CUDA in a checkout."""
+--vllm needs an environment with vLLM. In a checkout, `make vllm-env` builds one without CUDA."""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``fleet`` to the command line."""
     parser = commands.add_parser(
         "fleet",
-        help="start N vLLM workers without GPUs, or N embedded ones",
+        help="start vLLM workers without GPUs, or embedded workers",
         description=_DESCRIPTION,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     kind = parser.add_mutually_exclusive_group(required=True)
-    kind.add_argument("--vllm", type=_positive, metavar="N", help="N vLLM servers in clock mode")
-    kind.add_argument("--simulated", type=_positive, metavar="N", help="N embedded workers")
+    kind.add_argument("--vllm", type=_positive, metavar="N", help="number of clock workers")
+    kind.add_argument("--simulated", type=_positive, metavar="N", help="number of embedded workers")
     parser.add_argument(
         "--model-dir",
         type=Path,
         metavar="DIR",
         help="folder with config.json and tokenizer files, no weights needed (default: shipped)",
     )
-    parser.add_argument("--profile", choices=profile_names(), default="llama-3.1-8b-h100", help="default: %(default)s")
+    parser.add_argument(
+        "--profile", choices=profile_names(), default="llama-3.1-8b-h100", help="engine profile (default: %(default)s)"
+    )
     parser.add_argument(
         "--kv-gib",
         type=above_zero,
         metavar="X",
-        help="GiB of KV cache a worker, in the model's own layout (default: as many tokens as the profile says)",
+        help="size of each KV cache, in GiB of the model's layout (default: the profile's number of tokens)",
     )
     parser.add_argument(
         "--time-scale",
         type=_not_negative,
         default=1.0,
         metavar="S",
-        help="stretch every modelled wait by S; 0 = no waiting (default: %(default)s)",
+        help="factor on every modelled wait; 0: do not wait (default: %(default)s)",
     )
     parser.add_argument(
         "--jitter", type=_share, default=0.05, metavar="SHARE", help="spread of step times (default 0.05)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of words and jitter; each worker adds its number")
-    parser.add_argument("--vllm-env", type=Path, metavar="DIR", help="environment that holds vLLM (default: found)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of words and jitter; each worker adds its number")
+    parser.add_argument("--vllm-env", type=Path, metavar="DIR", help="environment with vLLM (default: the one found)")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="write each worker's output to DIR")
     parser.add_argument("flags", nargs="*", metavar="-- FLAGS", help="further flags for each vLLM or embedded worker")
     parser.set_defaults(run=run)

@@ -1,9 +1,9 @@
 """``python -m loadtest sim``: compare routing rules on a trace, in virtual time over the gateway's own core.
 
 Every rule gets equal requests, seed by seed, at fractions of load 1.0. Load 1.0 is the arrival rate at which the 90th
-percentile of TTFT under lpwl crosses the service level; a bisection finds it first. The command stores each finished
-run in --out; after Ctrl-C the same command resumes. It writes results.json, cells.csv, plots, and report.html, which
-opens offline.
+percentile of TTFT under lpwl crosses the SLO; a bisection finds it first. The command stores each finished run in
+--out. After Ctrl-C, the same command resumes. It writes results.json, cells.csv, plots, and report.html, which opens
+offline.
 """
 
 from __future__ import annotations

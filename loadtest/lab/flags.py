@@ -38,7 +38,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seeds", type=positive, default=10, metavar="K", help="number of seeds (default 10)")
     parser.add_argument("--first-seed", type=whole, default=0, metavar="K", help="first seed (default 0)")
-    parser.add_argument("--slo", required=True, type=slo, metavar="TTFT_MS:TPOT_MS", help="the service level")
+    parser.add_argument("--slo", required=True, type=slo, metavar="TTFT_MS:TPOT_MS", help="the SLO")
     parser.add_argument(
         "--out",
         required=True,

@@ -31,13 +31,13 @@ class Models:
     kv_lost_share: float = parameter(0.0, "share of KV event batches that are lost on their way", 0.01, metavar="SHARE")
     kv_replay: bool = parameter(
         True,
-        "lost batches are replayed once the gap is seen; else they stay lost, and the view of that worker is not exact",
+        "replay lost batches once the gap is seen; otherwise they stay lost, and the view of that worker is not exact",
         False,
         beside={"kv_lost_share": 0.01},
     )
     scrape_s: float = parameter(
         1.0,
-        "interval at which workers' load gauges are read; one router alone reserves everything itself",
+        "interval between reads of workers' load gauges; one router alone knows all load without them",
         0.5,
         2.0,
         metavar="S",
@@ -51,11 +51,13 @@ class Models:
         metavar="S",
     )
     tokenise_s: float = parameter(
-        0.004, "from a request's arrival to its decision: rendering, tokenising, hashing", 0.0, 0.008, metavar="S"
+        0.004, "time from a request's arrival to its decision: rendering, tokenising, hashing", 0.0, 0.008, metavar="S"
     )
-    network_s: float = parameter(0.0005, "one way, client to router or router to worker", 0.00025, 0.001, metavar="S")
+    network_s: float = parameter(
+        0.0005, "time of one way, from client to router or from router to worker", 0.00025, 0.001, metavar="S"
+    )
     chunk_tokens: int | None = parameter(
-        None, "tokens per engine step, prefill chunks included (max_num_batched_tokens)", 0.5, 2.0
+        None, "tokens per engine step, with prefill chunks (max_num_batched_tokens)", 0.5, 2.0
     )
     max_num_seqs: int | None = parameter(None, "requests that run at a time on one worker", 0.5, 2.0)
     kv_tokens: int | None = parameter(None, "tokens that each worker's KV cache holds", 0.5, 2.0)
@@ -68,7 +70,7 @@ class Models:
         metavar="SHARE",
     )
     async_scheduling: bool = parameter(
-        True, "each step is scheduled while the one before it runs, vLLM's default", False
+        True, "schedule each step while the step before it runs, as vLLM does by default", False
     )
     jitter: float = parameter(0.05, "each step's time varies by up to this share", 0.0, 0.1, metavar="SHARE")
     warm_up_s: float = parameter(
@@ -98,7 +100,7 @@ class Models:
     )
     timeout_s: float = parameter(
         300.0,
-        "clients leave if their answer is not complete by then; such calls miss the service level",
+        "time after which clients leave an incomplete answer; these calls miss the SLO",
         150.0,
         metavar="S",
     )

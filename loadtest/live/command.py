@@ -1,9 +1,9 @@
-"""``python -m loadtest live``: rules on real processes beside the same plans in virtual time, and whether they agree.
+"""``python -m loadtest live``: compare rules on real processes with the same plans in virtual time.
 
-Starts a fleet (embedded workers, or vLLM's own servers with the GPU replaced by a clock), and for every seed plays the
-same calls through the gateway under each rule in turn, each time from empty caches. The very same calls are played by
-the lab on a model of that fleet. The tables have both sides; the exit code is 1 if they contradict each other on any
-pair of rules, or if a call failed.
+It starts a fleet of embedded workers, or of vLLM's own servers with the GPU replaced by a clock. For every seed it
+plays the same calls through the gateway under each rule in turn, each time from empty caches. The simulator plays the
+same calls on a model of that fleet. The tables show both sides. The exit code is 1 if a call failed, or if the two
+sides contradict each other on a pair of rules.
 """
 
 from __future__ import annotations
@@ -24,13 +24,19 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy", required=True, type=policies, metavar="NAME[:key=value...],NAME...", help="rules to compare"
     )
-    parser.add_argument("--backend", choices=("embedded", "vllm"), default="embedded", help="default: %(default)s")
+    parser.add_argument(
+        "--backend", choices=("embedded", "vllm"), default="embedded", help="workers (default: %(default)s)"
+    )
     how_fast = parser.add_mutually_exclusive_group()
     how_fast.add_argument(
-        "--load", type=above_zero, default=0.85, metavar="L", help="fraction of the modelled fleet's saturation (0.85)"
+        "--load",
+        type=above_zero,
+        default=0.85,
+        metavar="L",
+        help="fraction of the modelled fleet's saturation (default 0.85)",
     )
     how_fast.add_argument(
-        "--rate", type=above_zero, metavar="R", help="instead of --load: multiple of the trace's own rate"
+        "--rate", type=above_zero, metavar="R", help="multiple of the trace's own rate, instead of --load"
     )
     parser.add_argument("--seeds", type=positive, default=3, metavar="K", help="number of seeds (default %(default)s)")
     parser.add_argument("--first-seed", type=whole, default=0, metavar="K", help="first seed (default 0)")
@@ -43,16 +49,23 @@ def register(parser: argparse.ArgumentParser) -> None:
         help="start of a run, not measured (default %(default)g)",
     )
     parser.add_argument(
-        "--slo", type=slo, default=Slo(2_000.0, 200.0), metavar="TTFT_MS:TPOT_MS", help="default 2000:200"
+        "--slo", type=slo, default=Slo(2_000.0, 200.0), metavar="TTFT_MS:TPOT_MS", help="the SLO (default 2000:200)"
     )
-    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="live.md, results.json and logs")
+    parser.add_argument(
+        "--out", required=True, type=Path, metavar="DIR", help="folder for live.md, results.json and logs"
+    )
     _add_fleet(parser.add_argument_group("workers"))
 
 
 def _add_fleet(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--workers", type=positive, default=4, metavar="N", help="default %(default)s")
     group.add_argument(
-        "--profile", choices=profile_names(), default="llama-3.1-70b-4xh100", help="default: %(default)s"
+        "--workers", type=positive, default=4, metavar="N", help="number of workers (default %(default)s)"
+    )
+    group.add_argument(
+        "--profile",
+        choices=profile_names(),
+        default="llama-3.1-70b-4xh100",
+        help="engine profile (default: %(default)s)",
     )
     group.add_argument(
         "--kv-tokens", type=positive, metavar="N", help="KV cache of each worker (default: the profile's)"
@@ -62,9 +75,9 @@ def _add_fleet(group: argparse._ArgumentGroup) -> None:
         type=above_zero,
         default=1.0,
         metavar="S",
-        help="stretch the modelled step times on both sides, so that a few cores suffice (default %(default)g)",
+        help="factor on the step times of both sides, so that a few cores suffice (default %(default)g)",
     )
-    group.add_argument("--vllm-env", type=Path, metavar="DIR", help="environment with vLLM in it (default: found)")
+    group.add_argument("--vllm-env", type=Path, metavar="DIR", help="environment with vLLM (default: the one found)")
 
 
 def run(args: argparse.Namespace) -> int:

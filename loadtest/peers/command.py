@@ -1,9 +1,9 @@
-"""``python -m loadtest peers``: cached share and TTFT beside other routers, over the same vLLM workers in one run.
+"""``python -m loadtest peers``: compare cached share and TTFT with other routers, over the same vLLM workers.
 
-Starts real vLLM servers whose GPU is replaced by a clock (`make vllm-env`), or embedded workers with --simulated, puts
-each contender in front of them in turn and plays the same multi-turn conversations through it. Between two
-contenders the workers' caches are emptied. The peers come from an environment of their own (`make peers-env`); one that
-is not installed is skipped.
+It starts vLLM servers whose GPU is replaced by a clock (`make vllm-env`), or embedded workers with --simulated. Each
+contender in turn stands in front of them, and the command plays the same multi-turn conversations through it. It
+empties the workers' caches between two contenders. The peers come from their own environment (`make peers-env`). The
+command skips a peer that is not installed.
 """
 
 from __future__ import annotations
@@ -37,43 +37,53 @@ def _add_contest(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=_contender,
         metavar="'ROUTER:POLICY [FLAGS]'",
-        help=f"repeatable; routers are warmroute, sglang-router, vllm-router, smg (default: {', '.join(DEFAULTS)})",
+        help=f"warmroute, sglang-router, vllm-router or smg; repeatable (default: {', '.join(DEFAULTS)})",
     )
-    parser.add_argument("--baseline", default=BASELINE, help="contender that ratios are taken to (default %(default)s)")
-    parser.add_argument("--rounds", type=positive, default=2, help="each contender once per round (default 2)")
-    parser.add_argument("--seed", type=_not_negative_whole, default=0, help="of text, times and order (default 0)")
     parser.add_argument(
-        "--peers-env", type=Path, default=Path(".venv-peers"), metavar="DIR", help="default: %(default)s"
+        "--baseline", default=BASELINE, help="contender that the ratios compare with (default %(default)s)"
+    )
+    parser.add_argument("--rounds", type=positive, default=2, help="runs of each contender (default 2)")
+    parser.add_argument("--seed", type=_not_negative_whole, default=0, help="seed of text, times and order (default 0)")
+    parser.add_argument(
+        "--peers-env",
+        type=Path,
+        default=Path(".venv-peers"),
+        metavar="DIR",
+        help="environment with the peers (default: %(default)s)",
     )
     parser.add_argument(
         "--session-header", metavar="NAME", help="send each conversation's id in this header, to every contender"
     )
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write setting, command lines and every run's figures"
+        "--json", type=Path, metavar="FILE", help="write the setting, the command lines and the figures of every run"
     )
-    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep what workers and routers print")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the output of workers and routers")
 
 
 def _add_fleet(group: argparse._ArgumentGroup) -> None:
     shape = FleetShape()
-    group.add_argument("--simulated", action="store_true", help="embedded workers instead of vLLM servers")
-    group.add_argument("--workers", type=positive, default=shape.workers, help="default %(default)s")
-    group.add_argument("--profile", choices=profile_names(), default=shape.profile, help="default %(default)s")
+    group.add_argument("--simulated", action="store_true", help="use embedded workers instead of vLLM servers")
+    group.add_argument(
+        "--workers", type=positive, default=shape.workers, help="number of workers (default %(default)s)"
+    )
+    group.add_argument(
+        "--profile", choices=profile_names(), default=shape.profile, help="engine profile (default %(default)s)"
+    )
     group.add_argument(
         "--kv-tokens",
         type=positive,
         default=shape.kv_tokens,
         metavar="N",
-        help="KV cache of each worker (default %(default)s)",
+        help="tokens in the KV cache of each worker (default %(default)s)",
     )
     group.add_argument(
         "--time-scale",
         type=above_zero,
         default=shape.time_scale,
         metavar="S",
-        help="stretch of the modelled step times, so that few CPU cores can serve them (default %(default)g)",
+        help="factor on the modelled step times, so that few CPU cores can serve them (default %(default)g)",
     )
-    group.add_argument("--vllm-env", type=Path, metavar="DIR", help="environment with vLLM in it (default: found)")
+    group.add_argument("--vllm-env", type=Path, metavar="DIR", help="environment with vLLM (default: the one found)")
 
 
 def _add_workload(group: argparse._ArgumentGroup) -> None:

@@ -1,10 +1,10 @@
-"""``python -m loadtest rollout``: rolling restarts of gateway and workers under load, every failed request counted.
+"""``python -m loadtest rollout``: restart gateway and workers under load, and count every failed request.
 
-A gateway and embedded workers serve closed-loop clients: half keep their connection, half open one per request; half
-of all answers are streams. Meanwhile the gateway is replaced again and again by a process that takes over its listening
-sockets, and each worker in turn is drained, stopped, started and undrained. Half of the restarts are gateways, half
-workers. Exits with 1 if any request failed (another status than 200, a broken or shortened answer, a refused or reset
-connection; nothing is retried) or a request is still in flight in the end.
+A gateway and embedded workers serve closed-loop clients. Half of the clients keep their connection, and half open one
+per request; half of all responses are streams. Half of the restarts replace the gateway by a process that takes its
+listening sockets. The others drain, stop, start and undrain one worker after the other. The command exits with 1 if a
+request failed or is still in flight at the end. Another status than 200, a broken or shortened response, and a refused
+or reset connection are failures. Nothing is retried.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from loadtest.rollout.run import Outcome, Plan, rollout
 
 def register(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
-    parser.add_argument("--restarts", type=positive, default=100, help="of gateways and workers together (default 100)")
+    parser.add_argument(
+        "--restarts", type=positive, default=100, help="restarts of gateways and workers together (default 100)"
+    )
     parser.add_argument("--workers", type=positive, default=3, help="embedded workers, at least 2 (default 3)")
     parser.add_argument("--clients", type=positive, default=12, help="closed-loop clients (default 12)")
-    parser.add_argument("--seed", type=int, default=0, help="of texts, lengths and pauses (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of texts, lengths and pauses (default 0)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
-    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep what gateways and workers print")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the output of gateways and workers")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,8 +1,9 @@
-"""``python -m loadtest soak``: mixed traffic at half load while workers are killed, stalled, drained and made deaf.
+"""``python -m loadtest soak``: serve mixed traffic at half load while workers fail in many ways.
 
-Starts embedded workers and a gateway, finds the highest rate they serve, and plays conversations at half of it for
---minutes. Every few seconds something breaks. Each error a client sees must have the documented shape and follow from a
-fault of the worker that served it. Exit code 0: no other errors, memory flat, ledger empty, no descriptor or task left.
+It starts embedded workers and a gateway, finds the highest rate that they serve, and plays conversations at half of it
+for --minutes. Every few seconds a worker is killed, stalled, drained, or loses its KV events. Each error that a client
+sees must have the documented shape and follow from a fault of its worker. The exit code is 0 if there is no other
+error, memory stays flat, and no reservation, descriptor or task is left.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ ATTACKED_GROWTH_MB = 100.0
 def register(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     shape = FleetShape()
-    parser.add_argument("--minutes", type=above_zero, default=30.0, help="default 30")
-    parser.add_argument("--seed", type=int, default=0, help="of text, clients and faults (default 0)")
+    parser.add_argument("--minutes", type=above_zero, default=30.0, help="length of the soak (default 30)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of text, clients and faults (default 0)")
     parser.add_argument(
         "--rate", type=above_zero, metavar="X", help="requests per second (default: half of the highest found)"
     )
@@ -42,32 +43,41 @@ def register(parser: argparse.ArgumentParser) -> None:
         "--fault-every", type=above_zero, default=5.0, metavar="S", help="mean seconds between faults (default 5)"
     )
     parser.add_argument(
-        "--faults-at-once", type=positive, default=2, metavar="N", help="workers broken at a time (default 2)"
+        "--faults-at-once", type=positive, default=2, metavar="N", help="workers with a fault at once (default 2)"
     )
-    parser.add_argument("--no-faults", action="store_true", help="break nothing")
+    parser.add_argument("--no-faults", action="store_true", help="cause no faults")
     parser.add_argument(
-        "--attack", action="store_true", help="a hostile client beside the others; their rate is then a quarter"
+        "--attack",
+        action="store_true",
+        help="add a hostile client, and play the others at a quarter of the highest rate",
     )
     parser.add_argument(
-        "--memory-limit", type=size_bytes, metavar="SIZE", help="of the gateway, by a memory cgroup, as in 1GiB"
+        "--memory-limit",
+        type=size_bytes,
+        metavar="SIZE",
+        help="memory limit of the gateway, set by a cgroup, as in 1GiB",
     )
-    parser.add_argument("--workers", type=positive, default=shape.workers, help="default %(default)s")
-    parser.add_argument("--profile", choices=profile_names(), default=shape.profile, help="default %(default)s")
+    parser.add_argument(
+        "--workers", type=positive, default=shape.workers, help="number of workers (default %(default)s)"
+    )
+    parser.add_argument(
+        "--profile", choices=profile_names(), default=shape.profile, help="engine profile (default %(default)s)"
+    )
     parser.add_argument(
         "--time-scale",
         type=above_zero,
         default=shape.time_scale,
         metavar="S",
-        help="stretch of the modelled step times, so that few CPU cores can serve them (default %(default)g)",
+        help="factor on the modelled step times, so that few CPU cores can serve them (default %(default)g)",
     )
     parser.add_argument(
         "--growth-mb",
         type=above_zero,
         metavar="MB",
-        help="how far the gateway's memory may grow over the second half (default 8; beside an attacker 100)",
+        help="growth of the gateway's memory allowed in the second half (default 8, with --attack 100)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured")
-    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep what workers and gateway print")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the output of workers and gateway")
 
 
 def run(args: argparse.Namespace) -> int:

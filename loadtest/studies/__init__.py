@@ -1,5 +1,5 @@
 """Studies of policies in virtual time, each run by hand as ``python -m loadtest.studies.NAME``.
 
 `groups`: the peers' workload. `split_half`: parameters chosen on half of the workloads, judged on the other half.
-`policies`: rules at fixed rates. `throttled`: how soon a slower worker is noticed.
+`policies`: rules at fixed rates. `throttled`: how soon the gateway notices a slower worker.
 """

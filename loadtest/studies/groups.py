@@ -1,9 +1,9 @@
-"""The peers' workload in virtual time: ``python -m loadtest.studies.groups [--groups N] [--starts-per-s R ...]``.
+"""Play the peers' workload in virtual time: ``python -m loadtest.studies.groups [--groups N] [--starts-per-s R ...]``.
 
-48 conversations of 4 turns in N groups that share a system prompt of 4,400 tokens, over four engine models of
-Llama-3.1-8B on an H100 with 65,536 tokens of cache each; rates are those of unstretched steps. Prints means over seeds
-of `cache_aware`, `round_robin`, and the default policy with and without hot prefix spill, and the default's differences
-to `cache_aware`, paired by seed, with a 95 % interval.
+48 conversations of 4 turns in N groups share a system prompt of 4,400 tokens per group. Four engine models of
+Llama-3.1-8B on an H100 have 65,536 tokens of cache each; rates are for step times without stretch. The output has means
+over seeds for `cache_aware`, `round_robin`, and the default policy with and without hot prefix spill. It also has the
+default's differences to `cache_aware`, paired by seed, with a 95 % interval.
 """
 
 from __future__ import annotations

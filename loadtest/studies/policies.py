@@ -1,17 +1,17 @@
-"""Rules side by side at fixed rates: ``python -m loadtest.studies.policies [--trace FILE] [--seeds 3]``.
+"""Compare rules at fixed rates: ``python -m loadtest.studies.policies [--trace FILE] [--seeds 3]``.
 
-Cells of the policy lab, short ones: four workers of one profile, the last three quarters of each window measured. Rates
-are what ``python -m loadtest sim`` found to be about 0.6 and 0.95 of lpwl's saturation over one seed; they are written
-down here so that other code meets the same traffic. The first three rows are the default rule before
-docs/decisions/0007-learned-decode-steps.md, the same without the decode externality, and the default without the KV
-wait of docs/decisions/0009-kv-wait.md.
+The cells are short cells of ``python -m loadtest sim``: four workers of one profile, with the last three quarters of
+each window measured. The rates are about 0.6 and 0.95 of lpwl's saturation over one seed. They are fixed in the source,
+so that other code meets the same traffic. The first row is the default rule before
+docs/decisions/0007-learned-decode-steps.md. The second is the rule without the decode externality, and the third
+without the KV wait of docs/decisions/0009-kv-wait.md.
 
-With ``--contests`` the cells are the tournament's instead: its fleets and prompts, windows of ``--window-s``,
-and loads as factors of each generator's own rate. The last columns compare the mean TTFT and the goodput with the first
-row's, seed by seed, with 95 % t intervals.
+With ``--contests`` the cells are those of the tournament: its fleets and prompts, windows of ``--window-s``, and loads
+as factors of each generator's own rate. The last columns compare mean TTFT and goodput with the first row, paired by
+seed, with 95 % t intervals.
 
-``--tournament`` plays the tournament's fleets (conversations beside them) for 300 s each, at fractions of rates that
-were found as the others were, over at least two seeds; rules are compared with the first one, seed by seed.
+``--tournament`` plays the tournament's fleets for 300 s each, at fractions of fixed rates, over at least two seeds. It
+compares each rule with the first one, paired by seed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Split-half validation: choose parameters on half of the workloads, and judge them on the other half.
 
-``python -m loadtest.studies.split_half DIR [NAME=DIR ...]`` reads what `python -m loadtest tournament` left in DIR: its
-first rule is the shipped one, the others are candidates. Each further NAME=DIR adds that folder's first rule as NAME,
-for constants that are no parameter. For each measure, every half of the workloads chooses the rule with the best mean
-logarithm over its cells. The output compares that rule with the shipped one on the other half.
+``python -m loadtest.studies.split_half DIR [NAME=DIR ...]`` reads the results of `python -m loadtest tournament` in
+DIR. Its first rule is the shipped one, and the others are candidates. Each further NAME=DIR adds that folder's first
+rule as NAME, for constants that are not parameters. For each measure, every half of the workloads chooses the rule with
+the best mean logarithm over its cells. The output compares that rule with the shipped one on the other half.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How soon a throttled GPU is noticed: ``python -m loadtest.studies.throttled --traces DIR``, a line per workload.
+"""How soon the gateway notices a slower worker: ``python -m loadtest.studies.throttled --traces DIR``.
 
-The tournament's windows in virtual time, played by the default rule. From minute 8 on one worker takes `--factor` times
-as long for everything. It counts as noticed once the time that the gateway expects of a token's prefill there has grown
-half as far; that is looked at every second, and given with the worker's own first tokens until then. The mean TTFT of
-what was sent in the two minutes after it is given over that of the run in which nothing happens.
+The default rule plays the tournament's windows in virtual time. From minute 8 on, one worker takes `--factor` times as
+long for everything. The gateway has noticed once its estimate of a token's prefill time there has grown by half of the
+change. The study checks this every second, and prints the time and the worker's own first tokens until then. It also
+prints the mean TTFT of requests sent in the next two minutes, over that of a run without the change.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def played(cell: Cell, factor: float) -> tuple[Throttled, float]:
 def main() -> None:
     """Print a line per workload, over all seeds."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--traces", type=Path, default=None, help="the folder with the public traces")
+    parser.add_argument("--traces", type=Path, default=None, help="folder with the public traces")
     parser.add_argument("--factor", type=float, default=3.0)
     parser.add_argument("--load", type=float, default=0.6)
     parser.add_argument("--seeds", type=int, default=5)

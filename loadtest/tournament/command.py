@@ -37,7 +37,7 @@ def register(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder for page, plots and results; an earlier run resumes",
     )
-    parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="processes")
+    parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, metavar="N", help="number of processes")
     parser.add_argument(
         "--policy",
         type=policies,

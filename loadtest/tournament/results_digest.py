@@ -33,7 +33,7 @@ class _Results(msgspec.Struct, frozen=True):
 
 def register(parser: argparse.ArgumentParser) -> None:
     """Add the file's argument."""
-    parser.add_argument("file", type=Path, metavar="FILE", help="the results.json that `tournament` wrote to --out")
+    parser.add_argument("file", type=Path, metavar="FILE", help="results.json in the --out of `tournament`")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""``warmroute explain``: which worker a request would go to now, and what each candidate would cost."""
+"""``warmroute explain``: which worker a request would go to now, and the cost of each candidate."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def register(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "explain",
-        help="say which worker a request would go to now, and why",
-        description="Ask a running gateway which worker a request would go to now, and what each candidate would cost.",
+        help="show which worker a request would go to now, and why",
+        description="Ask a running gateway which worker a request would go to now, and the cost of each candidate.",
         epilog=_EXAMPLES,
         formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("request", metavar="REQUEST.json", help="file with the JSON body, - for standard input")
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"the gateway's admin port (default {DEFAULT_URL})")
+    parser.add_argument("--url", default=DEFAULT_URL, help=f"URL of the gateway's admin port (default {DEFAULT_URL})")
     parser.add_argument("--path", default="/v1/chat/completions", help="path of the request (default %(default)s)")
-    parser.add_argument("--key", metavar="NAME", help="name of the API key that the request would bring")
+    parser.add_argument("--key", metavar="NAME", help="name of the API key that the client would use")
     token = parser.add_mutually_exclusive_group()
     token.add_argument("--token", help="token of the admin port; other users of this host can see it")
-    token.add_argument("--token-file", metavar="FILE", type=Path, help="file with that token")
+    token.add_argument("--token-file", metavar="FILE", type=Path, help="file with the token of the admin port")
     parser.add_argument("--ca-file", metavar="FILE", help="PEM file with the CAs of an https admin port")
     parser.add_argument("--json", action="store_true", help="print the gateway's JSON document")
     parser.set_defaults(run=run)

@@ -41,7 +41,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         action="append",
         default=[],
-        help="any setting by its name in the file, as in timeouts.connect_s=1 (repeatable)",
+        help="set any setting by its name in the file, as in timeouts.connect_s=1 (repeatable)",
     )
     groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(flag.group for flag in FLAGS)}
     for flag in FLAGS:

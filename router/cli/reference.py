@@ -124,8 +124,8 @@ def limits_page() -> str:
         "# Limits",
         "",
         _MADE,
-        "What a client sees is an error of the gateway in OpenAI's shape (Anthropic's under `/v1/messages`), with the "
-        "status and code named here, unless the table says otherwise. 0 means no limit.",
+        "Unless the table says otherwise, a client beyond a limit gets an error with the status and code named here. "
+        "The error has OpenAI's shape, and Anthropic's under `/v1/messages`. 0 means no limit.",
         "",
         "## Settings",
         "",
@@ -157,20 +157,20 @@ def _memory() -> list[str]:
     return [
         "## Memory",
         "",
-        "A byte budget that is `auto` follows the memory limit of the process: the lowest limit of its control group "
-        "and of the groups above it (cgroup v2 `memory.max`, cgroup v1 `memory.limit_in_bytes`), or half of the "
-        "machine's memory where no group has a limit below that memory.",
+        "A byte budget that is `auto` follows the memory limit of the process. This is the lowest limit of its control "
+        "group and of the groups above it (cgroup v2 `memory.max`, cgroup v1 `memory.limit_in_bytes`). If no group has "
+        "a limit below the machine's memory, it is half of that memory.",
         "",
         f"Each byte of a budget may cost {RSS_PER_BYTE} bytes of resident memory, and all budgets together have one "
         f"part in {SHARE} of the limit for that: together they are at most a sixth of the limit. With "
         f"{together * SHARE * RSS_PER_BYTE:,} bytes or more each budget has its most. With less each has the same "
-        "part of its most. A budget that is set does not change the others; where all of them together are then more "
+        "part of its most. A budget that is set does not change the others. If all of them together are then more "
         "than a sixth of the limit, `warmroute check` and the start of `warmroute serve` warn.",
         "",
         *_table(heads, rows),
         "",
-        "With `processes` above 1 the budgets under `limits` are for all processes together and are shared out, and "
-        "those under `residency` are for each process. No body may then be larger than one process's share of "
+        "With `processes` above 1, all processes share the budgets under `limits`, and each process has its own "
+        "budgets under `residency`. No body may then be larger than one process's share of "
         "`limits.max_buffered_body_bytes`, unless that is set: then each process takes one body of "
         "`limits.max_body_bytes`, even where its share is smaller.",
         "",
@@ -236,7 +236,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 def main(arguments: list[str]) -> int:
     """Write all pages into a folder (default ``docs/reference``), and the sample settings beside that folder."""
-    parser = argparse.ArgumentParser(prog="python -m router.cli.reference", description="Writes the reference pages.")
+    parser = argparse.ArgumentParser(prog="python -m router.cli.reference", description="Write the reference pages.")
     parser.add_argument("folder", nargs="?", type=Path, default=Path("docs/reference"))
     folder = parser.parse_args(arguments).folder
     (folder / "policies").mkdir(parents=True, exist_ok=True)

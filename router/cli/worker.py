@@ -10,9 +10,9 @@ from backends.engine.profile import profile_names
 from backends.simulated.settings import SHIPPED_MODEL, BoundWorker, WorkerSettings
 
 _DESCRIPTION = """\
-Serve a simulated vLLM worker: its HTTP API, metrics and KV events, with the GPU replaced by a timing model. Prompts are
-really tokenised, cached and scheduled by vLLM's rules; answers are random words. Use it to try Warmroute, and as a
-worker in tests."""
+Serve a simulated vLLM worker: its HTTP API, metrics and KV events, with the GPU replaced by a timing model. The worker
+tokenises, caches and schedules prompts by vLLM's rules, and answers with random words. Use it to try Warmroute and in
+tests."""
 
 _EPILOG = """\
 examples:
@@ -39,8 +39,10 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def _add_serving(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    group.add_argument("--port", type=_port, default=9001, help="port, 0 = chosen by the system (default: %(default)s)")
-    group.add_argument("--served-model-name", default=SHIPPED_MODEL, metavar="NAME", help="default: %(default)s")
+    group.add_argument("--port", type=_port, default=9001, help="port; 0: chosen by the system (default: %(default)s)")
+    group.add_argument(
+        "--served-model-name", default=SHIPPED_MODEL, metavar="NAME", help="model name (default: %(default)s)"
+    )
     group.add_argument(
         "--model-dir",
         type=_model_dir,
@@ -48,7 +50,9 @@ def _add_serving(group: argparse._ArgumentGroup) -> None:
         help="folder with tokenizer.json, tokenizer_config.json and config.json; no weights (default: shipped)",
     )
     group.add_argument("--chat-template", type=_text_file, metavar="FILE", help="Jinja template instead of the model's")
-    group.add_argument("--max-model-len", type=_positive, metavar="TOKENS", help="default: what config.json says")
+    group.add_argument(
+        "--max-model-len", type=_positive, metavar="TOKENS", help="longest context (default: config.json's)"
+    )
     group.add_argument("--lora", action="append", default=[], metavar="NAME", help="serve a LoRA adapter; repeatable")
     group.add_argument(
         "--max-num-queued-reqs", type=_positive, metavar="N", help="answer 503 beyond N requests in flight"
@@ -58,26 +62,36 @@ def _add_serving(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_hardware(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--profile", choices=profile_names(), default="llama-3.1-8b-h100", help="default: %(default)s")
+    group.add_argument(
+        "--profile", choices=profile_names(), default="llama-3.1-8b-h100", help="engine profile (default: %(default)s)"
+    )
     group.add_argument(
         "--time-scale",
         type=_not_negative,
         default=1.0,
         metavar="X",
-        help="stretch every wait by X; 0 = do not wait at all (default: %(default)s)",
+        help="factor on every wait; 0: do not wait at all (default: %(default)s)",
     )
     group.add_argument(
-        "--speed", type=_above_zero, default=1.0, metavar="X", help="hardware X times as fast (default: %(default)s)"
+        "--speed",
+        type=_above_zero,
+        default=1.0,
+        metavar="X",
+        help="factor on the hardware's speed (default: %(default)s)",
     )
     group.add_argument(
         "--jitter", type=_share, default=0.05, metavar="SHARE", help="spread of step times (default: %(default)s)"
     )
     cache = group.add_mutually_exclusive_group()
     cache.add_argument("--num-gpu-blocks", type=_positive, metavar="N", help="KV cache blocks (default: the profile's)")
-    cache.add_argument("--kv-gib", type=_above_zero, metavar="X", help="KV cache in GiB of the model's own layout")
-    group.add_argument("--max-num-batched-tokens", type=_positive, metavar="N", help="default: the profile's")
-    group.add_argument("--max-num-seqs", type=_positive, metavar="N", help="default: the profile's")
-    group.add_argument("--seed", type=int, default=0, help="of words, stops and jitter (default: %(default)s)")
+    cache.add_argument(
+        "--kv-gib", type=_above_zero, metavar="X", help="size of the KV cache, in GiB of the model's layout"
+    )
+    group.add_argument(
+        "--max-num-batched-tokens", type=_positive, metavar="N", help="tokens per step (default: the profile's)"
+    )
+    group.add_argument("--max-num-seqs", type=_positive, metavar="N", help="requests per step (default: the profile's)")
+    group.add_argument("--seed", type=int, default=0, help="seed of words, stops and jitter (default: %(default)s)")
 
 
 def _add_answers(group: argparse._ArgumentGroup) -> None:
@@ -86,7 +100,7 @@ def _add_answers(group: argparse._ArgumentGroup) -> None:
         type=_positive,
         default=128,
         metavar="N",
-        help="answer length of a chat request that names none (default: %(default)s)",
+        help="tokens of an answer, if the chat request sets no maximum (default: %(default)s)",
     )
     group.add_argument(
         "--stop-probability",
@@ -106,15 +120,21 @@ def _add_answers(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--openai-only",
         action="store_true",
-        help="serve chat completions, completions and models alone, without KV events and cached_tokens",
+        help="serve only chat completions, completions and models, without KV events and cached_tokens",
     )
 
 
 def _add_events(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--no-kv-events", action="store_true", help="publish none")
-    group.add_argument("--kv-events-port", type=_port, default=0, metavar="PORT", help="0 = chosen (default)")
-    group.add_argument("--kv-events-replay-port", type=_port, default=0, metavar="PORT", help="0 = chosen (default)")
-    group.add_argument("--kv-events-topic", default="kv-events", metavar="TOPIC", help="default: %(default)s")
+    group.add_argument("--no-kv-events", action="store_true", help="publish no KV events")
+    group.add_argument(
+        "--kv-events-port", type=_port, default=0, metavar="PORT", help="0: chosen by the system (default)"
+    )
+    group.add_argument(
+        "--kv-events-replay-port", type=_port, default=0, metavar="PORT", help="0: chosen by the system (default)"
+    )
+    group.add_argument(
+        "--kv-events-topic", default="kv-events", metavar="TOPIC", help="topic of events (default: %(default)s)"
+    )
     group.add_argument(
         "--kv-events-buffer-steps",
         type=_positive,

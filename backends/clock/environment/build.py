@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Return exit status 0 if the environment matches the recipe, else 1 with a message."""
     parser = argparse.ArgumentParser(description="Build an environment in which vLLM runs without a GPU.")
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--recipe", default="vllm-0.33", help="a .toml beside this file, by name")
+    parser.add_argument("--recipe", default="vllm-0.33", help="name of a .toml file beside this one")
     chosen = parser.parse_args(arguments)
     try:
         recipe = read(Path(__file__).with_name(f"{chosen.recipe}.toml"))

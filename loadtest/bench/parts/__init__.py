@@ -1,5 +1,5 @@
 """Benches of single parts, each run by hand as ``python -m loadtest.bench.parts.NAME``.
 
-`decision`: CPU time of one placement. `identity`: a prompt's tokens and block hashes. `residency`: the index. `sim`:
-the simulator's speed. `ingest_placement`: where to ingest KV events. `processes`: one and two processes compared.
+`decision`: CPU time of one placement. `identity`: tokens and block hashes of a prompt. `residency`: the index. `sim`:
+speed of the simulator. `ingest_placement`: where to ingest KV events. `processes`: one process compared with two.
 """

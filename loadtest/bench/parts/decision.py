@@ -1,7 +1,7 @@
-"""Time of one decision, views and residency match included: ``python -m loadtest.bench.parts.decision``.
+"""Measure the time of one decision: ``python -m loadtest.bench.parts.decision``.
 
-A fleet of N ready workers, each with some load and a learned speed, and the next turns of one long conversation. Times
-are of `Dispatcher.dispatch`, reservation included: CPU time of this thread, in microseconds.
+A fleet of N ready workers has some load and learned speeds. The requests are the next turns of one long conversation.
+The figures are the CPU time of `Dispatcher.dispatch` in microseconds, with views, residency match and reservation.
 """
 
 from __future__ import annotations

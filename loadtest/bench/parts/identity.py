@@ -1,6 +1,6 @@
-"""What an identity costs: ``python -m loadtest.bench.parts.identity``. Prints microseconds, p50 and p99.
+"""Measure the time of an identity: ``python -m loadtest.bench.parts.identity`` prints microseconds, p50 and p99.
 
-Real text: the Python standard library's own sources, through the embedded worker's model folder.
+The prompts are source files of Python's standard library, tokenised with the embedded worker's model folder.
 """
 
 from __future__ import annotations

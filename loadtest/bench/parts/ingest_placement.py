@@ -1,15 +1,15 @@
 """Compare places to ingest KV events: ``python -m loadtest.bench.parts.ingest_placement [--rounds N]``.
 
-A loop that answers small requests, each with a look-up in the residency index and 100 us of Python beside it (about
-what the gateway spends), while a publisher sends events, in interleaved rounds:
+An event loop answers small requests, each with a look-up in the residency index and 100 us of Python (about the cost in
+the gateway). A publisher sends events meanwhile. Rounds of these four alternate:
 
-  none      no events
-  loop      drained on the loop, 1 ms per turn (`router/workers/event_pump.py`: what the gateway does)
-  thread    a thread receives and ingests whole batches under a lock that look-ups take, too
+  none         no events
+  loop         events are ingested on the loop, 1 ms per iteration, as in `router/workers/event_pump.py`
+  thread       a thread receives and ingests whole batches, under a lock that look-ups take, too
   thread-1ms   the same, with the interpreter's switch interval at 1 ms in place of 5
 
-Prints the clients' p50, p99 and worst answer times. Four clients in a process of their own, in a closed loop with
-pauses, so that the loop is about a third busy.
+The command prints the clients' p50, p99 and worst response times. Four clients run in a process of their own, in a
+closed loop with pauses, so that the loop is about a third busy.
 """
 
 from __future__ import annotations

@@ -1,17 +1,16 @@
 """Compare one gateway process with two: ``python -m loadtest.bench.parts.processes [cost] [quality] [fleet]``.
 
-cost: CPU time of all the gateway's processes per request, with one and with two of them, round by round in turn, in
-front of a stand-in worker, the default policy on. On N free cores the gateway's capacity is N over that, so the ratio
-of capacities is 2 * (one) / (two). Requests per second are printed, too. They say little if the load generator and the
-worker share the cores with the gateway.
+cost: CPU time per request of all the gateway's processes, with one process and with two, in turn. The gateway runs the
+default policy in front of a stand-in worker. N free cores carry N over this time, so the ratio of capacities is
+2 * (one) / (two). Requests per second mean little if the load generator and the worker share the gateway's cores.
 
-quality: two workloads in virtual time (`loadtest.approximate.workloads`: four modelled 8B workers) through one
-dispatcher, and through several that each have an index and estimates of their own, with the ledger shared as in the
-gateway and without it. Sessions are dealt out in turn, as connections are. Share of prompt tokens found cached,
-imbalance (busiest worker over the mean, in tokens prefilled and in requests) and time to first token: means over seeds.
+quality: two workloads of `loadtest.approximate.workloads` in virtual time, on four modelled 8B workers. One dispatcher
+is compared with several, each with its own index and estimates, with the shared ledger and without. Sessions go to the
+dispatchers in turn. The figures are means over seeds: cached share, TTFT, and imbalance (the busiest worker over the
+mean, in prefill tokens and in requests).
 
-fleet: the same figures from real processes: the conversations of ``warmroute demo``, a fresh fleet of embedded workers
-each time. On a machine that is busy with other things they are mostly noise.
+fleet: the same figures from real processes. Each run plays the conversations of ``warmroute demo`` on a new fleet of
+embedded workers. On a busy machine these figures are mostly noise.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Figures of the residency index against their bars: ``python -m loadtest.bench.parts.residency [--blocks N]``.
+"""Measure the residency index against its limits: ``python -m loadtest.bench.parts.residency [--blocks N]``.
 
-Prints KV event ingest (decode, hash, upsert) in blocks per second of one core, memory per block for the first and for
-each further holder (engine hash map included), and the times of a match and of a reservation. `--json` prints one
-object.
+The command prints KV event ingest (decode, hash, upsert) in blocks per second of one core, and the times of a match and
+of a reservation. It also prints the memory per block for the first and for each further holder, with the hash map.
 """
 
 from __future__ import annotations

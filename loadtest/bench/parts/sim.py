@@ -1,8 +1,8 @@
-"""How much faster than real time the simulator is: ``python -m loadtest.bench.parts.sim TRACE``.
+"""Measure how much faster than real time the simulator is: ``python -m loadtest.bench.parts.sim TRACE``.
 
-Plays a whole trace at its own rate through the gateway's core and eight modelled workers, at the trace's own block
-size, on one core: KV events, load reads, decisions and all. What counts is CPU time. A fixed loop of plain Python runs
-between the parts of each run; its time says how fast the core was meanwhile, to compare runs with each other.
+It plays a whole trace at the trace's rate and block size through the gateway's core and eight modelled workers, on one
+core. KV events, load reads and decisions are part of it. The figure is CPU time. A fixed loop of plain Python runs
+between the parts of each run. Its time shows how fast the core was, so that runs can be compared.
 """
 
 from __future__ import annotations
@@ -127,8 +127,10 @@ def main() -> None:
     parser.add_argument("trace", type=Path, metavar="TRACE", help="Mooncake's conversation_trace.jsonl[.gz|.zst]")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--async-scheduling", action="store_true", help="as vLLM does by default")
-    parser.add_argument("--every-step", action="store_true", help="without looking ahead, for comparison")
+    parser.add_argument(
+        "--async-scheduling", action="store_true", help="schedule asynchronously, as vLLM does by default"
+    )
+    parser.add_argument("--every-step", action="store_true", help="play every step, for comparison")
     asked = parser.parse_args()
     plan = Trace.of(asked.trace).whole()
     print(

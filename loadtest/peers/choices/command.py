@@ -1,7 +1,7 @@
-"""``python -m loadtest.peers.choices``: sglang-router's and vllm-router's choices beside those of our rules.
+"""``python -m loadtest.peers.choices``: compare the choices of sglang-router and vllm-router with those of our rules.
 
-Starts embedded workers, puts each router in front of them (from `make peers-env`), sends one sequence of prompts
-through it, some held open so that loads differ, and asks our rule at every step in the same state.
+It starts embedded workers and puts each router from `make peers-env` in front of them. It sends one sequence of prompts
+through the router, and holds some open so that loads differ. At every step it asks our rule in the same state.
 """
 
 from __future__ import annotations
@@ -83,11 +83,13 @@ def _tokens(folder: Path) -> Knowledge:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare and print; return 0 for any result, because no limit is defined."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.peers.choices", description=__doc__)
-    parser.add_argument("--peers-env", type=Path, default=Path(".venv-peers"), help="default: %(default)s")
-    parser.add_argument("--workers", type=positive, default=4, help="default: %(default)s")
+    parser.add_argument(
+        "--peers-env", type=Path, default=Path(".venv-peers"), help="environment with the peers (default: %(default)s)"
+    )
+    parser.add_argument("--workers", type=positive, default=4, help="number of workers (default: %(default)s)")
     parser.add_argument("--steps", type=positive, default=Mix().steps, help="requests (default %(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="of prompts and holds (default %(default)s)")
-    parser.add_argument("--show", type=int, default=3, help="differences to show of each (default %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of prompts and holds (default %(default)s)")
+    parser.add_argument("--show", type=int, default=3, help="differences to show of each router (default %(default)s)")
     options = parser.parse_args(arguments)
     mix = Mix(steps=options.steps)
     found = compare(PAIRS, options.peers_env.absolute(), options.workers, mix, options.seed)
