@@ -54,14 +54,19 @@ demo-plot: $(STAMP)
 	$(BIN)/warmroute demo --plot docs/images/demo.svg
 
 # The tiers, in order: a minute, eight minutes, and what `.ci/run` adds (CONTRIBUTING.md).
-FAST := tests/policies tests/docs tests/backends/engine tests/router/placement tests/router/residency tests/router/tokenization tests/router/config tests/router/telemetry
+FAST := tests/policies tests/docs tests/router/placement tests/router/residency tests/router/tokenization tests/router/config tests/router/telemetry
+# Property tests and whole fleets, with half of the CPU time of these folders: `make test` runs them.
+NOT_FAST := tests/policies/test_properties.py tests/router/placement/test_herding.py tests/router/placement/test_under_load.py \
+  tests/router/residency/test_approximate.py tests/router/residency/test_exact_property.py tests/router/telemetry/test_log_writer.py \
+  tests/router/tokenization/test_large_json.py tests/router/tokenization/test_memo.py
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(FAST)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(FAST) $(addprefix --ignore=,$(NOT_FAST))
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-# One test at a time: these put whole processes under load and measure what they do.
+# One test at a time: these put whole processes under load and measure what they do. Of the shapes of bodies, all for a
+# chat and one or two of other paths.
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m "slow and not (real_vllm or nightly)"
 
@@ -102,7 +107,7 @@ test-vllm: vllm-env
 test-vllm-old: vllm-env-old
 	WARMROUTE_VLLM_ENV=$(VLLM_OLD_VENV) $(BIN)/python -m pytest -m "real_vllm and any_version" tests/real_vllm
 
-# Every shape of request body on every path (docs/reference/limits.md), and the older vLLM: an hour.
+# Every shape of request body on every path (docs/reference/limits.md), the search for leaks, and the older vLLM: an hour.
 test-nightly: $(STAMP)
 	$(BIN)/python -m pytest -m nightly
 	$(MAKE) test-vllm-old

@@ -5,7 +5,7 @@ import asyncio
 import psutil
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 @pytest.mark.timeout(240)
