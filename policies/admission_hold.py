@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-from policies.view import LifecycleEvent, LifecycleEventKind, RequestView, WorkerView
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, RequestView, WorkerView
 
 SHORTEST_HOLD_S = 0.005
 """A shorter hold is not worth another decision."""
@@ -94,3 +97,12 @@ def fits(view: WorkerView) -> bool:
     held_tokens = view.kv_tokens + view.idle_tokens
     capacity_tokens = view.kv_capacity_tokens
     return not held_tokens or not capacity_tokens or held_tokens + view.uncached_tokens <= capacity_tokens
+
+
+def columns_fit(fleet: FleetView) -> NDArray[np.bool_]:
+    """Return `fits` of every candidate."""
+    held_tokens, capacity_tokens = fleet.kv_tokens + fleet.idle_tokens, fleet.kv_capacity_tokens
+    within: NDArray[np.bool_] = held_tokens + fleet.uncached_tokens <= capacity_tokens
+    within |= held_tokens == 0.0
+    within |= capacity_tokens == 0.0
+    return within

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import exp
 
-from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, WorkerId
+import numpy as np
+
+from policies.by_worker import ByWorker
+from policies.view import Column, FleetView, LifecycleEvent, LifecycleEventKind, WorkerId
 
 WINDOW_S = 60.0
 """The memory, as long as that of the utilisation. Sessions that returned recently will probably return soon."""
 _KEPT = 4_096
 _REBASED_AT = 1e9
+_UNTIED = (0.0, 0.0)
 
 
 class AffinityExternality:
@@ -36,42 +41,76 @@ class AffinityExternality:
         """By worker: the number of tied arrivals and the seconds that the cache saved them. Later arrivals weigh more
         than 1 (`_scale`), so that old sums need no update."""
         self._since_s = 0.0
+        self._by_worker = ByWorker(2, self._tied_to)
 
-    def prices_s(self, fleet: FleetView) -> dict[WorkerId, float]:
-        """Return the delay that this prompt's prefill causes to returning sessions, for each worker that has tied
-        requests."""
-        tied, workers = self._tied, fleet.workers
-        free = len([view for view in workers if not view.queued_requests])
-        if not tied or not free:
-            return {}
-        share = free / len(workers)
+    def prices_s(self, fleet: FleetView) -> Sequence[float] | Column:
+        """Return the delay that this prompt's prefill causes to returning sessions, by place; empty if there is none.
+
+        The price of a worker without tied requests is 0.
+        """
+        if not self._tied:
+            return ()
+        free = _free(fleet)
+        if not free:
+            return ()
+        share = free / len(fleet)
         per_s = share * share / (WINDOW_S * self._scale(fleet.now_s))
-        prices_s = {}
-        for view in workers:
-            found = tied.get(view.id)
-            if found is not None:
-                arrivals, saved_s = found
-                prices_s[view.id] = per_s * view.prefill_s * min(0.5 * view.prefill_s * arrivals, saved_s)
-        return prices_s
+        if fleet.by_row:
+            prices_s = []
+            for view in fleet.workers:
+                arrivals, saved_s = self._tied.get(view.id, _UNTIED)
+                prices_s.append(per_s * view.prefill_s * min(0.5 * view.prefill_s * arrivals, saved_s))
+            return prices_s
+        arrivals_of, saved_s_of = self._by_worker.arrays(fleet.roster)
+        own_s = fleet.prefill_s
+        prices_of: Column = per_s * own_s * np.minimum(0.5 * own_s * arrivals_of, saved_s_of)
+        return prices_of
+
+    def _tied_to(self, worker: WorkerId) -> tuple[float, float]:
+        return self._tied.get(worker, _UNTIED)
 
     def observe(self, event: LifecycleEvent) -> None:
         """Record a reservation and ignore other events."""
         placed, fleet, worker = event.placed, event.fleet, event.worker
         if event.kind is not LifecycleEventKind.RESERVED or placed is None or fleet is None or not placed.learned:
             return
-        elsewhere_s = [view.prefill_s for view in fleet.workers if view.id != worker]
-        saved_s = min(elsewhere_s) - placed.prefill_s if elsewhere_s else 0.0
+        saved_s = _least_elsewhere_s(fleet, worker) - placed.prefill_s
         if saved_s <= 0.0:
             return
         scale = self._scale(event.now_s)
         if scale > _REBASED_AT:
             self._tied = {name: (count / scale, total_s / scale) for name, (count, total_s) in self._tied.items()}
             self._since_s, scale = event.now_s, 1.0
+            self._by_worker.clear()
         arrivals, total_s = self._tied.pop(worker, (0.0, 0.0))
         self._tied[worker] = arrivals + scale, total_s + scale * saved_s
+        self._by_worker.changed(worker)
         if len(self._tied) > _KEPT:
-            del self._tied[next(iter(self._tied))]
+            oldest = next(iter(self._tied))
+            del self._tied[oldest]
+            self._by_worker.changed(oldest)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> AffinityExternality:
+        copy = AffinityExternality()
+        copy._tied, copy._since_s = self._tied.copy(), self._since_s
+        return copy
 
     def _scale(self, now_s: float) -> float:
         """Return the weight of an arrival now, relative to one at `_since_s`."""
         return exp(min((now_s - self._since_s) / WINDOW_S, 600.0))
+
+
+def _free(fleet: FleetView) -> int:
+    """Return the number of workers without a queued prefill."""
+    if fleet.by_row:
+        return len([view for view in fleet.workers if not view.queued_requests])
+    return len(fleet) - int(np.count_nonzero(fleet.queued_requests))
+
+
+def _least_elsewhere_s(fleet: FleetView, worker: WorkerId) -> float:
+    """Return the shortest prefill on any other worker; 0 if there is none."""
+    if fleet.by_row:
+        return min([view.prefill_s for view in fleet.workers if view.id != worker], default=0.0)
+    place = fleet.roster.places.get(worker)
+    others_s = fleet.prefill_s if place is None else np.delete(fleet.prefill_s, place)
+    return float(others_s.min()) if len(others_s) else 0.0

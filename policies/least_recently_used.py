@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from policies.view import LifecycleEvent, LifecycleEventKind, WorkerId
+from typing import Any
+
+from policies.by_worker import ByWorker
+from policies.view import Column, FleetView, LifecycleEvent, LifecycleEventKind, WorkerId, WorkerView
 
 
 class LeastRecentlyUsed:
@@ -12,6 +15,7 @@ class LeastRecentlyUsed:
         self._last: dict[WorkerId, int] = {}
         self._count = 0
         self._kept = kept
+        self._by_worker = ByWorker(1, self._fields)
 
     def observe(self, event: LifecycleEvent) -> None:
         """Record a reservation and ignore other events."""
@@ -20,9 +24,30 @@ class LeastRecentlyUsed:
         self._count += 1
         self._last.pop(event.worker, None)
         self._last[event.worker] = self._count
+        self._by_worker.changed(event.worker)
         if len(self._last) > self._kept:
-            del self._last[next(iter(self._last))]
+            oldest = next(iter(self._last))
+            del self._last[oldest]
+            self._by_worker.changed(oldest)
 
     def last(self, worker: WorkerId) -> int:
         """Return the rank of the last choice of `worker`: smaller if longer ago, 0 if it never was chosen."""
         return self._last.get(worker, 0)
+
+    def column(self, fleet: FleetView) -> Column:
+        """Return `last` of every candidate. Do not change the array."""
+        column: Column = self._by_worker.arrays(fleet.roster)[0]
+        return column
+
+    def of(self, facts: WorkerView | FleetView) -> Any:
+        """Return `last` of one worker, or of every candidate: a fact of `policies.ranking`."""
+        return self._last.get(facts.id, 0) if isinstance(facts, WorkerView) else self.column(facts)
+
+    def __deepcopy__(self, memo: dict[int, object]) -> LeastRecentlyUsed:
+        # A copied array would belong to a copied roster, and the copied function to the original.
+        copy = LeastRecentlyUsed(self._kept)
+        copy._last, copy._count = self._last.copy(), self._count
+        return copy
+
+    def _fields(self, worker: WorkerId) -> tuple[float, ...]:
+        return (self._last.get(worker, 0),)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import log, sqrt
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, NamedTuple
 
+import numpy as np
 from msgspec import Meta
+from numpy.typing import NDArray
 
-from policies.admission_hold import KV_SPACE, AdmissionHold, fits
+from policies.admission_hold import KV_SPACE, AdmissionHold, columns_fit, fits
 from policies.affinity_externality import AffinityExternality
-from policies.lazy_terms import LazyTerms
+from policies.lazy_terms import CostOrder, LazyCosts, LazyRanking, LazyTerms
 from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
 from policies.prefill_lanes import PrefillLanes
 from policies.running_prefixes import RunningPrefixes
-from policies.view import Decision, FleetView, LifecycleEvent, RequestView, WorkerId, WorkerView
+from policies.view import Column, Decision, FleetView, LifecycleEvent, RequestView, WorkerId, WorkerView
 
 
 class MarginalCostParams(Params, frozen=True):
@@ -50,6 +52,24 @@ class MarginalCostParams(Params, frozen=True):
         bool,
         Meta(description="Price the delay of sessions that will return to a worker during a prefill there."),
     ] = True
+
+
+class Prices(NamedTuple):
+    """Prices of one decision by place, beside the terms that a `WorkerView` holds. Empty ones are 0 everywhere."""
+
+    weight: float
+    hot_prefix_s: Mapping[int, float]
+    prefill_lane_s: Sequence[float] | Column
+    affinity_externality_s: Sequence[float] | Column
+
+
+class _Ranked(NamedTuple):
+    """The place of the choice, the number of candidates that count as equal to it, and all of them by cost."""
+
+    chosen: int
+    equals: int
+    ids: Sequence[WorkerId]
+    costs_s: Sequence[float]
 
 
 class MarginalCost:
@@ -126,14 +146,29 @@ class MarginalCost:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by cost, and put the best of the equal candidates first."""
-        workers = fleet.workers
-        weight = self._params.stream_weight
         hot_prefix_s = hot_prefix_prices_s(request, fleet, self._running_prefixes)
-        prefill_lane_s = {} if self._prefill_lanes is None else self._prefill_lanes.prices_s(request, fleet)
+        prefill_lane_s = () if self._prefill_lanes is None else self._prefill_lanes.prices_s(request, fleet)
         affinity_externality_s = (
-            {} if self._affinity_externality is None else self._affinity_externality.prices_s(fleet)
+            () if self._affinity_externality is None else self._affinity_externality.prices_s(fleet)
         )
-        costs_s = _costs_s(workers, weight, (hot_prefix_s, prefill_lane_s, affinity_externality_s))
+        prices = Prices(self._params.stream_weight, hot_prefix_s, prefill_lane_s, affinity_externality_s)
+        chosen, equals, ranked, costs_s = (
+            self._by_row(fleet.workers, prices) if fleet.by_row else self._by_column(fleet, prices)
+        )
+        reason = "least added delay" if equals == 1 else f"least busy of {equals} with equal added delay"
+        hold_s, awaited = self._admission_hold.hold(request, fleet.worker(chosen))
+        return Decision(
+            ranked,
+            f"{reason}; holds for {awaited}" if awaited else reason,
+            costs_s,
+            "s" if fleet.learned else "tokens",
+            LazyTerms(fleet, lambda place: _terms(fleet.worker(place), place, prices)),
+            hold_s,
+            awaited != KV_SPACE,
+        )
+
+    def _by_row(self, workers: Sequence[WorkerView], prices: Prices) -> _Ranked:
+        costs_s = _costs_s(workers, prices)
         ranked = self._ranked(workers, costs_s)
         cheapest = ranked[0]
         equals = _equals(workers, costs_s, ranked)
@@ -143,17 +178,8 @@ class MarginalCost:
         if chosen != cheapest:
             ranked.remove(chosen)
             ranked.insert(0, chosen)
-        reason = "least added delay" if len(equals) == 1 else f"least busy of {len(equals)} with equal added delay"
-        hold_s, awaited = self._admission_hold.hold(request, workers[chosen])
-        return Decision(
-            tuple([workers[place].id for place in ranked]),
-            f"{reason}; holds for {awaited}" if awaited else reason,
-            tuple([costs_s[place] for place in ranked]),
-            "s" if workers[cheapest].learned else "tokens",
-            LazyTerms(workers, _explain(weight, hot_prefix_s, prefill_lane_s, affinity_externality_s)),
-            hold_s,
-            awaited != KV_SPACE,
-        )
+        ids, costs = tuple([workers[place].id for place in ranked]), tuple([costs_s[place] for place in ranked])
+        return _Ranked(chosen, len(equals), ids, costs)
 
     def _ranked(self, workers: Sequence[WorkerView], costs_s: Sequence[float]) -> list[int]:
         """Return the places in `workers` by cost, then by running requests, then by least recent use.
@@ -168,6 +194,33 @@ class MarginalCost:
 
     def _turn(self, view: WorkerView) -> tuple[int, int]:
         return view.running_requests, self._last_used.last(view.id)
+
+    def _by_column(self, fleet: FleetView, prices: Prices) -> _Ranked:
+        """Do the same with arrays. Sort nothing: the choice needs the cheapest worker and its equals only."""
+        costs_s = _column_costs_s(fleet, prices)
+        cheapest = self._first(fleet, np.flatnonzero(costs_s == costs_s.min()), costs_s)
+        uncached_tokens, error_s = fleet.uncached_tokens, fleet.error_s
+        equals = np.flatnonzero(
+            (uncached_tokens <= uncached_tokens[cheapest])
+            & (costs_s - costs_s[cheapest] <= error_s + error_s[cheapest])
+        )
+        chosen = cheapest
+        if len(equals) > 1:
+            fitting = equals[columns_fit(fleet)[equals]]
+            chosen = self._first(fleet, fitting if len(fitting) else equals, costs_s)
+        order = CostOrder(costs_s, fleet.running_requests, chosen)
+        return _Ranked(chosen, len(equals), LazyRanking(fleet, order), LazyCosts(order))
+
+    def _first(self, fleet: FleetView, places: NDArray[np.int64], costs_s: Column) -> int:
+        """Return the place with the fewest running requests, then the least recently used, then the cheapest."""
+        if len(places) == 1:
+            return int(places[0])
+        running = fleet.running_requests[places]
+        fewest: list[int] = places[running == running.min()].tolist()
+        if len(fewest) == 1:
+            return fewest[0]
+        ids, last = fleet.ids, self._last_used.last
+        return min(fewest, key=lambda place: (last(ids[place]), costs_s[place]))
 
     def observe(self, event: LifecycleEvent) -> None:
         """Pass the event to every part that keeps state."""
@@ -186,22 +239,37 @@ class MarginalCost:
 
 def hot_prefix_prices_s(
     request: RequestView, fleet: FleetView, running_prefixes: RunningPrefixes
-) -> dict[WorkerId, float]:
-    """Return the hot-prefix price of each worker that has one."""
-    least = min([view.running_requests for view in fleet.workers])
-    usual = _usual(least, len(fleet.workers))
-    busier = [view for view in fleet.workers if view.running_requests > usual]
+) -> Mapping[int, float]:
+    """Return the hot-prefix price of each worker that has one, by place."""
+    if fleet.by_row:
+        running = [view.running_requests for view in fleet.workers]
+        least = min(running)
+        usual = _usual(least, len(running))
+        busier = [place for place, requests in enumerate(running) if requests > usual]
+    else:
+        column = fleet.running_requests
+        least = int(column.min())
+        usual = _usual(least, len(column))
+        busier = np.flatnonzero(column > usual).tolist()
     if not busier:
         return {}
-    calmest = min([view for view in fleet.workers if view.running_requests == least], key=_uncached_tokens)
-    lacked = _blocks(calmest, request) + 1
+    lacked = _blocks(_calmest(fleet, least), request) + 1
     prices_s = {}
-    for view in busier:
+    for place in busier:
+        view = fleet.worker(place)
         cached = _blocks(view, request)
         if running_prefixes.share(view.id, request, min(lacked, cached)) * view.running_requests > usual:
             hot_prefix_s = _hot_prefix_s(view, request, fleet, least)
-            prices_s[view.id] = hot_prefix_s if cached >= lacked else min(hot_prefix_s, _saved_s(view))
+            prices_s[place] = hot_prefix_s if cached >= lacked else min(hot_prefix_s, _saved_s(view))
     return prices_s
+
+
+def _calmest(fleet: FleetView, least: int) -> WorkerView:
+    """Return the worker with `least` running requests that has most of the prompt."""
+    if fleet.by_row:
+        return min([view for view in fleet.workers if view.running_requests == least], key=_uncached_tokens)
+    places = np.flatnonzero(fleet.running_requests == least)
+    return fleet.worker(int(places[fleet.uncached_tokens[places].argmin()]))
 
 
 def _usual(least: int, workers: int) -> float:
@@ -213,7 +281,9 @@ def _usual(least: int, workers: int) -> float:
 def _hot_prefix_s(view: WorkerView, request: RequestView, fleet: FleetView, least: int) -> float:
     if request.decode_s and view.learned:
         return request.decode_s * (1.0 - least / view.running_requests)
-    return max([_first_token_s(other) for other in fleet.workers])
+    if fleet.by_row:
+        return max([_first_token_s(other) for other in fleet.workers])
+    return float(_column_first_token_s(fleet).max())
 
 
 def _saved_s(view: WorkerView) -> float:
@@ -225,45 +295,52 @@ def _blocks(view: WorkerView, request: RequestView) -> int:
     return view.cached_tokens // request.block_tokens if request.block_tokens else 0
 
 
-def _costs_s(workers: Sequence[WorkerView], weight: float, prices_s: Sequence[Mapping[WorkerId, float]]) -> list[float]:
-    """Return the cost of each worker; `prices_s` holds further prices of some of them."""
+def _costs_s(workers: Sequence[WorkerView], prices: Prices) -> list[float]:
+    weight = prices.weight
     costs_s = [_first_token_s(view) + weight * view.decode_externality_s for view in workers]
-    for price_s in prices_s:
-        if price_s:
-            costs_s = [cost_s + price_s.get(view.id, 0.0) for cost_s, view in zip(costs_s, workers, strict=True)]
+    for place, price_s in prices.hot_prefix_s.items():
+        costs_s[place] += price_s
+    for prices_s in (prices.prefill_lane_s, prices.affinity_externality_s):
+        if len(prices_s):
+            costs_s = [cost_s + price_s for cost_s, price_s in zip(costs_s, prices_s, strict=True)]
     return costs_s
 
 
-def _explain(
-    weight: float,
-    hot_prefix_s: Mapping[WorkerId, float],
-    prefill_lane_s: Mapping[WorkerId, float],
-    affinity_externality_s: Mapping[WorkerId, float],
-) -> Callable[[WorkerView], Mapping[str, float]]:
-    """Return a function that computes a worker's terms.
+def _column_costs_s(fleet: FleetView, prices: Prices) -> Column:
+    costs_s = _column_first_token_s(fleet) + prices.weight * fleet.decode_externality_s
+    for place, price_s in prices.hot_prefix_s.items():
+        costs_s[place] += price_s
+    for prices_s in (prices.prefill_lane_s, prices.affinity_externality_s):
+        if len(prices_s):
+            costs_s += prices_s
+    return costs_s
 
-    It refers to prices and not to the request, because the decision log would otherwise keep prompts in memory.
+
+def _terms(view: WorkerView, place: int, prices: Prices) -> Mapping[str, float]:
+    """Return the terms of one worker's cost.
+
+    They refer to prices and not to the request, because the decision log would otherwise keep prompts in memory.
     """
-
-    def terms(view: WorkerView) -> Mapping[str, float]:
-        own_s = view.prefill_s
-        return {
-            "queue_wait_s": view.queue_wait_s,
-            "kv_wait_s": view.kv_wait_s,
-            "prefill_s": own_s,
-            "prefill_externality_s": own_s / (1.0 - view.utilisation) - own_s,
-            "decode_externality_s": weight * view.decode_externality_s,
-            "hot_prefix_s": hot_prefix_s.get(view.id, 0.0),
-            "prefill_lane_s": prefill_lane_s.get(view.id, 0.0),
-            "affinity_externality_s": affinity_externality_s.get(view.id, 0.0),
-            "error_s": view.error_s,
-        }
-
-    return terms
+    own_s, lane_s, affinity_s = view.prefill_s, prices.prefill_lane_s, prices.affinity_externality_s
+    return {
+        "queue_wait_s": view.queue_wait_s,
+        "kv_wait_s": view.kv_wait_s,
+        "prefill_s": own_s,
+        "prefill_externality_s": own_s / (1.0 - view.utilisation) - own_s,
+        "decode_externality_s": prices.weight * view.decode_externality_s,
+        "hot_prefix_s": prices.hot_prefix_s.get(place, 0.0),
+        "prefill_lane_s": float(lane_s[place]) if len(lane_s) else 0.0,
+        "affinity_externality_s": float(affinity_s[place]) if len(affinity_s) else 0.0,
+        "error_s": view.error_s,
+    }
 
 
 def _first_token_s(view: WorkerView) -> float:
     return view.queue_wait_s + view.kv_wait_s + view.prefill_s / (1.0 - view.utilisation)
+
+
+def _column_first_token_s(fleet: FleetView) -> Column:
+    return fleet.queue_wait_s + fleet.kv_wait_s + fleet.prefill_s / (1.0 - fleet.utilisation)
 
 
 def _uncached_tokens(view: WorkerView) -> int:

@@ -13,7 +13,19 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from zlib import crc32
 
-from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, RequestView, WorkerId, WorkerView
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.view import (
+    Column,
+    FleetView,
+    LifecycleEvent,
+    LifecycleEventKind,
+    RequestView,
+    Roster,
+    WorkerId,
+    WorkerView,
+)
 from policies.workload_histogram import Mix, Part, WorkloadHistogram
 
 LABEL = "lane"
@@ -67,20 +79,24 @@ class PrefillLanes:
         self._weight = weight
         self._model_lanes: OrderedDict[str, ModelLane] = OrderedDict()
 
-    def prices_s(self, request: RequestView, fleet: FleetView) -> dict[WorkerId, float]:
-        """Return the lane price of each candidate; empty if there is no lane."""
+    def prices_s(self, request: RequestView, fleet: FleetView) -> Sequence[float] | Column:
+        """Return the lane price of each candidate by place; empty if there is no lane."""
         model_lane = self._model_lanes.get(request.model)
         if model_lane is None or model_lane.plan is None:
-            return {}
-        plan, lane = model_lane.plan, model_lane.lane
+            return ()
+        plan = model_lane.plan
         spent_s = self._weight * request.decode_s * plan.long_share
         charged = self._weight * DECODE_EXTERNALITY_SHARE
         within, without = charged * plan.streams_within, charged * plan.streams_without
-        prices = {}
-        for view in fleet.workers:
-            price_s, streams = (spent_s, within) if view.id in lane else (0.0, without)
-            prices[view.id] = price_s + view.prefill_s * streams if view.prefill_s >= plan.long_s else price_s
-        return prices
+        if fleet.by_row:
+            lane, prices_s = model_lane.lane, []
+            for view in fleet.workers:
+                price_s, streams = (spent_s, within) if view.id in lane else (0.0, without)
+                prices_s.append(price_s + view.prefill_s * streams if view.prefill_s >= plan.long_s else price_s)
+            return prices_s
+        in_lane, own_s = model_lane.members(fleet.roster), fleet.prefill_s
+        streams_of = np.where(in_lane, within, without)
+        return np.where(in_lane, spent_s, 0.0) + np.where(own_s >= plan.long_s, own_s * streams_of, 0.0)
 
     def observe(self, event: LifecycleEvent) -> None:
         """Record a reservation and ignore other events."""
@@ -116,12 +132,23 @@ class ModelLane:
         self._planned_s = -math.inf
         self.plan: Plan | None = None
         self.lane: frozenset[WorkerId] = frozenset()
+        self._members: tuple[Roster, frozenset[WorkerId], NDArray[np.bool_]] | None = None
+
+    def members(self, roster: Roster) -> NDArray[np.bool_]:
+        """Return whether each worker of the roster is in the lane."""
+        found = self._members
+        if found is None or found[0] is not roster or found[1] is not self.lane:
+            lane = self.lane
+            found = self._members = roster, lane, np.array([worker in lane for worker in roster.ids])
+        return found[2]
 
     def reserved(self, request: RequestView, placed: WorkerView, fleet: FleetView) -> None:
         """Record that a request was placed on `placed`, one of the workers of `fleet`."""
-        longest_s = max([view.prefill_s for view in fleet.workers])
+        longest_s = (
+            max([view.prefill_s for view in fleet.workers]) if fleet.by_row else float(fleet.columns.prefill_s.max())
+        )
         self._histogram.observe(placed, longest_s, request.decode_s, fleet.now_s)
-        if self._fleet is None or len(fleet.workers) >= len(self._fleet.workers):
+        if self._fleet is None or len(fleet) >= len(self._fleet):
             self._fleet = fleet
         if fleet.now_s >= self._planned_s + REPLAN_S:
             self._planned_s = fleet.now_s

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from xxhash import xxh3_64_intdigest
 
-from policies.lazy_terms import LazyTerms
-from policies.view import Decision, FleetView, RequestView, WorkerView
+from policies.ranking import Terms, counts, ids_at, running_requests, total, view_terms
+from policies.view import Decision, FleetView, RequestView, WorkerId
 
 _SEED_BITS = (1 << 64) - 1
 
@@ -30,32 +30,29 @@ def prefix_key(request: RequestView, prefix_tokens: int) -> int | None:
     return hashes[min(blocks, len(hashes)) - 1]
 
 
-def hash_order(key: int, workers: Sequence[WorkerView], hashing: int = 0) -> list[WorkerView]:
-    """Return the workers in the key's order. Each value of `hashing` gives an independent order."""
+def hash_order(key: int, workers: Sequence[WorkerId], hashing: int = 0) -> list[int]:
+    """Return the places in `workers` in the key's order. Each value of `hashing` gives an independent order."""
     seed = (key ^ hashing * 0x9E3779B97F4A7C15) & _SEED_BITS
-    draws = [(-xxh3_64_intdigest(view.id.encode(), seed), view.id, view) for view in workers]
+    draws = [(-xxh3_64_intdigest(worker.encode(), seed), worker, place) for place, worker in enumerate(workers)]
     draws.sort()
     return [draw[2] for draw in draws]
 
 
 def load_bound(fleet: FleetView, load_factor: float) -> float:
     """Return the number of requests that one worker may have: `load_factor` times the mean, new request included."""
-    total = sum([view.running_requests for view in fleet.workers])
-    return load_factor * (total + 1) / len(fleet.workers)
+    return load_factor * (total(fleet, running_requests) + 1) / len(fleet)
 
 
 def bounded(key: int, fleet: FleetView, load_factor: float, owner_of: str) -> Decision:
     """Rank by the key's order, with workers above the load bound last. `owner_of` names the key in the reason."""
     bound = load_bound(fleet, load_factor)
-    order = hash_order(key, fleet.workers)
-    within = [view for view in order if view.running_requests <= bound]
-    over = [view for view in order if view.running_requests > bound]
+    order = hash_order(key, fleet.ids)
+    requests = counts(fleet, running_requests)
+    within = [place for place in order if requests[place] <= bound]
+    over = [place for place in order if requests[place] > bound]
     owner = order[0]
     reason = f"owner of the {owner_of}"
-    if owner.running_requests > bound:
-        reason = f"spilled: the {owner_of}'s owner {owner.id} has {owner.running_requests} requests, over {bound:.1f}"
-    return Decision(
-        tuple([view.id for view in within + over]),
-        reason,
-        terms=LazyTerms(fleet.workers, lambda view: {"requests": view.running_requests, "bound": bound}),
-    )
+    if requests[owner] > bound:
+        reason = f"spilled: the {owner_of}'s owner {fleet.ids[owner]} has {requests[owner]} requests, over {bound:.1f}"
+    terms: Terms = {"requests": running_requests, "bound": bound}
+    return Decision(ids_at(fleet, within + over), reason, terms=view_terms(fleet, terms))

@@ -1,16 +1,22 @@
 """The types that a policy receives and returns. All are immutable.
 
-The types are msgspec structs because views are built for every candidate of every request. With 64 candidates, frozen
-dataclasses would cost more than the rest of a decision.
+Most are msgspec structs because views are built for every candidate of every request. With 64 candidates, frozen
+dataclasses would cost more than the rest of a decision. `FleetView` holds the facts as arrays, because one object for
+each of 512 candidates would cost more still.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import NewType, Protocol
+from typing import NewType, Protocol, TypeAlias
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+Column: TypeAlias = NDArray[np.float64]
+"""One fact of all candidates, in their order. Token and request counts are whole numbers."""
 
 WorkerId = NewType("WorkerId", str)
 """``host:port`` or ``host:port#rank``: one candidate (an endpoint, or one data-parallel rank of it)."""
@@ -94,27 +100,270 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     idle_tokens: int = 0
 
 
-class FleetView(msgspec.Struct, frozen=True):
-    """The candidates for one request: never empty, in the order in which they joined."""
+class Roster:
+    """The candidates of a fleet view: their ids and labels, in the order in which they joined.
 
-    now_s: float
-    workers: tuple[WorkerView, ...]
+    Decisions over an unchanged fleet share one roster.
+    """
+
+    __slots__ = ("_places", "ids", "labels")
+
+    def __init__(self, ids: tuple[WorkerId, ...], labels: Sequence[Mapping[str, str]]) -> None:
+        self.ids = ids
+        self.labels = labels
+        self._places: dict[WorkerId, int] = {}
+
+    @property
+    def places(self) -> Mapping[WorkerId, int]:
+        """The place of each worker in the order."""
+        if not self._places:
+            self._places = {worker: place for place, worker in enumerate(self.ids)}
+        return self._places
+
+
+class Columns(msgspec.Struct, frozen=True):
+    """The facts of `WorkerView` as one array each, in the order of a roster. `residency` is a sequence.
+
+    `cached_tokens_by_tier` is by place, for the candidates where it is known.
+    """
+
+    residency: Sequence[Residency]
+    cached_tokens: Column
+    uncached_tokens: Column
+    queued_tokens: Column
+    running_requests: Column
+    kv_tokens: Column
+    kv_capacity_tokens: Column
+    queue_wait_s: Column
+    prefill_s: Column
+    utilisation: Column
+    error_s: Column
+    queued_requests: Column
+    decode_externality_s: Column
+    kv_wait_s: Column
+    idle_tokens: Column
+    learned: bool
+    cached_tokens_by_tier: Mapping[int, Mapping[str, int]]
+
+
+class FleetView:
+    """The candidates for one request: never empty, in the order in which they joined.
+
+    Every fact of `WorkerView` is an array over the candidates: `fleet.queued_tokens + fleet.uncached_tokens` is a cost
+    of each. `fleet.workers` holds the views of single candidates. A large fleet is built as arrays and a small one as
+    views (`by_row`), and the other form is made when it is read first.
+    """
+
+    __slots__ = ("_columns", "_made", "_roster", "_workers", "by_row", "now_s")
+
+    def __init__(
+        self,
+        now_s: float,
+        workers: tuple[WorkerView, ...] | None = None,
+        roster: Roster | None = None,
+        columns: Columns | None = None,
+    ) -> None:
+        self.now_s = now_s
+        self.by_row = columns is None
+        """Whether the fleet was built as views, so that a loop over `workers` costs less than arrays."""
+        self._workers = workers
+        self._roster = roster
+        self._columns = columns
+        self._made: dict[str, Column] = {}
+        """Columns that were made from views."""
+
+    def __len__(self) -> int:
+        return len(self._workers) if self._workers is not None else len(self.roster.ids)
+
+    @property
+    def roster(self) -> Roster:
+        """Ids and labels of the candidates."""
+        if self._roster is None:
+            workers = self.workers
+            self._roster = Roster(tuple([view.id for view in workers]), [view.labels for view in workers])
+        return self._roster
+
+    @property
+    def ids(self) -> tuple[WorkerId, ...]:
+        """Ids of the candidates."""
+        return self.roster.ids
+
+    @property
+    def workers(self) -> tuple[WorkerView, ...]:
+        """The view of every candidate."""
+        if self._workers is None:
+            self._workers = tuple([self.worker(place) for place in range(len(self.roster.ids))])
+        return self._workers
+
+    def worker(self, place: int) -> WorkerView:
+        """Return the view of the candidate at `place`."""
+        if self._workers is not None:
+            return self._workers[place]
+        columns, roster = self.columns, self.roster
+        return WorkerView(
+            roster.ids[place],
+            columns.residency[place],
+            int(columns.cached_tokens[place]),
+            int(columns.uncached_tokens[place]),
+            int(columns.queued_tokens[place]),
+            int(columns.running_requests[place]),
+            int(columns.kv_tokens[place]),
+            int(columns.kv_capacity_tokens[place]),
+            float(columns.queue_wait_s[place]),
+            float(columns.prefill_s[place]),
+            float(columns.utilisation[place]),
+            columns.learned,
+            float(columns.error_s[place]),
+            columns.cached_tokens_by_tier.get(place),
+            int(columns.queued_requests[place]),
+            float(columns.decode_externality_s[place]),
+            float(columns.kv_wait_s[place]),
+            roster.labels[place],
+            int(columns.idle_tokens[place]),
+        )
+
+    def _column(self, fact: str) -> Column:
+        column = self._made.get(fact)
+        if column is None:
+            column = self._made[fact] = np.array([getattr(view, fact) for view in self.workers], np.float64)
+        return column
+
+    def place_of(self, worker: WorkerId) -> int | None:
+        """Return the place of a candidate; None if the worker is none."""
+        if self._workers is None:
+            return self.roster.places.get(worker)
+        for place, view in enumerate(self._workers):
+            if view.id == worker:
+                return place
+        return None
+
+    @property
+    def columns(self) -> Columns:
+        """All facts as arrays."""
+        if self._columns is None:
+            workers = self.workers
+            tiers = [(place, view.cached_tokens_by_tier) for place, view in enumerate(workers)]
+            self._columns = Columns(
+                residency=[view.residency for view in workers],
+                cached_tokens=self.cached_tokens,
+                uncached_tokens=self.uncached_tokens,
+                queued_tokens=self.queued_tokens,
+                running_requests=self.running_requests,
+                kv_tokens=self.kv_tokens,
+                kv_capacity_tokens=self.kv_capacity_tokens,
+                queue_wait_s=self.queue_wait_s,
+                prefill_s=self.prefill_s,
+                utilisation=self.utilisation,
+                error_s=self.error_s,
+                queued_requests=self.queued_requests,
+                decode_externality_s=self.decode_externality_s,
+                kv_wait_s=self.kv_wait_s,
+                idle_tokens=self.idle_tokens,
+                learned=self.learned,
+                cached_tokens_by_tier={place: found for place, found in tiers if found is not None},
+            )
+        return self._columns
+
+    @property
+    def learned(self) -> bool:
+        """Whether the times are seconds, and not prompt tokens (`WorkerView`)."""
+        return self._workers[0].learned if self._workers is not None else self.columns.learned
+
+    @property
+    def cached_tokens(self) -> Column:
+        """Tokens of the prompt in the worker's fastest tier."""
+        return self._column("cached_tokens") if self._columns is None else self._columns.cached_tokens
+
+    @property
+    def uncached_tokens(self) -> Column:
+        """Tokens of the prompt to prefill there."""
+        return self._column("uncached_tokens") if self._columns is None else self._columns.uncached_tokens
+
+    @property
+    def queued_tokens(self) -> Column:
+        """Tokens that wait for their prefill."""
+        return self._column("queued_tokens") if self._columns is None else self._columns.queued_tokens
+
+    @property
+    def running_requests(self) -> Column:
+        """Requests reserved on the worker."""
+        return self._column("running_requests") if self._columns is None else self._columns.running_requests
+
+    @property
+    def kv_tokens(self) -> Column:
+        """Tokens of context that running requests hold."""
+        return self._column("kv_tokens") if self._columns is None else self._columns.kv_tokens
+
+    @property
+    def kv_capacity_tokens(self) -> Column:
+        """Size of the KV cache in tokens; 0 if unknown."""
+        return self._column("kv_capacity_tokens") if self._columns is None else self._columns.kv_capacity_tokens
+
+    @property
+    def queue_wait_s(self) -> Column:
+        """Wait for the prefills before this prompt."""
+        return self._column("queue_wait_s") if self._columns is None else self._columns.queue_wait_s
+
+    @property
+    def prefill_s(self) -> Column:
+        """Time of the prompt's own prefill."""
+        return self._column("prefill_s") if self._columns is None else self._columns.prefill_s
+
+    @property
+    def utilisation(self) -> Column:
+        """Share of time that the worker spends on prefills, 0 to 0.97."""
+        return self._column("utilisation") if self._columns is None else self._columns.utilisation
+
+    @property
+    def error_s(self) -> Column:
+        """Standard error of queue wait and prefill."""
+        return self._column("error_s") if self._columns is None else self._columns.error_s
+
+    @property
+    def queued_requests(self) -> Column:
+        """Requests whose prefill waits or runs."""
+        return self._column("queued_requests") if self._columns is None else self._columns.queued_requests
+
+    @property
+    def decode_externality_s(self) -> Column:
+        """Time by which this request and the running streams lengthen each other."""
+        return self._column("decode_externality_s") if self._columns is None else self._columns.decode_externality_s
+
+    @property
+    def kv_wait_s(self) -> Column:
+        """Wait until the KV cache has space for the prompt."""
+        return self._column("kv_wait_s") if self._columns is None else self._columns.kv_wait_s
+
+    @property
+    def idle_tokens(self) -> Column:
+        """Tokens of idle context."""
+        return self._column("idle_tokens") if self._columns is None else self._columns.idle_tokens
+
+    def __deepcopy__(self, memo: dict[int, object]) -> FleetView:
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FleetView) and (self.now_s, self.workers) == (other.now_s, other.workers)
+
+    def __hash__(self) -> int:
+        return hash((self.now_s, self.ids))
 
 
 class Decision(msgspec.Struct, frozen=True):
     """A ranking. `ranked` holds every candidate, best first. The first is the choice; the others are the alternatives.
 
     `costs` are the costs of the workers in `ranked`, in the policy's own `unit`; lower is better. It is empty for
-    policies without a cost. `terms` holds the named parts of each worker's cost.
+    policies without a cost. `terms` holds the named parts of each worker's cost. `policies.ranking` makes decisions
+    from arrays, with a ranking that is sorted when it is read.
 
     With `hold_s` above 0 the request waits in the gateway. The policy is asked again after that time or, with
     `until_prefills_done`, as soon as the first worker of `ranked` has no prefill left. A request that cannot wait is
     placed at once: an earlier attempt has failed, or the limit of held requests is reached.
     """
 
-    ranked: tuple[WorkerId, ...]
+    ranked: Sequence[WorkerId]
     reason: str
-    costs: tuple[float, ...] = ()
+    costs: Sequence[float] = ()
     unit: str = ""
     terms: Mapping[WorkerId, Mapping[str, float]] = msgspec.field(default_factory=dict)
     hold_s: float = 0.0

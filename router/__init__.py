@@ -11,3 +11,5 @@
 
 `app.System` is the composition root. Imported by `loadtest`. pyproject.toml holds the order of imports.
 """
+
+import policies  # noqa: F401  its import of numpy must be the first

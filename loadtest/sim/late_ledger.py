@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from router.placement.prefill_estimate import Work
-from router.placement.shared_load import LoadTotals, ReservedLoad
+from router.placement.shared_load import LoadTotals, ReservedLoad, SharedAccount
 
 
 class LateLedgers:
@@ -45,6 +48,14 @@ class LateLedger:
     def __init__(self, ledgers: LateLedgers, router: int) -> None:
         self._ledgers = ledgers
         self._router = router
+
+    @property
+    def as_columns(self) -> bool:
+        return False
+
+    def others_of(self, accounts: Sequence[SharedAccount | None]) -> NDArray[np.float64]:
+        """Late rows have no arrays; the simulator's fleets are small."""
+        raise NotImplementedError
 
     def account(self, candidate_id: str) -> LateAccount:
         """Return the candidate's row, emptied."""

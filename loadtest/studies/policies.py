@@ -33,7 +33,7 @@ from loadtest.lab.run_cell import run_cell
 from loadtest.report.confidence import interval
 from loadtest.tournament.contests import CONTESTS, Contest, Extent
 from policies.running_prefixes import RunningPrefixes
-from router.placement import worker_load
+from router.placement import fleet_load
 
 CONTESTED = [contest.name for contest in CONTESTS]
 
@@ -83,7 +83,7 @@ def all_alike() -> Iterator[None]:
 @contextmanager
 def no_kv_wait() -> Iterator[None]:
     """Report a KV wait of zero for every prompt, as before decision 0009."""
-    with patch.object(worker_load, "kv_wait_s", lambda *_: 0.0):
+    with patch.object(fleet_load, "kv_wait_s", lambda *_: 0.0):
         yield
 
 

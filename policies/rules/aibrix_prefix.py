@@ -11,8 +11,8 @@ from msgspec import Meta
 
 from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
-from policies.ranking import by_key
-from policies.view import Decision, FleetView, LifecycleEvent, RequestView, WorkerView
+from policies.ranking import Facts, Value, by_keys, counts, most, running_requests, where
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 
 
 class AibrixPrefixParams(Params, frozen=True):
@@ -52,26 +52,23 @@ class AibrixPrefix:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Matches that qualify first, the others by requests."""
-        last = self._last_used.last
         tokens = max(1, request.prompt_tokens)
-        requests = [view.running_requests for view in fleet.workers]
+        requests = counts(fleet, running_requests)
         imbalanced = max(requests) - min(requests) > self._params.imbalance_requests
         limit = _limit(requests, self._params.deviations)
 
-        def percent(view: WorkerView) -> int:
-            """What counts of the worker's match."""
-            matched = not imbalanced and view.running_requests <= limit
-            return view.cached_tokens * 100 // tokens if matched else 0
+        def percent(of: Facts) -> Value:
+            return 0 if imbalanced else where(of.running_requests <= limit, of.cached_tokens * 100 // tokens, 0)
 
-        best = max([percent(view) for view in fleet.workers])
+        best = 0 if imbalanced else most(fleet, percent)
         reason = f"longest match within the load limit ({best} %)" if best else "fewest requests: nothing matched"
         if imbalanced:
             reason = f"imbalanced ({min(requests)} to {max(requests)} requests)"
-        return by_key(
+        return by_keys(
             fleet,
-            lambda view: (-percent(view), view.running_requests, last(view.id)),
+            (lambda of: -percent(of), running_requests, self._last_used.of),
             reason,
-            lambda view: {"match_percent": percent(view), "requests": view.running_requests, "limit": limit},
+            {"match_percent": percent, "requests": running_requests, "limit": limit},
         )
 
     def observe(self, event: LifecycleEvent) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
 from policies.params import Params
-from policies.ranking import by_key
-from policies.view import Decision, FleetView, LifecycleEvent, LifecycleEventKind, RequestView, WorkerId, WorkerView
+from policies.ranking import Fact, Facts, Terms, Value, by_keys, least, most, running_requests
+from policies.view import Decision, FleetView, LifecycleEvent, LifecycleEventKind, RequestView, WorkerId
 
-_Key = Callable[[WorkerView], tuple[float, ...]]
 _TREES_KEPT = 1_024
 """Workers remembered, by last use: a fleet whose workers come and go must not fill memory."""
 
@@ -88,28 +87,24 @@ class CacheAware:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by the criterion that applies; all workers are ranked by it, so alternatives follow the same rule."""
-        matches = {view.id: self._match(view.id, request) for view in fleet.workers}
-        criterion, reason = self._criterion(matches, request, fleet)
+        matches = [self._match(worker, request) for worker in fleet.ids]
+        key, reason = self._criterion(matches, request, fleet)
+        tokens = [match * request.block_tokens for match in matches]
+        terms: Terms = {"match": tokens, "tree_blocks": self._size, "requests": running_requests}
+        return by_keys(fleet, (key,), reason, terms)
 
-        def explain(view: WorkerView) -> Mapping[str, float]:
-            match = matches[view.id] * request.block_tokens
-            return {"match": match, "tree_blocks": self._size(view.id), "requests": view.running_requests}
-
-        return by_key(fleet, criterion, reason, explain)
-
-    def _criterion(self, matches: Mapping[WorkerId, int], request: RequestView, fleet: FleetView) -> tuple[_Key, str]:
-        """What to rank by, and why."""
+    def _criterion(self, matches: Sequence[int], request: RequestView, fleet: FleetView) -> tuple[Fact, str]:
+        """Return the key to rank by, and the reason."""
         params = self._params
-        requests = [view.running_requests for view in fleet.workers]
-        most, fewest = max(requests), min(requests)
-        if most - fewest > params.balance_abs_threshold and most > params.balance_rel_threshold * fewest:
-            return _requests, f"imbalanced ({fewest} to {most} requests)"
-        share = max(matches.values()) * request.block_tokens / max(1, request.prompt_tokens)
+        largest, fewest = most(fleet, running_requests), least(fleet, running_requests)
+        if largest - fewest > params.balance_abs_threshold and largest > params.balance_rel_threshold * fewest:
+            return running_requests, f"imbalanced ({fewest} to {largest} requests)"
+        share = max(matches) * request.block_tokens / max(1, request.prompt_tokens)
         if share > params.cache_threshold:
-            return lambda view: (-matches[view.id],), f"longest match ({share:.0%} of the prompt)"
+            return [-match for match in matches], f"longest match ({share:.0%} of the prompt)"
         if params.on_miss == "smallest_tree":
-            return lambda view: (self._size(view.id),), f"smallest tree (best match {share:.0%})"
-        return _requests, f"fewest requests (best match {share:.0%})"
+            return self._size, f"smallest tree (best match {share:.0%})"
+        return running_requests, f"fewest requests (best match {share:.0%})"
 
     def observe(self, event: LifecycleEvent) -> None:
         """Insert the prompt into the tree of its worker."""
@@ -125,10 +120,12 @@ class CacheAware:
         tree = self._trees.get(worker)
         return tree.match(request.block_hashes) if tree else 0
 
-    def _size(self, worker: WorkerId) -> int:
+    def _size(self, of: Facts) -> Value:
+        """Return the size of a worker's tree, or that of every candidate."""
+        if isinstance(of, FleetView):
+            return [self._blocks(worker) for worker in of.ids]
+        return self._blocks(of.id)
+
+    def _blocks(self, worker: WorkerId) -> int:
         tree = self._trees.get(worker)
         return len(tree.blocks) if tree else 0
-
-
-def _requests(view: WorkerView) -> tuple[float, ...]:
-    return (view.running_requests,)

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
-from policies.ranking import by_key
+from policies.ranking import by_keys, running_requests
 from policies.rendezvous import bounded, prefix_key
 from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 
@@ -53,13 +53,8 @@ class Chwbl:
         key = prefix_key(request, self._params.prefix_tokens)
         if key is not None:
             return bounded(key, fleet, self._params.load_factor, "prefix")
-        last = self._last_used.last
-        return by_key(
-            fleet,
-            lambda view: (view.running_requests, last(view.id)),
-            "no full block to hash: fewest requests",
-            lambda view: {"requests": view.running_requests},
-        )
+        keys = (running_requests, self._last_used.of)
+        return by_keys(fleet, keys, "no full block to hash: fewest requests", {"requests": running_requests})
 
     def observe(self, event: LifecycleEvent) -> None:
         """Record which worker was used."""

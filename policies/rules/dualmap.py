@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from policies.lazy_terms import LazyTerms
 from policies.params import Params
+from policies.ranking import Facts, Value, cached_tokens, ids_at, places, running_requests, view_terms
 from policies.rendezvous import hash_order
 from policies.view import Decision, FleetView, LifecycleEvent, LifecycleEventKind, RequestView, WorkerView
 
@@ -58,16 +58,15 @@ class DualMap:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """The better of the pair, the other one, then the rest."""
-        ranked = sorted(fleet.workers, key=lambda view: (_estimate(view), view.running_requests))
-        key = self._key(request, len(ranked))
-        if key is None or len(ranked) == 1:
-            return _decision(ranked, "no full block to hash: shortest estimate", fleet)
-        first = hash_order(key, ranked, 1)[0]
-        second = hash_order(key, [view for view in ranked if view is not first], 2)[0]
-        best, reason = self._better(first, second)
-        other = second if best is first else first
-        rest = [view for view in ranked if view is not first and view is not second]
-        return _decision([best, other, *rest], reason, fleet)
+        order = places(fleet, (_estimate, running_requests))
+        key = self._key(request, len(order))
+        if key is None or len(order) == 1:
+            return _decision(fleet, order, "no full block to hash: shortest estimate")
+        first, second = hash_order(key, fleet.ids, 1)[0], hash_order(key, fleet.ids, 2)
+        pair = first, second[0] if second[0] != first else second[1]
+        best, reason = self._better(fleet.worker(pair[0]), fleet.worker(pair[1]))
+        rest = [place for place in order if place not in pair]
+        return _decision(fleet, [pair[best], pair[1 - best], *rest], reason)
 
     def observe(self, event: LifecycleEvent) -> None:
         """Count the prefixes of the latest requests."""
@@ -102,29 +101,32 @@ class DualMap:
                 return key
         return keys[-1] if keys else None
 
-    def _better(self, first: WorkerView, second: WorkerView) -> tuple[WorkerView, str]:
+    def _better(self, first: WorkerView, second: WorkerView) -> tuple[int, str]:
+        """Return 0 for the first or 1 for the second, and the reason."""
+        shorter = int(_estimate(second) < _estimate(first))
         if first.cached_tokens == second.cached_tokens:
-            return min(first, second, key=_estimate), "shorter estimate of the prefix's two workers"
-        warm = max(first, second, key=_cached)
+            return shorter, "shorter estimate of the prefix's two workers"
+        warmer = int(second.cached_tokens > first.cached_tokens)
+        warm = second if warmer else first
         if warm.learned and _estimate(warm) > self._params.ttft_slo_s / 2:
-            return (
-                min(first, second, key=_estimate),
-                f"shorter estimate of the prefix's two workers: {warm.id} is over half the SLO",
-            )
-        return warm, "more cached of the prefix's two workers"
+            return shorter, f"shorter estimate of the prefix's two workers: {warm.id} is over half the SLO"
+        return warmer, "more cached of the prefix's two workers"
 
 
-def _estimate(view: WorkerView) -> float:
-    return view.queue_wait_s + view.prefill_s
+def _queue_wait_s(of: Facts) -> Value:
+    return of.queue_wait_s
 
 
-def _cached(view: WorkerView) -> int:
-    return view.cached_tokens
+def _prefill_s(of: Facts) -> Value:
+    return of.prefill_s
 
 
-def _terms(view: WorkerView) -> Mapping[str, float]:
-    return {"queue_wait_s": view.queue_wait_s, "prefill_s": view.prefill_s, "cached_tokens": view.cached_tokens}
+def _estimate(of: Facts) -> Value:
+    return of.queue_wait_s + of.prefill_s
 
 
-def _decision(ranked: list[WorkerView], reason: str, fleet: FleetView) -> Decision:
-    return Decision(tuple([view.id for view in ranked]), reason, terms=LazyTerms(fleet.workers, _terms))
+_TERMS = {"queue_wait_s": _queue_wait_s, "prefill_s": _prefill_s, "cached_tokens": cached_tokens}
+
+
+def _decision(fleet: FleetView, order: list[int], reason: str) -> Decision:
+    return Decision(ids_at(fleet, order), reason, terms=view_terms(fleet, _TERMS))

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
-from policies.ranking import by_cost
+from policies.ranking import Facts, Value, at_least, by_cost
 from policies.view import Decision, FleetView, LifecycleEvent, RequestView, WorkerView
 
 _BLOCK_TOKENS = 16
@@ -59,36 +59,42 @@ class DynamoDefault:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by the sum."""
-        last = self._last_used.last
-        tokens, block = request.prompt_tokens, request.block_tokens or _BLOCK_TOKENS
+        params, tokens, block = self._params, request.prompt_tokens, request.block_tokens or _BLOCK_TOKENS
 
-        def terms(view: WorkerView) -> Mapping[str, float]:
-            return self._terms(view, tokens, block)
+        def prefill(of: Facts) -> Value:
+            blocks = (of.queued_tokens + tokens - self._credit_tokens(of)) / block
+            return params.prefill_load_scale * at_least(blocks, 0.0)
+
+        def decode(of: Facts) -> Value:
+            return (of.kv_tokens + tokens) / block
+
+        def requests(of: Facts) -> Value:
+            return params.request_weight * of.running_requests
 
         return by_cost(
             fleet,
-            lambda view: sum(terms(view).values()),
-            lambda view: (last(view.id),),
+            lambda of: prefill(of) + decode(of) + requests(of),
             "least prefill and decode blocks",
             "blocks",
-            terms,
+            {"prefill_blocks": prefill, "decode_blocks": decode, "requests": requests},
+            (self._last_used.of,),
         )
 
     def observe(self, event: LifecycleEvent) -> None:
         """Record which worker was used."""
         self._last_used.observe(event)
 
-    def _terms(self, view: WorkerView, prompt_tokens: int, block_tokens: int) -> Mapping[str, float]:
-        prefill = (view.queued_tokens + prompt_tokens - self._credit_tokens(view)) / block_tokens
-        return {
-            "prefill_blocks": self._params.prefill_load_scale * max(0.0, prefill),
-            "decode_blocks": (view.kv_tokens + prompt_tokens) / block_tokens,
-            "requests": self._params.request_weight * view.running_requests,
-        }
+    def _credit_tokens(self, of: Facts) -> Value:
+        """Return the tokens that count as cached. Only few workers have slower tiers."""
+        credit: Value = self._params.overlap_credit * of.cached_tokens
+        if isinstance(of, WorkerView):
+            return self._with_tiers(credit, of.cached_tokens_by_tier or {})
+        for place, tiers in of.columns.cached_tokens_by_tier.items():
+            credit[place] = self._with_tiers(credit[place], tiers)
+        return credit
 
-    def _credit_tokens(self, view: WorkerView) -> float:
-        credit = self._params.overlap_credit * view.cached_tokens
-        for tier, tokens in (view.cached_tokens_by_tier or {}).items():
+    def _with_tiers(self, credit: float, tiers: Mapping[str, int]) -> float:
+        for tier, tokens in tiers.items():
             if tier != "GPU":
                 credit += tokens * (self._params.host_credit if tier == "CPU" else self._params.disk_credit)
         return credit

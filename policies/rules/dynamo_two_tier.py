@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
-from policies.ranking import by_key
-from policies.view import Decision, FleetView, LifecycleEvent, RequestView, WorkerView
+from policies.ranking import Terms, by_keys, cached_tokens, least, most, running_requests
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 
 _BLOCK_TOKENS = 16
 
@@ -52,18 +52,10 @@ class DynamoTwoTier:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by the tier that applies."""
-        last = self._last_used.last
         best, reason = self._tier(request, fleet)
-
-        def explain(view: WorkerView) -> dict[str, float]:
-            return {"match": view.cached_tokens, "requests": view.running_requests}
-
-        return by_key(
-            fleet,
-            lambda view: (best is not None and view.cached_tokens != best, view.running_requests, last(view.id)),
-            reason,
-            explain,
-        )
+        keys = (running_requests, self._last_used.of)
+        terms: Terms = {"match": cached_tokens, "requests": running_requests}
+        return by_keys(fleet, keys if best is None else (lambda of: of.cached_tokens != best, *keys), reason, terms)
 
     def observe(self, event: LifecycleEvent) -> None:
         """Record which worker was used."""
@@ -72,11 +64,10 @@ class DynamoTwoTier:
     def _tier(self, request: RequestView, fleet: FleetView) -> tuple[int | None, str]:
         """The cached tokens to go for, None where load decides; and why."""
         params = self._params
-        requests = [view.running_requests for view in fleet.workers]
-        most, fewest = max(requests), min(requests)
-        if most - fewest > params.balance_abs_threshold and most > params.balance_rel_threshold * fewest:
-            return None, f"imbalanced ({fewest} to {most} requests)"
-        best = max([view.cached_tokens for view in fleet.workers])
+        largest, fewest = most(fleet, running_requests), least(fleet, running_requests)
+        if largest - fewest > params.balance_abs_threshold and largest > params.balance_rel_threshold * fewest:
+            return None, f"imbalanced ({fewest} to {largest} requests)"
+        best = most(fleet, cached_tokens)
         block = request.block_tokens or _BLOCK_TOKENS
         share = (best // block) / max(1, request.prompt_tokens // block)
         if share > params.cache_threshold:

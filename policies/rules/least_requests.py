@@ -6,6 +6,7 @@ import random
 
 from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
+from policies.ranking import by_cost, running_requests
 from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 
 
@@ -22,10 +23,8 @@ class LeastRequests:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by running requests."""
-        last = self._last_used.last
-        ranked = sorted(fleet.workers, key=lambda view: (view.running_requests, last(view.id)))
-        costs = tuple(float(view.running_requests) for view in ranked)
-        return Decision(tuple(view.id for view in ranked), "fewest running requests", costs, "requests")
+        reason = "fewest running requests"
+        return by_cost(fleet, running_requests, reason, "requests", {}, (self._last_used.of,))
 
     def observe(self, event: LifecycleEvent) -> None:
         """Record which worker was used."""

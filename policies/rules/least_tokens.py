@@ -6,6 +6,7 @@ import random
 
 from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
+from policies.ranking import by_cost, queued_tokens, running_requests
 from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 
 
@@ -23,10 +24,8 @@ class LeastTokens:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by queued tokens."""
-        last = self._last_used.last
-        ranked = sorted(fleet.workers, key=lambda view: (view.queued_tokens, view.running_requests, last(view.id)))
-        costs = tuple(float(view.queued_tokens) for view in ranked)
-        return Decision(tuple(view.id for view in ranked), "fewest queued tokens", costs, "tokens")
+        ties = (running_requests, self._last_used.of)
+        return by_cost(fleet, queued_tokens, "fewest queued tokens", "tokens", {}, ties)
 
     def observe(self, event: LifecycleEvent) -> None:
         """Record which worker was used."""

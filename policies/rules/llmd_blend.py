@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
-from policies.ranking import by_cost
-from policies.view import Decision, FleetView, LifecycleEvent, RequestView, WorkerView
+from policies.ranking import Facts, Value, at_most, by_cost, least, most, ratio
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 
 Weight = Annotated[float, Meta(ge=0)]
 
@@ -52,33 +52,30 @@ class LlmdBlend:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by the points missing to the best possible score."""
-        last = self._last_used.last
-        queues = [view.queued_requests for view in fleet.workers]
-        longest, shortest = max(queues), min(queues)
-        usable = _usable_tokens(request)
+        params, usable = self._params, _usable_tokens(request)
+        shortest, longest = least(fleet, _queued_requests), most(fleet, _queued_requests)
 
-        def terms(view: WorkerView) -> Mapping[str, float]:
-            missing = self._missing(view, usable)
-            missing["queue"] = self._params.queue_weight * _place(view.queued_requests, shortest, longest)
-            return missing
+        def prefix(of: Facts) -> Value:
+            return params.prefix_weight * (1.0 - at_most(ratio(of.cached_tokens, usable), 1.0))
+
+        def kv(of: Facts) -> Value:
+            return params.kv_weight * at_most(ratio(of.kv_tokens, of.kv_capacity_tokens), 1.0)
+
+        def queue(of: Facts) -> Value:
+            return params.queue_weight * ratio(of.queued_requests - shortest, longest - shortest)
 
         return by_cost(
             fleet,
-            lambda view: sum(terms(view).values()),
-            lambda view: (last(view.id),),
+            lambda of: prefix(of) + kv(of) + queue(of),
             "highest score",
             "points below the best score",
-            terms,
+            {"prefix": prefix, "kv": kv, "queue": queue},
+            (self._last_used.of,),
         )
 
     def observe(self, event: LifecycleEvent) -> None:
         """Record which worker was used."""
         self._last_used.observe(event)
-
-    def _missing(self, view: WorkerView, usable_tokens: int) -> dict[str, float]:
-        share = min(1.0, view.cached_tokens / usable_tokens) if usable_tokens else 0.0
-        used = min(1.0, view.kv_tokens / view.kv_capacity_tokens) if view.kv_capacity_tokens else 0.0
-        return {"prefix": self._params.prefix_weight * (1.0 - share), "kv": self._params.kv_weight * used}
 
 
 def _usable_tokens(request: RequestView) -> int:
@@ -87,5 +84,5 @@ def _usable_tokens(request: RequestView) -> int:
     return max(0, request.prompt_tokens - 1) // block * block
 
 
-def _place(count: int, least: int, most: int) -> float:
-    return (count - least) / (most - least) if most > least else 0.0
+def _queued_requests(of: Facts) -> Value:
+    return of.queued_requests

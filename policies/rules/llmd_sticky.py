@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from math import inf
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
 from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
-from policies.ranking import by_key
-from policies.view import Decision, FleetView, LifecycleEvent, RequestView, WorkerView
+from policies.ranking import (
+    FactOf,
+    Facts,
+    Terms,
+    Value,
+    by_keys,
+    least,
+    prefill_work,
+    queued_tokens,
+    total,
+    uncached_tokens,
+)
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 
 
 class LlmdStickyParams(Params, frozen=True):
@@ -52,38 +64,39 @@ class LlmdSticky:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Sticky workers first while they are worth waiting for; by P + u among themselves."""
-        last = self._last_used.last
         needed = self._needed_tokens(request)
-        sticky = [view for view in fleet.workers if needed and view.cached_tokens >= needed]
-        others = [view for view in fleet.workers if not needed or view.cached_tokens < needed]
-        kept, reason = self._kept(sticky, others)
-        ids = {view.id for view in kept}
 
-        def explain(view: WorkerView) -> dict[str, float]:
-            sticks = float(bool(needed) and view.cached_tokens >= needed)
-            return {"queued_tokens": view.queued_tokens, "uncached_tokens": view.uncached_tokens, "sticky": sticks}
+        def sticky(of: Facts) -> Value:
+            return of.cached_tokens >= needed
 
-        return by_key(
-            fleet,
-            lambda view: (view.id not in ids, view.queued_tokens + view.uncached_tokens, last(view.id)),
-            reason,
-            explain,
-        )
+        def other(of: Facts) -> Value:
+            return of.cached_tokens < needed
+
+        kept, reason = self._kept(fleet, sticky, other)
+        keys = (prefill_work, self._last_used.of)
+        terms: Terms = {
+            "queued_tokens": queued_tokens,
+            "uncached_tokens": uncached_tokens,
+            "sticky": lambda of: float(sticky(of)),
+        }
+        return by_keys(fleet, (other, *keys) if kept else keys, reason, terms)
 
     def observe(self, event: LifecycleEvent) -> None:
         """Record which worker was used."""
         self._last_used.observe(event)
 
     def _needed_tokens(self, request: RequestView) -> float:
-        """Cached tokens from which a worker is sticky; 0 where none can be."""
+        """Return the cached tokens from which a worker is sticky; infinite where none can be."""
         block = max(1, request.block_tokens)
-        return self._params.affinity_threshold * (max(0, request.prompt_tokens - 1) // block * block)
+        return self._params.affinity_threshold * (max(0, request.prompt_tokens - 1) // block * block) or inf
 
-    def _kept(self, sticky: list[WorkerView], others: list[WorkerView]) -> tuple[list[WorkerView], str]:
-        if not sticky or not others:
-            return sticky + others, "least queued and uncached tokens: " + ("all sticky" if sticky else "none sticky")
-        longer = min([view.queued_tokens for view in sticky]) - min([view.queued_tokens for view in others])
+    def _kept(self, fleet: FleetView, sticky: FactOf, other: FactOf) -> tuple[bool, str]:
+        """Return whether sticky workers come first, and the reason."""
+        count = total(fleet, sticky)
+        if count in (0, len(fleet)):
+            return False, "least queued and uncached tokens: " + ("all sticky" if count else "none sticky")
+        longer = least(fleet, queued_tokens, sticky) - least(fleet, queued_tokens, other)
         penalty_s = longer / self._params.prefill_tokens_per_s
         if self._params.max_ttft_penalty_s and penalty_s > self._params.max_ttft_penalty_s:
-            return sticky + others, f"least queued and uncached tokens: sticky workers are {penalty_s:.1f} s behind"
-        return sticky, f"least queued and uncached tokens of {len(sticky)} sticky"
+            return False, f"least queued and uncached tokens: sticky workers are {penalty_s:.1f} s behind"
+        return True, f"least queued and uncached tokens of {count} sticky"

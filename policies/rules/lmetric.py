@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
-from policies.ranking import by_cost
-from policies.view import Decision, FleetView, LifecycleEvent, RequestView, WorkerView
+from policies.ranking import Facts, Value, at_least, by_cost, prefill_work, queued_tokens, uncached_tokens
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 
 
 class Lmetric:
@@ -37,23 +37,20 @@ class Lmetric:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by the product."""
-        last = self._last_used.last
-        return by_cost(
-            fleet, _product, lambda view: (last(view.id),), "least prefill work x requests", "tokens x requests", _terms
-        )
+        reason, unit = "least prefill work x requests", "tokens x requests"
+        return by_cost(fleet, _product, reason, unit, _TERMS, (self._last_used.of,))
 
     def observe(self, event: LifecycleEvent) -> None:
         """Record which worker was used."""
         self._last_used.observe(event)
 
 
-def _product(view: WorkerView) -> float:
-    return float(max(1, view.queued_tokens + view.uncached_tokens) * (view.running_requests + 1))
+def _requests(of: Facts) -> Value:
+    return of.running_requests + 1
 
 
-def _terms(view: WorkerView) -> Mapping[str, float]:
-    return {
-        "queued_tokens": view.queued_tokens,
-        "uncached_tokens": view.uncached_tokens,
-        "requests": view.running_requests + 1,
-    }
+def _product(of: Facts) -> Value:
+    return at_least(prefill_work(of), 1) * _requests(of)
+
+
+_TERMS = {"queued_tokens": queued_tokens, "uncached_tokens": uncached_tokens, "requests": _requests}

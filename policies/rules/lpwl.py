@@ -6,10 +6,12 @@ import random
 from collections.abc import Mapping
 from typing import ClassVar
 
-from policies.lazy_terms import LazyTerms
 from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
-from policies.view import Decision, FleetView, LifecycleEvent, RequestView, WorkerView
+from policies.ranking import by_cost, prefill_work, queued_tokens, running_requests, uncached_tokens
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView
+
+_TERMS = {"queued_tokens": queued_tokens, "uncached_tokens": uncached_tokens}
 
 
 class Lpwl:
@@ -31,20 +33,9 @@ class Lpwl:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by P + u."""
-        last = self._last_used.last
-        ranked = sorted(
-            fleet.workers,
-            key=lambda view: (view.queued_tokens + view.uncached_tokens, view.running_requests, last(view.id)),
-        )
-        costs = tuple(float(view.queued_tokens + view.uncached_tokens) for view in ranked)
-        return Decision(
-            tuple(view.id for view in ranked), "least prefill work", costs, "tokens", LazyTerms(fleet.workers, _terms)
-        )
+        ties = (running_requests, self._last_used.of)
+        return by_cost(fleet, prefill_work, "least prefill work", "tokens", _TERMS, ties)
 
     def observe(self, event: LifecycleEvent) -> None:
         """Record which worker was used."""
         self._last_used.observe(event)
-
-
-def _terms(view: WorkerView) -> Mapping[str, float]:
-    return {"queued_tokens": view.queued_tokens, "uncached_tokens": view.uncached_tokens}

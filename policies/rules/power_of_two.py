@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 from policies.params import Params
+from policies.ranking import counts, ids_at, running_requests
 from policies.view import Decision, FleetView, RequestView
 
 
@@ -21,8 +22,9 @@ class PowerOfTwo:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Shuffle, then order the first two by load."""
-        order = list(fleet.workers)
+        order = list(range(len(fleet)))
         self._rng.shuffle(order)
-        order[:2] = sorted(order[:2], key=lambda view: view.running_requests)
-        costs = tuple(float(view.running_requests) for view in order)
-        return Decision(tuple(view.id for view in order), "less loaded of two drawn at random", costs, "requests")
+        requests = counts(fleet, running_requests)
+        order[:2] = sorted(order[:2], key=requests.__getitem__)
+        costs = tuple([float(requests[place]) for place in order])
+        return Decision(ids_at(fleet, order), "less loaded of two drawn at random", costs, "requests")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
 from policies.history import History, PlacedLoad, chunks_of
 from policies.params import Params
-from policies.ranking import by_cost, by_key
+from policies.ranking import Fact, Terms, by_cost, by_keys, cached_tokens, running_requests
 from policies.slowdown import Slowdown
-from policies.view import Decision, FleetView, LifecycleEvent, LifecycleEventKind, RequestView, WorkerId, WorkerView
+from policies.view import Decision, FleetView, LifecycleEvent, LifecycleEventKind, RequestView, WorkerView
 
 _REQUESTS_BEFORE_BALANCING = 50
 """Per worker, as in the original: before, the loads say too little."""
@@ -68,7 +68,7 @@ class Preble:
             return self._explore(fleet, loads, "explored: less is cached than not")
         if self._slowdown.slowed(_root(request), fleet.now_s):
             return self._explore(fleet, loads, "explored: the prefix waits twice as long as before")
-        return self._exploit(fleet, loads, best)
+        return self._exploit(fleet, loads, best.cached_tokens)
 
     def observe(self, event: LifecycleEvent) -> None:
         """Record the placement and its time to first token."""
@@ -76,58 +76,41 @@ class Preble:
             self._history.record(event)
         self._slowdown.observe(event, _root(event.request))
 
-    def _loads(self, fleet: FleetView) -> dict[WorkerId, float]:
-        """L, per candidate."""
+    def _loads(self, fleet: FleetView) -> list[float]:
+        """Return the load of each candidate by place."""
         placed = self._history.loads(fleet.now_s)
-        return {view.id: _load(view, placed.get(view.id, PlacedLoad())) for view in fleet.workers}
+        return [_load(view, placed.get(view.id, PlacedLoad())) for view in fleet.workers]
 
-    def _exploit(self, fleet: FleetView, loads: Mapping[WorkerId, float], best: WorkerView) -> Decision:
-        holders = [view for view in fleet.workers if view.cached_tokens == best.cached_tokens]
-        chosen = min(holders, key=lambda view: (loads[view.id], view.running_requests))
+    def _exploit(self, fleet: FleetView, loads: Sequence[float], longest_tokens: int) -> Decision:
+        workers = fleet.workers
+        holders = [place for place, view in enumerate(workers) if view.cached_tokens == longest_tokens]
+        chosen = min(holders, key=lambda place: (loads[place], workers[place].running_requests))
         relief = self._relief(fleet, loads, chosen)
         reason = f"exploited: least load of {len(holders)} with the longest match"
         if relief is not None:
-            reason = f"balanced: {chosen.id}, with the longest match, has the largest load"
-        return by_key(
-            fleet,
-            lambda view: (
-                view is not relief,
-                view.cached_tokens != best.cached_tokens,
-                loads[view.id],
-                view.running_requests,
-            ),
-            reason,
-            lambda view: {"load": loads[view.id], "cached_tokens": view.cached_tokens},
-        )
+            reason = f"balanced: {workers[chosen].id}, with the longest match, has the largest load"
+        relieves = [place != relief for place in range(len(workers))]
+        keys: Sequence[Fact] = (relieves, lambda of: of.cached_tokens != longest_tokens, loads, running_requests)
+        return by_keys(fleet, keys, reason, {"load": loads, "cached_tokens": cached_tokens})
 
-    def _relief(self, fleet: FleetView, loads: Mapping[WorkerId, float], chosen: WorkerView) -> WorkerView | None:
-        """Who takes over from the most loaded worker, if that is `chosen` and far ahead of the least."""
-        if self._history.count < _REQUESTS_BEFORE_BALANCING * len(fleet.workers):
+    def _relief(self, fleet: FleetView, loads: Sequence[float], chosen: int) -> int | None:
+        """Return the place that takes over from the most loaded worker, if that is `chosen` and far ahead."""
+        workers = fleet.workers
+        if self._history.count < _REQUESTS_BEFORE_BALANCING * len(workers):
             return None
-        least = min(fleet.workers, key=lambda view: loads[view.id])
-        largest, smallest = loads[chosen.id], loads[least.id]
-        if largest < max(loads.values()) or largest <= self._params.balance_threshold * smallest:
+        least = min(range(len(workers)), key=loads.__getitem__)
+        largest, smallest = loads[chosen], loads[least]
+        if largest < max(loads) or largest <= self._params.balance_threshold * smallest:
             return None
-        return least if smallest + least.prefill_s <= largest - chosen.prefill_s else None
+        return least if smallest + workers[least].prefill_s <= largest - workers[chosen].prefill_s else None
 
-    def _explore(self, fleet: FleetView, loads: Mapping[WorkerId, float], reason: str) -> Decision:
-        terms = {
-            view.id: {
-                "load": loads[view.id],
-                "eviction": self._history.victim_tokens(view) * _token_s(view),
-                "prefill": view.prefill_s,
-            }
-            for view in fleet.workers
-        }
-        unit = "s" if fleet.workers[0].learned else "tokens"
-        return by_cost(
-            fleet,
-            lambda view: sum(terms[view.id].values()),
-            lambda view: (view.running_requests,),
-            reason,
-            unit,
-            lambda view: terms[view.id],
-        )
+    def _explore(self, fleet: FleetView, loads: Sequence[float], reason: str) -> Decision:
+        workers = fleet.workers
+        evictions = [self._history.victim_tokens(view) * _token_s(view) for view in workers]
+        prefills = [view.prefill_s for view in workers]
+        costs = [sum(parts) for parts in zip(loads, evictions, prefills, strict=True)]
+        terms: Terms = {"load": loads, "eviction": evictions, "prefill": prefills}
+        return by_cost(fleet, costs, reason, "s" if fleet.learned else "tokens", terms, (running_requests,))
 
 
 def _load(view: WorkerView, placed: PlacedLoad) -> float:

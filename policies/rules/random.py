@@ -18,6 +18,6 @@ class RandomChoice:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Shuffle."""
-        ranked = [view.id for view in fleet.workers]
+        ranked = list(fleet.ids)
         self._rng.shuffle(ranked)
         return Decision(tuple(ranked), "drawn at random")

@@ -6,6 +6,7 @@ import random
 
 from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
+from policies.ranking import by_keys
 from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 
 
@@ -19,8 +20,7 @@ class RoundRobin:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by time since the last reservation."""
-        ranked = sorted((view.id for view in fleet.workers), key=self._last_used.last)
-        return Decision(tuple(ranked), "least recently used")
+        return by_keys(fleet, (self._last_used.of,), "least recently used", {})
 
     def observe(self, event: LifecycleEvent) -> None:
         """Record which worker was used."""

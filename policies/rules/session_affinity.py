@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
-from policies.ranking import by_key
+from policies.ranking import by_keys, running_requests
 from policies.rendezvous import bounded, text_key
 from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 
@@ -48,13 +48,8 @@ class SessionAffinity:
         """Rank in the session's order, workers over the bound last."""
         if request.session_id:
             return bounded(text_key(request.session_id), fleet, self._params.load_factor, "session")
-        last = self._last_used.last
-        return by_key(
-            fleet,
-            lambda view: (view.running_requests, last(view.id)),
-            "no session id: fewest requests",
-            lambda view: {"requests": view.running_requests},
-        )
+        keys = (running_requests, self._last_used.of)
+        return by_keys(fleet, keys, "no session id: fewest requests", {"requests": running_requests})
 
     def observe(self, event: LifecycleEvent) -> None:
         """Record which worker was used."""

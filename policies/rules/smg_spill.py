@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
-from policies.ranking import by_key
+from policies.ranking import Terms, by_keys, cached_tokens, least, most, running_requests, total
 from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 
 
@@ -56,15 +56,11 @@ class SmgSpill:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Holders of the longest match first, or by load alone."""
-        last = self._last_used.last
         limit = self._limit(fleet)
         best, reason = self._match(request, fleet, limit)
-        return by_key(
-            fleet,
-            lambda view: (best is not None and view.cached_tokens != best, view.running_requests, last(view.id)),
-            reason,
-            lambda view: {"match": view.cached_tokens, "requests": view.running_requests, "spills_over": limit},
-        )
+        keys = (running_requests, self._last_used.of)
+        terms: Terms = {"match": cached_tokens, "requests": running_requests, "spills_over": limit}
+        return by_keys(fleet, keys if best is None else (lambda of: of.cached_tokens != best, *keys), reason, terms)
 
     def observe(self, event: LifecycleEvent) -> None:
         """Record which worker was used."""
@@ -72,17 +68,17 @@ class SmgSpill:
 
     def _match(self, request: RequestView, fleet: FleetView, limit: float) -> tuple[int | None, str]:
         """The cached tokens to go for, None where load decides; and why."""
-        best = max([view.cached_tokens for view in fleet.workers])
+        best = most(fleet, cached_tokens)
         share = best / max(1, request.prompt_tokens)
         if share <= self._params.cache_threshold:
             return None, f"fewest requests (best match {share:.0%})"
-        load = min([view.running_requests for view in fleet.workers if view.cached_tokens == best])
+        load = least(fleet, running_requests, lambda of: of.cached_tokens == best)
         if load > limit:
             return None, f"spilled: the best match ({share:.0%}) has {load} requests, over {limit:.1f}"
         return best, f"longest match ({share:.0%} of the prompt)"
 
     def _limit(self, fleet: FleetView) -> float:
         """Return the requests above which a worker spills."""
-        mean = sum([view.running_requests for view in fleet.workers]) / len(fleet.workers)
+        mean = total(fleet, running_requests) / len(fleet)
         margin = min(self._params.spill_max, max(self._params.spill_min, 2.0 * sqrt(mean)))
         return max(self._params.spill_rel * mean, mean + margin)

@@ -29,7 +29,7 @@ class DecisionRecord(msgspec.Struct):
     attempt: int
     policy: str
     request: RequestView
-    workers: tuple[WorkerView, ...]
+    fleet: FleetView
     decision: Decision
     worker: WorkerId
     residency: Residency
@@ -61,9 +61,11 @@ class DecisionRecord(msgspec.Struct):
     def thin(self) -> None:
         """Drop all candidates but the chosen one."""
         decision, worker = self.decision, self.worker
-        place = decision.ranked.index(worker)  # usually 0
+        place = 0 if decision.ranked[0] == worker else decision.ranked.index(worker)
         terms = decision.terms.get(worker)
-        self.workers = (next(view for view in self.workers if view.id == worker),)
+        chosen = self.fleet.place_of(worker)
+        assert chosen is not None, "the dispatcher places requests on candidates"
+        self.fleet = FleetView(self.at_s, (self.fleet.worker(chosen),))
         self.decision = Decision(
             (worker,),
             decision.reason,
@@ -91,7 +93,7 @@ class DecisionRecord(msgspec.Struct):
             "ttft_s": self.ttft_s,
             "duration_s": self.duration_s,
             "outcome": self.outcome,
-            "candidates": describe_candidates(self.workers, self.decision),
+            "candidates": describe_candidates(self.fleet.workers, self.decision),
         }
 
 
@@ -107,13 +109,13 @@ class DecisionLog:
 
     def add(self, record: DecisionRecord) -> None:
         if len(self._whole) == self._whole.maxlen and self._whole:
-            self._candidates -= len(self._whole[0].workers)
+            self._candidates -= len(self._whole[0].fleet)
         self._records.append(record)
         self._whole.append(record)
-        self._candidates += len(record.workers)
+        self._candidates += len(record.fleet)
         while self._candidates > self._candidates_kept and len(self._whole) > 1:
             oldest = self._whole.popleft()
-            self._candidates -= len(oldest.workers)
+            self._candidates -= len(oldest.fleet)
             oldest.thin()
 
     def latest(self, limit: int) -> list[DecisionRecord]:
@@ -162,7 +164,8 @@ def describe_candidates(workers: tuple[WorkerView, ...], decision: Decision) -> 
     by_id = {view.id: view for view in workers}
     costs = dict(zip(decision.ranked, decision.costs, strict=False))
     ranked = [by_id[worker] for worker in decision.ranked if worker in by_id]
-    rest = [view for view in workers if view.id not in set(decision.ranked)]
+    named = set(decision.ranked)
+    rest = [view for view in workers if view.id not in named]
     return [_describe(view, costs.get(view.id), decision) for view in ranked + rest]
 
 

@@ -23,6 +23,7 @@ from router.placement.comparison import ComparisonObserver, Comparisons, predict
 from router.placement.decisions import Action, DecisionLog, DecisionRecord, Explanation
 from router.placement.endpoints import Candidate
 from router.placement.fleet import Fleet
+from router.placement.fleet_load import WorkerLoads
 from router.placement.ledger import LoadReservation, ReservationStage
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.placement.output_length import OutputLengths
@@ -32,8 +33,7 @@ from router.placement.retry_budget import RefusalObserver, RetryBudget, follow, 
 from router.placement.selection import Selection, below_concurrency_limit, computed, exclusions, select, trial_first
 from router.placement.shared_load import SharedLedger
 from router.placement.tickets import Held, Queued, Reject, Ticket, gave_up
-from router.placement.views import ViewBuilder
-from router.placement.worker_load import WorkerLoads
+from router.placement.views import Found, ViewBuilder
 from router.residency.difference import Difference
 from router.residency.view import Match
 
@@ -64,7 +64,7 @@ class _Decided(NamedTuple):
     selection: Selection
     view: RequestView
     fleet: FleetView
-    matches: Mapping[int, Match]
+    found: Found | None
     decision: Decision
 
 
@@ -319,18 +319,20 @@ class Dispatcher:
     # internal
 
     def _decide(self, request: Request, selection: Selection, now_s: float) -> _Decided:
-        view, fleet, matches = self._view_builder.build(request, selection.candidates, now_s)
+        view, fleet, found = self._view_builder.build(request, selection.candidates, now_s)
         self._loads.arrived(view.block_hashes, now_s)
         decision = trial_first(self._runner.decide(view, fleet), selection)
-        return _Decided(selection, view, fleet, matches, decision)
+        return _Decided(selection, view, fleet, found, decision)
 
     def _place(self, request: Request, decided: _Decided, now_s: float, attempt: int) -> Ticket:
-        selection, view, fleet, matches, decision = decided
-        index = [candidate.id for candidate in selection.candidates].index(decision.ranked[0])
-        candidate, worker = selection.candidates[index], fleet.workers[index]
+        selection, view, fleet, found, decision = decided
+        place = fleet.place_of(decision.ranked[0])
+        assert place is not None, "the policy runner has checked it"
+        candidate, worker = selection.candidates[place], fleet.worker(place)
         predicted = prediction(request, candidate, worker)
         record = self._record(view, fleet, decision, worker, attempt, predicted)
-        ticket = self._reserve(request, candidate, worker, record, now_s, matches.get(candidate.slot))
+        match = None if found is None else found.match(candidate.slot, place)
+        ticket = self._reserve(request, candidate, worker, record, now_s, match)
         if selection.trial is not None:
             ticket.trial = True
             self._fleet.trial_started(selection.trial, now_s)
@@ -419,7 +421,7 @@ class Dispatcher:
             attempt=attempt,
             policy=self._runner.name,
             request=request,
-            workers=fleet.workers,
+            fleet=fleet,
             decision=decision,
             worker=view.id,
             residency=view.residency,

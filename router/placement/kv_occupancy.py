@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heappop, heappush
+from math import inf
 
 IDLE_KEPT = 256
 """Idle contexts per worker. A limit is needed because each is compared, when it enters and when it leaves, with all
@@ -90,6 +91,11 @@ class IdleContext:
         self._tokens = 0
         self._expiry: list[tuple[float, int, Share]] = []
         self._entered = 0
+
+    @property
+    def next_expiry_s(self) -> float:
+        """The time at which the next idle context expires; infinite if there is none."""
+        return self._expiry[0][0] if self._expiry else inf
 
     def add(self, share: Share) -> None:
         self._union.add(share)

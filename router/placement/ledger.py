@@ -71,11 +71,14 @@ class LoadAccount:
     Prefills are assumed to run first come, first served, as in vLLM's default scheduler. `head_since_s` is the
     earliest time at which the oldest unfinished one can have started. The end of `unseen` prefills is not visible.
     `shared` is this process's row in the shared ledger; None if there is only one process. `shared_context` is the
-    context that several requests share, `idle_context` the context of ended requests.
+    context that several requests share, `idle_context` the context of ended requests. Each change sets `changed`, and
+    the first one after a reset adds `slot` to `changes`.
     """
 
     __slots__ = (
         "_work_counter",
+        "changed",
+        "changes",
         "decode_tokens",
         "foreign",
         "freed_s",
@@ -88,10 +91,14 @@ class LoadAccount:
         "running_requests",
         "shared",
         "shared_context",
+        "slot",
         "unseen",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, slot: int = 0, changes: list[int] | None = None) -> None:
+        self.slot = slot
+        self.changes: list[int] = [] if changes is None else changes
+        self.changed = False
         self._work_counter = WorkCounter()
         self.shared_context = SharedContext()
         self.idle_context = IdleContext()
@@ -122,7 +129,14 @@ class LoadAccount:
         """The prefill that runs, or runs next."""
         return next(iter(self.queue), None)
 
+    def change(self) -> None:
+        """Note that the load has changed."""
+        if not self.changed:
+            self.changed = True
+            self.changes.append(self.slot)
+
     def reserve(self, reservation: LoadReservation) -> None:
+        self.change()
         others = 0 if self.shared is None else self.shared.others().decode_tokens
         self._work_counter.set_context(self.decode_tokens + others, reservation.at_s)
         if not self.queue:
@@ -145,6 +159,7 @@ class LoadAccount:
         """
         if reservation.stage is not ReservationStage.PREFILL:
             return False
+        self.change()
         if reservation.streams:
             self._start_unseen(reservation, now_s)
         self._start_decode(reservation, now_s)
@@ -167,6 +182,7 @@ class LoadAccount:
         grown = output_tokens - reservation.output_tokens
         if grown <= 0 or reservation.stage is ReservationStage.RELEASED:
             return
+        self.change()
         reservation.output_tokens = output_tokens
         reservation.context_tokens += grown
         self.kv_tokens += grown
@@ -179,6 +195,7 @@ class LoadAccount:
         """Release the request's load; return False if it was released before. Its context stays idle for `idle_s`."""
         if reservation.stage is ReservationStage.RELEASED:
             return False
+        self.change()
         if reservation.stage is ReservationStage.PREFILL:
             self._leave_queue(reservation, now_s)
         else:
@@ -259,6 +276,11 @@ class ForeignLoad:
             self.requests, self.waiting, self.kv_tokens = (min(pair) for pair in zip(seen, self._last, strict=True))
         self._last = seen
         self._at_s = now_s
+
+    @property
+    def reported(self) -> tuple[float, float]:
+        """The time of the last report, and the time between the last two; 0 if unknown."""
+        return (0.0 if self._at_s is None else self._at_s), self._interval_s
 
     def weight(self, now_s: float) -> float:
         """Return the weight of the last comparison, from 1 to 0."""

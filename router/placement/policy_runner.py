@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
-from policies.view import Decision, FleetView, LifecycleEvent, Policy, RequestView, WorkerView
+import numpy as np
+
+from policies.view import Decision, FleetView, LifecycleEvent, Policy, RequestView
 
 
 class PolicyRunner:
@@ -108,7 +110,7 @@ def _ask(policy: Policy, request: RequestView, fleet: FleetView) -> Decision | s
     try:
         decision = policy.decide(request, fleet)
         first = decision.ranked[0]
-        if first not in [view.id for view in fleet.workers]:
+        if fleet.place_of(first) is None:
             return f"it chose {first!r}, which is not a candidate"
         if not decision.hold_s >= 0.0:
             return f"it would hold the request for {decision.hold_s!r} s"
@@ -119,9 +121,5 @@ def _ask(policy: Policy, request: RequestView, fleet: FleetView) -> Decision | s
 
 def least_tokens(fleet: FleetView, reason: str) -> Decision:
     """Rank by fewest queued tokens, then by fewest requests: the fallback."""
-    ranked = sorted(fleet.workers, key=_load)
-    return Decision(tuple(view.id for view in ranked), reason)
-
-
-def _load(view: WorkerView) -> tuple[int, int]:
-    return view.queued_tokens, view.running_requests
+    order: list[int] = np.lexsort((fleet.running_requests, fleet.queued_tokens)).tolist()
+    return Decision(tuple([fleet.ids[place] for place in order]), reason)

@@ -72,6 +72,18 @@ class Speed:
     token_error_s: float = 0.0
     reach_tokens: float = 0.0
 
+    def coefficients(self) -> tuple[float, ...]:
+        """Return all seven values in the order of the fields."""
+        return (
+            self.token_s,
+            self.fixed_s,
+            self.attention_s,
+            self.decode_s,
+            self.relative_error,
+            self.token_error_s,
+            self.reach_tokens,
+        )
+
     def error_s(self, seconds: float, tokens: float) -> float:
         """Return the standard error of a prediction of `seconds` for these tokens, queued and own.
 

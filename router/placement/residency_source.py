@@ -8,6 +8,7 @@ from typing import Protocol
 from policies.view import Residency, WorkerId
 from router.residency.difference import Difference
 from router.residency.prompt import Prompt
+from router.residency.slot_groups import Matches, Slots
 from router.residency.view import Match
 
 
@@ -38,6 +39,10 @@ class ResidencySource(Protocol):
 
     def match(self, prompt: Prompt, slots: Iterable[int]) -> dict[int, Match]:
         """Return the cached tokens of `prompt` on each of `slots`."""
+        ...
+
+    def match_all(self, prompt: Prompt, slots: Slots) -> Matches:
+        """Return the cached tokens of `prompt` on each of `slots` as arrays."""
         ...
 
     def reserve(

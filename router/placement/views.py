@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from policies.view import FleetView, RequestView
 from router.placement.decode_step_time import Output
 from router.placement.endpoints import Candidate
+from router.placement.fleet_load import WorkerLoads
 from router.placement.lifecycle_events import Request
 from router.placement.output_length import OutputLengths
 from router.placement.residency_source import ResidencySource
-from router.placement.worker_load import WorkerLoads
+from router.residency.slot_groups import Matches, nothing_known
 from router.residency.view import Match
+
+
+class Found(NamedTuple):
+    """The matches of a prompt, of which one of the two forms exists: by slot, or as arrays by place."""
+
+    by_slot: Mapping[int, Match] | None
+    by_place: Matches | None
+
+    def match(self, slot: int, place: int) -> Match | None:
+        """Return the match of the candidate at `place`, whose slot is `slot`."""
+        if self.by_place is not None:
+            return self.by_place.at(place)
+        return None if self.by_slot is None else self.by_slot.get(slot)
 
 
 class ViewBuilder:
@@ -25,21 +40,28 @@ class ViewBuilder:
 
     def build(
         self, request: Request, candidates: Sequence[Candidate], now_s: float
-    ) -> tuple[RequestView, FleetView, Mapping[int, Match]]:
-        """Return the views of the request and of `candidates` in their order, and the prefix matches by slot."""
+    ) -> tuple[RequestView, FleetView, Found | None]:
+        """Return the views of the request and of `candidates` in their order, and what their caches hold of it."""
         prompt = request.prompt
         output = Output(self._output_lengths.expected_tokens(request), self._output_lengths.mean_tokens)
         remaining_s = self._output_lengths.remaining_s()
-        if prompt is None or not request.reads_cache:
-            tokens = request.prompt_tokens if prompt is None else prompt.tokens
-            workers = self._loads.views(candidates, None, tokens, now_s, output, remaining_s)
-            return self.request_view(request, now_s), FleetView(now_s, workers), {}
-        matches = self._residency.match(prompt, [candidate.slot for candidate in candidates])
-        block_tokens = candidates[0].block_tokens
-        hashes = prompt.chain(block_tokens)
-        workers = self._loads.views(candidates, matches, prompt.tokens, now_s, output, remaining_s, hashes)
+        reads_cache = prompt is not None and request.reads_cache
+        block_tokens = candidates[0].block_tokens if reads_cache else 0
+        hashes = prompt.chain(block_tokens) if prompt is not None and reads_cache else ()
         view = self.request_view(request, now_s, hashes, block_tokens)
-        return view, FleetView(now_s, workers), matches
+        tokens = request.prompt_tokens if prompt is None else prompt.tokens
+        rows = self._loads.rows(candidates)
+        if rows is None:
+            matches = None
+            if prompt is not None and reads_cache:
+                matches = self._residency.match(prompt, [candidate.slot for candidate in candidates])
+            workers = self._loads.views(candidates, matches, tokens, now_s, output, remaining_s, hashes)
+            return view, FleetView(now_s, workers), None if matches is None else Found(matches, None)
+        cached = nothing_known(len(candidates))
+        if prompt is not None and reads_cache:
+            cached = self._residency.match_all(prompt, rows.slots)
+        columns = self._loads.columns(rows, cached, tokens, now_s, output, remaining_s, hashes)
+        return view, FleetView(now_s, None, rows.roster, columns), Found(None, cached) if reads_cache else None
 
     def request_view(
         self, request: Request, now_s: float, hashes: Sequence[int] = (), block_tokens: int = 0

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from math import inf, nan
 from typing import Any, NamedTuple
 
-from backends.worker import LoadReport
-from policies.view import Residency, WorkerView
-from router.placement.decode_step_time import Output, StepEstimate, WorkDone, decode_externality_s
+from router.placement.decode_step_time import StepEstimate, WorkDone
 from router.placement.endpoints import Candidate
-from router.placement.kv_occupancy import kv_wait_s
 from router.placement.ledger import LoadAccount, LoadReservation, attention
 from router.placement.prediction_accuracy import PredictionAccuracy
-from router.placement.prefill_estimate import Features, Speed, SpeedEstimate, Utilisation, median_speed
-from router.placement.reuse_value import ReuseValue
-from router.placement.shared_load import ReservedLoad, SharedLedger, combined
-from router.residency.view import Match
-
-STALE_S = 60.0
-"""A fit without an observation for this long is replaced by the common one until the next observation. Otherwise a
-worker that is avoided because it was slow would never get the request that shows its recovery. So it gets one a
-minute."""
-NOTHING_KNOWN = Match(0, 0, Residency.UNKNOWN)
+from router.placement.prefill_estimate import Features, Speed, SpeedEstimate, Utilisation
+from router.placement.shared_load import ReservedLoad, combined
 
 
 class Situation(NamedTuple):
@@ -38,7 +27,8 @@ class Situation(NamedTuple):
     fits: bool
 
 
-NO_OUTPUT = Output(0.0, 0.0)
+_NO_WORK = (0.0, 0.0, -inf, -inf)
+_NO_SPEED = (nan,) * 7
 
 
 class WorkerLoad:
@@ -63,9 +53,9 @@ class WorkerLoad:
         "utilisation",
     )
 
-    def __init__(self, candidate: Candidate) -> None:
+    def __init__(self, candidate: Candidate, changes: list[int] | None = None) -> None:
         self.candidate = candidate
-        self.account = LoadAccount()
+        self.account = LoadAccount(candidate.slot, changes)
         self.estimate = SpeedEstimate()
         self.learned: Speed | None = None
         self.speed: Speed | None = None
@@ -163,6 +153,34 @@ class WorkerLoad:
             account.prefilled(head, done_s)
             head = account.head
 
+    def row(self, now_s: float) -> tuple[float, ...]:
+        """Return the worker's row of `FleetTable`, in the order in which that module lists the fields."""
+        account, foreign, speed, work = self.account, self.account.foreign, self.speed, self.utilisation.work
+        shared_tokens = account.shared_context.shared_tokens
+        idle_tokens = account.idle_context.tokens(now_s, shared_tokens)
+        return (
+            account.queued_requests,
+            account.queued_tokens,
+            account.queued_attention,
+            account.running_requests,
+            account.kv_tokens,
+            account.decode_tokens,
+            account.head_since_s,
+            account.freed_s,
+            shared_tokens,
+            idle_tokens,
+            account.idle_context.next_expiry_s,
+            *(_NO_WORK if work is None else work),
+            foreign.requests,
+            foreign.waiting,
+            foreign.kv_tokens,
+            *foreign.reported,
+            self.mean_uncached_tokens,
+            nan if self.steps.context_token_s is None else self.steps.context_token_s,
+            -inf if speed is None else self.tested_s,
+            *(_NO_SPEED if speed is None else speed.coefficients()),
+        )
+
     def statistics(self) -> dict[str, Any]:
         """Return the reserved load, the fitted coefficients, and the accuracy of predicted cached tokens."""
         speed, step_s = self.speed, self.steps.context_token_s
@@ -175,229 +193,3 @@ class WorkerLoad:
             "decode_step_context_ns": None if step_s is None else step_s * 1e9,
             "predicted_cached": self.accuracy.statistics(),
         }
-
-
-class WorkerLoads:
-    """The load of every candidate by slot: created when first needed, replaced when the slot gets a new candidate."""
-
-    def __init__(self, ledger: SharedLedger | None = None) -> None:
-        self._ledger = ledger
-        self._loads: list[WorkerLoad | None] = []
-        self._seen: tuple[Sequence[Candidate], list[WorkerLoad]] = ((), [])
-        """The candidates of the last decision and their loads: an unchanged fleet passes the same tuple again."""
-        self._common: Speed | None = None
-        self._stale = False
-        self._reuse_value = ReuseValue()
-        self._common_step_s: float | None = None
-        self._step_stale = False
-
-    def of(self, candidate: Candidate) -> WorkerLoad:
-        slot = candidate.slot
-        if slot >= len(self._loads):
-            self._loads.extend([None] * (slot + 1 - len(self._loads)))
-        load = self._loads[slot]
-        if load is None or load.candidate is not candidate:
-            load = self._new(candidate, load)
-        return load
-
-    def _new(self, candidate: Candidate, before: WorkerLoad | None) -> WorkerLoad:
-        load = WorkerLoad(candidate)
-        self._seen = ((), [])
-        if candidate.live:
-            self._loads[candidate.slot] = load
-            if before is not None and before.account.shared is not None:
-                before.account.shared.close()
-            if self._ledger is not None:
-                load.account.shared = self._ledger.account(candidate.id)
-        return load
-
-    def observe(self, load: WorkerLoad, situation: Situation, ttft_s: float, now_s: float) -> None:
-        """Record a first token."""
-        load.observe(situation, ttft_s, now_s)
-        self._stale = True
-        common = self.common_speed()
-        if common is not None and load.estimate.tested:
-            load.speed = load.estimate.speed(common)
-
-    def decoded(self, load: WorkerLoad, since: WorkDone, tokens: int | None, decode_s: float, now_s: float) -> None:
-        """Record a complete answer of `tokens`."""
-        if tokens:
-            load.decoded(since, tokens - 1, decode_s, now_s)
-            self._step_stale = True
-
-    def arrived(self, hashes: Sequence[int], now_s: float) -> None:
-        """Record a prompt with these blocks that is about to be placed."""
-        self._reuse_value.arrived(hashes, now_s)
-
-    def released(
-        self, load: WorkerLoad, reservation: LoadReservation, model: str, now_s: float, *, cached: bool
-    ) -> None:
-        """Release a request's load. If `cached`, its context stays in the cache and becomes idle context.
-
-        Idle context is counted for as long as its prefill would take, provided that contexts of this model have
-        recently been worth it. Keeping something until it has cost as much as its replacement costs at most twice the
-        optimum (the ski rental problem; Karlin et al. 1988).
-        """
-        speed = self._speed(load, now_s)
-        if not cached or not reservation.idle_context.hashes or speed is None:
-            load.account.release(reservation, now_s)
-            return
-        tokens = reservation.context_tokens
-        again_s = speed.token_s * tokens + speed.attention_s * attention(tokens, 0)
-        load.account.release(reservation, now_s, again_s if self._reuse_value.pays(model) else 0.0)
-        self._reuse_value.rests(model, reservation.idle_context.hashes, tokens, now_s, now_s + again_s)
-
-    def _speed(self, load: WorkerLoad, now_s: float) -> Speed | None:
-        """Return the worker's own speed while it is tested, else the common one."""
-        tested = load.speed is not None and load.tested_s >= now_s - STALE_S
-        return load.speed if tested else self.common_speed()
-
-    def common_step_s(self) -> float | None:
-        """Return the growth of a decode step per context token: the median of the workers that have learned theirs."""
-        if self._step_stale:
-            known = [load.steps.context_token_s for load in self._loads if load is not None and load.candidate.live]
-            learned = sorted([step_s for step_s in known if step_s is not None])
-            self._common_step_s = learned[(len(learned) - 1) // 2] if learned else None
-            self._step_stale = False
-        return self._common_step_s
-
-    def load_reported(self, candidate: Candidate, report: LoadReport, now_s: float) -> None:
-        """Record a scrape of the candidate's gauges."""
-        load = self.of(candidate)
-        load.account.foreign.observe(report, load.reserved(), candidate.capacity_tokens, now_s)
-
-    def common_speed(self) -> Speed | None:
-        """Return the median speed of the workers that have learned theirs; None if none has.
-
-        It is used for all other workers.
-        """
-        if self._stale:
-            learned = [
-                load.learned for load in self._loads if load is not None and load.learned and load.candidate.live
-            ]
-            self._common = median_speed(learned) if learned else None
-            self._stale = False
-        return self._common
-
-    def views(
-        self,
-        candidates: Sequence[Candidate],
-        matches: dict[int, Match] | None,
-        prompt_tokens: int,
-        now_s: float,
-        output: Output = NO_OUTPUT,
-        remaining_s: float = 0.0,
-        hashes: Sequence[int] = (),
-    ) -> tuple[WorkerView, ...]:
-        """Return the views of `candidates` for a prompt; `matches` are by slot, None if the prompt has no identity.
-
-        `remaining_s` is the mean time that running answers still take, `hashes` are the prompt's blocks. Until the
-        speed of any worker is learned, estimates are in tokens and not in seconds, so that costs rank by queued plus
-        uncached tokens.
-        """
-        found = {} if matches is None else matches
-        seen: list[WorkerView] = []
-        overlap_tokens, own_tokens = output.overlap_tokens(), output.held_tokens(prompt_tokens)
-        for load in self._all_of(candidates):
-            speed = self._speed(load, now_s)
-            step_s = load.steps.context_token_s
-            if step_s is None:
-                step_s = self.common_step_s()
-            match = found.get(load.candidate.slot, NOTHING_KNOWN)
-            seen.append(
-                _view(load, match, prompt_tokens, speed, now_s, step_s, overlap_tokens, own_tokens, remaining_s, hashes)
-            )
-        return tuple(seen)
-
-    def _all_of(self, candidates: Sequence[Candidate]) -> list[WorkerLoad]:
-        seen, loads = self._seen
-        if candidates is not seen:
-            loads = [self.of(candidate) for candidate in candidates]
-            if isinstance(candidates, tuple) and all(candidate.live for candidate in candidates):
-                self._seen = (candidates, loads)
-        return loads
-
-    def statistics(self, candidates: Iterable[Candidate]) -> dict[str, Any]:
-        return {candidate.id: self.of(candidate).statistics() for candidate in candidates}
-
-
-def _view(
-    load: WorkerLoad,
-    match: Match,
-    prompt_tokens: int,
-    speed: Speed | None,
-    now_s: float,
-    step_s: float | None,
-    overlap_tokens: float,
-    own_tokens: float,
-    remaining_s: float,
-    hashes: Sequence[int],
-) -> WorkerView:
-    account, candidate, foreign = load.account, load.candidate, load.account.foreign
-    others = None if account.shared is None else account.shared.others()
-    if speed is not None and account.unseen:
-        load.settle(speed, now_s)
-    reserved: ReservedLoad = account if others is None else combined(account, others)
-    queued_tokens = reserved.queued_tokens
-    queued_requests, running_requests, kv_tokens = (
-        reserved.queued_requests,
-        reserved.running_requests,
-        reserved.kv_tokens,
-    )
-    foreign_requests, foreign_tokens, wait_s = 0, 0, 0.0
-    if foreign.requests or foreign.kv_tokens or foreign.waiting:
-        weight = foreign.weight(now_s) if foreign.requests or foreign.kv_tokens else 0.0
-        queued_tokens = load.queued_tokens(now_s, reserved)
-        queued_requests += round(weight * foreign.waiting)
-        foreign_requests, foreign_tokens = round(weight * foreign.requests), round(weight * foreign.kv_tokens)
-    held_tokens = kv_tokens + foreign_tokens
-    if account.shared_context.shared_tokens:
-        held_tokens = round(kv_tokens * account.held_share) + foreign_tokens
-    cached_tokens, capacity_tokens = match.tokens, candidate.capacity_tokens
-    uncached_tokens = prompt_tokens - cached_tokens
-    if speed is None:
-        queue_wait_s, prefill_s, utilisation, error_s = float(queued_tokens), float(uncached_tokens), 0.0, 0.0
-    else:
-        queue_wait_s = load.queue_wait_s(speed, now_s, reserved, queued_tokens)
-        prefill_s = speed.token_s * uncached_tokens + speed.attention_s * attention(uncached_tokens, cached_tokens)
-        utilisation = load.utilisation.share(speed, now_s, None if others is None else others.work)
-        error_s = speed.error_s(queue_wait_s + prefill_s, reserved.queued_tokens + uncached_tokens)
-        if held_tokens + prompt_tokens > capacity_tokens:
-            wait_s = kv_wait_s(prompt_tokens, held_tokens, running_requests, capacity_tokens, remaining_s)
-    return WorkerView(
-        candidate.id,
-        match.residency,
-        cached_tokens,
-        uncached_tokens,
-        queued_tokens,
-        running_requests + foreign_requests,
-        held_tokens,
-        capacity_tokens,
-        queue_wait_s,
-        prefill_s,
-        utilisation,
-        speed is not None,
-        error_s,
-        match.by_tier,
-        queued_requests,
-        0.0
-        if step_s is None
-        else decode_externality_s(step_s, overlap_tokens, own_tokens, running_requests, kv_tokens),
-        wait_s,
-        candidate.endpoint.labels,
-        _idle_tokens(load, now_s, hashes, cached_tokens, capacity_tokens - held_tokens - uncached_tokens),
-    )
-
-
-def _idle_tokens(load: WorkerLoad, now_s: float, hashes: Sequence[int], cached_tokens: int, free_tokens: int) -> int:
-    """Return the idle context on the worker in tokens.
-
-    If it exceeds `free_tokens`, leave out the part that belongs to this prompt and is no longer cached. No other
-    request needs it, and the prompt's uncached tokens count it already.
-    """
-    account = load.account
-    tokens = account.idle_context.tokens(now_s, account.shared_context.shared_tokens)
-    if not tokens or tokens <= free_tokens:
-        return tokens
-    lost_tokens = account.idle_context.common_tokens(hashes, load.candidate.block_tokens) - cached_tokens
-    return max(0, tokens - max(0, lost_tokens))

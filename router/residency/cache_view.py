@@ -33,16 +33,27 @@ _NO_EVENTS = (
 SWITCHED_OFF = "KV events are switched off by residency.kv_events"
 
 
+class ViewChanges:
+    """The views of a residency map whose copied values are stale, and a count of changes of such values."""
+
+    __slots__ = ("count", "stale")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.stale: set[CacheView] = set()
+
+
 class CacheView:
     """Facts and views of one worker.
 
     `event_view` is the view made from KV events; None if the worker publishes none. `model` replaces it in three cases:
     the events say nothing (`EventView.informative` is false), they do not describe this worker's prompts (`blind`), or
-    the prompt is known as text only. The model is created on first use. After a view has set `stale`, `refresh` copies
+    the prompt is known as text only. The model is created on first use. After a call of `mark_stale`, `refresh` copies
     into this object the values that a match reads.
     """
 
     __slots__ = (
+        "_changes",
         "bit",
         "blind",
         "block_size",
@@ -61,8 +72,15 @@ class CacheView:
     )
 
     def __init__(
-        self, index: BlockIndex, worker: WorkerId, block_size: int, capacity_blocks: int | None, events: bool
+        self,
+        index: BlockIndex,
+        worker: WorkerId,
+        block_size: int,
+        capacity_blocks: int | None,
+        events: bool,
+        changes: ViewChanges | None = None,
     ) -> None:
+        self._changes = changes or ViewChanges()
         self.worker = worker
         self.block_size = block_size
         self.capacity_blocks = capacity_blocks
@@ -72,10 +90,25 @@ class CacheView:
         self.self_test: tuple[Residency, str] = (Residency.UNKNOWN, "")
         self.blind = False
         self.switched_off = False
-        self.refresh()
+        self._refresh()
+
+    def mark_stale(self) -> None:
+        """Note that the values that a match reads may have changed."""
+        self.stale = True
+        self._changes.stale.add(self)
 
     def refresh(self) -> None:
         """Copy the values that a match reads from the views."""
+        before = self._matched_by()
+        self._refresh()
+        self._changes.stale.discard(self)
+        if self._matched_by() != before:
+            self._changes.count += 1
+
+    def _matched_by(self) -> tuple[object, ...]:
+        return self.bit, self.block_size, self.closed, self.modelled, self.residency, self.slower_tiers
+
+    def _refresh(self) -> None:
         self.stale = False
         plain = self.self_test[0] is Residency.UNKNOWN and not self.blind
         sound = plain and self.event_view is not None and self.event_view.sound
@@ -196,7 +229,7 @@ class CacheView:
                     event_view.found(ticket_id, reported_tokens)
                 claim = None if ticket_id is None or reservation is None else reservation.claim(ticket_id, block_size)
                 difference = event_view.report(prompt.chain(block_size), reported_tokens, claim)
-            self.stale = True
+            self.mark_stale()
         if self._teaches_model(prompt):
             self._teach_model(prompt, generated_tokens, reported_tokens, reservation)
         elif reservation is not None:
@@ -271,7 +304,7 @@ class CacheView:
         self.blind = blind and self.event_view is not None and self.event_view.heard
         if blind and self.event_view is not None:
             self.event_view.unheard()
-        self.stale = True
+        self.mark_stale()
 
     def _assumption(self) -> str:
         if self.capacity_blocks is not None:

@@ -52,13 +52,13 @@ def resident_lengths(
         chain, usable = usable_chain(prompt, block_size)
         by_length = found.setdefault(block_size, {})
         slots = group.slots
-        for length, bits in lengths(_probe(index, chain), usable, group.closed, group.open_):
+        for length, bits in lengths(probe_of(index, chain), usable, group.closed, group.open_):
             if bits:
                 by_length.setdefault(length, []).extend([slots[bit] for bit in each_bit(bits)])
     return found
 
 
-def _probe(index: BlockIndex, chain: Sequence[int]) -> Probe:
+def probe_of(index: BlockIndex, chain: Sequence[int]) -> Probe:
     """Return a function from a position in `chain` to the bits of the views that hold the block on the GPU."""
     row_of, masks = index.rows.get, index.masks
 

@@ -35,11 +35,16 @@ def worker(name, queued, cached):
 
 def test_the_example_ranks_everyone_and_prefers_least_uncached_work():
     module, code = example()
-    assert len([line for line in code.splitlines() if line.strip()]) <= 30
+    body = code.partition("class Sharded:")[2]
+    assert len([line for line in body.splitlines() if line.strip()]) <= 10
     policy = module.Sharded(module.ShardedParams(shards=1), random.Random(0))
     fleet = FleetView(0.0, (worker("a:1", 50, 0), worker("b:1", 0, 50), worker("c:1", 0, 0)))
     request = RequestView("tenant-1", "m", 100, 16, ())
-    assert policy.decide(request, fleet).ranked == ("b:1", "c:1", "a:1")
+    decision = policy.decide(request, fleet)
+    assert decision.ranked == ("b:1", "c:1", "a:1")
+    assert decision.terms["a:1"] == {"work": 150.0}
+    halves = module.Sharded(module.ShardedParams(shards=2), random.Random(0))
+    assert halves.decide(request, fleet).ranked in (("c:1", "a:1", "b:1"), ("b:1", "c:1", "a:1"))
 
 
 def test_the_example_loads_through_the_registry(monkeypatch):

@@ -24,6 +24,15 @@ def make_fleet(**workers):
     return FleetView(0.0, tuple(make_view(name, **fields) for name, fields in workers.items()))
 
 
+def by_column(fleet):
+    """Return the same fleet as arrays, without views of single workers."""
+    return FleetView(fleet.now_s, None, fleet.roster, fleet.columns)
+
+
+def by_row(fleet):
+    return fleet
+
+
 def make_request(tokens=100, blocks=(), block_tokens=16, name="r", **fields):
     return RequestView(name, "m", tokens, block_tokens, blocks, **fields)
 
@@ -40,6 +49,17 @@ def view():
 @pytest.fixture
 def fleet():
     return make_fleet
+
+
+@pytest.fixture(params=[by_row, by_column])
+def form(request):
+    """One of the two forms of a fleet: policies have a loop for the one, and arrays for the other."""
+    return request.param
+
+
+@pytest.fixture
+def as_columns():
+    return by_column
 
 
 @pytest.fixture

@@ -39,15 +39,15 @@ def views(view):
 class Traffic:
     """Documents of four seconds among chats of a tenth, as a policy sees them."""
 
-    def __init__(self, policy, view):
-        self.policy, self.view, self.now_s, self.labels = policy, view, 0.0, {}
+    def __init__(self, policy, view, form):
+        self.policy, self.view, self.form, self.now_s, self.labels = policy, view, form, 0.0, {}
 
     def fleet(self, prefill_s, **other):
         workers = [
             self.view(name, prefill_s=prefill_s, labels=self.labels.get(name, {}), **{**LEARNED, **other})
             for name in WORKERS
         ]
-        return FleetView(self.now_s, tuple(workers))
+        return self.form(FleetView(self.now_s, tuple(workers)))
 
     def chat(self, request):
         self._place(request, CHAT_S)
@@ -58,7 +58,7 @@ class Traffic:
     def _place(self, request, prefill_s, **other):
         fleet = self.fleet(prefill_s, **other)
         self.now_s += 0.2
-        placed = fleet.workers[round(self.now_s * 5) % 4]
+        placed = fleet.worker(round(self.now_s * 5) % 4)
         self.policy.observe(
             LifecycleEvent(LifecycleEventKind.RESERVED, request, placed.id, fleet.now_s, placed=placed, fleet=fleet)
         )
@@ -74,8 +74,8 @@ def prefill_lanes():
 
 
 @pytest.fixture
-def traffic(prefill_lanes, view):
-    return Traffic(prefill_lanes, view)
+def traffic(prefill_lanes, view, form):
+    return Traffic(prefill_lanes, view, form)
 
 
 @pytest.fixture
@@ -172,24 +172,30 @@ def test_pins_that_leave_nobody_for_one_kind_are_no_lanes(views):
 # prices
 
 
+def priced(prefill_lanes, request, fleet):
+    """Return the price of each worker, and {} if there is no lane."""
+    prices_s = prefill_lanes.prices_s(request, fleet)
+    return dict(zip(fleet.ids, prices_s, strict=True)) if len(prices_s) else {}
+
+
 def lane(prefill_lanes, traffic, chat):
     """Workers on which a chat costs more than elsewhere."""
-    prices = prefill_lanes.prices_s(chat, traffic.fleet(CHAT_S))
+    prices = priced(prefill_lanes, chat, traffic.fleet(CHAT_S))
     return {worker for worker, price_s in prices.items() if price_s}
 
 
 def test_nothing_is_priced_before_there_is_a_lane(prefill_lanes, traffic, chat):
-    assert prefill_lanes.prices_s(chat, traffic.fleet(DOCUMENT_S)) == {}
+    assert priced(prefill_lanes, chat, traffic.fleet(DOCUMENT_S)) == {}
     for _ in range(200):
         traffic.chat(chat)
-    assert prefill_lanes.prices_s(chat, traffic.fleet(DOCUMENT_S)) == {}
+    assert priced(prefill_lanes, chat, traffic.fleet(DOCUMENT_S)) == {}
 
 
 def test_documents_are_dearer_out_of_the_lane_and_chats_in_it(prefill_lanes, traffic, chat):
     traffic.mixed(chat, 60)
     within = lane(prefill_lanes, traffic, chat)
     assert 1 <= len(within) <= 3
-    document = prefill_lanes.prices_s(chat, traffic.fleet(DOCUMENT_S))
+    document = priced(prefill_lanes, chat, traffic.fleet(DOCUMENT_S))
     assert max(document[one] for one in within) < min(document[one] for one in document if one not in within)
 
 
@@ -207,17 +213,17 @@ def test_the_lane_is_shown(prefill_lanes, traffic, chat):
 
 def test_prices_grow_with_the_streams_delayed_and_stay_finite(prefill_lanes, traffic, request_view, chat):
     traffic.mixed(chat, 60)
-    longer = prefill_lanes.prices_s(chat, traffic.fleet(2 * DOCUMENT_S))
-    long = prefill_lanes.prices_s(chat, traffic.fleet(DOCUMENT_S))
+    longer = priced(prefill_lanes, chat, traffic.fleet(2 * DOCUMENT_S))
+    long = priced(prefill_lanes, chat, traffic.fleet(DOCUMENT_S))
     assert all(long[worker] < longer[worker] < 1e3 for worker in long)
-    short = prefill_lanes.prices_s(request_view(decode_s=0.1), traffic.fleet(CHAT_S))
-    assert sum(short.values()) < sum(prefill_lanes.prices_s(chat, traffic.fleet(CHAT_S)).values())
+    short = priced(prefill_lanes, request_view(decode_s=0.1), traffic.fleet(CHAT_S))
+    assert sum(short.values()) < sum(priced(prefill_lanes, chat, traffic.fleet(CHAT_S)).values())
 
 
 def test_a_long_prefill_is_charged_half_of_its_decode_externality(prefill_lanes, traffic, chat):
     traffic.mixed(chat, 60)
     within, plan = lane(prefill_lanes, traffic, chat), prefill_lanes._model_lanes[chat.model].plan
-    chats, documents = (prefill_lanes.prices_s(chat, traffic.fleet(long_s)) for long_s in (CHAT_S, DOCUMENT_S))
+    chats, documents = (priced(prefill_lanes, chat, traffic.fleet(long_s)) for long_s in (CHAT_S, DOCUMENT_S))
     for worker, price_s in documents.items():
         streams = plan.streams_within if worker in within else plan.streams_without
         assert price_s - chats[worker] == pytest.approx(DECODE_EXTERNALITY_SHARE * 0.1 * DOCUMENT_S * streams)
@@ -225,26 +231,26 @@ def test_a_long_prefill_is_charged_half_of_its_decode_externality(prefill_lanes,
 
 def test_the_lane_is_given_up_when_documents_stop(prefill_lanes, traffic, chat):
     traffic.mixed(chat, 60)
-    assert prefill_lanes.prices_s(chat, traffic.fleet(CHAT_S))
+    assert priced(prefill_lanes, chat, traffic.fleet(CHAT_S))
     for _ in range(5 * 1_200):
         traffic.chat(chat)
-    assert prefill_lanes.prices_s(chat, traffic.fleet(CHAT_S)) == {}
+    assert priced(prefill_lanes, chat, traffic.fleet(CHAT_S)) == {}
 
 
-def test_another_process_with_the_same_traffic_has_the_same_lane(view, chat):
+def test_another_process_with_the_same_traffic_has_the_same_lane(view, chat, form):
     lanes = []
     for _ in range(2):
         prefill_lanes = PrefillLanes(0.1)
-        traffic = Traffic(prefill_lanes, view)
+        traffic = Traffic(prefill_lanes, view, form)
         traffic.mixed(chat, 60)
-        lanes.append(prefill_lanes.prices_s(chat, traffic.fleet(CHAT_S)))
+        lanes.append(priced(prefill_lanes, chat, traffic.fleet(CHAT_S)))
     assert lanes[0] == lanes[1]
 
 
 def test_labels_pin_workers_to_the_lane_and_out_of_it(prefill_lanes, traffic, chat):
     traffic.labels = {"c": {"lane": "prefill"}, "a": {"lane": "decode"}, "b": {"lane": "decode"}}
     traffic.mixed(chat, 60)
-    prices = prefill_lanes.prices_s(chat, traffic.fleet(CHAT_S))
+    prices = priced(prefill_lanes, chat, traffic.fleet(CHAT_S))
     assert prices["c"] > 0.0
     assert prices["a"] == prices["b"] == 0.0
 
@@ -255,13 +261,13 @@ def test_a_worker_that_has_gone_leaves_the_lane_to_the_next(prefill_lanes, traff
     without = FleetView(traffic.now_s, tuple(view for view in traffic.fleet(CHAT_S).workers if view.id != "c"))
     for _ in range(3):
         now_s = without.now_s + REPLAN_S
-        without = FleetView(now_s, without.workers)
+        without = traffic.form(FleetView(now_s, without.workers))
         for prefill_s in (CHAT_S, DOCUMENT_S):
             placed = traffic.view("a", prefill_s=prefill_s, **LEARNED)
             prefill_lanes.observe(
                 LifecycleEvent(LifecycleEventKind.RESERVED, chat, placed.id, now_s, placed=placed, fleet=without)
             )
-    prices = prefill_lanes.prices_s(chat, without)
+    prices = priced(prefill_lanes, chat, without)
     assert "c" not in prices
     assert prices == {} or max(prices.values()) > 0.0
 
@@ -272,11 +278,9 @@ def test_requests_that_may_not_go_everywhere_do_not_take_the_lane_along(prefill_
     for _ in range(50):
         traffic.chat(chat)
         fleet = traffic.fleet(CHAT_S)
-        few = FleetView(fleet.now_s, tuple(view for view in fleet.workers if view.id not in before))
+        few = traffic.form(FleetView(fleet.now_s, tuple(view for view in fleet.workers if view.id not in before)))
         prefill_lanes.observe(
-            LifecycleEvent(
-                LifecycleEventKind.RESERVED, chat, few.workers[0].id, few.now_s, placed=few.workers[0], fleet=few
-            )
+            LifecycleEvent(LifecycleEventKind.RESERVED, chat, few.ids[0], few.now_s, placed=few.worker(0), fleet=few)
         )
     assert before & lane(prefill_lanes, traffic, chat)
 
@@ -286,9 +290,9 @@ def test_events_without_a_learned_view_are_ignored(prefill_lanes, traffic, chat,
     unlearned = traffic.fleet(DOCUMENT_S, learned=False)
     for kind in LifecycleEventKind:
         prefill_lanes.observe(
-            LifecycleEvent(kind, chat, unlearned.workers[0].id, 1.0, placed=unlearned.workers[0], fleet=unlearned)
+            LifecycleEvent(kind, chat, unlearned.ids[0], 1.0, placed=unlearned.worker(0), fleet=unlearned)
         )
-    assert prefill_lanes.prices_s(chat, unlearned) == {}
+    assert priced(prefill_lanes, chat, unlearned) == {}
 
 
 def test_requests_without_prompt_make_no_lane(prefill_lanes, traffic, chat):
@@ -298,16 +302,16 @@ def test_requests_without_prompt_make_no_lane(prefill_lanes, traffic, chat):
             traffic.chat(chat)
         else:
             traffic.document(replace(chat, prompt_tokens=0))
-    assert prefill_lanes.prices_s(chat, traffic.fleet(DOCUMENT_S)) == {}
+    assert priced(prefill_lanes, chat, traffic.fleet(DOCUMENT_S)) == {}
 
 
 # in the default rule
 
 
 @pytest.mark.parametrize("on", [True, False])
-def test_marginal_cost_explains_the_lane_and_can_do_without(view, chat, on):
+def test_marginal_cost_explains_the_lane_and_can_do_without(view, chat, form, on):
     policy = MarginalCost(MarginalCostParams(prefill_lanes=on), random.Random(0))
-    traffic = Traffic(policy, view)
+    traffic = Traffic(policy, view, form)
     traffic.mixed(chat, 60)
     decision = policy.decide(chat, traffic.fleet(DOCUMENT_S))
     terms = [decision.terms[worker]["prefill_lane_s"] for worker in WORKERS]
@@ -318,9 +322,9 @@ def test_marginal_cost_explains_the_lane_and_can_do_without(view, chat, on):
         assert decision.terms[decision.ranked[0]]["prefill_lane_s"] == min(terms)
 
 
-def test_a_long_prefill_spills_where_the_lane_is_full(view, chat):
+def test_a_long_prefill_spills_where_the_lane_is_full(view, chat, form):
     policy = MarginalCost(MarginalCostParams(), random.Random(0))
-    traffic = Traffic(policy, view)
+    traffic = Traffic(policy, view, form)
     traffic.mixed(chat, 60)
     fleet = traffic.fleet(DOCUMENT_S)
     costs = policy.decide(chat, fleet).terms
@@ -331,5 +335,5 @@ def test_a_long_prefill_spills_where_the_lane_is_full(view, chat):
         else one
         for one in fleet.workers
     ]
-    chosen = policy.decide(chat, FleetView(fleet.now_s, tuple(full))).ranked[0]
+    chosen = policy.decide(chat, form(FleetView(fleet.now_s, tuple(full)))).ranked[0]
     assert costs[chosen]["prefill_lane_s"] == dearest

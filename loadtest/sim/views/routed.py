@@ -8,6 +8,7 @@ from typing import Protocol
 from policies.view import Residency, WorkerId
 from router.residency.cache_view import usable_chain
 from router.residency.prompt import Prompt
+from router.residency.slot_groups import Matches, Slots, matches_of
 from router.residency.view import Match
 
 
@@ -66,6 +67,10 @@ class RoutedPrefixes:
     def match(self, prompt: Prompt, slots: Iterable[int]) -> dict[int, Match]:
         """Return the longest remembered prefix on each of `slots`."""
         return {slot: self._match(prompt, slot) for slot in slots}
+
+    def match_all(self, prompt: Prompt, slots: Slots) -> Matches:
+        """Return the same as arrays."""
+        return matches_of(self.match(prompt, slots.tolist()), slots)
 
     def _match(self, prompt: Prompt, slot: int) -> Match:
         block_size, memory = self._slots[slot]

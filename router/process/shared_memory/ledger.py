@@ -18,16 +18,18 @@ import os
 import struct
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from policies.view import WorkerId
 from router.placement.prefill_estimate import Work
-from router.placement.shared_load import LoadTotals, ReservedLoad
+from router.placement.shared_load import LoadTotals, ReservedLoad, SharedAccount
 from router.process.shared_memory.deaths import DEATHS_BYTES, SharedDeaths
 from router.process.shared_memory.pins import PINS_BYTES, ResponsePins
 
@@ -117,6 +119,8 @@ class Ledger:
         self._memory = mmap.mmap(table, self._layout.bytes)
         self._rows: dict[int, LedgerRow] = {}
         self._full = False
+        self._asked: tuple[Sequence[SharedAccount | None], NDArray[np.int64]] | None = None
+        """The accounts of the last call of `others_of`, and their slots; -1 for an account that is None."""
 
     def account(self, candidate_id: str) -> LedgerRow | None:
         """Return the candidate's row, cleared, or None if all slots are taken. The log reports that once."""
@@ -130,6 +134,23 @@ class Ledger:
                 before.close()
             row = self._rows[slot] = LedgerRow(self._memory, self._layout, slot, self._process)
         return row
+
+    @property
+    def as_columns(self) -> bool:
+        return True
+
+    def others_of(self, accounts: Sequence[SharedAccount | None]) -> NDArray[np.float64]:
+        """Return the rows of the other processes for these accounts (`SharedLedger.others_of`)."""
+        if self._asked is None or self._asked[0] is not accounts:
+            found = [row.slot if isinstance(row, LedgerRow) else -1 for row in accounts]
+            self._asked = accounts, np.array(found, np.int64)
+        slots, processes = self._asked[1], self._layout.processes
+        # An array over the memory would prevent its end, so this one lasts for the call.
+        table = np.frombuffer(self._memory, np.float64, SLOTS * processes * _FIELDS, self._layout.row(0, 0))
+        rows = table.reshape(SLOTS, processes, _FIELDS)[slots].transpose(1, 2, 0)
+        others = np.delete(rows, self._process, axis=0)[:, 1:]
+        others[:, :, slots < 0] = 0.0
+        return others
 
     def accept_counters(self, process: int) -> AcceptCounters:
         """Return the connections of one process."""
@@ -232,6 +253,7 @@ class LedgerRow:
     """
 
     def __init__(self, memory: mmap.mmap, layout: TableLayout, slot: int, process: int) -> None:
+        self.slot = slot
         self._memory = memory
         self._at = layout.row(slot, process)
         self._work_at = self._at + _LOAD.size

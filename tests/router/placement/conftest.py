@@ -23,6 +23,7 @@ from router.placement.lifecycle_events import Request, Usage
 from router.residency.chain import SEED, extend_chain
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
+from router.residency.slot_groups import matches_of
 from router.residency.view import Match
 
 BLOCK = 16
@@ -70,6 +71,9 @@ class ShadowResidency:
     def match(self, prompt, slots):
         hashes = prompt.chain(BLOCK)[: max(0, prompt.tokens - 1) // BLOCK]
         return {slot: self._match(hashes, slot) for slot in slots}
+
+    def match_all(self, prompt, slots):
+        return matches_of(self.match(prompt, slots.tolist()), slots)
 
     def _match(self, hashes, slot):
         held = self.blocks[slot]

@@ -1,6 +1,6 @@
 import pytest
 
-from policies.lazy_terms import LazyTerms
+from policies.lazy_terms import view_terms
 from policies.view import Decision, FleetView, RequestView, Residency, WorkerId, WorkerView
 from router.placement.decisions import DecisionLog, DecisionRecord
 
@@ -9,18 +9,18 @@ def view(name):
     return WorkerView(WorkerId(name), Residency.EXACT, 0, 10, 0, 0, 0, 0, 0.5, 0.25, 0.0)
 
 
-@pytest.fixture
-def decided():
+@pytest.fixture(params=["rows", "columns"])
+def decided(request):
     def make(number, names="abcd", chosen="b"):
         workers = tuple(view(name) for name in names)
         ranked = tuple(one.id for one in reversed(workers))
-        terms = LazyTerms(workers, lambda one: {"queue_wait_s": one.queue_wait_s})
-        decision = Decision(ranked, "least", tuple(float(ord(name)) for name in ranked), "s", terms)
         fleet = FleetView(float(number), workers)
-        request = RequestView(f"r{number}", "m", 10, 16, ())
-        return DecisionRecord(
-            fleet.now_s, number, 1, "p", request, workers, decision, WorkerId(chosen), view("a").residency, 0
-        )
+        if request.param == "columns":
+            fleet = FleetView(fleet.now_s, None, fleet.roster, fleet.columns)
+        terms = view_terms(fleet, lambda one: {"queue_wait_s": one.queue_wait_s})
+        decision = Decision(ranked, "least", tuple(float(ord(name)) for name in ranked), "s", terms)
+        asked = RequestView(f"r{number}", "m", 10, 16, ())
+        return DecisionRecord(fleet.now_s, number, 1, "p", asked, fleet, decision, WorkerId(chosen), Residency.EXACT, 0)
 
     return make
 

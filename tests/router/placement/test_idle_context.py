@@ -40,7 +40,7 @@ def test_a_conversation_is_idle_context_until_its_next_turn_and_not_for_long(tal
     assert idle_context(talk) == 6 * TURN
     going_on = talk.dispatch(7 * TURN, now_s=talk.now_s)
     assert idle_context(talk) == 0
-    assert going_on.record.workers[0].idle_tokens == 6 * TURN, "as it was when the choice was made"
+    assert going_on.record.fleet.workers[0].idle_tokens == 6 * TURN, "as it was when the choice was made"
     talk.dispatcher.first_token(going_on, talk.now_s)
     talk.dispatcher.progress(going_on, 40)
     talk.dispatcher.finished(going_on, Usage(7 * TURN, 40, 6 * TURN), talk.now_s)

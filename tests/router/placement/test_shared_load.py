@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from backends.worker import Endpoint, LoadReport
 from router.config.model import HealthConfig
 from router.placement.fleet import Fleet
+from router.placement.fleet_load import WorkerLoads
 from router.placement.ledger import LoadAccount, LoadReservation
 from router.placement.prefill_estimate import Speed, Utilisation
 from router.placement.shared_load import LoadTotals, combined
-from router.placement.worker_load import WorkerLoads
 
 SPEED = Speed(token_s=1e-3, fixed_s=0.01, attention_s=0.0, decode_s=1e-6, relative_error=0.0)
 

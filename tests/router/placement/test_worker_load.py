@@ -5,9 +5,10 @@ from policies.view import Residency
 from router.config.model import HealthConfig
 from router.placement.decode_step_time import Output
 from router.placement.fleet import Fleet
+from router.placement.fleet_load import WorkerLoads
 from router.placement.ledger import LoadReservation
 from router.placement.prefill_estimate import Speed
-from router.placement.worker_load import WorkerLoad, WorkerLoads
+from router.placement.worker_load import WorkerLoad
 from router.residency.view import Match
 
 SPEED = Speed(1e-4, 0.01, 0.0, 1e-8, 0.05)

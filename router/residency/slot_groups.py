@@ -1,0 +1,197 @@
+"""Cached tokens of a prompt on many slots at once, as an array: one walk over the index for all exact views."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.view import Residency
+from router.residency.blocks import BlockIndex
+from router.residency.cache_view import CacheView, usable_chain
+from router.residency.in_flight import ReservedBlocks
+from router.residency.lookup import by_tier, probe_of
+from router.residency.matching import each_bit, lengths
+from router.residency.prompt import Prompt
+from router.residency.view import Match
+
+Slots = NDArray[np.int64]
+
+
+_FEW_BITS = 4
+"""Bits up to which a loop costs less than an array of all bits."""
+
+
+class Matches:
+    """The cached tokens of a prompt on several slots, in the order in which they were asked for.
+
+    `tokens` counts blocks of requests placed there, `resident_tokens` does not. `by_tier` is by place, where it is
+    known (`Match`).
+    """
+
+    __slots__ = ("by_tier", "residency", "resident_tokens", "tokens")
+
+    def __init__(
+        self,
+        tokens: NDArray[np.float64],
+        resident_tokens: NDArray[np.float64],
+        residency: Sequence[Residency],
+        by_tier: Mapping[int, Mapping[str, int]],
+    ) -> None:
+        self.tokens = tokens
+        self.resident_tokens = resident_tokens
+        self.residency = residency
+        self.by_tier = by_tier
+
+    def at(self, place: int) -> Match:
+        """Return the match of the slot at `place`."""
+        tokens = int(self.tokens[place])
+        reserved_tokens = tokens - int(self.resident_tokens[place])
+        return Match(tokens, reserved_tokens, self.residency[place], self.by_tier.get(place))
+
+
+def matches_of(found: Mapping[int, Match], slots: Slots) -> Matches:
+    """Return the matches of single slots as arrays."""
+    ordered = [found[slot] for slot in slots.tolist()]
+    tokens = np.array([match.tokens for match in ordered], np.float64)
+    resident_tokens = tokens - np.array([match.reserved_tokens for match in ordered], np.float64)
+    tiers = {place: match.by_tier for place, match in enumerate(ordered) if match.by_tier is not None}
+    return Matches(tokens, resident_tokens, [match.residency for match in ordered], tiers)
+
+
+def nothing_known(slots: int) -> Matches:
+    """Return the matches of a prompt that no cache is asked for."""
+    return Matches(np.zeros(slots), np.zeros(slots), [Residency.UNKNOWN] * slots, {})
+
+
+class _SlotGroup:
+    """The slots with one block size. `closed` and `open_` are bits of the index, `slot_of` is by position of a bit."""
+
+    __slots__ = ("_bytes", "closed", "modelled", "open_", "slot_of", "slots")
+
+    def __init__(self, views: Mapping[int, CacheView]) -> None:
+        self.closed = self.open_ = 0
+        self.modelled: list[tuple[int, CacheView]] = []
+        self.slots = np.array(list(views), np.int64)
+        places: dict[int, int] = {}
+        for slot, view in views.items():
+            if view.modelled:
+                self.modelled.append((slot, view))
+                continue
+            places[view.bit.bit_length() - 1] = slot
+            if view.closed:
+                self.closed |= view.bit
+            else:
+                self.open_ |= view.bit
+        self._bytes = (max(places, default=0) + 8) // 8
+        self.slot_of = np.zeros(8 * self._bytes, np.int64)
+        for position, slot in places.items():
+            self.slot_of[position] = slot
+
+    def slots_with(self, bits: int) -> Slots:
+        """Return the slots whose views have these bits."""
+        if bits.bit_count() <= _FEW_BITS:
+            return np.array([self.slot_of[bit.bit_length() - 1] for bit in each_bit(bits)], np.int64)
+        octets = np.frombuffer(bits.to_bytes(self._bytes, "little"), np.uint8)
+        return self.slot_of[np.flatnonzero(np.unpackbits(octets, bitorder="little"))]
+
+
+class SlotGroups:
+    """All views of a residency map, grouped by block size. Valid until `ViewChanges.count` grows."""
+
+    def __init__(self, views: Mapping[int, CacheView]) -> None:
+        self._views = views
+        self._size = max(views, default=0) + 1
+        by_size: dict[int, dict[int, CacheView]] = {}
+        for slot, view in views.items():
+            by_size.setdefault(view.block_size, {})[slot] = view
+        self._groups = {block_size: _SlotGroup(alike) for block_size, alike in by_size.items()}
+        self._off = np.array([slot for slot, view in views.items() if view.residency is Residency.OFF], np.int64)
+        self._tiered = [slot for slot, view in views.items() if view.slower_tiers]
+        self._asked: tuple[Slots, NDArray[np.bool_], list[Residency]] | None = None
+        """The slots of the last match, which of all slots they are, and their residency."""
+
+    def match(self, index: BlockIndex, in_flight: ReservedBlocks, prompt: Prompt, slots: Slots) -> Matches:
+        """Return the matches of `slots` for a prompt whose token ids are known."""
+        asked, residencies = self._asked_for(slots)
+        tokens = np.zeros(len(asked), np.float64)
+        resident_tokens = np.zeros(len(asked), np.float64)
+        for block_size, group in self._groups.items():
+            if len(self._groups) > 1 and not asked[group.slots].any():
+                continue
+            chain, usable = usable_chain(prompt, block_size)
+            for blocks, here in self._resident(index, group, chain, usable, prompt.tokens, asked):
+                tokens[here] = resident_tokens[here] = blocks * block_size
+                if in_flight.masks and blocks < usable:
+                    self._add_reserved(in_flight, chain, blocks, usable, here, tokens, block_size)
+        tokens[self._off] = resident_tokens[self._off] = 0.0
+        tiers = self._tiers(index, prompt, slots, resident_tokens) if index.lower and self._tiered else {}
+        return Matches(tokens[slots], resident_tokens[slots], residencies, tiers)
+
+    def _resident(
+        self,
+        index: BlockIndex,
+        group: _SlotGroup,
+        chain: Sequence[int],
+        usable: int,
+        tokens: int,
+        asked: NDArray[np.bool_],
+    ) -> list[tuple[int, Slots]]:
+        """Return numbers of cached blocks, and the slots of the group that hold as many."""
+        found: list[tuple[int, Slots]] = []
+        if group.closed or group.open_:
+            ends = lengths(probe_of(index, chain), usable, group.closed, group.open_)
+            found = [(blocks, group.slots_with(bits)) for blocks, bits in ends if bits]
+        if group.modelled:
+            by_length: dict[int, list[int]] = {}
+            wanted = asked.tolist()
+            for slot, view in group.modelled:
+                if wanted[slot]:
+                    by_length.setdefault(view.modelled_blocks(chain, usable, tokens), []).append(slot)
+            found += [(blocks, np.array(here, np.int64)) for blocks, here in by_length.items()]
+        return found
+
+    @staticmethod
+    def _add_reserved(
+        in_flight: ReservedBlocks,
+        chain: Sequence[int],
+        start: int,
+        usable: int,
+        here: Slots,
+        tokens: NDArray[np.float64],
+        block_size: int,
+    ) -> None:
+        """Extend the match of the slots `here`, which hold `start` blocks, by the reserved blocks that follow."""
+        masks = in_flight.masks
+        reserved = masks.get(chain[start], 0)
+        if not reserved:
+            return
+        holding = set(here.tolist())
+        going_on = sum([bit for bit in each_bit(reserved) if bit.bit_length() - 1 in holding])
+        for end, bits in lengths(lambda position: masks.get(chain[position], 0), usable, going_on, 0, start):
+            for bit in each_bit(bits):
+                tokens[bit.bit_length() - 1] = end * block_size
+
+    def _asked_for(self, slots: Slots) -> tuple[NDArray[np.bool_], list[Residency]]:
+        if self._asked is None or self._asked[0] is not slots:
+            asked = np.zeros(max(self._size, int(slots.max()) + 1), np.bool_)
+            asked[slots] = True
+            views = self._views
+            found = [views[slot].residency if slot in views else Residency.UNKNOWN for slot in slots.tolist()]
+            self._asked = slots, asked, found
+        return self._asked[1], self._asked[2]
+
+    def _tiers(
+        self, index: BlockIndex, prompt: Prompt, slots: Slots, resident_tokens: NDArray[np.float64]
+    ) -> dict[int, dict[str, int]]:
+        places = {slot: place for place, slot in enumerate(slots.tolist())}
+        found = {}
+        for slot in self._tiered:
+            view = self._views[slot]
+            if slot in places and view.residency is not Residency.OFF:
+                chain, usable = usable_chain(prompt, view.block_size)
+                start = int(resident_tokens[slot]) // view.block_size
+                blocks = by_tier(index, chain, start, usable, view.bit)
+                found[places[slot]] = {tier: count * view.block_size for tier, count in blocks.items()}
+        return found

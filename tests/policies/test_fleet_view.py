@@ -1,0 +1,250 @@
+"""The two forms of `FleetView`, and the facts that policies keep by worker."""
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import asdict
+
+from policies.by_worker import ByWorker
+from policies.lazy_terms import CostOrder, LazyCosts, LazyRanking
+from policies.view import Columns, FleetView, Residency, Roster, WorkerId, WorkerView
+
+WHOLE = st.integers(0, 2**40)
+SECONDS = st.floats(0.0, 1e9)
+FACTS = [name for name in Columns.__struct_fields__ if name not in ("residency", "learned", "cached_tokens_by_tier")]
+
+
+@st.composite
+def fleets(draw):
+    learned = draw(st.booleans())
+    return tuple(
+        WorkerView(
+            id=WorkerId(f"h:{number}"),
+            residency=draw(st.sampled_from(Residency)),
+            cached_tokens=draw(WHOLE),
+            uncached_tokens=draw(WHOLE),
+            queued_tokens=draw(WHOLE),
+            running_requests=draw(WHOLE),
+            kv_tokens=draw(WHOLE),
+            kv_capacity_tokens=draw(WHOLE),
+            queue_wait_s=draw(SECONDS),
+            prefill_s=draw(SECONDS),
+            utilisation=draw(st.floats(0.0, 0.97)),
+            learned=learned,
+            error_s=draw(SECONDS),
+            cached_tokens_by_tier=draw(st.none() | st.just({"GPU": 16, "CPU": 32})),
+            queued_requests=draw(WHOLE),
+            decode_externality_s=draw(SECONDS),
+            kv_wait_s=draw(SECONDS),
+            labels=draw(st.sampled_from([{}, {"lane": "prefill"}])),
+            idle_tokens=draw(WHOLE),
+        )
+        for number in draw(st.lists(st.integers(0, 99), min_size=1, max_size=5, unique=True))
+    )
+
+
+@given(workers=fleets())
+def test_views_made_from_columns_are_the_views_that_the_columns_were_made_from(workers):
+    rows = FleetView(7.0, workers)
+    columns = FleetView(7.0, None, rows.roster, rows.columns)
+    places = range(len(workers))
+    assert [columns.worker(place) for place in places] == list(workers)
+    assert rows.by_row and not columns.by_row, "a single view leaves the form as it is"
+    assert len(columns) == len(rows) == len(workers) and columns.ids == rows.ids
+    assert columns.learned == rows.learned == workers[0].learned
+    types = {field: type(value) for field, value in asdict(columns.worker(0)).items()}
+    assert types == {field: type(value) for field, value in asdict(workers[0]).items()}, "int and float, no numpy"
+    assert columns.workers == workers and columns == rows and hash(columns) == hash(rows)
+
+
+@given(workers=fleets())
+def test_columns_hold_each_fact_in_the_order_of_the_roster(workers):
+    fleet = FleetView(7.0, workers)
+    for fact in FACTS:
+        column = getattr(fleet, fact)
+        assert column is getattr(fleet.columns, fact) and column.dtype == np.float64
+        assert column.tolist() == [getattr(view, fact) for view in workers], fact
+    assert list(fleet.columns.residency) == [view.residency for view in workers]
+    assert fleet.roster.labels == [view.labels for view in workers]
+    again = FleetView(7.0, FleetView(7.0, None, fleet.roster, fleet.columns).workers).columns
+    assert all(np.array_equal(getattr(again, fact), getattr(fleet, fact)) for fact in FACTS)
+    assert again.cached_tokens_by_tier == fleet.columns.cached_tokens_by_tier
+
+
+def test_every_fact_of_a_worker_is_a_column():
+    facts = {*WorkerView.__struct_fields__} - {"id", "labels", "learned", "residency", "cached_tokens_by_tier"}
+    assert facts == set(FACTS)
+    assert all(getattr(FleetView, fact).__doc__ for fact in facts)
+
+
+def test_the_place_of_a_worker_is_its_place_in_the_order(fleet, form):
+    view = form(fleet(a={}, b={}, c={}))
+    assert [view.place_of(WorkerId(name)) for name in "cabx"] == [2, 0, 1, None]
+
+
+def test_fleets_are_equal_only_at_the_same_time_with_the_same_facts(fleet, form):
+    view = form(fleet(a={}, b={}))
+    assert view == fleet(a={}, b={})
+    assert view != FleetView(1.0, view.workers)
+    assert view != fleet(a={}, b={"queued_tokens": 1})
+    assert view != view.workers
+
+
+def test_a_copy_of_a_fleet_is_the_fleet(fleet, form):
+    view = form(fleet(a={}))
+    assert deepcopy(view) is view
+
+
+# facts by worker
+
+
+class Known:
+    """Facts of workers, and the workers that were read."""
+
+    def __init__(self):
+        self.facts, self.read = {}, []
+
+    def find(self, worker):
+        self.read.append(worker)
+        return self.facts.get(worker, (0.0, 0.0))
+
+
+def roster(names):
+    return Roster(tuple(WorkerId(name) for name in names), [{}] * len(names))
+
+
+@pytest.fixture
+def known():
+    return Known()
+
+
+@pytest.fixture
+def by_worker(known):
+    return ByWorker(2, known.find)
+
+
+def test_facts_are_in_the_order_of_each_roster(by_worker, known):
+    known.facts = {"a": (1.0, 2.0), "c": (3.0, 4.0)}
+    assert by_worker.arrays(roster("abc")).tolist() == [[1.0, 0.0, 3.0], [2.0, 0.0, 4.0]]
+    assert by_worker.arrays(roster("ca")).tolist() == [[3.0, 1.0], [4.0, 2.0]]
+    assert by_worker.arrays(roster("x")).tolist() == [[0.0], [0.0]]
+
+
+def test_a_change_is_read_once_in_every_roster_that_has_the_worker(by_worker, known):
+    both, other = roster("ab"), roster("b")
+    by_worker.arrays(both), by_worker.arrays(other)
+    known.facts["a"] = (5.0, 6.0)
+    known.read.clear()
+    by_worker.changed(WorkerId("a"))
+    assert by_worker.arrays(both).tolist() == [[5.0, 0.0], [6.0, 0.0]]
+    assert by_worker.arrays(other).tolist() == [[0.0], [0.0]]
+    assert known.read == ["a"]
+    by_worker.changed(WorkerId("gone"))
+    assert known.read == ["a"]
+
+
+def test_nothing_is_read_twice_before_a_change(by_worker, known):
+    same = roster("ab")
+    assert by_worker.arrays(same) is by_worker.arrays(same)
+    assert known.read == ["a", "b"]
+
+
+def test_all_facts_are_read_again_when_cleared(by_worker, known):
+    same = roster("a")
+    by_worker.arrays(same)
+    known.facts["a"] = (7.0, 8.0)
+    assert by_worker.arrays(same).tolist() == [[0.0], [0.0]]
+    by_worker.clear()
+    assert by_worker.arrays(same).tolist() == [[7.0], [8.0]]
+
+
+def test_arrays_of_many_rosters_do_not_fill_memory(by_worker, known):
+    rosters = [roster("ab") for _ in range(100)]
+    for one in rosters:
+        by_worker.arrays(one)
+    known.facts["b"] = (1.0, 1.0)
+    known.read.clear()
+    by_worker.changed(WorkerId("b"))
+    assert len(known.read) == 16
+    assert by_worker.arrays(rosters[0]).tolist() == by_worker.arrays(rosters[-1]).tolist() == [[0.0, 1.0]] * 2
+
+
+changes = st.lists(st.tuples(st.sampled_from("abcd"), st.floats(0, 9)) | st.none() | st.integers(0, 4), max_size=30)
+
+
+@given(orders=st.lists(st.permutations("abc") | st.just("da"), min_size=5, max_size=5), steps=changes)
+def test_arrays_equal_the_facts_after_any_changes(orders, steps):
+    known = Known()
+    by_worker, rosters = ByWorker(2, known.find), [roster(order) for order in orders]
+    for one in steps:
+        if one is None:
+            by_worker.clear()
+        elif isinstance(one, int):
+            facts = [known.find(worker) for worker in rosters[one].ids]
+            assert by_worker.arrays(rosters[one]).T.tolist() == [list(fact) for fact in facts]
+        else:
+            worker, value = one
+            known.facts[worker] = value, -value
+            by_worker.changed(WorkerId(worker))
+
+
+# rankings
+
+
+@pytest.fixture
+def ranked(fleet):
+    """Workers a to d, of which c was chosen although it is not the cheapest."""
+    view = fleet(a={}, b={}, c={}, d={})
+    order = CostOrder(np.array([2.0, 1.0, 1.5, 1.0]), np.array([0.0, 3.0, 0.0, 2.0]), 2)
+    return order, LazyRanking(view, order), LazyCosts(order)
+
+
+def test_reading_the_first_one_sorts_nothing(ranked, monkeypatch):
+    order, ranking, costs = ranked
+    monkeypatch.setattr(np, "lexsort", lambda keys: pytest.fail("sorted"))
+    assert (ranking[0], costs[0], tuple(costs[0:1])) == ("c", 1.5, (1.5,))
+    assert len(ranking) == len(costs) == 4
+    assert order.first == 2
+
+
+def test_the_rest_is_by_cost_then_by_tie(ranked):
+    order, ranking, costs = ranked
+    assert order.places() == [2, 3, 1, 0]
+    assert list(ranking) == ["c", "d", "b", "a"]
+    assert list(costs) == [1.5, 1.0, 1.0, 2.0]
+    assert all(type(cost) is float for cost in costs)
+
+
+def test_a_ranking_is_a_sequence(ranked):
+    _, ranking, costs = ranked
+    assert (ranking[-1], costs[-1], ranking[-4]) == ("a", 2.0, "c")
+    assert (ranking[1:3], costs[1:3]) == (("d", "b"), (1.0, 1.0))
+    assert ranking.index(WorkerId("b")) == 2 and "x" not in ranking
+    assert list(reversed(ranking)) == ["a", "b", "d", "c"]
+    for one in (ranking, costs):
+        with pytest.raises(IndexError):
+            one[4]
+
+
+def test_a_ranking_equals_a_tuple_of_the_same_values(ranked):
+    _, ranking, costs = ranked
+    assert ranking == ("c", "d", "b", "a")
+    assert ranking != ("c", "d", "b") and ranking != ("d", "c", "b", "a") and ranking != 3
+    assert costs == (1.5, 1.0, 1.0, 2.0) and costs != (1.0,) and costs != 3
+    assert hash(ranking) == hash(("c", "d", "b", "a")) and hash(costs) == hash((1.5, 1.0, 1.0, 2.0))
+
+
+@given(data=st.data(), size=st.integers(1, 8))
+def test_a_ranking_holds_every_worker_once_sorted_by_cost_after_the_first(data, size):
+    numbers = st.lists(st.sampled_from([0.0, 1.0, 1.0, 2.5]), min_size=size, max_size=size)
+    costs, ties = np.array(data.draw(numbers)), np.array(data.draw(numbers))
+    first = data.draw(st.integers(0, size - 1))
+    order = CostOrder(costs, ties, first)
+    places = order.places()
+    assert places[0] == first and sorted(places) == list(range(size))
+    keys = [(costs[place], ties[place], place) for place in places[1:]]
+    assert keys == sorted(keys)
+    assert list(LazyCosts(order)) == [costs[place] for place in places]
