@@ -107,7 +107,8 @@ test-vllm: vllm-env
 test-vllm-old: vllm-env-old
 	WARMROUTE_VLLM_ENV=$(VLLM_OLD_VENV) $(BIN)/python -m pytest -m "real_vllm and any_version" tests/real_vllm
 
-# Every shape of request body on every path (docs/reference/limits.md), the search for leaks, and the older vLLM: an hour.
+# Every shape of request body on every path (docs/reference/limits.md), the search for leaks, the tests of the soak, and
+# the older vLLM: an hour.
 test-nightly: $(STAMP)
 	$(BIN)/python -m pytest -m nightly
 	$(MAKE) test-vllm-old

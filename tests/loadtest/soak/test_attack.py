@@ -70,7 +70,7 @@ def test_without_a_cgroup_the_command_says_so(monkeypatch, capsys):
     assert "no memory cgroup can be made: read-only" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(400)
 def test_a_minute_beside_an_attacker_under_a_limit_fails_no_request_of_others(tmp_path, capsys):
     limit = ["--memory-limit", "1GiB"]

@@ -30,7 +30,7 @@ def test_the_verdict_tells_what_failed(tmp_path):
     assert written["passed"] is False and written["outcomes"]["broken"] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_a_minute_of_it(tmp_path, capsys):
     flags = ["--minutes", "1.1", "--calibrate-s", "8", "--rate", "6", "--fault-every", "4", "--seed", "11"]
