@@ -144,9 +144,7 @@ class ModelLane:
 
     def reserved(self, request: RequestView, placed: WorkerView, fleet: FleetView) -> None:
         """Record that a request was placed on `placed`, one of the workers of `fleet`."""
-        longest_s = (
-            max([view.prefill_s for view in fleet.workers]) if fleet.by_row else float(fleet.columns.prefill_s.max())
-        )
+        longest_s = max([view.prefill_s for view in fleet.workers]) if fleet.by_row else float(fleet.prefill_s.max())
         self._histogram.observe(placed, longest_s, request.decode_s, fleet.now_s)
         if self._fleet is None or len(fleet) >= len(self._fleet):
             self._fleet = fleet

@@ -49,13 +49,11 @@ class LateLedger:
         self._ledgers = ledgers
         self._router = router
 
-    @property
-    def as_columns(self) -> bool:
-        return False
-
     def others_of(self, accounts: Sequence[SharedAccount | None]) -> NDArray[np.float64]:
-        """Late rows have no arrays; the simulator's fleets are small."""
-        raise NotImplementedError
+        """Return what the other routers have reserved on each account, summed into one row."""
+        seen = [LoadTotals() if account is None else account.others() for account in accounts]
+        rows = [(*totals[:-1], *(totals.work or (0.0, 0.0, 0.0, 0.0))) for totals in seen]
+        return np.array(rows, np.float64).T[np.newaxis]
 
     def account(self, candidate_id: str) -> LateAccount:
         """Return the candidate's row, emptied."""

@@ -21,8 +21,9 @@ from router.placement.worker_load import Situation, WorkerLoad
 from router.residency.slot_groups import Matches
 from router.residency.view import Match
 
-ARRAYS_FROM = 32
-"""Candidates from which a decision uses arrays. For fewer, a loop over views costs less."""
+ARRAYS_FROM = 80
+"""Candidates from which a decision uses arrays. For fewer, a loop over views costs less: below about 50 from source,
+and below about 90 in the compiled build."""
 NOTHING_KNOWN = Match(0, 0, Residency.UNKNOWN)
 
 
@@ -194,8 +195,6 @@ class WorkerLoads:
         That is so for few candidates, and before any speed is learned.
         """
         if len(candidates) < ARRAYS_FROM or self.common_speed() is None:
-            return None
-        if self._ledger is not None and not self._ledger.as_columns:
             return None
         self._all_of(candidates)
         return self._table.rows(candidates)

@@ -93,11 +93,6 @@ class FleetTable:
         self._learned: NDArray[np.float64] = np.full((LEARNED, 64), nan)
         self._rows: Rows | None = None
 
-    @property
-    def size_bytes(self) -> int:
-        """Memory of the columns."""
-        return int(self._cells.nbytes + self._learned.nbytes)
-
     def write(self, slot: int, row: Sequence[float]) -> None:
         """Write the row of a slot: the values of all fields, in their order."""
         if slot >= self._cells.shape[1]:
@@ -186,17 +181,7 @@ class FleetTable:
             cells = _with_others(cells, others)
         now_s, prompt_tokens, capacity_tokens = demand.now_s, demand.prompt_tokens, rows.capacity_tokens
         running, kv_tokens = cells[RUNNING_REQUESTS], cells[KV_TOKENS]
-        queued_requests, queued_tokens = cells[QUEUED_REQUESTS], cells[QUEUED_TOKENS]
-        held_tokens = kv_tokens.copy() if held_share is None else np.rint(kv_tokens * held_share)
-        all_running = running
-        if cells[FOREIGN_REQUESTS : FOREIGN_KV_TOKENS + 1].any():
-            weight = _foreign_weight(cells, now_s)
-            waiting = cells[FOREIGN_WAITING]
-            queued_tokens = queued_tokens + np.rint(waiting * cells[MEAN_UNCACHED_TOKENS] * weight)
-            weight = np.where((cells[FOREIGN_REQUESTS] > 0.0) | (cells[FOREIGN_KV_TOKENS] > 0.0), weight, 0.0)
-            all_running = running + np.rint(weight * cells[FOREIGN_REQUESTS])
-            held_tokens = held_tokens + np.rint(weight * cells[FOREIGN_KV_TOKENS])
-            queued_requests = queued_requests + np.rint(weight * waiting)
+        queued_requests, queued_tokens, all_running, held_tokens = _load(cells, held_share, now_s)
         cached_tokens = matches.tokens
         uncached_tokens = prompt_tokens - cached_tokens
         token_s, fixed_s, attention_s, decode_s, relative_error, token_error_s, reach_tokens = _speeds(
@@ -219,15 +204,15 @@ class FleetTable:
             residency=matches.residency,
             cached_tokens=cached_tokens,
             uncached_tokens=uncached_tokens,
-            queued_tokens=queued_tokens.copy(),
-            running_requests=all_running.copy(),
+            queued_tokens=queued_tokens,
+            running_requests=all_running,
             kv_tokens=held_tokens,
             kv_capacity_tokens=capacity_tokens,
             queue_wait_s=queue_wait_s,
             prefill_s=prefill_s,
             utilisation=_utilisation(token_s, attention_s, cells, now_s),
             error_s=error_s,
-            queued_requests=queued_requests.copy(),
+            queued_requests=queued_requests,
             decode_externality_s=step_s * demand.overlap_tokens * (kv_tokens + running * demand.held_tokens),
             kv_wait_s=_kv_wait_s(demand, held_tokens, running, capacity_tokens),
             idle_tokens=_idle_tokens(
@@ -262,7 +247,7 @@ def _with_others(cells: NDArray[np.float64], others: NDArray[np.float64]) -> NDA
     merged = cells.copy()
     queued, head_since_s, freed_s = others[:, QUEUED_REQUESTS], others[:, HEAD_SINCE_S], others[:, FREED_S]
     merged[: DECODE_TOKENS + 1] += others[:, : DECODE_TOKENS + 1].sum(axis=0)
-    waiting = queued > 0.0
+    waiting = queued != 0.0
     began_s = np.where(waiting, head_since_s, np.inf).min(axis=0)
     began_s = np.where(waiting.any(axis=0), began_s, 0.0)
     own_queue, own_since_s = cells[QUEUED_REQUESTS] > 0.0, cells[HEAD_SINCE_S]
@@ -280,6 +265,22 @@ def _with_others(cells: NDArray[np.float64], others: NDArray[np.float64]) -> NDA
     merged[WORK_AT_S] = at_s
     merged[WORK_SINCE_S] = np.where(some, np.where(known, work[:, 3], np.inf).min(axis=0), -np.inf)
     return merged
+
+
+def _load(cells: NDArray[np.float64], held_share: Column | None, now_s: float) -> tuple[Column, Column, Column, Column]:
+    """Return queued requests, queued tokens, running requests and held tokens, with those from elsewhere."""
+    queued_requests, queued_tokens = cells[QUEUED_REQUESTS].copy(), cells[QUEUED_TOKENS].copy()
+    running, held_tokens = cells[RUNNING_REQUESTS].copy(), cells[KV_TOKENS].copy()
+    if held_share is not None:
+        held_tokens = np.rint(held_tokens * held_share)
+    if cells[FOREIGN_REQUESTS : FOREIGN_KV_TOKENS + 1].any():
+        weight, waiting = _foreign_weight(cells, now_s), cells[FOREIGN_WAITING]
+        queued_tokens += np.rint(waiting * cells[MEAN_UNCACHED_TOKENS] * weight)
+        weight = np.where((cells[FOREIGN_REQUESTS] > 0.0) | (cells[FOREIGN_KV_TOKENS] > 0.0), weight, 0.0)
+        running += np.rint(weight * cells[FOREIGN_REQUESTS])
+        held_tokens += np.rint(weight * cells[FOREIGN_KV_TOKENS])
+        queued_requests += np.rint(weight * waiting)
+    return queued_requests, queued_tokens, running, held_tokens
 
 
 def _foreign_weight(cells: NDArray[np.float64], now_s: float) -> Column:
@@ -306,7 +307,7 @@ def _queue_wait_s(fixed_s: Column, queued_s: Column, queued_requests: Column, el
     total_s = fixed_s + queued_s
     left_s = total_s - elapsed_s
     waits_s = fixed_s + np.where(left_s >= 0.0, np.minimum(queued_s, left_s), -left_s)
-    queue_wait_s: Column = np.where(queued_requests > 0.0, waits_s, total_s)
+    queue_wait_s: Column = np.where(queued_requests != 0.0, waits_s, total_s)
     return queue_wait_s
 
 

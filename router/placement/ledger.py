@@ -182,7 +182,8 @@ class LoadAccount:
         grown = output_tokens - reservation.output_tokens
         if grown <= 0 or reservation.stage is ReservationStage.RELEASED:
             return
-        self.change()
+        if not self.changed:  # inline, because this runs once per streamed token
+            self.change()
         reservation.output_tokens = output_tokens
         reservation.context_tokens += grown
         self.kv_tokens += grown

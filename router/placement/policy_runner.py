@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
-import numpy as np
-
+from policies.ranking import by_keys, queued_tokens, running_requests
 from policies.view import Decision, FleetView, LifecycleEvent, Policy, RequestView
 
 
@@ -121,5 +120,4 @@ def _ask(policy: Policy, request: RequestView, fleet: FleetView) -> Decision | s
 
 def least_tokens(fleet: FleetView, reason: str) -> Decision:
     """Rank by fewest queued tokens, then by fewest requests: the fallback."""
-    order: list[int] = np.lexsort((fleet.running_requests, fleet.queued_tokens)).tolist()
-    return Decision(tuple([fleet.ids[place] for place in order]), reason)
+    return by_keys(fleet, (queued_tokens, running_requests), reason, {})

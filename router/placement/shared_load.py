@@ -14,9 +14,6 @@ from numpy.typing import NDArray
 
 from router.placement.prefill_estimate import Work
 
-OTHERS_FIELDS = 12
-"""Values of `LoadTotals`, with the four of `Work`."""
-
 
 class ReservedLoad(Protocol):
     """Load reserved on a candidate: `router.placement.ledger.LoadAccount` of this process, or `LoadTotals`.
@@ -79,18 +76,14 @@ class SharedAccount(Protocol):
 class SharedLedger(Protocol):
     """The ledger that several processes share."""
 
-    @property
-    def as_columns(self) -> bool:
-        """Whether `others_of` works."""
-
     def account(self, candidate_id: str) -> SharedAccount | None:
         """Return an empty row of this process for the candidate; None if the ledger is full."""
 
     def others_of(self, accounts: Sequence[SharedAccount | None]) -> NDArray[np.float64]:
-        """Return the rows of the other processes as an array of shape (processes, `OTHERS_FIELDS`, accounts).
+        """Return the rows of the other processes as an array of shape (processes, 12, accounts).
 
-        The fields are those of `LoadTotals` in their order, and the four of `Work` last. All are 0 in a row without
-        load, and for an account that is None.
+        The twelve fields are those of `LoadTotals` in their order, with the four of `Work` last. All are 0 in a row
+        without load, and for an account that is None. Several processes may be summed into one row.
         """
 
 

@@ -135,10 +135,6 @@ class Ledger:
             row = self._rows[slot] = LedgerRow(self._memory, self._layout, slot, self._process)
         return row
 
-    @property
-    def as_columns(self) -> bool:
-        return True
-
     def others_of(self, accounts: Sequence[SharedAccount | None]) -> NDArray[np.float64]:
         """Return the rows of the other processes for these accounts (`SharedLedger.others_of`)."""
         if self._asked is None or self._asked[0] is not accounts:

@@ -7,18 +7,24 @@ import msgspec
 import pytest
 
 from backends.worker import Endpoint, RankCache, ServedModel, WorkerFacts
+from loadtest.sim.late_ledger import LateLedgers
 from policies.view import FleetView
 from router.config.model import HealthConfig
 from router.placement.decode_step_time import Output
 from router.placement.fleet import Fleet
-from router.placement.fleet_load import WorkerLoads
+from router.placement.fleet_load import ARRAYS_FROM, WorkerLoads
 from router.placement.ledger import LoadReservation
 from router.process.shared_memory.ledger import Ledger, make_table
 from router.residency.residency_map import ResidencyMap
 from router.residency.slot_groups import nothing_known
 
-WORKERS, PROCESSES = 40, 3
+WORKERS, PROCESSES = ARRAYS_FROM, 3
 FACTS = WorkerFacts(models=(ServedModel("m"),), caches={0: RankCache(16, 60, True)})
+
+
+@pytest.fixture
+def clock():
+    return [100.0]
 
 
 @pytest.fixture
@@ -30,8 +36,12 @@ def candidates():
     return fleet.candidate_set("m").ready
 
 
-@pytest.fixture
-def processes():
+@pytest.fixture(params=["shared memory", "late by half a second", "own late, too"])
+def processes(request, clock):
+    if request.param != "shared memory":
+        late = LateLedgers(PROCESSES, 0.5, lambda: clock[0], 0.2 if request.param == "own late, too" else 0.0)
+        yield [WorkerLoads(late.of(number)) for number in range(PROCESSES)]
+        return
     table = make_table(PROCESSES)
     ledgers = [Ledger(table, PROCESSES, number) for number in range(PROCESSES)]
     yield [WorkerLoads(ledger) for ledger in ledgers]
@@ -49,14 +59,14 @@ def taught(loads, candidate, rng, now_s):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_arrays_and_views_agree_on_the_load_of_all_processes(candidates, processes, seed):
+def test_arrays_and_views_agree_on_the_load_of_all_processes(candidates, processes, clock, seed):
     rng = random.Random(seed)
-    now_s, open_ = 100.0, []
+    now_s, open_ = clock[0], []
     for loads in processes:
         for candidate in candidates[: WORKERS // 2]:
             taught(loads, candidate, rng, now_s)
-    for _ in range(300):
-        now_s += rng.random()
+    for _ in range(600):
+        clock[0] = now_s = now_s + rng.random()
         loads = rng.choice(processes)
         if open_ and rng.random() < 0.6:
             load, reservation = open_.pop(rng.randrange(len(open_)))
