@@ -169,7 +169,7 @@ class FleetView:
         self._workers = workers
         self._roster = roster
         self._columns = columns
-        self._made: dict[str, Column] = {}
+        self._made: dict[str, Column] | None = None
         """Columns that were made from views."""
 
     def __len__(self) -> int:
@@ -223,6 +223,8 @@ class FleetView:
         )
 
     def _column(self, fact: str) -> Column:
+        if self._made is None:
+            self._made = {}
         column = self._made.get(fact)
         if column is None:
             column = self._made[fact] = np.array([getattr(view, fact) for view in self.workers], np.float64)

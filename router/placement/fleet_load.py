@@ -95,7 +95,7 @@ class WorkerLoads:
 
     def _learned(self, load: WorkerLoad) -> None:
         load.account.change()
-        if load.candidate.live:
+        if len(self._live) >= ARRAYS_FROM and load.candidate.live:
             self._table.learn(load.candidate.slot, load.learned, load.steps.context_token_s)
 
     def arrived(self, hashes: Sequence[int], now_s: float) -> None:
@@ -256,9 +256,16 @@ class WorkerLoads:
             loads = [self.of(candidate) for candidate in candidates]
             if isinstance(candidates, tuple) and all(candidate.live for candidate in candidates):
                 self._seen = (candidates, loads)
-                live = [load.candidate.slot for load in self._loads if load is not None and load.candidate.live]
-                self._live = np.array(live, np.int64)
+                self._find_live()
         return loads
+
+    def _find_live(self) -> None:
+        """Note the slots of live candidates. A small fleet keeps no columns of learned speeds until it has grown."""
+        live = [load for load in self._loads if load is not None and load.candidate.live]
+        if len(self._live) < ARRAYS_FROM <= len(live):
+            for load in live:
+                self._table.learn(load.candidate.slot, load.learned, load.steps.context_token_s)
+        self._live = np.array([load.candidate.slot for load in live], np.int64)
 
     def statistics(self, candidates: Iterable[Candidate]) -> dict[str, Any]:
         return {candidate.id: self.of(candidate).statistics() for candidate in candidates}

@@ -263,3 +263,17 @@ def test_the_common_speed_leaves_out_workers_that_have_left(facts, prompt, leave
     rig.dispatcher.first_token(ticket, rig.now_s)
     loads = [rig.loads.of(candidate) for candidate in rig.fleet.candidates]
     assert rig.loads.common_speed() == median_speed([load.learned for load in loads])
+
+
+@pytest.mark.source_only
+def test_a_fleet_that_grows_takes_its_common_speed_from_all_workers(facts, prompt, monkeypatch):
+    monkeypatch.setattr(fleet_load, "ARRAYS_FROM", 4)
+    rig = Compared(facts, prompt)
+    for number in range(4):
+        rig.join()
+        rig.learn(rig.fleet.endpoints[number], pace=1.0 + number)
+    rig.ask(100, 60_000)
+    rig.learn(rig.fleet.endpoints[3], pace=9.0)
+    loads = [rig.loads.of(candidate) for candidate in rig.fleet.candidates]
+    assert len(loads) == fleet_load.ARRAYS_FROM
+    assert rig.loads.common_speed() == median_speed([load.learned for load in loads])
