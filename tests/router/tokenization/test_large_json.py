@@ -141,7 +141,7 @@ def surveyed(body: bytes) -> BodySurvey:
 def test_a_survey_counts_brackets_and_commas(body: bytes, step: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(skimming, "STEP_BYTES", step)
-        if re.search(rb"\xed[\xa0-\xbf]|\\\\u[dD]", body):
+        if re.search(rb"\xed[\xa0-\xbf]|\\u[dD]", body):
             return
         survey = surveyed(body)
     assert (survey.brackets, survey.commas) == (body.count(b"[") + body.count(b"{"), body.count(b","))
