@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from backends.worker import LoadReport
-from policies.view import Columns, Residency, WorkerView
+from policies.view import Columns, RequestView, Residency, WorkerId, WorkerView
 from router.placement.decode_step_time import Output, WorkDone, decode_externality_s
 from router.placement.endpoints import Candidate
 from router.placement.fleet_table import STALE_S, Demand, FleetTable, Rows
 from router.placement.kv_occupancy import kv_wait_s
-from router.placement.ledger import LoadReservation, attention
-from router.placement.prefill_estimate import Speed, median_speed
+from router.placement.prefill_estimate import Speed, attention, median_speed
 from router.placement.reuse_value import ReuseValue
+from router.placement.running import LoadReservation
 from router.placement.shared_load import ReservedLoad, SharedAccount, SharedLedger, combined
 from router.placement.worker_load import Situation, WorkerLoad
 from router.residency.slot_groups import Matches
@@ -36,6 +36,8 @@ class WorkerLoads:
     def __init__(self, ledger: SharedLedger | None = None) -> None:
         self._ledger = ledger
         self._loads: list[WorkerLoad | None] = []
+        self._by_id: dict[WorkerId, WorkerLoad] = {}
+        """The loads of live candidates."""
         self._table = FleetTable()
         self._changes: list[int] = []
         """Slots whose load has changed since their rows were written."""
@@ -67,6 +69,8 @@ class WorkerLoads:
         self._seen = ((), [])
         if candidate.live:
             self._loads[candidate.slot] = load
+            self._forget(before)
+            self._by_id[candidate.id] = load
             load.account.change()
             self._table.learn(candidate.slot, None, None)
             if len(self._changes) > 2 * len(self._loads):  # candidates come and go, and no row was written meanwhile
@@ -76,6 +80,19 @@ class WorkerLoads:
             if self._ledger is not None:
                 load.account.shared = self._ledger.account(candidate.id)
         return load
+
+    def _forget(self, before: WorkerLoad | None) -> None:
+        """Forget the load of a candidate that has left, unless a later one has the same id."""
+        if before is not None and self._by_id.get(before.candidate.id) is before:
+            del self._by_id[before.candidate.id]
+
+    def running_share(self, worker: WorkerId, request: RequestView, blocks: int) -> float:
+        """Return the share of the worker's running requests that begin with the same `blocks` as `request`.
+
+        It is 0 for a worker that has left, and if the prompt is shorter.
+        """
+        load = self._by_id.get(worker)
+        return 0.0 if load is None else load.account.running_share(request.block_hashes, blocks)
 
     def observe(self, load: WorkerLoad, situation: Situation, ttft_s: float, now_s: float) -> None:
         """Record a first token."""
@@ -112,13 +129,13 @@ class WorkerLoads:
         optimum (the ski rental problem; Karlin et al. 1988).
         """
         speed = self._speed(load, now_s)
-        if not cached or not reservation.idle_context.hashes or speed is None:
+        if not cached or not reservation.hashes or speed is None:
             load.account.release(reservation, now_s)
             return
         tokens = reservation.context_tokens
         again_s = speed.token_s * tokens + speed.attention_s * attention(tokens, 0)
         load.account.release(reservation, now_s, again_s if self._reuse_value.pays(model) else 0.0)
-        self._reuse_value.rests(model, reservation.idle_context.hashes, tokens, now_s, now_s + again_s)
+        self._reuse_value.rests(model, reservation.hashes, tokens, now_s, now_s + again_s)
 
     def _speed(self, load: WorkerLoad, now_s: float) -> Speed | None:
         """Return the worker's own speed while it is tested, else the common one."""
@@ -217,8 +234,8 @@ class WorkerLoads:
 
         def lost_tokens(place: int, cached_tokens: int) -> int:
             candidate = rows.candidates[place]
-            idle_context = self.of(candidate).account.idle_context
-            return idle_context.common_tokens(hashes, candidate.block_tokens) - cached_tokens
+            running = self.of(candidate).account.running
+            return running.common_tokens(hashes, candidate.block_tokens) - cached_tokens
 
         others = None
         if self._ledger is not None:
@@ -301,7 +318,7 @@ def _view(
         queued_requests += round(weight * foreign.waiting)
         foreign_requests, foreign_tokens = round(weight * foreign.requests), round(weight * foreign.kv_tokens)
     held_tokens = kv_tokens + foreign_tokens
-    if account.shared_context.shared_tokens:
+    if account.running.shared_tokens:
         held_tokens = round(kv_tokens * account.held_share) + foreign_tokens
     cached_tokens, capacity_tokens = match.tokens, candidate.capacity_tokens
     uncached_tokens = prompt_tokens - cached_tokens
@@ -345,9 +362,9 @@ def _idle_tokens(load: WorkerLoad, now_s: float, hashes: Sequence[int], cached_t
     If it exceeds `free_tokens`, leave out the part that belongs to this prompt and is no longer cached. No other
     request needs it, and the prompt's uncached tokens count it already.
     """
-    account = load.account
-    tokens = account.idle_context.tokens(now_s, account.shared_context.shared_tokens)
+    running = load.account.running
+    tokens = running.idle_tokens(now_s)
     if not tokens or tokens <= free_tokens:
         return tokens
-    lost_tokens = account.idle_context.common_tokens(hashes, load.candidate.block_tokens) - cached_tokens
+    lost_tokens = running.common_tokens(hashes, load.candidate.block_tokens) - cached_tokens
     return max(0, tokens - max(0, lost_tokens))

@@ -8,61 +8,12 @@ elsewhere, such as another router or a batch job; see `ForeignLoad`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import Any
 
 from backends.worker import LoadReport
 from router.placement.decode_step_time import WorkCounter, WorkDone
-from router.placement.kv_occupancy import IdleContext, Share, SharedContext
+from router.placement.running import LoadReservation, ReservationStage, RunningRequests
 from router.placement.shared_load import ReservedLoad, SharedAccount
-
-
-class ReservationStage(IntEnum):
-    """The stage of a reservation; it only moves forward."""
-
-    PREFILL = 0
-    DECODE = 1
-    RELEASED = 2
-
-
-class LoadReservation:
-    """One request's load.
-
-    `attention` is the prompt's attention work, u * (c + u / 2) token pairs for u uncached tokens after c cached ones.
-    `streams` is False if the end of the prefill is not visible, because the answer comes in one piece.
-    """
-
-    __slots__ = (
-        "at_s",
-        "attention",
-        "context_tokens",
-        "idle_context",
-        "output_tokens",
-        "share",
-        "stage",
-        "streams",
-        "uncached_tokens",
-    )
-
-    def __init__(
-        self,
-        uncached_tokens: int,
-        prompt_tokens: int,
-        at_s: float,
-        *,
-        streams: bool = True,
-        hashes: Sequence[int] = (),
-        block_tokens: int = 0,
-    ) -> None:
-        self.uncached_tokens = uncached_tokens
-        self.context_tokens = prompt_tokens
-        self.attention = attention(uncached_tokens, prompt_tokens - uncached_tokens)
-        self.output_tokens = 0
-        self.at_s = at_s
-        self.streams = streams
-        self.share = Share(hashes, block_tokens)
-        self.idle_context = Share(hashes, block_tokens)
-        self.stage = ReservationStage.PREFILL
 
 
 class LoadAccount:
@@ -70,9 +21,8 @@ class LoadAccount:
 
     Prefills are assumed to run first come, first served, as in vLLM's default scheduler. `head_since_s` is the
     earliest time at which the oldest unfinished one can have started. The end of `unseen` prefills is not visible.
-    `shared` is this process's row in the shared ledger; None if there is only one process. `shared_context` is the
-    context that several requests share, `idle_context` the context of ended requests. Each change sets `changed`, and
-    the first one after a reset adds `slot` to `changes`.
+    `shared` is this process's row in the shared ledger; None if there is only one process. `running` holds the requests
+    and the idle context. Each change sets `changed`, and the first one after a reset adds `slot` to `changes`.
     """
 
     __slots__ = (
@@ -83,14 +33,13 @@ class LoadAccount:
         "foreign",
         "freed_s",
         "head_since_s",
-        "idle_context",
         "kv_tokens",
         "queue",
         "queued_attention",
         "queued_tokens",
+        "running",
         "running_requests",
         "shared",
-        "shared_context",
         "slot",
         "unseen",
     )
@@ -100,8 +49,7 @@ class LoadAccount:
         self.changes: list[int] = [] if changes is None else changes
         self.changed = False
         self._work_counter = WorkCounter()
-        self.shared_context = SharedContext()
-        self.idle_context = IdleContext()
+        self.running = RunningRequests()
         self.queue: dict[LoadReservation, None] = {}
         self.unseen = 0
         self.queued_tokens = 0
@@ -122,7 +70,11 @@ class LoadAccount:
     @property
     def held_share(self) -> float:
         """The size of the context with shared context counted once, as a fraction of `kv_tokens`."""
-        return 1.0 - self.shared_context.shared_tokens / self.kv_tokens if self.kv_tokens else 1.0
+        return 1.0 - self.running.shared_tokens / self.kv_tokens if self.kv_tokens else 1.0
+
+    def running_share(self, hashes: Sequence[int], blocks: int) -> float:
+        """Return the share of running requests whose prompts begin with the first `blocks` of `hashes`."""
+        return self.running.alike(hashes, blocks) / self.running_requests if self.running_requests else 0.0
 
     @property
     def head(self) -> LoadReservation | None:
@@ -147,8 +99,7 @@ class LoadAccount:
         self.queued_attention += reservation.attention
         self.running_requests += 1
         self.kv_tokens += reservation.context_tokens
-        self.shared_context.add(reservation.share)
-        self.idle_context.add(reservation.idle_context)
+        self.running.add(reservation)
         if self.shared is not None:
             self.shared.publish(self)
 
@@ -205,11 +156,7 @@ class LoadAccount:
         reservation.stage = ReservationStage.RELEASED
         self.running_requests -= 1
         self.kv_tokens -= reservation.context_tokens
-        self.shared_context.remove(reservation.share)
-        if idle_s > 0.0:
-            self.idle_context.rest(reservation.idle_context, now_s, now_s + idle_s)
-        else:
-            self.idle_context.remove(reservation.idle_context)
+        self.running.end(reservation, now_s, idle_s)
         if self.shared is not None:
             self.shared.publish(self)
         return True
@@ -289,8 +236,3 @@ class ForeignLoad:
             return 0.0
         missed = (now_s - self._at_s) / self._interval_s - 1.0
         return 1.0 if missed <= 0.0 else 0.5**missed
-
-
-def attention(uncached_tokens: int, cached_tokens: int) -> float:
-    """Return the token pairs that a prefill of u uncached tokens after c cached ones attends to: u * (c + u / 2)."""
-    return uncached_tokens * (cached_tokens + 0.5 * uncached_tokens)

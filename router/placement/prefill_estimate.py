@@ -55,6 +55,11 @@ Features = tuple[float, float, float, float]
 """(tokens, 1, attention, decoding context tokens): the factors of the coefficients (b, a, d, e)."""
 
 
+def attention(uncached_tokens: int, cached_tokens: int) -> float:
+    """Return the token pairs that a prefill of u uncached tokens after c cached ones attends to: u * (c + u / 2)."""
+    return uncached_tokens * (cached_tokens + 0.5 * uncached_tokens)
+
+
 @dataclass(frozen=True, slots=True)
 class Speed:
     """Coefficients in seconds per token, seconds, seconds per token pair, seconds per context token.

@@ -9,8 +9,8 @@ from router.errors import ErrorKind, RequestError
 from router.placement.decisions import DecisionRecord
 from router.placement.decode_step_time import WorkDone
 from router.placement.endpoints import Candidate, FleetEndpoint
-from router.placement.ledger import LoadReservation
 from router.placement.lifecycle_events import FailurePoint, Request
+from router.placement.running import LoadReservation
 from router.placement.worker_load import Situation, WorkerLoad
 
 RETRY_AFTER_S = 1.0

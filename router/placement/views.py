@@ -35,6 +35,7 @@ class ViewBuilder:
 
     def __init__(self, loads: WorkerLoads, residency: ResidencySource, output_lengths: OutputLengths) -> None:
         self._loads = loads
+        self._running_share = loads.running_share
         self._residency = residency
         self._output_lengths = output_lengths
 
@@ -56,12 +57,14 @@ class ViewBuilder:
             if prompt is not None and reads_cache:
                 matches = self._residency.match(prompt, [candidate.slot for candidate in candidates])
             workers = self._loads.views(candidates, matches, tokens, now_s, output, remaining_s, hashes)
-            return view, FleetView(now_s, workers), None if matches is None else Found(matches, None)
+            fleet = FleetView(now_s, workers, running_share=self._running_share)
+            return view, fleet, None if matches is None else Found(matches, None)
         cached = nothing_known(len(candidates))
         if prompt is not None and reads_cache:
             cached = self._residency.match_all(prompt, rows.slots)
         columns = self._loads.columns(rows, cached, tokens, now_s, output, remaining_s, hashes)
-        return view, FleetView(now_s, None, rows.roster, columns), Found(None, cached) if reads_cache else None
+        fleet = FleetView(now_s, None, rows.roster, columns, self._running_share)
+        return view, fleet, Found(None, cached) if reads_cache else None
 
     def request_view(
         self, request: Request, now_s: float, hashes: Sequence[int] = (), block_tokens: int = 0

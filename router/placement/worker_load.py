@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 from router.placement.decode_step_time import StepEstimate, WorkDone
 from router.placement.endpoints import Candidate
-from router.placement.ledger import LoadAccount, LoadReservation, attention
+from router.placement.ledger import LoadAccount
 from router.placement.prediction_accuracy import PredictionAccuracy
-from router.placement.prefill_estimate import Features, Speed, SpeedEstimate, Utilisation
+from router.placement.prefill_estimate import Features, Speed, SpeedEstimate, Utilisation, attention
+from router.placement.running import LoadReservation
 from router.placement.shared_load import ReservedLoad, combined
 
 
@@ -156,8 +157,7 @@ class WorkerLoad:
     def row(self, now_s: float) -> tuple[float, ...]:
         """Return the worker's row of `FleetTable`, in the order in which that module lists the fields."""
         account, foreign, speed, work = self.account, self.account.foreign, self.speed, self.utilisation.work
-        shared_tokens = account.shared_context.shared_tokens
-        idle_tokens = account.idle_context.tokens(now_s, shared_tokens)
+        idle_tokens = account.running.idle_tokens(now_s)
         return (
             account.queued_requests,
             account.queued_tokens,
@@ -167,9 +167,9 @@ class WorkerLoad:
             account.decode_tokens,
             account.head_since_s,
             account.freed_s,
-            shared_tokens,
+            account.running.shared_tokens,
             idle_tokens,
-            account.idle_context.next_expiry_s,
+            account.running.next_expiry_s,
             *(_NO_WORK if work is None else work),
             foreign.requests,
             foreign.waiting,

@@ -5,8 +5,9 @@ import random
 import pytest
 
 from router.placement.decode_step_time import Output, StepEstimate, WorkCounter, WorkDone, decode_externality_s
-from router.placement.ledger import LoadAccount, LoadReservation
+from router.placement.ledger import LoadAccount
 from router.placement.prefill_estimate import ENOUGH
+from router.placement.running import LoadReservation
 
 FIXED_S, CONTEXT_TOKEN_S = 8e-3, 40e-9
 

@@ -10,6 +10,7 @@ from backends.worker import Endpoint, WorkerFacts
 from policies.registry import BUILT_IN, build_policy
 from policies.view import Decision, LifecycleEventKind, Residency, WorkerId
 from router.errors import ErrorKind
+from router.placement import fleet_load
 from router.placement.dispatcher import Queued, Reject, Ticket
 from router.placement.fleet import WorkerState
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
@@ -535,3 +536,32 @@ def test_models_unknown_serve_anything(make_rig):
     rig = make_rig(workers=1)
     rig.fleet.probe_succeeded("h:1", WorkerFacts(), 1.0)
     assert isinstance(rig.dispatcher.dispatch(replace(rig.ask(), model="whatever"), 1.0), Ticket)
+
+
+class SharesSeen:
+    """Rank in the fleet's order, and keep the share of each worker's running requests with the prompt's first block."""
+
+    def __init__(self):
+        self.seen = []
+
+    def decide(self, request, fleet):
+        self.seen.append([fleet.running_share(worker, request, 1) for worker in fleet.ids])
+        return Decision(fleet.ids, "first")
+
+
+@pytest.mark.source_only
+@pytest.mark.parametrize("arrays_from", [1, 80])
+def test_a_policy_reads_the_share_of_running_requests_with_the_same_prefix(rig, monkeypatch, arrays_from):
+    monkeypatch.setattr(fleet_load, "ARRAYS_FROM", arrays_from)
+    for turn in range(12):  # until a speed is learned
+        ticket = rig.dispatch(100 + turn, 1_000, now_s=float(turn))
+        rig.dispatcher.first_token(ticket, turn + 0.01 + turn * 1e-4)
+        rig.dispatcher.finished(ticket, Usage(100, 5, 0), turn + 0.1)
+    policy = SharesSeen()
+    rig.dispatcher.set_policy(policy, "shares", {})
+    tickets = [rig.dispatch(*ask, now_s=20.0) for ask in [(100, 0), (40, 0), (100, 500), (100, 0)]]
+    rig.dispatcher.finished(tickets[2], Usage(100, 5, 0), 21.0)
+    rig.dispatch(100, 0, now_s=22.0)
+    assert {ticket.candidate.id for ticket in tickets} == {"h:1"}
+    assert policy.seen == [[share, 0.0, 0.0, 0.0] for share in (0.0, 1.0, 0.0, 2 / 3, 1.0)]
+    assert not rig.observer.calls or all(call[0] != "policy_failed" for call in rig.observer.calls)

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from backends.worker import LoadReport
-from router.placement.ledger import LoadAccount, LoadReservation, ReservationStage, attention
+from router.placement.ledger import LoadAccount
+from router.placement.prefill_estimate import attention
+from router.placement.running import LoadReservation, ReservationStage
 
 
 class AgainstNaiveModel(RuleBasedStateMachine):

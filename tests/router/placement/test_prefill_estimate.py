@@ -2,8 +2,15 @@ import random
 
 import pytest
 
-from router.placement.ledger import attention
-from router.placement.prefill_estimate import ENOUGH, UTILISATION_CAP, Speed, SpeedEstimate, Utilisation, median_speed
+from router.placement.prefill_estimate import (
+    ENOUGH,
+    UTILISATION_CAP,
+    Speed,
+    SpeedEstimate,
+    Utilisation,
+    attention,
+    median_speed,
+)
 
 TRUE = (18.5e-6, 8e-3, 0.8e-9, 60e-9)
 

@@ -1,13 +1,13 @@
 import pytest
 
 from backends.worker import Endpoint, LoadReport
-from policies.view import Residency
+from policies.view import RequestView, Residency, WorkerId
 from router.config.model import HealthConfig
 from router.placement.decode_step_time import Output
 from router.placement.fleet import Fleet
 from router.placement.fleet_load import WorkerLoads
-from router.placement.ledger import LoadReservation
 from router.placement.prefill_estimate import Speed
+from router.placement.running import LoadReservation
 from router.placement.worker_load import WorkerLoad
 from router.residency.view import Match
 
@@ -213,7 +213,7 @@ def turns(loads, load, *, gap_s, cached=True):
     now_s = 0.0
     for number in range(3):
         turn = prompt(*range(200 + number))
-        loads.arrived(turn.share.hashes, now_s)
+        loads.arrived(turn.hashes, now_s)
         load.reserve(turn, now_s)
         loads.released(load, turn, "m", now_s, cached=cached)
         now_s += gap_s
@@ -360,3 +360,23 @@ def test_requests_that_wait_one_after_the_other_are_one(fleet):
     for number in range(5):
         loads.observe(load, load.situation(1_000, 1_000, 100.0 + number), 0.2, 100.5 + number)
     assert load.estimate.speed().token_s > 8.0 * before
+
+
+def test_the_share_of_running_requests_is_known_by_worker_while_it_is_in_the_fleet(fleet, facts):
+    loads = WorkerLoads()
+    first, second, _ = fleet.candidates
+    like = RequestView("r", "m", 48, 16, prompt(1, 2).hashes)
+    loads.of(first).reserve(prompt(1, 2, 3), 0.0)
+    loads.of(first).reserve(prompt(4), 0.0)
+    loads.of(second).reserve(prompt(1, 5), 0.0)
+    assert [loads.running_share(first.id, like, blocks) for blocks in (0, 1, 2, 3)] == [0.0, 0.5, 0.5, 0.0]
+    assert [loads.running_share(second.id, like, blocks) for blocks in (1, 2)] == [1.0, 0.0]
+    assert loads.running_share(WorkerId("h:99"), like, 1) == 0.0
+    fleet.remove("h:1")
+    fleet.add(Endpoint("http", "h", 9), 0.0)
+    fleet.probe_succeeded("h:9", facts(), 0.0)
+    heir = fleet.get("h:9").candidates[0]
+    assert heir.slot == first.slot
+    assert loads.running_share(heir.id, like, 1) == 0.0
+    loads.of(heir).reserve(prompt(1), 0.0)
+    assert (loads.running_share(heir.id, like, 1), loads.running_share(first.id, like, 1)) == (1.0, 0.0)

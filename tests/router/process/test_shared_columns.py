@@ -13,7 +13,7 @@ from router.config.model import HealthConfig
 from router.placement.decode_step_time import Output
 from router.placement.fleet import Fleet
 from router.placement.fleet_load import ARRAYS_FROM, WorkerLoads
-from router.placement.ledger import LoadReservation
+from router.placement.running import LoadReservation
 from router.process.shared_memory.ledger import Ledger, make_table
 from router.residency.residency_map import ResidencyMap
 from router.residency.slot_groups import nothing_known

@@ -1,0 +1,160 @@
+"""Place a request: ask the policy, and reserve the request's load and blocks on the worker that it chooses."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+from policies.view import (
+    Decision,
+    FleetView,
+    LifecycleEvent,
+    LifecycleEventKind,
+    RequestView,
+    Residency,
+    WorkerView,
+)
+from router.placement.comparison import prediction
+from router.placement.decisions import DecisionLog, DecisionRecord
+from router.placement.endpoints import Candidate
+from router.placement.fleet import Fleet
+from router.placement.fleet_load import WorkerLoads
+from router.placement.lifecycle_events import Request
+from router.placement.policy_runner import PolicyRunner
+from router.placement.residency_source import ResidencySource
+from router.placement.running import LoadReservation
+from router.placement.selection import Selection, trial_first
+from router.placement.ticket_life import DispatchObserver
+from router.placement.tickets import Ticket
+from router.placement.views import Found, ViewBuilder
+from router.residency.view import Match
+
+
+class Decided(NamedTuple):
+    """A decision that is not carried out yet, with what the policy saw."""
+
+    selection: Selection
+    view: RequestView
+    fleet: FleetView
+    found: Found | None
+    decision: Decision
+
+
+class Placer:
+    """Decide where a request goes, and carry the decision out in one step."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        residency: ResidencySource,
+        loads: WorkerLoads,
+        runner: PolicyRunner,
+        view_builder: ViewBuilder,
+        log: DecisionLog,
+        observer: DispatchObserver | None,
+    ) -> None:
+        self._fleet = fleet
+        self._residency = residency
+        self._loads = loads
+        self._runner = runner
+        self._view_builder = view_builder
+        self._log = log
+        self._observer = observer
+        self._ids = itertools.count(1)
+
+    def decide(self, request: Request, selection: Selection, now_s: float) -> Decided:
+        """Return the policy's decision among the selected candidates. Nothing is reserved yet."""
+        view, fleet, found = self._view_builder.build(request, selection.candidates, now_s)
+        self._loads.arrived(view.block_hashes, now_s)
+        decision = trial_first(self._runner.decide(view, fleet), selection)
+        return Decided(selection, view, fleet, found, decision)
+
+    def place(self, request: Request, decided: Decided, now_s: float, attempt: int) -> Ticket:
+        """Reserve the request's load and blocks on the first worker of the ranking, and record the decision."""
+        selection, view, fleet, found, decision = decided
+        place = fleet.place_of(decision.ranked[0])
+        assert place is not None, "the policy runner has checked it"
+        candidate, worker = selection.candidates[place], fleet.worker(place)
+        predicted = prediction(request, candidate, worker)
+        record = self._record(view, fleet, decision, worker, attempt, predicted)
+        match = None if found is None else found.match(candidate.slot, place)
+        ticket = self._reserve(request, candidate, worker, record, now_s, match)
+        if selection.trial is not None:
+            ticket.trial = True
+            self._fleet.trial_started(selection.trial, now_s)
+        if self._runner.observes:
+            self._runner.observe(
+                LifecycleEvent(LifecycleEventKind.RESERVED, view, candidate.id, now_s, placed=worker, fleet=fleet)
+            )
+        if self._observer is not None:
+            self._observer.decided(ticket)
+        return ticket
+
+    def _reserve(
+        self,
+        request: Request,
+        candidate: Candidate,
+        view: WorkerView,
+        record: DecisionRecord,
+        now_s: float,
+        found: Match | None,
+    ) -> Ticket:
+        load = self._loads.of(candidate)
+        prompt_tokens = view.cached_tokens + view.uncached_tokens
+        reservation = LoadReservation(
+            view.uncached_tokens,
+            prompt_tokens,
+            now_s,
+            streams=request.stream,
+            hashes=record.request.block_hashes,
+            block_tokens=record.request.block_tokens,
+        )
+        ticket = Ticket(request, record.request, load, reservation, record)
+        ticket.residency = view.residency
+        if _teaches(request, view):
+            ticket.situation = load.situation(
+                view.uncached_tokens, prompt_tokens, now_s, fits=_fits_cache(view, prompt_tokens)
+            )
+        load.reserve(reservation, now_s)
+        if request.prompt is not None:
+            predicted, recomputes = ticket.predicted_cached_tokens, not request.reads_cache
+            self._residency.reserve(
+                candidate.slot, request.prompt, ticket.id, predicted, recomputes=recomputes, found=found
+            )
+        return ticket
+
+    def _record(
+        self,
+        request: RequestView,
+        fleet: FleetView,
+        decision: Decision,
+        view: WorkerView,
+        attempt: int,
+        predicted_cached_tokens: int | None,
+    ) -> DecisionRecord:
+        record = DecisionRecord(
+            at_s=fleet.now_s,
+            ticket_id=next(self._ids),
+            attempt=attempt,
+            policy=self._runner.name,
+            request=request,
+            fleet=fleet,
+            decision=decision,
+            worker=view.id,
+            residency=view.residency,
+            predicted_cached_tokens=predicted_cached_tokens,
+        )
+        self._log.add(record)
+        return record
+
+
+def _teaches(request: Request, view: WorkerView) -> bool:
+    """Return whether the speed estimate can learn from the time to this request's first token."""
+    prompt = request.prompt
+    known = prompt is not None and not prompt.multiple and view.residency is not Residency.UNKNOWN
+    return known and request.stream
+
+
+def _fits_cache(view: WorkerView, prompt_tokens: int) -> bool:
+    """Return whether the prompt fits into the KV cache beside the running requests; True if its size is unknown."""
+    return not view.kv_capacity_tokens or view.kv_tokens + prompt_tokens <= view.kv_capacity_tokens

@@ -1,0 +1,188 @@
+"""The life of a placed request: the lifecycle events of its ticket, from the first token to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from policies.view import LifecycleEvent, LifecycleEventKind, Residency, WorkerId
+from router.errors import RequestError
+from router.placement.comparison import ComparisonObserver, Comparisons
+from router.placement.fleet import Fleet
+from router.placement.fleet_load import WorkerLoads
+from router.placement.lifecycle_events import FailurePoint, Request, Usage
+from router.placement.output_length import OutputLengths
+from router.placement.policy_runner import PolicyRunner
+from router.placement.residency_source import ResidencySource
+from router.placement.retry_budget import RefusalObserver
+from router.placement.running import ReservationStage
+from router.placement.tickets import Ticket
+from router.residency.difference import Difference
+
+
+class DispatchObserver(ComparisonObserver, RefusalObserver, Protocol):
+    """Receives the dispatcher's actions, for metrics and logs. Must not raise."""
+
+    def decided(self, ticket: Ticket) -> None:
+        """An attempt was placed."""
+
+    def rejected(self, request: Request, error: RequestError) -> None:
+        """A request was rejected, at once or after its last attempt."""
+
+    def failed(self, ticket: Ticket, point: FailurePoint, reason: str) -> None:
+        """An attempt failed."""
+
+    def policy_failed(self, policy: str, reason: str, first: bool) -> None:
+        """`policy` raised or gave an invalid answer. `first`: for the first time since the policy was adopted."""
+
+
+class TicketLife:
+    """Follow tickets to their ends: learn from what is seen, release the load once, and notify policy and observer.
+
+    Any event may come late, twice or out of order.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        residency: ResidencySource,
+        loads: WorkerLoads,
+        runner: PolicyRunner,
+        observer: DispatchObserver | None,
+    ) -> None:
+        self._fleet = fleet
+        self._residency = residency
+        self._loads = loads
+        self._runner = runner
+        self._observer = observer
+        self._output_lengths = OutputLengths()
+        self._comparisons = Comparisons(observer)
+        self._counts = dict.fromkeys(
+            ("dispatched", "queued", "rejected", "retried", "finished", "cancelled", "failed"), 0
+        )
+        self.on_prefills_done: list[Callable[[WorkerId], None]] = []
+        """Called when a worker has no reserved prefill left. Callbacks must not dispatch."""
+
+    def first_token(self, ticket: Ticket, now_s: float) -> None:
+        """Record the first event of a stream.
+
+        Do not call it for whole-body responses, whose first byte does not mark the end of the prefill: set
+        `Request.stream` to False and call `finished`.
+        """
+        if ticket.ended or not ticket.load.account.prefilled(ticket.reservation, now_s):
+            return
+        ticket.record.ttft_s = now_s - ticket.reservation.at_s
+        ticket.work_done = ticket.load.account.work_done(now_s)
+        if ticket.situation is not None:
+            self._loads.observe(ticket.load, ticket.situation, ticket.record.ttft_s, now_s)
+        self._succeeded(ticket, now_s, complete=False)
+        if ticket.request.prompt is not None and ticket.candidate.live:
+            self._residency.first_token(ticket.candidate.slot, ticket.id)
+        self._tell_policy(LifecycleEventKind.FIRST_TOKEN, ticket, now_s)
+        self._tell_prefills_done(ticket)
+
+    def progress(self, ticket: Ticket, output_tokens: int) -> None:
+        """Record that the stream has produced `output_tokens` in total."""
+        ticket.load.account.progressed(ticket.reservation, output_tokens)
+
+    def finished(self, ticket: Ticket, usage: Usage, now_s: float, *, status: int = 200) -> None:
+        """Record a complete answer. A 4xx is complete, too, but nothing was prefilled for it."""
+        if ticket.ended:
+            return
+        served = status < 400
+        usage = self._comparisons.completed(ticket, usage)
+        self._succeeded(ticket, now_s, complete=True)
+        difference = None
+        if served and ticket.request.prompt is not None and ticket.candidate.live:
+            difference = self._residency.finished(
+                ticket.candidate.slot,
+                ticket.request.prompt,
+                _generated(ticket, usage),
+                usage.cached_tokens if ticket.request.tells_cached else None,
+                ticket_id=ticket.id,
+            )
+        if served:
+            self._comparisons.compare(ticket, usage, difference)
+            decode_s, generated = ticket.decode_s(now_s), _generated(ticket, usage)
+            self._output_lengths.observe(ticket.request, decode_s, generated)
+            if decode_s is not None and ticket.work_done is not None:
+                self._loads.decoded(ticket.load, ticket.work_done, generated, decode_s, now_s)
+        self._end(ticket, now_s, "finished" if served else f"finished with status {status}", served=served)
+        self._counts["finished"] += 1
+        self._tell_policy(LifecycleEventKind.FINISHED, ticket, now_s, usage.cached_tokens)
+
+    def explained(self, ticket_id: int, difference: Difference) -> None:
+        """Record the explanation of a pending difference (`ResidencyMap.on_settled`)."""
+        self._comparisons.explained(ticket_id, difference)
+
+    def failed(
+        self, ticket: Ticket, point: FailurePoint, now_s: float, reason: str, retry_after_s: float | None = None
+    ) -> None:
+        """Record that the attempt failed and is not retried. `retry` calls this itself."""
+        if ticket.ended:
+            return
+        endpoint = ticket.candidate.endpoint
+        if point is FailurePoint.REFUSED:
+            self._fleet.traffic_refused(endpoint, retry_after_s, now_s, trial=ticket.trial)
+        elif point in (FailurePoint.ANSWERED, FailurePoint.UNSERVED):
+            self._fleet.traffic_doubtful(endpoint, now_s, trial=ticket.trial)
+        elif point is not FailurePoint.LOCAL:
+            self._fleet.traffic_failed(endpoint, reason, now_s, trial=ticket.trial)
+        ticket.trial = ticket.trial and point is FailurePoint.LOCAL  # not sent, so `_end` gives the trial back
+        self._end(ticket, now_s, f"failed ({point.value}): {reason}", served=False)
+        self._counts["failed"] += 1
+        self._tell_policy(LifecycleEventKind.FAILED, ticket, now_s)
+        if self._observer is not None:
+            self._observer.failed(ticket, point, reason)
+
+    def cancelled(self, ticket: Ticket, now_s: float) -> None:
+        """Record that the client left, which counts against no worker."""
+        if ticket.ended:
+            return
+        self._end(ticket, now_s, "cancelled", served=ticket.reservation.stage is ReservationStage.DECODE)
+        self._counts["cancelled"] += 1
+        self._tell_policy(LifecycleEventKind.FAILED, ticket, now_s)
+
+    def _succeeded(self, ticket: Ticket, now_s: float, *, complete: bool) -> None:
+        self._fleet.traffic_succeeded(ticket.candidate.endpoint, trial=ticket.trial, complete=complete)
+        ticket.trial = False
+        if ticket.suspect is not None:
+            # This worker serves the request, so the error was a fault of the other worker and not of the request.
+            (endpoint, reason), ticket.suspect = ticket.suspect, None
+            self._fleet.traffic_failed(endpoint, reason, now_s, trial=False)
+
+    def _end(self, ticket: Ticket, now_s: float, outcome: str, *, served: bool) -> None:
+        """Release the ticket's load, blocks and trial. `served`: the request has been prefilled."""
+        ticket.ended = True
+        prefilling = ticket.reservation.stage is ReservationStage.PREFILL
+        cached = served and ticket.residency in (Residency.EXACT, Residency.APPROXIMATE)
+        self._loads.released(ticket.load, ticket.reservation, ticket.view.model, now_s, cached=cached)
+        ticket.record.close(outcome, now_s)
+        if ticket.request.prompt is not None and ticket.candidate.live:
+            self._residency.release(ticket.candidate.slot, ticket.id)
+        if ticket.trial:
+            ticket.trial = False
+            self._fleet.trial_given_up(ticket.candidate.endpoint)
+        if prefilling:
+            self._tell_prefills_done(ticket)
+
+    def _tell_prefills_done(self, ticket: Ticket) -> None:
+        if not ticket.load.account.queue:
+            for listener in self.on_prefills_done:
+                listener(ticket.candidate.id)
+
+    def _tell_policy(
+        self,
+        kind: LifecycleEventKind,
+        ticket: Ticket,
+        now_s: float,
+        cached_tokens: int | None = None,
+    ) -> None:
+        if self._runner.observes:
+            self._runner.observe(LifecycleEvent(kind, ticket.view, ticket.candidate.id, now_s, cached_tokens))
+
+
+def _generated(ticket: Ticket, usage: Usage) -> int | None:
+    """Return the number of tokens of the answer: as reported, or else the number of events, since vLLM sends one token
+    per event."""
+    return ticket.reservation.output_tokens or None if usage.completion_tokens is None else usage.completion_tokens
