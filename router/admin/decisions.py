@@ -3,34 +3,119 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from policies.registry import terms_of
 from router.admin.documents import DecisionDocument, ExplanationDocument, Question
 from router.admin.operations import Answer, Call
+from router.admin.paging import decode_cursor, encode_cursor
+from router.admin.parameters import TextQuery
 from router.admin.problems import invalid
 from router.placement.decisions import DecisionRecord
 
+FILTERS = (
+    TextQuery("request_id", "only the attempts of this request"),
+    TextQuery("worker", "only decisions for this worker: host:port, or host:port#rank"),
+    TextQuery("model", "only requests for this model"),
+    TextQuery("policy", "only decisions of this policy"),
+    TextQuery("outcome", "only attempts with this outcome", ("running", "finished", "cancelled", "failed")),
+)
+READ_AT_MOST = 10_000
+"""Decisions that one call reads in one process."""
+_AT_ONCE = 500
+"""Decisions that are filtered between two turns of the event loop."""
+
+
+class LogPlace(NamedTuple):
+    """The place of a decision in the logs of all processes, in the order in which they are listed backwards."""
+
+    at_s: float
+    process: int
+    ticket_id: int
+
+    @property
+    def cursor(self) -> str:
+        return encode_cursor(self)
+
+    @classmethod
+    def of_cursor(cls, cursor: str | None) -> LogPlace | None:
+        """Return the place that a cursor names, or None without one.
+
+        Raises:
+            AdminError: 422, the text is no cursor.
+        """
+        return None if cursor is None else cls(*decode_cursor(cursor, tuple[float, int, int]))
+
 
 async def latest(call: Call) -> Answer:
-    """Answer with the decision log, newest first."""
-    now_s = call.system.now_s()
+    """Answer with a page of the decision log, newest first."""
+    place = LogPlace.of_cursor(call.query["cursor"])
+    before = None if place is None else (place.at_s, place.ticket_id)
+    records = call.system.dispatcher.decisions(READ_AT_MOST + 1, before)
+    found, read = await _find(records[:READ_AT_MOST], _filter(call.query), call.query["limit"])
+    return await _page(call, found, _place(records[read - 1]).cursor if read < len(records) else None)
+
+
+async def _find(
+    records: Sequence[DecisionRecord], wanted: Callable[[DecisionRecord], bool], limit: int
+) -> tuple[list[DecisionRecord], int]:
+    """Return the first `limit` wanted records, and the number of records read for them."""
+    found: list[DecisionRecord] = []
+    for index, record in enumerate(records):
+        if len(found) == limit:
+            return found, index
+        if wanted(record):
+            found.append(record)
+        if index % _AT_ONCE == _AT_ONCE - 1:
+            await asyncio.sleep(0)
+    return found, len(records)
+
+
+async def _page(call: Call, found: list[DecisionRecord], cursor: str | None) -> Answer:
+    clock = _Clock(call.system.now_s(), datetime.now(UTC))
     encoded = []
-    for record in call.system.dispatcher.decisions(call.query["limit"]):
-        encoded.append(msgspec.json.encode(_document(record, now_s)))
+    for record in found:
+        encoded.append(msgspec.json.encode(clock.document(record)))
         # Streams run on this event loop too, and a long log of a large fleet must not delay them.
         await asyncio.sleep(0)
-    return Answer(b'{"decisions":[' + b",".join(encoded) + b"]}")
+    return Answer(b'{"decisions":[' + b",".join(encoded) + b'],"next":' + msgspec.json.encode(cursor) + b"}")
 
 
-def _document(record: DecisionRecord, now_s: float) -> DecisionDocument:
-    """Add the wall clock time, because the core has monotonic seconds and an operator compares logs by wall clock."""
-    age_s = max(0.0, now_s - record.at_s)
-    at = (datetime.now(UTC) - timedelta(seconds=age_s)).isoformat(timespec="milliseconds")
-    return msgspec.convert({**_in_seconds(record.to_builtins()), "at": at, "age_s": age_s}, DecisionDocument)
+def _filter(query: Mapping[str, Any]) -> Callable[[DecisionRecord], bool]:
+    """Return a test for the records that `query` asks for."""
+    request_id, worker, model, policy, outcome = (query[parameter.name] for parameter in FILTERS)
+
+    def wanted(record: DecisionRecord) -> bool:
+        return (
+            (request_id is None or record.request.id == request_id)
+            and (model is None or record.request.model == model)
+            and (policy is None or record.policy == policy)
+            and (worker is None or worker in (record.worker, record.worker.partition("#")[0]))
+            and (outcome is None or record.outcome.startswith(outcome))
+        )
+
+    return wanted
+
+
+def _place(record: DecisionRecord) -> LogPlace:
+    return LogPlace(record.at_s, 0, record.ticket_id)
+
+
+class _Clock(NamedTuple):
+    """One moment on both clocks: the core has monotonic seconds, and an operator compares logs by wall clock."""
+
+    now_s: float
+    wall: datetime
+
+    def document(self, record: DecisionRecord) -> DecisionDocument:
+        age_s = max(0.0, self.now_s - record.at_s)
+        at = (self.wall - timedelta(seconds=age_s)).isoformat(timespec="milliseconds")
+        fields = _in_seconds(record.to_builtins())
+        return msgspec.convert({**fields, "cursor": _place(record).cursor, "at": at, "age_s": age_s}, DecisionDocument)
 
 
 def _in_seconds(document: dict[str, Any]) -> dict[str, Any]:

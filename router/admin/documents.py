@@ -204,9 +204,13 @@ class Worker(Shape):
 
 
 class Workers(Shape):
-    """All workers, in the order in which they were added."""
+    """The workers of one page, in the order in which they were added.
+
+    `next` is the `cursor` of the following page, or null.
+    """
 
     workers: list[Worker]
+    next: str | None = None
 
 
 class NewPolicy(Body):
@@ -305,9 +309,11 @@ class DecisionDocument(Shape):
     failed. `residency` says how far `predicted_cached_tokens` can be trusted. It is approximate if only the text of the
     prompt was known. `difference` is the reason why the worker reported another number (pending, or a reason of
     `PredictedCached`), or null. `process` is the number of the process that decided. The latest decisions have all
-    `candidates`, and older ones only the chosen candidate, because each process keeps 32,768 candidates.
+    `candidates`, and older ones only the chosen candidate, because each process keeps 32,768 candidates. `cursor` is
+    the place of the decision in the log: a page with it starts at the decision before.
     """
 
+    cursor: str
     at: str
     age_s: float
     request_id: str
@@ -330,6 +336,11 @@ class DecisionDocument(Shape):
 
 
 class Decisions(Shape):
-    """The latest decisions, newest first."""
+    """The decisions of one page, newest first.
+
+    `next` is the `cursor` of the following page, or null. With filters a page may be short, or empty, although more
+    follow: one call reads at most 10,000 decisions of each process.
+    """
 
     decisions: list[DecisionDocument]
+    next: str | None = None

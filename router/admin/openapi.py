@@ -122,7 +122,7 @@ def _query_parameters(operation: Operation) -> list[dict[str, Any]]:
             "name": query.name,
             "in": "query",
             "description": query.summary,
-            "schema": {"type": "integer", "minimum": 1, "maximum": query.most, "default": query.default},
+            "schema": query.schema(),
         }
         for query in operation.query
     ]

@@ -11,6 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from router.admin.parameters import Parameter
 from router.admin.problems import AdminError, handed_over, invalid
 from router.admin.system import AdminSystem, HandoverState
 
@@ -21,11 +22,11 @@ _CONDITIONS = ("if-match", "if-none-match", "if-unmodified-since")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request to an operation: path parameters, query (whole numbers only) and the decoded body."""
+    """One request to an operation: path parameters, the value of each query parameter, and the decoded body."""
 
     system: AdminSystem
     path: Mapping[str, str]
-    query: Mapping[str, int]
+    query: Mapping[str, Any]
     body: Any
 
 
@@ -40,16 +41,6 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """A query parameter: a whole number from 1 to `most`."""
-
-    name: str
-    default: int
-    most: int
-    summary: str
-
-
-@dataclass(frozen=True, slots=True)
 class Operation:
     """One method of one path. `problems` maps an error status to its reason."""
 
@@ -61,7 +52,7 @@ class Operation:
     takes: Any = None
     gives: Any = None
     status: HTTPStatus = HTTPStatus.OK
-    query: tuple[Query, ...] = ()
+    query: tuple[Parameter, ...] = ()
     problems: Mapping[int, str] = field(default_factory=dict)
     media_type: str = "application/json"
 
@@ -73,7 +64,8 @@ def endpoint(operation: Operation, system: AdminSystem) -> Callable[[Request], A
         check(request, operation.query)
         if system.handover_state is HandoverState.DONE and operation.method != "GET":
             raise handed_over()
-        query = {parameter.name: _query(request, parameter) for parameter in operation.query}
+        given = request.query_params
+        query = {parameter.name: parameter.read(given.get(parameter.name)) for parameter in operation.query}
         raw = await _bounded(request)
         body = _decode(raw, operation.takes) if operation.takes is not None else None
         return _response(await operation.handle(Call(system, request.path_params, query, body)))
@@ -81,7 +73,7 @@ def endpoint(operation: Operation, system: AdminSystem) -> Callable[[Request], A
     return serve
 
 
-def check(request: Request, known: Sequence[Query] = ()) -> None:
+def check(request: Request, known: Sequence[Parameter] = ()) -> None:
     """Refuse parameters and headers that would otherwise be ignored.
 
     Raises:
@@ -110,15 +102,6 @@ def _response(answer: Answer) -> Response:
         content = msgspec.json.encode(content)
     media_type = None if content is None else answer.media_type
     return Response(content, answer.status, {"cache-control": "no-store", **answer.headers}, media_type)
-
-
-def _query(request: Request, parameter: Query) -> int:
-    text = request.query_params.get(parameter.name)
-    if text is None:
-        return parameter.default
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:12]) <= parameter.most:
-        raise invalid(f"{parameter.name} is {text[:40]!r}; write a whole number from 1 to {parameter.most}")
-    return int(text)
 
 
 async def _bounded(request: Request) -> bytes:

@@ -19,6 +19,8 @@ for programs. `python -m router.cli.reference` generates this page; a test compa
   what to do.
 - A body is JSON with `Content-Type: application/json` and at most {MAX_BODY_BYTES:,} bytes. An unknown field is an
   error (422). A query parameter that an operation does not have, or that comes twice, is one too (400).
+- A list comes in pages: `limit` bounds a page, and its `next` is the `cursor` of the following page, null at the end.
+  Entries that join meanwhile move no page.
 - Documents have no versions: `If-Match` gets 501, and so do `If-None-Match` and `If-Unmodified-Since` on changes.
 - To keep browser pages out, the `Host` must be a loopback name, an IP address, `admin_host` or one of `admin_hosts`. An
   `Origin` must be the same site.
@@ -48,7 +50,7 @@ def _operation(operation: Operation) -> Iterator[str]:
     yield operation.summary
     yield ""
     for query in operation.query:
-        yield f"- `?{query.name}=`: {query.summary}; 1 to {query.most}, default {query.default}"
+        yield f"- `?{query.name}=`: {query.summary}; {query.values}"
     if operation.takes is not None:
         yield f"- takes {_link(schema_name(operation.takes))}"
     gives = f" with {_link(schema_name(operation.gives))}" if operation.gives else ""

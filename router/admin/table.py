@@ -5,13 +5,16 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from router.admin import decisions, documents, health, policy, workers
-from router.admin.operations import Operation, Query
+from router.admin.operations import Operation
+from router.admin.paging import CURSOR
+from router.admin.parameters import Query
 from router.config.model import Config
 
 OPEN_PATHS = ("/livez", "/readyz")
 """Answered without a token."""
 _UNKNOWN = {404: "no such worker"}
 _WRONG_QUERY = {422: "wait_s is not a whole number from 1 to 3600"}
+_WRONG_PARAMETER = {422: "a query parameter has a value that is not valid"}
 _INVALID = {422: "a field is missing, unknown, or has a value that is not valid"}
 
 OPERATIONS = (
@@ -47,6 +50,8 @@ OPERATIONS = (
         "All workers: state, models, view of the cache, load, learned speed, predicted against reported cached tokens.",
         workers.list_all,
         gives=documents.Workers,
+        query=(Query("limit", 10_000, 10_000, "most workers to return"), CURSOR),
+        problems={410: "the worker that the cursor names has left the fleet", **_WRONG_PARAMETER},
     ),
     Operation(
         "POST",
@@ -132,8 +137,12 @@ OPERATIONS = (
         "The latest decisions with their reasons and outcomes, newest first.",
         decisions.latest,
         gives=documents.Decisions,
-        query=(Query("limit", 100, 10_000, "most decisions to return; decisions_kept bounds how many there are"),),
-        problems=_INVALID,
+        query=(
+            Query("limit", 100, 10_000, "most decisions to return; decisions_kept bounds how many there are"),
+            CURSOR,
+            *decisions.FILTERS,
+        ),
+        problems=_WRONG_PARAMETER,
     ),
     Operation(
         "GET",

@@ -11,6 +11,7 @@ from backends.worker import parse_endpoint
 from router.admin.description import describe_workers
 from router.admin.documents import NewWorker, Workers
 from router.admin.operations import Answer, Call
+from router.admin.paging import page_of
 from router.admin.problems import AdminError, handed_over, invalid, not_found
 from router.admin.system import AdminSystem, HandoverState
 from router.config.model import WorkerConfig
@@ -23,8 +24,11 @@ _LOOK_S = 0.02
 
 
 async def list_all(call: Call) -> Answer:
-    """Answer with every worker."""
-    return Answer(Workers(workers=describe_workers(call.system, call.system.fleet.endpoints)))
+    """Answer with one page of the workers."""
+    endpoints, cursor = page_of(
+        call.system.fleet.endpoints, lambda endpoint: endpoint.id, call.query["limit"], call.query["cursor"]
+    )
+    return Answer(Workers(workers=describe_workers(call.system, endpoints), next=cursor))
 
 
 async def show(call: Call) -> Answer:

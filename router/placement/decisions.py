@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,6 +40,11 @@ class DecisionRecord(msgspec.Struct):
     ttft_s: float | None = None
     duration_s: float | None = None
     outcome: str = "running"
+
+    @property
+    def place(self) -> tuple[float, int]:
+        """The place in the log of one process: a later decision has a greater one."""
+        return self.at_s, self.ticket_id
 
     def close(self, outcome: str, now_s: float) -> None:
         """End the record. The prompt's hashes are dropped, because a thousand long prompts would need much memory."""
@@ -118,9 +124,14 @@ class DecisionLog:
             self._candidates -= len(oldest.fleet)
             oldest.thin()
 
-    def latest(self, limit: int) -> list[DecisionRecord]:
-        """Return the latest decisions, newest first."""
-        return list(islice(reversed(self._records), limit))
+    def latest(self, limit: int, before: tuple[float, int] | None = None) -> list[DecisionRecord]:
+        """Return the latest decisions, newest first; with `before`, those whose `place` is less."""
+        newer = 0 if before is None else len(self._records) - bisect_left(self._records, before, key=_place)
+        return list(islice(reversed(self._records), newer, newer + limit))
+
+
+def _place(record: DecisionRecord) -> tuple[float, int]:
+    return record.place
 
 
 Action = Literal["dispatch", "hold", "queue", "reject"]

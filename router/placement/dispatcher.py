@@ -174,9 +174,9 @@ class Dispatcher(TicketLife):
         """Return the views of a one-token prompt for every candidate of the fleet, whatever its state."""
         return self._loads.views(self._fleet.candidates, None, 1, now_s)
 
-    def decisions(self, limit: int) -> list[DecisionRecord]:
-        """Return the latest decisions, newest first."""
-        return self._log.latest(limit)
+    def decisions(self, limit: int, before: tuple[float, int] | None = None) -> list[DecisionRecord]:
+        """Return the latest decisions, newest first; with `before`, those whose `place` is less."""
+        return self._log.latest(limit, before)
 
     def statistics(self) -> dict[str, Any]:
         """Return counters, the policy's behaviour and each worker's load."""

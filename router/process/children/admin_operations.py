@@ -13,7 +13,9 @@ import msgspec
 
 from backends.worker import parse_endpoint
 from router.admin import documents, health
+from router.admin.decisions import LogPlace
 from router.admin.operations import Answer, Call, Operation
+from router.admin.paging import page_of
 from router.admin.problems import MEDIA_TYPE, AdminError
 from router.admin.table import OPERATIONS
 from router.admin.workers import configured, still_busy, still_not_ready
@@ -21,7 +23,15 @@ from router.config.model import PolicyConfig, WorkerConfig
 from router.placement.health import SERVING
 from router.process.children.aggregate import merge_worker, merge_workers
 from router.process.children.changes import Change, Changes, Child, no_process
-from router.process.children.child_client import ChildClient, ChildReply, ChildRequest, NoReplyError, ask_all
+from router.process.children.child_client import (
+    ChildClient,
+    ChildReply,
+    ChildRequest,
+    NoReplyError,
+    ask_all,
+    ask_each,
+)
+from router.process.children.decision_logs import cursor_for, merge_logs
 from router.process.children.desired_state import DesiredState
 from router.process.children.metric_totals import MetricTotals
 from router.telemetry.snapshot import page
@@ -114,24 +124,31 @@ class _AllChildren:
         return Answer(text, media_type=media_type)
 
     async def list_workers(self, operation: Operation, call: Call) -> Answer:
-        """Return one list, merged from all processes."""
-        answers = await self._all(operation, call)
+        """Return one page, merged from all processes."""
+        answers = await ask_all(self._clients(), ChildRequest("GET", operation.path))
+        if not answers:
+            raise no_process()
         lists = {number: msgspec.json.decode(a.content, type=documents.Workers) for number, a in _successful(answers)}
-        return Answer(documents.Workers(workers=merge_workers({n: each.workers for n, each in lists.items()})))
+        merged = merge_workers({number: each.workers for number, each in lists.items()})
+        page, cursor = page_of(merged, lambda worker: worker.id, call.query["limit"], call.query["cursor"])
+        return Answer(documents.Workers(workers=list(page), next=cursor))
 
     async def worker(self, operation: Operation, call: Call) -> Answer:
         """Return one worker, merged from all processes."""
         return _one_worker(await self._all(operation, call))
 
     async def decisions(self, operation: Operation, call: Call) -> Answer:
-        """Return the decision logs of all processes, newest first."""
-        logs = [
-            {**decision, "process": number}
-            for number, answer in _successful(await self._all(operation, call))
-            for decision in msgspec.json.decode(answer.content)["decisions"]
+        """Return one page of the decision logs of all processes, newest first."""
+        request, place = _child_request(operation, call), LogPlace.of_cursor(call.query["cursor"])
+        requests = [
+            (client, request._replace(query={**request.query, **cursor_for(client.number, place)}))
+            for client in self._clients()
         ]
-        logs.sort(key=lambda decision: decision["at"], reverse=True)
-        return Answer({"decisions": logs[: call.query["limit"]]})
+        answers = await ask_each(requests)
+        if not answers:
+            raise no_process()
+        logs = {number: msgspec.json.decode(answer.content) for number, answer in _successful(answers)}
+        return Answer(merge_logs(logs, call.query["limit"]))
 
     async def first(self, operation: Operation, call: Call) -> Answer:
         """Return the reply of the first process that answers."""
@@ -251,7 +268,8 @@ def _child_request(operation: Operation, call: Call) -> ChildRequest:
     for name, value in call.path.items():
         path = path.replace(f"{{{name}}}", quote(str(value), safe=""))
     body = msgspec.json.encode(call.body) if operation.takes is not None else None
-    return ChildRequest(operation.method, path, call.query, body)
+    query = {name: value for name, value in call.query.items() if value is not None}
+    return ChildRequest(operation.method, path, query, body)
 
 
 def _worker_path(worker_id: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +29,7 @@ class ChildRequest(NamedTuple):
 
     method: str
     path: str
-    query: Mapping[str, int] = {}
+    query: Mapping[str, int | str] = {}
     body: bytes | None = None
 
 
@@ -110,10 +110,14 @@ class ChildClient:
 
 async def ask_all(clients: Iterable[ChildClient], request: ChildRequest) -> dict[int, ChildReply]:
     """Return the replies by process. Processes that did not answer are left out."""
-    clients = list(clients)
-    answers = await asyncio.gather(*(client.ask(request) for client in clients), return_exceptions=True)
+    return await ask_each([(client, request) for client in clients])
+
+
+async def ask_each(requests: Sequence[tuple[ChildClient, ChildRequest]]) -> dict[int, ChildReply]:
+    """Send each process its own request. Return the replies by process, without processes that did not answer."""
+    answers = await asyncio.gather(*(client.ask(request) for client, request in requests), return_exceptions=True)
     found: dict[int, ChildReply] = {}
-    for client, answer in zip(clients, answers, strict=True):
+    for (client, _), answer in zip(requests, answers, strict=True):
         if isinstance(answer, ChildReply):
             found[client.number] = answer
         elif not isinstance(answer, NoReplyError):

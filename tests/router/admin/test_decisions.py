@@ -4,7 +4,7 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 
 async def test_without_decisions_the_list_is_empty(client):
-    assert (await client.get("/admin/v1/decisions")).json() == {"decisions": []}
+    assert (await client.get("/admin/v1/decisions")).json() == {"decisions": [], "next": None}
 
 
 async def test_latest_first_with_reason_and_outcome(client, system):

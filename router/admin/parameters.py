@@ -1,0 +1,88 @@
+"""Query parameters of an operation: how each is read, and how the OpenAPI document describes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from router.admin.problems import invalid
+
+_SHOWN_CHARACTERS = 40
+"""The part of a refused value that the answer repeats."""
+
+
+class Parameter(Protocol):
+    """A query parameter. An operation lists its parameters; all others are refused."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def summary(self) -> str: ...
+
+    @property
+    def values(self) -> str:
+        """The values that it takes, for the reference page."""
+        ...
+
+    def read(self, text: str | None) -> Any:
+        """Return the value of `text`; None stands for a parameter that is not given.
+
+        Raises:
+            AdminError: 422, the value is not valid.
+        """
+        ...
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the value."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A whole number from 1 to `most`."""
+
+    name: str
+    default: int
+    most: int
+    summary: str
+
+    @property
+    def values(self) -> str:
+        return f"1 to {self.most}, default {self.default}"
+
+    def read(self, text: str | None) -> int:
+        if text is None:
+            return self.default
+        if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:12]) <= self.most:
+            raise invalid(f"{self.name} is {_shown(text)}; write a whole number from 1 to {self.most}")
+        return int(text)
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "integer", "minimum": 1, "maximum": self.most, "default": self.default}
+
+
+@dataclass(frozen=True, slots=True)
+class TextQuery:
+    """A text that is not empty; one of `choices`, if there are any. Its value is None if it is not given."""
+
+    name: str
+    summary: str
+    choices: tuple[str, ...] = ()
+
+    @property
+    def values(self) -> str:
+        return " or ".join(f"`{choice}`" for choice in self.choices) or "text"
+
+    def read(self, text: str | None) -> str | None:
+        if text is None or (text in self.choices if self.choices else text):
+            return text
+        fix = f"write {' or '.join(self.choices)}" if self.choices else "write a value, or leave it out"
+        raise invalid(f"{self.name} is {_shown(text)}; {fix}")
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "enum": list(self.choices)} if self.choices else {"type": "string", "minLength": 1}
+
+
+def _shown(text: str) -> str:
+    return repr(text[:_SHOWN_CHARACTERS])
