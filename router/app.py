@@ -185,9 +185,9 @@ class System:
         if self._resources is not None:
             app = build_admin(self, guarded=False, further=[readings_route(self.snapshot)])
             return AdminServer(app, self._resources.admin, self.config)
-        token, tls = guard_of(self.config, self._files)
+        tokens, tls = guard_of(self.config, self._files)
         given = listeners.admin if listeners is not None else None
-        return AdminServer(build_admin(self, token), given or admin_socket(self.config), self.config, tls)
+        return AdminServer(build_admin(self, tokens), given or admin_socket(self.config), self.config, tls)
 
     async def _open_gateway(self, listeners: Listeners | None) -> None:
         if self._resources is not None:

@@ -20,12 +20,12 @@ from router.admin.problems import AdminError, answer_admin_error, answer_bug, an
 from router.admin.system import AdminSystem
 from router.admin.table import OPEN_PATHS, OPERATIONS
 from router.errors import RequestError
-from router.security.token import AdminToken
+from router.security.token import AdminTokens
 
 
 def build_admin(
     system: AdminSystem,
-    token: AdminToken | None = None,
+    tokens: AdminTokens | None = None,
     *,
     operations: Iterable[Operation] = OPERATIONS,
     guarded: bool = True,
@@ -38,7 +38,7 @@ def build_admin(
     """
     open_paths = (*OPEN_PATHS, *(("/metrics",) if system.config.admin_metrics_open else ()))
     names = (system.config.admin_host, *system.config.admin_hosts)
-    guard = Middleware(AdminGuard, names=names, token=token, open_paths=open_paths)
+    guard = Middleware(AdminGuard, names=names, tokens=tokens, open_paths=open_paths)
     return Starlette(
         routes=[*_routes(system, operations), *further],
         middleware=[guard] if guarded else [],

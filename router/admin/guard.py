@@ -1,4 +1,4 @@
-"""Keep browser pages and callers without the token from using the admin port.
+"""Keep browser pages and callers without a token from using the admin port.
 
 A page on any site can send requests to a loopback address. Three checks stop it. The Host must be a name of this port,
 which a rebound DNS name is not. An Origin must equal the Host. A body must be declared as JSON, which a page cannot do
@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router.admin.problems import AdminError, problem_response
-from router.security.token import AdminToken
+from router.security.token import AdminCaller, AdminTokens
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
@@ -26,14 +26,14 @@ class AdminGuard:
     """ASGI middleware.
 
     `names` are host names that the port answers to, in addition to loopback names and addresses. `open_paths` need no
-    token.
+    token. The request's state gets the `AdminCaller` whose token it brings.
     """
 
     def __init__(
-        self, app: ASGIApp, names: Iterable[str], token: AdminToken | None = None, open_paths: Iterable[str] = ()
+        self, app: ASGIApp, names: Iterable[str], tokens: AdminTokens | None = None, open_paths: Iterable[str] = ()
     ) -> None:
         self._app = app
-        self._token = token
+        self._tokens = tokens
         self._open_paths = frozenset(open_paths)
         self._names = _LOOPBACK_NAMES | {_normal(name) for name in names}
 
@@ -43,21 +43,23 @@ class AdminGuard:
             return
         try:
             headers = Headers(scope=scope)
-            self._check_token(scope["path"], headers)
+            scope.setdefault("state", {})["caller"] = self._caller(scope["path"], headers)
             self._check(scope["method"], headers)
         except AdminError as error:
             await problem_response(error)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
-    def _check_token(self, path: str, headers: Headers) -> None:
-        if self._token is None or path in self._open_paths:
-            return
+    def _caller(self, path: str, headers: Headers) -> AdminCaller | None:
+        if self._tokens is None or path in self._open_paths:
+            return None
         given = headers.getlist("authorization")
-        if len(given) != 1 or not self._token.admits(given[0]):
-            detail = "this port needs its token as Authorization: Bearer TOKEN (admin_token, admin_token_file)"
+        caller = self._tokens.caller_of(given[0]) if len(given) == 1 else None
+        if caller is None:
+            detail = "this port needs a token as Authorization: Bearer TOKEN (admin_token, admin_tokens)"
             challenge = {"www-authenticate": "Bearer"}
             raise AdminError(HTTPStatus.UNAUTHORIZED, "unauthorized", detail, headers=challenge)
+        return caller
 
     def _check(self, method: str, headers: Headers) -> None:
         host = headers.get("host", "")

@@ -18,7 +18,7 @@ _SUFFIX = "Document"
 _REFERENCE = "#/components/schemas/"
 _EVERYWHERE = {
     400: "a query parameter is unknown or comes twice",
-    403: "the Host or Origin header is not allowed",
+    403: "the Host or Origin header is not allowed, or the token's role is too low",
     501: "the request has an If-Match header, or one that changes something has If-None-Match or If-Unmodified-Since",
 }
 _GUARDED = {401: "an admin token is set, and the request does not bring it"}
@@ -91,6 +91,7 @@ def problems_of(operation: Operation) -> dict[int, str]:
 
 def _describe(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
     described: dict[str, Any] = {"operationId": operation.name, "summary": operation.summary}
+    described["security"] = [{}] if operation.path in OPEN_PATHS else [{"token": [operation.role]}, {}]
     if parameters := [*_path_parameters(operation), *_query_parameters(operation)]:
         described["parameters"] = parameters
     if operation.takes is not None:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from router.admin.parameters import Parameter
 from router.admin.problems import AdminError, handed_over, invalid
 from router.admin.system import AdminSystem, HandoverState
+from router.security.token import AdminCaller, Role
 
 MAX_BODY_BYTES = 1_000_000
 _CONDITIONS = ("if-match", "if-none-match", "if-unmodified-since")
@@ -42,13 +43,16 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path. `problems` maps an error status to its reason."""
+    """One method of one path. `role` is the least role of a token that may call it. `problems` maps an error status to
+    its reason.
+    """
 
     method: str
     path: str
     name: str
     summary: str
     handle: Callable[[Call], Awaitable[Answer]]
+    role: Role = Role.READ
     takes: Any = None
     gives: Any = None
     status: HTTPStatus = HTTPStatus.OK
@@ -61,6 +65,7 @@ def endpoint(operation: Operation, system: AdminSystem) -> Callable[[Request], A
     """Return the Starlette endpoint of `operation`."""
 
     async def serve(request: Request) -> Response:
+        check_role(request, operation)
         check(request, operation.query)
         if system.handover_state is HandoverState.DONE and operation.method != "GET":
             raise handed_over()
@@ -71,6 +76,19 @@ def endpoint(operation: Operation, system: AdminSystem) -> Callable[[Request], A
         return _response(await operation.handle(Call(system, request.path_params, query, body)))
 
     return serve
+
+
+def check_role(request: Request, operation: Operation) -> None:
+    """Refuse a caller whose token has a lower role than the operation needs.
+
+    Raises:
+        AdminError: 403, with the role that is needed.
+    """
+    caller: AdminCaller | None = getattr(request.state, "caller", None)
+    if caller is not None and not caller.role.includes(operation.role):
+        needs = f"{operation.method} {request.url.path} needs a token with the role {operation.role}"
+        detail = f"{needs}; the token {caller.name} has the role {caller.role}"
+        raise AdminError(HTTPStatus.FORBIDDEN, "role_not_allowed", detail)
 
 
 def check(request: Request, known: Sequence[Parameter] = ()) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from router.admin.openapi import OPENAPI_PATH, openapi_document, openapi_path, problems_of, schema_name
 from router.admin.operations import MAX_BODY_BYTES, Operation
-from router.admin.table import OPERATIONS
+from router.admin.table import OPEN_PATHS, OPERATIONS
 
 _HEAD = f"""\
 # Admin API
@@ -24,9 +24,11 @@ for programs. `python -m router.cli.reference` generates this page; a test compa
 - Documents have no versions: `If-Match` gets 501, and so do `If-None-Match` and `If-Unmodified-Since` on changes.
 - To keep browser pages out, the `Host` must be a loopback name, an IP address, `admin_host` or one of `admin_hosts`. An
   `Origin` must be the same site.
-- With `admin_token` or `admin_token_file`, every request needs `Authorization: Bearer TOKEN`, except `/livez`,
-  `/readyz` and, with `admin_metrics_open`, `/metrics`. Without a token, everyone who reaches the port may use it: keep
-  it on loopback.
+- With `admin_token`, `admin_tokens` or a file of either, every request needs `Authorization: Bearer TOKEN`, except
+  `/livez`, `/readyz` and, with `admin_metrics_open`, `/metrics`. Without tokens, everyone who reaches the port may use
+  it: keep it on loopback.
+- A token has a role: `read`, `operate` or `admin`. Each includes those before it. A request that needs a higher one
+  gets 403 `role_not_allowed`, which names the role. `admin_token` has the role `admin`.
 - Changes last until restart.
 """
 
@@ -34,14 +36,18 @@ for programs. `python -m router.cli.reference` generates this page; a test compa
 def reference_page() -> str:
     """The page's text."""
     document = openapi_document()
-    lines = [_HEAD, "| method | path | |", "| --- | --- | --- |"]
-    lines += [f"| {one.method} | `{openapi_path(one)}` | {one.summary} |" for one in OPERATIONS]
+    lines = [_HEAD, "| method | path | role | |", "| --- | --- | --- | --- |"]
+    lines += [f"| {one.method} | `{openapi_path(one)}` | {_role(one)} | {one.summary} |" for one in OPERATIONS]
     for operation in OPERATIONS:
         lines += ["", *_operation(operation)]
     lines += ["", "## Shapes"]
     for name, schema in document["components"]["schemas"].items():
         lines += ["", *_shape(name, schema)]
     return "\n".join(lines) + "\n"
+
+
+def _role(operation: Operation) -> str:
+    return "" if operation.path in OPEN_PATHS else operation.role
 
 
 def _operation(operation: Operation) -> Iterator[str]:

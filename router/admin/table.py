@@ -9,6 +9,7 @@ from router.admin.operations import Operation
 from router.admin.paging import CURSOR
 from router.admin.parameters import Query
 from router.config.model import Config
+from router.security.token import Role
 
 OPEN_PATHS = ("/livez", "/readyz")
 """Answered without a token."""
@@ -59,6 +60,7 @@ OPERATIONS = (
         "add_worker",
         "Add a worker. It takes requests after its first successful probe, and is lost at the next restart.",
         workers.add,
+        role=Role.ADMIN,
         takes=documents.NewWorker,
         gives=documents.Worker,
         status=HTTPStatus.CREATED,
@@ -79,6 +81,7 @@ OPERATIONS = (
         "remove_worker",
         "Remove a worker at once. Started answers run to their end, other requests move. To wait, drain it first.",
         workers.remove,
+        role=Role.ADMIN,
         status=HTTPStatus.NO_CONTENT,
         problems=_UNKNOWN,
     ),
@@ -88,6 +91,7 @@ OPERATIONS = (
         "drain_worker",
         "Send a worker no new requests; with wait_s, answer once no request is there. Idempotent.",
         workers.drain,
+        role=Role.OPERATE,
         gives=documents.Worker,
         query=(Query("wait_s", 0, 3_600, "seconds to wait until no request is at the worker; default: do not wait"),),
         problems={409: "requests are still there after wait_s; the worker stays drained", **_UNKNOWN, **_WRONG_QUERY},
@@ -98,6 +102,7 @@ OPERATIONS = (
         "undrain_worker",
         "Send a drained worker requests again; with wait_s, answer once it takes them. Idempotent.",
         workers.undrain,
+        role=Role.OPERATE,
         gives=documents.Worker,
         query=(Query("wait_s", 0, 3_600, "seconds to wait until the worker is ready; default: do not wait"),),
         problems={409: "it is not ready after wait_s; it will take requests once it is", **_UNKNOWN, **_WRONG_QUERY},
@@ -116,6 +121,7 @@ OPERATIONS = (
         "set_policy",
         "Choose another policy, from the next request on and until restart.",
         policy.change,
+        role=Role.ADMIN,
         takes=documents.NewPolicy,
         gives=documents.PolicyDocument,
         problems=_INVALID,

@@ -1,4 +1,4 @@
-"""``warmroute keys``: make API keys, and their lines for the file of keys."""
+"""``warmroute keys``: make API keys and tokens of the admin port, and their lines for the file."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from router.cli.options import Commands, HelpFormatter
 from router.config.problems import ConfigError, Problem
 from router.security.file_problem import UnusableFileError
 from router.security.keys import LEAST_CHARACTERS, NAME, KeyEntry, digest_of, new_key, parse_file
+from router.security.token import Role, TokenEntry, parse_tokens_file
 
 _EXAMPLES = """\
 examples:
   warmroute keys new alice                              print a key, once, and its line for the file
   warmroute keys new alice --file api-keys              add the line to the file and print the key alone
   warmroute keys hash alice < key.txt                   print the line for an existing key
+  warmroute keys new grafana --role read --file tokens  the same for a token of the admin port
 
-The file (auth.api_keys_file) holds names and SHA-256 digests. A running gateway reads it again when it changes. A name
-may have two lines while one key replaces another. To revoke a key, remove its line.
+The file (auth.api_keys_file, or admin_tokens_file with --role) holds names and SHA-256 digests. A running gateway reads
+it again when it changes. A name may have two lines while one key replaces another. To revoke a key, remove its line.
 """
 
 
@@ -27,8 +29,8 @@ def register(commands: Commands) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "keys",
-        help="make API keys for clients of the public port",
-        description="Make API keys for clients of the public port.",
+        help="make API keys for clients of the public port, and tokens of the admin port",
+        description="Make API keys for clients of the public port and, with --role, tokens of the admin port.",
         epilog=_EXAMPLES,
         formatter_class=HelpFormatter,
         allow_abbrev=False,
@@ -40,12 +42,15 @@ def register(commands: Commands) -> None:
     existing.set_defaults(run=_hash)
     for action in (new, existing):
         action.add_argument("name", metavar="NAME", help="name of the key: letters, digits, dots, - and _")
+        action.add_argument(
+            "--role", type=Role, choices=list(Role), help="make a token of the admin port with this role"
+        )
         action.add_argument("--file", metavar="FILE", type=Path, help="add the line to this file")
 
 
 def _new(arguments: argparse.Namespace) -> int:
     key = new_key()
-    entry = KeyEntry(_name(arguments), digest_of(key.encode()))
+    entry = _entry(arguments, key)
     if arguments.file is not None:
         _add(arguments.file, entry)
         print(key)
@@ -55,18 +60,23 @@ def _new(arguments: argparse.Namespace) -> int:
 
 
 def _hash(arguments: argparse.Namespace) -> int:
-    name = _name(arguments)
+    _name(arguments)
     key = sys.stdin.readline().strip()
     if len(key) < LEAST_CHARACTERS or not key.isascii() or not key.isprintable() or " " in key:
         problem = f"the key has under {LEAST_CHARACTERS} characters, spaces, or others than ASCII"
         fix = "use `warmroute keys new`: a plain hash protects only keys that nobody can guess"
         raise ConfigError([Problem("standard input", problem, fix)])
-    entry = KeyEntry(name, digest_of(key.encode()))
+    entry = _entry(arguments, key)
     if arguments.file is not None:
         _add(arguments.file, entry)
     else:
         print(entry.line)
     return 0
+
+
+def _entry(arguments: argparse.Namespace, key: str) -> KeyEntry | TokenEntry:
+    name, digest = _name(arguments), digest_of(key.encode())
+    return KeyEntry(name, digest) if arguments.role is None else TokenEntry(name, arguments.role, digest)
 
 
 def _name(arguments: argparse.Namespace) -> str:
@@ -77,10 +87,11 @@ def _name(arguments: argparse.Namespace) -> str:
     return name
 
 
-def _add(path: Path, entry: KeyEntry) -> None:
-    """Append to the file. If the file exists, it must be a file of keys."""
+def _add(path: Path, entry: KeyEntry | TokenEntry) -> None:
+    """Append to the file. If the file exists, it must hold entries of the same kind."""
+    parse = parse_tokens_file if isinstance(entry, TokenEntry) else parse_file
     try:
-        present = parse_file(str(path)) if path.exists() else []
+        present = parse(str(path)) if path.exists() else []
         if any(each.digest == entry.digest for each in present):
             raise UnusableFileError("--file", f"{path} has this key already", "make another one")
         ended = not path.exists() or path.read_bytes()[-1:] in (b"", b"\n")

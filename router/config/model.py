@@ -344,6 +344,12 @@ class Config(Section, frozen=True):
     /readyz need no token. Not set: everyone who reaches the port may use it."""
     admin_token_file: str | None = None
     """File with the token or its sha256:HEX; read again when it changes."""
+    admin_tokens: tuple[str, ...] = ()
+    """Hashed tokens with a role, each as NAME ROLE sha256:HEX; `warmroute keys new NAME --role ROLE` makes one. Roles:
+    read sees everything, operate also drains workers and changes the log level, admin makes every change."""
+    admin_tokens_file: str | None = None
+    """File with more of these, one per line; read again when it changes. If the changed file is not valid, the old
+    tokens stay."""
     admin_metrics_open: bool = False
     """Serve /metrics without a token."""
     tls: TlsConfig = field(default_factory=TlsConfig)
@@ -414,5 +420,6 @@ def to_builtins(config: Config) -> dict[str, Any]:
         built["admin_token"] = STRUCK_OUT
     if built["auth"]["isolation_secret"] is not None:
         built["auth"]["isolation_secret"] = STRUCK_OUT
+    built["admin_tokens"] = [" ".join((*line.split()[:2], f"sha256:{STRUCK_OUT}")) for line in config.admin_tokens]
     built["auth"]["api_keys"] = [f"{line.split()[0]} sha256:{STRUCK_OUT}" for line in config.auth.api_keys]
     return built

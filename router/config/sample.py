@@ -30,6 +30,7 @@ Relative paths start at the folder that the process runs in."""
 
 _EXAMPLES: dict[tuple[str, ...], Any] = {
     ("uds",): "/run/warmroute/public.sock",
+    ("admin_tokens",): ["grafana read sha256:" + 64 * "0"],
     ("auth", "api_keys"): ["alice sha256:" + 64 * "0"],
     ("tenants",): {"search": {"keys": ["alice"], "max_queued_requests": 100, "max_buffered_body_bytes": 100_000_000}},
     ("workers",): [

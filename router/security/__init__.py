@@ -1,6 +1,6 @@
-"""API keys, the admin token, TLS to clients and to workers, and the files behind them.
+"""API keys, the admin tokens, TLS to clients and to workers, and the files behind them.
 
-`keys.ApiKeys` guards the public port and `token.AdminToken` the admin port. `server_tls.ServingTls` serves a port and
+`keys.ApiKeys` guards the public port and `token.AdminTokens` the admin port. `server_tls.ServingTls` serves a port and
 `worker_tls.WorkerTls` connects to workers. Each reads files, raises `file_problem.UnusableFileError` where one cannot
 be used, and is read again by `reload.FileWatch`. `startup_warnings` names settings that leave something open. Imported
 by `router.gateway`, `router.admin`, `router.workers`, `router.tokenization` and the composition root.

@@ -12,7 +12,7 @@ from router.security.file_problem import UnusableFileError
 from router.security.keys import problems_of as key_problems
 from router.security.server_tls import serving_tls
 from router.security.tenancy import problems_of as tenancy_problems
-from router.security.token import TokenSettings, admin_token
+from router.security.token import admin_tokens
 from router.security.worker_tls import worker_context
 
 
@@ -40,7 +40,7 @@ def _token(config: Config) -> Iterator[Finding]:
         problem = f"admin_token is {STRUCK_OUT}, which stands for one that is not shown"
         yield ("admin_token",), problem, "write the token"
     else:
-        yield from _usable((), lambda: admin_token(TokenSettings(config.admin_token, config.admin_token_file)))
+        yield from _usable((), lambda: admin_tokens(config))
 
 
 def _tls(config: Config) -> Iterator[Finding]:

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 from router.config.model import Config
 from router.security import tenancy
+from router.security.token import TokenSettings
 
 
 def warnings(config: Config) -> Iterator[str]:
     """Yield one sentence for each."""
-    if not _loopback(config.admin_host) and config.admin_token is None and config.admin_token_file is None:
+    if not _loopback(config.admin_host) and not TokenSettings.of(config).given:
         yield (
             f"the admin port listens on {config.admin_host} without a token: anyone who reaches it "
             "can change the fleet; set admin_token_file, or admin_host to 127.0.0.1"

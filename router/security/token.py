@@ -1,24 +1,114 @@
-"""The admin port's token."""
+"""The admin port's tokens. Each has a name and a role, and is kept as a SHA-256 digest."""
 
 from __future__ import annotations
 
 import hmac
 import re
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
 from typing import NamedTuple
 
+from router.config.model import Config
 from router.security.file_problem import UnusableFileError, read_text
-from router.security.keys import digest_of
+from router.security.keys import NAME, digest_of
 
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})")
 _TOKEN = re.compile(r"[!-~]+")
+_LINE = re.compile(rf"({NAME.pattern})[ \t]+(read|operate|admin)[ \t]+{_HASHED.pattern}")
 LEAST_CHARACTERS = 16
+SINGLE = "admin_token"
+"""Name of the token that admin_token or admin_token_file gives. Its role is admin."""
+_MAKE_ONE = "make one with `warmroute keys new NAME --role ROLE`"
+
+
+class Role(StrEnum):
+    """What a token allows; each role includes those before it.
+
+    `READ` sees the state of the gateway. `OPERATE` makes changes that can be taken back and lose nothing, such as a
+    drain. `ADMIN` makes every change.
+    """
+
+    READ = "read"
+    OPERATE = "operate"
+    ADMIN = "admin"
+
+    def includes(self, needed: Role) -> bool:
+        """Return whether this role allows what `needed` allows."""
+        order = list(Role)
+        return order.index(self) >= order.index(needed)
+
+
+class AdminCaller(NamedTuple):
+    """The name and the role of the token that a request brought."""
+
+    name: str
+    role: Role
+
+
+class TokenEntry(NamedTuple):
+    """One valid token."""
+
+    name: str
+    role: Role
+    digest: bytes
+
+    @property
+    def line(self) -> str:
+        """The entry as a line of the file."""
+        return f"{self.name} {self.role} sha256:{self.digest.hex()}"
 
 
 class TokenSettings(NamedTuple):
-    """`admin_token` and `admin_token_file`, at most one of them set."""
+    """The settings of the same names, without the prefix. `token` and `file` are not both set."""
 
     token: str | None
     file: str | None
+    entries: tuple[str, ...] = ()
+    entries_file: str | None = None
+
+    @classmethod
+    def of(cls, config: Config) -> TokenSettings:
+        return cls(config.admin_token, config.admin_token_file, config.admin_tokens, config.admin_tokens_file)
+
+    @property
+    def given(self) -> bool:
+        """Whether the port needs a token."""
+        return self.token is not None or self.file is not None or bool(self.entries) or self.entries_file is not None
+
+
+def parse_token(line: str) -> TokenEntry:
+    """Parse one line of the file.
+
+    Raises:
+        ValueError: it is not an entry. The message does not show the line, which may be a token.
+    """
+    found = _LINE.fullmatch(line.strip())
+    if found is None:
+        raise ValueError("is not NAME ROLE sha256:HEX, with the role read, operate or admin")
+    return TokenEntry(found[1], Role(found[2]), bytes.fromhex(found[3]))
+
+
+def parse_tokens_file(path: str) -> list[TokenEntry]:
+    """Return the entries of a file: one per line, without empty lines and lines that start with #.
+
+    Raises:
+        UnusableFileError: with the number of the line.
+    """
+    text = read_text("admin_tokens_file", path, "write the path of a file with one NAME ROLE sha256:HEX per line")
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if _holds_entry(line)]
+    return list(_parsed("admin_tokens_file", [(f"{path}:{number}", line) for number, line in lines]))
+
+
+def _holds_entry(line: str) -> bool:
+    return bool(line.strip()) and not line.lstrip().startswith("#")
+
+
+def _parsed(setting: str, lines: Iterable[tuple[str, str]]) -> Iterator[TokenEntry]:
+    for place, line in lines:
+        try:
+            yield parse_token(line)
+        except ValueError as error:
+            raise UnusableFileError(setting, f"{place} {error}", _MAKE_ONE) from None
 
 
 def _digest(setting: str, text: str) -> bytes:
@@ -38,48 +128,78 @@ def _digest(setting: str, text: str) -> bytes:
     return digest_of(text.encode())
 
 
-class AdminToken:
-    """The token that a request to the admin port must carry. Kept as a digest, compared in constant time.
+class AdminTokens:
+    """The tokens that the admin port accepts. Kept as digests, each compared in constant time.
 
     Raises:
-        UnusableFileError: the settings or the file cannot be used.
+        UnusableFileError: the settings or a file cannot be used.
     """
 
     def __init__(self, settings: TokenSettings) -> None:
         self._settings = settings
-        self._expected = self._read()
+        self._entries = self._read()
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The file that was read."""
-        return () if self._settings.file is None else (self._settings.file,)
+        """The files that were read."""
+        return tuple(file for file in (self._settings.file, self._settings.entries_file) if file is not None)
 
     def load(self) -> None:
-        """Read the file again.
+        """Read the files again.
 
         Raises:
-            UnusableFileError: it cannot be used; the token stays as it was.
+            UnusableFileError: one cannot be used; the tokens stay as they were.
         """
-        self._expected = self._read()
+        self._entries = self._read()
 
-    def _read(self) -> bytes:
-        token, file = self._settings
-        if file is None:
-            return _digest("admin_token", token or "")
-        fix = "write the path of a file that holds the token, or its sha256:HEX, and nothing else"
-        return _digest("admin_token_file", read_text("admin_token_file", file, fix).strip())
+    def _read(self) -> tuple[TokenEntry, ...]:
+        settings = self._settings
+        entries = [*self._single(), *_parsed("admin_tokens", _numbered(settings.entries))]
+        if settings.entries_file is not None:
+            entries += parse_tokens_file(settings.entries_file)
+        _check_unique(entries, "admin_tokens_file" if settings.entries_file is not None else "admin_tokens")
+        return tuple(entries)
 
-    def admits(self, authorization: str) -> bool:
-        """Return whether the value of an Authorization header carries the token."""
+    def _single(self) -> Iterator[TokenEntry]:
+        token, file = self._settings[:2]
+        if token is not None:
+            yield TokenEntry(SINGLE, Role.ADMIN, _digest("admin_token", token))
+        if file is not None:
+            fix = "write the path of a file that holds the token, or its sha256:HEX, and nothing else"
+            text = read_text("admin_token_file", file, fix).strip()
+            yield TokenEntry(SINGLE, Role.ADMIN, _digest("admin_token_file", text))
+
+    def caller_of(self, authorization: str) -> AdminCaller | None:
+        """Return whose token the value of an Authorization header carries, or None. Takes the same time for each."""
         scheme, _, token = authorization.partition(" ")
         given = digest_of(token.strip().encode("latin-1", "replace"))
-        return hmac.compare_digest(given, self._expected) and scheme.lower() == "bearer"
+        # a list: the comparison must not end at the entry that is equal
+        equal = [entry for entry in self._entries if hmac.compare_digest(given, entry.digest)]
+        return AdminCaller(equal[0].name, equal[0].role) if equal and scheme.lower() == "bearer" else None
 
 
-def admin_token(settings: TokenSettings) -> AdminToken | None:
-    """Return the token that `settings` name, or None.
+def _numbered(entries: Iterable[str]) -> list[tuple[str, str]]:
+    return [(f"admin_tokens[{index}]", line) for index, line in enumerate(entries)]
+
+
+def _check_unique(entries: Iterable[TokenEntry], setting: str) -> None:
+    """Refuse a token with two names, and a name with two roles. A name may have two tokens during a rotation."""
+    roles: dict[str, Role] = {}
+    names: dict[bytes, str] = {}
+    for entry in entries:
+        if names.setdefault(entry.digest, entry.name) != entry.name:
+            problem = f"{entry.name} has the token of {names[entry.digest]}"
+            raise UnusableFileError(setting, problem, "give each its own")
+        if roles.setdefault(entry.name, entry.role) != entry.role:
+            problem = f"{entry.name} has the roles {roles[entry.name]} and {entry.role}"
+            raise UnusableFileError(setting, problem, "give it one role, or two names")
+
+
+def admin_tokens(config: Config) -> AdminTokens | None:
+    """Return the tokens that `config` names, or None if the port needs none.
 
     Raises:
         UnusableFileError: a file cannot be used.
     """
-    return AdminToken(settings) if settings.token is not None or settings.file is not None else None
+    settings = TokenSettings.of(config)
+    return AdminTokens(settings) if settings.given else None

@@ -83,8 +83,8 @@ class Supervisor:
         if self.config.uds is not None and given is None:
             self._socket_file = socket_file(self.config.uds)
         # the operations call the children and do not read the system
-        token, tls = guard_of(self.config, self._files)
-        app = build_admin(cast(AdminSystem, self), token, operations=operations_for_all(self))
+        tokens, tls = guard_of(self.config, self._files)
+        app = build_admin(cast(AdminSystem, self), tokens, operations=operations_for_all(self))
         listener = (given.admin if given is not None else None) or admin_socket(self.config)
         self._admin = AdminServer(app, listener, self.config, tls)
         self._files.start()

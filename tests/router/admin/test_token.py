@@ -9,7 +9,7 @@ from router.admin.table import OPERATIONS
 from router.config.model import Config
 from router.security.file_problem import UnusableFileError
 from router.security.keys import digest_of
-from router.security.token import AdminToken, TokenSettings
+from router.security.token import AdminTokens, TokenSettings
 
 TOKEN = "a-token-of-enough-length"
 HASHED = "sha256:" + digest_of(TOKEN.encode()).hex()
@@ -21,7 +21,7 @@ def ask(system):
 
     async def ask(method, path, authorization=None, *, token=TOKEN, **settings):
         system.config = msgspec.structs.replace(Config(), **settings)
-        app = build_admin(system, AdminToken(TokenSettings(token, None)))
+        app = build_admin(system, AdminTokens(TokenSettings(token, None)))
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         headers = [("authorization", each) for each in authorization or ()]
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8001") as client:
@@ -72,13 +72,13 @@ async def test_config_does_not_show_the_token(ask):
 def test_a_file_that_changes(tmp_path):
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
-    token = AdminToken(TokenSettings(None, str(file)))
-    assert token.admits(f"Bearer {TOKEN}")
+    token = AdminTokens(TokenSettings(None, str(file)))
+    assert token.caller_of(f"Bearer {TOKEN}")
     file.write_text("another-token-of-length")
     token.load()
-    assert not token.admits(f"Bearer {TOKEN}")
+    assert not token.caller_of(f"Bearer {TOKEN}")
     for broken in ("", "short", "two words of enough length", "sha256:abc"):
         file.write_text(broken)
         with pytest.raises(UnusableFileError):
             token.load()
-        assert token.admits("Bearer another-token-of-length")
+        assert token.caller_of("Bearer another-token-of-length")

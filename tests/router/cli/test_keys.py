@@ -6,6 +6,7 @@ import pytest
 from router.cli.main import main
 from router.config.model import AuthConfig
 from router.security.keys import ApiKeys, digest_of, parse_entry
+from router.security.token import AdminTokens, Role, TokenSettings
 
 EXISTING = "sk-0123456789abcdefghijklmnop"
 
@@ -70,3 +71,15 @@ def test_a_mistake_names_place_and_fix(tmp_path, capsys):
         captured = capsys.readouterr()
         assert said in captured.err.lower() or said in captured.err
         assert not captured.out
+
+
+def test_a_role_makes_a_token_of_the_admin_port(tmp_path, capsys):
+    file = tmp_path / "tokens"
+    assert main(["keys", "new", "grafana", "--role", "read", "--file", str(file)]) == 0
+    token = capsys.readouterr().out.strip()
+    known = AdminTokens(TokenSettings(None, None, (), str(file)))
+    assert known.caller_of(f"Bearer {token}") == ("grafana", Role.READ)
+    assert token not in file.read_text()
+    assert main(["keys", "new", "alice", "--file", str(file)]) == 2  # a file of tokens holds no API keys
+    assert main(["keys", "new", "roller", "--role", "operate"]) == 0
+    assert "roller operate sha256:" in capsys.readouterr().out

@@ -55,6 +55,9 @@ PLACES = [
     ({"admin_token_file": "token"}, "too short"),
     ({"admin_token_file": "nowhere"}, "cannot read 'nowhere'"),
     ({"admin_token": "a-token-of-enough-length", "admin_token_file": "token"}, "are both set"),
+    ({"admin_tokens": f"grafana {LINE}"}, "admin_tokens[0] is not NAME ROLE sha256:HEX"),
+    ({"admin_tokens_file": "keys"}, "keys:2 is not NAME ROLE sha256:HEX"),
+    ({"admin_tokens_file": "nowhere"}, "cannot read 'nowhere'"),
     ({"tls.cert_file": "nowhere"}, "cannot read 'nowhere'"),
     ({"tls.cert_file": "text"}, "'text' holds no PEM certificate"),
     ({"tls.cert_file": "gw.crt"}, "'gw.crt' holds no PEM private key"),
@@ -124,6 +127,7 @@ def test_a_key_of_a_name_may_be_replaced_by_another(files):
         ({"admin_host": "localhost"}, []),
         ({"admin_host": "router.example"}, ["admin_token_file"]),
         ({"admin_host": "0.0.0.0", "admin_token": "a-token-of-enough-length"}, []),
+        ({"admin_host": "0.0.0.0", "admin_tokens": LINE.replace(" ", " read ")}, []),
         ({"worker_tls.verify": "false"}, ["worker_tls.verify is false"]),
     ],
 )
