@@ -26,6 +26,7 @@ from router.gateway.server import Gateway
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet, FleetEndpoint
 from router.placement.lifecycle_events import Request
+from router.placement.named_policies import named_policies
 from router.process.children.child_resources import ChildResources
 from router.process.children.metric_snapshots import readings_route
 from router.process.handover.client import HandoverClient
@@ -108,6 +109,7 @@ class System:
 
     def _build_dispatcher(self, ledger: Ledger | None) -> Dispatcher:
         config, policy = self.config, self.config.policy
+        named, shadows = named_policies(config, self.metrics.policy_failed)
         return Dispatcher(
             self.fleet,
             self.residency,
@@ -119,6 +121,8 @@ class System:
             retries=config.retries,
             max_requests_per_worker=config.limits.max_requests_per_worker,
             ledger=ledger,
+            named=named,
+            shadows=shadows,
         )
 
     def _build_exposition(self) -> Exposition:

@@ -112,6 +112,9 @@ class ErrorKind(Enum):
         Fault.GATEWAY,
         "The tenant's request bodies take up too much memory",
     )
+    ROUTE_BUSY = ErrorSpec("route_busy", 503, "service_unavailable", Fault.GATEWAY, "The route is at its limit")
+    ROUTE_BUSY_429 = ErrorSpec("route_limit", 429, "rate_limit_error", Fault.GATEWAY, "The route is at its limit")
+    """As `ROUTE_BUSY`, for routes whose `queue.status` is 429."""
     CONCURRENCY_LIMIT = ErrorSpec(
         "concurrency_limit", 503, "service_unavailable", Fault.GATEWAY, "Too many requests in progress"
     )

@@ -21,6 +21,7 @@ FILTERS = (
     TextQuery("request_id", "only the attempts of this request"),
     TextQuery("worker", "only decisions for this worker: host:port, or host:port#rank"),
     TextQuery("model", "only requests for this model"),
+    TextQuery("route", "only requests of this route"),
     TextQuery("policy", "only decisions of this policy"),
     TextQuery("outcome", "only attempts with this outcome", ("running", "finished", "cancelled", "failed")),
 )
@@ -87,12 +88,13 @@ async def _page(call: Call, found: list[DecisionRecord], cursor: str | None) -> 
 
 def _filter(query: Mapping[str, Any]) -> Callable[[DecisionRecord], bool]:
     """Return a test for the records that `query` asks for."""
-    request_id, worker, model, policy, outcome = (query[parameter.name] for parameter in FILTERS)
+    request_id, worker, model, route, policy, outcome = (query[parameter.name] for parameter in FILTERS)
 
     def wanted(record: DecisionRecord) -> bool:
         return (
             (request_id is None or record.request.id == request_id)
             and (model is None or record.request.model == model)
+            and (route is None or record.route == route)
             and (policy is None or record.policy == policy)
             and (worker is None or worker in (record.worker, record.worker.partition("#")[0]))
             and (outcome is None or record.outcome.startswith(outcome))
@@ -134,7 +136,7 @@ async def explain(call: Call) -> Answer:
     headers = {name.lower(): value for name, value in question.headers.items()}
     request = await call.system.request_of(question.path, headers, _bytes(question.body), question.key)
     explanation = call.system.dispatcher.explain(request, call.system.now_s())
-    document = {**_in_seconds(explanation.to_builtins()), "terms": terms_of(explanation.policy)}
+    document = {**_in_seconds(explanation.to_builtins()), "terms": terms_of(explanation.asked.rule)}
     return Answer(msgspec.convert(document, ExplanationDocument))
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from router.config.model import KvEventsConfig, Secret
+from router.config.model import KvEventsConfig, RouteConfig, Secret
+from router.placement.shadow import ShadowTotals
 
 
 class Shape(msgspec.Struct, kw_only=True, omit_defaults=False):
@@ -287,12 +288,17 @@ class ExplanationDocument(Shape):
     `action` is dispatch, hold, queue (no worker is ready) or reject, and `reason` says why. A held request waits in the
     gateway for at most `hold_s`, then goes to `choice`. `choice` is null for queue and reject. `candidates` come best
     first. `terms` explains each term of their cost in one line. `excluded` gives a reason for each other worker.
+    `prompt_tokens` is counted if `prompt_tokens_exact`, else estimated from the size of the body or of the text.
+    `policy` is the name in `policies`, or the rule of `policy`.
     """
 
     request_id: str
     model: str | None
     prompt_tokens: int
+    prompt_tokens_exact: bool
+    route: str
     policy: str
+    rule: str
     choice: str | None
     action: str
     hold_s: float
@@ -319,8 +325,10 @@ class DecisionDocument(Shape):
     request_id: str
     model: str | None
     prompt_tokens: int
+    prompt_tokens_exact: bool
     waited_s: float
     attempt: int
+    route: str
     policy: str
     worker: str
     reason: str
@@ -344,3 +352,43 @@ class Decisions(Shape):
 
     decisions: list[DecisionDocument]
     next: str | None = None
+
+
+class Routes(Shape):
+    """The routes, in the order in which they are tried. Their fields are those of the setting `routes`."""
+
+    routes: list[RouteConfig]
+
+
+class ShadowPolicy(Shape):
+    """One shadow policy compared with the policy that decided: means per request, null without a request.
+
+    `agreement` is the share of equal choices. `predicted_*` are estimates for the worker that was chosen, `shadow_*`
+    for the one that the shadow policy would have chosen, by the same estimators. `reported_*` came from the chosen
+    worker; `predicted_for_reported_ttft_s` was predicted for the requests whose time to first token is known. `totals`
+    are the sums.
+    """
+
+    name: str
+    agreement: float | None
+    predicted_ttft_s: float | None
+    shadow_ttft_s: float | None
+    predicted_cached_tokens: float | None
+    shadow_cached_tokens: float | None
+    reported_ttft_s: float | None
+    predicted_for_reported_ttft_s: float | None
+    reported_cached_tokens: float | None
+    totals: ShadowTotals
+
+
+class ShadowComparison(Shape):
+    """What the shadow policies of a route would have chosen, over the last `window_s` seconds in whole minutes.
+
+    `policies` decided. `share` of the requests were sampled, within the budget of 100 decisions per second and process.
+    """
+
+    route: str
+    policies: list[str]
+    window_s: int
+    share: float
+    shadows: list[ShadowPolicy]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from router.admin import decisions, documents, health, policy, workers
+from router.admin import decisions, documents, health, policy, routes, workers
 from router.admin.operations import Operation
 from router.admin.paging import CURSOR
 from router.admin.parameters import Query
-from router.config.model import Config
+from router.config.model import Config, RouteConfig
 from router.security.token import Role
 
 OPEN_PATHS = ("/livez", "/readyz")
@@ -125,6 +125,33 @@ OPERATIONS = (
         takes=documents.NewPolicy,
         gives=documents.PolicyDocument,
         problems=_INVALID,
+    ),
+    Operation(
+        "GET",
+        "/admin/v1/routes",
+        "list_routes",
+        "The routes, in the order in which they are tried.",
+        routes.list_all,
+        gives=documents.Routes,
+    ),
+    Operation(
+        "GET",
+        "/admin/v1/routes/{name}",
+        "get_route",
+        "One route.",
+        routes.show,
+        gives=RouteConfig,
+        problems={404: "no such route"},
+    ),
+    Operation(
+        "GET",
+        "/admin/v1/routes/{name}/shadow",
+        "compare_shadows",
+        "What the route's shadow policies would have chosen, compared with what was chosen and what came of it.",
+        routes.shadow,
+        gives=documents.ShadowComparison,
+        query=(Query("window_s", 600, 3_600, "seconds to look back, in whole minutes"),),
+        problems={404: "no such route", 422: "window_s is not a number from 1 to 3600"},
     ),
     Operation(
         "POST",

@@ -56,6 +56,15 @@ class WorkerConfig(Section, frozen=True):
         return f"WorkerConfig(url={self.url!r}, kv_events={self.kv_events!r}, labels={self.labels!r})"
 
 
+class SloConfig(Section, frozen=True):
+    """Service levels of a request. They change no decision: metrics count the requests that met them."""
+
+    ttft: Seconds | None = None
+    """Longest time to first token."""
+    tpot: Seconds | None = None
+    """Longest mean time per output token after the first."""
+
+
 class ModelConfig(Section, frozen=True):
     """Local files to render and tokenise one model's prompts."""
 
@@ -63,6 +72,8 @@ class ModelConfig(Section, frozen=True):
     """Folder with tokenizer.json and tokenizer_config.json."""
     chat_template: str | None = None
     """File with a Jinja chat template, like that of vllm serve --chat-template."""
+    slo: SloConfig = field(default_factory=SloConfig)
+    """Service levels of the model's requests, where their route has none."""
 
 
 class PolicyConfig(Section, frozen=True):
@@ -74,6 +85,78 @@ class PolicyConfig(Section, frozen=True):
     """Parameters of the policy."""
     seed: int = 0
     """Seed of the policy's random numbers."""
+
+
+class RouteMatch(Section, frozen=True):
+    """Conditions on a request; all of them must hold. Names match exactly, or by their start if they end in `*`."""
+
+    model: str | None = None
+    """The model."""
+    path: str | None = None
+    """The path, such as /v1/chat/completions or /v1/*."""
+    header: dict[str, str] = field(default_factory=dict)
+    """Request headers by name, in any case; "*" is any value."""
+    api_key: str | None = None
+    """Name of the API key."""
+    tenant: str | None = None
+    """Name of the tenant."""
+    prompt_tokens: str | None = None
+    """Length of the prompt: ">32000", "<=1000" or "1000-8000". The count is exact if the gateway tokenises the model's
+    prompts, else it is the size of the body in bytes, divided by 4. Decisions say which."""
+    session: bool | None = None
+    """Whether the request has a session id."""
+    stream: bool | None = None
+    """Whether the answer is streamed."""
+    priority: str | None = None
+    """The priority, compared like prompt_tokens. It is 0 for callers that may not set one."""
+
+
+class RouteLimitsConfig(Section, frozen=True):
+    """What the requests of one route may use."""
+
+    max_requests: Count = 0
+    """Requests of the route on workers at once, over all processes. A further request waits in the route's queue. 0: no
+    limit."""
+
+
+class RouteQueueConfig(Section, frozen=True):
+    """How requests of one route wait while no worker is ready, or while the route is at its limit."""
+
+    max_requests: Count | None = None
+    """Requests of the route that may wait at once, over all processes. Default: only limits.max_queued_requests
+    applies."""
+    max_s: Annotated[float, Meta(ge=0)] | None = None
+    """Longest wait. 0: no request waits. Default: timeouts.queue_s."""
+    status: Literal[429, 503] = 503
+    """Status of a request that may not wait, or has waited too long. Clients retry both; load balancers try another
+    gateway after a 503."""
+
+
+class RouteConfig(Section, frozen=True):
+    """Which policy decides for which requests. The first route that matches wins; the last one takes all others."""
+
+    name: Annotated[str, Meta(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
+    """Name of the route, in metrics, logs and decisions."""
+    match: RouteMatch = field(default_factory=RouteMatch)
+    """Conditions; none match every request."""
+    policy: str | None = None
+    """The policy that decides: a name in `policies`, or default for the one in `policy`, which is also the default."""
+    split: dict[str, Positive] = field(default_factory=dict)
+    """Policies by weight, in place of `policy`: {chat: 90, batch: 10} gives a tenth of the sessions to batch."""
+    by: Literal["session", "request"] = "session"
+    """What `split` divides. session: all requests of a session get the same policy; a request without a session id is
+    on its own."""
+    limits: RouteLimitsConfig = field(default_factory=RouteLimitsConfig)
+    """Limits of the route."""
+    queue: RouteQueueConfig = field(default_factory=RouteQueueConfig)
+    """Waiting for a worker."""
+    slo: SloConfig = field(default_factory=SloConfig)
+    """Service levels."""
+    shadow: tuple[str, ...] = ()
+    """Policies, or rules with default parameters, that decide beside the route's own and are never obeyed.
+    GET /admin/v1/routes/{name}/shadow compares them."""
+    shadow_share: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    """Share of the route's requests that shadow policies see, up to 100 decisions per second and process."""
 
 
 class LimitsConfig(Section, frozen=True):
@@ -377,7 +460,11 @@ class Config(Section, frozen=True):
     """Run chat templates that requests bring, like vllm serve --trust-request-chat-template. A template is a program
     that may run for long. Without it, the gateway places these requests by their text."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
-    """The rule that chooses a worker."""
+    """The policy that chooses a worker, unless a route names another one."""
+    policies: dict[str, PolicyConfig] = field(default_factory=dict)
+    """Further policies by name, for `routes`. Each is an object of its own."""
+    routes: tuple[RouteConfig, ...] = ()
+    """Which policy decides for which requests. Default: `policy` decides for all."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     """Sizes and counts."""
     timeouts: TimeoutsConfig = field(default_factory=TimeoutsConfig)

@@ -16,6 +16,7 @@ from router.gateway.flow.forwarding import ForwardedRequest
 from router.gateway.flow.identify import Identifier
 from router.gateway.flow.placements import Placements
 from router.gateway.flow.request_log import LogSinks
+from router.gateway.flow.service_levels import ServiceLevels
 from router.gateway.flow.services import RequestServices, ResponseLines
 from router.gateway.http.access_log import AccessLog
 from router.gateway.http.body_buffer_limit import BodyBufferLimit
@@ -37,10 +38,12 @@ from router.gateway.quarantine import Quarantine
 from router.gateway.queues.hold import HoldQueue
 from router.gateway.queues.lost_workers import LostWorkers
 from router.gateway.queues.no_worker import NoWorkerQueue
+from router.gateway.queues.route_queue import RouteQueues
 from router.gateway.rewrites.body_rewriter import BodyRewriter, Relearn
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.query_of_death import QueryOfDeathTracker
+from router.placement.traffic_routes import TrafficRoutes
 from router.security.callers import Callers
 from router.security.keys import api_keys
 from router.security.worker_tls import WorkerTls
@@ -85,6 +88,7 @@ class Assembly:
         self.outbox = WriteCoalescer(loop)
         self.pools = _pools(config, loop, self.outbox, context.worker_tls)
         self.queue = NoWorkerQueue(fleet, loop, limits.max_queued_requests)
+        self.routes = RouteQueues(config.routes, loop)
         self.hold_queue = HoldQueue(context.dispatcher, fleet, loop, limits.max_held_requests)
         self.lost_workers = LostWorkers(fleet, loop, self.running)
         query_of_death = QueryOfDeathTracker(config.retries.query_of_death_s)
@@ -95,7 +99,17 @@ class Assembly:
         self.slices = TimeSlices()
         paths, cors, request_ids = RouteTable(config.extra_paths), Cors(config.cors), RequestIds()
         access = AccessLog(config.access_log, config.trusted_proxies)
-        identifier = Identifier(context.identity, fleet, metrics, loop, paths, self.pins, self.slices, self.rewriter)
+        identifier = Identifier(
+            context.identity,
+            fleet,
+            metrics,
+            loop,
+            paths,
+            self.pins,
+            self.slices,
+            self.rewriter,
+            TrafficRoutes(config.routes),
+        )
         self.preview = Preview(identifier, paths, self.callers, self.keys, request_ids, loop.time)
         local = LocalAnswers(metrics, paths, cors, access, request_ids, fleet, self.drain)
         requests = self._request_services(context, identifier, cors, access)
@@ -121,10 +135,11 @@ class Assembly:
                 metrics,
                 context.fleet,
                 config.timeouts.queue_s,
+                self.routes,
             ),
             pins=self.pins,
             lines=ResponseLines(cors, config.headers),
-            log=LogSinks(metrics, access, self.loop.time),
+            log=LogSinks(metrics, access, self.loop.time, ServiceLevels(config)),
         )
 
     def _client_services(
@@ -167,6 +182,7 @@ class Assembly:
             "streams": len(self.running),
             "queued": len(self.queue),
             "held": len(self.hold_queue),
+            "routes": self.routes.statistics(),
             "buffered_body_bytes": self.bodies.used_bytes,
             "buffered_response_bytes": self.unsent.used_bytes,
             "slow_readers_cut": self.unsent.cut,

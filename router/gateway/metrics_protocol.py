@@ -54,6 +54,9 @@ class GatewayMetrics(Protocol):
         """A request left the policy's hold, to a worker or with an error."""
         ...
 
+    def service_level(self, route: str, target: str, met: bool) -> None:
+        """A request met or missed a service level; `target` is ttft or tpot."""
+
     def retried(self, point: FailurePoint) -> None:
         """An attempt failed at `point`, and another worker got the request."""
         ...

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -21,14 +21,17 @@ CANDIDATES_KEPT = 32_768
 class DecisionRecord(msgspec.Struct):
     """One decision and its outcome. Views are kept unchanged, and turned into text only on request.
 
-    `outcome` is "running" until the attempt ends, then "finished", "failed: ..." or "cancelled". `residency` says how
-    far `predicted_cached_tokens` could be trusted. `difference` explains why the response reported another number.
+    `counted` says whether the prompt's tokens were counted and not estimated. `outcome` is "running" until the attempt
+    ends, then "finished", "failed: ..." or "cancelled". `residency` says how far `predicted_cached_tokens` could be
+    trusted. `difference` explains why the response reported another number.
     """
 
     at_s: float
     ticket_id: int
     attempt: int
+    route: str
     policy: str
+    counted: bool
     request: RequestView
     fleet: FleetView
     decision: Decision
@@ -87,8 +90,10 @@ class DecisionRecord(msgspec.Struct):
             "request_id": self.request.id,
             "model": self.request.model,
             "prompt_tokens": self.request.prompt_tokens,
+            "prompt_tokens_exact": self.counted,
             "waited_s": self.request.waited_s,
             "attempt": self.attempt,
+            "route": self.route,
             "policy": self.policy,
             "worker": self.worker,
             "reason": self.decision.reason,
@@ -137,12 +142,21 @@ def _place(record: DecisionRecord) -> tuple[float, int]:
 Action = Literal["dispatch", "hold", "queue", "reject"]
 
 
+class Asked(NamedTuple):
+    """Who decides for a request: its route, and the policy with its rule. `counted`: its tokens were counted."""
+
+    route: str
+    policy: str
+    rule: str
+    counted: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """The answer to `Dispatcher.explain`. `choice` is None if the request would be queued or rejected (`reason`)."""
 
     request: RequestView
-    policy: str
+    asked: Asked
     choice: WorkerId | None
     action: Action
     hold_s: float
@@ -160,7 +174,10 @@ class Explanation:
             "request_id": self.request.id,
             "model": self.request.model,
             "prompt_tokens": self.request.prompt_tokens,
-            "policy": self.policy,
+            "prompt_tokens_exact": self.asked.counted,
+            "route": self.asked.route,
+            "policy": self.asked.policy,
+            "rule": self.asked.rule,
             "choice": self.choice,
             "action": self.action,
             "hold_s": self.hold_s,

@@ -8,16 +8,18 @@ from typing import Any
 from policies.view import Decision, Policy, WorkerView
 from router.config.model import RetriesConfig
 from router.errors import ErrorKind
-from router.placement.decisions import Action, DecisionLog, DecisionRecord, Explanation
+from router.placement.decisions import Action, Asked, DecisionLog, DecisionRecord, Explanation
 from router.placement.endpoints import Candidate
 from router.placement.fleet import Fleet
 from router.placement.fleet_load import WorkerLoads
 from router.placement.lifecycle_events import FailurePoint, Request
+from router.placement.named_policies import NamedPolicies
 from router.placement.placing import Decided, Placer
 from router.placement.policy_runner import PolicyRunner
 from router.placement.residency_source import ResidencySource
 from router.placement.retry_budget import RetryBudget, follow, longest, tried
 from router.placement.selection import Selection, below_concurrency_limit, computed, exclusions, select, trial_first
+from router.placement.shadow import RouteShadows
 from router.placement.shared_load import SharedLedger
 from router.placement.ticket_life import DispatchObserver, TicketLife
 from router.placement.tickets import Held, Queued, Reject, Ticket, gave_up
@@ -49,16 +51,19 @@ class Dispatcher(TicketLife):
         retries: RetriesConfig | None = None,
         max_requests_per_worker: int = 0,
         ledger: SharedLedger | None = None,
+        named: Mapping[str, PolicyRunner] | None = None,
+        shadows: Mapping[str, RouteShadows] | None = None,
     ) -> None:
         failed = observer.policy_failed if observer is not None else None
-        runner = PolicyRunner(policy, policy_name, policy_params or {}, failed)
+        self._runner = PolicyRunner(policy, policy_name, policy_params or {}, failed)
+        policies = NamedPolicies(self._runner, named or {}, shadows or {})
         loads = WorkerLoads(ledger)
-        super().__init__(fleet, residency, loads, runner, observer)
+        super().__init__(fleet, residency, loads, policies, observer)
         self._retry_budget = RetryBudget(retries, observer)
         self._max_per_worker = max_requests_per_worker
         self._log = DecisionLog(decisions_kept)
         self._view_builder = ViewBuilder(loads, residency, self._output_lengths)
-        self._placer = Placer(fleet, residency, loads, runner, self._view_builder, self._log, observer)
+        self._placer = Placer(fleet, residency, loads, policies, self._view_builder, self._log, observer)
         fleet.on_load.append(self._loads.load_reported)
 
     @property
@@ -157,18 +162,23 @@ class Dispatcher(TicketLife):
             why = f"its requests have reached limits.max_requests_per_worker ({self._max_per_worker})"
             below = selection.candidates if isinstance(selection, Selection) else ()
             excluded |= {candidate.id: why for candidate in allowed.candidates if candidate not in below}
-        name = self._runner.name
+        runner = self._policies.of(request.policy)
+        asked = Asked(request.route, runner.name, runner.rule, request.counted)
         if not isinstance(selection, Selection):
             seen = self._view_builder.request_view(request, now_s)
             queued = isinstance(selection, Queued)
             reason = selection.reason if isinstance(selection, Queued) else selection.error.message
-            return Explanation(seen, name, None, "queue" if queued else "reject", 0.0, reason, None, None, excluded)
+            return Explanation(seen, asked, None, "queue" if queued else "reject", 0.0, reason, None, None, excluded)
         view, fleet, _ = self._view_builder.build(request, selection.candidates, now_s)
-        decision = trial_first(self._runner.explain(view, fleet), selection)
+        decision = trial_first(runner.explain(view, fleet), selection)
         held = _hold(request, selection, decision, now_s)
         action: Action = "dispatch" if held is None else "hold"
         hold_s = 0.0 if held is None else held.until_s - now_s
-        return Explanation(view, name, decision.ranked[0], action, hold_s, decision.reason, fleet, decision, excluded)
+        return Explanation(view, asked, decision.ranked[0], action, hold_s, decision.reason, fleet, decision, excluded)
+
+    def shadows(self, route: str) -> RouteShadows | None:
+        """Return the shadow policies of a route; None if it has none."""
+        return self._policies.shadows_of(route)
 
     def views(self, now_s: float) -> tuple[WorkerView, ...]:
         """Return the views of a one-token prompt for every candidate of the fleet, whatever its state."""
@@ -184,6 +194,7 @@ class Dispatcher(TicketLife):
             **self._counts,
             **self._comparisons.statistics(),
             **self._runner.statistics(),
+            **self._policies.statistics(),
             **self._retry_budget.statistics(),
             "workers": self._loads.statistics(self._fleet.candidates),
         }

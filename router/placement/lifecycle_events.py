@@ -71,6 +71,15 @@ class Request(msgspec.Struct, frozen=True):
     kind: SessionKind = SessionKind.SINGLE
     hinted_tokens: int | None = None
     """The client's own estimate of the answer's length."""
+    route: str = "default"
+    """The route that took the request."""
+    policy: str = "default"
+    """The policy that decides: a name in `policies`, or default."""
+
+    @property
+    def counted(self) -> bool:
+        """Whether `prompt_tokens` is exact, and not an estimate from the size of the body or of the text."""
+        return self.prompt is not None and self.prompt.exact
 
     @property
     def tells_cached(self) -> bool:

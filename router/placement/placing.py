@@ -20,6 +20,7 @@ from router.placement.endpoints import Candidate
 from router.placement.fleet import Fleet
 from router.placement.fleet_load import WorkerLoads
 from router.placement.lifecycle_events import Request
+from router.placement.named_policies import NamedPolicies
 from router.placement.policy_runner import PolicyRunner
 from router.placement.residency_source import ResidencySource
 from router.placement.running import LoadReservation
@@ -37,6 +38,7 @@ class Decided(NamedTuple):
     view: RequestView
     fleet: FleetView
     found: Found | None
+    runner: PolicyRunner
     decision: Decision
 
 
@@ -48,7 +50,7 @@ class Placer:
         fleet: Fleet,
         residency: ResidencySource,
         loads: WorkerLoads,
-        runner: PolicyRunner,
+        policies: NamedPolicies,
         view_builder: ViewBuilder,
         log: DecisionLog,
         observer: DispatchObserver | None,
@@ -56,7 +58,7 @@ class Placer:
         self._fleet = fleet
         self._residency = residency
         self._loads = loads
-        self._runner = runner
+        self._policies = policies
         self._view_builder = view_builder
         self._log = log
         self._observer = observer
@@ -66,24 +68,27 @@ class Placer:
         """Return the policy's decision among the selected candidates. Nothing is reserved yet."""
         view, fleet, found = self._view_builder.build(request, selection.candidates, now_s)
         self._loads.arrived(view.block_hashes, now_s)
-        decision = trial_first(self._runner.decide(view, fleet), selection)
-        return Decided(selection, view, fleet, found, decision)
+        runner = self._policies.of(request.policy)
+        decision = trial_first(runner.decide(view, fleet), selection)
+        return Decided(selection, view, fleet, found, runner, decision)
 
     def place(self, request: Request, decided: Decided, now_s: float, attempt: int) -> Ticket:
         """Reserve the request's load and blocks on the first worker of the ranking, and record the decision."""
-        selection, view, fleet, found, decision = decided
+        selection, view, fleet, found, _, decision = decided
         place = fleet.place_of(decision.ranked[0])
         assert place is not None, "the policy runner has checked it"
         candidate, worker = selection.candidates[place], fleet.worker(place)
         predicted = prediction(request, candidate, worker)
-        record = self._record(view, fleet, decision, worker, attempt, predicted)
+        record = self._record(request, decided, worker, attempt, predicted)
         match = None if found is None else found.match(candidate.slot, place)
         ticket = self._reserve(request, candidate, worker, record, now_s, match)
         if selection.trial is not None:
             ticket.trial = True
             self._fleet.trial_started(selection.trial, now_s)
-        if self._runner.observes:
-            self._runner.observe(
+        if attempt == 1:
+            ticket.shadow = self._policies.shadow(request.route, view, fleet, decision)
+        if self._policies.observes:
+            self._policies.observe(
                 LifecycleEvent(LifecycleEventKind.RESERVED, view, candidate.id, now_s, placed=worker, fleet=fleet)
             )
         if self._observer is not None:
@@ -125,21 +130,22 @@ class Placer:
 
     def _record(
         self,
-        request: RequestView,
-        fleet: FleetView,
-        decision: Decision,
+        request: Request,
+        decided: Decided,
         view: WorkerView,
         attempt: int,
         predicted_cached_tokens: int | None,
     ) -> DecisionRecord:
         record = DecisionRecord(
-            at_s=fleet.now_s,
+            at_s=decided.fleet.now_s,
             ticket_id=next(self._ids),
             attempt=attempt,
-            policy=self._runner.name,
-            request=request,
-            fleet=fleet,
-            decision=decision,
+            route=request.route,
+            policy=decided.runner.name,
+            counted=request.counted,
+            request=decided.view,
+            fleet=decided.fleet,
+            decision=decided.decision,
             worker=view.id,
             residency=view.residency,
             predicted_cached_tokens=predicted_cached_tokens,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Any
+from typing import Any, TypeAlias
 
 from policies.ranking import by_keys, queued_tokens, running_requests
 from policies.view import Decision, FleetView, LifecycleEvent, Policy, RequestView
+
+Failed: TypeAlias = Callable[[str, str, bool], None]
+"""Called for each failure with the policy's name, the problem, and whether it is the first since the adoption."""
 
 
 class PolicyRunner:
@@ -23,9 +26,13 @@ class PolicyRunner:
         policy: Policy,
         name: str,
         params: Mapping[str, Any],
-        failed: Callable[[str, str, bool], None] | None = None,
+        failed: Failed | None = None,
+        *,
+        called: str | None = None,
     ) -> None:
         self._failed = failed
+        self._called = called
+        """The policy's name in `policies`; None for the one in `policy`, which goes by the name of its rule."""
         self.decisions = 0
         self.fallbacks = 0
         self.observe_errors = 0
@@ -35,7 +42,8 @@ class PolicyRunner:
     def adopt(self, policy: Policy, name: str, params: Mapping[str, Any]) -> None:
         """Use `policy` from the next decision on."""
         self.policy = policy
-        self.name = name
+        self.rule = name
+        self.name = name if self._called is None else self._called
         self.params = dict(params)
         self._sound = True
         self._observe: Callable[[LifecycleEvent], None] | None = getattr(policy, "observe", None)
@@ -96,6 +104,7 @@ class PolicyRunner:
         """Return the number of decisions, fallbacks and errors."""
         return {
             "policy": self.name,
+            "rule": self.rule,
             "params": self.params,
             "decisions": self.decisions,
             "fallbacks": self.fallbacks,

@@ -1,19 +1,89 @@
-"""Check the settings of the policy."""
+"""Check the settings of policies and routes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from random import Random
 
-from policies.registry import PolicyError, build_policy
+from policies.registry import PolicyError, build_policy, policy_names
 from router.config.findings import Finding
-from router.config.model import Config
+from router.config.model import Config, PolicyConfig, RouteConfig
+from router.config.tree import Path
+from router.placement.traffic_routes import DEFAULT, TrafficRoute, bounds_of
 
 
 def check(config: Config) -> Iterator[Finding]:
-    """Find an unknown policy name and wrong parameters, by building the policy."""
+    """Find unknown policies, wrong parameters, and routes that can match nothing or name what is not there."""
+    yield from _policy(config.policy, ("policy",))
+    for name, policy in config.policies.items():
+        if name == DEFAULT:
+            yield ("policies", name), "default is the name of the section policy", "choose another name"
+        yield from _policy(policy, ("policies", name))
+    yield from _routes(config)
+
+
+def _policy(policy: PolicyConfig, section: Path) -> Iterator[Finding]:
     try:
-        build_policy(config.policy.name, config.policy.params, Random(config.policy.seed))
+        build_policy(policy.name, policy.params, Random(policy.seed))
     except PolicyError as error:
-        place = ("policy", "name") if error.parameter is None else ("policy", "params", error.parameter)
+        place = (*section, "name") if error.parameter is None else (*section, "params", error.parameter)
         yield place, str(error).removesuffix(f"; {error.fix}"), error.fix
+
+
+def _routes(config: Config) -> Iterator[Finding]:
+    names: dict[str, int] = {}
+    for index, route in enumerate(config.routes):
+        place: Path = ("routes", index)
+        if route.name in names:
+            problem = f"routes {names[route.name]} and {index} are both called {route.name}"
+            yield (*place, "name"), problem, "give each route a name of its own"
+        names.setdefault(route.name, index)
+        wrong = list(_conditions(route, place))
+        yield from wrong
+        yield from _deciders(route, place, config.policies)
+        if not wrong:
+            yield from _order(route, place, last=index == len(config.routes) - 1)
+
+
+def _conditions(route: RouteConfig, place: Path) -> Iterator[Finding]:
+    for key in ("prompt_tokens", "priority"):
+        text = getattr(route.match, key)
+        try:
+            if text is not None:
+                bounds_of(text)
+        except ValueError as error:
+            yield (*place, "match", key), str(error), 'write a comparison such as ">32000" or "1000-8000"'
+    for name in route.match.header:
+        if not name.isascii() or any(mark in name for mark in " :\r\n\t") or not name:
+            yield (
+                (*place, "match", "header", name),
+                f"{name!r} is not the name of a header",
+                "write it without the colon",
+            )
+
+
+def _deciders(route: RouteConfig, place: Path, policies: Mapping[str, PolicyConfig]) -> Iterator[Finding]:
+    known = (DEFAULT, *policies)
+    if route.policy is not None and route.split:
+        yield (*place, "split"), "policy and split are both set", "remove one of the two"
+    if route.policy is not None and route.policy not in known:
+        yield (*place, "policy"), f"no policy is called {route.policy}", f"write one of {', '.join(known)}"
+    for name in route.split:
+        if name not in known:
+            yield (*place, "split", name), f"no policy is called {name}", f"write one of {', '.join(known)}"
+    for index, name in enumerate(route.shadow):
+        if name not in known and name not in policy_names():
+            fix = f"write one of {', '.join((*known, *policy_names()))}"
+            yield (*place, "shadow", index), f"no policy and no rule is called {name}", fix
+    if len(set(route.shadow)) < len(route.shadow):
+        yield (*place, "shadow"), "a shadow policy is named twice", "name each one once"
+
+
+def _order(route: RouteConfig, place: Path, *, last: bool) -> Iterator[Finding]:
+    matches_all = TrafficRoute(route).matches_all
+    if matches_all and not last:
+        problem = f"route {route.name} matches every request, so that no later route is used"
+        yield place, problem, "move it to the end, or write a match"
+    if last and not matches_all:
+        problem = f"the last route, {route.name}, does not match every request"
+        yield (*place, "match"), problem, "remove its match, or add a route without one"

@@ -7,12 +7,13 @@ from typing import Protocol
 
 from policies.view import LifecycleEvent, LifecycleEventKind, Residency, WorkerId
 from router.errors import RequestError
+from router.placement import shadow
 from router.placement.comparison import ComparisonObserver, Comparisons
 from router.placement.fleet import Fleet
 from router.placement.fleet_load import WorkerLoads
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
+from router.placement.named_policies import NamedPolicies
 from router.placement.output_length import OutputLengths
-from router.placement.policy_runner import PolicyRunner
 from router.placement.residency_source import ResidencySource
 from router.placement.retry_budget import RefusalObserver
 from router.placement.running import ReservationStage
@@ -47,13 +48,13 @@ class TicketLife:
         fleet: Fleet,
         residency: ResidencySource,
         loads: WorkerLoads,
-        runner: PolicyRunner,
+        policies: NamedPolicies,
         observer: DispatchObserver | None,
     ) -> None:
         self._fleet = fleet
         self._residency = residency
         self._loads = loads
-        self._runner = runner
+        self._policies = policies
         self._observer = observer
         self._output_lengths = OutputLengths()
         self._comparisons = Comparisons(observer)
@@ -73,6 +74,8 @@ class TicketLife:
             return
         ticket.record.ttft_s = now_s - ticket.reservation.at_s
         ticket.work_done = ticket.load.account.work_done(now_s)
+        if ticket.shadow is not None:
+            shadow.first_token(ticket.shadow, ticket.record.ttft_s)
         if ticket.situation is not None:
             self._loads.observe(ticket.load, ticket.situation, ticket.record.ttft_s, now_s)
         self._succeeded(ticket, now_s, complete=False)
@@ -103,6 +106,8 @@ class TicketLife:
             )
         if served:
             self._comparisons.compare(ticket, usage, difference)
+            if ticket.shadow is not None:
+                shadow.finished(ticket.shadow, usage.cached_tokens)
             decode_s, generated = ticket.decode_s(now_s), _generated(ticket, usage)
             self._output_lengths.observe(ticket.request, decode_s, generated)
             if decode_s is not None and ticket.work_done is not None:
@@ -178,8 +183,8 @@ class TicketLife:
         now_s: float,
         cached_tokens: int | None = None,
     ) -> None:
-        if self._runner.observes:
-            self._runner.observe(LifecycleEvent(kind, ticket.view, ticket.candidate.id, now_s, cached_tokens))
+        if self._policies.observes:
+            self._policies.observe(LifecycleEvent(kind, ticket.view, ticket.candidate.id, now_s, cached_tokens))
 
 
 def _generated(ticket: Ticket, usage: Usage) -> int | None:

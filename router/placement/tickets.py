@@ -11,6 +11,7 @@ from router.placement.decode_step_time import WorkDone
 from router.placement.endpoints import Candidate, FleetEndpoint
 from router.placement.lifecycle_events import FailurePoint, Request
 from router.placement.running import LoadReservation
+from router.placement.shadow import Sample
 from router.placement.worker_load import Situation, WorkerLoad
 
 RETRY_AFTER_S = 1.0
@@ -37,6 +38,7 @@ class Ticket:
         "reservation",
         "residency",
         "sent_failures",
+        "shadow",
         "situation",
         "suspect",
         "trial",
@@ -65,6 +67,8 @@ class Ticket:
         self.residency = Residency.UNKNOWN
         self.predicted_cached_tokens = record.predicted_cached_tokens
         self.situation: Situation | None = None
+        self.shadow: Sample | None = None
+        """What shadow policies decided for the request, if they saw it."""
         self.work_done: WorkDone | None = None
         """The worker's work counters at the first token."""
         self.trial = False

@@ -23,6 +23,12 @@ def check(config: Config) -> Iterator[Finding]:
     if 0 < at_once < processes:
         problem = f"limits.max_concurrent_requests is {at_once}, which {processes} processes cannot share out"
         yield ("limits", "max_concurrent_requests"), problem, "raise it, or lower processes"
+    for index, route in enumerate(config.routes):
+        if 0 < route.limits.max_requests < processes:
+            problem = (
+                f"limits.max_requests is {route.limits.max_requests}, which {processes} processes cannot share out"
+            )
+            yield ("routes", index, "limits", "max_requests"), problem, "raise it, or lower processes"
 
 
 def _ports(config: Config) -> Iterator[Finding]:

@@ -77,12 +77,13 @@ class Caller:
     request headers that are not sent to workers; for a body with a salt, `withheld_salted` does.
     """
 
-    __slots__ = ("account", "may", "name", "salts", "withheld", "withheld_salted")
+    __slots__ = ("account", "may", "name", "salts", "tenant", "withheld", "withheld_salted")
 
     def __init__(self, name: str | None, may: frozenset[str], account: TenantUsage | None, salts: Salts | None) -> None:
         self.name = name
         self.may = may
         self.account = account
+        self.tenant = account.name if account is not None else None
         self.salts = salts
         self.withheld = frozenset(header for what, header in _HEADERS.items() if what not in may)
         self.withheld_salted = self.withheld | VOUCHING

@@ -1,7 +1,7 @@
 """Every metric that Warmroute exports. The exposition and the reference page are made from this table.
 
-Labels take few values: routes are the gateway's patterns, and workers are the fleet's candidates (``host:port`` or
-``host:port#rank``). A label never has a value that a client can choose.
+Labels take few values: paths are the gateway's patterns, routes are those of the settings, and workers are the fleet's
+candidates (``host:port`` or ``host:port#rank``). A label never has a value that a client can choose.
 """
 
 from __future__ import annotations
@@ -80,17 +80,17 @@ GATEWAY = (
     _counter(
         "requests",
         "Responses ended, by route and by status as the client saw it (499: the client left first).",
-        "route",
+        "path",
         "status",
     ),
     _histogram(
-        "request_duration_seconds", DURATION_S, "Time from a request's last byte to its response's last byte.", "route"
+        "request_duration_seconds", DURATION_S, "Time from a request's last byte to its response's last byte.", "path"
     ),
     _histogram(
         "time_to_first_token_seconds",
         TTFT_S,
         "Time from a request's last byte to the first real event or body byte.",
-        "route",
+        "path",
     ),
     _histogram("inter_token_latency_seconds", ITL_S, "Gap between two reads of an event stream."),
     _histogram(
@@ -143,6 +143,14 @@ GATEWAY = (
         "slow_readers_cut", "Clients cut off because the unsent response bytes of all clients exceeded the limit."
     ),
     _gauge("active_requests", "Requests in flight, including streams."),
+    _gauge("route_running_requests", "A route's requests on workers or held now, if it has a limit or queue.", "route"),
+    _gauge("route_queued_requests", "A route's requests that wait now, if it has a limit or queue.", "route"),
+    _counter("route_refusals", "Requests refused because their route's queue was full or too slow.", "route"),
+    _counter(
+        "service_level_requests",
+        "Streams with a service level, by route, target (ttft or tpot) and whether they met it.",
+        *("route", "target", "met"),
+    ),
     _gauge("tenant_queued_requests", "A tenant's requests that are queued or held now.", "tenant"),
     _gauge("tenant_buffered_body_bytes", "A tenant's request body bytes kept until their worker answers.", "tenant"),
     _counter(
@@ -165,6 +173,7 @@ IDENTITY = (
 
 DECISIONS = (
     _counter("decisions", "Placed requests, by worker and residency of its view.", "worker", "residency"),
+    _counter("route_decisions", "Placed requests, by route and policy.", "route", "policy"),
     _counter("rejections", "Requests that no worker could take, by error code.", "code"),
     _counter("attempt_failures", "Attempts that a worker failed, by worker and failure point.", "worker", "point"),
     _counter("policy_errors", "Times the policy raised or returned an invalid decision, and was bypassed.", "policy"),

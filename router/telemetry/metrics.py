@@ -82,6 +82,8 @@ class Metrics:
         self._request_bytes = counter("request_bytes")
         self._response_bytes = counter("response_bytes")
         self._decisions = counter("decisions")
+        self._route_decisions = counter("route_decisions")
+        self._service_levels = counter("service_level_requests")
         self._rejections = counter("rejections")
         self._attempt_failures = counter("attempt_failures")
         self._policy_errors = counter("policy_errors")
@@ -121,6 +123,9 @@ class Metrics:
     def held(self, wait_s: float) -> None:
         self._hold.observe(wait_s)
 
+    def service_level(self, route: str, target: str, met: bool) -> None:
+        self._service_levels.add(1.0, (route, target, "true" if met else "false"))
+
     def retried(self, point: FailurePoint) -> None:
         self._retries.add(1.0, (point.value,))
 
@@ -153,6 +158,7 @@ class Metrics:
         worker = ticket.candidate.id
         self._decisions.add(1.0, (worker, ticket.residency))
         self._prompt_tokens.add(ticket.request.prompt_tokens, (worker,))
+        self._route_decisions.add(1.0, (ticket.record.route, ticket.record.policy))
 
     def rejected(self, request: Request, error: RequestError) -> None:
         self._rejections.add(1.0, (error.kind.spec.code,))

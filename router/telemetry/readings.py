@@ -67,6 +67,10 @@ def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
     yield "warmroute_slow_readers_cut", (), plane.get("slow_readers_cut", 0)
     for rewrite, key in _REWRITES:
         yield "warmroute_rewrites", (rewrite,), plane.get("rewrites", {}).get(key, 0)
+    for route, figures in plane.get("routes", {}).items():
+        yield "warmroute_route_running_requests", (route,), figures["running"]
+        yield "warmroute_route_queued_requests", (route,), figures["queued"]
+        yield "warmroute_route_refusals", (route,), figures["refused"]
     for tenant, figures in plane.get("tenants", {}).items():
         yield "warmroute_tenant_queued_requests", (tenant,), figures["queued"]
         yield "warmroute_tenant_buffered_body_bytes", (tenant,), figures["body_bytes"]

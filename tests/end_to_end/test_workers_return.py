@@ -85,4 +85,4 @@ def test_sixty_mistakes_of_clients_open_no_breaker(start):
     assert {worker["state"] for worker in system.workers().values()} == {"ready"}
     assert system.metric("warmroute_retries_total") == 0
     assert system.metric("warmroute_attempt_failures_total") == 0
-    assert sum("400" in line and 'route="/v1/chat' in line for line in system.admin.get("/metrics").text.splitlines())
+    assert sum("400" in line and 'path="/v1/chat' in line for line in system.admin.get("/metrics").text.splitlines())

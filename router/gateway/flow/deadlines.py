@@ -62,7 +62,7 @@ class RequestDeadlines:
     `last_read_s` of its methods is the time of the last byte of the answer, or of either side of a tunnel.
     """
 
-    __slots__ = ("_comment_s", "_end_s", "_flow", "_limits", "since_s")
+    __slots__ = ("_comment_s", "_end_s", "_flow", "_limits", "queue_s", "since_s")
 
     def __init__(self, limits: Limits, flow: Flow, arrived_s: float) -> None:
         self._limits = limits
@@ -70,6 +70,8 @@ class RequestDeadlines:
         self._end_s = arrived_s + limits.total_s
         self._comment_s = math.inf
         self.since_s = arrived_s
+        self.queue_s = limits.queue_s
+        """The longest time in a queue."""
 
     def comments_from(self, arrived_s: float) -> None:
         """Schedule the first comment of a stream whose request arrived at `arrived_s`."""
@@ -118,7 +120,7 @@ class RequestDeadlines:
             return min([limits.attempt_deadline_s(each.sent, each.since_s) for each in self._flow.attempts])
         if state in BEGUN:
             return last_read_s + limits.idle_s
-        return self.since_s + limits.queue_s if state is RequestState.QUEUED else math.inf
+        return self.since_s + self.queue_s if state is RequestState.QUEUED else math.inf
 
 
 class Trickle:

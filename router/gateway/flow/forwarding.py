@@ -219,7 +219,9 @@ class ForwardedRequest:
         self._on(_PLACED, attempt)
 
     def _queue(self, _: object) -> None:
-        self._services.placements.queue(self)
+        placements = self._services.placements
+        placements.queue(self._outbound, self)
+        self._deadlines.queue_s = placements.queue_s(self._outbound)
         self._deadlines.since_s = self._services.time()
         self._arm()
 
@@ -230,7 +232,7 @@ class ForwardedRequest:
         self._arm()
 
     def _leave(self, _: object) -> None:
-        self._services.placements.leave_queues(self)
+        self._services.placements.leave_queues(self._outbound, self)
         identifying, self._identifying = self._identifying, None
         if identifying is not None:
             identifying.cancel()
@@ -326,6 +328,7 @@ class ForwardedRequest:
     def _end(self, _: object) -> None:
         self._ended = True
         self._running.discard(self)
+        self._services.placements.ended(self._outbound)
         self._responder.close()
 
     def _end_crashed(self, attempt: Attempt | None) -> None:
@@ -362,7 +365,7 @@ class ForwardedRequest:
         state = self._flow.state
         if state is RequestState.QUEUED:
             self._services.metrics.queued(now_s - self._deadlines.since_s, False)
-            self._responder.error = RequestError(ErrorKind.NO_WORKER, "no worker became ready for this model in time")
+            self._responder.error = self._services.placements.queue_expired(self._outbound)
             self._on(Event.QUEUE_EXPIRED)
         elif state is RequestState.WAITING:
             for attempt in self._deadlines.overdue_attempts(now_s):

@@ -21,6 +21,7 @@ from router.gateway.pins import Pins
 from router.gateway.rewrites.body_rewriter import BodyRewriter
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request, SessionKind
+from router.placement.traffic_routes import RouteFacts, TrafficRoutes
 from router.residency.prompt import Prompt
 from router.tokenization.identity import Identity
 from router.tokenization.intake import READ_AT_ONCE_BYTES, WHOLE_BYTES, ParsedBody, parse, parse_steps
@@ -126,8 +127,14 @@ def pinned_to(route: Route, head: RequestHead, reading: Reading, pins: Pins, pat
     return worker
 
 
-def describe(outbound: OutboundRequest, reading: Reading, prompt: Prompt | None, pinned: WorkerId | None) -> Request:
-    """Return the request for the dispatcher.
+def describe(
+    outbound: OutboundRequest,
+    reading: Reading,
+    prompt: Prompt | None,
+    pinned: WorkerId | None,
+    routes: TrafficRoutes,
+) -> Request:
+    """Return the request for the dispatcher, with its route and policy.
 
     As in vLLM, a session id in the body overrides the header, and a priority in the header overrides the body.
     """
@@ -137,22 +144,42 @@ def describe(outbound: OutboundRequest, reading: Reading, prompt: Prompt | None,
     session_id = parsed.session_id if parsed is not None else None
     if session_id is None and b"x-session-id" in head.fields:
         session_id = head.fields[b"x-session-id"].decode("latin-1")
+    request_id = outbound.id.decode("latin-1")
+    prompt_tokens = prompt.tokens if prompt is not None else guessed_tokens
+    priority = _priority(head, parsed) if "priority" in outbound.caller.may else 0
+    route = routes.only
+    if route is None:
+        route = routes.match(
+            RouteFacts(
+                reading.model,
+                head.path,
+                head.fields,
+                outbound.caller.name,
+                outbound.caller.tenant,
+                prompt_tokens,
+                session_id is not None,
+                reading.stream,
+                priority,
+            )
+        )
     return Request(
-        id=outbound.id.decode("latin-1"),
+        id=request_id,
         path=head.path,
         model=reading.model,
         prompt=prompt,
-        prompt_tokens=prompt.tokens if prompt is not None else guessed_tokens,
+        prompt_tokens=prompt_tokens,
         arrived_s=outbound.arrived_s,
         max_tokens=parsed.max_tokens if parsed is not None else None,
         session_id=session_id,
-        priority=_priority(head, parsed) if "priority" in outbound.caller.may else 0,
+        priority=priority,
         pinned=pinned,
         stream=reading.stream,
         reads_cache=parsed is None or parsed.reads_cache,
         answers=1 if parsed is None else parsed.answers,
         kind=_kind(parsed, session_id),
         hinted_tokens=_hinted_tokens(head),
+        route=route.name,
+        policy=route.policy_of(request_id, session_id),
     )
 
 
@@ -201,7 +228,18 @@ class IdentifiedRequest(Protocol):
 class Identifier:
     """Parses, admits and identifies requests, at once if possible and otherwise in a task."""
 
-    __slots__ = ("_fleet", "_identity", "_loop", "_metrics", "_paths", "_pins", "_rewriter", "_slices", "_time")
+    __slots__ = (
+        "_fleet",
+        "_identity",
+        "_loop",
+        "_metrics",
+        "_paths",
+        "_pins",
+        "_rewriter",
+        "_routes",
+        "_slices",
+        "_time",
+    )
 
     def __init__(
         self,
@@ -213,6 +251,7 @@ class Identifier:
         pins: Pins,
         slices: TimeSlices,
         rewriter: BodyRewriter,
+        routes: TrafficRoutes,
     ) -> None:
         self._identity = identity
         self._fleet = fleet
@@ -223,6 +262,7 @@ class Identifier:
         self._pins = pins
         self._slices = slices
         self._rewriter = rewriter
+        self._routes = routes
 
     def start(self, outbound: OutboundRequest, request: IdentifiedRequest) -> asyncio.Task[None] | None:
         """Parse and identify `outbound`, then call a method of `request`: at once, or in the task that is returned."""
@@ -318,7 +358,7 @@ class Identifier:
         pinned = None
         if outbound.route.pinned or reading.previous_response_id is not None:
             pinned = pinned_to(outbound.route, outbound.head, reading, self._pins, self._paths)
-        return describe(outbound, reading, prompt, pinned)
+        return describe(outbound, reading, prompt, pinned, self._routes)
 
     def _identified(self, outbound: OutboundRequest, parsed: ParsedBody, prompt: Prompt | None) -> None:
         parsed.release()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.routes import Route
+from router.gateway.queues.route_queue import RouteQueue
 from router.gateway.rewrites.body_rewriter import OutgoingBody, RequestRewrites
 from router.placement.lifecycle_events import Request
 from router.placement.tickets import Ticket
@@ -22,6 +23,7 @@ class OutboundRequest:
         "body",
         "caller",
         "digest",
+        "gate",
         "head",
         "id",
         "key",
@@ -61,6 +63,8 @@ class OutboundRequest:
         """The request for the dispatcher, once it is identified."""
         self.digest: int | None = None
         """The digest of a parsed body."""
+        self.gate: RouteQueue | None = None
+        """The queue of the request's route, while the request counts against the route's limit."""
         self.key = 0
         """The quarantine's key of the body; 0 until it is first needed."""
 

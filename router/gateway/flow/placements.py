@@ -16,6 +16,7 @@ from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.quarantine import Quarantine
 from router.gateway.queues.hold import HeldRequest, HoldQueue
 from router.gateway.queues.no_worker import NoWorkerQueue, QueuedRequest
+from router.gateway.queues.route_queue import RouteQueue, RouteQueues
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
@@ -32,7 +33,7 @@ _HELD: Final = RequestState.HELD
 class Placements:
     """Calls the dispatcher within the limits of the quarantine and the queues."""
 
-    __slots__ = ("_dispatcher", "_fleet", "_hold_queue", "_metrics", "_quarantine", "_queue", "_queue_s")
+    __slots__ = ("_dispatcher", "_fleet", "_hold_queue", "_metrics", "_quarantine", "_queue", "_queue_s", "_routes")
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class Placements:
         metrics: GatewayMetrics,
         fleet: Fleet,
         queue_s: float,
+        routes: RouteQueues,
     ) -> None:
         self._dispatcher = dispatcher
         self._quarantine = quarantine
@@ -51,6 +53,7 @@ class Placements:
         self._metrics = metrics
         self._fleet = fleet
         self._queue_s = queue_s
+        self._routes = routes
 
     def body_key(self, outbound: OutboundRequest) -> int:
         """Return the quarantine's key of the body; 0 without a body, because such a request is never suspected."""
@@ -72,6 +75,9 @@ class Placements:
     ) -> Placement:
         """Ask for a worker. The request has been in `state` since `since_s`."""
         started_s = perf_counter()
+        stopped = self._stopped(outbound, request, state) if outbound.gate is None else None
+        if stopped is not None:
+            return stopped
         try:
             within = self._within(outbound) if self._quarantine.active else None
         except RequestError as error:
@@ -88,6 +94,18 @@ class Placements:
             self._metrics.held(now_s - since_s)
         return placed.error if isinstance(placed, Reject) else placed
 
+    def _stopped(self, outbound: OutboundRequest, request: Request, state: RequestState) -> Placement | None:
+        """Count the request against its route's limit. Return the outcome if the limit stops it."""
+        route = self._routes.of(request.route)
+        if route is None:
+            return None
+        if route.admit(waited=state is _QUEUED):
+            outbound.gate = route
+            return None
+        waiting = Queued(route.limit_reached)
+        refusal = None if state is _QUEUED else self._refusal(outbound, route, waiting)
+        return waiting if refusal is None else refusal
+
     def _may_hold(self, outbound: OutboundRequest, state: RequestState) -> bool:
         if not self._hold_queue.open:
             return False
@@ -97,27 +115,66 @@ class Placements:
 
     def _queue_refusal(self, outbound: OutboundRequest, none_ready: Queued) -> RequestError | None:
         """Return the error for a request that may not wait for a worker."""
+        refusal = self._refusal(outbound, outbound.gate, none_ready)
+        if refusal is None and not self._queue.open:
+            return RequestError(ErrorKind.TOO_MANY_REQUESTS, "too many requests wait for a worker")
+        return refusal
+
+    def _refusal(self, outbound: OutboundRequest, route: RouteQueue | None, waiting: Queued) -> RequestError | None:
+        """Return the error for a request that its route or its tenant may not let wait."""
         account = outbound.caller.account
-        if not self._queue_s:
-            return RequestError(ErrorKind.NO_WORKER, none_ready.reason)
+        if route is not None and not (route.open and self.queue_s(outbound)):
+            return route.refusal(waiting.reason)
+        if not self.queue_s(outbound):
+            return RequestError(ErrorKind.NO_WORKER, waiting.reason)
         if account is not None and not account.may_queue:
             return account.refuse_to_queue()
-        if not self._queue.open:
-            return RequestError(ErrorKind.TOO_MANY_REQUESTS, "too many requests wait for a worker")
         return None
 
-    def queue(self, request: QueuedRequest) -> None:
-        """Let `request` wait until a worker is ready."""
+    def _route_of(self, outbound: OutboundRequest) -> RouteQueue | None:
+        request = outbound.request
+        return None if request is None else self._routes.of(request.route)
+
+    def queue_s(self, outbound: OutboundRequest) -> float:
+        """Return the longest time that the request may be queued, in seconds."""
+        route = self._route_of(outbound)
+        return self._queue_s if route is None or route.config.queue.max_s is None else route.config.queue.max_s
+
+    def queue_expired(self, outbound: OutboundRequest) -> RequestError:
+        """Return the error for a request that has been queued for too long."""
+        route = self._route_of(outbound)
+        if route is not None:
+            why = route.limit_reached if outbound.gate is None else "no worker became ready in time"
+            return route.refusal(why)
+        return RequestError(ErrorKind.NO_WORKER, "no worker became ready for this model in time")
+
+    def queue(self, outbound: OutboundRequest, request: QueuedRequest) -> None:
+        """Let `request` wait until its route is below its limit, or a worker is ready."""
+        route = self._route_of(outbound)
+        if route is not None and outbound.gate is None:
+            route.wait(request)
+            return
+        if route is not None:
+            route.waits_elsewhere(request)
         self._queue.enter(request)
 
     def hold(self, request: HeldRequest, held: Held) -> None:
         """Let `request` wait as the policy decided."""
         self._hold_queue.enter(request, held)
 
-    def leave_queues(self, request: HeldRequest) -> None:
+    def leave_queues(self, outbound: OutboundRequest, request: HeldRequest) -> None:
         """Remove `request` from the queue that it waits in, if any."""
+        route = self._route_of(outbound)
+        if route is not None:
+            route.leave(request)
         self._queue.leave(request)
         self._hold_queue.leave(request)
+
+    def ended(self, outbound: OutboundRequest) -> None:
+        """Give back the place of an ended request in its route."""
+        route, outbound.gate = outbound.gate, None
+        if route is not None:
+            route.end()
 
     def retry(self, outbound: OutboundRequest, attempt: Attempt, now_s: float) -> Ticket | RequestError:
         """Release a failed attempt, and ask for another worker."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from router.gateway.flow.outbound import OutboundRequest
+from router.gateway.flow.service_levels import ServiceLevels
 from router.gateway.http.access_log import AccessLog
 from router.gateway.metrics_protocol import GatewayMetrics
 
@@ -12,24 +13,31 @@ from router.gateway.metrics_protocol import GatewayMetrics
 class LogSinks:
     """The metrics and the access log that the entries of all requests go to."""
 
-    __slots__ = ("access", "metrics", "time")
+    __slots__ = ("access", "metrics", "service_levels", "time")
 
-    def __init__(self, metrics: GatewayMetrics, access: AccessLog, time: Callable[[], float]) -> None:
+    def __init__(
+        self, metrics: GatewayMetrics, access: AccessLog, time: Callable[[], float], service_levels: ServiceLevels
+    ) -> None:
         self.metrics = metrics
         self.access = access
         self.time = time
+        self.service_levels = service_levels
 
 
 class RequestLog:
-    """Collects the times, the last worker tried (`worker`) and the outcome of one request. Close it exactly once."""
+    """Collects the times, the last worker tried (`worker`) and the outcome of one request. Close it exactly once.
 
-    __slots__ = ("_request", "_sinks", "_ttft_s", "worker")
+    `output_tokens` is the length of a complete answer: as reported, or else the number of its events.
+    """
+
+    __slots__ = ("_request", "_sinks", "_ttft_s", "output_tokens", "worker")
 
     def __init__(self, sinks: LogSinks, request: OutboundRequest) -> None:
         self._sinks = sinks
         self._request = request
         self._ttft_s: float | None = None
         self.worker = ""
+        self.output_tokens: int | None = None
 
     def first_event(self, now_s: float) -> None:
         """Record the first real event, or body byte."""
@@ -42,6 +50,8 @@ class RequestLog:
         duration_s = sinks.time() - request.arrived_s
         sinks.metrics.request_ended(request.route.pattern, status, duration_s)
         sinks.metrics.relayed(request.size_bytes, response_bytes)
+        if sinks.service_levels.any:
+            self._judge(status, duration_s)
         if sinks.access.enabled:
             key_name = request.caller.name
             sinks.access.write(
@@ -55,3 +65,16 @@ class RequestLog:
                 request_id=request.id.decode("latin-1"),
                 **({} if key_name is None else {"key_name": key_name}),
             )
+
+    def _judge(self, status: int, duration_s: float) -> None:
+        """Count whether a stream met its service levels. Errors of the client, and clients that left, do not count."""
+        request = self._request.request
+        if request is None or not request.stream or 400 <= status < 500:
+            return
+        sinks, ttft_s, tokens = self._sinks, self._ttft_s, self.output_tokens
+        levels = sinks.service_levels.of(request.route, request.model)
+        if levels.ttft is not None:
+            sinks.metrics.service_level(request.route, "ttft", ttft_s is not None and ttft_s <= levels.ttft)
+        if levels.tpot is not None and ttft_s is not None and (tokens is None or tokens > 1):
+            met = tokens is not None and (duration_s - ttft_s) / (tokens - 1) <= levels.tpot
+            sinks.metrics.service_level(request.route, "tpot", met)

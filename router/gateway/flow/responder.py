@@ -122,6 +122,7 @@ class Responder:
             services.placements.cancel(attempt, now_s)
             return
         usage = self._usage(attempt)
+        self.log.output_tokens = usage.completion_tokens or self.relay.events
         self.answering = None
         services.placements.finish(outbound, attempt, usage, now_s)
         request = outbound.request

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from backends.worker import parse_endpoint
-from router.admin import documents, health
+from router.admin import documents, health, routes
 from router.admin.decisions import LogPlace
 from router.admin.operations import Answer, Call, Operation
 from router.admin.paging import page_of
@@ -77,6 +77,9 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
         "explain": request.first,
         "list_decisions": request.decisions,
         "get_config": request.config,
+        "list_routes": request.own_routes,
+        "get_route": request.own_route,
+        "compare_shadows": request.shadows,
     }
     reads = {operation.name: request.first for operation in OPERATIONS if operation.method == "GET"}
     handlers = {**reads, **named}
@@ -103,6 +106,26 @@ class _AllChildren:
     async def config(self, _: Operation, call: Call) -> Answer:
         """Return the settings that the supervisor was started with."""
         return await health.config(call)
+
+    async def own_routes(self, _: Operation, call: Call) -> Answer:
+        """Return the routes with their whole limits, which the processes share out."""
+        return await routes.list_all(call)
+
+    async def own_route(self, _: Operation, call: Call) -> Answer:
+        """Return one route with its whole limits."""
+        return await routes.show(call)
+
+    async def shadows(self, operation: Operation, call: Call) -> Answer:
+        """Return the shadow policies of one route, with the sums of all processes."""
+        answers = list((await self._all(operation, call)).values())
+        found = [msgspec.json.decode(one.content, type=documents.ShadowComparison) for one in answers if one.is_success]
+        if not found:
+            return _forwarded(answers[0])
+        for other in found[1:]:
+            for mine, theirs in zip(found[0].shadows, other.shadows, strict=True):
+                mine.totals.add(theirs.totals)
+        found[0].shadows = [routes.compared(shadow.name, shadow.totals) for shadow in found[0].shadows]
+        return Answer(found[0])
 
     async def ready(self, operation: Operation, call: Call) -> Answer:
         """Answer 200 if at least one process can serve requests."""

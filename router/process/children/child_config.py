@@ -6,12 +6,12 @@ import asyncio
 import math
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from router.config.budgets import BODIES, RESPONSES
-from router.config.model import Config, LimitsConfig, TenantConfig
+from router.config.model import Config, LimitsConfig, RouteConfig, TenantConfig
 
 READY = b"\n"
 """Sent by the child once it serves."""
@@ -92,6 +92,21 @@ def share_of(limits: LimitsConfig, process: int, processes: int) -> LimitsConfig
 def quotas_of(tenants: Mapping[str, TenantConfig], processes: int, max_body_bytes: int) -> dict[str, TenantConfig]:
     """Return the tenants' quotas for one of `processes`. A share admits one whole body if the whole quota does."""
     return {name: _quota(tenant, processes, max_body_bytes) for name, tenant in tenants.items()}
+
+
+def routes_of(routes: Sequence[RouteConfig], process: int, processes: int) -> tuple[RouteConfig, ...]:
+    """Return the routes for one of `processes`, each with its share of the limit and of the queue."""
+    return tuple([_route(route, process, processes) for route in routes])
+
+
+def _route(route: RouteConfig, process: int, processes: int) -> RouteConfig:
+    at_once, more = divmod(route.limits.max_requests, processes)
+    queued = route.queue.max_requests
+    return msgspec.structs.replace(
+        route,
+        limits=msgspec.structs.replace(route.limits, max_requests=at_once + (process < more)),
+        queue=msgspec.structs.replace(route.queue, max_requests=None if queued is None else _part(queued, processes)),
+    )
 
 
 def _quota(tenant: TenantConfig, processes: int, max_body_bytes: int) -> TenantConfig:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from backends.worker import parse_endpoint
 from router.config.model import Config, PolicyConfig, WorkerConfig
-from router.process.children.child_config import quotas_of, share_of
+from router.process.children.child_config import quotas_of, routes_of, share_of
 
 
 class DesiredState:
@@ -28,6 +28,10 @@ class DesiredState:
     def set_policy(self, policy: PolicyConfig) -> None:
         self.policy = policy
 
+    def _seeded(self, process: int) -> dict[str, PolicyConfig]:
+        named = self._config.policies
+        return {name: replace(policy, seed=policy.seed + process) for name, policy in named.items()}
+
     def config_of(self, process: int, processes: int) -> Config:
         """Return the settings that a process starts with.
 
@@ -38,5 +42,7 @@ class DesiredState:
             workers=tuple(self.workers.values()),
             policy=replace(self.policy, seed=self.policy.seed + process),
             limits=share_of(self._config.limits, process, processes),
+            policies=self._seeded(process),
+            routes=routes_of(self._config.routes, process, processes),
             tenants=quotas_of(self._config.tenants, processes, self._config.limits.max_body_bytes),
         )

@@ -66,6 +66,8 @@ async def test_decisions_are_filtered(client, system):
         ({"model": "other"}, []),
         ({"policy": "marginal_cost"}, ["r2", "r1", "r0"]),
         ({"policy": "round_robin"}, ["r3"]),
+        ({"route": "default"}, ["r3", "r2", "r1", "r0"]),
+        ({"route": "eval"}, []),
         ({"outcome": "running"}, ["r3"]),
         ({"outcome": "finished"}, ["r2", "r1", "r0"]),
         ({"outcome": "failed"}, []),
@@ -111,7 +113,7 @@ async def test_a_wrong_value_is_refused_with_the_fix(client, problem, query, fix
 async def test_an_unknown_parameter_is_refused_with_the_known_ones(client, problem):
     code, detail = problem(await client.get("/admin/v1/decisions?worker_id=a:1"), 400)
     assert code == "unknown_parameter"
-    assert "limit, cursor, request_id, worker, model, policy, outcome" in detail
+    assert "limit, cursor, request_id, worker, model, route, policy, outcome" in detail
 
 
 async def test_workers_come_in_pages(client, system):

@@ -20,7 +20,9 @@ def decided(request):
         terms = view_terms(fleet, lambda one: {"queue_wait_s": one.queue_wait_s})
         decision = Decision(ranked, "least", tuple(float(ord(name)) for name in ranked), "s", terms)
         asked = RequestView(f"r{number}", "m", 10, 16, ())
-        return DecisionRecord(fleet.now_s, number, 1, "p", asked, fleet, decision, WorkerId(chosen), Residency.EXACT, 0)
+        return DecisionRecord(
+            fleet.now_s, number, 1, "default", "p", True, asked, fleet, decision, WorkerId(chosen), Residency.EXACT, 0
+        )
 
     return make
 

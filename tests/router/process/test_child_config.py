@@ -5,10 +5,20 @@ import socket
 
 import pytest
 
-from router.config.model import Config, LimitsConfig, PolicyConfig, TenantConfig, WorkerConfig
+from router.config.model import (
+    Config,
+    LimitsConfig,
+    PolicyConfig,
+    RouteConfig,
+    RouteLimitsConfig,
+    RouteQueueConfig,
+    TenantConfig,
+    WorkerConfig,
+)
 from router.process.children import child_config as module
 from router.process.children.child_config import ChildConfig, count_of, receive_config, send_config, share_of
 from router.process.children.desired_state import DesiredState
+from router.process.settings import check
 
 
 def test_auto_is_a_process_per_core(monkeypatch):
@@ -75,3 +85,20 @@ def test_a_later_child_starts_with_the_changes():
     assert desired_state.drained == set()
     assert (config.policy.name, config.policy.seed) == ("lpwl", 5)
     assert config.limits.max_connections == LimitsConfig().max_connections / 2
+
+
+def test_routes_are_shared_out_and_policies_seeded():
+    route = RouteConfig(
+        name="eval", limits=RouteLimitsConfig(max_requests=5), queue=RouteQueueConfig(max_requests=3, max_s=1.0)
+    )
+    desired_state = DesiredState(Config(routes=(route,), policies={"batch": PolicyConfig(name="lpwl", seed=7)}))
+    parts = [desired_state.config_of(process, 2) for process in (0, 1)]
+    assert [part.routes[0].limits.max_requests for part in parts] == [3, 2]
+    assert [part.routes[0].queue for part in parts] == [RouteQueueConfig(max_requests=2, max_s=1.0)] * 2
+    assert [part.policies["batch"].seed for part in parts] == [7, 8]
+
+
+def test_a_limit_that_the_processes_cannot_share_out_is_a_mistake():
+    route = RouteConfig(name="eval", limits=RouteLimitsConfig(max_requests=1))
+    (found,) = check(Config(routes=(route,), processes=2))
+    assert found[0] == ("routes", 0, "limits", "max_requests")

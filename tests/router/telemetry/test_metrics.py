@@ -37,8 +37,12 @@ def exercised():
     metrics.relayed(100, 2000)
     metrics.decision_took(0.0002)
     ticket = SimpleNamespace(
-        candidate=SimpleNamespace(id="h:1"), residency=Residency.EXACT, request=SimpleNamespace(prompt_tokens=64)
+        candidate=SimpleNamespace(id="h:1"),
+        residency=Residency.EXACT,
+        request=SimpleNamespace(prompt_tokens=64),
+        record=SimpleNamespace(route="default", policy="marginal_cost"),
     )
+    metrics.service_level("default", "ttft", True)
     metrics.decided(ticket)
     metrics.failed(ticket, FailurePoint.SENT, "why")
     metrics.rejected(None, RequestError(ErrorKind.MODEL_NOT_FOUND, "no"))
@@ -57,7 +61,10 @@ def exercised():
 
 def test_every_call_appears_in_the_exposition():
     page = scrape(exercised())
-    assert page["warmroute_requests_total", (("route", "/v1/completions"), ("status", "200"))] == 1
+    assert page["warmroute_route_decisions_total", (("policy", "marginal_cost"), ("route", "default"))] == 1
+    level = (("met", "true"), ("route", "default"), ("target", "ttft"))
+    assert page["warmroute_service_level_requests_total", level] == 1
+    assert page["warmroute_requests_total", (("path", "/v1/completions"), ("status", "200"))] == 1
     assert page["warmroute_inter_token_latency_seconds_count", ()] == 3
     assert page["warmroute_inter_token_latency_seconds_bucket", (("le", "0.001"),)] == 1
     assert page["warmroute_inter_token_latency_seconds_bucket", (("le", "10.0"),)] == 2

@@ -1,0 +1,28 @@
+"""The service levels of requests, by route and model."""
+
+from __future__ import annotations
+
+from router.config.model import Config, SloConfig
+
+_NONE = SloConfig()
+
+
+class ServiceLevels:
+    """The targets of each route, and of each model where its route has none."""
+
+    __slots__ = ("_models", "_routes", "any")
+
+    def __init__(self, config: Config) -> None:
+        self._routes = {route.name: route.slo for route in config.routes}
+        self._models = {name: model.slo for name, model in config.models.items()}
+        self.any = any(slo != _NONE for slo in (*self._routes.values(), *self._models.values()))
+        """Whether any target is set."""
+
+    def of(self, route: str, model: str | None) -> SloConfig:
+        """Return the targets of a request, each from the route or else from the model."""
+        by_route = self._routes.get(route, _NONE)
+        by_model = self._models.get(model, _NONE) if model is not None else _NONE
+        return SloConfig(
+            ttft=by_model.ttft if by_route.ttft is None else by_route.ttft,
+            tpot=by_model.tpot if by_route.tpot is None else by_route.tpot,
+        )

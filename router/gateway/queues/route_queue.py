@@ -1,0 +1,154 @@
+"""Requests per route: how many are on workers, and how many wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from router.config.model import RouteConfig
+from router.errors import ErrorKind, RequestError
+from router.gateway.queues.no_worker import QueuedRequest, count
+
+_LONGEST_RETRY_S = 60.0
+_SHORTEST_RETRY_S = 1.0
+_FORGETTING = 0.9
+"""Weight of the past at each end of a request, in the mean time between two ends."""
+
+
+class RouteQueue:
+    """The requests of one route: those on workers, up to the route's limit, and those that wait.
+
+    A request waits here while the route is at its limit, oldest first. Requests that wait elsewhere because no worker
+    is ready count against the queue's length, too. `running` counts the requests on workers and those that the policy
+    holds.
+    """
+
+    __slots__ = (
+        "_elsewhere",
+        "_ended_s",
+        "_gap_s",
+        "_limit",
+        "_longest",
+        "_loop",
+        "_offered",
+        "_waiting",
+        "config",
+        "refused",
+        "running",
+    )  # fmt: skip
+
+    def __init__(self, config: RouteConfig, loop: asyncio.AbstractEventLoop) -> None:
+        self.config = config
+        self._limit = config.limits.max_requests
+        self._longest = config.queue.max_requests
+        self._loop = loop
+        self._waiting: dict[QueuedRequest, None] = {}
+        self._elsewhere: set[QueuedRequest] = set()
+        """Requests that wait for a ready worker."""
+        self._offered = 0
+        """Free places that are reserved for requests whose offer is scheduled."""
+        self.running = 0
+        self.refused = 0
+        self._gap_s = 0.0
+        self._ended_s: float | None = None
+
+    def admit(self, *, waited: bool) -> bool:
+        """Return whether the request may go to a worker, and count it. A request that has not waited goes last."""
+        if not self._limit:
+            self.running += 1
+            return True
+        taken = self.running if waited else self.running + len(self._waiting)
+        if taken >= self._limit:
+            return False
+        self.running += 1
+        return True
+
+    def end(self) -> None:
+        """Give the place of an admitted request to the one that waits longest."""
+        self.running -= 1
+        now_s = self._loop.time()
+        if self._ended_s is not None:
+            gap_s = now_s - self._ended_s
+            self._gap_s = gap_s if not self._gap_s else self._gap_s * _FORGETTING + gap_s * (1.0 - _FORGETTING)
+        self._ended_s = now_s
+        self._offer_soon()
+
+    def wait(self, request: QueuedRequest) -> None:
+        """Let the request wait for a place."""
+        count(request, 1)
+        self._waiting[request] = None
+
+    def waits_elsewhere(self, request: QueuedRequest) -> None:
+        """Count an admitted request that waits for a ready worker."""
+        self._elsewhere.add(request)
+
+    def leave(self, request: QueuedRequest) -> None:
+        """Forget the request if it waits."""
+        self._elsewhere.discard(request)
+        if request in self._waiting:
+            del self._waiting[request]
+            count(request, -1)
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait, here or for a ready worker."""
+        return len(self._waiting) + len(self._elsewhere)
+
+    @property
+    def limit_reached(self) -> str:
+        """Why a request waits here."""
+        return f"{self._limit} of its requests are in progress, its limit"
+
+    @property
+    def open(self) -> bool:
+        """Whether another request may wait."""
+        return self._longest is None or self.queued < self._longest
+
+    def refusal(self, why: str) -> RequestError:
+        """Return the error for a request that may not wait, or has waited too long."""
+        self.refused += 1
+        kind = ErrorKind.ROUTE_BUSY_429 if self.config.queue.status == 429 else ErrorKind.ROUTE_BUSY
+        return RequestError(kind, f"route {self.config.name}: {why}; try again later", retry_after_s=self._retry_s())
+
+    def _retry_s(self) -> float:
+        """Return the time in which the requests that wait now will probably have left."""
+        return min(_LONGEST_RETRY_S, max(_SHORTEST_RETRY_S, self._gap_s * (self.queued + 1)))
+
+    def _offer_soon(self) -> None:
+        if len(self._waiting) > self._offered and self.running + self._offered < self._limit:
+            self._offered += 1
+            self._loop.call_soon(self._offer)
+
+    def _offer(self) -> None:
+        self._offered -= 1
+        request = next(iter(self._waiting), None)
+        if request is not None and self.running < self._limit:
+            request.offer()
+            self._offer_soon()  # the request may have ended without taking the place
+
+    def statistics(self) -> dict[str, int]:
+        """Return requests on workers, waiting and refused."""
+        return {"running": self.running, "queued": self.queued, "refused": self.refused}
+
+
+class RouteQueues:
+    """The queues of the routes that have a limit or a queue of their own."""
+
+    __slots__ = ("_queues",)
+
+    def __init__(self, routes: Sequence[RouteConfig], loop: asyncio.AbstractEventLoop) -> None:
+        self._queues = {route.name: RouteQueue(route, loop) for route in routes if limited(route)}
+
+    def of(self, route: str) -> RouteQueue | None:
+        """Return the queue of a route; None if it has no limit and no queue of its own."""
+        return self._queues.get(route)
+
+    def statistics(self) -> dict[str, dict[str, int]]:
+        """Return the counts of each route with a limit or a queue."""
+        return {name: queue.statistics() for name, queue in self._queues.items()}
+
+
+def limited(route: RouteConfig) -> bool:
+    """Return whether the route limits its requests, or how they wait."""
+    queue = route.queue
+    return bool(route.limits.max_requests) or queue.max_requests is not None or queue.max_s is not None

@@ -1,0 +1,83 @@
+"""The policies of one process: the default one, further ones by name, and the shadow policies of routes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+
+from policies.registry import build_policy
+from policies.view import Decision, FleetView, LifecycleEvent, RequestView
+from router.config.model import Config, PolicyConfig, RouteConfig
+from router.placement.policy_runner import Failed, PolicyRunner
+from router.placement.shadow import RouteShadows, Sample, ShadowBudget
+from router.placement.traffic_routes import DEFAULT
+
+
+class NamedPolicies:
+    """Every policy sees every lifecycle event, because all of them share the workers."""
+
+    __slots__ = ("_budget", "_runners", "_shadows", "default")
+
+    def __init__(
+        self, default: PolicyRunner, named: Mapping[str, PolicyRunner], shadows: Mapping[str, RouteShadows]
+    ) -> None:
+        self.default = default
+        self._runners = dict(named)
+        self._shadows = {route: found for route, found in shadows.items() if found.names}
+        self._budget = ShadowBudget()
+
+    def of(self, name: str) -> PolicyRunner:
+        """Return the policy called `name`, or the default one if there is none."""
+        return self._runners.get(name, self.default)
+
+    @property
+    def observes(self) -> bool:
+        """Whether any policy follows lifecycle events."""
+        return self.default.observes or bool(self._runners) or bool(self._shadows)
+
+    def observe(self, event: LifecycleEvent) -> None:
+        """Pass a lifecycle event to every policy."""
+        self.default.observe(event)
+        for runner in self._runners.values():
+            runner.observe(event)
+        for shadows in self._shadows.values():
+            shadows.observe(event)
+
+    def shadow(self, route: str, request: RequestView, fleet: FleetView, decision: Decision) -> Sample | None:
+        """Let the shadow policies of `route` decide. Return None if it has none, or they do not see this request."""
+        shadows = self._shadows.get(route)
+        if shadows is None or not shadows.sampled() or not self._budget.take(len(shadows.names), fleet.now_s):
+            return None
+        return shadows.decide(request, fleet, decision)
+
+    def shadows_of(self, route: str) -> RouteShadows | None:
+        """Return the shadow policies of a route; None if it has none."""
+        return self._shadows.get(route)
+
+    def statistics(self) -> dict[str, object]:
+        """Return the behaviour of each policy in `policies`, by name, and the requests that no shadow policy saw."""
+        return {
+            "policies": {name: runner.statistics() for name, runner in self._runners.items()},
+            "shadow_skipped": self._budget.skipped,
+        }
+
+
+def named_policies(config: Config, failed: Failed) -> tuple[dict[str, PolicyRunner], dict[str, RouteShadows]]:
+    """Build the policies in `policies`, and the shadow policies by route.
+
+    A shadow policy is an object of its own: a policy that decides draws from its random source.
+    """
+    named = {name: _runner(name, policy, failed) for name, policy in config.policies.items()}
+    shadows = {route.name: _shadows(route, config, failed) for route in config.routes if route.shadow}
+    return named, shadows
+
+
+def _runner(name: str, policy: PolicyConfig, failed: Failed) -> PolicyRunner:
+    built = build_policy(policy.name, policy.params, Random(f"{policy.seed} {name}"))
+    return PolicyRunner(built, policy.name, policy.params, failed, called=name)
+
+
+def _shadows(route: RouteConfig, config: Config, failed: Failed) -> RouteShadows:
+    known = {DEFAULT: config.policy, **config.policies}
+    runners = [_runner(name, known.get(name) or PolicyConfig(name=name), failed) for name in route.shadow]
+    return RouteShadows(runners, route.shadow_share, Random(f"{config.policy.seed} {route.name}"))

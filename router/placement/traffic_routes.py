@@ -1,0 +1,193 @@
+"""Routes: which policy decides for a request, by the request's properties. The first route that matches wins."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import TypeAlias
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from router.config.model import RouteConfig, RouteMatch
+
+DEFAULT = "default"
+"""Name of the policy in the section `policy`, and of the only route while `routes` is empty."""
+_COMPARISON = re.compile(r"(<=|>=|<|>|)\s*(-?[0-9]{1,9})")
+_RANGE = re.compile(r"(-?[0-9]{1,9})\s*-\s*(-?[0-9]{1,9})")
+_LARGEST = 10**9
+
+
+class RouteFacts(msgspec.Struct, frozen=True, gc=False):
+    """What routes can match on. `headers` has lower-case names. `prompt_tokens` is exact, or bytes / 4."""
+
+    model: str | None
+    path: str
+    headers: Mapping[bytes, bytes]
+    api_key: str | None
+    tenant: str | None
+    prompt_tokens: int
+    session: bool
+    stream: bool
+    priority: int
+
+
+Check: TypeAlias = Callable[[RouteFacts], bool]
+
+
+class TrafficRoute:
+    """One route: its conditions, and the policies that decide for its requests."""
+
+    __slots__ = ("_bounds", "_by_session", "_names", "checks", "config", "name", "policy")
+
+    def __init__(self, config: RouteConfig) -> None:
+        self.config = config
+        self.name = config.name
+        self.checks = _checks(config.match)
+        self.policy = config.policy or DEFAULT
+        """The policy of a route without `split`."""
+        self._names = tuple(config.split)
+        self._bounds = tuple(accumulate(config.split.values()))
+        self._by_session = config.by == "session"
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """Names of the policies that may decide."""
+        return self._names or (self.policy,)
+
+    @property
+    def matches_all(self) -> bool:
+        """Whether the route has no condition."""
+        return not self.checks
+
+    def policy_of(self, request_id: str, session_id: str | None) -> str:
+        """Return the policy that decides for a request. With `by: session`, all requests of a session get the same."""
+        if not self._names:
+            return self.policy
+        key = session_id if self._by_session and session_id is not None else request_id
+        draw = xxh3_64_intdigest(f"{self.name}\0{key}".encode()) % self._bounds[-1]
+        return self._names[bisect_right(self._bounds, draw)]
+
+
+class TrafficRoutes:
+    """All routes, in order. Without any, one route takes all requests to the default policy."""
+
+    __slots__ = ("_table", "all")
+
+    def __init__(self, routes: Sequence[RouteConfig]) -> None:
+        self.all = tuple([TrafficRoute(route) for route in routes]) or (TrafficRoute(RouteConfig(name=DEFAULT)),)
+        self._table = {route.name: route for route in self.all}
+
+    @property
+    def only(self) -> TrafficRoute | None:
+        """The route of all requests if there is a single one; then no request needs `RouteFacts`."""
+        return self.all[0] if len(self.all) == 1 else None
+
+    def match(self, facts: RouteFacts) -> TrafficRoute:
+        """Return the first route that matches. The last one takes the rest, whatever its conditions."""
+        for route in self.all:
+            for check in route.checks:
+                if not check(facts):
+                    break
+            else:
+                return route
+        return self.all[-1]
+
+    def named(self, name: str) -> TrafficRoute | None:
+        """Return the route called `name`; None if there is none."""
+        return self._table.get(name)
+
+
+def bounds_of(text: str) -> tuple[int, int]:
+    """Return the least and the largest number that a comparison such as ``>32000`` or ``1000-8000`` admits.
+
+    Raises:
+        ValueError: `text` is no comparison, or no number satisfies it.
+    """
+    text = text.strip()
+    if found := _COMPARISON.fullmatch(text):
+        sign, number = found[1], int(found[2])
+        least = {">": number + 1, ">=": number, "": number}.get(sign, -_LARGEST)
+        most = {"<": number - 1, "<=": number, "": number}.get(sign, _LARGEST)
+    elif found := _RANGE.fullmatch(text):
+        least, most = int(found[1]), int(found[2])
+    else:
+        raise ValueError(f"{text!r} is not a comparison")
+    if least > most:
+        raise ValueError(f"no number is in {text!r}")
+    return least, most
+
+
+def _checks(match: RouteMatch) -> tuple[Check, ...]:
+    """Return one function per condition, cheap ones first."""
+    checks: list[Check] = []
+    if match.stream is not None:
+        checks.append(_stream(match.stream))
+    if match.session is not None:
+        checks.append(_session(match.session))
+    if match.model is not None:
+        checks.append(_model(match.model))
+    if match.path is not None:
+        checks.append(_path(match.path))
+    if match.api_key is not None:
+        checks.append(_api_key(match.api_key))
+    if match.tenant is not None:
+        checks.append(_tenant(match.tenant))
+    if match.prompt_tokens is not None:
+        checks.append(_prompt_tokens(match.prompt_tokens))
+    if match.priority is not None:
+        checks.append(_priority(match.priority))
+    checks += [_header(name, value) for name, value in match.header.items()]
+    return tuple(checks)
+
+
+def _stream(wanted: bool) -> Check:
+    return lambda facts: facts.stream is wanted
+
+
+def _session(wanted: bool) -> Check:
+    return lambda facts: facts.session is wanted
+
+
+def _model(pattern: str) -> Check:
+    if not pattern.endswith("*"):
+        return lambda facts: facts.model == pattern
+    start = pattern[:-1]
+    return lambda facts: facts.model is not None and facts.model.startswith(start)
+
+
+def _path(pattern: str) -> Check:
+    if not pattern.endswith("*"):
+        return lambda facts: facts.path == pattern
+    start = pattern[:-1]
+    return lambda facts: facts.path.startswith(start)
+
+
+def _api_key(name: str) -> Check:
+    return lambda facts: facts.api_key == name
+
+
+def _tenant(name: str) -> Check:
+    return lambda facts: facts.tenant == name
+
+
+def _prompt_tokens(comparison: str) -> Check:
+    least, most = bounds_of(comparison)
+    return lambda facts: least <= facts.prompt_tokens <= most
+
+
+def _priority(comparison: str) -> Check:
+    least, most = bounds_of(comparison)
+    return lambda facts: least <= facts.priority <= most
+
+
+def _header(name: str, pattern: str) -> Check:
+    field, value = name.lower().encode("latin-1"), pattern.encode()
+    if pattern == "*":
+        return lambda facts: field in facts.headers
+    if not pattern.endswith("*"):
+        return lambda facts: facts.headers.get(field) == value
+    start = value[:-1]
+    return lambda facts: facts.headers.get(field, b"").startswith(start)

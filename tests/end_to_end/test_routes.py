@@ -1,0 +1,75 @@
+"""Routes, splits, limits and shadow policies of real gateways, with one process and with two."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+ROUTES = [
+    {
+        "name": "eval",
+        "match": {"header": {"x-team": "eval"}},
+        "policy": "spread",
+        "limits": {"max_requests": 2},
+        "queue": {"max_requests": 2, "status": 429},
+    },
+    {"name": "rest", "split": {"default": 1, "spread": 1}, "shadow": ["random"], "shadow_share": 1.0},
+]
+
+
+@pytest.fixture(params=[1, 2], ids=["one process", "two processes"])
+def routed(request, monkeypatch, start):
+    monkeypatch.setenv("WARMROUTE_ROUTES", json.dumps(ROUTES))
+    monkeypatch.setenv("WARMROUTE_POLICIES", json.dumps({"spread": {"name": "round_robin"}}))
+    return start(serve_flags=("--processes", str(request.param)))
+
+
+def ask(system, session=None, team=None, tokens=4):
+    headers = {} if session is None else {"x-session-id": session}
+    headers |= {} if team is None else {"x-team": team}
+    body = {"model": system.model, "messages": [{"role": "user", "content": f"hello {session}"}], "max_tokens": tokens}
+    return httpx.post(f"{system.url}/v1/chat/completions", json=body, headers=headers, timeout=30)
+
+
+def decisions(system, count):
+    found = system.admin.get("/admin/v1/decisions?limit=1000").json()["decisions"]
+    assert len(found) == count
+    return found
+
+
+def test_a_session_stays_on_one_policy_and_shadows_are_compared(routed):
+    for _ in range(3):
+        for session in range(12):
+            assert ask(routed, session=f"s{session}").status_code == 200
+    by_session: dict[str, set[str]] = {}
+    for decision in decisions(routed, 36):
+        assert decision["route"] == "rest"
+        assert decision["prompt_tokens_exact"] is True
+        by_session.setdefault(decision["policy"], set())
+    assert set(by_session) == {"marginal_cost", "spread"}
+    assert routed.metric("warmroute_route_decisions_total") == 36
+    (shadow,) = routed.admin.get("/admin/v1/routes/rest/shadow").json()["shadows"]
+    assert shadow["totals"]["decisions"] == 36
+    assert 0 < shadow["agreement"] < 1
+    assert shadow["totals"]["hits"] == 36
+
+
+def test_explain_names_route_and_policy(routed):
+    body = {"model": routed.model, "messages": [{"role": "user", "content": "hello"}]}
+    question = {"path": "/v1/chat/completions", "headers": {"x-team": "eval"}, "body": body}
+    found = routed.admin.post("/admin/v1/explain", json=question).json()
+    assert (found["route"], found["policy"], found["rule"]) == ("eval", "spread", "round_robin")
+
+
+def test_a_route_keeps_to_its_limit_over_all_processes(routed):
+    with ThreadPoolExecutor(12) as pool:
+        eval_ones = [pool.submit(ask, routed, team="eval", tokens=3_000) for _ in range(10)]
+        other = pool.submit(ask, routed, tokens=4)
+        assert other.result().status_code == 200
+        statuses = sorted(one.result().status_code for one in eval_ones)
+    assert set(statuses) == {200, 429}
+    assert 2 <= statuses.count(200) <= 6
+    assert routed.metric("warmroute_route_refusals_total") == statuses.count(429)
+    routed.wait_idle()
+    assert routed.metric("warmroute_route_running_requests") == 0

@@ -1,0 +1,59 @@
+"""Routes and the comparison of shadow policies in the admin API."""
+
+import httpx
+import msgspec
+import pytest
+
+from policies.view import FleetView, RequestView, Residency, WorkerId, WorkerView
+from router.admin.app import build_admin
+from router.config.model import Config
+from router.placement.named_policies import named_policies
+from tests.router.admin.conftest import FakeSystem
+
+ROUTES = {"routes": [{"name": "eval", "match": {"header": {"x-team": "eval"}}, "shadow": ["lpwl"]}, {"name": "rest"}]}
+VIEW = WorkerView(WorkerId("a:1"), Residency.EXACT, 16, 48, 0, 0, 0, 0, 0.5, 1.0, 0.0, learned=True)
+
+
+@pytest.fixture
+def routed():
+    config = msgspec.convert(ROUTES, Config)
+    system = FakeSystem(config)
+    system.dispatcher._policies._shadows.update(named_policies(config, lambda *_: None)[1])
+    return system
+
+
+async def ask(system, path):
+    transport = httpx.ASGITransport(build_admin(system, guarded=False))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        return await client.get(path)
+
+
+async def test_routes_are_listed_in_order(routed):
+    reply = await ask(routed, "/admin/v1/routes")
+    assert [route["name"] for route in reply.json()["routes"]] == ["eval", "rest"]
+    one = (await ask(routed, "/admin/v1/routes/eval")).json()
+    assert (one["match"]["header"], one["shadow"]) == ({"x-team": "eval"}, ["lpwl"])
+
+
+async def test_an_unknown_route_is_a_problem(routed):
+    for path in ("/admin/v1/routes/evil", "/admin/v1/routes/evil/shadow"):
+        reply = await ask(routed, path)
+        assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+
+
+async def test_a_route_without_shadow_policies_compares_none(routed):
+    assert (await ask(routed, "/admin/v1/routes/rest/shadow")).json()["shadows"] == []
+
+
+async def test_shadows_are_compared_over_a_window(routed):
+    shadows = routed.dispatcher.shadows("eval")
+    fleet = FleetView(routed.now_s(), (VIEW,))
+    decision = routed.dispatcher._runner.decide(RequestView("r", "m", 64, 16, ()), fleet)
+    for _ in range(4):
+        shadows.decide(RequestView("r", "m", 64, 16, ()), fleet, decision)
+    document = (await ask(routed, "/admin/v1/routes/eval/shadow?window_s=60")).json()
+    (found,) = document["shadows"]
+    assert (document["route"], document["policies"], document["window_s"]) == ("eval", ["default"], 60)
+    assert (found["name"], found["agreement"], found["totals"]["decisions"]) == ("lpwl", 1.0, 4)
+    assert (found["predicted_ttft_s"], found["shadow_ttft_s"]) == (1.5, 1.5)
+    assert found["reported_ttft_s"] is None

@@ -1,0 +1,165 @@
+"""Routes of the gateway: the policy that decides, the limit, the queue and the service levels."""
+
+import asyncio
+
+from router.placement.named_policies import named_policies
+from tests.support.answers import answer_json, answer_stream
+from tests.support.raw_client import PLAIN, post
+from tests.support.waiting import eventually
+
+
+def gated(go):
+    """A worker's script that answers once `go` is set."""
+
+    async def script(call):
+        await go.wait()
+        await answer_json(call)
+
+    return script
+
+
+def team(name):
+    return f"x-team: {name}\r\n".encode()
+
+
+LIMITED = [{"name": "eval", "match": {"header": {"x-team": "eval"}}, "limits": {"max_requests": 1}}, {"name": "rest"}]
+
+
+def limited(**queue):
+    return [{**LIMITED[0], "queue": queue}, LIMITED[1]]
+
+
+def figures(gate, route="eval"):
+    return gate.gateway.statistics()["routes"][route]
+
+
+async def send(gate, *extra):
+    clients = []
+    for lines in extra:
+        client = await gate.connect()
+        client.writer.write(post(body=PLAIN, extra=lines))
+        clients.append(client)
+    return clients
+
+
+async def test_the_request_carries_its_route_and_policy(rig):
+    routes = [
+        {"name": "eval", "match": {"header": {"x-team": "eval"}}, "policy": "batch"},
+        {"name": "long", "match": {"prompt_tokens": ">1000"}, "policy": "batch"},
+        {"name": "rest", "split": {"default": 1}},
+    ]
+    gate = await rig(answer_json, routes=routes, policies={"batch": {"name": "lpwl"}})
+    await gate.ask(post(body=PLAIN, extra=team("eval")))
+    await gate.ask(post(body=PLAIN))
+    found = [(request.route, request.policy) for request in gate.dispatcher.requests]
+    assert found == [("eval", "batch"), ("rest", "default")]
+    assert [record.route for record in gate.dispatcher.decisions(10)] == ["rest", "eval"]
+
+
+async def test_a_route_at_its_limit_lets_requests_wait_in_order(rig):
+    go = asyncio.Event()
+    gate = await rig(gated(go), routes=limited())
+    clients = await send(gate, team("eval"))
+    await eventually(lambda: figures(gate)["running"] == 1)
+    for waiting in (1, 2):
+        clients += await send(gate, team("eval"))
+        await eventually(lambda waiting=waiting: figures(gate)["queued"] == waiting)
+    clients += await send(gate, team("other"))
+    await eventually(lambda: len(gate.workers[0].requests) == 2)  # another route is not limited
+    go.set()
+    assert [(await client.read()).status for client in clients] == [200] * 4
+    assert figures(gate) == {"running": 0, "queued": 0, "refused": 0}
+    await eventually(lambda: gate.idle)
+
+
+async def test_a_full_queue_refuses_with_the_status_of_the_route(rig):
+    go = asyncio.Event()
+    gate = await rig(gated(go), routes=limited(max_requests=1, status=429))
+    clients = await send(gate, team("eval"))
+    await eventually(lambda: figures(gate)["running"] == 1)
+    clients += await send(gate, team("eval"))
+    await eventually(lambda: figures(gate)["queued"] == 1)
+    reply = await gate.ask(post(body=PLAIN, extra=team("eval")))
+    assert (reply.status, reply.code) == (429, "route_limit")
+    assert int(reply.header(b"retry-after")) >= 1
+    assert b"route eval: 1 of its requests" in reply.body
+    go.set()
+    assert [(await client.read()).status for client in clients] == [200] * 2
+    assert figures(gate)["refused"] == 1
+
+
+async def test_a_route_without_a_queue_refuses_at_once(rig):
+    go = asyncio.Event()
+    gate = await rig(gated(go), routes=limited(max_s=0))
+    (client,) = await send(gate, team("eval"))
+    await eventually(lambda: figures(gate)["running"] == 1)
+    reply = await gate.ask(post(body=PLAIN, extra=team("eval")))
+    assert (reply.status, reply.code) == (503, "route_busy")
+    go.set()
+    assert (await client.read()).status == 200
+
+
+async def test_a_wait_ends_after_the_routes_own_time(rig):
+    go = asyncio.Event()
+    gate = await rig(gated(go), routes=limited(max_s=0.1))
+    (client,) = await send(gate, team("eval"))
+    await eventually(lambda: figures(gate)["running"] == 1)
+    reply = await gate.ask(post(body=PLAIN, extra=team("eval")))
+    assert (reply.status, reply.code) == (503, "route_busy")
+    assert figures(gate)["queued"] == 0
+    go.set()
+    assert (await client.read()).status == 200
+
+
+async def test_a_client_that_leaves_gives_its_place_to_the_next(rig):
+    go = asyncio.Event()
+    gate = await rig(gated(go), routes=limited())
+    first, second, third = await send(gate, team("eval"), team("eval"), team("eval"))
+    await eventually(lambda: figures(gate) == {"running": 1, "queued": 2, "refused": 0})
+    served = len(gate.workers[0].requests)
+    second.leave()
+    await eventually(lambda: figures(gate)["queued"] == 1)
+    first.leave()
+    await eventually(lambda: figures(gate) == {"running": 1, "queued": 0, "refused": 0})
+    await eventually(lambda: len(gate.workers[0].requests) == served + 1)
+    go.set()
+    assert (await third.read()).status == 200
+    await eventually(lambda: figures(gate)["running"] == 0)
+
+
+async def test_requests_that_wait_for_a_worker_fill_the_routes_queue(rig):
+    gate = await rig(routes=limited(max_requests=1))
+    await send(gate, team("eval"))
+    await eventually(lambda: figures(gate)["queued"] == 1)
+    reply = await gate.ask(post(body=PLAIN, extra=team("eval")))
+    assert (reply.status, reply.code) == (503, "route_busy")
+
+
+async def test_service_levels_are_judged_by_route(rig):
+    routes = [{"name": "strict", "match": {"header": {"x-team": "eval"}}, "slo": {"ttft": 1e-9, "tpot": 10}}]
+    gate = await rig(answer_stream, routes=[*routes, {"name": "rest", "slo": {"ttft": 60}}])
+    for lines in (team("eval"), b""):
+        assert (await gate.ask(post(extra=lines))).status == 200
+    await eventually(lambda: len(gate.metrics.named("service_level")) == 3)
+    assert sorted(gate.metrics.named("service_level")) == [
+        ("rest", "ttft", True),
+        ("strict", "tpot", True),
+        ("strict", "ttft", False),
+    ]
+
+
+async def test_a_models_service_levels_hold_where_the_route_has_none(rig):
+    gate = await rig(answer_stream, models={"m": {"slo": {"ttft": 60}}})
+    assert (await gate.ask(post())).status == 200
+    await eventually(lambda: gate.metrics.named("service_level") == [("default", "ttft", True)])
+
+
+def test_policies_and_shadows_are_built_from_the_settings():
+    import msgspec
+
+    from router.config.model import Config
+
+    settings = {"policies": {"batch": {"name": "lpwl"}}, "routes": [{"name": "a", "shadow": ["batch", "random"]}]}
+    named, shadows = named_policies(msgspec.convert(settings, Config), lambda *_: None)
+    assert {name: runner.rule for name, runner in named.items()} == {"batch": "lpwl"}
+    assert shadows["a"].names == ("batch", "random")
