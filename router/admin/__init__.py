@@ -2,6 +2,7 @@
 
 `app.build_admin` makes the Starlette application of a `system.AdminSystem` (the running gateway, as a protocol).
 `table.OPERATIONS` declares every operation once: routes, the OpenAPI document (`openapi`) and the reference page
-(`reference`) come from it. `documents` are the JSON shapes; `guard` refuses browser pages and callers without the
-token. `server` and `connection` serve the port. Imported by `router.app`, `router.process` and `router.cli`.
+(`reference`) come from it. `documents` are the JSON shapes. `guard` refuses browser pages and callers without a token,
+and `audit_log` records changes. `server` and `connection` serve the port. Imported by `router.app`, `router.process`
+and `router.cli`.
 """

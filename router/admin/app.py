@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from router.admin.audit_log import AuditLog
 from router.admin.guard import AdminGuard
 from router.admin.openapi import OPENAPI_PATH, openapi_document
 from router.admin.operations import Operation, check, endpoint
@@ -33,14 +34,15 @@ def build_admin(
 ) -> Starlette:
     """Return the ASGI application. It must run on the gateway's event loop, because it calls the core directly.
 
-    One of several processes serves it without guard on a private socket, with `further` routes. Their supervisor serves
-    its own `operations`.
+    One of several processes serves it without guard and audit on a private socket, with `further` routes. Their
+    supervisor serves its own `operations`.
     """
     open_paths = (*OPEN_PATHS, *(("/metrics",) if system.config.admin_metrics_open else ()))
     names = (system.config.admin_host, *system.config.admin_hosts)
-    guard = Middleware(AdminGuard, names=names, tokens=tokens, open_paths=open_paths)
+    audit = AuditLog()
+    guard = Middleware(AdminGuard, names=names, audit=audit, tokens=tokens, open_paths=open_paths)
     return Starlette(
-        routes=[*_routes(system, operations), *further],
+        routes=[*_routes(system, operations, audit, recorded=guarded), *further],
         middleware=[guard] if guarded else [],
         exception_handlers={
             AdminError: answer_admin_error,
@@ -51,11 +53,11 @@ def build_admin(
     )
 
 
-def _routes(system: AdminSystem, operations: Iterable[Operation]) -> list[Route]:
+def _routes(system: AdminSystem, operations: Iterable[Operation], audit: AuditLog, *, recorded: bool) -> list[Route]:
     """Return one route per path, so that a wrong method is answered with the list of allowed ones."""
     paths: dict[str, dict[str, Callable[[Request], Awaitable[Response]]]] = {}
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method] = endpoint(operation, system)
+        paths.setdefault(operation.path, {})[operation.method] = endpoint(operation, system, audit, recorded=recorded)
     description = msgspec.json.encode(openapi_document())
     paths[OPENAPI_PATH] = {"GET": partial(_openapi, description)}
     return [Route(path, partial(_by_method, methods), methods=list(methods)) for path, methods in paths.items()]

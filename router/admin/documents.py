@@ -214,6 +214,37 @@ class Workers(Shape):
     next: str | None = None
 
 
+class AuditEntry(Shape):
+    """One change that was asked of the admin port.
+
+    `who` is the name of the token, null if the port needs none or the request has no valid one. `peer` is the address
+    of the client. `operation` is null if the request was refused before its operation was known. `change` is the body
+    without secrets, or its size if it is long. `outcome` is done, refused, failed, or interrupted (no answer was sent).
+    `code` and `detail` are those of the problem document.
+    """
+
+    number: int
+    at: str
+    who: str | None
+    peer: str | None
+    operation: str | None
+    method: str
+    target: str
+    change: Any
+    outcome: str
+    status: int | None
+    code: str | None
+    detail: str | None
+    duration_s: float
+
+
+class AuditPage(Shape):
+    """The entries of one page, newest first. `next` is the `cursor` of the following page, or null."""
+
+    entries: list[AuditEntry]
+    next: str | None = None
+
+
 class NewPolicy(Body):
     """The policy to use from the next request on."""
 

@@ -13,8 +13,10 @@ from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from router.admin.audit_log import AuditLog
 from router.admin.problems import AdminError, problem_response
 from router.security.token import AdminCaller, AdminTokens
 
@@ -26,13 +28,19 @@ class AdminGuard:
     """ASGI middleware.
 
     `names` are host names that the port answers to, in addition to loopback names and addresses. `open_paths` need no
-    token. The request's state gets the `AdminCaller` whose token it brings.
+    token. The request's state gets the `AdminCaller` whose token it brings. A refused change is recorded in `audit`.
     """
 
     def __init__(
-        self, app: ASGIApp, names: Iterable[str], tokens: AdminTokens | None = None, open_paths: Iterable[str] = ()
+        self,
+        app: ASGIApp,
+        names: Iterable[str],
+        audit: AuditLog,
+        tokens: AdminTokens | None = None,
+        open_paths: Iterable[str] = (),
     ) -> None:
         self._app = app
+        self._audit = audit
         self._tokens = tokens
         self._open_paths = frozenset(open_paths)
         self._names = _LOOPBACK_NAMES | {_normal(name) for name in names}
@@ -46,6 +54,8 @@ class AdminGuard:
             scope.setdefault("state", {})["caller"] = self._caller(scope["path"], headers)
             self._check(scope["method"], headers)
         except AdminError as error:
+            if scope["method"] not in _SAFE:
+                self._audit.refused(Request(scope), error)
             await problem_response(error)(scope, receive, send)
             return
         await self._app(scope, receive, send)

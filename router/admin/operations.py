@@ -11,6 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from router.admin.audit_log import AuditLog, Serve, audited, summary_of
 from router.admin.parameters import Parameter
 from router.admin.problems import AdminError, handed_over, invalid
 from router.admin.system import AdminSystem, HandoverState
@@ -23,12 +24,16 @@ _CONDITIONS = ("if-match", "if-none-match", "if-unmodified-since")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request to an operation: path parameters, the value of each query parameter, and the decoded body."""
+    """One request to an operation: path parameters, the value of each query parameter, and the decoded body.
+
+    `audit` is that of the port.
+    """
 
     system: AdminSystem
     path: Mapping[str, str]
     query: Mapping[str, Any]
     body: Any
+    audit: AuditLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +65,14 @@ class Operation:
     problems: Mapping[int, str] = field(default_factory=dict)
     media_type: str = "application/json"
 
+    @property
+    def changes(self) -> bool:
+        """Whether it changes something, so that it is audited."""
+        return self.role is not Role.READ
 
-def endpoint(operation: Operation, system: AdminSystem) -> Callable[[Request], Awaitable[Response]]:
-    """Return the Starlette endpoint of `operation`."""
+
+def endpoint(operation: Operation, system: AdminSystem, audit: AuditLog, *, recorded: bool) -> Serve:
+    """Return the Starlette endpoint of `operation`. If `recorded`, a change is recorded in `audit`."""
 
     async def serve(request: Request) -> Response:
         check_role(request, operation)
@@ -73,9 +83,11 @@ def endpoint(operation: Operation, system: AdminSystem) -> Callable[[Request], A
         query = {parameter.name: parameter.read(given.get(parameter.name)) for parameter in operation.query}
         raw = await _bounded(request)
         body = _decode(raw, operation.takes) if operation.takes is not None else None
-        return _response(await operation.handle(Call(system, request.path_params, query, body)))
+        if operation.changes and body is not None:
+            request.state.change = summary_of(body)
+        return _response(await operation.handle(Call(system, request.path_params, query, body, audit)))
 
-    return serve
+    return audited(serve, operation.name, audit) if operation.changes and recorded else serve
 
 
 def check_role(request: Request, operation: Operation) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from router.admin import decisions, documents, health, policy, routes, workers
+from router.admin import audit, decisions, documents, health, policy, routes, workers
 from router.admin.operations import Operation
 from router.admin.paging import CURSOR
 from router.admin.parameters import Query
@@ -175,6 +175,16 @@ OPERATIONS = (
             CURSOR,
             *decisions.FILTERS,
         ),
+        problems=_WRONG_PARAMETER,
+    ),
+    Operation(
+        "GET",
+        "/admin/v1/audit",
+        "list_audit",
+        "Changes that were asked of this port, with who asked, from where, and the outcome, newest first.",
+        audit.latest,
+        gives=documents.AuditPage,
+        query=(Query("limit", 100, 1_000, "most entries to return; the latest 1,000 are kept"), CURSOR),
         problems=_WRONG_PARAMETER,
     ),
     Operation(

@@ -192,6 +192,12 @@ def test_a_refused_change_has_no_effect(two):
     assert system.admin.post("/admin/v1/workers", json={"url": known}).json()["code"] == "worker_exists"
     assert len(system.workers()) == 2
     assert system.admin.get("/admin/v1/policy").json()["name"] == "marginal_cost"
+    audit = system.admin.get("/admin/v1/audit").json()["entries"]
+    assert [(entry["operation"], entry["outcome"], entry["code"]) for entry in audit] == [
+        ("add_worker", "refused", "worker_exists"),
+        ("remove_worker", "refused", "not_found"),
+        ("set_policy", "refused", "invalid_value"),
+    ]
 
 
 def test_a_worker_is_added_and_removed_in_all_processes(two):

@@ -76,6 +76,7 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
         "set_policy": request.set_policy,
         "explain": request.first,
         "list_decisions": request.decisions,
+        "list_audit": request.local,
         "get_config": request.config,
         "list_routes": request.own_routes,
         "get_route": request.own_route,
@@ -102,6 +103,10 @@ class _AllChildren:
     async def live(self, _: Operation, call: Call) -> Answer:
         """Answer for the supervisor's own event loop."""
         return await health.live(call)
+
+    async def local(self, operation: Operation, call: Call) -> Answer:
+        """Answer from the supervisor's own state."""
+        return await operation.handle(call)
 
     async def config(self, _: Operation, call: Call) -> Answer:
         """Return the settings that the supervisor was started with."""
