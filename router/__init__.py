@@ -6,6 +6,7 @@
 - `tokenization`: turns a request into the identity of its prompt.
 - `workers`: probes the workers, follows their KV events and tests both.
 - `process`: life cycle, handover of the listening sockets, several processes.
+- `limits`: requests and tokens that a key or tenant may use (pure).
 - `admin`: the operators' API. `cli`: the commands. `config`: the settings. `security`: keys, TLS, tenants.
 - `telemetry`: metrics and logs.
 

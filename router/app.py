@@ -8,6 +8,7 @@ import logging
 import random
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
 import uvloop
 
@@ -46,6 +47,7 @@ from router.telemetry.readings import (
     fleet_readings,
     gateway_readings,
     identity_readings,
+    limit_readings,
     process_readings,
     residency_readings,
     watch_readings,
@@ -134,6 +136,7 @@ class System:
                 lambda: residency_readings(self.fleet, self.residency),
                 lambda: watch_readings(self.watcher.statistics()),
                 lambda: gateway_readings(self.gateway.statistics()),
+                lambda: limit_readings(self.limits()),
                 lambda: identity_readings(self.identity.statistics()),
                 lambda: budget_readings(self.config, limit),
                 process_readings,
@@ -198,7 +201,11 @@ class System:
             ledger = self._resources.ledger
             pins = ledger.pins(lambda: [candidate.id for candidate in self.fleet.candidates])
             await self.gateway.start(
-                self._resources.public, accept_order=self._resources.accept_order, pins=pins, deaths=ledger.deaths()
+                self._resources.public,
+                accept_order=self._resources.accept_order,
+                pins=pins,
+                deaths=ledger.deaths(),
+                limits=ledger.rate_limits(),
             )
             self.leave_queue = True
             return
@@ -224,6 +231,10 @@ class System:
         """Return the requests at each worker, including those of the gateway that this one took over from."""
         elsewhere = self.handover_client.in_flight if self.handover_client is not None else {}
         return Counter(self.gateway.in_flight()) + Counter(elsewhere)
+
+    def limits(self) -> list[dict[str, Any]]:
+        """Return the fill of each tenant's and key's limits now."""
+        return self.gateway.limits()
 
     def drained_everywhere(self, endpoint_id: str) -> bool:
         """Return whether the gateway that this one took over from also sends no requests to a drained worker."""

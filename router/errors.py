@@ -79,6 +79,19 @@ class ErrorKind(Enum):
     HTTP_VERSION = ErrorSpec(
         "http_version_not_supported", 505, "invalid_request_error", Fault.CLIENT, "HTTP version not supported"
     )
+    REQUESTS_PER_MINUTE = ErrorSpec(
+        "requests_per_minute_exceeded", 429, "requests", Fault.CLIENT, "Too many requests per minute"
+    )
+    """The types requests and tokens are those that OpenAI's own rate limits have."""
+    TOKENS_PER_MINUTE = ErrorSpec(
+        "tokens_per_minute_exceeded", 429, "tokens", Fault.CLIENT, "Too many tokens per minute"
+    )
+    CONCURRENT_REQUESTS = ErrorSpec(
+        "concurrent_requests_exceeded", 429, "requests", Fault.CLIENT, "Too many requests of this caller at once"
+    )
+    REQUEST_ABOVE_TOKEN_LIMIT = ErrorSpec(
+        "request_above_token_limit", 429, "tokens", Fault.CLIENT, "Request larger than the caller's token limit"
+    )
     # fault of the workers
     NO_WORKER = ErrorSpec("no_worker_available", 503, "service_unavailable", Fault.FLEET, "No worker is ready")
     OVERLOADED = ErrorSpec("overloaded", 503, "service_unavailable", Fault.FLEET, "Every worker refused for load")

@@ -423,3 +423,34 @@ class ShadowComparison(Shape):
     window_s: int
     share: float
     shadows: list[ShadowPolicy]
+
+
+class BucketDocument(Shape):
+    """A token bucket. It gains `per_minute` up to `burst`, holds `remaining`, and is full after `full_s`.
+
+    `remaining` is below 0 after a request that used more than its estimate.
+    """
+
+    per_minute: int
+    burst: int
+    remaining: float
+    full_s: float
+
+
+class AccountLimits(Shape):
+    """A tenant or key with limits. `account` is tenant:NAME, key:NAME or anybody. null: no such limit.
+
+    `running_requests` are its requests in progress in all processes.
+    """
+
+    account: str
+    running_requests: int
+    max_concurrent_requests: int | None = None
+    requests: BucketDocument | None = None
+    tokens: BucketDocument | None = None
+
+
+class LimitsDocument(Shape):
+    """All accounts with limits, by name."""
+
+    accounts: list[AccountLimits]

@@ -88,6 +88,10 @@ class AdminSystem(Protocol):
         """
         ...
 
+    def limits(self) -> list[dict[str, Any]]:
+        """Return the fill of each tenant's and key's limits now; see `RateAccount.statistics`."""
+        ...
+
     def now_s(self) -> float:
         """Monotonic seconds, the clock that drives the core."""
         ...

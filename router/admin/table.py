@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from router.admin import audit, decisions, documents, health, policy, routes, workers
+from router.admin import audit, decisions, documents, health, limits, policy, routes, workers
 from router.admin.operations import Operation
 from router.admin.paging import CURSOR
 from router.admin.parameters import Query
@@ -186,6 +186,14 @@ OPERATIONS = (
         gives=documents.AuditPage,
         query=(Query("limit", 100, 1_000, "most entries to return; the latest 1,000 are kept"), CURSOR),
         problems=_WRONG_PARAMETER,
+    ),
+    Operation(
+        "GET",
+        "/admin/v1/limits",
+        "get_limits",
+        "What each tenant and key has left of its limits now.",
+        limits.show,
+        gives=documents.LimitsDocument,
     ),
     Operation(
         "GET",

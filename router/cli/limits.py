@@ -76,6 +76,17 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     "limits.max_requests_per_worker": ("requests", "503 `overloaded` with `Retry-After`"),
     "limits.write_buffer_bytes": ("bytes", "nothing: the gateway stops reading from the worker until the client reads"),
     "limits.max_buffered_response_bytes": ("bytes", "a client that does not read is cut off"),
+    **{
+        f"limits.{kind}.NAME.{name}": row
+        for kind in ("tenants", "keys")
+        for name, row in (
+            ("max_concurrent_requests", ("requests", "429 `concurrent_requests_exceeded` with `Retry-After`")),
+            ("requests_per_minute", ("requests", "429 `requests_per_minute_exceeded` with `Retry-After`")),
+            ("tokens_per_minute", ("tokens", "429 `tokens_per_minute_exceeded` with `Retry-After`")),
+            ("burst_requests", ("requests", "429 `requests_per_minute_exceeded` with `Retry-After`")),
+            ("burst_tokens", ("tokens", "429 `request_above_token_limit` if one request is larger")),
+        )
+    },
     "tenants.NAME.max_queued_requests": ("requests", "503 `tenant_max_queued_requests` with `Retry-After`"),
     "tenants.NAME.max_buffered_body_bytes": (
         "bytes",

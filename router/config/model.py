@@ -159,6 +159,23 @@ class RouteConfig(Section, frozen=True):
     """Share of the route's requests that shadow policies see, up to 100 decisions per second and process."""
 
 
+class RateLimitsConfig(Section, frozen=True):
+    """What one tenant or one key may use. A request beyond a limit gets 429 with Retry-After."""
+
+    max_concurrent_requests: Count = 0
+    """Requests in progress at once. 0: no limit."""
+    requests_per_minute: Count = 0
+    """Requests per minute, as a token bucket: it fills at this rate. 0: no limit."""
+    tokens_per_minute: Count = 0
+    """Prompt and output tokens per minute, as a token bucket. A request is charged by an estimate when it starts, and
+    by its usage when it ends. 0: no limit."""
+    burst_requests: Positive | None = None
+    """Requests that the bucket holds. Default: those of one minute."""
+    burst_tokens: Positive | None = None
+    """Tokens that the bucket holds. A request whose estimate is larger is always refused. Default: those of one
+    minute."""
+
+
 class LimitsConfig(Section, frozen=True):
     """Bounds on what one client, and all clients together, may use."""
 
@@ -191,6 +208,11 @@ class LimitsConfig(Section, frozen=True):
     """Unsent response bytes of all slow clients. Above half of the limit, a stream pauses as soon as it has unsent
     bytes. Above the limit, the gateway cuts off the client that has read nothing for longest. auto: a share of the
     memory limit, at most 256 MiB."""
+    tenants: dict[str, RateLimitsConfig] = field(default_factory=dict)
+    """Limits of each tenant, by its name in `tenants`. The name default stands for every tenant without an entry here,
+    and for every key without a tenant; each has buckets of its own."""
+    keys: dict[str, RateLimitsConfig] = field(default_factory=dict)
+    """Limits of single API keys, by their name. A key of a tenant must also keep to the limits of the tenant."""
 
 
 class TimeoutsConfig(Section, frozen=True):

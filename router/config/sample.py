@@ -33,6 +33,11 @@ _EXAMPLES: dict[tuple[str, ...], Any] = {
     ("admin_tokens",): ["grafana read sha256:" + 64 * "0"],
     ("auth", "api_keys"): ["alice sha256:" + 64 * "0"],
     ("tenants",): {"search": {"keys": ["alice"], "max_queued_requests": 100, "max_buffered_body_bytes": 100_000_000}},
+    ("limits", "tenants"): {
+        "default": {"requests_per_minute": 600, "tokens_per_minute": 200_000},
+        "search": {"max_concurrent_requests": 64},
+    },
+    ("limits", "keys"): {"alice": {"requests_per_minute": 60, "burst_requests": 10}},
     ("workers",): [
         {"url": "http://10.0.0.5:8000"},
         {

@@ -172,6 +172,10 @@ class Assembly:
         self.pools.close()
         self.heap.close()
 
+    def limits(self) -> list[dict[str, Any]]:
+        """Return the fill of each account that has limits now."""
+        return self.callers.limits(self.keys.names if self.keys is not None else None, self.loop.time())
+
     def statistics(self) -> dict[str, Any]:
         """Return gauges of connections, requests in progress and waiting, buffers and pools."""
         places = self.drain.places

@@ -19,6 +19,7 @@ from router.gateway.listen.sockets import public_sockets
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.pins import SharedPins
 from router.gateway.rewrites.body_rewriter import Relearn
+from router.limits.table import RateTable
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request
@@ -75,12 +76,13 @@ class Gateway:
         accept_order: AcceptOrder | None = None,
         pins: SharedPins | None = None,
         deaths: Deaths | None = None,
+        limits: RateTable | None = None,
     ) -> list[str]:
         """Listen on `listeners`, which are bound and listening, or on the configured address. Return the addresses.
 
-        `accept_order` is given if other processes accept from the same listeners; `pins` and `deaths` are then shared
-        with them. An address is ``host:port``, ``[host]:port`` or the path of a Unix socket. The caller that chose
-        the path of a Unix socket removes its file after `aclose`.
+        `accept_order` is given if other processes accept from the same listeners; `pins`, `deaths` and
+        `limits` are then shared with them. An address is ``host:port``, ``[host]:port`` or the path of a Unix socket.
+        The caller that chose the path of a Unix socket removes its file after `aclose`.
 
         Raises:
             ListenError: an address is not available.
@@ -101,6 +103,8 @@ class Gateway:
         parts.pins.shared = pins
         if deaths is not None:
             parts.quarantine.query_of_death.deaths = deaths
+        if limits is not None:
+            parts.callers.share_limits(limits)
         self._servers = [await listen(loop, acceptor, each, BACKLOG, accept_order) for each in self._listeners]
         self._files.add("api_keys", parts.keys)
         self._files.add("tls", tls)
@@ -194,6 +198,10 @@ class Gateway:
         """Set the API key that a worker added at run time requires; None if it requires none or was removed."""
         if self._parts is not None and self._parts.worker_keys is not None:
             self._parts.worker_keys.learn(endpoint_id, key)
+
+    def limits(self) -> list[dict[str, Any]]:
+        """Return the fill of each account that has limits now; see `RateAccount.statistics`."""
+        return self._parts.limits() if self._parts is not None else []
 
     def in_flight(self) -> dict[str, int]:
         """Return the number of requests that are at a worker now, by endpoint."""

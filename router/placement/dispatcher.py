@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Mapping
 from typing import Any
 
@@ -179,6 +180,13 @@ class Dispatcher(TicketLife):
     def shadows(self, route: str) -> RouteShadows | None:
         """Return the shadow policies of a route; None if it has none."""
         return self._policies.shadows_of(route)
+
+    def expected_output_tokens(self, request: Request) -> int:
+        """Return the largest number of output tokens that the request allows, or else the number expected of it."""
+        tokens = request.max_tokens
+        if tokens is None:
+            tokens = math.ceil(self._output_lengths.expected_tokens(request))
+        return max(0, tokens) * max(1, request.answers)
 
     def views(self, now_s: float) -> tuple[WorkerView, ...]:
         """Return the views of a one-token prompt for every candidate of the fleet, whatever its state."""

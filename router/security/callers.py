@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from router.config.model import Config, TenantConfig
 from router.errors import ErrorKind, RequestError
-from router.security.isolation import Isolation, Salts
+from router.limits.caller import CallerLimits
+from router.limits.registry import RateLimits
+from router.limits.table import RateTable
+from router.security.isolation import Isolation, Salts, has_keys
 
 CALLERS_KEPT = 16_384
 """Key names whose callers are kept. A key file that changes for months may name any number."""
+CALLERS_LISTED = 1_024
+"""Keys whose limits are shown, of those that have limits and no request so far."""
 _HEADERS = {"rank": b"x-data-parallel-rank", "priority": b"x-vllm-priority"}
 """The request header that each permission allows."""
 VOUCHING = frozenset({b"content-digest", b"repr-digest", b"digest", b"content-md5", b"signature", b"signature-input"})
@@ -73,18 +79,27 @@ class TenantUsage:
 class Caller:
     """One API key name, or everybody if the port has no keys.
 
-    `may` contains transfer_params, priority or rank. `salts` is None if nothing is isolated. `withheld` names the
-    request headers that are not sent to workers; for a body with a salt, `withheld_salted` does.
+    `may` contains transfer_params, priority or rank. `salts` is None if nothing is isolated, and `limits` if nothing
+    is limited. `withheld` names the request headers that are not sent to workers; for a body with a salt,
+    `withheld_salted` does.
     """
 
-    __slots__ = ("account", "may", "name", "salts", "tenant", "withheld", "withheld_salted")
+    __slots__ = ("account", "limits", "may", "name", "salts", "tenant", "withheld", "withheld_salted")
 
-    def __init__(self, name: str | None, may: frozenset[str], account: TenantUsage | None, salts: Salts | None) -> None:
+    def __init__(
+        self,
+        name: str | None,
+        may: frozenset[str],
+        account: TenantUsage | None,
+        salts: Salts | None,
+        limits: CallerLimits | None = None,
+    ) -> None:
         self.name = name
         self.may = may
         self.account = account
         self.tenant = account.name if account is not None else None
         self.salts = salts
+        self.limits = limits
         self.withheld = frozenset(header for what, header in _HEADERS.items() if what not in may)
         self.withheld_salted = self.withheld | VOUCHING
 
@@ -99,8 +114,19 @@ class Callers:
         self._tenants = tenants_of(config.tenants)
         self._trusted = {name for name, tenant in config.tenants.items() if tenant.trusted}
         self._callers: dict[str, Caller] = {}
-        self.anybody = Caller(None, self._allowed, None, None)
+        self._limits = RateLimits(config.limits)
+        self._open = not has_keys(config.auth)
+        self.anybody = Caller(None, self._allowed, None, None, self._anybodys_limits())
         """The caller without a key, if none is needed."""
+
+    def share_limits(self, table: RateTable) -> None:
+        """Keep the fill of all limits in `table`, which other processes share. Call it before the first request."""
+        self._limits.share(table)
+        self._callers.clear()
+        self.anybody.limits = self._anybodys_limits()
+
+    def _anybodys_limits(self) -> CallerLimits | None:
+        return self._limits.of(None, None) if self._open else None
 
     def of(self, key_name: str) -> Caller:
         """Return the caller with the key of this name, which must be a valid key."""
@@ -111,8 +137,18 @@ class Callers:
             tenant = self._tenants.get(key_name)
             may = ALL if tenant in self._trusted else self._allowed
             account = self._accounts[tenant] if tenant is not None else None
-            caller = self._callers[key_name] = Caller(key_name, may, account, self._isolation.salts(key_name))
+            limits = self._limits.of(key_name, tenant)
+            caller = self._callers[key_name] = Caller(key_name, may, account, self._isolation.salts(key_name), limits)
         return caller
+
+    def limits(self, key_names: Iterable[str] | None, now_s: float) -> list[dict[str, Any]]:
+        """Return the fill of every limit; `key_names` are the valid keys, None if the port needs none."""
+        callers: list[tuple[str | None, str | None]] = [(None, tenant) for tenant in self._accounts]
+        if key_names is None:
+            callers.append((None, None))
+        else:
+            callers += [(name, self._tenants.get(name)) for name in islice(key_names, CALLERS_LISTED)]
+        return self._limits.statistics(callers, now_s)
 
     def statistics(self) -> dict[str, Any]:
         """Return the use of each tenant."""

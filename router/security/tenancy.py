@@ -66,8 +66,8 @@ def _unknown(auth: AuthConfig, tenant: str, keys: tuple[str, ...]) -> Iterator[P
 
 
 def warnings(config: Config) -> Iterator[str]:
-    """Find tenants' key names that the key file does not have yet."""
-    if config.auth.api_keys_file is None or not config.tenants:
+    """Find key names of tenants and limits that the key file does not have yet."""
+    if config.auth.api_keys_file is None or not (config.tenants or config.limits.keys):
         return
     try:
         keys = api_keys(config.auth)
@@ -78,3 +78,6 @@ def warnings(config: Config) -> Iterator[str]:
         missing = sorted(set(tenant.keys) - known)
         if missing:
             yield f"tenants.{name} names keys that do not exist yet: {', '.join(missing)}"
+    missing = sorted(set(config.limits.keys) - known)
+    if missing:
+        yield f"limits.keys names keys that do not exist yet: {', '.join(missing)}"

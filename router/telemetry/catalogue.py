@@ -158,6 +158,22 @@ GATEWAY = (
         "Requests refused by a tenant's quota: max_queued_requests or max_buffered_body_bytes.",
         *("tenant", "quota"),
     ),
+    _common(
+        "limit_running_requests", "Requests in progress of a tenant or key with limits, in all processes.", "account"
+    ),
+    _common(
+        "limit_remaining",
+        "What is left in the bucket of a tenant or key, by unit: requests or tokens. Below 0: more was used than the "
+        "estimate.",
+        *("account", "unit"),
+    ),
+    _counter("limit_admitted_requests", "Requests that were charged to a tenant's or key's limits.", "account"),
+    _counter("limit_used_tokens", "Tokens of ended requests that a tenant's or key's limits were charged.", "account"),
+    _counter(
+        "limit_refusals",
+        "Requests refused with 429, by limit: requests_per_minute, tokens_per_minute or max_concurrent_requests.",
+        *("account", "limit"),
+    ),
     _gauge("queued_requests", "Requests queued now because no worker is ready."),
     _gauge("held_requests", "Requests held now: the policy waits for a better moment to send them."),
 )

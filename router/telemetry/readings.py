@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from policies.view import Residency
@@ -76,6 +76,20 @@ def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
         yield "warmroute_tenant_buffered_body_bytes", (tenant,), figures["body_bytes"]
         yield "warmroute_tenant_refusals", (tenant, "max_queued_requests"), figures["queued_refused"]
         yield "warmroute_tenant_refusals", (tenant, "max_buffered_body_bytes"), figures["bodies_refused"]
+
+
+def limit_readings(accounts: Sequence[Mapping[str, Any]]) -> Iterator[Reading]:
+    """Yield the fill and the counters of each account that has limits, from `Gateway.limits()`."""
+    for account in accounts:
+        name = account["account"]
+        yield "warmroute_limit_running_requests", (name,), account["running"]
+        yield "warmroute_limit_admitted_requests", (name,), account["admitted"]
+        yield "warmroute_limit_used_tokens", (name,), account["used_tokens"]
+        for unit in ("requests", "tokens"):
+            if account[unit] is not None:
+                yield "warmroute_limit_remaining", (name, unit), account[unit]["remaining"]
+        for limit, count in account["refused"].items():
+            yield "warmroute_limit_refusals", (name, limit), count
 
 
 def identity_readings(known: Mapping[str, Any]) -> Iterator[Reading]:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
 from router.gateway.flow.attempt import Attempt
+from router.gateway.flow.charging import charge, refused_early
 from router.gateway.flow.deadlines import Due, RequestDeadlines
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.outbound import OutboundRequest
@@ -170,6 +171,9 @@ class ForwardedRequest:
         if len(self._running) > services.limits.max_requests:
             self.refuse(RequestError(ErrorKind.CONCURRENCY_LIMIT, "too many requests in progress; try again later"))
             return
+        if outbound.caller.limits is not None and (refusal := refused_early(outbound, services.time())) is not None:
+            self.refuse(refusal)
+            return
         identified = services.identifier.start(outbound, self)
         if identified is not None:
             self._identifying = identified
@@ -182,8 +186,14 @@ class ForwardedRequest:
             self._arm()
 
     def identified(self) -> None:
-        """Place the request, whose identity is now known."""
+        """Charge the request, whose identity is now known, to its caller's limits, and place it."""
         self._identifying = None
+        if self._outbound.caller.limits is not None:
+            services = self._services
+            refusal = charge(self._outbound, services.placements.expected_output_tokens, services.time())
+            if refusal is not None:
+                self.refuse(refusal)
+                return
         self._on(_IDENTIFIED)
 
     def unidentified(self) -> None:

@@ -6,6 +6,7 @@ from router.gateway.http.request_head import RequestHead
 from router.gateway.http.routes import Route
 from router.gateway.queues.route_queue import RouteQueue
 from router.gateway.rewrites.body_rewriter import OutgoingBody, RequestRewrites
+from router.limits.caller import Charge
 from router.placement.lifecycle_events import Request
 from router.placement.tickets import Ticket
 from router.security.callers import Caller
@@ -22,11 +23,13 @@ class OutboundRequest:
         "arrived_s",
         "body",
         "caller",
+        "charge",
         "digest",
         "gate",
         "head",
         "id",
         "key",
+        "limit_lines",
         "peer",
         "request",
         "rewrites",
@@ -65,6 +68,10 @@ class OutboundRequest:
         """The digest of a parsed body."""
         self.gate: RouteQueue | None = None
         """The queue of the request's route, while the request counts against the route's limit."""
+        self.charge: Charge | None = None
+        """What the request has taken from its caller's limits, once it is admitted."""
+        self.limit_lines = b""
+        """The x-ratelimit header lines of the response; empty if the caller has no such limits."""
         self.key = 0
         """The quarantine's key of the body; 0 until it is first needed."""
 

@@ -106,6 +106,10 @@ class Placements:
         refusal = None if state is _QUEUED else self._refusal(outbound, route, waiting)
         return waiting if refusal is None else refusal
 
+    def expected_output_tokens(self, request: Request) -> int:
+        """Return the output limit of the request, or else the learned length of its answer."""
+        return self._dispatcher.expected_output_tokens(request)
+
     def _may_hold(self, outbound: OutboundRequest, state: RequestState) -> bool:
         if not self._hold_queue.open:
             return False

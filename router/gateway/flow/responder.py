@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from router.errors import ErrorKind, RequestError
 from router.gateway.flow.attempt import Attempt
+from router.gateway.flow.charging import settle, used_tokens
 from router.gateway.flow.deadlines import Trickle
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Failure
@@ -36,6 +37,8 @@ class Responder:
     """
 
     __slots__ = (
+        "_answer_tokens",
+        "_began",
         "_client",
         "_keep",
         "_outbound",
@@ -64,6 +67,10 @@ class Responder:
         self._promised: bool | None = None
         """The response's head keeps the connection open; None before that is decided."""
         self._trickle: Trickle | None = None
+        self._began = False
+        """Part of a worker's answer has gone to the client."""
+        self._answer_tokens: int | None = None
+        """The tokens of a complete answer, if the caller has limits; None without such an answer."""
         self.answering: Attempt | None = None
         self.client_left = False
         """The client closed its connection before its answer was complete."""
@@ -74,7 +81,9 @@ class Responder:
         self.log = RequestLog(services.log, outbound)
 
     def _lines(self, ticket: Ticket | None) -> bytes:
-        return self._services.lines.of(self._outbound.head, self._outbound.id, ticket)
+        lines = self._services.lines.of(self._outbound.head, self._outbound.id, ticket)
+        limit_lines = self._outbound.limit_lines
+        return lines + limit_lines if limit_lines else lines
 
     def _promise(self) -> bool:
         """Return whether the connection stays open: decided when the answer's head is written, and then final."""
@@ -90,6 +99,7 @@ class Responder:
         assert connection is not None and response is not None
         self._services.placements.opened(self._outbound, attempt, now_s)
         self.log.first_event(now_s)
+        self._began = True
         if self._outbound.route.stores:
             response_id = stored_response_id(connection.pieces)
             if response_id is not None:
@@ -123,6 +133,8 @@ class Responder:
             return
         usage = self._usage(attempt)
         self.log.output_tokens = usage.completion_tokens or self.relay.events
+        if outbound.charge is not None:
+            self._answer_tokens = used_tokens(outbound, usage, self.relay.events) if attempt.status < 400 else 0
         self.answering = None
         services.placements.finish(outbound, attempt, usage, now_s)
         request = outbound.request
@@ -175,6 +187,7 @@ class Responder:
         assert connection is not None and response is not None
         relay, client = self.relay, self._client
         relay.status = 101
+        self._began = True
         self.answering = attempt
         tunnel = self.tunnel = Tunnel(connection.write, client.output.write, self._services.time)
         connection.tunnel = tunnel.from_worker
@@ -247,6 +260,10 @@ class Responder:
     def close(self) -> None:
         """Write the log, and let the client send its next request."""
         relay = self.relay
+        if self._outbound.charge is not None:
+            left = self.client_left and bool(self.log.worker)
+            now_s = self._services.time()
+            settle(self._outbound, self._answer_tokens, relay.events, now_s, began=self._began, left=left)
         self.log.close(relay.status or (CLIENT_LEFT if self.client_left else 0), relay.response_bytes)
         self.answering = self.error = None  # an error's traceback holds this object, and so the body
         relay.close()

@@ -10,7 +10,7 @@ from http import HTTPStatus
 import msgspec
 
 from backends.worker import Endpoint
-from router.errors import RequestError
+from router.errors import ErrorKind, RequestError
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.response_head import ResponseHead
 
@@ -213,7 +213,9 @@ def connection_line(head: RequestHead | None, close: bool) -> bytes:
 
 
 def retry_after(error: RequestError) -> bytes:
-    """Return a Retry-After line if the error or its status asks for one."""
+    """Return a Retry-After line if the error or its status asks for one, or a line that says not to retry."""
+    if error.kind is ErrorKind.REQUEST_ABOVE_TOKEN_LIMIT:
+        return b"x-should-retry: false\r\n"  # OpenAI's clients retry any 429 without it, here in vain
     seconds = error.retry_after_s
     if seconds is None and error.kind.spec.status == 503:
         seconds = RETRY_AFTER_S

@@ -1,9 +1,10 @@
 """The load that each process has reserved on each worker, in memory that all processes share.
 
 Layout in 8-byte words: one key per slot; one row per process with its connections; for each slot one row per process,
-side by side, with the load reserved on that candidate; then `pins` and `deaths`. Each row has one writer. Each word is
-written as a whole, but for less than a microsecond a reader may see a part of a change. That is accepted, because the
-values are sums over many requests. All values are doubles, which are exact for counts up to 2**53.
+side by side, with the load reserved on that candidate; then `pins`, `deaths` and `rate_limits`. Each row has one
+writer. Each word is written as a whole, but for less than a microsecond a reader may see a part of a change. That is
+accepted, because the values are sums over many requests. All values of rows are doubles, which are exact for counts up
+to 2**53.
 
 The slot of a candidate is chosen under a file lock, once per process. After that a reservation is a write to memory
 without a system call.
@@ -28,10 +29,12 @@ import xxhash
 from numpy.typing import NDArray
 
 from policies.view import WorkerId
+from router.limits.table import RateTable, table_bytes
 from router.placement.prefill_estimate import Work
 from router.placement.shared_load import LoadTotals, ReservedLoad, SharedAccount
 from router.process.shared_memory.deaths import DEATHS_BYTES, SharedDeaths
 from router.process.shared_memory.pins import PINS_BYTES, ResponsePins
+from router.process.shared_memory.rate_limits import RateLock
 
 log = logging.getLogger("warmroute.process")
 
@@ -69,6 +72,11 @@ class TableLayout:
     @property
     def bytes(self) -> int:
         """Size of the table."""
+        return self.limits + table_bytes(self.processes)
+
+    @property
+    def limits(self) -> int:
+        """Offset of the table of limits."""
         return self.deaths + DEATHS_BYTES
 
     @property
@@ -158,13 +166,14 @@ class Ledger:
         _ACCEPT.pack_into(self._memory, self._layout.accept_counters(self._process), *accept_counters)
 
     def clear(self, process: int) -> None:
-        """Clear the load and connections of a process that has died."""
+        """Clear the load, the connections and the counts of running requests of a process that has died."""
         self._memory[self._layout.accept_counters(process) : self._layout.accept_counters(process + 1)] = bytes(
             _ACCEPT.size
         )
         for slot in self._used():
             at = self._layout.row(slot, process)
             self._memory[at : at + _ROW_BYTES] = bytes(_ROW_BYTES)
+        self.rate_limits().clear(process)
 
     def pins(self, workers: Callable[[], Iterable[WorkerId]]) -> ResponsePins:
         """Return the table of stored responses on `workers`."""
@@ -173,6 +182,11 @@ class Ledger:
     def deaths(self) -> SharedDeaths:
         """Return the table of deaths."""
         return SharedDeaths(self._memory, self._layout.deaths, self._locked)
+
+    def rate_limits(self) -> RateTable:
+        """Return the buckets and counts of all limits."""
+        lock, layout = RateLock(self._table), self._layout
+        return RateTable(self._memory, layout.limits, processes=layout.processes, process=self._process, lock=lock)
 
     @contextmanager
     def alone(self, worker: str) -> Iterator[bool]:

@@ -68,3 +68,38 @@ def test_keys_that_the_file_does_not_have_yet_are_a_warning(write, tmp_path):
 def test_tenants_from_the_environment():
     config = load({}, {"WARMROUTE_AUTH__API_KEYS": ALICE, "WARMROUTE_TENANTS": '{"red": {"keys": ["alice"]}}'}, None)
     assert config.tenants["red"].keys == ("alice",)
+
+
+LIMITS = [
+    ("limits: {tenants: {red: {requests_per_minute: 5}}}", ["tenants has no tenant named 'red'"]),
+    ("limits: {keys: {alice: {requests_per_minute: 5}}}", ["limits.keys is set, but the port has no API keys"]),
+    (f"{KEYS}limits: {{keys: {{carol: {{requests_per_minute: 5}}}}}}", ["auth.api_keys has no key named 'carol'"]),
+    (f"{KEYS}tenants: {{default: {{keys: [alice]}}}}", ["a tenant is called default"]),
+    ("limits: {tenants: {default: {requests_per_minute: -1}}}", ["write a whole number of at least 0"]),
+    ("limits: {tenants: {default: {tokens_per_minute: many}}}", ["write a whole number of at least 0"]),
+    ("limits: {tenants: {default: {burst_tokens: 0}}}", ["write a whole number of at least 1"]),
+    ("limits: {tenants: {default: {rpm: 5}}}", ["unknown"]),
+    (
+        "limits: {tenants: {default: {burst_requests: 5}}}",
+        ["limits.tenants.default.burst_requests is set, and no requests_per_minute"],
+    ),
+    (
+        f"{KEYS}limits: {{keys: {{alice: {{burst_tokens: 5, requests_per_minute: 5}}}}}}",
+        ["limits.keys.alice.burst_tokens is set, and no tokens_per_minute"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), LIMITS)
+def test_a_mistake_in_limits_names_place_and_fix(write, problems, text, said):
+    found = problems(file=write("w.yaml", text))
+    assert len(found) == len(said), found
+    for problem, part in zip(found, said, strict=True):
+        assert part in str(problem)
+
+
+def test_limits_of_keys_that_the_file_does_not_have_yet_are_a_warning(write):
+    keys = write("keys", f"{ALICE}\n")
+    text = f"auth: {{api_keys_file: {keys}}}\nlimits: {{keys: {{bob: {{requests_per_minute: 1}}}}}}"
+    (said,) = warnings(load({}, {}, write("w.yaml", text)))
+    assert said == "limits.keys names keys that do not exist yet: bob"

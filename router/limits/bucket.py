@@ -1,0 +1,51 @@
+"""The arithmetic of a token bucket. A bucket is its level and the time of that level, both absolute.
+
+A bucket gains `per_s` units a second up to `burst`. It may be below zero: a request that used more than its estimate
+is charged for all of it.
+"""
+
+from __future__ import annotations
+
+import math
+
+_SLACK = 1e-9
+"""Levels are sums of floats. A request that waits exactly as long as it was asked to must pass."""
+
+
+class Rate:
+    """How fast a bucket fills, and how much it holds. `per_minute` is the limit as it is set."""
+
+    __slots__ = ("burst", "per_minute", "per_s")
+
+    def __init__(self, per_minute: float, burst: float) -> None:
+        self.per_minute = per_minute
+        self.per_s = per_minute / 60.0
+        self.burst = burst
+
+    def level(self, level: float, at_s: float, now_s: float) -> float:
+        """Return the level now of a bucket that had `level` at `at_s`. A bucket that was never used is full."""
+        if at_s == 0.0:
+            return self.burst
+        elapsed_s = now_s - at_s
+        return min(self.burst, level + elapsed_s * self.per_s) if elapsed_s > 0.0 else min(self.burst, level)
+
+    def wait_s(self, level: float, cost: float) -> float:
+        """Return how long a bucket at `level` takes until it holds `cost`; 0 if it does, infinity if it never will."""
+        if level + _SLACK * self.burst >= cost:
+            return 0.0
+        return math.inf if cost > self.burst else (cost - level) / self.per_s
+
+    def full_s(self, level: float) -> float:
+        """Return how long a bucket at `level` takes until it is full."""
+        return max(0.0, (self.burst - level) / self.per_s)
+
+
+def shown_time(seconds: float) -> str:
+    """Return a duration as OpenAI's headers write it: 120ms, 8.64s, 6m0s, 1h0m0s."""
+    if seconds < 1.0:
+        return f"{math.ceil(seconds * 1000.0)}ms"
+    if seconds < 60.0:
+        return f"{math.ceil(seconds * 100.0) / 100.0:g}s"
+    minutes, rest = divmod(math.ceil(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m{rest}s" if hours else f"{minutes}m{rest}s"
