@@ -11,25 +11,32 @@ from collections.abc import Mapping
 from typing import Any
 
 import uvloop
+from msgspec.structs import replace
 
-from backends.worker import parse_endpoint
 from policies.registry import build_policy
 from router.admin.app import build_admin
 from router.admin.server import AdminServer
 from router.admin.system import HandoverState
+from router.admin.table import READS
 from router.config.budgets import VIEWS
 from router.config.memory import memory_limit
-from router.config.model import Config, WorkerConfig
+from router.config.model import Config
+from router.control.control import Control
+from router.control.desired_state import DesiredState, with_live_settings
+from router.control.reconciler import Reconciler
+from router.control.running_gateway import RunningGateway
+from router.control.start import Sources, following
 from router.gateway.http.heap_trim import map_large_blocks
 from router.gateway.listen.drain import SETTLE_S
 from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket_file
 from router.gateway.server import Gateway
 from router.placement.dispatcher import Dispatcher
-from router.placement.fleet import Fleet, FleetEndpoint
+from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request
 from router.placement.named_policies import named_policies
 from router.process.children.child_resources import ChildResources
 from router.process.children.metric_snapshots import readings_route
+from router.process.children.state_channel import state_route, with_version
 from router.process.handover.client import HandoverClient
 from router.process.lifecycle import Lifecycle
 from router.process.listeners import ListenAddresses, Listeners, admin_socket, listen_addresses, url_of
@@ -65,9 +72,13 @@ YOUNG_OBJECTS = 10_000
 class System:
     """One gateway process. `resources` is given to one of several. Satisfies `router.admin.system.AdminSystem`."""
 
-    def __init__(self, config: Config, resources: ChildResources | None = None) -> None:
+    def __init__(self, config: Config, resources: ChildResources | None = None, sources: Sources | None = None) -> None:
+        self._sources = sources or Sources(config, lambda: config)
+        first = self._sources.initial() if resources is None else following(config, resources.state)
+        config = with_live_settings(config, first.stored.state.settings)
         self.config = config
         self._resources = resources
+        self._process = resources.process if resources is not None else 0
         ledger = resources.ledger if resources is not None else None
         self.metrics = Metrics()
         self.residency = ResidencyMap(VIEWS.of(config.residency), config.residency.relearn_blocks_per_s)
@@ -92,6 +103,11 @@ class System:
         self.gateway = Gateway(
             config, self.dispatcher, self.fleet, self.identity, self.metrics, relearn, self.worker_tls
         )
+        self.running = RunningGateway(
+            config, self.fleet, self.watcher, self.gateway, self.dispatcher, self.now_s, self._process
+        )
+        self.reconciler = Reconciler(self.running)
+        self.control = Control(self._sources.loaded, first, self._reconcile, self._sources.store)
         self._files = FileWatch(self.metrics.reloaded)
         self.loop_lag = LoopLag(self.metrics.loop_lag)
         self._exposition = self._build_exposition()
@@ -110,8 +126,9 @@ class System:
         self.accepting = False
 
     def _build_dispatcher(self, ledger: Ledger | None) -> Dispatcher:
-        config, policy = self.config, self.config.policy
-        named, shadows = named_policies(config, self.metrics.policy_failed)
+        config = self.config
+        policy = replace(config.policy, seed=config.policy.seed + self._process)
+        named, shadows = named_policies(replace(config, policy=policy), self.metrics.policy_failed)
         return Dispatcher(
             self.fleet,
             self.residency,
@@ -159,12 +176,7 @@ class System:
 
     def begin(self) -> None:
         """Watch the configured workers."""
-        for worker in self.config.workers:
-            self.fleet.add(parse_endpoint(worker.url), self.now_s(), worker.labels)
-        if self._resources is not None:
-            for endpoint_id in self._resources.drained:
-                self.fleet.drain(endpoint_id)
-        self.watcher.start()
+        self.running.start()
         self.loop_lag.start()
 
     async def open(self, listeners: Listeners | None = None) -> None:
@@ -177,6 +189,7 @@ class System:
         self._admin = self._admin_server(listeners)
         _tune_memory()
         await self._open_gateway(listeners)
+        self.running.opened()
         self._files.start()
         self.accepting = True
 
@@ -190,8 +203,9 @@ class System:
     def _admin_server(self, listeners: Listeners | None) -> AdminServer:
         self._files.add("worker_tls", self.worker_tls)
         if self._resources is not None:
-            app = build_admin(self, guarded=False, further=[readings_route(self.snapshot)])
-            return AdminServer(app, self._resources.admin, self.config)
+            further = [readings_route(self.snapshot), state_route(self.control)]
+            app = build_admin(self, operations=READS, guarded=False, further=further)
+            return AdminServer(with_version(app, self.control), self._resources.admin, self.config)
         tokens, tls = guard_of(self.config, self._files)
         given = listeners.admin if listeners is not None else None
         return AdminServer(build_admin(self, tokens), given or admin_socket(self.config), self.config, tls)
@@ -315,33 +329,8 @@ class System:
         await self.loop_lag.aclose()
         await self.identity.aclose()
 
-    async def add_worker(self, worker: WorkerConfig) -> FleetEndpoint:
-        """Add an endpoint to the fleet and watch it.
-
-        Raises:
-            ValueError: `worker.url` is not a worker URL.
-            KeyError: an endpoint with that id is in the fleet already.
-        """
-        endpoint = parse_endpoint(worker.url)
-        if self.fleet.get(endpoint.authority) is not None:
-            raise KeyError(endpoint.authority)
-        joined = self.fleet.add(endpoint, self.now_s(), worker.labels)
-        self.gateway.learn_worker_key(joined.id, worker.api_key)
-        self.watcher.watch(joined.id, worker)
-        return joined
-
-    async def remove_worker(self, endpoint_id: str) -> None:
-        """Remove an endpoint. Responses that have started continue; other requests move to another worker if they
-        can.
-
-        Raises:
-            KeyError: no such endpoint.
-        """
-        if self.fleet.get(endpoint_id) is None:
-            raise KeyError(endpoint_id)
-        self.watcher.forget(endpoint_id)
-        self.gateway.learn_worker_key(endpoint_id, None)
-        self.fleet.remove(endpoint_id)
+    async def _reconcile(self, state: DesiredState) -> None:
+        self.reconciler.reconcile(state)
 
     async def request_of(
         self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None
@@ -380,17 +369,17 @@ def _tune_memory() -> None:
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
 
 
-async def serve(config: Config) -> int:
+async def serve(config: Config, sources: Sources | None = None) -> int:
     """Run one gateway until SIGTERM or SIGINT, or until a new process has taken over. A second signal ends it at
     once."""
     for warning in warnings(config):
         log.warning(warning)
-    return await Lifecycle(System(config)).run()
+    return await Lifecycle(System(config, sources=sources)).run()
 
 
-def run(config: Config) -> int:
+def run(config: Config, sources: Sources | None = None) -> int:
     """Run one gateway in this process; return its exit code."""
     try:
-        return uvloop.run(serve(config))
+        return uvloop.run(serve(config, sources))
     except KeyboardInterrupt:
         return 130

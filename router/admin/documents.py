@@ -31,6 +31,26 @@ class ProblemDocument(Shape):
     code: str
 
 
+class DifferenceDocument(Shape, omit_defaults=True):
+    """A setting with its values before and after a change, without secrets. A value that is missing was not set."""
+
+    path: str
+    before: Any = msgspec.UNSET
+    after: Any = msgspec.UNSET
+
+
+class ChangeDocument(Shape):
+    """A change of the desired state, or what a dry run would change.
+
+    `version` is that of the desired state now. `kept`: the change outlives the process, because `state_dir` is set.
+    """
+
+    version: int
+    dry_run: bool
+    kept: bool
+    differences: list[DifferenceDocument]
+
+
 class Live(Shape):
     """The process runs."""
 

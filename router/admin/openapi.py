@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from router.admin.documents import ProblemDocument
+from router.admin.documents import ChangeDocument, ProblemDocument
 from router.admin.operations import Operation
 from router.admin.table import OPEN_PATHS, OPERATIONS
 
@@ -21,13 +21,22 @@ _EVERYWHERE = {
     403: "the Host or Origin header is not allowed, or the token's role is too low",
     501: "the request has an If-Match header, or one that changes something has If-None-Match or If-Unmodified-Since",
 }
+_CHANGE = {
+    412: "the If-Match header names another version of the desired state",
+    422: "dry_run is not true or false",
+    428: "the setting admin_require_if_match is on, and the request has no If-Match header",
+    500: "a process cannot be brought to the new state; nothing has changed",
+    501: "the request has an If-None-Match or If-Unmodified-Since header",
+    507: "the change cannot be saved in state_dir; it was undone",
+}
+"""Errors of operations that change the desired state."""
 _GUARDED = {401: "an admin token is set, and the request does not bring it"}
 
 
 def openapi_document() -> dict[str, Any]:
     """Return the whole document, ready to be encoded as JSON."""
     kinds = [kind for operation in OPERATIONS for kind in (operation.takes, operation.gives) if kind is not None]
-    by_kind, components = _schemas([ProblemDocument, *kinds])
+    by_kind, components = _schemas([ProblemDocument, ChangeDocument, *kinds])
     paths: dict[str, dict[str, Any]] = {}
     for operation in OPERATIONS:
         paths.setdefault(openapi_path(operation), {})[operation.method.lower()] = _describe(operation, by_kind)
@@ -86,22 +95,37 @@ def problems_of(operation: Operation) -> dict[int, str]:
         415: "the body is not declared as JSON",
     }
     everywhere = _EVERYWHERE | ({} if operation.path in OPEN_PATHS else _GUARDED)
-    return dict(sorted({**everywhere, **(body if operation.takes else {}), **operation.problems}.items()))
+    change = _CHANGE if operation.changes_state else {}
+    return dict(sorted({**everywhere, **change, **(body if operation.takes else {}), **operation.problems}.items()))
 
 
 def _describe(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
     described: dict[str, Any] = {"operationId": operation.name, "summary": operation.summary}
     described["security"] = [{}] if operation.path in OPEN_PATHS else [{"token": [operation.role]}, {}]
-    if parameters := [*_path_parameters(operation), *_query_parameters(operation)]:
+    if parameters := [*_path_parameters(operation), *_query_parameters(operation), *_conditions(operation)]:
         described["parameters"] = parameters
     if operation.takes is not None:
         content = {"application/json": {"schema": schemas[operation.takes]}}
         described["requestBody"] = {"required": True, "content": content}
     problem = {"application/problem+json": {"schema": schemas[ProblemDocument]}}
-    described["responses"] = {str(operation.status.value): _success(operation, schemas)} | {
+    described["responses"] = _successes(operation, schemas) | {
         str(status): {"description": when, "content": problem} for status, when in problems_of(operation).items()
     }
     return described
+
+
+def _successes(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
+    """Return the good answers. A dry run answers 200 with a document of its own."""
+    answers = {str(operation.status.value): _success(operation, schemas)}
+    if not operation.changes_state or operation.gives is ChangeDocument:
+        return answers
+    dry = schemas[ChangeDocument]
+    if operation.status is HTTPStatus.OK:
+        dry = {"anyOf": [schemas[operation.gives], dry]}
+    content = {"application/json": {"schema": dry}}
+    return {"200": {"description": HTTPStatus.OK.phrase, "content": content}} | {
+        status: answer for status, answer in answers.items() if status != "200"
+    }
 
 
 def _success(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
@@ -115,6 +139,12 @@ def _success(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
 def _path_parameters(operation: Operation) -> list[dict[str, Any]]:
     names = re.findall(r"\{(\w+)\}", openapi_path(operation))
     return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+
+
+def _conditions(operation: Operation) -> list[dict[str, Any]]:
+    meaning = "entity tag of the desired state that the change is based on"
+    header = {"name": "If-Match", "in": "header", "description": meaning, "schema": {"type": "string"}}
+    return [header] if operation.changes_state else []
 
 
 def _query_parameters(operation: Operation) -> list[dict[str, Any]]:

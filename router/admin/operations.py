@@ -26,7 +26,7 @@ _CONDITIONS = ("if-match", "if-none-match", "if-unmodified-since")
 class Call:
     """One request to an operation: path parameters, the value of each query parameter, and the decoded body.
 
-    `audit` is that of the port.
+    `audit` is that of the port, `if_match` the If-Match header, and `who` the name of the caller's token.
     """
 
     system: AdminSystem
@@ -34,6 +34,13 @@ class Call:
     query: Mapping[str, Any]
     body: Any
     audit: AuditLog
+    if_match: str | None = None
+    who: str | None = None
+
+    @property
+    def dry_run(self) -> bool:
+        """Whether the change shall only be shown."""
+        return bool(self.query.get("dry_run"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +56,7 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One method of one path. `role` is the least role of a token that may call it. `problems` maps an error status to
-    its reason.
+    its reason. An operation that `changes_state` takes If-Match.
     """
 
     method: str
@@ -64,6 +71,7 @@ class Operation:
     query: tuple[Parameter, ...] = ()
     problems: Mapping[int, str] = field(default_factory=dict)
     media_type: str = "application/json"
+    changes_state: bool = False
 
     @property
     def changes(self) -> bool:
@@ -76,7 +84,7 @@ def endpoint(operation: Operation, system: AdminSystem, audit: AuditLog, *, reco
 
     async def serve(request: Request) -> Response:
         check_role(request, operation)
-        check(request, operation.query)
+        check(request, operation.query, changes_state=operation.changes_state)
         if system.handover_state is HandoverState.DONE and operation.method != "GET":
             raise handed_over()
         given = request.query_params
@@ -85,7 +93,9 @@ def endpoint(operation: Operation, system: AdminSystem, audit: AuditLog, *, reco
         body = _decode(raw, operation.takes) if operation.takes is not None else None
         if operation.changes and body is not None:
             request.state.change = summary_of(body)
-        return _response(await operation.handle(Call(system, request.path_params, query, body, audit)))
+        if_match, who = request.headers.get("if-match"), _name_of_caller(request)
+        call = Call(system, request.path_params, query, body, audit, if_match, who)
+        return _response(await operation.handle(call))
 
     return audited(serve, operation.name, audit) if operation.changes and recorded else serve
 
@@ -103,7 +113,7 @@ def check_role(request: Request, operation: Operation) -> None:
         raise AdminError(HTTPStatus.FORBIDDEN, "role_not_allowed", detail)
 
 
-def check(request: Request, known: Sequence[Parameter] = ()) -> None:
+def check(request: Request, known: Sequence[Parameter] = (), *, changes_state: bool = False) -> None:
     """Refuse parameters and headers that would otherwise be ignored.
 
     Raises:
@@ -121,9 +131,14 @@ def check(request: Request, known: Sequence[Parameter] = ()) -> None:
             raise AdminError(HTTPStatus.BAD_REQUEST, "repeated_parameter", detail)
     conditions = ("if-match",) if request.method in ("GET", "HEAD") else _CONDITIONS
     for name in conditions:
-        if name in request.headers:
-            detail = f"{name.title()} is not supported: documents have no versions yet; send the request without it"
+        if name in request.headers and not (changes_state and name == "if-match"):
+            detail = f"{name.title()} is not supported here; send the request without it"
             raise AdminError(HTTPStatus.NOT_IMPLEMENTED, "condition_not_supported", detail)
+
+
+def _name_of_caller(request: Request) -> str | None:
+    caller: AdminCaller | None = getattr(request.state, "caller", None)
+    return caller.name if caller is not None else None
 
 
 def _response(answer: Answer) -> Response:

@@ -84,5 +84,25 @@ class TextQuery:
         return {"type": "string", "enum": list(self.choices)} if self.choices else {"type": "string", "minLength": 1}
 
 
+@dataclass(frozen=True, slots=True)
+class TruthQuery:
+    """true or false; false if it is not given."""
+
+    name: str
+    summary: str
+
+    @property
+    def values(self) -> str:
+        return "`true` or `false`, default `false`"
+
+    def read(self, text: str | None) -> bool:
+        if text in (None, "true", "false"):
+            return text == "true"
+        raise invalid(f"{self.name} is {_shown(text or '')}; write true or false")
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "boolean", "default": False}
+
+
 def _shown(text: str) -> str:
     return repr(text[:_SHOWN_CHARACTERS])

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import msgspec
 
-from policies.registry import PolicyError, build_policy, describe, policy_names
-from router.admin.documents import AvailablePolicy, NewPolicy, PolicyDocument
+from policies.registry import PolicyError, describe, policy_names
+from router.admin import changes
+from router.admin.documents import AvailablePolicy, PolicyDocument
 from router.admin.operations import Answer, Call
-from router.admin.problems import invalid
 
 
 async def show(call: Call) -> Answer:
     """Answer with the policy in use."""
-    return Answer(_document(call))
+    return changes.versioned(call, Answer(_document(call)))
 
 
 async def change(call: Call) -> Answer:
     """Build the policy, then swap it in. A policy that cannot be built leaves the old one in place."""
-    wanted: NewPolicy = call.body
-    try:
-        policy = build_policy(wanted.name, wanted.params, Random(call.system.config.policy.seed))
-    except PolicyError as error:
-        raise invalid(str(error)) from None
-    call.system.dispatcher.set_policy(policy, wanted.name, wanted.params)
-    return Answer(_document(call))
+    outcome = await changes.set_policy(call)
+    return changes.dry(outcome) if call.dry_run else changes.done(outcome, Answer(_document(call)))
 
 
 def _document(call: Call) -> PolicyDocument:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from router.admin.changes import KEPT
 from router.admin.openapi import OPENAPI_PATH, openapi_document, openapi_path, problems_of, schema_name
 from router.admin.operations import MAX_BODY_BYTES, Operation
 from router.admin.table import OPEN_PATHS, OPERATIONS
@@ -21,7 +22,12 @@ for programs. `python -m router.cli.reference` generates this page; a test compa
   error (422). A query parameter that an operation does not have, or that comes twice, is one too (400).
 - A list comes in pages: `limit` bounds a page, and its `next` is the `cursor` of the following page, null at the end.
   Entries that join meanwhile move no page.
-- Documents have no versions: `If-Match` gets 501, and so do `If-None-Match` and `If-Unmodified-Since` on changes.
+- Workers and policy are parts of the desired state, which has a version. `ETag` is that version, in answers that show
+  or change such a part. `If-Match` makes a change conditional: 412 if the state has another version. Elsewhere
+  `If-Match` gets 501, and so do `If-None-Match` and `If-Unmodified-Since` on changes.
+- With `?dry_run=true` a change answers with the differences that it would make, and changes nothing.
+- A change reaches all processes or none. It outlives the process if `state_dir` is set; `{KEPT}` in the answer says so
+  (`state_dir` or `process`).
 - To keep browser pages out, the `Host` must be a loopback name, an IP address, `admin_host` or one of `admin_hosts`. An
   `Origin` must be the same site.
 - With `admin_token`, `admin_tokens` or a file of either, every request needs `Authorization: Bearer TOKEN`, except
@@ -29,7 +35,6 @@ for programs. `python -m router.cli.reference` generates this page; a test compa
   it: keep it on loopback.
 - A token has a role: `read`, `operate` or `admin`. Each includes those before it. A request that needs a higher one
   gets 403 `role_not_allowed`, which names the role. `admin_token` has the role `admin`.
-- Changes last until restart.
 """
 
 
@@ -55,6 +60,8 @@ def _operation(operation: Operation) -> Iterator[str]:
     yield ""
     yield operation.summary
     yield ""
+    if operation.changes_state:
+        yield "- takes an `If-Match` header"
     for query in operation.query:
         yield f"- `?{query.name}=`: {query.summary}; {query.values}"
     if operation.takes is not None:

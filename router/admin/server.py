@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 import uvicorn
-from starlette.applications import Starlette
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router.admin.connection import MOST_UNSENT_BYTES, AdminConnection, AdminPort
 from router.config.model import Config
@@ -31,7 +30,7 @@ class AdminServer:
     """Serve `app` on a listening socket."""
 
     def __init__(
-        self, app: Starlette, listener: socket.socket, config: Config, tls: ssl.SSLContext | None = None
+        self, app: ASGIApp, listener: socket.socket, config: Config, tls: ssl.SSLContext | None = None
     ) -> None:
         self.listener = listener
         self._app = app

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Protocol
 
-from router.config.model import Config, WorkerConfig
+from router.config.model import Config
+from router.control.control import Control
 from router.placement.dispatcher import Dispatcher
-from router.placement.fleet import Fleet, FleetEndpoint
+from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.identity import Identity
@@ -40,6 +41,11 @@ class AdminSystem(Protocol):
     @property
     def config(self) -> Config:
         """The effective settings."""
+        ...
+
+    @property
+    def control(self) -> Control:
+        """The desired state, and the only way to change it."""
         ...
 
     @property
@@ -94,23 +100,6 @@ class AdminSystem(Protocol):
 
     def now_s(self) -> float:
         """Monotonic seconds, the clock that drives the core."""
-        ...
-
-    async def add_worker(self, worker: WorkerConfig) -> FleetEndpoint:
-        """Add an endpoint to the fleet and watch it.
-
-        Raises:
-            ValueError: `worker.url` is not a worker URL.
-            KeyError: an endpoint with that id is in the fleet already.
-        """
-        ...
-
-    async def remove_worker(self, endpoint_id: str) -> None:
-        """Remove an endpoint. Started answers run to their end; other requests move to another worker if they can.
-
-        Raises:
-            KeyError: no such endpoint.
-        """
         ...
 
     async def request_of(

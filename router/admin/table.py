@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from router.admin import audit, decisions, documents, health, limits, policy, routes, workers
+from router.admin.changes import DRY_RUN
 from router.admin.operations import Operation
 from router.admin.paging import CURSOR
 from router.admin.parameters import Query
@@ -58,13 +59,15 @@ OPERATIONS = (
         "POST",
         "/admin/v1/workers",
         "add_worker",
-        "Add a worker. It takes requests after its first successful probe, and is lost at the next restart.",
+        "Add a worker. It takes requests after its first successful probe.",
         workers.add,
         role=Role.ADMIN,
         takes=documents.NewWorker,
         gives=documents.Worker,
         status=HTTPStatus.CREATED,
         problems={409: "the worker is in the fleet already", **_INVALID},
+        query=(DRY_RUN,),
+        changes_state=True,
     ),
     Operation(
         "GET",
@@ -84,6 +87,8 @@ OPERATIONS = (
         role=Role.ADMIN,
         status=HTTPStatus.NO_CONTENT,
         problems=_UNKNOWN,
+        query=(DRY_RUN,),
+        changes_state=True,
     ),
     Operation(
         "POST",
@@ -93,8 +98,12 @@ OPERATIONS = (
         workers.drain,
         role=Role.OPERATE,
         gives=documents.Worker,
-        query=(Query("wait_s", 0, 3_600, "seconds to wait until no request is at the worker; default: do not wait"),),
+        query=(
+            Query("wait_s", 0, 3_600, "seconds to wait until no request is at the worker; default: do not wait"),
+            DRY_RUN,
+        ),
         problems={409: "requests are still there after wait_s; the worker stays drained", **_UNKNOWN, **_WRONG_QUERY},
+        changes_state=True,
     ),
     Operation(
         "POST",
@@ -104,8 +113,9 @@ OPERATIONS = (
         workers.undrain,
         role=Role.OPERATE,
         gives=documents.Worker,
-        query=(Query("wait_s", 0, 3_600, "seconds to wait until the worker is ready; default: do not wait"),),
+        query=(Query("wait_s", 0, 3_600, "seconds to wait until the worker is ready; default: do not wait"), DRY_RUN),
         problems={409: "it is not ready after wait_s; it will take requests once it is", **_UNKNOWN, **_WRONG_QUERY},
+        changes_state=True,
     ),
     Operation(
         "GET",
@@ -119,12 +129,14 @@ OPERATIONS = (
         "PUT",
         "/admin/v1/policy",
         "set_policy",
-        "Choose another policy, from the next request on and until restart.",
+        "Choose another policy, from the next request on.",
         policy.change,
         role=Role.ADMIN,
         takes=documents.NewPolicy,
         gives=documents.PolicyDocument,
         problems=_INVALID,
+        query=(DRY_RUN,),
+        changes_state=True,
     ),
     Operation(
         "GET",
@@ -204,3 +216,6 @@ OPERATIONS = (
         gives=Config,
     ),
 )
+
+READS = tuple(operation for operation in OPERATIONS if operation.method == "GET" or operation.name == "explain")
+"""Operations that change nothing."""

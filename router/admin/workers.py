@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
-from urllib.parse import quote
 
-from backends.worker import parse_endpoint
+from router.admin import changes
 from router.admin.description import describe_workers
-from router.admin.documents import NewWorker, Workers
+from router.admin.documents import Worker, Workers
 from router.admin.operations import Answer, Call
 from router.admin.paging import page_of
-from router.admin.problems import AdminError, handed_over, invalid, not_found
+from router.admin.problems import AdminError, handed_over
 from router.admin.system import AdminSystem, HandoverState
-from router.config.model import WorkerConfig
 from router.placement.fleet import FleetEndpoint
 from router.placement.health import SERVING
-from router.workers.settings import worker_findings
 
 _LOOK_S = 0.02
 """Interval between two checks while a call waits."""
@@ -28,50 +25,36 @@ async def list_all(call: Call) -> Answer:
     endpoints, cursor = page_of(
         call.system.fleet.endpoints, lambda endpoint: endpoint.id, call.query["limit"], call.query["cursor"]
     )
-    return Answer(Workers(workers=describe_workers(call.system, endpoints), next=cursor))
+    workers = Workers(workers=describe_workers(call.system, endpoints), next=cursor)
+    return changes.versioned(call, Answer(workers))
 
 
 async def show(call: Call) -> Answer:
     """Answer with one worker."""
-    return Answer(describe_workers(call.system, (_find(call),))[0])
+    return changes.versioned(call, Answer(_shown(call, call.path["id"])))
 
 
 async def add(call: Call) -> Answer:
     """Validate the worker and add it. Probes decide when it takes requests."""
-    wanted: NewWorker = call.body
-    worker = configured(wanted)
-    for path, problem, fix in worker_findings(worker, ()):
-        raise invalid(f"{'.'.join(map(str, path))}: {problem}; {fix}")
-    worker_id = parse_endpoint(worker.url).authority
-    if call.system.fleet.get(worker_id) is not None:
-        raise _there_already(worker_id)
-    try:
-        endpoint = await call.system.add_worker(worker)
-    except KeyError:
-        raise _there_already(worker_id) from None
-    location = f"/admin/v1/workers/{quote(endpoint.id)}"
-    return Answer(describe_workers(call.system, (endpoint,))[0], HTTPStatus.CREATED, {"location": location})
-
-
-def configured(wanted: NewWorker) -> WorkerConfig:
-    """Return the worker as a setting."""
-    return WorkerConfig(url=wanted.url, kv_events=wanted.kv_events, api_key=wanted.api_key, labels=dict(wanted.labels))
+    name, outcome = await changes.add_worker(call)
+    if call.dry_run:
+        return changes.dry(outcome)
+    answer = Answer(_shown(call, name), HTTPStatus.CREATED, {"location": changes.location_of(name)})
+    return changes.done(outcome, answer)
 
 
 async def remove(call: Call) -> Answer:
     """Remove the worker at once."""
-    endpoint = _find(call)
-    try:
-        await call.system.remove_worker(endpoint.id)
-    except KeyError:
-        raise _unknown(endpoint.id) from None
-    return Answer(None, HTTPStatus.NO_CONTENT)
+    outcome = await changes.remove_worker(call)
+    return changes.dry(outcome) if call.dry_run else changes.done(outcome, Answer(None, HTTPStatus.NO_CONTENT))
 
 
 async def drain(call: Call) -> Answer:
     """Send the worker no new requests; with ``wait_s``, answer once no request is there."""
-    endpoint, wait_s = _find(call), call.query["wait_s"]
-    call.system.fleet.drain(endpoint.id)
+    outcome = await changes.set_maintenance(call, True)
+    if call.dry_run:
+        return changes.dry(outcome)
+    endpoint, wait_s = _find(call, call.path["id"]), call.query["wait_s"]
     if wait_s:
         await _within(wait_s, lambda: _settled(call.system, endpoint))
         if call.system.handover_state is HandoverState.DONE:
@@ -80,7 +63,7 @@ async def drain(call: Call) -> Answer:
             raise AdminError(HTTPStatus.CONFLICT, "undrained", f"{endpoint.id} was undrained meanwhile")
         if not _settled(call.system, endpoint):
             raise still_busy(endpoint.id, _in_flight(call.system, endpoint), wait_s)
-    return Answer(describe_workers(call.system, (endpoint,))[0])
+    return changes.done(outcome, Answer(describe_workers(call.system, (endpoint,))[0]))
 
 
 def _settled(system: AdminSystem, endpoint: FleetEndpoint) -> bool:
@@ -101,11 +84,13 @@ def _in_flight(system: AdminSystem, endpoint: FleetEndpoint) -> int:
 
 async def undrain(call: Call) -> Answer:
     """Send the worker requests again; with ``wait_s``, answer once it takes them."""
-    endpoint, wait_s = _find(call), call.query["wait_s"]
-    call.system.fleet.undrain(endpoint.id)
+    outcome = await changes.set_maintenance(call, False)
+    if call.dry_run:
+        return changes.dry(outcome)
+    endpoint, wait_s = _find(call, call.path["id"]), call.query["wait_s"]
     if wait_s and not await _within(wait_s, lambda: endpoint.state in SERVING):
         raise still_not_ready(endpoint.id, endpoint.state, endpoint.reason, wait_s)
-    return Answer(describe_workers(call.system, (endpoint,))[0])
+    return changes.done(outcome, Answer(describe_workers(call.system, (endpoint,))[0]))
 
 
 def still_busy(worker_id: str, requests: int, wait_s: int) -> AdminError:
@@ -131,18 +116,12 @@ async def _within(wait_s: float, condition: Callable[[], bool]) -> bool:
     return True
 
 
-def _find(call: Call) -> FleetEndpoint:
-    worker_id = call.path["id"]
-    endpoint = call.system.fleet.get(worker_id)
+def _shown(call: Call, name: str) -> Worker:
+    return describe_workers(call.system, (_find(call, name),))[0]
+
+
+def _find(call: Call, name: str) -> FleetEndpoint:
+    endpoint = call.system.fleet.get(name)
     if endpoint is None:
-        raise _unknown(worker_id)
+        raise changes.unknown_worker(name)
     return endpoint
-
-
-def _unknown(worker_id: str) -> AdminError:
-    return not_found(f"worker {worker_id!r}", "GET /admin/v1/workers lists all; ids are host:port")
-
-
-def _there_already(worker_id: str) -> AdminError:
-    detail = f"{worker_id} is in the fleet already; DELETE it first to add it with other settings"
-    return AdminError(HTTPStatus.CONFLICT, "worker_exists", detail)

@@ -9,6 +9,7 @@ from router.cli.options import Commands, HelpFormatter, add_settings, read_setti
 from router.config.budgets import plan_memory
 from router.config.descriptors import reserve_descriptors
 from router.config.memory import memory_limit
+from router.control.start import sources_of
 from router.process.children.child_config import count_of
 from router.process.signals import ignore_until_handled
 from router.telemetry.logs import log_interpreter_messages, setup_logging
@@ -44,6 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal ends the process."""
     ignore_until_handled()
     config = read_settings(arguments).config
+    sources = sources_of(config, lambda: read_settings(arguments).config)
+    sources.initial()  # what was kept must be valid before anything starts
     setup_logging(config.log_level, config.log_format)
     log_interpreter_messages()
     config, warning = reserve_descriptors(config, count_of(config))
@@ -57,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     if plan.processes > 1:
         from router.process.children.supervisor import run as run_processes
 
-        return run_processes(plan.config, plan.processes, "router.cli.child")
+        return run_processes(plan.config, plan.processes, "router.cli.child", sources)
     from router.app import run as run_gateway
 
-    return run_gateway(plan.config)
+    return run_gateway(plan.config, sources)

@@ -50,6 +50,8 @@ class WorkerConfig(Section, frozen=True):
     labels: dict[str, str] = field(default_factory=dict)
     """Labels for the policy. marginal_cost reads the label `lane`: prefill keeps the worker in the prefill lane, and
     decode keeps it out."""
+    maintenance: bool = False
+    """Send the worker no new requests, as after a drain."""
 
     def __repr__(self) -> str:
         """Leave out the key: this text goes to logs."""
@@ -468,6 +470,13 @@ class Config(Section, frozen=True):
     processes: Positive | Literal["auto"] = 1
     """Processes that share the public port, each on its own core. auto: one per core. `limits` and `tenants` apply to
     all processes together, memory in `residency` to each process."""
+    state_dir: str | None = None
+    """Folder in which changes of the admin API are kept, with their history. Not set: they end with the process. Each
+    gateway needs its own folder."""
+    revisions_kept: Positive = 100
+    """Revisions of the desired state that are kept, for GET /admin/v1/revisions and for a restore."""
+    admin_require_if_match: bool = False
+    """Refuse a change of the desired state (428) unless its If-Match header names the version that it is based on."""
     workers: tuple[WorkerConfig, ...] = ()
     """The workers. The admin API can add more."""
     worker_tls: WorkerTlsConfig = field(default_factory=WorkerTlsConfig)

@@ -110,6 +110,13 @@ class Fleet:
             if not gone.draining:
                 self._lose(gone)
 
+    def set_labels(self, endpoint_id: str, labels: Mapping[str, str]) -> None:
+        """Replace the labels of an endpoint, from the next decision on."""
+        endpoint = self._endpoints.get(endpoint_id)
+        if endpoint is not None and endpoint.labels != labels:
+            endpoint.labels = labels
+            self._forget_candidate_sets()
+
     def drain(self, endpoint_id: str) -> None:
         """Send no new requests to the endpoint."""
         self._set_draining(endpoint_id, True)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,11 +15,16 @@ from typing import Protocol
 
 from router.admin.system import HandoverState
 from router.config.model import Config
+from router.config.problems import ConfigError
+from router.control.control import Change, Control
+from router.control.edits import drain_only
+from router.control.reconciler import NotAppliedError
 from router.gateway.listen.sockets import ListenError
 from router.placement.fleet import Fleet
 from router.placement.health import WorkerState
 from router.process import signals
 from router.process.handover.client import HandoverClient
+from router.process.handover.handed_state import HandedState
 from router.process.handover.messages import VERSION, SocketsOffered, TakeoverError
 from router.process.handover.server import HandoverCallbacks, HandoverServer
 from router.process.listeners import ListenAddresses, Listeners
@@ -41,6 +45,7 @@ class ServingSystem(Protocol):
     """A gateway that can be started, handed over, resumed and drained: `router.app.System`."""
 
     config: Config
+    control: Control
     fleet: Fleet
     handover_state: HandoverState
     handover_client: HandoverClient | None
@@ -116,6 +121,8 @@ class Lifecycle:
         self._drain_until_s = 0.0
         self._handover_client: HandoverClient | None = None
         self._handover_server: HandoverServer | None = None
+        self._handed: HandedState | None = None
+        """The desired state that was offered to a successor."""
         self._notifier = Notifier(environment, self._status)
 
     async def run(self) -> int:
@@ -153,6 +160,7 @@ class Lifecycle:
         await self._system.open(listeners)
         if self._handover_client is not None:
             await self._take_over(self._handover_client)
+        await self._system.control.opened()
         await self._system.open_admin()
         if path is not None:
             self._handover_server = HandoverServer(path, self._callbacks())
@@ -164,7 +172,7 @@ class Lifecycle:
         if passed is None:
             handover_client.check(self._config)
         self._system.handover_client = handover_client
-        self._drain_alone(handover_client.offered.drained)
+        await self._take_on(handover_client, handover_client.offered.drained)
         await self._probe_workers(handover_client.offered.ready)
         if passed is None:
             return handover_client.listeners
@@ -172,15 +180,26 @@ class Lifecycle:
         return passed
 
     async def _take_over(self, handover_client: HandoverClient) -> None:
-        self._drain_alone(await handover_client.drain())
+        await self._take_on(handover_client, await handover_client.drain())
         handover_client.follow(self._drained)
         self._system.leave_queue = self._system.listeners().manager_owned or handover_client.stuck
         log.info("took over", extra={"pid": handover_client.offered.pid})
 
-    def _drain_alone(self, endpoint_ids: Sequence[str]) -> None:
-        """Drain exactly the workers that an operator drains in the other process, because these workers may be about to
-        stop.
+    async def _take_on(self, handover_client: HandoverClient, drained: Sequence[str]) -> None:
+        """Continue from the desired state of the running gateway. A version that hands none over names the workers that
+        an operator drains: these may be about to stop.
         """
+        control, state = self._system.control, handover_client.state()
+        try:
+            if state is not None:
+                await control.take_over(state)
+            else:
+                await control.make(Change(drain_only(drained), "drained the same workers", "start"))
+        except (ConfigError, NotAppliedError) as error:
+            raise TakeoverError(f"the running gateway's desired state cannot be taken over: {error}") from None
+
+    def _drain_alone(self, endpoint_ids: Sequence[str]) -> None:
+        """Drain exactly these workers while another process serves and keeps the desired state."""
         fleet = self._system.fleet
         for endpoint in fleet.endpoints:
             (fleet.drain if endpoint.id in endpoint_ids else fleet.undrain)(endpoint.id)
@@ -226,9 +245,15 @@ class Lifecycle:
         )
 
     def _withdraw(self) -> None:
+        self._forget_handed()
         self._system.handover_state = HandoverState.NONE
 
-    def _offer(self) -> tuple[SocketsOffered, Sequence[socket.socket]]:
+    def _forget_handed(self) -> None:
+        if self._handed is not None:
+            self._handed.close()
+            self._handed = None
+
+    def _offer(self) -> tuple[SocketsOffered, Sequence[int]]:
         listen_addresses, listeners = self._system.listen_addresses(), self._system.listeners()
         offered = SocketsOffered(
             version=VERSION,
@@ -239,9 +264,12 @@ class Lifecycle:
             drained=self._drained(),
             ready=self._system.fleet.serving,
             resumes=True,
+            has_state=True,
         )
+        self._handed = HandedState()
+        self._handed.write(self._system.control.stored)
         self._system.handover_state = HandoverState.OFFERED
-        return offered, listeners.sockets
+        return offered, [*(each.fileno() for each in listeners.sockets), self._handed.descriptor]
 
     def _drained(self) -> tuple[str, ...]:
         return tuple(each.id for each in self._system.fleet.endpoints if each.draining)
@@ -255,8 +283,15 @@ class Lifecycle:
         await self._system.hand_over(keep=says_end)
         if self._handover_client is not None:
             self._handover_client.say_ending()
+        await self._hand_over_state()
         self._over.set()
         return self._drained()
+
+    async def _hand_over_state(self) -> None:
+        """Write the last version of the desired state for the successor."""
+        assert self._handed is not None, "it was offered"
+        self._handed.write(await self._system.control.hand_over())
+        self._forget_handed()
 
     async def _successor_lost(self) -> bool:
         """Drain for at least `LINGER_S`. Return True at once if the new process dies and this one can serve again."""
@@ -284,6 +319,7 @@ class Lifecycle:
         """Serve again as before the handover, with the workers drained that the new process last named."""
         self._lost.clear()
         try:
+            await self._system.control.resume(self._drained())
             await self._system.resume()
             assert self._handover_server is not None, "a new process took over"
             await self._handover_server.start_again()

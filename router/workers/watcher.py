@@ -93,8 +93,12 @@ class Watcher:
             raise RuntimeError("start the watcher first")
         if worker is not None:
             self._api_keys[endpoint_id] = worker.api_key
+            self._events.pop(endpoint_id, None)
             if worker.kv_events is not None:
                 self._events[endpoint_id] = configured_events(worker.kv_events)
+        if endpoint_id in self._watches:  # events between the two watches are lost
+            for candidate in endpoint.candidates:
+                self._residency.link_lost(candidate.slot)
         self._end(endpoint_id)
         watch = self._watches[endpoint_id] = EndpointWatch(
             self._context, endpoint, self._events.get(endpoint_id), self._api_keys.get(endpoint_id)

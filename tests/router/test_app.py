@@ -4,6 +4,8 @@ import msgspec
 
 from router.app import System
 from router.config.model import Config, WorkerConfig
+from router.control.control import Change
+from router.control.edits import add_worker, remove_worker
 from router.security.keys import KeyEntry, digest_of, new_key
 
 
@@ -32,11 +34,12 @@ async def test_a_worker_added_at_run_time_gets_its_key_with_requests_until_it_le
     system = System(msgspec.convert(settings, Config))
     await system.start()
     try:
-        worker = await system.add_worker(WorkerConfig(url="https://127.0.0.1:9", api_key="the-key-of-the-worker"))
+        worker = WorkerConfig(url="https://127.0.0.1:9", api_key="the-key-of-the-worker")
+        await system.control.make(Change(add_worker(worker), "a test"))
         keys = system.gateway._parts.worker_keys
-        assert keys.line(worker.id) == b"Authorization: Bearer the-key-of-the-worker"
-        await system.remove_worker(worker.id)
-        assert keys.line(worker.id) == b""
+        assert keys.line("127.0.0.1:9") == b"Authorization: Bearer the-key-of-the-worker"
+        await system.control.make(Change(remove_worker("127.0.0.1:9"), "a test"))
+        assert keys.line("127.0.0.1:9") == b""
     finally:
         await system.aclose()
 
@@ -47,7 +50,8 @@ async def test_policies_see_the_labels_of_configured_and_of_added_workers():
     system = System(msgspec.convert(settings, Config))
     await system.start()
     try:
-        await system.add_worker(WorkerConfig(url="http://127.0.0.1:10", labels={"lane": "decode"}))
+        worker = WorkerConfig(url="http://127.0.0.1:10", labels={"lane": "decode"})
+        await system.control.make(Change(add_worker(worker), "a test"))
         assert [one.labels for one in system.fleet.endpoints] == [{"lane": "prefill"}, {"lane": "decode"}]
     finally:
         await system.aclose()

@@ -11,18 +11,16 @@ from urllib.parse import quote
 
 import msgspec
 
-from backends.worker import parse_endpoint
-from router.admin import documents, health, routes
+from router.admin import changes, documents, health, routes
 from router.admin.decisions import LogPlace
 from router.admin.operations import Answer, Call, Operation
 from router.admin.paging import page_of
 from router.admin.problems import MEDIA_TYPE, AdminError
 from router.admin.table import OPERATIONS
-from router.admin.workers import configured, still_busy, still_not_ready
-from router.config.model import PolicyConfig, WorkerConfig
+from router.admin.workers import still_busy, still_not_ready
 from router.placement.health import SERVING
 from router.process.children.aggregate import merge_worker, merge_workers
-from router.process.children.changes import Change, Changes, Child, no_process
+from router.process.children.changes import Child, no_process
 from router.process.children.child_client import (
     ChildClient,
     ChildReply,
@@ -32,7 +30,6 @@ from router.process.children.child_client import (
     ask_each,
 )
 from router.process.children.decision_logs import cursor_for, merge_logs
-from router.process.children.desired_state import DesiredState
 from router.process.children.metric_totals import MetricTotals
 from router.telemetry.snapshot import page
 
@@ -48,19 +45,18 @@ class SupervisorState(Protocol):
     @property
     def children(self) -> Sequence[Child]: ...
     @property
-    def changes(self) -> Changes: ...
-    @property
-    def desired_state(self) -> DesiredState: ...
-    @property
     def totals(self) -> MetricTotals: ...
     @property
     def accepting(self) -> bool: ...
+    async def correct(self) -> None:
+        """Bring processes that run another version of the desired state to the present one."""
 
 
 def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
     """Return the operations of the table, each of which asks the child processes.
 
-    A read without a handler here is answered by the first child that replies. A change needs a handler.
+    A read without a handler here is answered by the first child that replies. A change needs a handler, which changes
+    the desired state here and not in a child.
     """
     request = _AllChildren(supervisor)
     named: dict[str, Handler] = {
@@ -73,6 +69,7 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
         "remove_worker": request.remove_worker,
         "drain_worker": request.drain,
         "undrain_worker": request.drain,
+        "get_policy": request.policy,
         "set_policy": request.set_policy,
         "explain": request.first,
         "list_decisions": request.decisions,
@@ -153,17 +150,19 @@ class _AllChildren:
 
     async def list_workers(self, operation: Operation, call: Call) -> Answer:
         """Return one page, merged from all processes."""
-        answers = await ask_all(self._clients(), ChildRequest("GET", operation.path))
-        if not answers:
-            raise no_process()
+        answers = await self._ask_all(ChildRequest("GET", operation.path))
         lists = {number: msgspec.json.decode(a.content, type=documents.Workers) for number, a in _successful(answers)}
         merged = merge_workers({number: each.workers for number, each in lists.items()})
         page, cursor = page_of(merged, lambda worker: worker.id, call.query["limit"], call.query["cursor"])
-        return Answer(documents.Workers(workers=list(page), next=cursor))
+        return changes.versioned(call, Answer(documents.Workers(workers=list(page), next=cursor)))
 
     async def worker(self, operation: Operation, call: Call) -> Answer:
         """Return one worker, merged from all processes."""
-        return _one_worker(await self._all(operation, call))
+        return changes.versioned(call, _one_worker(await self._all(operation, call)))
+
+    async def policy(self, operation: Operation, call: Call) -> Answer:
+        """Return the policy, with the statistics of the first process that answers."""
+        return changes.versioned(call, await self.first(operation, call))
 
     async def decisions(self, operation: Operation, call: Call) -> Answer:
         """Return one page of the decision logs of all processes, newest first."""
@@ -180,59 +179,31 @@ class _AllChildren:
 
     async def first(self, operation: Operation, call: Call) -> Answer:
         """Return the reply of the first process that answers."""
-        for client in self._clients():
-            try:
-                return _forwarded(await client.ask(_child_request(operation, call)))
-            except NoReplyError:
-                continue
-        raise no_process()
+        return await self._first(_child_request(operation, call))
 
     # changes
 
-    async def add_worker(self, operation: Operation, call: Call) -> Answer:
-        wanted: documents.NewWorker = call.body
-        worker = configured(wanted)
+    async def add_worker(self, _: Operation, call: Call) -> Answer:
+        name, outcome = await changes.add_worker(call)
+        if call.dry_run:
+            return changes.dry(outcome)
+        shown = await self._worker(name)
+        answer = replace(shown, status=HTTPStatus.CREATED, headers={"location": changes.location_of(name)})
+        return changes.done(outcome, answer)
 
-        def inverse() -> ChildRequest | None:
-            try:
-                return ChildRequest("DELETE", _worker_path(parse_endpoint(worker.url).authority))
-            except ValueError:  # the first process refuses it
-                return None
-
-        change = Change(_child_request(operation, call), inverse(), lambda: self._supervisor.desired_state.add(worker))
-        return _one_worker(await self._supervisor.changes.make(lambda: change))
-
-    async def remove_worker(self, operation: Operation, call: Call) -> Answer:
-        desired_state, worker_id = self._supervisor.desired_state, call.path["id"]
-
-        def prepare() -> Change:
-            known = desired_state.workers.get(worker_id)
-            back = ChildRequest("POST", "/admin/v1/workers", body=_new_worker(known)) if known is not None else None
-            return Change(_child_request(operation, call), back, lambda: desired_state.remove(worker_id))
-
-        answers = await self._supervisor.changes.make(prepare)
-        return _forwarded(next(iter(answers.values())))
+    async def remove_worker(self, _: Operation, call: Call) -> Answer:
+        outcome = await changes.remove_worker(call)
+        return changes.dry(outcome) if call.dry_run else changes.done(outcome, Answer(None, HTTPStatus.NO_CONTENT))
 
     async def drain(self, operation: Operation, call: Call) -> Answer:
-        """Drain or undrain in every process. The inverse request is sent only if the state really changed."""
-        drained, worker_id = self._supervisor.desired_state.drained, call.path["id"]
-        drains = operation.name == "drain_worker"
-
-        def prepare() -> Change:
-            changes = drains is not (worker_id in drained)
-            other = "undrain" if drains else "drain"
-            request = _child_request(operation, call)._replace(
-                query={}
-            )  # the supervisor waits, not the child, because a change must be quick
-            back = ChildRequest("POST", f"{_worker_path(worker_id)}/{other}") if changes else request
-            note = (lambda: drained.add(worker_id)) if drains else (lambda: drained.discard(worker_id))
-            return Change(request, back, note)
-
-        answer = _one_worker(await self._supervisor.changes.make(prepare))
-        wait_s = call.query["wait_s"]
-        if not wait_s or answer.status is not HTTPStatus.OK:
-            return answer
-        return await (self._drained if drains else self._undrained)(worker_id, wait_s)
+        """Drain or undrain in every process. The supervisor waits, and not a child, because a change must be quick."""
+        drains, name, wait_s = operation.name == "drain_worker", call.path["id"], call.query["wait_s"]
+        outcome = await changes.set_maintenance(call, drains)
+        if call.dry_run:
+            return changes.dry(outcome)
+        if not wait_s:
+            return changes.done(outcome, await self._worker(name))
+        return changes.done(outcome, await (self._drained if drains else self._undrained)(name, wait_s))
 
     async def _drained(self, worker_id: str, wait_s: int) -> Answer:
         answer, worker = await self._watch(
@@ -257,27 +228,17 @@ class _AllChildren:
         loop = asyncio.get_running_loop()
         end_s = loop.time() + wait_s
         while True:
-            answers = await ask_all(self._clients(), ChildRequest("GET", _worker_path(worker_id)))
-            answer = _one_worker(answers) if answers else None
-            if answer is None:
-                raise no_process()
+            answer = await self._worker(worker_id)
             worker = answer.content if isinstance(answer.content, documents.Worker) else None
             if worker is None or settled(worker) or loop.time() >= end_s:
                 return answer, worker
             await asyncio.sleep(_LOOK_S)
 
-    async def set_policy(self, operation: Operation, call: Call) -> Answer:
-        desired_state, wanted = self._supervisor.desired_state, call.body
-
-        def prepare() -> Change:
-            before = desired_state.policy
-            back = msgspec.json.encode({"name": before.name, "params": before.params})
-            chosen = PolicyConfig(name=wanted.name, params=wanted.params, seed=before.seed)
-            request = _child_request(operation, call)
-            return Change(request, request._replace(body=back), lambda: desired_state.set_policy(chosen))
-
-        answers = await self._supervisor.changes.make(prepare)
-        return _forwarded(next(iter(answers.values())))
+    async def set_policy(self, _: Operation, call: Call) -> Answer:
+        outcome = await changes.set_policy(call)
+        if call.dry_run:
+            return changes.dry(outcome)
+        return changes.done(outcome, await self._first(ChildRequest("GET", "/admin/v1/policy")))
 
     # helpers
 
@@ -285,10 +246,25 @@ class _AllChildren:
         return [child.client for child in self._supervisor.children if child.client is not None]
 
     async def _all(self, operation: Operation, call: Call) -> dict[int, ChildReply]:
-        answers = await ask_all(self._clients(), _child_request(operation, call))
+        return await self._ask_all(_child_request(operation, call))
+
+    async def _ask_all(self, request: ChildRequest) -> dict[int, ChildReply]:
+        answers = await ask_all(self._clients(), request)
         if not answers:
             raise no_process()
+        await self._supervisor.correct()
         return answers
+
+    async def _worker(self, name: str) -> Answer:
+        return _one_worker(await self._ask_all(ChildRequest("GET", changes.location_of(name))))
+
+    async def _first(self, request: ChildRequest) -> Answer:
+        for client in self._clients():
+            try:
+                return _forwarded(await client.ask(request))
+            except NoReplyError:
+                continue
+        raise no_process()
 
 
 def _child_request(operation: Operation, call: Call) -> ChildRequest:
@@ -298,17 +274,6 @@ def _child_request(operation: Operation, call: Call) -> ChildRequest:
     body = msgspec.json.encode(call.body) if operation.takes is not None else None
     query = {name: value for name, value in call.query.items() if value is not None}
     return ChildRequest(operation.method, path, query, body)
-
-
-def _worker_path(worker_id: str) -> str:
-    return f"/admin/v1/workers/{quote(worker_id, safe='')}"
-
-
-def _new_worker(worker: WorkerConfig) -> bytes:
-    wanted = documents.NewWorker(
-        url=worker.url, kv_events=worker.kv_events, api_key=worker.api_key, labels=worker.labels
-    )
-    return msgspec.json.encode(wanted)
 
 
 def _successful(answers: dict[int, ChildReply]) -> Iterable[tuple[int, ChildReply]]:

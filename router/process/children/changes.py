@@ -1,32 +1,25 @@
-"""Operators' changes: every process makes a change, or none does.
+"""Bring all child processes to one desired state: each gets the whole state with its version, never an operation.
 
-A request lives in one process, and a process makes a change in one iteration of its event loop. So no request sees a
-part of a change. The first process that answers decides whether the change is valid. A process that does not answer is
-killed, and its replacement starts with the change. If a later process refuses, the change is undone in all processes.
+A request lives in one process, and a process changes in one iteration of its event loop. So no request sees a part of a
+change. The first process that answers decides whether the state can be applied. A process that does not answer, or
+refuses what the first one accepted, is killed, and its replacement starts with the state.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Protocol
 
 from router.admin.problems import AdminError
-from router.process.children.child_client import CHANGE_S, ChildClient, ChildReply, ChildRequest, NoReplyError
+from router.control.desired_state import DesiredState
+from router.control.reconciler import NotAppliedError
+from router.process.children.child_client import CHANGE_S, ChildClient, ChildReply, NoReplyError
+from router.process.children.state_channel import state_request
 
 log = logging.getLogger("warmroute.process")
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A request to each process, its inverse, and `note`, which records the change for processes that start later."""
-
-    request: ChildRequest
-    inverse: ChildRequest | None
-    note: Callable[[], None]
 
 
 class Child(Protocol):
@@ -42,80 +35,64 @@ class Child(Protocol):
 
 
 class Changes:
-    """Make changes one after another. No process may start while `lock` is held."""
+    """Send states to the children. The caller holds the lock without which no process may start."""
 
     def __init__(self, children: Sequence[Child]) -> None:
-        self.lock = asyncio.Lock()
         self._children = children
 
-    async def make(self, prepare: Callable[[], Change]) -> dict[int, ChildReply]:
-        """Make a change. Return the replies by process, or only the refusal.
+    async def apply(self, state: DesiredState) -> None:
+        """Bring every process to `state`.
 
         Raises:
-            AdminError: no process serves, or the change was undone.
+            NotAppliedError: the first process refused it; no process changed.
+            AdminError: no process serves.
         """
-        async with self.lock:
-            await asyncio.gather(*(child.settled.wait() for child in self._children))
-            change = prepare()
-            children = list(self._children)
-            answers = await self._ask_first(change, children)
-            if not _accepted(answers.values()):
-                return answers
-            answers |= await self._ask(children, change.request)
-            refusals = {number: answer for number, answer in answers.items() if not answer.is_success}
-            if refusals:
-                raise await self._undo(change, answers, refusals)
-            change.note()
-            return answers
+        await asyncio.gather(*(child.settled.wait() for child in self._children))
+        waiting = list(self._children)
+        first = await self._ask_first(state, waiting)
+        if not first.is_success:
+            raise NotAppliedError(first.detail)
+        await asyncio.gather(*(self._bring(child, state) for child in waiting))
 
-    async def _ask_first(self, change: Change, children: list[Child]) -> dict[int, ChildReply]:
-        """Return the reply of the first child that answers, and remove all children that were asked from `children`."""
-        while children:
-            if answers := await self._ask([children.pop(0)], change.request):
-                return answers
+    def behind(self, state: DesiredState) -> list[Child]:
+        """Return the children whose last reply was from another version than that of `state`."""
+        return [
+            child
+            for child in self._children
+            if child.client is not None and child.client.state_version not in (None, state.version)
+        ]
+
+    async def correct(self, state: DesiredState) -> None:
+        """Bring every process that is `behind` to `state`."""
+        await asyncio.gather(*(self._bring(child, state) for child in self.behind(state)))
+
+    async def _ask_first(self, state: DesiredState, waiting: list[Child]) -> ChildReply:
+        """Return the reply of the first child that answers. Remove all children that were asked from `waiting`."""
+        while waiting:
+            if (answer := await self._ask(waiting.pop(0), state)) is not None:
+                return answer
         raise no_process()
 
-    async def _ask(self, children: Sequence[Child], request: ChildRequest) -> dict[int, ChildReply]:
-        answers = await asyncio.gather(*(self._ask_one(child, request) for child in children))
-        return {child.number: answer for child, answer in zip(children, answers, strict=True) if answer is not None}
+    async def _bring(self, child: Child, state: DesiredState) -> None:
+        answer = await self._ask(child, state)
+        if answer is not None and not answer.is_success:
+            fields = {"process_index": child.number, "version": state.version, "reason": answer.detail}
+            log.error("process ended: it refused the desired state", extra=fields)
+            child.kill()
 
-    async def _ask_one(self, child: Child, request: ChildRequest) -> ChildReply | None:
+    async def _ask(self, child: Child, state: DesiredState) -> ChildReply | None:
         client = child.client
         if client is None:
             return None
         try:
-            return await client.ask(request, CHANGE_S)
+            return await client.ask(state_request(state), CHANGE_S)
         except NoReplyError as error:
             log.error("process ended: it did not answer a change", extra={"reason": str(error)})
             child.kill()
             return None
-
-    async def _undo(
-        self, change: Change, answers: dict[int, ChildReply], refusals: dict[int, ChildReply]
-    ) -> AdminError:
-        """Undo the change in each process that made it. Kill a process in which that fails; its replacement starts
-        without the change.
-        """
-        made = [child for child in self._children if child.number in answers.keys() - refusals.keys()]
-        undone = await self._ask(made, change.inverse) if change.inverse is not None else {}
-        for child in made:
-            answer = undone.get(child.number)  # a child that did not answer was killed already
-            if change.inverse is None or (answer is not None and not answer.is_success):
-                child.kill()
-        number, refusal = next(iter(refusals.items()))
-        return AdminError(
-            HTTPStatus.INTERNAL_SERVER_ERROR,
-            "change_undone",
-            f"process {number} refused what process {made[0].number} accepted: {refusal.detail}; "
-            "the change was undone in all processes",
-        )
 
 
 def no_process() -> AdminError:
     """Return the 503 for no serving process."""
     detail = "no process of the gateway serves now; one is starting, or the log gives the reason why it cannot"
     return AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "no_process", detail, headers={"retry-after": "1"})
-
-
-def _accepted(answers: Iterable[ChildReply]) -> bool:
-    return all(answer.is_success for answer in answers)

@@ -89,7 +89,8 @@ def resources_of(start: ChildConfig) -> ChildResources:
         admin=socket.socket(fileno=start.admin),
         ledger=ledger,
         accept_order=LeastConnections(ledger, start.processes, start.process),
-        drained=start.drained,
+        process=start.process,
+        state=start.state,
     )
 
 

@@ -17,6 +17,8 @@ CHANGE_S = 10.0
 """Time limit of a change. A process that takes longer is considered stuck."""
 MAX_REPLY_BYTES = 256 << 20
 """The largest reply that is read. The longest is a full decision log of a large fleet."""
+STATE_VERSION = "x-warmroute-state-version"
+"""Header of every reply: the version of the desired state that the process runs."""
 _LIMITS = httpx.Limits(max_connections=16, max_keepalive_connections=4)
 
 
@@ -66,6 +68,8 @@ class ChildClient:
 
     def __init__(self, number: int, path: Path) -> None:
         self.number = number
+        self.state_version: int | None = None
+        """The version of the desired state in the last reply; None before the first."""
         self._client = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(uds=str(path), limits=_LIMITS),
             base_url="http://process",
@@ -100,6 +104,8 @@ class ChildClient:
                 content += piece
                 if len(content) > MAX_REPLY_BYTES:
                     raise NoReplyError(f"process {self.number} answered more than {MAX_REPLY_BYTES} bytes")
+            version = response.headers.get(STATE_VERSION, "")
+            self.state_version = int(version) if version.isdecimal() else None
             return ChildReply(response.status_code, bytes(content), response.headers)
         finally:
             await response.aclose()

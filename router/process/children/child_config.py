@@ -12,6 +12,7 @@ import msgspec
 
 from router.config.budgets import BODIES, RESPONSES
 from router.config.model import Config, LimitsConfig, RouteConfig, TenantConfig
+from router.control.desired_state import DesiredState, with_live_settings
 
 READY = b"\n"
 """Sent by the child once it serves."""
@@ -24,7 +25,7 @@ class ChildConfig(msgspec.Struct, frozen=True):
     process: int
     processes: int
     config: Config
-    drained: frozenset[str]
+    state: DesiredState
     public: tuple[int, ...]
     admin: int
     table: int
@@ -66,6 +67,23 @@ def count_of(config: Config) -> int:
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def config_of(config: Config, state: DesiredState, process: int, processes: int) -> Config:
+    """Return the settings that a process starts with: its share of limits and quotas, and the desired state.
+
+    Each process has its own seeds. With one seed, all processes would draw the same workers at the same time.
+    """
+    policies = {
+        name: msgspec.structs.replace(policy, seed=policy.seed + process) for name, policy in config.policies.items()
+    }
+    return msgspec.structs.replace(
+        with_live_settings(config, state.settings),
+        limits=share_of(config.limits, process, processes),
+        policies=policies,
+        routes=routes_of(config.routes, process, processes),
+        tenants=quotas_of(config.tenants, processes, config.limits.max_body_bytes),
+    )
 
 
 def share_of(limits: LimitsConfig, process: int, processes: int) -> LimitsConfig:

@@ -6,16 +6,19 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from router.control.desired_state import DesiredState
 from router.process.children.accept_balancer import LeastConnections
 from router.process.shared_memory.ledger import Ledger
 
 
 @dataclass(frozen=True, slots=True)
 class ChildResources:
-    """`public` and `admin` already listen. `drained` are the workers that an operator drains."""
+    """`public` and `admin` already listen. `state` is the desired state to start with."""
+
+    process: int
+    state: DesiredState
 
     public: Sequence[socket.socket]
     admin: socket.socket
     ledger: Ledger
     accept_order: LeastConnections
-    drained: frozenset[str] = frozenset()

@@ -20,15 +20,16 @@ from router.admin.app import build_admin
 from router.admin.server import AdminServer
 from router.admin.system import AdminSystem, HandoverState
 from router.config.model import Config
+from router.control.control import Control
+from router.control.start import Sources
 from router.gateway.listen.drain import SETTLE_S, refuse_handshakes
 from router.gateway.listen.sockets import ListenError, SocketFile, public_sockets, remove_socket_file, socket_file
 from router.gateway.server import BACKLOG, LAST_WORDS_S, address_of
 from router.process import signals
 from router.process.children.admin_operations import operations_for_all
 from router.process.children.changes import Changes
-from router.process.children.child_config import ChildConfig
+from router.process.children.child_config import ChildConfig, config_of
 from router.process.children.child_process import TRIES, ChildCallbacks, ChildProcess
-from router.process.children.desired_state import DesiredState
 from router.process.children.metric_totals import MetricTotals
 from router.process.listeners import Listeners, admin_socket, url_of
 from router.process.shared_memory.ledger import Ledger, make_table
@@ -47,9 +48,9 @@ _GRACE_S = 5.0
 class Supervisor:
     """Run `processes` gateways behind one public port, and one admin port that answers for all of them."""
 
-    def __init__(self, config: Config, processes: int, child_module: str) -> None:
+    def __init__(self, config: Config, processes: int, child_module: str, sources: Sources | None = None) -> None:
+        sources = sources or Sources(config, lambda: config)
         self.config = config
-        self.desired_state = DesiredState(config)
         self.totals = MetricTotals()
         self.accepting = False
         self.handover_state = HandoverState.NONE
@@ -63,6 +64,7 @@ class Supervisor:
         callbacks = ChildCallbacks(self._begin, self._served.set, self._ended)
         self.children = [ChildProcess(number, self._folder, callbacks, child_module) for number in range(processes)]
         self.changes = Changes(self.children)
+        self.control = Control(sources.loaded, sources.initial(), self.changes.apply, sources.store)
         self._public: Sequence[socket.socket] = ()
         self._given: Listeners | None = None
         self._notifier = Notifier(os.environ, self._status)
@@ -98,6 +100,7 @@ class Supervisor:
         for listener in self._public:
             url = url_of(address_of(listener.getsockname()), self.config.tls)
             log.info("public port listening", extra={"url": url})
+        await self.control.opened()
         await admin.start()
         log.info("admin port listening", extra={"url": url_of(admin.address, self.config.admin_tls)})
         self._notifier.ready()
@@ -154,19 +157,25 @@ class Supervisor:
 
     async def _begin(self, number: int, admin: int, start: Callable[[ChildConfig], Awaitable[None]]) -> None:
         """Start a process with the desired state, under the lock that keeps the state from changing."""
-        async with self.changes.lock:
-            processes = len(self.children)
+        async with self.control.lock:
+            state, processes = self.control.state, len(self.children)
             await start(
                 ChildConfig(
                     process=number,
                     processes=processes,
-                    config=self.desired_state.config_of(number, processes),
-                    drained=frozenset(self.desired_state.drained),
+                    config=config_of(self.config, state, number, processes),
+                    state=state,
                     public=tuple(listener.fileno() for listener in self._public),
                     admin=admin,
                     table=self._table,
                 )
             )
+
+    async def correct(self) -> None:
+        """Bring processes that run another version of the desired state to the present one."""
+        if self.changes.behind(self.control.state):
+            async with self.control.lock:
+                await self.changes.correct(self.control.state)
 
     def _ended(self, number: int) -> None:
         """Clear the load and the metrics of a process that has ended."""
@@ -180,7 +189,7 @@ class Supervisor:
             self.given_up.set()
 
 
-async def serve(config: Config, processes: int, child_module: str) -> int:
+async def serve(config: Config, processes: int, child_module: str, sources: Sources | None = None) -> int:
     """Run the processes until SIGTERM or SIGINT. A second signal ends all at once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -189,7 +198,7 @@ async def serve(config: Config, processes: int, child_module: str) -> int:
     signals.handle(loop, stop.set)
     for warning in warnings(config):
         log.warning(warning)
-    supervisor = Supervisor(config, processes, child_module)
+    supervisor = Supervisor(config, processes, child_module, sources)
     try:
         await supervisor.start()
     except ListenError as error:
@@ -215,8 +224,8 @@ async def _until(stop: asyncio.Event, given_up: asyncio.Event) -> int:
     return 1
 
 
-def run(config: Config, processes: int, child_module: str) -> int:
+def run(config: Config, processes: int, child_module: str, sources: Sources | None = None) -> int:
     """Run `processes` children, each as ``python -m child_module``; return the exit code."""
     with suppress(KeyboardInterrupt):
-        return uvloop.run(serve(config, processes, child_module))
+        return uvloop.run(serve(config, processes, child_module, sources))
     return 130

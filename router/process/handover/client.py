@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from router.config.model import Config
+from router.control.state_file import Stored
+from router.process.handover.handed_state import HandedState
 from router.process.handover.messages import (
     MOST_BYTES,
     MOST_SOCKETS,
@@ -41,8 +44,15 @@ class HandoverClient:
     `in_flight` counts the running gateway's requests at each worker. `gone` is set once that gateway has ended.
     """
 
-    def __init__(self, connection: socket.socket, offered: SocketsOffered, listeners: Listeners) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        offered: SocketsOffered,
+        listeners: Listeners,
+        handed: HandedState | None = None,
+    ) -> None:
         self._connection = connection
+        self._handed = handed
         self._tasks: list[asyncio.Task[None]] = []
         self._drained: frozenset[str] = frozenset()
         self.offered = offered
@@ -90,6 +100,17 @@ class HandoverClient:
                 f"{running} has its admin port at {running_at.admin_host}:{running_at.admin_port}, and this one is "
                 f"configured for {config.admin_host}:{config.admin_port}; write the same, or stop the running one first"
             )
+
+    def state(self) -> Stored | None:
+        """Return the desired state of the running gateway; None if it is of a version that hands none over.
+
+        Raises:
+            TakeoverError: it was written by a version that this one cannot read.
+        """
+        try:
+            return self._handed.read() if self._handed is not None else None
+        except (OSError, ValueError) as error:
+            raise TakeoverError(f"the running gateway's desired state cannot be read: {error}") from None
 
     def drains(self, worker_id: str) -> bool:
         """Return whether the running gateway sends no more requests to a worker."""
@@ -169,6 +190,8 @@ class HandoverClient:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+        if self._handed is not None:
+            self._handed.close()
         self._connection.close()
 
 
@@ -185,22 +208,23 @@ def _connect(path: str) -> socket.socket | None:
     return connection
 
 
-def _receive_offer(connection: socket.socket) -> tuple[SocketsOffered, Listeners]:
+def _receive_offer(connection: socket.socket) -> tuple[SocketsOffered, Listeners, HandedState | None]:
     try:
         packet, descriptors, _, _ = socket.recv_fds(connection, MOST_BYTES, MOST_SOCKETS)
     except TimeoutError:
         raise TakeoverError(f"the running gateway did not answer within {ANSWER_S:.0f} s; is it stuck?") from None
     except OSError as error:
         raise TakeoverError(f"the running gateway went away: {error.strerror}; start again") from None
-    sockets = tuple(map(_owned, descriptors))
     try:
-        offered = _decode_offer(packet, len(sockets))
+        offered = _decode_offer(packet, len(descriptors))
     except TakeoverError:
-        for each in sockets:
-            each.close()
+        for descriptor in descriptors:
+            os.close(descriptor)
         raise
+    handed = HandedState(descriptors.pop()) if offered.has_state else None
+    sockets = tuple(map(_owned, descriptors))
     admin = sockets[offered.public] if len(sockets) > offered.public else None
-    return offered, Listeners(sockets[: offered.public], admin, offered.manager_owned)
+    return offered, Listeners(sockets[: offered.public], admin, offered.manager_owned), handed
 
 
 def _owned(descriptor: int) -> socket.socket:
@@ -210,15 +234,19 @@ def _owned(descriptor: int) -> socket.socket:
     return received
 
 
-def _decode_offer(packet: bytes, sockets: int) -> SocketsOffered:
+def _decode_offer(packet: bytes, descriptors: int) -> SocketsOffered:
     if not packet:
         raise TakeoverError("the running gateway closed the connection: it runs as another user, or is ending")
     message = decode(packet)
     if isinstance(message, HandoverRefused):
         raise TakeoverError(f"the running gateway refused: {message.reason}")
-    if not isinstance(message, SocketsOffered) or message.version != VERSION or not 1 <= message.public <= sockets:
+    if not isinstance(message, SocketsOffered) or message.version != VERSION or not _attached(message, descriptors):
         raise TakeoverError("the running gateway offers what this version does not know; stop it first")
     return message
+
+
+def _attached(offered: SocketsOffered, descriptors: int) -> bool:
+    return 1 <= offered.public <= descriptors - offered.has_state
 
 
 def _differs(host: str | None, port: int, wanted_host: str, wanted_port: int) -> bool:

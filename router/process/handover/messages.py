@@ -41,7 +41,8 @@ class TakeoverError(RuntimeError):
 class SocketsOffered(msgspec.Struct, frozen=True, tag="offered"):
     """The listening sockets, attached in this order: `public` of them, then the admin socket if there is one.
 
-    `drained` are the workers that an operator drains, and `ready` counts the workers that take requests. `resumes`: the
+    With `has_state` a file with the desired state comes last (`HandedState`); older versions hand none over. `drained`
+    are the workers that an operator drains, and `ready` counts the workers that take requests. `resumes`: the
     gateway understands `SuccessorEnding`, which older versions do not.
     """
 
@@ -53,6 +54,7 @@ class SocketsOffered(msgspec.Struct, frozen=True, tag="offered"):
     drained: tuple[str, ...]
     ready: int
     resumes: bool = False
+    has_state: bool = False
 
 
 class HandoverRefused(msgspec.Struct, frozen=True, tag="refused"):

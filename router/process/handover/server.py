@@ -38,13 +38,13 @@ log = logging.getLogger("warmroute.process")
 class HandoverCallbacks:
     """Callbacks into the running gateway.
 
-    Each `offer` is followed by `withdraw` if the handover fails, or by `hand_over`. Its argument says whether the
-    successor will announce its end. After that, `drain_alone` drains exactly the given workers, and `drained` returns
-    the workers that receive no more requests. The last call is `superseded` if the successor ends in order, or `lost`
-    if it dies.
+    `offer` returns the descriptors to attach. It is followed by `withdraw` if the handover fails, or by `hand_over`,
+    whose argument says whether the successor will announce its end. After that, `drain_alone` drains exactly the given
+    workers, and `drained` returns the workers that receive no more requests. The last call is `superseded` if the
+    successor ends in order, or `lost` if it dies.
     """
 
-    offer: Callable[[], tuple[SocketsOffered, Sequence[socket.socket]]]
+    offer: Callable[[], tuple[SocketsOffered, Sequence[int]]]
     withdraw: Callable[[], None]
     hand_over: Callable[[bool], Awaitable[tuple[str, ...]]]
     in_flight: Callable[[], Mapping[str, int]]
@@ -140,8 +140,8 @@ class HandoverServer:
 
     async def _hand_over(self, connection: socket.socket) -> None:
         connection.setblocking(False)
-        offered, sockets = self._callbacks.offer()
-        socket.send_fds(connection, [encode(offered)], [each.fileno() for each in sockets])
+        offered, descriptors = self._callbacks.offer()
+        socket.send_fds(connection, [encode(offered)], list(descriptors))
         packet = await asyncio.get_running_loop().sock_recv(connection, MOST_BYTES)
         if not packet:
             log.warning("a new process ended before it was ready; this one keeps serving")

@@ -3,6 +3,7 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from backends.worker import RankCache, ServedModel, WorkerFacts, parse_endpoint
 from policies.registry import build_policy
@@ -10,6 +11,12 @@ from policies.view import WorkerId
 from router.admin.app import build_admin
 from router.admin.system import HandoverState
 from router.config.model import Config, HealthConfig, WorkerConfig
+from router.control.control import Control
+from router.control.desired_state import worker_id
+from router.control.edits import add_worker
+from router.control.reconciler import Reconciler
+from router.control.running_gateway import RunningGateway
+from router.control.start import initial
 from router.errors import ErrorKind, RequestError
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
@@ -37,14 +44,17 @@ class FakeSystem:
             self.fleet, self.residency, policy, policy_name="marginal_cost", policy_params={}, decisions_kept=50
         )
         self.identity = SimpleNamespace(describe=lambda model: f"ids of {model} from a test")
-        self.watcher = SimpleNamespace(statistics=self._watches)
+        self.watcher = SimpleNamespace(statistics=self._watches, watch=self.watch, forget=self.forget)
         self.accepting = True
         self.requests: dict[str, int] = {}
         self.handover_state = HandoverState.NONE
         self.followed = True
         self.clock_s = 1_000.0
         self.watched: dict[str, object] = {}
-        self.added: list[WorkerConfig] = []
+        self.keys: dict[str, str | None] = {}
+        self.running = RunningGateway(config, self.fleet, self.watcher, self, self.dispatcher, self.now_s)
+        self.reconciler = Reconciler(self.running)
+        self.control = Control(config, initial(config), self.reconcile)
         self.asked: list[tuple[str, dict[str, str], bytes]] = []
 
     def _watches(self):
@@ -75,15 +85,17 @@ class FakeSystem:
     def now_s(self) -> float:
         return self.clock_s
 
-    async def add_worker(self, worker):
-        endpoint = self.fleet.add(parse_endpoint(worker.url), self.clock_s, worker.labels)
-        self.watched[endpoint.id] = worker.kv_events
-        self.added.append(worker)
-        return endpoint
+    def learn_worker_key(self, endpoint_id, key):
+        self.keys[endpoint_id] = key
 
-    async def remove_worker(self, endpoint_id):
+    def watch(self, endpoint_id, worker):
+        self.watched[endpoint_id] = worker.kv_events
+
+    def forget(self, endpoint_id):
         del self.watched[endpoint_id]
-        self.fleet.remove(endpoint_id)
+
+    async def reconcile(self, state):
+        self.reconciler.reconcile(state)
 
     async def request_of(self, path, headers, body, key_name=None):
         self.asked.append((path, dict(headers), body))
@@ -101,9 +113,13 @@ class FakeSystem:
     # for tests
 
     def join(self, url: str) -> str:
-        """Add a worker and let a probe succeed."""
-        endpoint = self.fleet.add(parse_endpoint(url), self.clock_s)
-        self.watched[endpoint.id] = None
+        """Add a worker to the desired state and let a probe succeed."""
+        worker = WorkerConfig(url=url)
+        state = self.control.state
+        if worker_id(worker) not in state.settings.workers:
+            self.control.state = replace(state, settings=add_worker(worker)(state.settings))
+            self.running.add_worker(worker)
+        endpoint = self.fleet.get(parse_endpoint(url).authority)
         facts = WorkerFacts(
             version="0.33.0", models=(ServedModel(MODEL, max_model_len=4096),), caches={0: RankCache(BLOCK, 100, True)}
         )

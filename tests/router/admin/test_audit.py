@@ -89,7 +89,7 @@ async def test_reads_are_not_recorded(client, system):
 
 
 async def test_a_bug_is_recorded_as_failed(client, system, monkeypatch):
-    monkeypatch.setattr(system.dispatcher, "set_policy", lambda *_: 1 / 0)
+    monkeypatch.setattr(system.control, "make", lambda *_: 1 / 0)
     assert (await client.put("/admin/v1/policy", json={"name": "random"})).status_code == 500
     (entry,) = await entries(client)
     assert (entry["outcome"], entry["status"], entry["detail"]) == ("failed", 500, "ZeroDivisionError")

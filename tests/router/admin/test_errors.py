@@ -18,7 +18,7 @@ async def test_wrong_method_names_the_right_ones(client, problem):
 
 
 async def test_a_bug_is_a_problem_too_and_is_logged(client, system, problem, monkeypatch, caplog):
-    monkeypatch.setattr(system.dispatcher, "set_policy", lambda *_: 1 / 0)
+    monkeypatch.setattr(system.control, "make", lambda *_: 1 / 0)
     response = await client.put("/admin/v1/policy", json={"name": "random"})
     code, detail = problem(response, 500)
     assert code == "internal_error"
@@ -57,15 +57,16 @@ async def test_every_operation_refuses_what_it_would_ignore(client, problem, ope
         body = {"json": {}} if operation.takes is not None else {}
         return await client.request(operation.method, called(operation), params=params, headers=dict(headers), **body)
 
-    code, detail = problem(await call([("dry_run", "true")]), 400)
+    code, detail = problem(await call([("colour", "red")]), 400)
     assert code == "unknown_parameter"
-    assert "'dry_run'" in detail
+    assert "'colour'" in detail
     for query in operation.query:
         assert query.name in detail
         again = problem(await call([(query.name, "1"), (query.name, "2")]), 400)
         assert again[0] == "repeated_parameter"
-    names = ["If-Match", "if-none-match", "If-Unmodified-Since"]
-    for name in names if operation.method != "GET" else names[:1]:
+    names = ["If-Match"] if not operation.changes_state else []
+    names += ["if-none-match", "If-Unmodified-Since"] if operation.method != "GET" else []
+    for name in names:
         code, detail = problem(await call(headers=[(name, '"1"')]), 501)
         assert code == "condition_not_supported"
         assert "not supported" in detail
@@ -73,9 +74,9 @@ async def test_every_operation_refuses_what_it_would_ignore(client, problem, ope
 
 async def test_a_refused_change_changes_nothing(client, system, problem):
     await client.post("/admin/v1/workers", json={"url": "http://a:1"})
-    problem(await client.post("/admin/v1/workers/a:1/drain", params={"dry_run": "true"}), 400)
-    problem(await client.delete("/admin/v1/workers/a:1", params={"dry_run": "true"}), 400)
-    problem(await client.delete("/admin/v1/workers/a:1", headers={"if-match": "*"}), 501)
+    problem(await client.post("/admin/v1/workers/a:1/drain", params={"dry": "true"}), 400)
+    problem(await client.delete("/admin/v1/workers/a:1", params={"dry": "true"}), 400)
+    problem(await client.delete("/admin/v1/workers/a:1", headers={"if-none-match": "*"}), 501)
     assert not system.fleet.get("a:1").draining
 
 

@@ -128,7 +128,7 @@ async def test_a_page_of_workers_stays_when_others_join_or_leave(client, system)
     for port in range(1, 5):
         system.join(f"http://a:{port}")
     first = (await client.get("/admin/v1/workers?limit=2")).json()
-    await system.remove_worker("a:1")
+    await client.delete("/admin/v1/workers/a:1")
     system.join("http://a:9")
     second = await client.get("/admin/v1/workers", params={"cursor": first["next"]})
     assert [worker["id"] for worker in second.json()["workers"]] == ["a:3", "a:4", "a:9"]
@@ -138,7 +138,7 @@ async def test_a_cursor_of_a_removed_worker_has_expired(client, system, problem)
     for port in range(1, 5):
         system.join(f"http://a:{port}")
     first = (await client.get("/admin/v1/workers?limit=2")).json()
-    await system.remove_worker("a:2")
+    await client.delete("/admin/v1/workers/a:2")
     code, detail = problem(await client.get("/admin/v1/workers", params={"cursor": first["next"]}), 410)
     assert code == "cursor_expired"
     assert "begin again" in detail

@@ -13,12 +13,13 @@ def pytest_asyncio_loop_factories(config, item):
 
 
 class FakeChildClient:
-    """A process that answers what it was told to, and notes what it was asked."""
+    """A process that gives prepared answers and records requests. It runs the state that it last accepted."""
 
     def __init__(self, number: int, answers=()) -> None:
         self.number = number
         self.asked: list[ChildRequest] = []
         self.answers = list(answers)
+        self.state_version = None
 
     async def ask(self, request: ChildRequest, limit_s: float = 5.0) -> ChildReply:
         self.asked.append(request)
@@ -27,6 +28,8 @@ class FakeChildClient:
             raise NoReplyError(f"process {self.number} did not answer (TimeoutError)")
         if isinstance(answer, int):
             answer = (answer, {"detail": f"said {answer}"})
+        if request.method == "PUT" and answer[0] < 300:
+            self.state_version = json.loads(request.body)["version"]
         return ChildReply(answer[0], json.dumps(answer[1]).encode())
 
 

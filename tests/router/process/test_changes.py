@@ -1,86 +1,74 @@
-"""A change is made in every process or in none."""
+"""Every process gets the whole desired state, or none does."""
 
 import asyncio
 
 import pytest
 
 from router.admin.problems import AdminError
-from router.process.children.changes import Change, Changes
-from router.process.children.child_client import ChildRequest
+from router.config.model import Config
+from router.control.desired_state import DesiredState, live_settings
+from router.control.reconciler import NotAppliedError
+from router.process.children.changes import Changes
 
-DO, UNDO = ChildRequest("PUT", "/x", {}, b"1"), ChildRequest("DELETE", "/x")
-
-
-@pytest.fixture
-def noted():
-    return []
+SENT = ("PUT", "/private/desired-state")
 
 
 @pytest.fixture
-def change(noted):
-    return Change(DO, UNDO, lambda: noted.append("noted"))
+def state():
+    return DesiredState(version=7, lineage="a", settings=live_settings(Config()))
 
 
-async def test_all_processes_change_and_the_change_is_recorded(children, change, noted):
+async def test_all_processes_receive_the_state(children, state):
     fleet = children([], [], [])
-    answers = await Changes(fleet).make(lambda: change)
-    assert list(answers) == [0, 1, 2]
-    assert [child.asked for child in fleet] == [[("PUT", "/x")]] * 3
-    assert noted == ["noted"]
+    await Changes(fleet).apply(state)
+    assert [child.asked for child in fleet] == [[SENT]] * 3
+    assert {child.client.state_version for child in fleet} == {7}
 
 
-async def test_a_refusal_by_the_first_process_reaches_no_other(children, change, noted):
-    fleet = children([422], [])
-    answers = await Changes(fleet).make(lambda: change)
-    assert {number: answer.status_code for number, answer in answers.items()} == {0: 422}
+async def test_a_refusal_by_the_first_process_reaches_no_other(children, state):
+    fleet = children([409], [])
+    with pytest.raises(NotAppliedError, match="said 409"):
+        await Changes(fleet).apply(state)
     assert fleet[1].asked == []
-    assert not noted
     assert not any(child.killed for child in fleet)
 
 
-async def test_a_later_refusal_undoes_the_change_everywhere(children, change, noted):
+async def test_a_process_that_refuses_what_the_first_accepted_is_killed(children, state):
     fleet = children([], [409], [])
-    with pytest.raises(AdminError) as raised:
-        await Changes(fleet).make(lambda: change)
-    assert [child.asked for child in fleet] == [
-        [("PUT", "/x"), ("DELETE", "/x")],
-        [("PUT", "/x")],
-        [("PUT", "/x"), ("DELETE", "/x")],
-    ]
-    assert raised.value.code == "change_undone"
-    assert "process 1 refused what process 0 accepted: said 409" in raised.value.detail
-    assert not noted
-    assert not any(child.killed for child in fleet)
+    await Changes(fleet).apply(state)
+    assert [child.killed for child in fleet] == [0, 1, 0], "the one in its place starts with the state"
 
 
-async def test_a_process_that_cannot_undo_is_killed(children, change):
-    fleet = children([200, 500], [409], [200, None])
-    with pytest.raises(AdminError):
-        await Changes(fleet).make(lambda: change)
-    assert [child.killed for child in fleet] == [1, 0, 1]
-
-
-async def test_a_silent_process_is_killed_and_the_others_continue(children, change, noted):
+async def test_a_silent_process_is_killed_and_the_others_continue(children, state):
     fleet = children([None], [], [None])
-    answers = await Changes(fleet).make(lambda: change)
-    assert list(answers) == [1]
-    assert [child.killed > 0 for child in fleet] == [True, False, True]
-    assert noted == ["noted"], "those started in their place start with the change"
+    await Changes(fleet).apply(state)
+    assert [child.killed for child in fleet] == [1, 0, 1]
+    assert fleet[1].client.state_version == 7
 
 
-async def test_a_change_without_a_serving_process_answers_503(children, change, noted):
+async def test_a_change_without_a_serving_process_answers_503(children, state):
     with pytest.raises(AdminError) as raised:
-        await Changes(children(None, None)).make(lambda: change)
+        await Changes(children(None, None)).apply(state)
     assert (raised.value.status, raised.value.code) == (503, "no_process")
-    assert not noted
 
 
-async def test_a_change_waits_for_a_starting_process(children, change):
+async def test_a_change_waits_for_a_starting_process(children, state):
     fleet = children([], None)
     fleet[1].settled.clear()
-    making = asyncio.create_task(Changes(fleet).make(lambda: change))
+    making = asyncio.create_task(Changes(fleet).apply(state))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert fleet[0].asked == []
     fleet[1].settled.set()
-    assert list(await making) == [0]
+    await making
+    assert fleet[0].asked == [SENT]
+
+
+async def test_a_process_with_another_version_receives_the_state_again(children, state):
+    fleet = children([], [], [])
+    fleet[0].client.state_version, fleet[1].client.state_version = 7, 5
+    changes = Changes(fleet)
+    assert changes.behind(state) == [fleet[1]], "one that has not answered yet started with the state"
+    await changes.correct(state)
+    assert [len(child.asked) for child in fleet] == [0, 1, 0]
+    assert changes.behind(state) == []

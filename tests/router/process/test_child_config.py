@@ -15,9 +15,17 @@ from router.config.model import (
     TenantConfig,
     WorkerConfig,
 )
+from router.control.desired_state import DesiredState, LiveSettings, live_settings
 from router.process.children import child_config as module
-from router.process.children.child_config import ChildConfig, count_of, receive_config, send_config, share_of
-from router.process.children.desired_state import DesiredState
+from router.process.children.child_config import (
+    ChildConfig,
+    config_of,
+    count_of,
+    quotas_of,
+    receive_config,
+    send_config,
+    share_of,
+)
 from router.process.settings import check
 
 
@@ -52,17 +60,17 @@ def test_a_request_limit_is_divided_without_a_rest():
 
 def test_tenant_quotas_are_divided():
     tenants = {"red": TenantConfig(max_queued_requests=4, max_buffered_body_bytes=90), "blue": TenantConfig()}
-    config = Config(tenants=tenants, limits=LimitsConfig(max_body_bytes=60))
-    share = DesiredState(config).config_of(0, 3).tenants
+    share = quotas_of(tenants, 3, 60)
     assert (share["red"].max_queued_requests, share["red"].max_buffered_body_bytes) == (2, 60)
     assert (share["blue"].max_queued_requests, share["blue"].max_buffered_body_bytes) == (None, None)
-    small = Config(tenants={"red": TenantConfig(max_buffered_body_bytes=50)}, limits=LimitsConfig(max_body_bytes=60))
-    assert DesiredState(small).config_of(0, 3).tenants["red"].max_buffered_body_bytes == 50
+    small = {"red": TenantConfig(max_buffered_body_bytes=50)}
+    assert quotas_of(small, 3, 60)["red"].max_buffered_body_bytes == 50
 
 
 async def test_a_configuration_arrives_as_it_was_sent():
     config = Config(workers=(WorkerConfig(url="http://a:1", api_key="k"),), processes="auto")
-    sent = ChildConfig(1, 2, config, frozenset({"a:1"}), (5, 6), 7, 8)
+    state = DesiredState(version=3, lineage="a", settings=live_settings(config))
+    sent = ChildConfig(1, 2, config, state, (5, 6), 7, 8)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
@@ -73,26 +81,13 @@ async def test_a_configuration_arrives_as_it_was_sent():
             receive_config(theirs)
 
 
-def test_a_later_child_starts_with_the_changes():
-    desired_state = DesiredState(Config(workers=(WorkerConfig(url="http://a:1"), WorkerConfig(url="http://b:1"))))
-    desired_state.add(WorkerConfig(url="http://c:1", api_key="k"))
-    desired_state.drained.add("a:1")
-    desired_state.remove("a:1")
-    desired_state.set_policy(PolicyConfig(name="lpwl", seed=4))
-    config = desired_state.config_of(1, 2)
-    assert [worker.url for worker in config.workers] == ["http://b:1", "http://c:1"]
-    assert config.workers[1].api_key == "k"
-    assert desired_state.drained == set()
-    assert (config.policy.name, config.policy.seed) == ("lpwl", 5)
-    assert config.limits.max_connections == LimitsConfig().max_connections / 2
-
-
 def test_routes_are_shared_out_and_policies_seeded():
     route = RouteConfig(
         name="eval", limits=RouteLimitsConfig(max_requests=5), queue=RouteQueueConfig(max_requests=3, max_s=1.0)
     )
-    desired_state = DesiredState(Config(routes=(route,), policies={"batch": PolicyConfig(name="lpwl", seed=7)}))
-    parts = [desired_state.config_of(process, 2) for process in (0, 1)]
+    config = Config(routes=(route,), policies={"batch": PolicyConfig(name="lpwl", seed=7)})
+    state = DesiredState(version=1, lineage="a", settings=live_settings(config))
+    parts = [config_of(config, state, process, 2) for process in (0, 1)]
     assert [part.routes[0].limits.max_requests for part in parts] == [3, 2]
     assert [part.routes[0].queue for part in parts] == [RouteQueueConfig(max_requests=2, max_s=1.0)] * 2
     assert [part.policies["batch"].seed for part in parts] == [7, 8]
@@ -102,3 +97,12 @@ def test_a_limit_that_the_processes_cannot_share_out_is_a_mistake():
     route = RouteConfig(name="eval", limits=RouteLimitsConfig(max_requests=1))
     (found,) = check(Config(routes=(route,), processes=2))
     assert found[0] == ("routes", 0, "limits", "max_requests")
+
+
+def test_a_child_starts_with_the_desired_state_and_its_share_of_the_limits():
+    config = Config(workers=(WorkerConfig(url="http://a:1"),), limits=LimitsConfig(max_connections=10))
+    worker = WorkerConfig(url="http://c:1", api_key="k", maintenance=True)
+    settings = LiveSettings(workers={"c:1": worker}, policy=PolicyConfig(name="lpwl", seed=4))
+    started = config_of(config, DesiredState(version=2, lineage="a", settings=settings), 1, 2)
+    assert started.workers == (worker,)
+    assert (started.policy, started.limits.max_connections) == (settings.policy, 5)

@@ -10,12 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from router.config.model import Config
+from router.config.model import Config, WorkerConfig
+from router.control.start import initial
 from router.gateway.listen.sockets import ListenError
 from router.process.handover import client as handover_client
 from router.process.handover import messages as handover_messages
 from router.process.handover import server as handover_server
 from router.process.handover.client import HandoverClient
+from router.process.handover.handed_state import HandedState
 from router.process.handover.messages import (
     VERSION,
     HandoverRefused,
@@ -43,6 +45,7 @@ class Running:
         self.handed_over = asyncio.Event()
         self.told = []
         self.ends = []
+        self.descriptors = []
         self.says_end = None
         self.side = HandoverCallbacks(
             offer=self.offer,
@@ -67,7 +70,10 @@ class Running:
             ready=3,
             resumes=True,
         )
-        return msgspec.structs.replace(offered, **self.changes), self.listeners.sockets
+        return msgspec.structs.replace(offered, **self.changes), [
+            *(each.fileno() for each in self.listeners.sockets),
+            *self.descriptors,
+        ]
 
     def drain_alone(self, workers):
         self.told.append(tuple(workers))
@@ -383,3 +389,36 @@ def test_duplicates_outlive_their_listeners():
             Listeners((*kept.public, public)).duplicates()
         assert len(os.listdir("/proc/self/fd")) == open_before
         kept.close()
+
+
+async def test_the_desired_state_is_handed_over_in_its_last_version(start):
+    handed = HandedState()
+    gateway = start(has_state=True)
+    first = initial(Config(workers=tuple(WorkerConfig(url=f"http://10.0.0.{n}:80") for n in range(250)))).stored
+    last = initial(Config(workers=(WorkerConfig(url="http://a:1", api_key="k"),))).stored
+    handed.write(first)
+    gateway.descriptors = [handed.descriptor]
+    found = await HandoverClient.find(gateway.path)
+    assert found.state() == first
+    assert [each.getsockname()[1] for each in found.listeners.sockets] == [gateway.port, gateway.admin_port]
+    handed.write(last)
+    handed.close()
+    assert found.state() == last
+    await found.aclose()
+
+
+async def test_a_state_that_cannot_be_read_is_no_state(start):
+    handed = HandedState()
+    gateway = start(has_state=True)
+    gateway.descriptors = [handed.descriptor]
+    found = await HandoverClient.find(gateway.path)
+    handed.close()
+    with pytest.raises(TakeoverError, match="desired state cannot be read"):
+        found.state()
+    await found.aclose()
+
+
+async def test_an_older_gateway_hands_no_state_over(start):
+    found = await HandoverClient.find(start().path)
+    assert found.state() is None
+    await found.aclose()

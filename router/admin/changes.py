@@ -1,0 +1,132 @@
+"""Change the desired state on behalf of an admin call. The same for one process and for several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from http import HTTPStatus
+from urllib.parse import quote
+
+from router.admin.documents import ChangeDocument, DifferenceDocument, NewPolicy, NewWorker
+from router.admin.operations import Answer, Call
+from router.admin.parameters import TruthQuery
+from router.admin.problems import AdminError, handed_over, invalid, not_found
+from router.config.model import PolicyConfig, WorkerConfig
+from router.config.problems import ConfigError
+from router.control import edits
+from router.control.control import Change, ChangeOutcome, HandedOverError, StaleTagError, TagRequiredError
+from router.control.desired_state import worker_id
+from router.control.differences import SettingDifference, without_secrets
+from router.control.reconciler import NotAppliedError
+from router.control.state_file import NotSavedError
+from router.workers.settings import worker_findings
+
+KEPT = "x-warmroute-kept"
+"""Header of answers to changes. state_dir: the change is on disk. process: it ends with the process."""
+
+DRY_RUN = TruthQuery("dry_run", "answer with the differences that the change would make, and change nothing")
+
+
+async def add_worker(call: Call) -> tuple[str, ChangeOutcome]:
+    """Check the worker and add it. Return its id."""
+    worker = configured(call.body)
+    for path, problem, fix in worker_findings(worker, ()):
+        raise invalid(f"{'.'.join(map(str, path))}: {problem}; {fix}")
+    name = worker_id(worker)
+    return name, await make(call, edits.add_worker(worker), f"added worker {name}")
+
+
+async def remove_worker(call: Call) -> ChangeOutcome:
+    """Remove the worker that the path names."""
+    name = call.path["id"]
+    return await make(call, edits.remove_worker(name), f"removed worker {name}")
+
+
+async def set_maintenance(call: Call, maintenance: bool) -> ChangeOutcome:
+    """Drain or undrain the worker that the path names."""
+    name = call.path["id"]
+    what = f"{'drained' if maintenance else 'undrained'} worker {name}"
+    return await make(call, edits.set_maintenance(name, maintenance), what)
+
+
+async def set_policy(call: Call) -> ChangeOutcome:
+    """Choose the policy that the body names."""
+    wanted: NewPolicy = call.body
+    policy = PolicyConfig(name=wanted.name, params=wanted.params)
+    return await make(call, edits.set_policy(policy), f"chose policy {wanted.name}")
+
+
+async def make(call: Call, edit: edits.Edit, what: str) -> ChangeOutcome:
+    """Make one change.
+
+    Raises:
+        AdminError: the change is refused, and nothing has changed.
+    """
+    try:
+        change = Change(edit, what, who=call.who, if_match=call.if_match, dry_run=call.dry_run)
+        return await call.system.control.make(change)
+    except edits.WorkerKnownError as error:
+        detail = f"{error} is in the fleet already; DELETE it first to add it with other settings"
+        raise AdminError(HTTPStatus.CONFLICT, "worker_exists", detail) from None
+    except edits.WorkerUnknownError as error:
+        raise unknown_worker(str(error)) from None
+    except HandedOverError:
+        raise handed_over() from None
+    except StaleTagError as error:
+        detail = f"{error}; GET it again, and repeat the change if it still applies"
+        raise AdminError(HTTPStatus.PRECONDITION_FAILED, "state_changed", detail) from None
+    except TagRequiredError:
+        detail = "changes need an If-Match header with the ETag that a GET answered (setting admin_require_if_match)"
+        raise AdminError(HTTPStatus.PRECONDITION_REQUIRED, "if_match_required", detail) from None
+    except ConfigError as error:
+        raise invalid("; ".join(f"{one.problem}; {one.fix}" for one in error.problems)) from None
+    except NotAppliedError as error:
+        detail = f"the gateway cannot be brought to this state and stays as it was: {error}"
+        raise AdminError(HTTPStatus.INTERNAL_SERVER_ERROR, "not_applied", detail) from None
+    except NotSavedError as error:
+        detail = f"the change was undone, because it could not be saved: {error}"
+        raise AdminError(HTTPStatus.INSUFFICIENT_STORAGE, "not_saved", detail) from None
+
+
+def done(outcome: ChangeOutcome, answer: Answer) -> Answer:
+    """Return `answer` with the version that the change made, and how long it lasts."""
+    headers = {**answer.headers, "etag": outcome.state.tag, KEPT: "state_dir" if outcome.kept else "process"}
+    return replace(answer, headers=headers)
+
+
+def dry(outcome: ChangeOutcome) -> Answer:
+    """Return the answer of a dry run."""
+    document = ChangeDocument(
+        version=outcome.state.version, dry_run=True, kept=outcome.kept, differences=shown(outcome.differences)
+    )
+    return Answer(document, headers={"etag": outcome.state.tag})
+
+
+def shown(differences: Sequence[SettingDifference]) -> list[DifferenceDocument]:
+    """Return differences as documents, without secrets."""
+    return [
+        DifferenceDocument(
+            path=one.place, before=without_secrets(one.path, one.before), after=without_secrets(one.path, one.after)
+        )
+        for one in differences
+    ]
+
+
+def versioned(call: Call, answer: Answer) -> Answer:
+    """Return `answer`, which shows a part of the desired state, with its version."""
+    return replace(answer, headers={**answer.headers, "etag": call.system.control.state.tag})
+
+
+def configured(wanted: NewWorker) -> WorkerConfig:
+    """Return the worker as a setting."""
+    return WorkerConfig(url=wanted.url, kv_events=wanted.kv_events, api_key=wanted.api_key, labels=dict(wanted.labels))
+
+
+def location_of(name: str) -> str:
+    """Return the path of a worker."""
+    return f"/admin/v1/workers/{quote(name, safe='')}"
+
+
+def unknown_worker(name: str) -> AdminError:
+    """Return 404: there is no worker with this id."""
+    return not_found(f"worker {name!r}", "GET /admin/v1/workers lists all; ids are host:port")

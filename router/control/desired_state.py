@@ -1,0 +1,75 @@
+"""The desired state: what operators can change while the gateway runs, as one document with a version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from backends.worker import parse_endpoint
+from router.config.model import Config, PolicyConfig, WorkerConfig
+
+Tree = dict[str, Any]
+"""Live settings as nested dicts of plain values."""
+
+
+class LiveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings that can change while the gateway runs. `workers` are by id (``host:port``), in the order in which
+    they were added.
+
+    A further setting becomes live when it has a field here and a step in `router.control.reconciler`.
+    """
+
+    workers: dict[str, WorkerConfig]
+    policy: PolicyConfig
+
+
+class DesiredState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Live settings with their version, which grows by one with each change.
+
+    `lineage` is a random name of the sequence of versions. It changes when versions start again at 1, so that equal
+    tags always mean equal states.
+    """
+
+    version: int
+    lineage: str
+    settings: LiveSettings
+
+    @property
+    def tag(self) -> str:
+        """The version as an entity tag (RFC 9110), with its quotes."""
+        return f'"{self.lineage}.{self.version}"'
+
+
+def live_settings(config: Config) -> LiveSettings:
+    """Return the part of `config` that can change while the gateway runs."""
+    return LiveSettings(workers={worker_id(worker): worker for worker in config.workers}, policy=config.policy)
+
+
+def with_live_settings(config: Config, settings: LiveSettings) -> Config:
+    """Return `config` with other live settings."""
+    return msgspec.structs.replace(config, workers=tuple(settings.workers.values()), policy=settings.policy)
+
+
+def worker_id(worker: WorkerConfig) -> str:
+    """Return ``host:port``.
+
+    Raises:
+        ValueError: `worker.url` is not a worker URL.
+    """
+    return parse_endpoint(worker.url).authority
+
+
+def tree_of(settings: LiveSettings) -> Tree:
+    """Return `settings` as a tree. It has the workers' keys."""
+    tree: Tree = msgspec.to_builtins(settings)
+    return tree
+
+
+def from_tree(tree: Tree) -> LiveSettings:
+    """Return the settings of a tree.
+
+    Raises:
+        msgspec.ValidationError: the tree does not have the shape of live settings.
+    """
+    return msgspec.convert(tree, LiveSettings)

@@ -1,0 +1,126 @@
+"""How two trees of settings differ, path by path."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from router.config.model import STRUCK_OUT
+from router.config.schema import SECRETS
+from router.control.desired_state import Tree
+
+Path = tuple[str, ...]
+WHOLE: tuple[Path, ...] = (("policy",),)
+"""Paths whose value changes as one: parameters belong to their rule."""
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAMED = frozenset({"workers"})
+"""Settings whose keys are names that operators choose."""
+
+
+class SettingDifference(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One path with its values in two trees. A value that is not set is not in that tree."""
+
+    path: Path
+    before: Any = UNSET
+    after: Any = UNSET
+
+    @property
+    def inverse(self) -> SettingDifference:
+        """The difference in the other direction."""
+        return SettingDifference(self.path, self.after, self.before)
+
+    @property
+    def place(self) -> str:
+        """The path as text, as in ``workers[10.0.0.1:8000].labels.lane``."""
+        return path_text(self.path)
+
+    def __str__(self) -> str:
+        """Return ``path: before -> after``. Secrets are not shown."""
+        return f"{self.place}: {_shown(self.path, self.before)} -> {_shown(self.path, self.after)}"
+
+
+def differences(before: Tree, after: Tree, *, whole: Sequence[Path] = ()) -> tuple[SettingDifference, ...]:
+    """Return every difference, in the order of the keys. Paths in `whole` are compared as one value."""
+    return tuple(_compare((), before, after, whole))
+
+
+def applied(tree: Tree, changes: Iterable[SettingDifference]) -> Tree:
+    """Return a copy of `tree` with the later value of every difference."""
+    copy = _copied(tree)
+    for change in changes:
+        _put(copy, change.path, change.after)
+    return copy
+
+
+def undone(tree: Tree, changes: Sequence[SettingDifference]) -> Tree:
+    """Return a copy of `tree` with the earlier value of every difference."""
+    return applied(tree, [change.inverse for change in reversed(changes)])
+
+
+def value_at(tree: Tree, path: Path) -> Any:
+    """Return the value at `path`; UNSET if there is none."""
+    value: Any = tree
+    for step in path:
+        if not isinstance(value, dict) or step not in value:
+            return UNSET
+        value = value[step]
+    return value
+
+
+def path_text(path: Path) -> str:
+    """Return a path as text. Names that operators choose are in brackets."""
+    text = ""
+    for position, step in enumerate(path):
+        named = position > 0 and path[position - 1] in _NAMED
+        text += f".{step}" if _PLAIN.fullmatch(step) and not named else f"[{step}]"
+    return text.removeprefix(".")
+
+
+def without_secrets(path: Path, value: Any) -> Any:
+    """Return the value at `path` with every secret struck out."""
+    if value is UNSET or value is None:
+        return value
+    if path and path[-1] in SECRETS:
+        return STRUCK_OUT
+    if isinstance(value, dict):
+        return {key: without_secrets((*path, key), item) for key, item in value.items()}
+    return value
+
+
+def _compare(path: Path, before: Any, after: Any, whole: Sequence[Path]) -> Iterator[SettingDifference]:
+    if before == after:
+        return
+    if not isinstance(before, dict) or not isinstance(after, dict) or path in whole:
+        yield SettingDifference(path, before, after)
+        return
+    for key in [*before, *(key for key in after if key not in before)]:
+        yield from _compare((*path, key), before.get(key, UNSET), after.get(key, UNSET), whole)
+
+
+def _copied(tree: Tree) -> Tree:
+    return {key: _copied(value) if isinstance(value, dict) else value for key, value in tree.items()}
+
+
+def _put(tree: Tree, path: Path, value: Any) -> None:
+    """Set or remove the value at `path` in place."""
+    *above, last = path
+    for step in above:
+        below = tree.get(step)
+        if not isinstance(below, dict):
+            if value is UNSET:
+                return
+            below = tree[step] = {}
+        tree = below
+    if value is UNSET:
+        tree.pop(last, None)
+    else:
+        tree[last] = value
+
+
+def _shown(path: Path, value: Any) -> str:
+    return "nothing" if value is UNSET else json.dumps(without_secrets(path, value), default=str, ensure_ascii=False)

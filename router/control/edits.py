@@ -1,0 +1,78 @@
+"""The changes that operators make, each as a function from live settings to live settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from msgspec.structs import replace
+
+from router.config.model import PolicyConfig, WorkerConfig
+from router.control.desired_state import LiveSettings, worker_id
+
+Edit = Callable[[LiveSettings], LiveSettings]
+
+
+class WorkerUnknownError(LookupError):
+    """There is no worker with that id."""
+
+
+class WorkerKnownError(ValueError):
+    """There is a worker with that id already."""
+
+
+def add_worker(worker: WorkerConfig) -> Edit:
+    """Add a worker. Raises `WorkerKnownError`."""
+
+    def edit(settings: LiveSettings) -> LiveSettings:
+        name = worker_id(worker)
+        if name in settings.workers:
+            raise WorkerKnownError(name)
+        return replace(settings, workers={**settings.workers, name: worker})
+
+    return edit
+
+
+def remove_worker(name: str) -> Edit:
+    """Remove a worker. Raises `WorkerUnknownError`."""
+
+    def edit(settings: LiveSettings) -> LiveSettings:
+        _find(settings, name)
+        return replace(settings, workers={key: each for key, each in settings.workers.items() if key != name})
+
+    return edit
+
+
+def set_maintenance(name: str, maintenance: bool) -> Edit:
+    """Drain a worker, or undrain it. Raises `WorkerUnknownError`."""
+
+    def edit(settings: LiveSettings) -> LiveSettings:
+        worker = replace(_find(settings, name), maintenance=maintenance)
+        return replace(settings, workers={**settings.workers, name: worker})
+
+    return edit
+
+
+def drain_only(names: Collection[str]) -> Edit:
+    """Drain exactly these workers, of those that there are."""
+
+    def edit(settings: LiveSettings) -> LiveSettings:
+        workers = {name: replace(each, maintenance=name in names) for name, each in settings.workers.items()}
+        return replace(settings, workers=workers)
+
+    return edit
+
+
+def set_policy(policy: PolicyConfig) -> Edit:
+    """Use another policy. The seed stays."""
+
+    def edit(settings: LiveSettings) -> LiveSettings:
+        return replace(settings, policy=replace(policy, seed=settings.policy.seed))
+
+    return edit
+
+
+def _find(settings: LiveSettings, name: str) -> WorkerConfig:
+    worker = settings.workers.get(name)
+    if worker is None:
+        raise WorkerUnknownError(name)
+    return worker

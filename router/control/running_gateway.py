@@ -1,0 +1,121 @@
+"""The parts of a gateway process that the desired state is about: fleet, watches, workers' keys and policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+from msgspec.structs import replace
+
+from backends.worker import parse_endpoint
+from policies.registry import build_policy
+from policies.view import Policy
+from router.config.model import Config, PolicyConfig, WorkerConfig
+from router.control.desired_state import live_settings, worker_id
+from router.gateway.server import Gateway
+from router.placement.dispatcher import Dispatcher
+from router.placement.fleet import Fleet
+from router.workers.watcher import Watcher
+
+
+class RunningGateway:
+    """Change one process. Satisfies `router.control.reconciler.Running`.
+
+    `process` is the number of the process. Each process has its own seed, because with one seed all processes would
+    draw the same workers at the same time.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        fleet: Fleet,
+        watcher: Watcher,
+        gateway: Gateway,
+        dispatcher: Dispatcher,
+        now_s: Callable[[], float],
+        process: int = 0,
+    ) -> None:
+        self._fleet = fleet
+        self._watcher = watcher
+        self._gateway = gateway
+        self._dispatcher = dispatcher
+        self._now_s = now_s
+        self._process = process
+        self._workers = live_settings(config).workers
+        self._policy = config.policy
+
+    def start(self) -> None:
+        """Add the configured workers to the fleet and watch them."""
+        for name, worker in self._workers.items():
+            self._fleet.add(parse_endpoint(worker.url), self._now_s(), worker.labels)
+            self._set_maintenance(name, worker.maintenance)
+        self._watcher.start()
+
+    def opened(self) -> None:
+        """Pass on the keys of workers that were added before the gateway opened."""
+        for name, worker in self._workers.items():
+            self._gateway.learn_worker_key(name, worker.api_key)
+
+    @property
+    def workers(self) -> Mapping[str, WorkerConfig]:
+        """The workers by id, with `maintenance` as in the fleet."""
+        return {
+            name: replace(worker, maintenance=endpoint.draining)
+            for name, worker in self._workers.items()
+            if (endpoint := self._fleet.get(name)) is not None
+        }
+
+    @property
+    def policy(self) -> PolicyConfig:
+        """The settings of the policy in use."""
+        return self._policy
+
+    def build_policy(self, policy: PolicyConfig) -> Policy:
+        """Build a policy with the seed of this process.
+
+        Raises:
+            PolicyError: it cannot be built.
+        """
+        return build_policy(policy.name, policy.params, Random(policy.seed + self._process))
+
+    def use_policy(self, policy: PolicyConfig, built: Policy) -> None:
+        """Use `built` from the next decision on."""
+        self._dispatcher.set_policy(built, policy.name, policy.params)
+        self._policy = policy
+
+    def add_worker(self, worker: WorkerConfig) -> None:
+        """Add an endpoint to the fleet and watch it."""
+        name = worker_id(worker)
+        self._fleet.add(parse_endpoint(worker.url), self._now_s(), worker.labels)
+        self._set_maintenance(name, worker.maintenance)
+        self._gateway.learn_worker_key(name, worker.api_key)
+        self._watcher.watch(name, worker)
+        self._workers[name] = worker
+
+    def remove_worker(self, name: str) -> None:
+        """Remove an endpoint. Responses that have started continue; other requests move to another worker if they
+        can.
+        """
+        del self._workers[name]
+        self._watcher.forget(name)
+        self._gateway.learn_worker_key(name, None)
+        self._fleet.remove(name)
+
+    def change_worker(self, worker: WorkerConfig) -> None:
+        """Change labels, maintenance, key and KV event addresses in place. Another scheme in the URL is another
+        endpoint.
+        """
+        name = worker_id(worker)
+        old, self._workers[name] = self._workers[name], worker
+        if parse_endpoint(old.url) != parse_endpoint(worker.url):
+            self.remove_worker(name)
+            self.add_worker(worker)
+            return
+        self._fleet.set_labels(name, worker.labels)
+        self._set_maintenance(name, worker.maintenance)
+        if (old.api_key, old.kv_events) != (worker.api_key, worker.kv_events):
+            self._gateway.learn_worker_key(name, worker.api_key)
+            self._watcher.watch(name, worker)
+
+    def _set_maintenance(self, name: str, maintenance: bool) -> None:
+        (self._fleet.drain if maintenance else self._fleet.undrain)(name)

@@ -1,0 +1,116 @@
+"""The state that a gateway starts with: its settings, and what an earlier process kept or handed over."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from router.config.findings import Check
+from router.config.model import Config
+from router.config.problems import ConfigError, Problem
+from router.config.tree import dotted
+from router.control.desired_state import DesiredState, LiveSettings, live_settings, tree_of, with_live_settings
+from router.control.differences import SettingDifference, differences
+from router.control.merge import Conflict, reloaded
+from router.control.revisions import Revision, Source
+from router.control.state_file import StateFile, Stored
+from router.placement.settings import check as check_policy
+from router.workers.settings import check as check_workers
+
+CHECKS: tuple[Check, ...] = (check_workers, check_policy)
+"""Checks of live settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Initial:
+    """The first state of a process, and the API's changes that newer settings replaced."""
+
+    stored: Stored
+    conflicts: tuple[Conflict, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the state comes from: the settings as loaded, a function that loads them again, and the file of
+    `state_dir` with what it held at the start.
+
+    `read` raises `ConfigError`.
+    """
+
+    loaded: Config
+    read: Callable[[], Config]
+    store: StateFile | None = None
+    kept: Stored | None = None
+
+    def initial(self) -> Initial:
+        """Return the first state.
+
+        Raises:
+            ConfigError: what was kept is no longer valid.
+        """
+        found = initial(self.loaded, self.kept)
+        problems = settings_problems(self.loaded, found.stored.state.settings)
+        if problems and self.store is not None:
+            place = str(self.store.path)
+            raise ConfigError([Problem(f"{place}: {one.place}", one.problem, one.fix) for one in problems])
+        return found
+
+
+def sources_of(config: Config, read: Callable[[], Config] | None = None) -> Sources:
+    """Return the sources of a start with `config`; read the file of `state_dir`.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+    store = StateFile(config.state_dir) if config.state_dir is not None else None
+    return Sources(config, read or (lambda: config), store, store.load() if store is not None else None)
+
+
+def initial(config: Config, kept: Stored | None = None) -> Initial:
+    """Merge the settings of a start with what was kept, or handed over by another process."""
+    file = live_settings(config)
+    if kept is None:
+        first = DesiredState(version=1, lineage=secrets.token_hex(4), settings=file)
+        return Initial(Stored(state=first, file=file, revisions=(revision_of(first, (), "started"),)), ())
+    merged = reloaded(kept.state.settings, kept.file, file)
+    changed = settings_differences(kept.state.settings, merged.settings)
+    if not changed:
+        return Initial(Stored(state=kept.state, file=file, revisions=kept.revisions), ())
+    state = next_state(kept.state, merged.settings)
+    revision = revision_of(state, changed, "started with changed settings")
+    return Initial(Stored(state=state, file=file, revisions=(*kept.revisions, revision)), merged.conflicts)
+
+
+def following(config: Config, state: DesiredState) -> Initial:
+    """Return the start of a process whose supervisor decides the state, and keeps the history."""
+    return Initial(Stored(state=state, file=live_settings(config), revisions=()), ())
+
+
+def settings_problems(config: Config, settings: LiveSettings) -> list[Problem]:
+    """Return the mistakes in live settings, placed by the names of the settings."""
+    whole = with_live_settings(config, settings)
+    return [Problem(dotted(path), problem, fix) for check in CHECKS for path, problem, fix in check(whole)]
+
+
+def settings_differences(before: LiveSettings, after: LiveSettings) -> tuple[SettingDifference, ...]:
+    """Return how two live settings differ."""
+    return differences(tree_of(before), tree_of(after))
+
+
+def next_state(state: DesiredState, settings: LiveSettings) -> DesiredState:
+    """Return the next version, with other settings."""
+    return DesiredState(version=state.version + 1, lineage=state.lineage, settings=settings)
+
+
+def revision_of(
+    state: DesiredState,
+    changed: tuple[SettingDifference, ...],
+    what: str,
+    source: Source = "start",
+    who: str | None = None,
+) -> Revision:
+    """Return the revision that made `state`, with the present time."""
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return Revision(number=state.version, at=at, source=source, who=who, what=what, differences=changed)

@@ -1,0 +1,109 @@
+"""Changes of the desired state: versions, conditions and dry runs."""
+
+import msgspec
+import pytest
+
+from router.control.reconciler import NotAppliedError
+from router.control.state_file import NotSavedError
+
+NEW = {"url": "http://c:1", "api_key": "k-5371", "labels": {"rack": "7"}}
+
+
+async def test_answers_have_the_version_of_the_state(client, system):
+    system.join("http://a:1")
+    before = (await client.get("/admin/v1/workers")).headers["etag"]
+    changed = await client.post("/admin/v1/workers/a:1/drain")
+    assert changed.headers["etag"] == system.control.state.tag != before
+    for path in ("/admin/v1/workers", "/admin/v1/workers/a:1", "/admin/v1/policy"):
+        assert (await client.get(path)).headers["etag"] == changed.headers["etag"]
+    again = await client.post("/admin/v1/workers/a:1/drain")
+    assert again.headers["etag"] == changed.headers["etag"], "nothing changed"
+
+
+async def test_an_answer_says_how_long_a_change_lasts(client, system):
+    assert (await client.post("/admin/v1/workers", json=NEW)).headers["x-warmroute-kept"] == "process"
+    system.control._store = type("Memory", (), {"save": lambda self, stored: None})()
+    assert (await client.delete("/admin/v1/workers/c:1")).headers["x-warmroute-kept"] == "state_dir"
+
+
+CHANGES = [
+    ("POST", "/admin/v1/workers", NEW),
+    ("DELETE", "/admin/v1/workers/a:1", None),
+    ("POST", "/admin/v1/workers/a:1/drain", None),
+    ("PUT", "/admin/v1/policy", {"name": "random"}),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), CHANGES)
+async def test_a_dry_run_shows_the_difference_and_changes_nothing(client, system, method, path, body):
+    system.join("http://a:1")
+    before, tag = system.control.state, system.control.state.tag
+    answer = await client.request(method, f"{path}?dry_run=true", json=body)
+    assert (answer.status_code, answer.headers["etag"]) == (200, tag)
+    document = answer.json()
+    assert (document["dry_run"], document["version"], document["kept"]) == (True, 1, False)
+    assert document["differences"]
+    assert "5371" not in answer.text
+    assert system.control.state is before
+    real = await client.request(method, f"{path}?dry_run=false", json=body)
+    assert real.is_success and system.control.state.version == 2
+
+
+async def test_a_dry_run_names_paths_and_values(client, system):
+    system.join("http://a:1")
+    answer = await client.post("/admin/v1/workers/a:1/drain?dry_run=true")
+    assert answer.json()["differences"] == [{"path": "workers[a:1].maintenance", "before": False, "after": True}]
+    added = await client.post("/admin/v1/workers?dry_run=true", json=NEW)
+    (one,) = added.json()["differences"]
+    assert (one["path"], "before" in one, one["after"]["api_key"]) == ("workers[c:1]", False, "***")
+
+
+async def test_dry_run_takes_true_or_false_and_only_on_changes(client, system, problem):
+    system.join("http://a:1")
+    detail = problem(await client.post("/admin/v1/workers/a:1/drain?dry_run=1"), 422)[1]
+    assert detail == "dry_run is '1'; write true or false"
+    assert problem(await client.get("/admin/v1/workers?dry_run=true"), 400)[0] == "unknown_parameter"
+
+
+@pytest.mark.parametrize(("method", "path", "body"), CHANGES)
+async def test_a_stale_if_match_is_refused(client, system, problem, method, path, body):
+    system.join("http://a:1")
+    headers = {"if-match": '"x.1"'}
+    code, detail = problem(await client.request(method, path, json=body, headers=headers), 412)
+    assert (code, "GET it again" in detail) == ("state_changed", True)
+    assert system.control.state.version == 1
+    headers = {"if-match": system.control.state.tag}
+    assert (await client.request(method, path, json=body, headers=headers)).is_success
+
+
+async def test_if_match_can_be_required(client, system, problem):
+    system.join("http://a:1")
+    system.control.config = msgspec.structs.replace(system.config, admin_require_if_match=True)
+    code, detail = problem(await client.post("/admin/v1/workers/a:1/drain"), 428)
+    assert (code, "admin_require_if_match" in detail) == ("if_match_required", True)
+    headers = {"if-match": "*"}
+    assert (await client.post("/admin/v1/workers/a:1/drain", headers=headers)).status_code == 200
+
+
+async def test_if_match_has_no_meaning_on_reads(client, problem):
+    code, _ = problem(await client.get("/admin/v1/workers", headers={"if-match": "*"}), 501)
+    assert code == "condition_not_supported"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [(NotAppliedError("no memory"), 500, "not_applied"), (NotSavedError("disk full"), 507, "not_saved")],
+)
+async def test_a_change_that_fails_says_that_nothing_has_changed(client, system, problem, error, status, code):
+    async def fail(change):
+        raise error
+
+    system.control.make = fail
+    found, detail = problem(await client.put("/admin/v1/policy", json={"name": "random"}), status)
+    assert (found, str(error) in detail) == (code, True)
+
+
+async def test_a_change_after_a_handover_is_refused(client, system, problem):
+    system.join("http://a:1")
+    await system.control.hand_over()
+    assert problem(await client.post("/admin/v1/workers/a:1/drain"), 503)[0] == "handed_over"

@@ -1,0 +1,88 @@
+import pytest
+
+from policies.registry import PolicyError
+from router.config.model import Config, PolicyConfig, WorkerConfig
+from router.control.control import Control
+from router.control.desired_state import LiveSettings, live_settings
+from router.control.reconciler import Reconciler
+from router.control.start import initial
+
+
+class Process:
+    """A process in memory. Satisfies `router.control.reconciler.Running`, and fails where it should."""
+
+    def __init__(self, config: Config) -> None:
+        self.workers = live_settings(config).workers
+        self.policy = config.policy
+        self.calls = 0
+        self.refuses = None
+        """A policy that cannot be built here."""
+        self.breaks_at = None
+        """The number of the call that raises."""
+
+    def build_policy(self, policy):
+        if policy.name == self.refuses:
+            raise PolicyError(policy.name, None, "no", "write another")
+        return policy
+
+    def use_policy(self, policy, built):
+        self._called()
+        assert built is policy
+        self.policy = policy
+
+    def add_worker(self, worker):
+        self._called()
+        name = worker.url.removeprefix("http://")
+        assert name not in self.workers
+        self.workers = {**self.workers, name: worker}
+
+    def remove_worker(self, name):
+        self._called()
+        self.workers = {key: each for key, each in self.workers.items() if key != name}
+
+    def change_worker(self, worker):
+        self._called()
+        name = worker.url.removeprefix("http://")
+        assert name in self.workers
+        self.workers = {**self.workers, name: worker}
+
+    @property
+    def settings(self) -> LiveSettings:
+        return LiveSettings(workers=self.workers, policy=self.policy)
+
+    def _called(self):
+        self.calls += 1
+        if self.calls == self.breaks_at:
+            raise RuntimeError("broken")
+
+
+class Fleet:
+    """Processes in memory under one control, as under a supervisor."""
+
+    def __init__(self, config: Config, processes: int = 1, kept=None, store=None) -> None:
+        first = initial(config, kept)
+        self.processes = [Process(config) for _ in range(processes)]
+        self.reconcilers = [Reconciler(process) for process in self.processes]
+        self.control = Control(config, first, self.apply, store)
+
+    async def apply(self, state):
+        for reconciler in self.reconcilers:
+            reconciler.reconcile(state)
+
+    def agree(self) -> bool:
+        wanted = self.control.state.settings
+        return all(process.settings == wanted for process in self.processes)
+
+
+def worker(port: int, **settings) -> WorkerConfig:
+    return WorkerConfig(url=f"http://a:{port}", **settings)
+
+
+@pytest.fixture
+def config():
+    return Config(workers=(worker(1, labels={"lane": "decode"}), worker(2)), policy=PolicyConfig(name="lpwl"))
+
+
+@pytest.fixture
+def fleet(config):
+    return Fleet(config)

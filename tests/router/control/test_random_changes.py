@@ -1,0 +1,104 @@
+"""Ten thousand random valid changes: processes, desired state and file agree after each."""
+
+import asyncio
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from router.config.model import Config, KvEventsConfig, PolicyConfig
+from router.control.control import Change
+from router.control.desired_state import from_tree, live_settings, tree_of
+from router.control.differences import differences
+from router.control.edits import (
+    WorkerKnownError,
+    WorkerUnknownError,
+    add_worker,
+    remove_worker,
+    set_maintenance,
+    set_policy,
+)
+from router.control.merge import api_changes, merge, reloaded
+from router.control.state_file import decode, encode
+from tests.router.control.conftest import Fleet, worker
+
+PORTS = st.integers(1, 5)
+LABELS = st.dictionaries(st.sampled_from(["lane", "rack", "a.b"]), st.sampled_from(["prefill", "decode"]), max_size=2)
+WORKERS = st.builds(
+    worker,
+    PORTS,
+    labels=LABELS,
+    api_key=st.sampled_from([None, "k1", "k2"]),
+    maintenance=st.booleans(),
+    kv_events=st.sampled_from([None, KvEventsConfig(endpoint="tcp://a:5557")]),
+)
+POLICIES = st.one_of(
+    st.builds(PolicyConfig, name=st.sampled_from(["lpwl", "random", "round_robin", "marginal_cost"])),
+    st.builds(lambda bound: PolicyConfig(name="chwbl", params={"load_factor": bound}), st.floats(1.1, 3.0)),
+)
+EDITS = st.one_of(
+    st.builds(add_worker, WORKERS),
+    st.builds(lambda port: remove_worker(f"a:{port}"), PORTS),
+    st.builds(lambda port, on: set_maintenance(f"a:{port}", on), PORTS, st.booleans()),
+    st.builds(set_policy, POLICIES),
+)
+FILES = st.builds(
+    lambda workers, policy: Config(workers=tuple({each.url: each for each in workers}.values()), policy=policy),
+    st.lists(WORKERS, max_size=4),
+    POLICIES,
+)
+STEPS = st.lists(st.one_of(EDITS, EDITS, EDITS, FILES), min_size=40, max_size=60)
+EXAMPLES = 200
+"""At 50 changes each."""
+
+
+class KeptInMemory:
+    """A state file without a disk."""
+
+    def save(self, stored):
+        self.text = encode(stored)
+
+
+@pytest.mark.timeout(300)
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(FILES, STEPS)
+def test_processes_and_file_agree_after_each_change(first, steps):
+    asyncio.run(_agree_after_each(first, steps))
+
+
+async def _agree_after_each(first, steps):
+    kept = KeptInMemory()
+    fleet = Fleet(first, processes=2, store=kept)
+    states = {1: fleet.control.state.settings}
+    for step in steps:
+        try:
+            await (_reload(fleet, step) if isinstance(step, Config) else fleet.control.make(Change(step, "random")))
+        except (WorkerKnownError, WorkerUnknownError):
+            continue
+        states[fleet.control.state.version] = fleet.control.state.settings
+        assert fleet.agree()
+        if fleet.control.state.version > 1:
+            stored = decode(kept.text)
+            assert stored.state == fleet.control.state
+            assert merge(stored.file, api_changes(stored.file, stored.state.settings)) == fleet.control.state.settings
+    for revision in fleet.control.history.revisions:
+        assert fleet.control.history.settings_at(revision.number, fleet.control.state) == states[revision.number]
+
+
+async def _reload(fleet, config):
+    after, before = live_settings(config), fleet.control.file
+    change = Change(lambda now: reloaded(now, before, after).settings, "reload", "reload")
+    await fleet.control._make(change, after)
+
+
+@given(FILES, FILES)
+def test_a_reload_without_changes_by_the_api_gives_the_file(before, after):
+    merged = reloaded(live_settings(before), live_settings(before), live_settings(after))
+    assert (merged.settings, merged.conflicts) == (live_settings(after), ())
+
+
+@given(FILES, FILES)
+def test_settings_survive_their_tree(one, other):
+    tree = tree_of(live_settings(one))
+    assert from_tree(tree) == live_settings(one)
+    assert (differences(tree, tree_of(live_settings(other))) == ()) is (live_settings(one) == live_settings(other))

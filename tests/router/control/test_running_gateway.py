@@ -1,0 +1,70 @@
+"""One gateway process with its real fleet is changed in place."""
+
+import msgspec
+import pytest
+
+from router.app import System
+from router.config.model import Config, KvEventsConfig, WorkerConfig
+from router.control.control import Change
+from router.control.edits import add_worker
+
+WORKER = {"url": "http://127.0.0.1:9", "labels": {"rack": "1"}, "maintenance": True}
+
+
+@pytest.fixture
+async def system():
+    settings = {"host": "127.0.0.1", "port": 0, "admin_port": 0, "workers": [WORKER]}
+    system = System(msgspec.convert(settings, Config))
+    await system.start()
+    yield system
+    await system.aclose()
+
+
+def changed(**settings):
+    worker = msgspec.convert({**WORKER, **settings}, WorkerConfig)
+    return lambda now: msgspec.structs.replace(now, workers={"127.0.0.1:9": worker})
+
+
+async def make(system, edit):
+    return await system.control.make(Change(edit, "a test"))
+
+
+async def test_maintenance_of_the_settings_drains_from_the_start(system):
+    assert system.fleet.get("127.0.0.1:9").state == "draining"
+    await make(system, changed(maintenance=False))
+    assert system.fleet.get("127.0.0.1:9").state == "starting"
+
+
+async def test_labels_change_in_place(system):
+    endpoint = system.fleet.get("127.0.0.1:9")
+    await make(system, changed(labels={"rack": "2"}))
+    assert system.fleet.get("127.0.0.1:9") is endpoint
+    assert endpoint.labels == {"rack": "2"}
+
+
+async def test_a_new_key_or_event_address_watches_the_same_endpoint_again(system):
+    endpoint, watch = system.fleet.get("127.0.0.1:9"), system.watcher._watches["127.0.0.1:9"]
+    await make(system, changed(api_key="k", kv_events={"endpoint": "tcp://127.0.0.1:1"}))
+    again = system.watcher._watches["127.0.0.1:9"]
+    assert system.fleet.get("127.0.0.1:9") is endpoint
+    assert again is not watch
+    assert again._events.endpoint == "tcp://127.0.0.1:1"
+    await make(system, changed(api_key="k"))
+    assert system.watcher._watches["127.0.0.1:9"]._events is None
+
+
+async def test_another_scheme_is_another_endpoint(system):
+    endpoint = system.fleet.get("127.0.0.1:9")
+    await make(system, changed(url="https://127.0.0.1:9"))
+    assert system.fleet.get("127.0.0.1:9") is not endpoint
+    assert system.fleet.get("127.0.0.1:9").endpoint.url == "https://127.0.0.1:9"
+
+
+async def test_the_process_shows_the_settings_that_it_was_given(system):
+    worker = WorkerConfig(url="http://127.0.0.1:10", kv_events=KvEventsConfig(endpoint="tcp://127.0.0.1:2"))
+    outcome = await make(system, add_worker(worker))
+    assert system.running.workers == outcome.state.settings.workers
+    system.fleet.undrain("127.0.0.1:9")
+    assert not system.running.workers["127.0.0.1:9"].maintenance
+    await make(system, lambda now: now)
+    assert system.fleet.get("127.0.0.1:9").draining, "a process that has become something else is corrected"
