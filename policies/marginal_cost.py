@@ -11,12 +11,11 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from policies.admission_hold import KV_SPACE, AdmissionHold, columns_fit, fits
 from policies.affinity_externality import AffinityExternality
+from policies.kv_space import columns_fit, fits
 from policies.lazy_terms import CostOrder, LazyCosts, LazyRanking, LazyTerms
 from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
-from policies.prefill_lanes import PrefillLanes
 from policies.running_prefixes import RunningPrefixes
 from policies.view import Column, Decision, FleetView, LifecycleEvent, RequestView, WorkerId, WorkerView
 
@@ -28,26 +27,6 @@ class MarginalCostParams(Params, frozen=True):
         float,
         Meta(ge=0, description="Weight of a second of slower streaming; one before the first token weighs 1."),
     ] = 0.1
-    hold: Annotated[
-        float,
-        Meta(
-            ge=0,
-            description="Hold a long prompt while its worker runs other prefills, until it has waited this "
-            "many times as long as its own prefill takes. 0: do not hold for prefills.",
-        ),
-    ] = 2.0
-    hold_for_kv: Annotated[
-        float,
-        Meta(
-            ge=0,
-            description="Hold a long prompt until the KV cache of its worker has space for it, "
-            "until it has waited this many times as long as its own prefill takes. 0: do not hold for KV space.",
-        ),
-    ] = 6.0
-    prefill_lanes: Annotated[
-        bool,
-        Meta(description="Reserve some workers for long prefills while that reduces the total delay."),
-    ] = True
     affinity_externality: Annotated[
         bool,
         Meta(description="Price the delay of sessions that will return to a worker during a prefill there."),
@@ -91,14 +70,14 @@ class MarginalCost:
       hundred tokens about ten times the time of its first token (MLPerf for an 8B model: 2 s, and 100 ms for each
       token).
     * `hot_prefix_s` is a price on workers where many running requests share this prefix; see below.
-    * `prefill_lane_s` keeps long prefills on workers of their own, while that saves more delay than it costs
-      (`policies.prefill_lanes`). Workers with the label `lane`, `prefill` or `decode`, are always inside or outside.
+    * `prefill_lane_s` is the price by which `lanes` keep long prefills on workers of their own, while that saves more
+      delay than it costs. Workers with the label `lane`, `prefill` or `decode`, are always inside or outside.
     * `affinity_externality_s` is the delay that the prefill causes to sessions that will return to the worker's cache
       (`policies.affinity_externality`). Utilisation separates busy workers from idle ones; among idle ones this term
       shows which will be needed soon.
 
-    A long prompt can be held while its worker runs other prefills, or has no KV space for it
-    (`policies.admission_hold`).
+    By default `hold` is around the rule, which keeps a long prompt back while its worker runs other prefills or has no
+    KV space for it, and so are `lanes`.
 
     Two rules keep a hot prefix from piling up on the one worker that has it, while that worker's prefill queue is
     short and only its decodes are many:
@@ -124,6 +103,8 @@ class MarginalCost:
     """
 
     params_type: ClassVar[type[Params]] = MarginalCostParams
+    prices_in_seconds: ClassVar[bool] = True
+    wrapped: ClassVar[bool] = True
     terms: ClassVar[Mapping[str, str]] = {
         "queue_wait_s": "Time until the prefills queued before this prompt are done.",
         "kv_wait_s": "Time until the prompt fits in the KV cache beside the running requests.",
@@ -141,30 +122,24 @@ class MarginalCost:
         self._last_used = LeastRecentlyUsed()
         self._running_prefixes = RunningPrefixes()
         self._affinity_externality = AffinityExternality() if params.affinity_externality else None
-        self._admission_hold = AdmissionHold(params.hold, params.hold_for_kv)
-        self._prefill_lanes = PrefillLanes(params.stream_weight) if params.prefill_lanes else None
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by cost, and put the best of the equal candidates first."""
         hot_prefix_s = hot_prefix_prices_s(request, fleet, self._running_prefixes)
-        prefill_lane_s = () if self._prefill_lanes is None else self._prefill_lanes.prices_s(request, fleet)
         affinity_externality_s = (
             () if self._affinity_externality is None else self._affinity_externality.prices_s(fleet)
         )
-        prices = Prices(self._params.stream_weight, hot_prefix_s, prefill_lane_s, affinity_externality_s)
-        chosen, equals, ranked, costs_s = (
+        prices = Prices(self._params.stream_weight, hot_prefix_s, fleet.lane_price_s, affinity_externality_s)
+        _, equals, ranked, costs_s = (
             self._by_row(fleet.workers, prices) if fleet.by_row else self._by_column(fleet, prices)
         )
         reason = "least added delay" if equals == 1 else f"least busy of {equals} with equal added delay"
-        hold_s, awaited = self._admission_hold.hold(request, fleet.worker(chosen))
         return Decision(
             ranked,
-            f"{reason}; holds for {awaited}" if awaited else reason,
+            reason,
             costs_s,
             "s" if fleet.learned else "tokens",
             LazyTerms(fleet, lambda place: _terms(fleet.worker(place), place, prices)),
-            hold_s,
-            awaited != KV_SPACE,
         )
 
     def _by_row(self, workers: Sequence[WorkerView], prices: Prices) -> _Ranked:
@@ -226,15 +201,8 @@ class MarginalCost:
         """Pass the event to every part that keeps state."""
         self._last_used.observe(event)
         self._running_prefixes.observe(event)
-        self._admission_hold.observe(event)
         if self._affinity_externality is not None:
             self._affinity_externality.observe(event)
-        if self._prefill_lanes is not None:
-            self._prefill_lanes.observe(event)
-
-    def statistics(self) -> dict[str, object]:
-        """Return the prefill lanes by model."""
-        return {"prefill_lanes": {} if self._prefill_lanes is None else self._prefill_lanes.statistics()}
 
 
 def hot_prefix_prices_s(

@@ -9,58 +9,57 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar
 from zlib import crc32
 
 import numpy as np
+from msgspec import Meta
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from policies.lane_plan import DECODE, LABEL, PREFILL, Plan, planned
+from policies.lazy_terms import LazyTerms
+from policies.params import Params
 from policies.view import (
     Column,
+    Decision,
     FleetView,
     LifecycleEvent,
     LifecycleEventKind,
+    Policy,
     RequestView,
     Roster,
     WorkerId,
     WorkerView,
 )
-from policies.workload_histogram import Mix, Part, WorkloadHistogram
+from policies.workload_histogram import WorkloadHistogram
+from policies.wrapper import Wrapper
 
-LABEL = "lane"
-PREFILL = "prefill"
-"""A worker with this label is always in the prefill lane."""
-DECODE = "decode"
-"""A worker with this label is never in the prefill lane. When the lane is full, long prefills can still go to it.
-If any worker has one of the two labels, there is a lane as long as prefills differ in length."""
+TERM = "prefill_lane_s"
+STREAM_WEIGHT = 0.1
 REPLAN_S = 5.0
-HYSTERESIS = 0.1
-"""Share of the present plan's cost that a new plan must save to replace it."""
 DECODE_EXTERNALITY_SHARE = 0.5
 """Share of the decode externality that a long prefill is charged. With a share of 1 the mean delay is as low and
 answers stream a little faster. But long prompts, which have the slowest first tokens, wait longer for the lane
 (decision 0014)."""
-_FULL = 0.97
-"""The highest utilisation that the formulas use: near 1 the queue grows without limit."""
 _MODELS_KEPT = 64
+_ROSTERS_KEPT = 16
 
 
-class Plan(NamedTuple):
-    """A lane: `workers` is the number of a model's workers that take prefills of at least `long_s`.
+class LanesParams(Params, frozen=True):
+    """What a lane weighs."""
 
-    Under the plan, a worker in the lane has `streams_within` streams and spends `long_share` of its time on long
-    prefills. A worker outside has `streams_without` streams.
-    """
-
-    long_s: float
-    workers: int
-    streams_within: float
-    streams_without: float
-    long_share: float
+    stream_weight: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        Meta(
+            description="Weight of a second of slower streaming; one before the first token weighs 1. "
+            "Without it the rule's own `stream_weight` applies, else 0.1."
+        ),
+    ] = None
 
 
-class PrefillLanes:
+class PrefillLanes(Wrapper):
     """Price long prefills outside the lane and other requests inside it, while that reduces the total delay.
 
     For each model, `delay_per_s` computes the delay of the recent workload: once with all workers together, and once
@@ -72,12 +71,49 @@ class PrefillLanes:
     other request in the lane costs the part of its decode that long prefills will take. Prices are finite, so no
     request starves. When the lane's queue exceeds half of the delay that the lane saves, prefills go elsewhere, in the
     order of the other terms.
+
+    A rule that prices in seconds adds the price to its costs (`FleetView.lane_price_s`). Any other rule sees only some
+    candidates: those in the lane if the prompt's prefill is long on any candidate, and those outside where its prefill
+    is short. It also sees each other candidate where queue wait and price together are below the least queue wait of
+    these, so that nothing starves. The candidates that are left out are ranked last, by price and queue wait.
     """
 
-    def __init__(self, weight: float) -> None:
+    meaning: ClassVar[str] = "Price that keeps long prefills in the prefill lane and other requests out of it."
+
+    def __init__(self, inner: Policy, weight: float) -> None:
         """`weight` is the weight of a second of slower streaming; a second of waiting for a first token weighs 1."""
+        super().__init__(inner)
+        self._adds_price = bool(getattr(inner, "prices_in_seconds", False))
         self._weight = weight
         self._model_lanes: OrderedDict[str, ModelLane] = OrderedDict()
+
+    def decide(self, request: RequestView, fleet: FleetView) -> Decision:
+        """Return the inner rule's decision on priced candidates, or on those of the request's side of the lane."""
+        price_s = self.prices_s(request, fleet)
+        if not len(price_s):
+            return self.inner.decide(request, fleet)
+        if self._adds_price:
+            return self.inner.decide(request, fleet.with_lane_price_s(price_s))
+        return (
+            self._among_own(request, fleet, np.asarray(price_s)) if fleet.learned else self.inner.decide(request, fleet)
+        )
+
+    def _among_own(self, request: RequestView, fleet: FleetView, price_s: Column) -> Decision:
+        model_lane = self._model_lanes[request.model]
+        own = model_lane.own(fleet, price_s)
+        places: list[int] = np.flatnonzero(own).tolist()
+        roster = None if fleet.by_row else model_lane.roster_of(fleet.roster, places)
+        decision = self.inner.decide(request, fleet.among(places, roster))
+        left_out = np.flatnonzero(~own)
+        last = left_out[np.lexsort((fleet.queue_wait_s[left_out], price_s[left_out]))].tolist()
+        return replace(
+            decision,
+            ranked=(*decision.ranked, *[fleet.ids[place] for place in last]),
+            reason=f"{decision.reason}; prefill lane: {len(places)} of {len(fleet)} candidates"
+            if last
+            else decision.reason,
+            terms=_with_price(fleet, decision.terms, price_s),
+        )
 
     def prices_s(self, request: RequestView, fleet: FleetView) -> Sequence[float] | Column:
         """Return the lane price of each candidate by place; empty if there is no lane."""
@@ -99,7 +135,8 @@ class PrefillLanes:
         return np.where(in_lane, spent_s, 0.0) + np.where(own_s >= plan.long_s, own_s * streams_of, 0.0)
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Record a reservation and ignore other events."""
+        """Record a reservation."""
+        self.pass_on(event)
         placed, fleet, model = event.placed, event.fleet, event.request.model
         if event.kind is not LifecycleEventKind.RESERVED or placed is None or fleet is None or not placed.learned:
             return
@@ -111,13 +148,22 @@ class PrefillLanes:
         if len(self._model_lanes) > _MODELS_KEPT:
             self._model_lanes.popitem(last=False)
 
-    def statistics(self) -> dict[str, dict[str, object]]:
-        """Return the lane of each model that has one, with its plan."""
-        return {
+    def statistics(self) -> dict[str, object]:
+        """Return the inner rule's statistics, and the lane of each model that has one, with its plan."""
+        lanes = {
             model: {**model_lane.plan._asdict(), "workers": sorted(model_lane.lane)}
             for model, model_lane in self._model_lanes.items()
             if model_lane.plan is not None
         }
+        return {**super().statistics(), "prefill_lanes": lanes}
+
+
+def _with_price(
+    fleet: FleetView, terms: Mapping[WorkerId, Mapping[str, float]], price_s: Column
+) -> Mapping[WorkerId, Mapping[str, float]]:
+    """Return the terms with the price, which is no part of the cost."""
+    ids = fleet.ids
+    return LazyTerms(fleet, lambda place: {**terms.get(ids[place], {}), TERM: float(price_s[place])})
 
 
 class ModelLane:
@@ -133,6 +179,8 @@ class ModelLane:
         self.plan: Plan | None = None
         self.lane: frozenset[WorkerId] = frozenset()
         self._members: tuple[Roster, frozenset[WorkerId], NDArray[np.bool_]] | None = None
+        self._rosters: OrderedDict[tuple[int, tuple[int, ...]], tuple[Roster, Roster]] = OrderedDict()
+        """By the identity of a roster, which is kept so that the identity stays its own, and places in it."""
 
     def members(self, roster: Roster) -> NDArray[np.bool_]:
         """Return whether each worker of the roster is in the lane."""
@@ -141,6 +189,26 @@ class ModelLane:
             lane = self.lane
             found = self._members = roster, lane, np.array([worker in lane for worker in roster.ids])
         return found[2]
+
+    def own(self, fleet: FleetView, price_s: Column) -> NDArray[np.bool_]:
+        """Return whether each candidate is on the request's side of the lane, or worth crossing to."""
+        assert self.plan is not None
+        in_lane, short = self.members(fleet.roster), fleet.prefill_s < self.plan.long_s
+        own: NDArray[np.bool_] = np.where(in_lane, not short.all(), short)
+        if not own.any():
+            return np.ones(len(fleet), np.bool_)
+        wait_s = fleet.queue_wait_s
+        own |= wait_s + price_s < wait_s[own].min()
+        return own
+
+    def roster_of(self, roster: Roster, places: list[int]) -> Roster:
+        """Return the roster of some candidates: the same one for the same places, for what policies keep by roster."""
+        key = id(roster), tuple(places)
+        found = self._rosters.pop(key, None) or (roster, roster.among(places))
+        self._rosters[key] = found
+        if len(self._rosters) > _ROSTERS_KEPT:
+            self._rosters.popitem(last=False)
+        return found[1]
 
     def reserved(self, request: RequestView, placed: WorkerView, fleet: FleetView) -> None:
         """Record that a request was placed on `placed`, one of the workers of `fleet`."""
@@ -170,73 +238,3 @@ def _staffed(views: Sequence[WorkerView], workers: int) -> frozenset[WorkerId]:
         return (pin == DECODE) - (pin == PREFILL), crc32(view.id.encode()), view.id
 
     return frozenset([view.id for view in sorted(views, key=rank)[:workers]])
-
-
-def planned(mixes: Sequence[Mix], present: Plan | None, views: Sequence[WorkerView], weight: float) -> Plan | None:
-    """Return the plan to use next; None for no lane.
-
-    `mixes` are the possible splits of the workload, `present` is the plan in force, `views` are the workers.
-    """
-    pins = [view.labels.get(LABEL) for view in views]
-    least, most = max(1, pins.count(PREFILL)), len(views) - max(1, pins.count(DECODE))
-    if not mixes or most < least:
-        return None
-    costs_s = {
-        (mix, size): lane_delay_per_s(mix, size, len(views), weight)
-        for mix in mixes
-        for size in _sizes(least, most, present)
-    }
-    pinned = PREFILL in pins or DECODE in pins
-    kept_s = math.inf if pinned else delay_per_s(mixes[0].tied.plus(mixes[0].free), len(views), weight)
-    kept: tuple[Mix, int] | None = None
-    for (mix, size), cost_s in costs_s.items():
-        if present is not None and (mix.at_s, size) == (present.long_s, present.workers) and cost_s <= kept_s:
-            kept, kept_s = (mix, size), cost_s
-    best = min(costs_s, key=lambda one: costs_s[one])
-    chosen = best if costs_s[best] < (1.0 - HYSTERESIS) * kept_s else kept
-    return None if chosen is None else _plan(*chosen, len(views))
-
-
-def lane_delay_per_s(mix: Mix, lane: int, workers: int, weight: float) -> float:
-    """Return the delay with `lane` workers in the lane, which serve the `tied` requests. The other workers serve the
-    `free` ones."""
-    return delay_per_s(mix.tied, lane, weight) + delay_per_s(mix.free, workers - lane, weight)
-
-
-def delay_per_s(part: Part, workers: int, weight: float) -> float:
-    """Return the seconds of delay that arise per second when `workers` share these requests evenly.
-
-    Prefills wait for each other as in an M/G/c queue: M/M/c by Sakasegawa's approximation of 1977, times half of one
-    plus the squared coefficient of variation. The number of streams equals the decode seconds per second. Streams stand
-    still while their worker prefills (`weight`). Beyond saturation the delay grows in proportion to the load, so that
-    plans can still be compared.
-    """
-    if part.prefill_s <= 0.0:
-        return 0.0
-    share = part.prefill_s / workers
-    utilisation = min(share, _FULL)
-    residual_s = part.prefill_s2 / (2.0 * part.prefill_s)
-    streams = part.decode_s / workers
-    wait_s = residual_s * math.pow(utilisation, math.sqrt(2.0 * (workers + 1)) - 1.0) / (workers * (1.0 - utilisation))
-    streaming_s = part.decode_s * utilisation + part.decode_externality_s * streams
-    return (part.requests * wait_s + weight * streaming_s) * share / utilisation
-
-
-def _sizes(least: int, most: int, present: Plan | None) -> set[int]:
-    """Return lane sizes to try: all in a small fleet; in a large one, steps of a quarter of the size."""
-    sizes = {most} if present is None else {most, min(max(least, present.workers), most)}
-    size = least
-    while size < most:
-        sizes.add(size)
-        size += max(1, size // 4)
-    return sizes
-
-
-def _plan(mix: Mix, lane: int, workers: int) -> Plan:
-    return Plan(
-        mix.at_s,
-        lane,
-        mix.tied.decode_s / lane,
-        mix.free.decode_s / (workers - lane),
-        min(_FULL, mix.long.prefill_s / lane),
-    )

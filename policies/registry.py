@@ -1,4 +1,4 @@
-"""Policies by name, with typed parameters.
+"""Policies by name, with typed parameters, and the wrappers around them.
 
 A third party adds a policy by an entry point in group ``warmroute.policies`` that names a class. The class is
 constructed as ``cls(params, rng)``, where ``params`` is an instance of its `params_type`. That is a struct derived from
@@ -10,12 +10,13 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar
 
-import msgspec
-
+from policies.hold import AdmissionHold, HoldParams
 from policies.marginal_cost import MarginalCost
+from policies.parameters import RULE, PolicyError, converted, described
 from policies.params import Params
+from policies.prefill_lanes import STREAM_WEIGHT, TERM, LanesParams, PrefillLanes
 from policies.rules.aibrix_prefix import AibrixPrefix
 from policies.rules.cache_aware import CacheAware
 from policies.rules.chwbl import Chwbl
@@ -34,7 +35,12 @@ from policies.rules.random import RandomChoice
 from policies.rules.round_robin import RoundRobin
 from policies.rules.session_affinity import SessionAffinity
 from policies.rules.smg_spill import SmgSpill
+from policies.spec import PolicySpec
 from policies.view import Policy
+
+__all__ = ["BUILT_IN", "PolicyError", "PolicySpec", "build_policy", "describe", "policy_names", "terms_of"]
+
+P = TypeVar("P", bound=Params)
 
 GROUP = "warmroute.policies"
 
@@ -61,68 +67,113 @@ BUILT_IN: Mapping[str, type[Any]] = {
 }
 
 
-class PolicyError(Exception):
-    """A policy that cannot be built. `parameter` is None if the problem is not a parameter."""
-
-    def __init__(self, policy: str, parameter: str | None, problem: str, fix: str) -> None:
-        place = f"policy {policy!r}" if parameter is None else f"policy {policy!r}, parameter {parameter!r}"
-        super().__init__(f"{place}: {problem}; {fix}")
-        self.policy = policy
-        self.parameter = parameter
-        self.problem = problem
-        self.fix = fix
-
-
 def policy_names() -> list[str]:
     """Return every name that `build_policy` knows: built-in policies first, then policies of third parties."""
     return [*BUILT_IN, *sorted(name for name in _installed() if name not in BUILT_IN)]
 
 
-def build_policy(name: str, params: Mapping[str, Any], rng: random.Random) -> Policy:
-    """Build the policy called `name`.
+def build_policy(spec: PolicySpec, rng: random.Random) -> Policy:
+    """Build the rule of `spec` with its wrappers. `rng` is the rule's.
 
     Raises:
-        PolicyError: unknown name, unknown parameter, wrong type or value, or a third-party class that fails.
+        PolicyError: unknown rule, unknown parameter, wrong type or value, or a third-party class that fails.
     """
-    cls = _find(name)
-    values = _convert(name, _params_type(name, cls), params)
+    hold, lanes = hold_of(spec), lanes_of(spec)
+    params = params_of(spec)
+    policy = _built(spec.rule, rule_class(spec.rule), params, rng)
+    if lanes is not None:
+        own_weight = getattr(params, "stream_weight", STREAM_WEIGHT)
+        policy = PrefillLanes(policy, own_weight if lanes.stream_weight is None else lanes.stream_weight)
+    return policy if hold is None else AdmissionHold(policy, hold)
+
+
+def _built(rule: str, cls: type[Any], params: Params, rng: random.Random) -> Policy:
     try:
-        policy = cls(values, rng)
+        policy: Policy = cls(params, rng)
     except Exception as error:
-        raise PolicyError(name, None, f"its constructor raised {error!r}", "correct the plug-in") from error
+        raise PolicyError(rule, RULE, f"its constructor raised {error!r}", "correct the plug-in") from error
     if not callable(getattr(policy, "decide", None)):
-        raise PolicyError(name, None, "has no decide(request, fleet)", "implement policies.view.Policy")
-    built: Policy = policy
-    return built
+        raise PolicyError(rule, RULE, "has no decide(request, fleet)", "implement policies.view.Policy")
+    return policy
 
 
-def describe(name: str) -> dict[str, Any]:
-    """Return name, one-line summary, terms and parameters (type, default, meaning) for help texts and the admin API."""
-    cls = _find(name)
-    fields = msgspec.structs.fields(_params_type(name, cls))
+def params_of(spec: PolicySpec) -> Params:
+    """Return the parameters of the rule."""
+    return converted(spec.rule, "params", _params_type(spec.rule, rule_class(spec.rule)), spec.params)
+
+
+def hold_of(spec: PolicySpec) -> HoldParams | None:
+    """Return the parameters of the hold; None if it is off."""
+    return _wrapping(spec, "hold", spec.hold, HoldParams)
+
+
+def lanes_of(spec: PolicySpec) -> LanesParams | None:
+    """Return the parameters of the lanes; None if they are off."""
+    return _wrapping(spec, "lanes", spec.lanes, LanesParams)
+
+
+def _wrapping(spec: PolicySpec, name: str, given: object, kind: type[P]) -> P | None:
+    if given is None:
+        given = wrapped(spec.rule)
+    if not isinstance(given, (bool, Mapping)):
+        fix = f"write true, false, or a table with {', '.join(described(kind))}"
+        raise PolicyError(spec.rule, (name,), f"{given!r} will not do", fix)
+    if given is False:
+        return None
+    return converted(spec.rule, name, kind, {} if given is True else given)
+
+
+def wrapped(rule: str) -> bool:
+    """Return whether hold and lanes are around the rule unless its settings say otherwise."""
+    return bool(getattr(rule_class(rule), "wrapped", False))
+
+
+def describe(rule: str) -> dict[str, Any]:
+    """Return one-line summary, terms, parameters (type, default, meaning) and the wrappers' defaults of a rule."""
+    cls = rule_class(rule)
     return {
-        "name": name,
-        "summary": " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split()),
-        "terms": terms_of(name),
-        "params": {field.name: {"type": _type_name(field), **_default(field), **_meaning(field)} for field in fields},
+        "rule": rule,
+        "summary": _summary(cls),
+        "terms": dict(getattr(cls, "terms", {})),
+        "params": described(_params_type(rule, cls)),
+        "hold": wrapped(rule),
+        "lanes": wrapped(rule),
     }
 
 
-def terms_of(name: str) -> dict[str, str]:
+def describe_wrappers() -> dict[str, dict[str, Any]]:
+    """Return summary and parameters of `hold` and `lanes`."""
+    return {
+        "hold": {"summary": _summary(AdmissionHold), "params": described(HoldParams)},
+        "lanes": {"summary": _summary(PrefillLanes), "params": described(LanesParams)},
+    }
+
+
+def _summary(cls: type[Any]) -> str:
+    return " ".join((cls.__doc__ or "").strip().split("\n\n")[0].split())
+
+
+def terms_of(spec: PolicySpec) -> dict[str, str]:
     """Return the terms of a policy's cost, each with its meaning in one line."""
-    return dict(getattr(_find(name), "terms", {}))
+    terms = dict(getattr(rule_class(spec.rule), "terms", {}))
+    return terms if lanes_of(spec) is None else {**terms, TERM: PrefillLanes.meaning}
 
 
-def _find(name: str) -> type[Any]:
+def rule_class(name: str) -> type[Any]:
+    """Return the class of a rule.
+
+    Raises:
+        PolicyError: there is no such rule, or it cannot be loaded.
+    """
     if name in BUILT_IN:
         return BUILT_IN[name]
     entry = _installed().get(name)
     if entry is None:
-        raise PolicyError(name, None, "no such policy", f"write one of {', '.join(policy_names())}")
+        raise PolicyError(name, RULE, "no such policy", f"write one of {', '.join(policy_names())}")
     try:
         loaded: type[Any] = entry.load()
     except Exception as error:
-        raise PolicyError(name, None, f"{entry.value} cannot be loaded ({error!r})", "correct the plug-in") from error
+        raise PolicyError(name, RULE, f"{entry.value} cannot be loaded ({error!r})", "correct the plug-in") from error
     return loaded
 
 
@@ -133,64 +184,5 @@ def _installed() -> dict[str, EntryPoint]:
 def _params_type(name: str, cls: type[Any]) -> type[Params]:
     kind = getattr(cls, "params_type", Params)
     if not (isinstance(kind, type) and issubclass(kind, Params)):
-        raise PolicyError(name, None, f"its params_type {kind!r} will not do", "derive it from policies.params.Params")
+        raise PolicyError(name, RULE, f"its params_type {kind!r} will not do", "derive it from policies.params.Params")
     return kind
-
-
-def _convert(name: str, kind: type[Params], given: Mapping[str, Any]) -> Params:
-    """Convert the parameters strictly, one at a time, so that an error names its parameter."""
-    fields = {field.name: field for field in msgspec.structs.fields(kind)}
-    values: dict[str, Any] = {}
-    for parameter, value in given.items():
-        if parameter not in fields:
-            takes = f"write one of {', '.join(fields)}" if fields else "this policy takes no parameters"
-            raise PolicyError(name, parameter, "no such parameter", takes)
-        try:
-            values[parameter] = msgspec.convert(value, fields[parameter].type)
-        except msgspec.ValidationError as error:
-            example = "".join(f", such as {value!r}" for value in _default(fields[parameter]).values())
-            fix = f"write {_type_name(fields[parameter])}{example}"
-            raise PolicyError(name, parameter, f"{value!r} will not do ({error})", fix) from None
-    missing = [field.name for field in fields.values() if field.required and field.name not in values]
-    if missing:
-        raise PolicyError(name, missing[0], "is required", f"write {_type_name(fields[missing[0]])}")
-    return kind(**values)
-
-
-def _default(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
-    """Return ``{"default": value}``, empty for a required parameter."""
-    if field.default_factory is not msgspec.NODEFAULT:
-        return {"default": field.default_factory()}
-    return {} if field.default is msgspec.NODEFAULT else {"default": field.default}
-
-
-def _meaning(field: msgspec.structs.FieldInfo) -> dict[str, str]:
-    """Return ``{"meaning": text}``, empty for a parameter without description."""
-    shown = msgspec.inspect.type_info(field.type)
-    schema = shown.extra_json_schema if isinstance(shown, msgspec.inspect.Metadata) else None
-    return {"meaning": schema["description"]} if schema and "description" in schema else {}
-
-
-_TYPE_WORDS = {
-    "IntType": "a whole number",
-    "FloatType": "a number",
-    "StrType": "a string",
-    "BoolType": "true or false",
-    "ListType": "a list",
-    "DictType": "a table",
-}
-
-
-def _type_name(field: msgspec.structs.FieldInfo) -> str:
-    """Return a type for error messages, such as `a number at least 1`."""
-    shown = msgspec.inspect.type_info(field.type)
-    if isinstance(shown, msgspec.inspect.Metadata):
-        shown = shown.type
-    if isinstance(shown, msgspec.inspect.LiteralType):
-        return " or ".join(repr(value) for value in shown.values)
-    text = _TYPE_WORDS.get(type(shown).__name__, str(field.type))
-    for bound, words in (("ge", "at least"), ("gt", "above"), ("le", "at most"), ("lt", "below")):
-        value = getattr(shown, bound, None)
-        if value is not None:
-            text += f" {words} {value:g}"
-    return text

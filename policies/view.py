@@ -120,6 +120,13 @@ class Roster:
             self._places = {worker: place for place, worker in enumerate(self.ids)}
         return self._places
 
+    def among(self, places: Sequence[int]) -> Roster:
+        """Return the roster of the candidates at `places`."""
+        return Roster(tuple([self.ids[place] for place in places]), [self.labels[place] for place in places])
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Roster:
+        return self
+
 
 class Columns(msgspec.Struct, frozen=True):
     """The facts of `WorkerView` as one array each, in the order of a roster. `residency` is a sequence.
@@ -149,6 +156,10 @@ class Columns(msgspec.Struct, frozen=True):
 RunningShare: TypeAlias = Callable[[WorkerId, RequestView, int], float]
 """Returns the share of a worker's running requests whose prompts begin with the same number of blocks as a request."""
 
+_FACTS = tuple(
+    field for field in Columns.__struct_fields__ if field not in ("residency", "learned", "cached_tokens_by_tier")
+)
+
 
 class FleetView:
     """The candidates for one request: never empty, in the order in which they joined.
@@ -158,7 +169,7 @@ class FleetView:
     views (`by_row`), and the other form is made when it is read first.
     """
 
-    __slots__ = ("_columns", "_made", "_roster", "_running_share", "_workers", "by_row", "now_s")
+    __slots__ = ("_columns", "_made", "_roster", "_running_share", "_workers", "by_row", "lane_price_s", "now_s")
 
     def __init__(
         self,
@@ -177,6 +188,8 @@ class FleetView:
         self._running_share = running_share
         self._made: dict[str, Column] | None = None
         """Columns that were made from views."""
+        self.lane_price_s: Sequence[float] | Column = ()
+        """The price of each candidate by `policies.prefill_lanes`, for rules that price in seconds; empty: no lane."""
 
     def __len__(self) -> int:
         return len(self._workers) if self._workers is not None else len(self.roster.ids)
@@ -252,6 +265,33 @@ class FleetView:
             if view.id == worker:
                 return place
         return None
+
+    def with_lane_price_s(self, price_s: Sequence[float] | Column) -> FleetView:
+        """Return the same candidates with these lane prices."""
+        priced = FleetView(self.now_s, self._workers, self._roster, self._columns, self._running_share)
+        priced.by_row, priced._made, priced.lane_price_s = self.by_row, self._made, price_s
+        return priced
+
+    def among(self, places: Sequence[int], roster: Roster | None = None) -> FleetView:
+        """Return the fleet of the candidates at `places`, in the same form. `roster` is theirs, if there is one."""
+        if self.by_row:
+            workers = self.workers
+            return FleetView(self.now_s, tuple([workers[place] for place in places]), roster, None, self._running_share)
+        columns, rows = self.columns, np.asarray(places)
+        tiers = columns.cached_tokens_by_tier
+        some = {name: getattr(columns, name)[rows] for name in _FACTS}
+        return FleetView(
+            self.now_s,
+            None,
+            self.roster.among(places) if roster is None else roster,
+            Columns(
+                residency=[columns.residency[place] for place in places],
+                learned=columns.learned,
+                cached_tokens_by_tier={row: tiers[place] for row, place in enumerate(places) if place in tiers},
+                **some,
+            ),
+            self._running_share,
+        )
 
     @property
     def columns(self) -> Columns:
@@ -368,9 +408,10 @@ class FleetView:
 class Decision(msgspec.Struct, frozen=True):
     """A ranking. `ranked` holds every candidate, best first. The first is the choice; the others are the alternatives.
 
-    `costs` are the costs of the workers in `ranked`, in the policy's own `unit`; lower is better. It is empty for
-    policies without a cost. `terms` holds the named parts of each worker's cost. `policies.ranking` makes decisions
-    from arrays, with a ranking that is sorted when it is read.
+    `costs` are the costs of the first workers in `ranked`, in the policy's own `unit`; lower is better. It is empty for
+    policies without a cost, and has none for workers that prefill lanes left out and ranked last. `terms` holds the
+    named parts of each worker's cost. `policies.ranking` makes decisions from arrays, with a ranking that is sorted
+    when it is read.
 
     With `hold_s` above 0 the request waits in the gateway. The policy is asked again after that time or, with
     `until_prefills_done`, as soon as the first worker of `ranked` has no prefill left. A request that cannot wait is
@@ -417,7 +458,8 @@ class Policy(Protocol):
     `decide` must not change the policy's state, because `explain` calls it, too. It may draw from the random source.
     State changes in `observe`, which is optional and receives every lifecycle event. The optional `statistics()`
     returns a dict of JSON values for operators. The optional class attribute `terms` describes each term of the cost
-    in one line.
+    in one line, and `wrapped = True` puts `hold` and `lanes` around the rule by default. With the class attribute
+    `prices_in_seconds = True` a rule adds `FleetView.lane_price_s` to its costs.
     """
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:

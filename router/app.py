@@ -30,6 +30,7 @@ from router.gateway.http.heap_trim import map_large_blocks
 from router.gateway.listen.drain import SETTLE_S
 from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket_file
 from router.gateway.server import Gateway
+from router.placement.chosen_policy import spec_of
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request
@@ -132,9 +133,8 @@ class System:
         return Dispatcher(
             self.fleet,
             self.residency,
-            build_policy(policy.name, policy.params, random.Random(policy.seed)),
-            policy_name=policy.name,
-            policy_params=policy.params,
+            build_policy(spec_of(policy), random.Random(policy.seed)),
+            spec=spec_of(policy),
             decisions_kept=config.decisions_kept,
             observer=self.metrics,
             retries=config.retries,

@@ -23,6 +23,8 @@ from loadtest.approximate.contenders import Contender, contenders
 from loadtest.approximate.score import Score, Showing, score
 from loadtest.approximate.workloads import NAMES, TRACE_ROWS, Workload, workloads
 from loadtest.arguments import positive
+from loadtest.lab.flags import policy
+from loadtest.lab.policies import parse_policy
 from loadtest.sim.run import Setting, simulate
 from loadtest.workload.errors import TraceError
 from loadtest.workload.schemas.mooncake import read_rows
@@ -36,7 +38,13 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds", type=positive, default=8, help="runs per view and workload, seeds 0, 1, ... (default 8)"
     )
-    parser.add_argument("--policy", default="marginal_cost", choices=policy_names(), help="policy that decides")
+    parser.add_argument(
+        "--policy",
+        type=policy,
+        default="marginal_cost",
+        metavar="RULE[:key=value...]",
+        help=f"policy that decides, of {', '.join(policy_names())} (default marginal_cost)",
+    )
     parser.add_argument("--workload", action="append", choices=NAMES, help="play only this workload (repeatable)")
     parser.add_argument("--trace", type=Path, default=TRACE, help=f"a Mooncake trace (default {TRACE}, if it exists)")
     parser.add_argument(
@@ -81,7 +89,7 @@ class Task:
         contender = self.contender
         setting = Setting(
             self.workload.workers,
-            policy=contender.policy or self.policy,
+            policy=parse_policy(contender.policy or self.policy),
             make_residency=contender.make_residency,
             publishes_events=contender.publishes_events,
             usage_share=contender.usage_share,

@@ -13,7 +13,7 @@ from policies.registry import policy_names
 
 BASELINE = "round_robin"
 DEFAULT = "marginal_cost"
-REPEATABLE = ("policy", "workers", "profile", "time_scale", "conversations", "seed")
+REPEATABLE = ("policy", "hold", "lanes", "workers", "profile", "time_scale", "conversations", "seed")
 """The flags that change the result."""
 
 
@@ -30,6 +30,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--policy", default=DEFAULT, choices=policies, help=f"policy to compare with {BASELINE} (default {DEFAULT})"
     )
+    for name, what in (("hold", "hold long prompts"), ("lanes", "keep workers for long prefills")):
+        parser.add_argument(
+            f"--{name}",
+            action=argparse.BooleanOptionalAction,
+            help=f"{what}, with the policy that is compared (default: with marginal_cost only)",
+        )
     parser.add_argument("--workers", type=positive, default=4, help="embedded workers (default 4)")
     parser.add_argument(
         "--profile", default="llama-3.1-8b-h100", choices=profile_names(), help="engine profile of the workers"

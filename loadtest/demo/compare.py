@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -12,6 +13,7 @@ from loadtest.demo import fleet, plot
 from loadtest.demo.run import Setting, failures, run_policy, wait_until_ready
 from loadtest.report.table import print_rows, write_json
 from loadtest.workload.conversations import Shape
+from policies.spec import WRAPPERS
 
 
 def run(args: argparse.Namespace, baseline: str) -> int:
@@ -34,7 +36,7 @@ def run(args: argparse.Namespace, baseline: str) -> int:
 def _compare(console: Console, setting: Setting, args: argparse.Namespace, baseline: str) -> int:
     rows, errors = [], []
     for policy in dict.fromkeys((baseline, args.policy)):
-        row, timings = run_policy(console, setting, policy)
+        row, timings = run_policy(console, setting, policy, wrappers(args) if policy == args.policy else ())
         rows.append(row)
         errors += failures(timings)
     print_rows(console, "prefix routing against round robin, as the clients saw it", rows)
@@ -45,19 +47,25 @@ def _compare(console: Console, setting: Setting, args: argparse.Namespace, basel
     for error in errors[:5]:
         console.print(f"[red]failed:[/red] {error}")
     if args.keep:
-        _keep(console, setting, args.policy)
+        _keep(console, setting, args.policy, wrappers(args))
     return 1 if errors else 0
+
+
+def wrappers(args: argparse.Namespace) -> list[str]:
+    """Return the flags of ``warmroute serve`` for the wrappers of the compared policy."""
+    given = {name: getattr(args, name) for name in WRAPPERS}
+    return [f"--{name}" if on else f"--no-{name}" for name, on in given.items() if on is not None]
 
 
 def repeating(args: argparse.Namespace) -> str:
     """Return the command that draws the chart again, without folders and default values."""
     changed = [(name, getattr(args, name)) for name, default in args.defaults.items() if getattr(args, name) != default]
-    flags = [f"--{name.replace('_', '-')} {value}" for name, value in changed]
-    return " ".join(["warmroute demo", *flags, f"--plot {args.plot.name}"])
+    flags = [f"--{name.replace('_', '-')} {value}" for name, value in changed if name not in WRAPPERS]
+    return " ".join(["warmroute demo", *flags, *wrappers(args), f"--plot {args.plot.name}"])
 
 
-def _keep(console: Console, setting: Setting, policy: str) -> None:
-    with fleet.running(setting.workers, policy, setting.worker_flags(), ["--access-log"]) as running:
+def _keep(console: Console, setting: Setting, policy: str, serve_flags: Sequence[str]) -> None:
+    with fleet.running(setting.workers, policy, setting.worker_flags(), ["--access-log", *serve_flags]) as running:
         model = wait_until_ready(running.admin_url, setting.workers)
         body = f'{{"model": "{model}", "messages": [{{"role": "user", "content": "Hello"}}], "max_tokens": 16}}'
         console.print(f"gateway  {running.public_url}\nadmin    {running.admin_url}/admin/v1/workers")

@@ -66,11 +66,16 @@ def served_model(worker: dict[str, object]) -> str:
     return str(models[0]["id"])
 
 
-def run_policy(console: Console, setting: Setting, policy: str) -> tuple[Row, list[Timing]]:
+def run_policy(
+    console: Console, setting: Setting, policy: str, serve_flags: Sequence[str] = ()
+) -> tuple[Row, list[Timing]]:
     """Start a fleet, play the conversations through `policy`, stop the fleet."""
     conversations = generate(setting.shape, setting.seed)
     total = sum(len(conversation.turns) for conversation in conversations)
-    with fleet.running(setting.workers, policy, setting.worker_flags()) as running, bar(console) as progress:
+    with (
+        fleet.running(setting.workers, policy, setting.worker_flags(), serve_flags) as running,
+        bar(console) as progress,
+    ):
         model = wait_until_ready(running.admin_url, setting.workers)
         task = progress.add_task(policy, total=total)
         timings = uvloop.run(play(running.public_url, model, conversations, lambda timing: progress.advance(task)))

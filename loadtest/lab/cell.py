@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
-import random
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -19,7 +18,9 @@ import msgspec
 from loadtest.lab.models import Models
 from loadtest.lab.policies import parse_policy
 from loadtest.workload.source import GENERATOR
-from policies.registry import build_policy
+from policies.hold import AdmissionHold
+from policies.prefill_lanes import PrefillLanes
+from policies.registry import hold_of, lanes_of, rule_class
 
 _WHAT_DECIDES = (
     "backends",
@@ -100,12 +101,17 @@ def code_version() -> str:
 
 @cache
 def _rule(policy: str) -> str:
-    """Return a digest of a rule's code and its imports from `policies`; for a third-party rule, of all `policies`."""
-    name, params = parse_policy(policy)
-    kind = type(build_policy(name, params, random.Random(0)))
-    if kind.__module__.startswith("policies."):
-        return _digest([_module(module) for module in sorted(_imported(kind.__module__))])
-    return _digest([*_sources(files("policies")), *_foreign(kind)])
+    """Return a digest of the code of a rule, its wrappers and their imports from `policies`; for a third-party rule, of
+    all `policies`.
+    """
+    spec = parse_policy(policy)
+    kind = rule_class(spec.rule)
+    if not kind.__module__.startswith("policies."):
+        return _digest([*_sources(files("policies")), *_foreign(kind)])
+    hold, lanes = hold_of(spec), lanes_of(spec)
+    around = [wrapper for wrapper, params in ((AdmissionHold, hold), (PrefillLanes, lanes)) if params is not None]
+    modules = set().union(*[_imported(one.__module__) for one in (kind, *around)])
+    return _digest([_module(module) for module in sorted(modules)])
 
 
 def _foreign(kind: type) -> list[Traversable]:
@@ -138,7 +144,8 @@ def _named(node: ast.AST) -> Iterator[str]:
 
 def _module(name: str) -> Traversable:
     package, _, stem = name.rpartition(".")
-    return files(package) / f"{stem}.py"
+    folder = files(package) / stem
+    return folder / "__init__.py" if folder.is_dir() else files(package) / f"{stem}.py"
 
 
 def _digest(sources: Iterable[Traversable]) -> str:

@@ -12,7 +12,7 @@ from backends.engine.profile import profile_names
 from loadtest.arguments import above_zero, positive, whole
 from loadtest.lab.cell import Fleet, Setting, Slo
 from loadtest.lab.models import Models, default, flag
-from loadtest.lab.policies import check_policy
+from loadtest.lab.policies import normal_policy
 from policies.registry import PolicyError, policy_names
 
 
@@ -29,7 +29,8 @@ def register(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=policies,
         metavar="NAME[:key=value...][,NAME...]",
-        help=f"rules to compare, of {', '.join(policy_names())}",
+        help="rules to compare, with parameters and the wrappers hold and lanes, as in lpwl:hold=true:lanes=true; "
+        f"rules: {', '.join(policy_names())}",
     )
     parser.add_argument("--workers", required=True, type=positive, metavar="N", help="workers of the fleet")
     parser.add_argument("--profile", required=True, choices=profile_names(), help="engine profile of each worker")
@@ -108,16 +109,19 @@ def problem(args: argparse.Namespace) -> str | None:
 
 
 def policies(text: str) -> list[str]:
-    """Parse names of rules, check that each can be built, and drop repetitions."""
+    """Parse names of policies, check that each can be built, and return their one spelling, each once."""
     names = [name for name in text.split(",") if name]
     if not names:
         raise argparse.ArgumentTypeError("names no rule")
-    for name in names:
-        try:
-            check_policy(name)
-        except PolicyError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys([policy(name) for name in names]))
+
+
+def policy(text: str) -> str:
+    """Parse the name of one policy, check that it can be built, and return its one spelling."""
+    try:
+        return normal_policy(text)
+    except PolicyError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def loads(text: str) -> list[float]:

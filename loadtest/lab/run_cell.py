@@ -122,14 +122,14 @@ class Stage:
             models.replicas, models.replica_delay_s, lambda: self._time.now_s, models.reservation_delay_s
         )
         shared = models.replicas > 1 or models.reservation_delay_s > 0.0
-        policy, params = parse_policy(cell.policy)
+        spec = parse_policy(cell.policy)
         return [
             SimulatedGateway(
                 self._time,
                 self._workers,
                 ResidencyMap(),
-                build_policy(policy, params, random.Random(f"policy {cell.seed} {number}")),
-                policy,
+                build_policy(spec, random.Random(f"policy {cell.seed} {number}")),
+                spec,
                 delays=delays,
                 usage_share=models.usage_share,
                 ledger=ledgers.of(number) if shared else None,

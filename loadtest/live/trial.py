@@ -85,10 +85,13 @@ def run_trial(stage: Stage, cell: Cell, progress: Callable[[], None]) -> Trial:
 
 
 def gateway_of(policy: str) -> Contender:
-    """Return Warmroute with a rule and its parameters, given by the lab's name for them."""
-    name, params = parse_policy(policy)
-    flags = [word for key, value in params.items() for word in ("--policy-param", f"{key}={_said(value)}")]
-    return Contender(f"warmroute:{policy}", "warmroute", name, tuple(flags))
+    """Return Warmroute with a policy, given by the lab's name for it."""
+    spec = parse_policy(policy)
+    flags = [word for key, value in spec.params.items() for word in ("--policy-param", f"{key}={_said(value)}")]
+    for name, given in (("hold", spec.hold), ("lanes", spec.lanes)):
+        if given is not None:
+            flags += ["--set", f"policy.{name}={_said(given)}"]
+    return Contender(f"warmroute:{policy}", "warmroute", spec.rule, tuple(flags))
 
 
 def _said(value: object) -> str:

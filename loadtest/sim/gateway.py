@@ -12,6 +12,7 @@ from loadtest.sim.link import EventLink
 from loadtest.sim.sessions import Asked
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
+from policies.spec import PolicySpec
 from policies.view import Policy, WorkerId
 from router.config.model import HealthConfig
 from router.placement.dispatcher import Dispatcher, Held, Reject, Ticket
@@ -57,7 +58,7 @@ class SimulatedGateway:
         workers: Sequence[EngineWorker],
         residency: ResidencySource,
         policy: Policy,
-        policy_name: str,
+        spec: PolicySpec,
         *,
         delays: Delays,
         publishes_events: bool = True,
@@ -69,7 +70,7 @@ class SimulatedGateway:
         self._usage_share = usage_share
         self._usage_draws = Random(f"usage {seed}")
         self.fleet = Fleet(HealthConfig(), residency)
-        self.dispatcher = Dispatcher(self.fleet, residency, policy, policy_name=policy_name, ledger=ledger)
+        self.dispatcher = Dispatcher(self.fleet, residency, policy, spec=spec, ledger=ledger)
         self._time = time
         self._delays = delays
         self._more = more or (lambda: bool(time.pending))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from loadtest.sim.clients import Clients
 from loadtest.sim.gateway import Delays, SimulatedGateway
@@ -14,6 +13,7 @@ from loadtest.sim.sessions import Session
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker, WorkerSpec
 from policies.registry import build_policy
+from policies.spec import PolicySpec
 from router.placement.residency_source import ResidencySource
 from router.residency.residency_map import ResidencyMap
 
@@ -26,8 +26,7 @@ class Setting:
     """The settings of a run. `seed` seeds the engines' jitter and the policy."""
 
     workers: tuple[WorkerSpec, ...]
-    policy: str = "marginal_cost"
-    policy_params: Mapping[str, Any] = field(default_factory=dict)
+    policy: PolicySpec = field(default_factory=PolicySpec)
     make_residency: MakeResidency = lambda time: ResidencyMap()
     publishes_events: bool = True
     usage_share: float = 1.0
@@ -56,7 +55,7 @@ def simulate(setting: Setting, sessions: Iterable[Session]) -> Run:
         time,
         workers,
         setting.make_residency(time),
-        build_policy(setting.policy, setting.policy_params, random.Random(setting.seed)),
+        build_policy(setting.policy, random.Random(setting.seed)),
         setting.policy,
         delays=delays,
         publishes_events=setting.publishes_events,

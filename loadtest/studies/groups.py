@@ -22,6 +22,7 @@ from loadtest.sim.run import Setting, simulate
 from loadtest.sim.sessions import Call, Session
 from loadtest.sim.worker import WorkerSpec
 from policies import marginal_cost
+from policies.spec import PolicySpec
 
 PROFILE = load_profile("llama-3.1-8b-h100")
 CONVERSATIONS, TURNS, WARM_UP = 48, 4, 32
@@ -61,7 +62,7 @@ def sessions(seed: int, groups: int, starts_per_s: float) -> list[Session]:
 
 def run(policy: str, seed: int, groups: int, starts_per_s: float) -> Row:
     workers = tuple(WorkerSpec(PROFILE, num_blocks=4_096) for _ in range(4))
-    setting = Setting(workers=workers, policy=policy, seed=seed)
+    setting = Setting(workers=workers, policy=PolicySpec(policy), seed=seed)
     played = simulate(setting, sessions(seed, groups, starts_per_s)).outcomes
     outcomes = [outcome for outcome in played if outcome.session.startswith("played")]
     ttft_ms = [outcome.ttft_s * 1e3 for outcome in outcomes if outcome.ttft_s is not None]

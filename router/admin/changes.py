@@ -52,8 +52,8 @@ async def set_maintenance(call: Call, maintenance: bool) -> ChangeOutcome:
 async def set_policy(call: Call) -> ChangeOutcome:
     """Choose the policy that the body names."""
     wanted: NewPolicy = call.body
-    policy = PolicyConfig(name=wanted.name, params=wanted.params)
-    return await make(call, edits.set_policy(policy), f"chose policy {wanted.name}")
+    policy = PolicyConfig(wanted.rule, wanted.params, wanted.hold, wanted.lanes)
+    return await make(call, edits.set_policy(policy), f"chose policy {wanted.rule}")
 
 
 async def make(call: Call, edit: edits.Edit, what: str) -> ChangeOutcome:

@@ -135,8 +135,9 @@ async def explain(call: Call) -> Answer:
         raise invalid(f"path is {question.path!r}; write one that starts with a slash, as in /v1/chat/completions")
     headers = {name.lower(): value for name, value in question.headers.items()}
     request = await call.system.request_of(question.path, headers, _bytes(question.body), question.key)
-    explanation = call.system.dispatcher.explain(request, call.system.now_s())
-    document = {**_in_seconds(explanation.to_builtins()), "terms": terms_of(explanation.asked.rule)}
+    dispatcher = call.system.dispatcher
+    explanation = dispatcher.explain(request, call.system.now_s())
+    document = {**_in_seconds(explanation.to_builtins()), "terms": terms_of(dispatcher.spec_of(request.policy))}
     return Answer(msgspec.convert(document, ExplanationDocument))
 
 

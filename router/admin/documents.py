@@ -266,31 +266,52 @@ class AuditPage(Shape):
 
 
 class NewPolicy(Body):
-    """The policy to use from the next request on."""
+    """The policy to use from the next request on.
 
-    name: str
+    `hold` and `lanes` are false, true, or true with parameters. Without them the rule's default applies.
+    """
+
+    rule: str
     params: dict[str, Any] = {}
+    hold: bool | dict[str, Any] | None = None
+    lanes: bool | dict[str, Any] | None = None
 
 
 class AvailablePolicy(Shape):
-    """A policy that can be chosen, its parameters with type and default, and the terms of its cost in one line each."""
+    """A rule that can be chosen, its parameters with type and default, and the terms of its cost in one line each.
 
-    name: str
+    `hold` and `lanes` say whether these wrappers are around it by default.
+    """
+
+    rule: str
     summary: str
     params: dict[str, Any]
     terms: dict[str, str]
+    hold: bool
+    lanes: bool
+
+
+class AvailableWrapper(Shape):
+    """A wrapper around any rule, and its parameters with type and default."""
+
+    summary: str
+    params: dict[str, Any]
 
 
 class PolicyDocument(Shape):
-    """The policy in use, and all policies that can be chosen.
+    """The policy in use, the rules that can be chosen, and the wrappers around them.
 
-    `statistics` is the policy's own state, in the process that answers.
+    `hold` and `lanes` are false, or the parameters in force. `statistics` is the policy's own state, in the process
+    that answers.
     """
 
-    name: str
+    rule: str
     params: dict[str, Any]
+    hold: bool | dict[str, Any]
+    lanes: bool | dict[str, Any]
     statistics: dict[str, Any]
     available: list[AvailablePolicy]
+    wrappers: dict[str, AvailableWrapper]
 
 
 class Question(Body, kw_only=True):

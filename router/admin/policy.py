@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-from policies.registry import PolicyError, describe, policy_names
+from policies.params import Params
+from policies.registry import PolicyError, describe, describe_wrappers, hold_of, lanes_of, policy_names
 from router.admin import changes
-from router.admin.documents import AvailablePolicy, PolicyDocument
+from router.admin.documents import AvailablePolicy, AvailableWrapper, PolicyDocument
 from router.admin.operations import Answer, Call
 
 
@@ -23,12 +26,20 @@ async def change(call: Call) -> Answer:
 
 def _document(call: Call) -> PolicyDocument:
     dispatcher = call.system.dispatcher
+    spec = dispatcher.policy_spec
     return PolicyDocument(
-        name=dispatcher.policy_name,
-        params=dict(dispatcher.policy_params),
+        rule=spec.rule,
+        params=dict(spec.params),
+        hold=_in_force(hold_of(spec)),
+        lanes=_in_force(lanes_of(spec)),
         statistics=dispatcher.policy_statistics(),
         available=_available(),
+        wrappers={name: msgspec.convert(about, AvailableWrapper) for name, about in describe_wrappers().items()},
     )
+
+
+def _in_force(params: Params | None) -> bool | dict[str, Any]:
+    return False if params is None else msgspec.structs.asdict(params)
 
 
 def _available() -> list[AvailablePolicy]:

@@ -14,7 +14,7 @@ from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
-from policies.registry import BUILT_IN, describe
+from policies.registry import BUILT_IN, describe, describe_wrappers
 from router.admin.reference import reference_page as admin_api_page
 from router.cli import request_flow
 from router.cli.limits import FIXED_HEADS, HEADS, fixed_rows, setting_rows
@@ -34,12 +34,35 @@ def policies_page() -> str:
         "# Policies",
         "",
         _MADE,
-        "Choose one with `--policy NAME`, `policy.name` in the file, or `PUT /admin/v1/policy`; your own: "
-        "[write a policy](../how-to/write-a-policy.md).",
+        "A policy is a rule, with or without `hold` and `lanes` around it. "
+        "Choose the rule with `--policy RULE`, `policy.rule` in the file, or `PUT /admin/v1/policy`; "
+        "your own: [write a policy](../how-to/write-a-policy.md).",
         "",
     ]
     rows = ((f"[`{name}`](policies/{name}.md)", described["summary"]) for name, described in _policies())
-    return "\n".join([*lines, *_table(("policy", "chooses"), rows)]) + "\n"
+    return "\n".join([*lines, *_table(("rule", "chooses"), rows), *_wrappers()]) + "\n"
+
+
+def _wrappers() -> Iterable[str]:
+    """Yield a section for each wrapper."""
+    on = " and ".join(f"`{name}`" for name, described in _policies() if described["hold"])
+    for name, described in describe_wrappers().items():
+        yield from ("", f"## `{name}`", "", described["summary"], "")
+        yield (
+            f"`--{name}` and `--no-{name}` switch it on and off; the default is on around {on}, and off around other "
+            f"rules. In the file, `policy.{name}` is true, false, or a mapping with parameters, each also as "
+            f"`--set policy.{name}.KEY=VALUE`:"
+        )
+        yield from ("", *_table(_PARAMETER_HEADS, _parameters(described["params"])))
+
+
+_PARAMETER_HEADS = ("parameter", "type", "default", "meaning")
+
+
+def _parameters(params: dict[str, Any]) -> Iterable[tuple[str, ...]]:
+    for key, about in params.items():
+        default = "none" if about["default"] is None else f"`{json.dumps(about['default'])}`"
+        yield f"`{key}`", about["type"], default, about["meaning"]
 
 
 def _policies() -> Iterable[tuple[str, dict[str, Any]]]:
@@ -56,13 +79,8 @@ def policy_page(name: str) -> str:
     params, terms = described["params"], described["terms"]
     lines = [f"# `{name}`", "", _MADE, text, "", "```sh", use, "```", "", "[All policies](../policies.md)"]
     if params:
-        heads = ("parameter", "type", "default", "meaning")
-        rows = (
-            (f"`{key}`", about["type"], f"`{json.dumps(about['default'])}`", about["meaning"])
-            for key, about in params.items()
-        )
         given = f"`--policy-param {next(iter(params))}=...`, once per parameter, or `policy.params` in the file."
-        lines[-2:-2] = ["", *_table(heads, rows), "", given]
+        lines[-2:-2] = ["", *_table(_PARAMETER_HEADS, _parameters(params)), "", given]
     if terms:
         meanings = ((f"`{key}`", meaning) for key, meaning in terms.items())
         lines[-2:-2] = [

@@ -33,7 +33,7 @@ def load(
 ) -> Loaded:
     """Return the effective settings and the place of each value that a source gave.
 
-    `argv_values` are flags by dotted path (``policy.name``), as text or as values; None means not given. Without
+    `argv_values` are flags by dotted path (``policy.rule``), as text or as values; None means not given. Without
     `file`, ``WARMROUTE_CONFIG`` in `env` may name one. `checks` look at the settings once their types are right.
 
     Raises:

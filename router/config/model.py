@@ -81,12 +81,18 @@ class ModelConfig(Section, frozen=True):
 class PolicyConfig(Section, frozen=True):
     """The rule that chooses a worker."""
 
-    name: str = "marginal_cost"
+    rule: str = "marginal_cost"
     """The rule that chooses a worker; docs/reference/policies.md lists all."""
     params: dict[str, Any] = field(default_factory=dict)
-    """Parameters of the policy."""
+    """Parameters of the rule."""
+    hold: bool | dict[str, Any] | None = None
+    """Whether long prompts wait in the gateway for prefills to end and for space in a KV cache: true, false, or true
+    with the parameters prefills, kv_space and max_s. Default: on for marginal_cost, off for other rules."""
+    lanes: bool | dict[str, Any] | None = None
+    """Whether workers are kept for long prefills while that saves delay: true, false, or true with the parameter
+    stream_weight. Default: on for marginal_cost, off for other rules."""
     seed: int = 0
-    """Seed of the policy's random numbers."""
+    """Seed of the rule's random numbers."""
 
 
 class RouteMatch(Section, frozen=True):

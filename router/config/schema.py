@@ -33,6 +33,12 @@ def bare(kind: kinds.Type) -> kinds.Type:
     return kind
 
 
+def mapping_of(kind: kinds.Type) -> kinds.DictType | None:
+    """Return the mapping that `kind` allows beside other types; None if it allows none."""
+    members = kind.types if isinstance(kind, kinds.UnionType) else ()
+    return next((member for member in members if isinstance(member, kinds.DictType)), None)
+
+
 def optional(kind: kinds.Type) -> bool:
     """Return whether None is allowed."""
     return isinstance(kind, kinds.UnionType) and kind.includes_none
@@ -53,7 +59,7 @@ def type_at(path: Sequence[str]) -> kinds.Type | None:
     """Return the type of the setting at `path`, or None if there is no such setting."""
     kind: kinds.Type = root()
     for step in path:
-        kind = bare(kind)
+        kind = mapping_of(bare(kind)) or bare(kind)
         if isinstance(kind, kinds.StructType) and step in fields(kind):
             kind = fields(kind)[step].type
         elif isinstance(kind, kinds.DictType):
@@ -109,7 +115,7 @@ def wanted(kind: kinds.Type) -> str:
         case kinds.LiteralType():
             return "one of " + ", ".join(map(str, kind.values))
         case kinds.UnionType():
-            return " or ".join(wanted(member) for member in kind.types)
+            return " or ".join(wanted(member) for member in kind.types if not isinstance(member, kinds.NoneType))
         case kinds.VarTupleType():
             return "a list"
         case kinds.DictType():

@@ -14,6 +14,7 @@ from router.config.schema import (
     bare,
     default_of,
     fields,
+    mapping_of,
     optional,
     root,
     settings,
@@ -35,6 +36,8 @@ class TypedTree:
     def _read(self, kind: kinds.Type, node: Located, path: Path) -> Any:
         self.places[path] = node.place
         inner = bare(kind)
+        if isinstance(node.value, dict):
+            inner = mapping_of(inner) or inner
         left_empty = isinstance(path[-1], str) and not isinstance(inner, _LEAVES)
         if node.value is None and (optional(kind) or left_empty):
             return None
@@ -140,6 +143,8 @@ def _fits(kind: kinds.Type, value: Any) -> bool:
             return value in kind.values
         case kinds.UnionType():
             return any(_fits(member, value) for member in kind.types)
+        case kinds.DictType() | kinds.NoneType():
+            return False
         case kinds.StrType(pattern=str(pattern)):
             return isinstance(value, str) and re.search(pattern, value) is not None
         case _:

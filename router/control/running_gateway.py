@@ -13,6 +13,7 @@ from policies.view import Policy
 from router.config.model import Config, PolicyConfig, WorkerConfig
 from router.control.desired_state import live_settings, worker_id
 from router.gateway.server import Gateway
+from router.placement.chosen_policy import spec_of
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.workers.watcher import Watcher
@@ -76,11 +77,11 @@ class RunningGateway:
         Raises:
             PolicyError: it cannot be built.
         """
-        return build_policy(policy.name, policy.params, Random(policy.seed + self._process))
+        return build_policy(spec_of(policy), Random(policy.seed + self._process))
 
     def use_policy(self, policy: PolicyConfig, built: Policy) -> None:
         """Use `built` from the next decision on."""
-        self._dispatcher.set_policy(built, policy.name, policy.params)
+        self._dispatcher.set_policy(built, spec_of(policy))
         self._policy = policy
 
     def add_worker(self, worker: WorkerConfig) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Container, Mapping
 from typing import Any
 
+from policies.spec import PolicySpec
 from policies.view import Decision, Policy, WorkerView
 from router.config.model import RetriesConfig
 from router.errors import ErrorKind
@@ -45,8 +46,7 @@ class Dispatcher(TicketLife):
         residency: ResidencySource,
         policy: Policy,
         *,
-        policy_name: str,
-        policy_params: Mapping[str, Any] | None = None,
+        spec: PolicySpec,
         decisions_kept: int = 1_000,
         observer: DispatchObserver | None = None,
         retries: RetriesConfig | None = None,
@@ -56,7 +56,7 @@ class Dispatcher(TicketLife):
         shadows: Mapping[str, RouteShadows] | None = None,
     ) -> None:
         failed = observer.policy_failed if observer is not None else None
-        self._runner = PolicyRunner(policy, policy_name, policy_params or {}, failed)
+        self._runner = PolicyRunner(policy, spec, failed)
         policies = NamedPolicies(self._runner, named or {}, shadows or {})
         loads = WorkerLoads(ledger)
         super().__init__(fleet, residency, loads, policies, observer)
@@ -68,22 +68,21 @@ class Dispatcher(TicketLife):
         fleet.on_load.append(self._loads.load_reported)
 
     @property
-    def policy_name(self) -> str:
-        """Name of the policy in force."""
-        return self._runner.name
+    def policy_spec(self) -> PolicySpec:
+        """The policy in force, as it was chosen."""
+        return self._runner.spec
 
-    @property
-    def policy_params(self) -> Mapping[str, Any]:
-        """The parameters that the policy was built with."""
-        return self._runner.params
+    def spec_of(self, policy: str) -> PolicySpec:
+        """Return a policy by its name in `policies`, or the policy in force."""
+        return self._policies.of(policy).spec
 
     def policy_statistics(self) -> dict[str, Any]:
         """Return the statistics that the policy reports about itself."""
         return self._runner.shown()
 
-    def set_policy(self, policy: Policy, name: str, params: Mapping[str, Any]) -> None:
+    def set_policy(self, policy: Policy, spec: PolicySpec) -> None:
         """Use `policy` from the next decision on."""
-        self._runner.adopt(policy, name, params)
+        self._runner.adopt(policy, spec)
 
     # decisions
 

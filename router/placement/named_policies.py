@@ -8,6 +8,7 @@ from random import Random
 from policies.registry import build_policy
 from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 from router.config.model import Config, PolicyConfig, RouteConfig
+from router.placement.chosen_policy import spec_of
 from router.placement.policy_runner import Failed, PolicyRunner
 from router.placement.shadow import RouteShadows, Sample, ShadowBudget
 from router.placement.traffic_routes import DEFAULT
@@ -73,11 +74,11 @@ def named_policies(config: Config, failed: Failed) -> tuple[dict[str, PolicyRunn
 
 
 def _runner(name: str, policy: PolicyConfig, failed: Failed) -> PolicyRunner:
-    built = build_policy(policy.name, policy.params, Random(f"{policy.seed} {name}"))
-    return PolicyRunner(built, policy.name, policy.params, failed, called=name)
+    spec = spec_of(policy)
+    return PolicyRunner(build_policy(spec, Random(f"{policy.seed} {name}")), spec, failed, called=name)
 
 
 def _shadows(route: RouteConfig, config: Config, failed: Failed) -> RouteShadows:
     known = {DEFAULT: config.policy, **config.policies}
-    runners = [_runner(name, known.get(name) or PolicyConfig(name=name), failed) for name in route.shadow]
+    runners = [_runner(name, known.get(name) or PolicyConfig(rule=name), failed) for name in route.shadow]
     return RouteShadows(runners, route.shadow_share, Random(f"{config.policy.seed} {route.name}"))

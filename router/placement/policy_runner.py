@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, TypeAlias
 
 from policies.ranking import by_keys, queued_tokens, running_requests
+from policies.spec import PolicySpec
 from policies.view import Decision, FleetView, LifecycleEvent, Policy, RequestView
 
 Failed: TypeAlias = Callable[[str, str, bool], None]
@@ -24,8 +25,7 @@ class PolicyRunner:
     def __init__(
         self,
         policy: Policy,
-        name: str,
-        params: Mapping[str, Any],
+        spec: PolicySpec,
         failed: Failed | None = None,
         *,
         called: str | None = None,
@@ -37,14 +37,14 @@ class PolicyRunner:
         self.fallbacks = 0
         self.observe_errors = 0
         self.last_error: str | None = None
-        self.adopt(policy, name, params)
+        self.adopt(policy, spec)
 
-    def adopt(self, policy: Policy, name: str, params: Mapping[str, Any]) -> None:
+    def adopt(self, policy: Policy, spec: PolicySpec) -> None:
         """Use `policy` from the next decision on."""
         self.policy = policy
-        self.rule = name
-        self.name = name if self._called is None else self._called
-        self.params = dict(params)
+        self.spec = spec
+        self.rule = spec.rule
+        self.name = spec.rule if self._called is None else self._called
         self._sound = True
         self._observe: Callable[[LifecycleEvent], None] | None = getattr(policy, "observe", None)
         self.observes = self._observe is not None
@@ -105,7 +105,7 @@ class PolicyRunner:
         return {
             "policy": self.name,
             "rule": self.rule,
-            "params": self.params,
+            "params": dict(self.spec.params),
             "decisions": self.decisions,
             "fallbacks": self.fallbacks,
             "observe_errors": self.observe_errors,

@@ -9,6 +9,7 @@ from policies.registry import PolicyError, build_policy, policy_names
 from router.config.findings import Finding
 from router.config.model import Config, PolicyConfig, RouteConfig
 from router.config.tree import Path
+from router.placement.chosen_policy import spec_of
 from router.placement.traffic_routes import DEFAULT, TrafficRoute, bounds_of
 
 
@@ -24,10 +25,9 @@ def check(config: Config) -> Iterator[Finding]:
 
 def _policy(policy: PolicyConfig, section: Path) -> Iterator[Finding]:
     try:
-        build_policy(policy.name, policy.params, Random(policy.seed))
+        build_policy(spec_of(policy), Random(policy.seed))
     except PolicyError as error:
-        place = (*section, "name") if error.parameter is None else (*section, "params", error.parameter)
-        yield place, str(error).removesuffix(f"; {error.fix}"), error.fix
+        yield (*section, *error.place), str(error).removesuffix(f"; {error.fix}"), error.fix
 
 
 def _routes(config: Config) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from backends.worker import parse_endpoint
-from policies.prefill_lanes import DECODE, LABEL, PREFILL
+from policies.lane_plan import DECODE, LABEL, PREFILL
 from router.config.findings import Finding
 from router.config.model import STRUCK_OUT, Config, WorkerConfig
 from router.config.tree import Path

@@ -51,11 +51,12 @@ def test_the_example_loads_through_the_registry(monkeypatch):
     from importlib.metadata import EntryPoint
 
     import policies.registry as registry
+    from policies.spec import PolicySpec
 
     module, _ = example()
     monkeypatch.setitem(__import__("sys").modules, "sharded", module)
     point = EntryPoint("sharded", "sharded:Sharded", "warmroute.policies")
     monkeypatch.setattr(registry, "entry_points", lambda *, group: [point])
-    policy = registry.build_policy("sharded", {"shards": 3}, random.Random(0))
+    policy = registry.build_policy(PolicySpec("sharded", {"shards": 3}), random.Random(0))
     assert isinstance(policy, module.Sharded)
     assert "sharded" in registry.policy_names()

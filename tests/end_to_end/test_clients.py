@@ -84,6 +84,6 @@ def test_admin_tells_what_is_going_on(system, client):
     asked = {"path": "/v1/chat/completions", "headers": {}, "body": {"model": system.model, "messages": MESSAGES}}
     explained = system.admin.post("/admin/v1/explain", json=asked).json()
     assert explained["choice"] in system.workers()
-    assert system.admin.put("/admin/v1/policy", json={"name": "round_robin"}).status_code == 200
-    assert system.admin.get("/admin/v1/policy").json()["name"] == "round_robin"
+    assert system.admin.put("/admin/v1/policy", json={"rule": "round_robin"}).status_code == 200
+    assert system.admin.get("/admin/v1/policy").json()["rule"] == "round_robin"
     assert system.metric("warmroute_requests_total") >= 1

@@ -33,7 +33,9 @@ def prompt(words, seed):
 
 @pytest.mark.parametrize("hold", ["2", "0"])
 def test_a_short_prompt_passes_a_long_one_that_waits(start, hold):
-    running = start(workers=1, worker_flags=("--time-scale", "4"), serve_flags=("--policy-param", f"hold={hold}"))
+    running = start(
+        workers=1, worker_flags=("--time-scale", "4"), serve_flags=("--set", f"policy.hold.prefills={hold}")
+    )
     long, short = asyncio.run(load(running))
     assert long.error is short.error is None
     first_s = {name: one.started_s + one.ttft_s for name, one in (("long", long), ("short", short))}
@@ -54,7 +56,7 @@ def test_a_short_prompt_passes_a_long_one_that_waits_for_room(start, hold):
     running = start(
         workers=1,
         worker_flags=("--time-scale", "4", "--num-gpu-blocks", str(BLOCKS)),
-        serve_flags=("--policy-param", f"hold_for_kv={hold}"),
+        serve_flags=("--set", f"policy.hold.kv_space={hold}"),
     )
     explained, ahead, long, short = asyncio.run(crowd(running))
     assert ahead.error is long.error is short.error is None

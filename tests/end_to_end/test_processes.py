@@ -146,8 +146,8 @@ def test_every_process_finds_the_worker_of_a_stored_response(two, clients):
 def test_changes_reach_every_process_and_those_that_start_later(two, clients):
     system = two()
     first, second = system.workers()
-    chosen = system.admin.put("/admin/v1/policy", json={"name": "lpwl"})
-    assert (chosen.status_code, chosen.json()["name"]) == (200, "lpwl")
+    chosen = system.admin.put("/admin/v1/policy", json={"rule": "lpwl"})
+    assert (chosen.status_code, chosen.json()["rule"]) == (200, "lpwl")
     assert system.admin.post(f"/admin/v1/workers/{first}/drain").json()["state"] == "draining"
     asked = clients(system, 8)
     assert set(asked.ask()) == {200}
@@ -191,7 +191,7 @@ def test_a_refused_change_has_no_effect(two):
     known = system.running.worker_urls[0]
     assert system.admin.post("/admin/v1/workers", json={"url": known}).json()["code"] == "worker_exists"
     assert len(system.workers()) == 2
-    assert system.admin.get("/admin/v1/policy").json()["name"] == "marginal_cost"
+    assert system.admin.get("/admin/v1/policy").json()["rule"] == "marginal_cost"
     audit = system.admin.get("/admin/v1/audit").json()["entries"]
     assert [(entry["operation"], entry["outcome"], entry["code"]) for entry in audit] == [
         ("add_worker", "refused", "worker_exists"),

@@ -21,7 +21,7 @@ ROUTES = [
 @pytest.fixture(params=[1, 2], ids=["one process", "two processes"])
 def routed(request, monkeypatch, start):
     monkeypatch.setenv("WARMROUTE_ROUTES", json.dumps(ROUTES))
-    monkeypatch.setenv("WARMROUTE_POLICIES", json.dumps({"spread": {"name": "round_robin"}}))
+    monkeypatch.setenv("WARMROUTE_POLICIES", json.dumps({"spread": {"rule": "round_robin"}}))
     return start(serve_flags=("--processes", str(request.param)))
 
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from policies.marginal_cost import MarginalCost, MarginalCostParams
+from policies.registry import build_policy
+from policies.spec import PolicySpec
 from policies.view import (
     FleetView,
     LifecycleEvent,
@@ -88,7 +89,7 @@ class Pair:
     """Two policies with the same past: one that sees views, and one that sees arrays."""
 
     def __init__(self, params):
-        self.by_row, self.by_column = (MarginalCost(params, random.Random(0)) for _ in range(2))
+        self.by_row, self.by_column = (build_policy(PolicySpec(params=params), random.Random(0)) for _ in range(2))
         self._running = []
 
     def placed(self, request, now_s, workers, roster, place):
@@ -139,7 +140,7 @@ def forms(now_s, workers, roster):
 def test_rows_and_columns_decide_alike(data):
     draw = data.draw
     fleets, now_s = draw(rosters()), 0.0
-    params = MarginalCostParams(stream_weight=draw(st.sampled_from([0.1, 0.0, 1.0])))
+    params = {"stream_weight": draw(st.sampled_from([0.1, 0.0, 1.0]))}
     pair = Pair(params)
     for number in range(draw(st.integers(0, 10))):
         roster = draw(st.sampled_from(fleets))
@@ -162,7 +163,7 @@ def test_rows_and_columns_price_a_lane_and_returning_sessions_alike(data):
     ids = tuple(WorkerId(f"w{number}") for number in range(draw(st.integers(2, 8))))
     roster, rng = Roster(ids, [{"lane": "prefill"}] + [{}] * (len(ids) - 1)), random.Random(draw(st.integers(0, 9)))
     plain = WorkerView(ids[0], Residency.EXACT, 0, 64, 0, 2, 0, 0, 0.0, 0.1, 0.3, learned=True)
-    pair = Pair(MarginalCostParams())
+    pair = Pair({})
     for number in range(150):
         own_s = 0.1 if number % 10 else 4.0
         workers = tuple(
@@ -187,7 +188,7 @@ def test_rows_and_columns_price_a_hot_prefix_alike(data):
     draw = data.draw
     count = draw(st.integers(2, 8))
     roster = Roster(tuple(WorkerId(f"w{number}") for number in range(count)), [{}] * count)
-    pair, learned = Pair(MarginalCostParams()), draw(st.booleans())
+    pair, learned = Pair({}), draw(st.booleans())
     workers = draw(views(roster, learned, load=st.integers(0, 3)))
     running = draw(st.integers(1, 60))
     holder = replace(workers[0], cached_tokens=3 * BLOCK, running_requests=running, error_s=0.0)

@@ -3,6 +3,8 @@ import random
 import pytest
 
 from policies.marginal_cost import MarginalCost, MarginalCostParams
+from policies.registry import build_policy
+from policies.spec import PolicySpec
 from policies.view import LifecycleEvent, LifecycleEventKind, WorkerId
 
 
@@ -13,7 +15,7 @@ def fleet(fleet, form):
 
 @pytest.fixture
 def policy():
-    return MarginalCost(MarginalCostParams(), random.Random(0))
+    return build_policy(PolicySpec(), random.Random(0))
 
 
 def test_cost_is_queue_wait_plus_prefill_priced_by_utilisation(policy, fleet, request_view):

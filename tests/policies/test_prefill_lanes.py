@@ -1,12 +1,15 @@
 import random
+from copy import deepcopy
 from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
 
-from policies.marginal_cost import MarginalCost, MarginalCostParams
-from policies.prefill_lanes import DECODE_EXTERNALITY_SHARE, REPLAN_S, PrefillLanes, delay_per_s, planned
-from policies.view import FleetView, LifecycleEvent, LifecycleEventKind
+from policies.lane_plan import delay_per_s, planned
+from policies.prefill_lanes import DECODE_EXTERNALITY_SHARE, REPLAN_S, PrefillLanes
+from policies.registry import build_policy
+from policies.spec import PolicySpec
+from policies.view import Decision, FleetView, LifecycleEvent, LifecycleEventKind
 from policies.workload_histogram import Mix, Part
 
 DOCUMENT_S, CHAT_S = 4.0, 0.1
@@ -70,7 +73,7 @@ class Traffic:
 
 @pytest.fixture
 def prefill_lanes():
-    return PrefillLanes(0.1)
+    return PrefillLanes(build_policy(PolicySpec("lpwl"), random.Random(0)), 0.1)
 
 
 @pytest.fixture
@@ -200,9 +203,9 @@ def test_documents_are_dearer_out_of_the_lane_and_chats_in_it(prefill_lanes, tra
 
 
 def test_the_lane_is_shown(prefill_lanes, traffic, chat):
-    assert prefill_lanes.statistics() == {}
+    assert prefill_lanes.statistics() == {"prefill_lanes": {}}
     traffic.mixed(chat, 120)
-    (shown,) = prefill_lanes.statistics().values()
+    (shown,) = prefill_lanes.statistics()["prefill_lanes"].values()
     plan = prefill_lanes._model_lanes[chat.model].plan
     assert (
         shown["workers"] == sorted(prefill_lanes._model_lanes[chat.model].lane)
@@ -240,7 +243,7 @@ def test_the_lane_is_given_up_when_documents_stop(prefill_lanes, traffic, chat):
 def test_another_process_with_the_same_traffic_has_the_same_lane(view, chat, form):
     lanes = []
     for _ in range(2):
-        prefill_lanes = PrefillLanes(0.1)
+        prefill_lanes = PrefillLanes(build_policy(PolicySpec("lpwl"), random.Random(0)), 0.1)
         traffic = Traffic(prefill_lanes, view, form)
         traffic.mixed(chat, 60)
         lanes.append(priced(prefill_lanes, chat, traffic.fleet(CHAT_S)))
@@ -310,7 +313,7 @@ def test_requests_without_prompt_make_no_lane(prefill_lanes, traffic, chat):
 
 @pytest.mark.parametrize("on", [True, False])
 def test_marginal_cost_explains_the_lane_and_can_do_without(view, chat, form, on):
-    policy = MarginalCost(MarginalCostParams(prefill_lanes=on), random.Random(0))
+    policy = build_policy(PolicySpec(lanes=on), random.Random(0))
     traffic = Traffic(policy, view, form)
     traffic.mixed(chat, 60)
     decision = policy.decide(chat, traffic.fleet(DOCUMENT_S))
@@ -323,7 +326,7 @@ def test_marginal_cost_explains_the_lane_and_can_do_without(view, chat, form, on
 
 
 def test_a_long_prefill_spills_where_the_lane_is_full(view, chat, form):
-    policy = MarginalCost(MarginalCostParams(), random.Random(0))
+    policy = build_policy(PolicySpec(), random.Random(0))
     traffic = Traffic(policy, view, form)
     traffic.mixed(chat, 60)
     fleet = traffic.fleet(DOCUMENT_S)
@@ -337,3 +340,96 @@ def test_a_long_prefill_spills_where_the_lane_is_full(view, chat, form):
     ]
     chosen = policy.decide(chat, form(FleetView(fleet.now_s, tuple(full)))).ranked[0]
     assert costs[chosen]["prefill_lane_s"] == dearest
+
+
+# around a rule that does not price in seconds
+
+
+@pytest.fixture
+def around(view, form, chat):
+    """`lpwl` with a lane of one worker, and the name of that worker."""
+
+    def make():
+        policy = build_policy(PolicySpec("lpwl", lanes=True), random.Random(0))
+        traffic = Traffic(policy, view, form)
+        traffic.labels = {"a": {"lane": "prefill"}, **{worker: {"lane": "decode"} for worker in "bcd"}}
+        traffic.mixed(chat, 60)
+        (shown,) = policy.statistics()["prefill_lanes"].values()
+        return policy, traffic, shown["workers"]
+
+    return make
+
+
+def candidates(traffic, **fields):
+    """A fleet in which each worker has the facts of `fields`, by name."""
+    usual = {**LEARNED, "prefill_s": CHAT_S, "running_requests": 5}
+    workers = [traffic.view(name, **{**usual, **fields.get(name, {})}) for name in WORKERS]
+    return traffic.form(FleetView(traffic.now_s, tuple(workers)))
+
+
+def test_a_short_prompt_goes_outside_and_the_lane_is_ranked_last(around, chat):
+    policy, traffic, lane = around()
+    decision = policy.decide(chat, candidates(traffic, a={"running_requests": 0}, c={"running_requests": 4}))
+    assert lane == ["a"] and decision.ranked == ("c", "b", "d", "a")
+    assert decision.reason.endswith("; prefill lane: 3 of 4 candidates")
+    assert decision.terms["a"]["prefill_lane_s"] > 0.0 == decision.terms["b"]["prefill_lane_s"]
+    assert decision.terms["c"]["uncached_tokens"] == 100
+
+
+def test_a_long_prompt_goes_into_the_lane_or_where_it_is_cached(around, chat):
+    policy, traffic, _ = around()
+    long = {name: {"prefill_s": DOCUMENT_S, "queue_wait_s": 1.0} for name in WORKERS}
+    assert policy.decide(chat, candidates(traffic, **long)).ranked[0] == "a"
+    cached = policy.decide(chat, candidates(traffic, **{**long, "c": {"running_requests": 1}}))
+    assert cached.ranked[0] == "c" and cached.ranked[1] == "a"
+
+
+def test_a_long_queue_on_its_own_side_sends_a_prompt_across(around, chat):
+    policy, traffic, _ = around()
+    queue = {name: {"queue_wait_s": 90.0} for name in "bcd"}
+    decision = policy.decide(chat, candidates(traffic, a={"running_requests": 0}, **queue))
+    assert decision.ranked[0] == "a" and "prefill lane" not in decision.reason
+
+
+def test_a_side_without_candidates_leaves_all_of_them(around, chat):
+    policy, traffic, _ = around()
+    only = candidates(traffic).among([0])
+    assert policy.decide(chat, only).ranked == ("a",)
+
+
+def test_before_speeds_are_known_nothing_is_left_out(around, chat):
+    policy, traffic, _ = around()
+    unknown = candidates(traffic, **{name: {"learned": False} for name in WORKERS})
+    assert "prefill lane" not in policy.decide(chat, unknown).reason
+
+
+def test_the_same_candidates_share_a_roster(around, chat):
+    policy, traffic, _ = around()
+    seen = []
+    policy.inner.decide = lambda request, fleet: seen.append(fleet) or Decision(fleet.ids, "")
+    workers = candidates(traffic)
+    for _ in range(2):
+        policy.decide(chat, workers)
+    if not workers.by_row:
+        assert seen[0].roster is seen[1].roster
+    assert seen[0].ids == ("b", "c", "d")
+
+
+def test_a_copy_keeps_its_lane_and_goes_its_own_way(around, chat):
+    policy, traffic, _ = around()
+    copy = deepcopy(policy)
+    workers = candidates(traffic, a={"running_requests": 0})
+    assert copy.decide(chat, workers).ranked == policy.decide(chat, workers).ranked
+    before = policy.statistics()
+    for _ in range(50):
+        Traffic(copy, traffic.view, traffic.form).mixed(chat, 60, every=10_000)
+    assert policy.statistics() == before
+
+
+def test_the_weight_is_the_lanes_own_the_rules_or_a_tenth():
+    def weight(*spec, **lanes):
+        return build_policy(PolicySpec(*spec, hold=False, lanes=lanes), random.Random(0))._weight
+
+    assert weight("lpwl") == 0.1 and weight("lpwl", stream_weight=0.3) == 0.3
+    assert weight("marginal_cost", {"stream_weight": 0.2}) == 0.2
+    assert weight("marginal_cost", {"stream_weight": 0.2}, stream_weight=0.0) == 0.0

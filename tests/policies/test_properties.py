@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.registry import BUILT_IN, build_policy, terms_of
+from policies.spec import PolicySpec
 from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, RequestView, Residency, WorkerId, WorkerView
 
 DRAWN = ("random", "power_of_two")
@@ -77,7 +78,7 @@ def pasts(draw):
 
 
 def after(name, events):
-    policy = build_policy(name, {}, random.Random(3))
+    policy = build_policy(PolicySpec(name), random.Random(3))
     for event in events if hasattr(policy, "observe") else ():
         policy.observe(event)
     return policy
@@ -93,7 +94,9 @@ def test_every_candidate_is_ranked_once_with_its_cost_and_terms(request, fleet, 
         assert bool(decision.costs) == bool(decision.unit), name
         assert all(isinstance(cost, float) and isfinite(cost) for cost in decision.costs), name
         assert all(isfinite(value) for worker in decision.terms for value in decision.terms[worker].values()), name
-        assert {term for worker in decision.terms for term in decision.terms[worker]} <= set(terms_of(name)), name
+        assert {term for worker in decision.terms for term in decision.terms[worker]} <= set(
+            terms_of(PolicySpec(name))
+        ), name
 
 
 @given(request=requests, other=requests, fleet=fleets(), events=pasts())
@@ -129,7 +132,7 @@ def test_one_worker_is_chosen_and_newcomers_are_ranked(request, fleet, events):
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_memory_for_workers_and_requests_is_bounded(name):
-    policy = build_policy(name, {}, random.Random(3))
+    policy = build_policy(PolicySpec(name), random.Random(3))
     if not hasattr(policy, "observe"):
         return
     sizes = []

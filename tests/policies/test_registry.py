@@ -8,6 +8,7 @@ import pytest
 from policies import registry
 from policies.params import Params
 from policies.registry import PolicyError, build_policy, describe, policy_names
+from policies.spec import PolicySpec
 from policies.view import Decision
 
 
@@ -94,7 +95,7 @@ def test_names_and_descriptions():
 )
 def test_errors_name_the_parameter_and_the_fix(name, params, words):
     with pytest.raises(PolicyError) as caught:
-        build_policy(name, params, random.Random(0))
+        build_policy(PolicySpec(name, params), random.Random(0))
     for word in words:
         assert word in str(caught.value)
 
@@ -102,9 +103,11 @@ def test_errors_name_the_parameter_and_the_fix(name, params, words):
 @pytest.mark.usefixtures("_plugins")
 def test_third_party_policies():
     assert policy_names()[-4:] == ["Broken", "Mute", "Sticky", "Untyped"]
-    assert build_policy("Sticky", {"offset": 1}, random.Random(0)).offset == 1
+    assert build_policy(PolicySpec("Sticky", {"offset": 1}), random.Random(0)).offset == 1
     assert describe("Sticky") == {
-        "name": "Sticky",
+        "rule": "Sticky",
+        "hold": False,
+        "lanes": False,
         "summary": "Always the first worker.",
         "terms": {"distance": "Network hops to the worker."},
         "params": {
@@ -120,8 +123,8 @@ def test_third_party_policies():
         ("Untyped", {}, "params_type .* derive it from policies.params.Params"),
     ]:
         with pytest.raises(PolicyError, match=words):
-            build_policy(name, params, random.Random(0))
-    assert type(build_policy("lpwl", {}, random.Random(0))).__name__ == "Lpwl"  # ours wins over a namesake
+            build_policy(PolicySpec(name, params), random.Random(0))
+    assert type(build_policy(PolicySpec("lpwl"), random.Random(0))).__name__ == "Lpwl"  # ours wins over a namesake
 
 
 @pytest.mark.usefixtures("_plugins")
@@ -129,6 +132,6 @@ def test_a_plugin_that_cannot_be_loaded(monkeypatch):
     entries = [EntryPoint("gone", "nowhere:Gone", registry.GROUP)]
     monkeypatch.setattr(registry, "entry_points", lambda group: entries)
     with pytest.raises(PolicyError, match="cannot be loaded"):
-        build_policy("gone", {}, random.Random(0))
+        build_policy(PolicySpec("gone"), random.Random(0))
     with pytest.raises(PolicyError, match="cannot be loaded"):
         describe("gone")

@@ -4,10 +4,11 @@ from collections import Counter
 import pytest
 
 from policies.registry import build_policy, policy_names
+from policies.spec import PolicySpec
 
 
 def build(name, **params):
-    return build_policy(name, params, random.Random(7))
+    return build_policy(PolicySpec(name, params), random.Random(7))
 
 
 @pytest.mark.parametrize("name", policy_names())

@@ -11,6 +11,7 @@ import msgspec
 
 from backends.worker import parse_endpoint
 from policies.registry import build_policy
+from policies.spec import PolicySpec
 from router.config.model import Config
 from router.gateway.assembly import Assembly, GatewayContext
 from router.gateway.client import ClientConnection
@@ -169,8 +170,8 @@ class World:
         fleet = Fleet(config.health, residency)
         joined = fleet.add(parse_endpoint("http://worker:1"), self.turns.now_s)
         fleet.probe_succeeded(joined.id, FACTS, self.turns.now_s)
-        policy = build_policy("round_robin", {}, random.Random(0))
-        self.dispatcher = RecordingDispatcher(fleet, residency, policy, policy_name="round_robin")
+        policy = build_policy(PolicySpec("round_robin"), random.Random(0))
+        self.dispatcher = RecordingDispatcher(fleet, residency, policy, spec=PolicySpec("round_robin"))
         context = GatewayContext(config, self.dispatcher, fleet, StubIdentity(), RecordingMetrics())
         self.parts = Assembly(context, self.turns)
         self.parts.pools.dial = self._dial

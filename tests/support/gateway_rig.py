@@ -11,6 +11,7 @@ import msgspec
 
 from backends.worker import RankCache, ServedModel, WorkerFacts, parse_endpoint
 from policies.registry import build_policy
+from policies.spec import PolicySpec
 from router.config.model import Config
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.rewrites.body_rewriter import Relearn
@@ -138,8 +139,8 @@ class Rig:
         self.dispatcher = RecordingDispatcher(
             self.fleet,
             residency,
-            build_policy("round_robin", {}, random.Random(0)),
-            policy_name="round_robin",
+            build_policy(PolicySpec("round_robin"), random.Random(0)),
+            spec=PolicySpec("round_robin"),
             retries=config.retries,
             max_requests_per_worker=config.limits.max_requests_per_worker,
         )

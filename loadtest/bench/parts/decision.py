@@ -20,7 +20,9 @@ from typing import Any
 import msgspec
 
 from backends.worker import Endpoint, KvEventSource, RankCache, ServedModel, WorkerFacts
-from policies.registry import build_policy, policy_names
+from loadtest.lab.flags import policy as policy_of
+from loadtest.lab.policies import parse_policy
+from policies.registry import build_policy
 from router.config.model import HealthConfig
 from router.placement import fleet_load
 from router.placement.dispatcher import Dispatcher, Ticket
@@ -89,7 +91,8 @@ def make_dispatcher(workers: int, policy: str, rng: random.Random, conversation:
     """Return a dispatcher over ready workers with learned speeds and some load."""
     residency = ResidencyMap()
     fleet = Fleet(HealthConfig(), residency)
-    dispatcher = Dispatcher(fleet, residency, build_policy(policy, {}, random.Random(0)), policy_name=policy)
+    spec = parse_policy(policy)
+    dispatcher = Dispatcher(fleet, residency, build_policy(spec, random.Random(0)), spec=spec)
     for index in range(workers):
         endpoint = fleet.add(Endpoint("http", "127.0.0.1", 1024 + index), 0.0)
         fleet.probe_succeeded(endpoint.id, FACTS, 0.0)
@@ -138,7 +141,7 @@ def main() -> None:
     """Print one line per policy and fleet size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4, *BARS_US])
-    parser.add_argument("--policy", nargs="+", default=["marginal_cost"], choices=policy_names())
+    parser.add_argument("--policy", nargs="+", default=["marginal_cost"], type=policy_of, metavar="RULE[:key=value...]")
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=32_000, help="length of the conversation")
     parser.add_argument(

@@ -46,6 +46,7 @@ from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 from loadtest.workload.conversations import Shape, generate
 from policies.registry import build_policy
+from policies.spec import PolicySpec
 from router.process.shared_memory.ledger import Ledger, make_table
 from router.residency.residency_map import ResidencyMap
 
@@ -144,8 +145,8 @@ def simulated(workload: Workload, seed: int, count: int, shared: bool) -> Qualit
             time_,
             workers,
             ResidencyMap(),
-            build_policy("marginal_cost", {}, random.Random(seed + number)),
-            "marginal_cost",
+            build_policy(PolicySpec(), random.Random(seed + number)),
+            PolicySpec(),
             delays=delays,
             ledger=Ledger(table, count, number) if shared and count > 1 else None,
         )

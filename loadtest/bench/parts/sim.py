@@ -29,6 +29,7 @@ from loadtest.sim.worker import EngineWorker, WorkerSpec
 from loadtest.workload.plan import Plan
 from loadtest.workload.source import Trace
 from policies.registry import build_policy
+from policies.spec import PolicySpec
 from router.residency.residency_map import ResidencyMap
 
 ROOT = Path(loadtest.__file__).parents[1]
@@ -82,8 +83,9 @@ def play(plan: Plan, spec: WorkerSpec, workers: int, policy: str, seed: int, eve
         EngineWorker(virtual, f"worker-{number}", spec, seed + number, delays.response_s, every_step=every_step)
         for number in range(workers)
     ]
-    rule = build_policy(policy, {}, random.Random(seed))
-    gateway = SimulatedGateway(virtual, fleet, ResidencyMap(), rule, policy, delays=delays)
+    chosen = PolicySpec(policy)
+    rule = build_policy(chosen, random.Random(seed))
+    gateway = SimulatedGateway(virtual, fleet, ResidencyMap(), rule, chosen, delays=delays)
     clients = Clients(virtual, gateway, fleet, delays.request_s)
     for session in sessions_of(plan):
         clients.play(session)

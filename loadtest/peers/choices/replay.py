@@ -15,6 +15,7 @@ from xxhash import xxh3_64_intdigest
 
 from loadtest.peers.choices.sequence import Step
 from policies.registry import build_policy
+from policies.spec import PolicySpec
 from policies.view import (
     Decision,
     FleetView,
@@ -98,7 +99,7 @@ def replay(
 
 def ours(name: str, params: dict[str, object]) -> Policy:
     """Return the rule called `name`."""
-    return build_policy(name, params, Random(0))
+    return build_policy(PolicySpec(name, params), Random(0))
 
 
 class _State:

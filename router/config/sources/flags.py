@@ -45,13 +45,27 @@ FLAGS = (
         "listening",
         "processes that share the public port, each on a core of its own; auto: as many as cores",
     ),
-    Flag("--policy", ("policy", "name"), "NAME", "choosing a worker"),
+    Flag("--policy", ("policy", "rule"), "RULE", "choosing a worker"),
     Flag(
         "--policy-param",
         ("policy", "params"),
         "KEY=VALUE",
         "choosing a worker",
-        "a parameter of the policy (repeatable)",
+        "a parameter of the rule (repeatable)",
+    ),
+    Flag(
+        "--hold",
+        ("policy", "hold"),
+        "",
+        "choosing a worker",
+        "hold long prompts until prefills end or a KV cache has space (default: with marginal_cost only)",
+    ),
+    Flag(
+        "--lanes",
+        ("policy", "lanes"),
+        "",
+        "choosing a worker",
+        "keep workers for long prefills while that saves delay (default: with marginal_cost only)",
     ),
     Flag("--model-dir", ("model_dir",), "DIR", "prompts"),
     Flag("--tokenizer", ("tokenizer",), "PATH", "prompts"),
@@ -63,7 +77,7 @@ FLAGS = (
 
 
 def read_flags(values: Mapping[str, Any], problems: list[Problem]) -> Located:
-    """Return `values` by dotted path (``policy.name``). Text is read by the type of the setting; None means not given.
+    """Return `values` by dotted path (``policy.rule``). Text is read by the type of the setting; None means not given.
 
     A `Located` value has the option that gave it; other values are placed at the option of the setting.
     """

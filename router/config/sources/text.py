@@ -22,6 +22,8 @@ def from_text(kind: kinds.Type, text: str, place: str) -> Located:
     match bare(kind):
         case kinds.BoolType():
             return Located(_TRUTH.get(text.strip().lower(), text), place)
+        case kinds.UnionType(types=types) if any(isinstance(one, kinds.BoolType) for one in types):
+            return located(_TRUTH.get(text.strip().lower(), _json(text, "{")), place)
         case kinds.IntType() | kinds.FloatType() | kinds.UnionType():
             return Located(_number(text), place)
         case kinds.VarTupleType(item_type=item):

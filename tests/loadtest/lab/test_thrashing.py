@@ -34,7 +34,7 @@ def agents(tmp_path, cell):
 
 
 def test_running_conversations_continue_while_others_wait(agents):
-    waiting, thrashing = agents("marginal_cost").all, agents("marginal_cost:hold_for_kv=0").all
+    waiting, thrashing = agents("marginal_cost").all, agents("marginal_cost:hold.kv_space=0").all
     assert waiting.hit_share > thrashing.hit_share + 0.05
     assert waiting.calls > 1.2 * thrashing.calls, "closed loops: who gets answers sooner asks more"
     assert waiting.e2e_mean_ms < thrashing.e2e_mean_ms

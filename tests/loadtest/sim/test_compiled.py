@@ -16,6 +16,7 @@ from loadtest.sim.sessions import sessions_of
 from loadtest.sim.worker import WorkerSpec
 from loadtest.workload.plan import Call, Plan, Session
 from loadtest.workload.text import Text
+from policies.spec import PolicySpec
 
 ROOT = Path(__file__).parents[3]
 SOURCE = worker.__file__.endswith(".py")
@@ -39,7 +40,7 @@ def digest(policy, async_scheduling):
     """What came of every call, and every worker's figures."""
     profile = replace(load_profile("llama-3.1-8b-h100"), kv_tokens=40_000)
     fleet = (WorkerSpec(profile, async_scheduling=async_scheduling),) * 3
-    run = simulate(Setting(fleet, policy), sessions_of(planned()))
+    run = simulate(Setting(fleet, PolicySpec(policy)), sessions_of(planned()))
     assert len(run.outcomes) == 180
     assert sum(figures["evictions"] for figures in run.workers) > 1_000
     said = [(one.id, one.worker, one.ended_s, one.ttft_s, one.cached_tokens, *one.gaps_s()) for one in run.outcomes]

@@ -9,6 +9,7 @@ from loadtest.sim.outcome import Ending
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 from policies.registry import build_policy
+from policies.spec import PolicySpec
 from policies.view import Decision
 from router.residency.residency_map import ResidencyMap
 
@@ -16,8 +17,8 @@ from router.residency.residency_map import ResidencyMap
 def build(spec, workers=2):
     time = VirtualTime()
     engines = [EngineWorker(time, f"w{number}", spec, number) for number in range(workers)]
-    policy = build_policy("lpwl", {}, Random(0))
-    gateway = SimulatedGateway(time, engines, ResidencyMap(), policy, "lpwl", delays=Delays())
+    policy = build_policy(PolicySpec("lpwl"), Random(0))
+    gateway = SimulatedGateway(time, engines, ResidencyMap(), policy, PolicySpec("lpwl"), delays=Delays())
     return time, engines, gateway
 
 
@@ -66,7 +67,7 @@ class Patient:
 
 def test_calls_that_are_kept_back_go_one_at_a_time_and_whoever_asked_first_is_the_first(spec, make_call, make_session):
     time, engines, gateway = build(spec)
-    gateway.dispatcher.set_policy(Patient(), "patient", {})
+    gateway.dispatcher.set_policy(Patient(), PolicySpec("patient"))
     clients = Clients(time, gateway, engines, 0.0)
     for number in range(3):
         answer = [1] * 3
@@ -83,7 +84,7 @@ def test_calls_that_are_kept_back_go_one_at_a_time_and_whoever_asked_first_is_th
 
 def test_a_call_that_has_waited_enough_goes_all_the_same(spec, make_call):
     time, _, gateway = build(spec)
-    gateway.dispatcher.set_policy(Patient(), "patient", {})
+    gateway.dispatcher.set_policy(Patient(), PolicySpec("patient"))
     assert isinstance(gateway.place("first", "s", make_call(range(8), [1])), GatewayPlacement)
     held_call = gateway.place("second", "t", make_call(range(8), [1]))
     assert isinstance(held_call, HeldCall)
@@ -98,7 +99,7 @@ def test_a_call_that_has_waited_enough_goes_all_the_same(spec, make_call):
 
 def test_a_call_is_turned_away_where_its_workers_leave_meanwhile(spec, make_call):
     time, _, gateway = build(spec)
-    gateway.dispatcher.set_policy(Patient(), "patient", {})
+    gateway.dispatcher.set_policy(Patient(), PolicySpec("patient"))
     gateway.place("first", "s", make_call(range(8), [1]))
     held_call, told = gateway.place("second", "t", make_call(range(8), [1])), []
     held_call.heard.append(told.append)
@@ -110,7 +111,7 @@ def test_a_call_is_turned_away_where_its_workers_leave_meanwhile(spec, make_call
 
 def test_a_client_may_leave_while_its_call_is_kept_back(spec, make_call, make_session):
     time, engines, gateway = build(spec)
-    gateway.dispatcher.set_policy(Patient(), "patient", {})
+    gateway.dispatcher.set_policy(Patient(), PolicySpec("patient"))
     clients = Clients(time, gateway, engines, 0.0)
     clients.play(make_session("long", make_call(range(28), [1])))
     clients.play(make_session("short", make_call(range(100, 108), [1], leaves_after_s=0.01), make_call([5], [1])))

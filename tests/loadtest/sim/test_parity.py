@@ -19,6 +19,7 @@ from loadtest.sim.outcome import Ending
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 from policies.registry import build_policy
+from policies.spec import PolicySpec
 from router.app import System
 from router.config.model import Config, PolicyConfig
 from router.placement.dispatcher import Dispatcher, Held
@@ -113,8 +114,8 @@ def record(policy, sessions, monkeypatch):
     monkeypatch.setattr(simulated, "Fleet", fleet)
     monkeypatch.setattr(simulated, "Dispatcher", dispatcher)
     workers = [EngineWorker(time, f"w{n}", spec, n, 0.0005) for n, spec in enumerate(small_workers(WORKERS))]
-    built = build_policy(policy, {}, Random(POLICY_SEED))
-    gateway = SimulatedGateway(time, workers, residency(), built, policy, delays=Delays())
+    built = build_policy(PolicySpec(policy), Random(POLICY_SEED))
+    gateway = SimulatedGateway(time, workers, residency(), built, PolicySpec(policy), delays=Delays())
     clients = Clients(time, gateway, workers, 0.0005)
     for session in sessions:
         clients.play(session)
@@ -130,7 +131,7 @@ class Live:
     """The gateway's core as it is put together for serving, and a clock that says what the tape says."""
 
     def __init__(self, policy):
-        self.system = System(Config(policy=PolicyConfig(name=policy, seed=POLICY_SEED)))
+        self.system = System(Config(policy=PolicyConfig(rule=policy, seed=POLICY_SEED)))
         self.tickets, self.decisions, self.now_s = {}, {}, 0.0
 
     def play(self, tape):

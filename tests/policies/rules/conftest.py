@@ -3,8 +3,9 @@ import random
 import pytest
 
 from policies.registry import build_policy
+from policies.spec import PolicySpec
 
 
 @pytest.fixture
 def build():
-    return lambda name, **params: build_policy(name, params, random.Random(7))
+    return lambda name, **params: build_policy(PolicySpec(name, params), random.Random(7))

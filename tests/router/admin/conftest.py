@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from backends.worker import RankCache, ServedModel, WorkerFacts, parse_endpoint
 from policies.registry import build_policy
+from policies.spec import PolicySpec
 from policies.view import WorkerId
 from router.admin.app import build_admin
 from router.admin.system import HandoverState
@@ -39,9 +40,9 @@ class FakeSystem:
         self.config = config
         self.residency = ResidencyMap()
         self.fleet = Fleet(HealthConfig(), self.residency)
-        policy = build_policy("marginal_cost", {}, random.Random(0))
+        policy = build_policy(PolicySpec("marginal_cost"), random.Random(0))
         self.dispatcher = Dispatcher(
-            self.fleet, self.residency, policy, policy_name="marginal_cost", policy_params={}, decisions_kept=50
+            self.fleet, self.residency, policy, spec=PolicySpec("marginal_cost", {}), decisions_kept=50
         )
         self.identity = SimpleNamespace(describe=lambda model: f"ids of {model} from a test")
         self.watcher = SimpleNamespace(statistics=self._watches, watch=self.watch, forget=self.forget)

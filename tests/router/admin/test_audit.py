@@ -34,7 +34,7 @@ async def entries(client, **query):
 
 async def test_a_change_is_recorded_with_caller_peer_body_and_outcome(guarded, system):
     async with connect(guarded, token_of("alice")) as alice:
-        assert (await alice.put("/admin/v1/policy", json={"name": "lpwl"})).status_code == 200
+        assert (await alice.put("/admin/v1/policy", json={"rule": "lpwl"})).status_code == 200
         (entry,) = await entries(alice)
     assert entry.pop("at").endswith("+00:00")
     assert entry.pop("duration_s") >= 0
@@ -45,7 +45,7 @@ async def test_a_change_is_recorded_with_caller_peer_body_and_outcome(guarded, s
         "operation": "set_policy",
         "method": "PUT",
         "target": "/admin/v1/policy",
-        "change": {"name": "lpwl", "params": {}},
+        "change": {"rule": "lpwl", "params": {}, "hold": None, "lanes": None},
         "outcome": "done",
         "status": 200,
         "code": None,
@@ -55,7 +55,7 @@ async def test_a_change_is_recorded_with_caller_peer_body_and_outcome(guarded, s
 
 async def test_a_refused_change_is_recorded_with_the_reason(guarded, system):
     async with connect(guarded, token_of("roller")) as roller:
-        await roller.put("/admin/v1/policy", json={"name": "lpwl"})
+        await roller.put("/admin/v1/policy", json={"rule": "lpwl"})
         await roller.post("/admin/v1/workers/nobody:1/drain?wait_s=1")
         await roller.post("/admin/v1/workers/nobody:1/drain?wait=1")
         listed = await entries(roller)
@@ -71,7 +71,7 @@ async def test_a_refused_change_is_recorded_with_the_reason(guarded, system):
 
 async def test_a_caller_without_a_token_is_recorded_apart(guarded):
     async with connect(guarded, token_of("alice")) as alice, connect(guarded, "x" * 20) as stranger:
-        await alice.put("/admin/v1/policy", json={"name": "lpwl"})
+        await alice.put("/admin/v1/policy", json={"rule": "lpwl"})
         for _ in range(STRANGERS_KEPT + 5):
             assert (await stranger.delete("/admin/v1/workers/a:1")).status_code == 401
         listed = await entries(alice, limit=1_000)
@@ -90,7 +90,7 @@ async def test_reads_are_not_recorded(client, system):
 
 async def test_a_bug_is_recorded_as_failed(client, system, monkeypatch):
     monkeypatch.setattr(system.control, "make", lambda *_: 1 / 0)
-    assert (await client.put("/admin/v1/policy", json={"name": "random"})).status_code == 500
+    assert (await client.put("/admin/v1/policy", json={"rule": "random"})).status_code == 500
     (entry,) = await entries(client)
     assert (entry["outcome"], entry["status"], entry["detail"]) == ("failed", 500, "ZeroDivisionError")
 
@@ -142,7 +142,7 @@ async def test_a_refusal_is_logged_as_a_warning(client, caplog):
 
 
 async def test_a_long_body_and_a_long_target_are_cut(client):
-    await client.put("/admin/v1/policy", json={"name": "lpwl", "params": {"x": "y" * 10_000}})
+    await client.put("/admin/v1/policy", json={"rule": "lpwl", "params": {"x": "y" * 10_000}})
     await client.delete(f"/admin/v1/workers/{'w' * 5_000}")
     removed, chosen = await entries(client)
     assert chosen["change"]["omitted_bytes"] > 10_000
@@ -153,18 +153,18 @@ async def test_a_long_body_and_a_long_target_are_cut(client):
 def test_a_summary_has_no_secret_at_any_depth():
     assert summary_of(NewWorker(url="u", api_key="secret"))["api_key"] == "***"
     assert summary_of(NewWorker(url="u"))["api_key"] is None
-    assert summary_of(NewPolicy(name="n", params={"a": [{"api_key": "secret"}]}))["params"] == {
+    assert summary_of(NewPolicy(rule="n", params={"a": [{"api_key": "secret"}]}))["params"] == {
         "a": [{"api_key": "***"}]
     }
 
 
 async def test_a_peer_of_ipv6_is_in_brackets(guarded):
     async with connect(guarded, token_of("alice"), ("::1", 9)) as alice:
-        await alice.put("/admin/v1/policy", json={"name": "lpwl"})
+        await alice.put("/admin/v1/policy", json={"rule": "lpwl"})
         assert (await entries(alice))[0]["peer"] == "[::1]:9"
 
 
 async def test_a_child_process_keeps_no_audit(system):
     async with connect(build_admin(system, guarded=False)) as supervisor:
-        await supervisor.put("/admin/v1/policy", json={"name": "lpwl"})
+        await supervisor.put("/admin/v1/policy", json={"rule": "lpwl"})
         assert await entries(supervisor) == []

@@ -30,7 +30,7 @@ CHANGES = [
     ("POST", "/admin/v1/workers", NEW),
     ("DELETE", "/admin/v1/workers/a:1", None),
     ("POST", "/admin/v1/workers/a:1/drain", None),
-    ("PUT", "/admin/v1/policy", {"name": "random"}),
+    ("PUT", "/admin/v1/policy", {"rule": "random"}),
 ]
 
 
@@ -99,7 +99,7 @@ async def test_a_change_that_fails_says_that_nothing_has_changed(client, system,
         raise error
 
     system.control.make = fail
-    found, detail = problem(await client.put("/admin/v1/policy", json={"name": "random"}), status)
+    found, detail = problem(await client.put("/admin/v1/policy", json={"rule": "random"}), status)
     assert (found, str(error) in detail) == (code, True)
 
 

@@ -19,7 +19,7 @@ async def test_wrong_method_names_the_right_ones(client, problem):
 
 async def test_a_bug_is_a_problem_too_and_is_logged(client, system, problem, monkeypatch, caplog):
     monkeypatch.setattr(system.control, "make", lambda *_: 1 / 0)
-    response = await client.put("/admin/v1/policy", json={"name": "random"})
+    response = await client.put("/admin/v1/policy", json={"rule": "random"})
     code, detail = problem(response, 500)
     assert code == "internal_error"
     assert "ZeroDivisionError in PUT /admin/v1/policy" in detail
@@ -32,19 +32,19 @@ async def test_a_bug_is_a_problem_too_and_is_logged(client, system, problem, mon
         (b"", 400, "invalid_json"),
         (b"{", 400, "invalid_json"),
         (b"\xff", 400, "invalid_json"),
-        (b'{"name": "random", "params": {"a": ' + b"[" * 100_000, 400, "invalid_json"),
+        (b'{"rule": "random", "params": {"a": ' + b"[" * 100_000, 400, "invalid_json"),
         (b"[]", 422, "invalid_value"),
         (b"{}", 422, "invalid_value"),
         (b'{"name": 5}', 422, "invalid_value"),
-        (b'{"name": "random", "parms": {}}', 422, "invalid_value"),
-        (b'{"name": "random", "params": "' + b"x" * 1_000_000 + b'"}', 413, "body_too_large"),
+        (b'{"rule": "random", "parms": {}}', 422, "invalid_value"),
+        (b'{"rule": "random", "params": "' + b"x" * 1_000_000 + b'"}', 413, "body_too_large"),
     ],
     ids=["empty", "cut", "binary", "deep", "list", "missing", "type", "unknown", "large"],
 )
 async def test_a_body_that_is_not_valid_is_refused_with_a_stable_code(client, system, problem, body, status, code):
     response = await client.put("/admin/v1/policy", content=body, headers={"content-type": "application/json"})
     assert problem(response, status)[0] == code
-    assert system.dispatcher.policy_name == "marginal_cost"
+    assert system.dispatcher.policy_spec.rule == "marginal_cost"
 
 
 def called(operation):

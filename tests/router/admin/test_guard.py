@@ -1,6 +1,6 @@
 import pytest
 
-PUT = {"name": "round_robin"}
+PUT = {"rule": "round_robin"}
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ async def test_an_origin_equal_to_the_host_is_served(client):
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "application/jsonx", ""])
 async def test_a_body_must_be_declared_as_json(client, problem, kind):
-    response = await client.put("/admin/v1/policy", headers={"content-type": kind}, content=b'{"name": "random"}')
+    response = await client.put("/admin/v1/policy", headers={"content-type": kind}, content=b'{"rule": "random"}')
     assert problem(response, 415)[0] == "unsupported_media_type"
 
 
 async def test_a_body_without_a_type_is_refused(client, problem):
-    request = client.build_request("PUT", "/admin/v1/policy", content=b'{"name": "random"}')
+    request = client.build_request("PUT", "/admin/v1/policy", content=b'{"rule": "random"}')
     request.headers.pop("content-type", None)
     assert problem(await client.send(request), 415)[0] == "unsupported_media_type"
 
@@ -64,7 +64,7 @@ async def test_a_request_without_body_needs_no_content_type(client, system):
 
 async def test_json_with_a_charset_is_json(client):
     headers = {"content-type": "Application/JSON; charset=utf-8"}
-    response = await client.put("/admin/v1/policy", headers=headers, content=b'{"name": "random"}')
+    response = await client.put("/admin/v1/policy", headers=headers, content=b'{"rule": "random"}')
     assert response.status_code == 200
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from policies.registry import build_policy
+from policies.spec import PolicySpec
 from router.admin import decisions
 
 
@@ -55,7 +56,7 @@ async def test_decisions_are_filtered(client, system):
     system.fleet.drain("a:1")
     system.join("http://a:2")
     workers["r2"] = system.serve("r2")
-    system.dispatcher.set_policy(build_policy("round_robin", {}, None), "round_robin", {})
+    system.dispatcher.set_policy(build_policy(PolicySpec("round_robin"), None), PolicySpec("round_robin"))
     system.dispatcher.dispatch(system.request("r3"), system.clock_s)
     for query, expected in [
         ({"request_id": "r1"}, ["r1"]),

@@ -10,6 +10,7 @@ import pytest
 
 from backends.simulated.serving import serving
 from backends.simulated.settings import WorkerSettings
+from policies.spec import PolicySpec
 from policies.view import Decision
 from router.app import System
 from router.cli.main import main
@@ -117,7 +118,7 @@ class Patient:
 
 async def test_a_request_that_the_policy_holds_is_explained_with_the_longest_wait(gateway, explain):
     async with gateway(1) as gate:
-        gate.system.dispatcher.set_policy(Patient(), "marginal_cost", {})
+        gate.system.dispatcher.set_policy(Patient(), PolicySpec("marginal_cost"))
         worker = gate.system.fleet.endpoints[0].id
         returncode, out, _ = await explain({"model": gate.model, **BODY}, "--url", gate.url)
     assert returncode == 0

@@ -38,7 +38,7 @@ def test_help_of_each_command(inside, command):
 def test_help_of_serve_names_defaults_and_variables(inside):
     text = " ".join(inside("serve", "--help").stdout.split())
     assert "--port PORT public port (default 8000) [WARMROUTE_PORT]" in text
-    assert "[WARMROUTE_POLICY__NAME]" in text
+    assert "[WARMROUTE_POLICY__RULE]" in text
     assert "marginal_cost" in text
     for option in ("--worker", "--config", "--admin-host", "--admin-port", "--model-dir", "--tokenizer", "--uds"):
         assert option in text

@@ -68,7 +68,7 @@ async def test_a_gateway_serves_from_start_to_stop(serve):
         assert (await client.get(f"{admin}/readyz")).json()["workers_ready"] == 1
         (listed,) = (await client.get(f"{admin}/admin/v1/workers")).json()["workers"]
         assert listed["candidates"][0]["residency"] == "exact"
-        assert (await client.get(f"{admin}/admin/v1/policy")).json()["name"] == "lpwl"
+        assert (await client.get(f"{admin}/admin/v1/policy")).json()["rule"] == "lpwl"
         assert "warmroute_" in (await client.get(f"{admin}/metrics")).text
         body = {"model": listed["models"][0]["id"], "messages": [{"role": "user", "content": "hello"}], "max_tokens": 2}
         assert (await client.post(f"{public}/v1/chat/completions", json=body)).status_code == 200

@@ -1,6 +1,6 @@
 import pytest
 
-from router.config.model import Config
+from router.config.model import Config, PolicyConfig
 from router.settings import load, load_with_places
 
 
@@ -96,14 +96,31 @@ def test_yaml_anchors_and_merge_keys(write):
 
 
 def test_policy_parameters_by_flag_variable_and_file(write):
-    file = write("w.yaml", "policy: {name: marginal_cost, seed: 3}\n")
-    config = load({"policy.seed": "4"}, {"WARMROUTE_POLICY__NAME": "round_robin"}, file)
-    assert (config.policy.name, config.policy.seed) == ("round_robin", 4)
+    file = write("w.yaml", "policy: {rule: marginal_cost, seed: 3}\n")
+    config = load({"policy.seed": "4"}, {"WARMROUTE_POLICY__RULE": "round_robin"}, file)
+    assert (config.policy.rule, config.policy.seed) == ("round_robin", 4)
 
 
 def test_another_policy_does_not_inherit_the_parameters(write):
-    file = write("w.yaml", "policy: {name: no_such_policy, params: {nonsense: 1}}\n")
-    assert load({"policy.name": "round_robin"}, {}, file).policy.params == {}
+    file = write("w.yaml", "policy: {rule: no_such_policy, params: {nonsense: 1}}\n")
+    assert load({"policy.rule": "round_robin"}, {}, file).policy.params == {}
+
+
+def test_wrappers_by_flag_variable_and_file(write):
+    file = write("w.yaml", "policy: {rule: lpwl, hold: {prefills: 3}, lanes: false}\n")
+    policy = load({}, {}, file).policy
+    assert (policy.hold, policy.lanes) == ({"prefills": 3}, False)
+    variables = {"WARMROUTE_POLICY__LANES": "true", "WARMROUTE_POLICY__HOLD__MAX_S": "2.5"}
+    assert load({}, variables, file).policy == PolicyConfig("lpwl", {}, {"prefills": 3, "max_s": 2.5}, True)
+    assert load({"policy.hold": '{"kv_space": 1}'}, {}, None).policy.hold == {"kv_space": 1}
+    assert load({"policy.hold": False}, {}, file).policy.hold is False
+    assert load({}, {}, None).policy == PolicyConfig(hold=None, lanes=None)
+
+
+def test_switching_a_wrapper_on_keeps_its_parameters_and_another_rule_keeps_its_wrappers(write):
+    file = write("w.yaml", "policy: {rule: lpwl, hold: {prefills: 3}}\n")
+    policy = load({"policy.hold": True, "policy.rule": "lmetric"}, {}, file).policy
+    assert (policy.rule, policy.hold) == ("lmetric", {"prefills": 3})
 
 
 def test_values_may_come_as_values():
@@ -124,7 +141,7 @@ def test_a_value_is_placed_at_its_own_line(write):
         "\nhost: |\n  port: 5\n\nport: 1\nworkers:\n  - url: a:1\n    kv_events:\n      endpoint: tcp://a:1\n"
         "  - url: b:1\npolicy:\n  params:\n    a: 1\n    b: 2\n"
     )
-    values = {"host": "h", "policy.name": "round_robin", "policy.params": {}}
+    values = {"host": "h", "policy.rule": "round_robin", "policy.params": {}}
     places = load_with_places(values, {}, write("w.yaml", text)).places
     assert places["port",] == "w.yaml:5"
     assert (places["workers",], places["workers", 0]) == ("w.yaml:6", "w.yaml:7")

@@ -117,8 +117,17 @@ YAML = [
     ("total: 1979-05-27\n", "w.yaml:1", "unknown setting total", "write one of"),
     ("port: 1979-05-27\n", "w.yaml:1", 'port is "1979-05-27"', "a whole number"),
     ('models:\n  "org/name":\n    dir: 5\n', "w.yaml:3", "models.org/name.dir is 5", "write text"),
-    ("policy:\n  name: lpvl\n", "w.yaml:2", "lpvl", "lpwl"),
-    ("policy:\n  params: {}\n  name: round_robin\n  seed: -1.5\n", "w.yaml:4", "policy.seed is -1.5", "a whole number"),
+    ("policy:\n  rule: lpvl\n", "w.yaml:2", "lpvl", "lpwl"),
+    ("policy:\n  hold: often\n", "w.yaml:2", 'policy.hold is "often"', "true or false or a mapping"),
+    (
+        "policy:\n  hold:\n    prefils: 1\n",
+        "w.yaml:3",
+        "policy.hold.prefils: no such parameter",
+        "prefills, kv_space, max_s",
+    ),
+    ("policy:\n  hold: {max_s: -1}\n", "w.yaml:2", "policy.hold.max_s: -1 will not do", "a number above 0"),
+    ("policy:\n  rule: lpwl\n  lanes: {stream_weight: big}\n", "w.yaml:3", "policy.lanes.stream_weight", "at least 0"),
+    ("policy:\n  params: {}\n  rule: round_robin\n  seed: -1.5\n", "w.yaml:4", "policy.seed is -1.5", "a whole number"),
 ]
 
 
@@ -158,8 +167,10 @@ FLAGS = [
     ({"port": "x"}, "--port", 'port is "x"', "a whole number"),
     ({"workers": ["a:1", "ftp://b"]}, "--worker", "scheme 'ftp'", "http://HOST:PORT"),
     ({"workers": ["a:1", "a:1"]}, "--worker", "a worker already", "remove one"),
-    ({"policy.name": "lpvl"}, "--policy", "lpvl", "lpwl"),
-    ({"policy.params.zz": "1", "policy.name": "round_robin"}, "--policy-param", "zz", "takes no parameters"),
+    ({"policy.lanes": "mostly"}, "--lanes", 'policy.lanes is "mostly"', "true or false or a mapping"),
+    ({"policy.hold.kv_space": "x"}, "--hold", "policy.hold.kv_space: 'x' will not do", "such as 6.0"),
+    ({"policy.rule": "lpvl"}, "--policy", "lpvl", "lpwl"),
+    ({"policy.params.zz": "1", "policy.rule": "round_robin"}, "--policy-param", "zz", "takes no parameters"),
     ({"timeouts.conect_s": "1"}, "--set timeouts.conect_s", "unknown setting", "timeouts.connect_s?"),
     ({"timeouts.connect_s": "-1"}, "--set timeouts.connect_s", "timeouts.connect_s is -1", "a number above 0"),
 ]

@@ -21,8 +21,8 @@ class Process:
         """The number of the call that raises."""
 
     def build_policy(self, policy):
-        if policy.name == self.refuses:
-            raise PolicyError(policy.name, None, "no", "write another")
+        if policy.rule == self.refuses:
+            raise PolicyError(policy.rule, ("rule",), "no", "write another")
         return policy
 
     def use_policy(self, policy, built):
@@ -80,7 +80,7 @@ def worker(port: int, **settings) -> WorkerConfig:
 
 @pytest.fixture
 def config():
-    return Config(workers=(worker(1, labels={"lane": "decode"}), worker(2)), policy=PolicyConfig(name="lpwl"))
+    return Config(workers=(worker(1, labels={"lane": "decode"}), worker(2)), policy=PolicyConfig(rule="lpwl"))
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ async def test_a_change_that_changes_nothing_makes_no_version(fleet):
     ("edit", "error"),
     [
         (remove_worker("b:9"), WorkerUnknownError),
-        (set_policy(PolicyConfig(name="lpvl")), ConfigError),
+        (set_policy(PolicyConfig(rule="lpvl")), ConfigError),
         (add_worker(worker(3, labels={"lane": "fast"})), ConfigError),
     ],
 )
@@ -52,7 +52,7 @@ async def test_a_change_that_is_not_valid_changes_nothing(fleet, edit, error):
 async def test_a_refused_state_is_not_recorded(fleet):
     fleet.processes[0].refuses = "random"
     with pytest.raises(NotAppliedError):
-        await fleet.control.make(change(set_policy(PolicyConfig(name="random"))))
+        await fleet.control.make(change(set_policy(PolicyConfig(rule="random"))))
     assert (fleet.control.state.version, fleet.agree()) == (1, True)
 
 
@@ -61,7 +61,7 @@ async def test_a_dry_run_returns_the_difference_and_changes_nothing(fleet):
     assert [one.place for one in outcome.differences] == ["workers[a:1]"]
     assert (outcome.state.version, fleet.agree(), fleet.processes[0].calls) == (1, True, 0)
     with pytest.raises(ConfigError):
-        await fleet.control.make(change(set_policy(PolicyConfig(name="lpvl")), dry_run=True))
+        await fleet.control.make(change(set_policy(PolicyConfig(rule="lpvl")), dry_run=True))
 
 
 async def test_a_change_may_name_the_state_that_it_is_based_on(fleet):

@@ -12,7 +12,7 @@ A, B, C = (WorkerConfig(url=f"http://{name}:1") for name in "abc")
 
 
 def file(*workers, policy="lpwl"):
-    return live_settings(Config(workers=workers, policy=PolicyConfig(name=policy)))
+    return live_settings(Config(workers=workers, policy=PolicyConfig(rule=policy)))
 
 
 def test_differences_have_paths_that_an_operator_can_read():
@@ -42,7 +42,7 @@ def test_differences_can_be_applied_and_undone():
 
 
 def test_the_api_wins_over_the_file():
-    desired = set_policy(PolicyConfig(name="random"))(remove_worker("a:1")(add_worker(C)(file(A, B))))
+    desired = set_policy(PolicyConfig(rule="random"))(remove_worker("a:1")(add_worker(C)(file(A, B))))
     changes = api_changes(file(A, B), desired)
     assert merge(file(A, B), changes) == desired
     assert [change.place for change in changes] == ["workers[a:1]", "workers[c:1]", "policy"]
@@ -53,11 +53,11 @@ def test_a_reload_keeps_what_only_the_api_changed():
     merged = reloaded(desired, file(A, B), file(A, policy="random"))
     assert merged.conflicts == ()
     assert merged.settings.workers == {"a:1": replace(A, maintenance=True), "c:1": C}
-    assert merged.settings.policy.name == "random"
+    assert merged.settings.policy.rule == "random"
 
 
 def test_a_reload_wins_where_the_file_changed_the_same_item():
-    desired = set_policy(PolicyConfig(name="random"))(remove_worker("a:1")(file(A, B)))
+    desired = set_policy(PolicyConfig(rule="random"))(remove_worker("a:1")(file(A, B)))
     labelled = replace(A, labels={"rack": "7"})
     merged = reloaded(desired, file(A, B), file(labelled, B, policy="round_robin"))
     assert merged.settings == file(labelled, B, policy="round_robin")

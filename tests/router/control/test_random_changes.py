@@ -33,8 +33,13 @@ WORKERS = st.builds(
     kv_events=st.sampled_from([None, KvEventsConfig(endpoint="tcp://a:5557")]),
 )
 POLICIES = st.one_of(
-    st.builds(PolicyConfig, name=st.sampled_from(["lpwl", "random", "round_robin", "marginal_cost"])),
-    st.builds(lambda bound: PolicyConfig(name="chwbl", params={"load_factor": bound}), st.floats(1.1, 3.0)),
+    st.builds(
+        PolicyConfig,
+        rule=st.sampled_from(["lpwl", "random", "round_robin", "marginal_cost"]),
+        hold=st.sampled_from([None, True, False, {"max_s": 5.0}]),
+        lanes=st.sampled_from([None, True, {"stream_weight": 0.2}]),
+    ),
+    st.builds(lambda bound: PolicyConfig(rule="chwbl", params={"load_factor": bound}), st.floats(1.1, 3.0)),
 )
 EDITS = st.one_of(
     st.builds(add_worker, WORKERS),

@@ -20,7 +20,7 @@ def state(settings, version=2):
 
 
 def test_a_second_call_changes_nothing(config, process):
-    wanted = set_policy(PolicyConfig(name="random"))(add_worker(worker(3))(live_settings(config)))
+    wanted = set_policy(PolicyConfig(rule="random"))(add_worker(worker(3))(live_settings(config)))
     reconciler = Reconciler(process)
     assert reconciler.reconcile(state(wanted)) == 2
     assert reconciler.reconcile(state(wanted)) == 0
@@ -37,7 +37,7 @@ def test_it_corrects_what_the_process_has_become(config, process):
 
 def test_a_policy_that_cannot_be_built_changes_nothing(config, process):
     process.refuses, before = "random", process.settings
-    wanted = set_policy(PolicyConfig(name="random"))(remove_worker("a:1")(live_settings(config)))
+    wanted = set_policy(PolicyConfig(rule="random"))(remove_worker("a:1")(live_settings(config)))
     with pytest.raises(NotAppliedError, match="write another"):
         Reconciler(process).reconcile(state(wanted))
     assert (process.settings, process.calls) == (before, 0)
@@ -46,7 +46,7 @@ def test_a_policy_that_cannot_be_built_changes_nothing(config, process):
 @pytest.mark.parametrize("call", [1, 2, 3, 4])
 def test_a_step_that_fails_undoes_the_steps_before(config, process, call):
     before, process.breaks_at = process.settings, call
-    wanted = set_policy(PolicyConfig(name="random"))(
+    wanted = set_policy(PolicyConfig(rule="random"))(
         set_maintenance("a:2", True)(remove_worker("a:1")(add_worker(worker(3))(live_settings(config))))
     )
     with pytest.raises(NotAppliedError, match="broken"):

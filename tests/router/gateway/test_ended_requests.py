@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from policies.spec import PolicySpec
 from policies.view import Decision
 from router.gateway.flow.outbound import OutboundRequest
 from tests.support.answers import STREAM_HEAD, answer_json, answer_stream, chunk, event, json_head
@@ -56,7 +57,7 @@ class Holding:
 
 
 def holds(gate):
-    gate.dispatcher.set_policy(Holding(), "holding", {})
+    gate.dispatcher.set_policy(Holding(), PolicySpec("holding"))
 
 
 def broken(part, method):

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from policies.spec import PolicySpec
 from policies.view import Decision
 from tests.support.answers import answer_stream
 from tests.support.raw_client import get, post
@@ -49,7 +50,7 @@ async def gate(rig):
         slow = Slow()
         made = await rig(slow, answer_stream, **options)
         made.slow = slow
-        made.dispatcher.set_policy(Patient(hold_s, until_prefills_done), "patient", {})
+        made.dispatcher.set_policy(Patient(hold_s, until_prefills_done), PolicySpec("patient"))
         made.first, made.second = await made.connect(), await made.connect()
         made.first.writer.write(post())
         await eventually(lambda: slow.waiting)
@@ -184,7 +185,7 @@ async def test_a_retry_is_not_held(rig):
             busy = len(fleet.workers) == 1
             return Decision(tuple(view.id for view in fleet.workers), "first", hold_s=LONG_S if busy else 0.0)
 
-    made.dispatcher.set_policy(Late(), "late", {})
+    made.dispatcher.set_policy(Late(), PolicySpec("late"))
     client = await made.connect()
     client.writer.write(post())
     await eventually(lambda: slow.waiting)
@@ -228,7 +229,7 @@ async def test_one_round_offers_a_bounded_number_of_held_requests(gate, monkeypa
         client.writer.write(post())
     await eventually(lambda: held(made) == 5)
     asked = made.dispatcher.events.count("held")
-    made.dispatcher.set_policy(Hesitant(), "hesitant", {})
+    made.dispatcher.set_policy(Hesitant(), PolicySpec("hesitant"))
     made.slow.answer()
     assert (await made.first.read()).status == 200
     await eventually(lambda: made.dispatcher.events.count("held") > asked)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from policies.spec import PolicySpec
 from policies.view import Decision
 from router.gateway.http.upstream_pool import is_refusal
 from tests.support.answers import answer_stream, json_head
@@ -178,7 +179,7 @@ async def test_a_good_body_at_a_dying_worker_is_cleared_by_its_answer(rig):
     """A good request waits beside the query of death at both workers that die. One is answered between the deaths."""
     mortals = Mortals(3, spared=True)
     gate = await mortals.build(rig)
-    gate.dispatcher.set_policy(InOrder(), "in_order", {})
+    gate.dispatcher.set_policy(InOrder(), PolicySpec("in_order"))
     may_answer = asyncio.Event()
 
     def waiting(script):
@@ -215,7 +216,7 @@ async def test_bodies_suspected_of_one_death_go_to_different_workers(rig):
     """The good request waits beside the query of death only once, though the policy prefers one worker for both."""
     mortals = Mortals(3, PAUSE, spared=True)
     gate = await mortals.build(rig)
-    gate.dispatcher.set_policy(InOrder(), "in_order", {})
+    gate.dispatcher.set_policy(InOrder(), PolicySpec("in_order"))
     for worker in gate.workers:
         worker.script = mortals.hesitant(worker.script)
     asking = [asyncio.create_task(mortals.ask(body)) for body in (DEADLY, GOOD)]

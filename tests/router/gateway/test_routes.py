@@ -48,7 +48,7 @@ async def test_the_request_carries_its_route_and_policy(rig):
         {"name": "long", "match": {"prompt_tokens": ">1000"}, "policy": "batch"},
         {"name": "rest", "split": {"default": 1}},
     ]
-    gate = await rig(answer_json, routes=routes, policies={"batch": {"name": "lpwl"}})
+    gate = await rig(answer_json, routes=routes, policies={"batch": {"rule": "lpwl"}})
     await gate.ask(post(body=PLAIN, extra=team("eval")))
     await gate.ask(post(body=PLAIN))
     found = [(request.route, request.policy) for request in gate.dispatcher.requests]
@@ -159,7 +159,7 @@ def test_policies_and_shadows_are_built_from_the_settings():
 
     from router.config.model import Config
 
-    settings = {"policies": {"batch": {"name": "lpwl"}}, "routes": [{"name": "a", "shadow": ["batch", "random"]}]}
+    settings = {"policies": {"batch": {"rule": "lpwl"}}, "routes": [{"name": "a", "shadow": ["batch", "random"]}]}
     named, shadows = named_policies(msgspec.convert(settings, Config), lambda *_: None)
     assert {name: runner.rule for name, runner in named.items()} == {"batch": "lpwl"}
     assert shadows["a"].names == ("batch", "random")

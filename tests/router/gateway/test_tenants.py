@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from policies.spec import PolicySpec
 from router.security.keys import KeyEntry, digest_of, new_key
 from tests.support.answers import answer_json, answer_stream
 from tests.support.raw_client import PLAIN, post
@@ -93,7 +94,7 @@ async def test_held_requests_count_against_the_quota(rig):
         await answer_stream(script)
 
     gate = await rig(slow, auth=AUTH, tenants=tenants(max_queued_requests=1))
-    gate.dispatcher.set_policy(Patient(), "patient", {})
+    gate.dispatcher.set_policy(Patient(), PolicySpec("patient"))
     clients = []
     for key, held in ((BLUE, 0), (RED, 1), (RED_TOO, 1), (BLUE, 2)):
         client = await gate.connect()

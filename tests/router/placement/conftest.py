@@ -15,6 +15,7 @@ from backends.engine.profile import load_profile
 from backends.simulated.publisher import to_wire
 from backends.worker import Endpoint, KvEventSource, RankCache, ServedModel, WorkerFacts
 from policies.registry import build_policy
+from policies.spec import PolicySpec
 from policies.view import Residency
 from router.config.model import HealthConfig
 from router.placement.dispatcher import Dispatcher, Ticket
@@ -113,9 +114,8 @@ class VirtualFleet:
         self.dispatcher = Dispatcher(
             self.fleet,
             self.residency,
-            build_policy(policy, params or {}, random.Random(seed)),
-            policy_name=policy,
-            policy_params=params,
+            build_policy(PolicySpec(policy, params or {}), random.Random(seed)),
+            spec=PolicySpec(policy, params or {}),
         )
         self.residency.on_settled.append(self.dispatcher.explained)
         profile = load_profile("llama-3.1-8b-h100")
@@ -278,9 +278,9 @@ class Rig:
             self.fleet.add(Endpoint("http", "h", port), 0.0)
             self.fleet.probe_succeeded(f"h:{port}", facts(), 0.0)
         self.observer = Recorder()
-        policy_ = build_policy(policy, {}, random.Random(0))
+        policy_ = build_policy(PolicySpec(policy), random.Random(0))
         self.dispatcher = Dispatcher(
-            self.fleet, residency, policy_, policy_name=policy, decisions_kept=50, observer=self.observer
+            self.fleet, residency, policy_, spec=PolicySpec(policy), decisions_kept=50, observer=self.observer
         )
 
     def ask(self, tokens=100, start=0, **fields):

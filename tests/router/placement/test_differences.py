@@ -10,6 +10,7 @@ from backends.engine.events import BlocksCached, BlocksEvicted, CacheCleared
 from backends.simulated.publisher import to_wire
 from backends.worker import Endpoint
 from policies.registry import build_policy
+from policies.spec import PolicySpec
 from policies.view import Residency
 from router.config.model import HealthConfig
 from router.placement.dispatcher import Dispatcher
@@ -30,7 +31,7 @@ class Rig(SimpleNamespace):
     def __init__(self, facts, prompt):
         residency = ResidencyMap()
         fleet = Fleet(HealthConfig(), residency)
-        policy = build_policy("least_tokens", {}, random.Random(0))
+        policy = build_policy(PolicySpec("least_tokens"), random.Random(0))
         told = []
         observer = SimpleNamespace(
             decided=lambda ticket: None,
@@ -38,7 +39,7 @@ class Rig(SimpleNamespace):
             differed=lambda worker, difference: told.append((worker, difference.value)),
             policy_failed=lambda *failed: None,
         )
-        dispatcher = Dispatcher(fleet, residency, policy, policy_name="least_tokens", observer=observer)
+        dispatcher = Dispatcher(fleet, residency, policy, spec=PolicySpec("least_tokens"), observer=observer)
         residency.on_settled.append(dispatcher.explained)
         fleet.add(Endpoint("http", "h", 1), 0.0)
         fleet.probe_succeeded("h:1", facts(), 0.0)

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from backends.worker import Endpoint, WorkerFacts
 from policies.registry import BUILT_IN, build_policy
+from policies.spec import PolicySpec
 from policies.view import Decision, LifecycleEventKind, Residency, WorkerId
 from router.errors import ErrorKind
 from router.placement import fleet_load
@@ -352,7 +353,7 @@ def test_explaining_leaves_no_trace_in_counters_or_random_source(make_rig, polic
 
 
 def test_explaining_a_policy_that_fails_counts_nothing(rig):
-    rig.dispatcher.set_policy(Rogue(lambda: None), "rogue", {})
+    rig.dispatcher.set_policy(Rogue(lambda: None), PolicySpec("rogue"))
     explanation = rig.dispatcher.explain(rig.ask(), 0.0)
     assert "fell back to least tokens" in explanation.reason
     assert rig.dispatcher.statistics()["fallbacks"] == 0
@@ -360,9 +361,9 @@ def test_explaining_a_policy_that_fails_counts_nothing(rig):
 
 
 def test_a_policy_that_cannot_be_copied_is_asked_itself(rig):
-    policy = build_policy("least_tokens", {}, random.Random(1))
+    policy = build_policy(PolicySpec("least_tokens"), random.Random(1))
     policy.lock = threading.Lock()
-    rig.dispatcher.set_policy(policy, "locked", {})
+    rig.dispatcher.set_policy(policy, PolicySpec("locked"))
     assert "fell back" not in rig.dispatcher.explain(rig.ask(), 0.0).reason
 
 
@@ -421,26 +422,26 @@ class Rogue:
     ],
 )
 def test_a_policy_that_fails_fails_no_request(rig, answer, words):
-    rig.dispatcher.set_policy(Rogue(answer), "rogue", {"a": 1})
+    rig.dispatcher.set_policy(Rogue(answer), PolicySpec("rogue", {"a": 1}))
     tickets = [rig.dispatch(start=index) for index in range(4)]
     assert len({ticket.candidate.id for ticket in tickets}) == 4  # placed by least tokens, the fallback
     assert words in tickets[0].record.decision.reason
     assert "fell back to least tokens" in tickets[0].record.decision.reason
     counts = rig.dispatcher.statistics()
     assert (counts["policy"], counts["fallbacks"], counts["observe_errors"]) == ("rogue", 4, 4)
-    assert (rig.dispatcher.policy_name, rig.dispatcher.policy_params) == ("rogue", {"a": 1})
+    assert rig.dispatcher.policy_spec == PolicySpec("rogue", {"a": 1})
 
 
 def test_each_policy_failure_is_reported_and_the_first_is_marked(rig):
     def told():
         return [call[1:] for call in rig.observer.calls if call[0] == "policy failed"]
 
-    rig.dispatcher.set_policy(Rogue(lambda: 1 / 0), "rogue", {})
+    rig.dispatcher.set_policy(Rogue(lambda: 1 / 0), PolicySpec("rogue"))
     rig.dispatcher.explain(rig.ask(), 0.0)
     assert told() == []
     rig.dispatch()  # both `decide` and `observe` raise
     assert told() == [("rogue", True), ("rogue", False)]
-    rig.dispatcher.set_policy(Rogue(lambda: None), "other", {})
+    rig.dispatcher.set_policy(Rogue(lambda: None), PolicySpec("other"))
     rig.dispatch(start=1)
     assert told()[2:] == [("other", True), ("other", False)]
 
@@ -481,7 +482,7 @@ def test_a_new_policy_receives_events_of_running_requests(rig):
         def observe(self, event):
             events.append((event.kind, event.worker, event.cached_tokens))
 
-    rig.dispatcher.set_policy(Listener(lambda: None), "listener", {})
+    rig.dispatcher.set_policy(Listener(lambda: None), PolicySpec("listener"))
     rig.dispatcher.first_token(ticket, 0.1)
     rig.dispatcher.finished(ticket, Usage(100, 5, 32), 0.2)
     worker = ticket.candidate.id
@@ -500,7 +501,7 @@ def test_a_reservation_event_carries_the_workers_view(rig):
             fleets.append(event.fleet)
 
     fleets = []
-    rig.dispatcher.set_policy(Listener(), "listener", {})
+    rig.dispatcher.set_policy(Listener(), PolicySpec("listener"))
     ticket = rig.dispatch(100)
     rig.dispatcher.first_token(ticket, 0.1)
     assert [fleet and fleet.workers[-1] is placed[0] for fleet in fleets] == [True, None]
@@ -558,7 +559,7 @@ def test_a_policy_reads_the_share_of_running_requests_with_the_same_prefix(rig, 
         rig.dispatcher.first_token(ticket, turn + 0.01 + turn * 1e-4)
         rig.dispatcher.finished(ticket, Usage(100, 5, 0), turn + 0.1)
     policy = SharesSeen()
-    rig.dispatcher.set_policy(policy, "shares", {})
+    rig.dispatcher.set_policy(policy, PolicySpec("shares"))
     tickets = [rig.dispatch(*ask, now_s=20.0) for ask in [(100, 0), (40, 0), (100, 500), (100, 0)]]
     rig.dispatcher.finished(tickets[2], Usage(100, 5, 0), 21.0)
     rig.dispatch(100, 0, now_s=22.0)

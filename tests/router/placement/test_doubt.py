@@ -6,6 +6,7 @@ import pytest
 
 from backends.worker import Endpoint
 from policies.registry import build_policy
+from policies.spec import PolicySpec
 from policies.view import Residency
 from router.config.model import HealthConfig
 from router.placement.dispatcher import Dispatcher
@@ -25,8 +26,8 @@ def fleet(shadow_residency, facts):
 
 @pytest.fixture
 def dispatcher(fleet, shadow_residency):
-    policy = build_policy("least_requests", {}, random.Random(0))
-    return Dispatcher(fleet, shadow_residency, policy, policy_name="least_requests")
+    policy = build_policy(PolicySpec("least_requests"), random.Random(0))
+    return Dispatcher(fleet, shadow_residency, policy, spec=PolicySpec("least_requests"))
 
 
 def ask(prompt, **fields):

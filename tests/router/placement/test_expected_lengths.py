@@ -2,6 +2,7 @@
 
 import pytest
 
+from policies.spec import PolicySpec
 from policies.view import Decision
 from router.placement.lifecycle_events import Usage
 
@@ -15,7 +16,7 @@ def expected_decode_s(rig):
             seen.append(request.decode_s)
             return Decision(tuple(view.id for view in fleet.workers), "first")
 
-    rig.dispatcher.set_policy(Listener(), "listener", {})
+    rig.dispatcher.set_policy(Listener(), PolicySpec("listener"))
     return seen
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from backends.worker import Endpoint, LoadReport, RankCache
 from policies.registry import build_policy
+from policies.spec import PolicySpec
 from policies.view import FleetView
 from router.config.model import HealthConfig
 from router.placement import fleet_load
@@ -60,7 +61,7 @@ class Compared:
         self.residency = ResidencyMap()
         self.fleet = Fleet(HealthConfig(), self.residency)
         self.dispatcher = Dispatcher(
-            self.fleet, self.residency, build_policy(policy, {}, random.Random(0)), policy_name=policy
+            self.fleet, self.residency, build_policy(PolicySpec(policy), random.Random(0)), spec=PolicySpec(policy)
         )
         self.tickets: list[Ticket] = []
         self.seen: set[str] = set()

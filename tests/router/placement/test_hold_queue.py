@@ -5,6 +5,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
+from policies.spec import PolicySpec
 from policies.view import Decision, WorkerId
 from router.placement.dispatcher import Held, Ticket
 from router.placement.hold_queue import ASKED_AT_ONCE, HeldByWorker
@@ -31,7 +32,7 @@ def relieved(rig):
 
 
 def test_a_request_is_held_where_policy_and_caller_agree(rig):
-    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
+    rig.dispatcher.set_policy(Patient(2.0), PolicySpec("patient"))
     first = rig.dispatch(start=0, now_s=1.0)
     second = rig.ask(start=1)
     reserved, counts = rig.reserved(), rig.dispatcher.statistics()
@@ -52,7 +53,7 @@ def test_a_request_is_held_where_policy_and_caller_agree(rig):
 def test_a_prompt_too_long_for_the_worker_is_not_held(rig, facts, tokens, max_tokens, waits):
     for endpoint in rig.fleet.endpoints:
         rig.fleet.probe_succeeded(endpoint.id, facts(max_model_len=128), 0.0)
-    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
+    rig.dispatcher.set_policy(Patient(2.0), PolicySpec("patient"))
     rig.dispatch(start=0)
     request = rig.ask(tokens, start=1, max_tokens=max_tokens)
     explained = rig.dispatcher.explain(request, 0.0)
@@ -61,13 +62,13 @@ def test_a_prompt_too_long_for_the_worker_is_not_held(rig, facts, tokens, max_to
 
 
 def test_a_request_without_known_prompt_is_not_held(rig):
-    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
+    rig.dispatcher.set_policy(Patient(2.0), PolicySpec("patient"))
     rig.dispatch(start=0)
     assert isinstance(rig.dispatcher.dispatch(replace(rig.ask(start=1), prompt=None), 0.0, may_hold=True), Ticket)
 
 
 def test_no_policy_holds_a_request_forever(rig):
-    rig.dispatcher.set_policy(Patient(float("inf")), "patient", {})
+    rig.dispatcher.set_policy(Patient(float("inf")), PolicySpec("patient"))
     rig.dispatch(start=0)
     request = rig.ask(start=1)
     assert rig.dispatcher.explain(request, 0.0).hold_s == 60.0
@@ -77,15 +78,15 @@ def test_no_policy_holds_a_request_forever(rig):
 
 
 def test_a_retry_is_never_held(rig):
-    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
+    rig.dispatcher.set_policy(Patient(2.0), PolicySpec("patient"))
     rig.dispatch(start=0)
     ticket = rig.dispatch(start=1)
-    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
+    rig.dispatcher.set_policy(Patient(2.0), PolicySpec("patient"))
     assert isinstance(rig.dispatcher.retry(ticket, FailurePoint.CONNECT, 0.1, "refused"), Ticket)
 
 
 def test_listeners_are_called_once_no_prefill_is_left(rig, relieved):
-    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
+    rig.dispatcher.set_policy(Patient(2.0), PolicySpec("patient"))
     tickets = [rig.dispatch(start=number) for number in range(4)]
     rig.dispatcher.first_token(tickets[0], 1.0)
     rig.dispatcher.finished(tickets[0], Usage(100, 3, 0), 1.1)
@@ -101,7 +102,7 @@ def test_listeners_are_called_once_no_prefill_is_left(rig, relieved):
 
 
 def test_a_trial_is_not_held(rig, facts):
-    rig.dispatcher.set_policy(Patient(2.0), "patient", {})
+    rig.dispatcher.set_policy(Patient(2.0), PolicySpec("patient"))
     rig.dispatch(start=0)
     for _ in range(3):
         rig.fleet.probe_failed("h:2", "gone", 0.0)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from backends.worker import Endpoint
 from policies.registry import build_policy
+from policies.spec import PolicySpec
 from router.config.model import HealthConfig, RetriesConfig
 from router.errors import ErrorKind
 from router.placement.dispatcher import Dispatcher, Reject, Ticket
@@ -33,9 +34,9 @@ def build(shadow_residency, facts):
             policy_failed=lambda *_: None,
             retry_refused=lambda: refused.append(1),
         )
-        policy = build_policy("least_requests", {}, random.Random(0))
+        policy = build_policy(PolicySpec("least_requests"), random.Random(0))
         dispatcher = Dispatcher(
-            fleet, shadow_residency, policy, policy_name="least_requests", observer=observer, **options
+            fleet, shadow_residency, policy, spec=PolicySpec("least_requests"), observer=observer, **options
         )
         dispatcher.refused, dispatcher.fleet = refused, fleet
         return dispatcher

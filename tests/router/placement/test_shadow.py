@@ -5,6 +5,7 @@ import random
 import pytest
 
 from policies.registry import build_policy
+from policies.spec import PolicySpec
 from policies.view import Decision, FleetView, RequestView, Residency, WorkerId, WorkerView
 from router.placement.policy_runner import PolicyRunner
 from router.placement.shadow import PER_S, RouteShadows, ShadowBudget, finished, first_token
@@ -34,7 +35,7 @@ class Broken:
 
 
 def runner(policy, name):
-    return PolicyRunner(policy, name, {}, called=name)
+    return PolicyRunner(policy, PolicySpec(name), called=name)
 
 
 FLEET = FleetView(30.0, (view("a", 2.0, cached=50), view("b", 0.5)))
@@ -87,10 +88,10 @@ def test_the_budget_bounds_the_decisions_of_a_second():
 
 
 def test_a_shadow_does_not_move_the_random_source_of_the_policy_in_force():
-    policy = build_policy("random", {}, random.Random(7))
+    policy = build_policy(PolicySpec("random"), random.Random(7))
     alone = [policy.decide(REQUEST, FLEET).ranked[0] for _ in range(20)]
-    policy = build_policy("random", {}, random.Random(7))
-    route = shadows(runner(build_policy("random", {}, random.Random(8)), "shadow"))
+    policy = build_policy(PolicySpec("random"), random.Random(7))
+    route = shadows(runner(build_policy(PolicySpec("random"), random.Random(8)), "shadow"))
     beside = []
     for _ in range(20):
         decision = policy.decide(REQUEST, FLEET)

@@ -6,6 +6,7 @@ import pytest
 
 from backends.worker import Endpoint
 from policies.registry import BUILT_IN, build_policy
+from policies.spec import PolicySpec
 from router.config.model import HealthConfig
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet, WorkerState
@@ -102,7 +103,9 @@ def test_without_slow_start_nobody_is_held_back(shadow_residency, facts):
 
 @pytest.mark.parametrize("policy", BUILT_IN)
 def test_no_policy_herds_onto_a_worker_that_joins(fleet, facts, shadow_residency, policy):
-    dispatcher = Dispatcher(fleet, shadow_residency, build_policy(policy, {}, random.Random(0)), policy_name=policy)
+    dispatcher = Dispatcher(
+        fleet, shadow_residency, build_policy(PolicySpec(policy), random.Random(0)), spec=PolicySpec(policy)
+    )
     running = []
     taken = 0
     for number in range(600):

@@ -98,7 +98,8 @@ def findings(**settings):
     ("settings", "place", "problem"),
     [
         ({"policies": {"default": {}}}, "policies.default", "the section policy"),
-        ({"policies": {"b": {"name": "lpwn"}}}, "policies.b.name", "no such policy"),
+        ({"policies": {"b": {"rule": "lpwn"}}}, "policies.b.rule", "no such policy"),
+        ({"policies": {"b": {"hold": {"x": 1}}}}, "policies.b.hold.x", "no such parameter"),
         ({"routes": [{"name": "a"}, {"name": "a"}]}, "routes.1.name", "both called a"),
         ({"routes": [{"name": "a", "policy": "batch"}]}, "routes.0.policy", "no policy is called batch"),
         ({"routes": [{"name": "a", "split": {"batch": 1}}]}, "routes.0.split.batch", "no policy is called batch"),
@@ -122,7 +123,7 @@ def test_a_mistake_in_routes_is_named_with_its_place(settings, place, problem):
 
 def test_routes_that_are_valid_have_no_finding():
     settings = {
-        "policies": {"batch": {"name": "lpwl"}},
+        "policies": {"batch": {"rule": "lpwl"}},
         "routes": [
             {"name": "long", "match": {"prompt_tokens": ">32000"}, "policy": "batch", "shadow": ["lpwl", "default"]},
             {"name": "rest", "split": {"default": 9, "batch": 1}},

@@ -85,7 +85,7 @@ def test_routes_are_shared_out_and_policies_seeded():
     route = RouteConfig(
         name="eval", limits=RouteLimitsConfig(max_requests=5), queue=RouteQueueConfig(max_requests=3, max_s=1.0)
     )
-    config = Config(routes=(route,), policies={"batch": PolicyConfig(name="lpwl", seed=7)})
+    config = Config(routes=(route,), policies={"batch": PolicyConfig(rule="lpwl", seed=7)})
     state = DesiredState(version=1, lineage="a", settings=live_settings(config))
     parts = [config_of(config, state, process, 2) for process in (0, 1)]
     assert [part.routes[0].limits.max_requests for part in parts] == [3, 2]
@@ -102,7 +102,7 @@ def test_a_limit_that_the_processes_cannot_share_out_is_a_mistake():
 def test_a_child_starts_with_the_desired_state_and_its_share_of_the_limits():
     config = Config(workers=(WorkerConfig(url="http://a:1"),), limits=LimitsConfig(max_connections=10))
     worker = WorkerConfig(url="http://c:1", api_key="k", maintenance=True)
-    settings = LiveSettings(workers={"c:1": worker}, policy=PolicyConfig(name="lpwl", seed=4))
+    settings = LiveSettings(workers={"c:1": worker}, policy=PolicyConfig(rule="lpwl", seed=4))
     started = config_of(config, DesiredState(version=2, lineage="a", settings=settings), 1, 2)
     assert started.workers == (worker,)
     assert (started.policy, started.limits.max_connections) == (settings.policy, 5)

@@ -2,6 +2,7 @@ import random
 
 from backends.worker import Endpoint, KvEventSource, LoadReport, RankCache, ServedModel, WorkerFacts
 from policies.registry import build_policy
+from policies.spec import PolicySpec
 from policies.view import Residency
 from router.config.budgets import plan_memory
 from router.config.memory import MemoryLimit
@@ -112,8 +113,8 @@ def test_all_readings_are_in_the_catalogue():
 def test_decisions_are_counted():
     fleet, residency = fleet_of_one()
     metrics = Metrics()
-    policy = build_policy("round_robin", {}, random.Random(0))
-    dispatcher = Dispatcher(fleet, residency, policy, policy_name="round_robin", observer=metrics)
+    policy = build_policy(PolicySpec("round_robin"), random.Random(0))
+    dispatcher = Dispatcher(fleet, residency, policy, spec=PolicySpec("round_robin"), observer=metrics)
     placed = dispatcher.dispatch(Request("r", "/v1/completions", "m", None, 10, 2.0), 2.0)
     assert isinstance(placed, Ticket)
     page = Exposition(metrics.registry).render()[0]

@@ -1,14 +1,17 @@
-"""Decide when a prompt waits in the gateway and not in a worker's queue."""
+"""A wrapper around any rule: it decides when a prompt waits in the gateway and not in a worker's queue."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+from msgspec import Meta
+from msgspec.structs import replace
 
-from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, RequestView, WorkerView
+from policies.kv_space import fits
+from policies.params import Params
+from policies.view import Decision, FleetView, LifecycleEvent, LifecycleEventKind, Policy, RequestView, WorkerView
+from policies.wrapper import Wrapper
 
 SHORTEST_HOLD_S = 0.005
 """A shorter hold is not worth another decision."""
@@ -23,6 +26,31 @@ PREFILLS = "prefills"
 KV_SPACE = "space in its KV cache"
 
 
+class HoldParams(Params, frozen=True):
+    """How long a prompt is held, from its arrival on."""
+
+    prefills: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="Hold a long prompt while its worker runs other prefills, until it has waited this "
+            "many times as long as its own prefill takes. 0: do not hold for prefills.",
+        ),
+    ] = 2.0
+    kv_space: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="Hold a long prompt until the KV cache of its worker has space for it, "
+            "until it has waited this many times as long as its own prefill takes. 0: do not hold for KV space.",
+        ),
+    ] = 6.0
+    max_s: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        Meta(description="The longest hold of a request in seconds. Without it the gateway's 60 s apply."),
+    ] = None
+
+
 class Wait(NamedTuple):
     """The longest time to hold in seconds, and the cause: prefills or KV space. 0 means: place the request now."""
 
@@ -33,7 +61,7 @@ class Wait(NamedTuple):
 GO = Wait(0.0, "")
 
 
-class AdmissionHold:
+class AdmissionHold(Wrapper):
     """Hold a prompt with a longer prefill than the mean while it would wait for more than a mean prefill, or for KV
     space.
 
@@ -51,15 +79,30 @@ class AdmissionHold:
     does not fit beside running and idle context waits until it does, while sessions whose context is cached continue.
     Operating systems do the same when the working sets of their processes do not fit together (Denning 1968).
 
-    No prompt starves. From its arrival on, it waits at most `limit` times its own prefill time for prefills, and at
-    most `kv_limit` times for KV space.
+    No prompt starves. From its arrival on, it waits at most `prefills` times its own prefill time for prefills, and at
+    most `kv_space` times for KV space.
+
+    The inner rule ranks first, and the facts of its choice decide. If the inner rule holds by itself, the longer hold
+    counts.
     """
 
-    def __init__(self, limit: float, kv_limit: float) -> None:
-        self._limit = limit
-        self._kv_limit = kv_limit
+    def __init__(self, inner: Policy, params: HoldParams) -> None:
+        super().__init__(inner)
+        self._params = params
         self._usual: OrderedDict[str, tuple[float, float]] = OrderedDict()
         """By model: weight and mean prefill time in seconds."""
+
+    def decide(self, request: RequestView, fleet: FleetView) -> Decision:
+        """Return the inner rule's ranking, perhaps with a hold."""
+        decision = self.inner.decide(request, fleet)
+        place = fleet.place_of(decision.ranked[0])
+        if place is None:
+            return decision  # invalid, which the caller reports
+        seconds, awaited = self.hold(request, fleet.worker(place))
+        if seconds <= decision.hold_s:
+            return decision
+        reason = f"{decision.reason}; holds for {awaited}"
+        return replace(decision, reason=reason, hold_s=seconds, until_prefills_done=awaited != KV_SPACE)
 
     def hold(self, request: RequestView, chosen: WorkerView) -> Wait:
         """Return the longest wait before the next decision. `chosen` is the worker that would get the request now."""
@@ -67,16 +110,24 @@ class AdmissionHold:
         if usual is None or chosen.prefill_s < usual[1] or not chosen.learned:
             return GO
         ahead_s = chosen.queue_wait_s - usual[1] if chosen.queued_requests else 0.0
-        left_s = self._limit * chosen.prefill_s - request.waited_s
+        left_s = self._left_s(self._params.prefills, request, chosen)
         if ahead_s > 0.0 and left_s >= SHORTEST_HOLD_S:
             return Wait(min(left_s, max(ahead_s, SHORTEST_HOLD_S)), PREFILLS)
-        left_s = self._kv_limit * chosen.prefill_s - request.waited_s
+        left_s = self._left_s(self._params.kv_space, request, chosen)
         if left_s >= SHORTEST_HOLD_S and not fits(chosen):
             return Wait(min(left_s, max(chosen.prefill_s / _LOOKS, SHORTEST_HOLD_S)), KV_SPACE)
         return GO
 
+    def _left_s(self, prefills: float, request: RequestView, chosen: WorkerView) -> float:
+        """Return how much longer the request may wait, in all at most `prefills` times its own prefill."""
+        longest_s = prefills * chosen.prefill_s
+        if self._params.max_s is not None:
+            longest_s = min(longest_s, self._params.max_s)
+        return longest_s - request.waited_s
+
     def observe(self, event: LifecycleEvent) -> None:
-        """Record the prefill time of a reservation and ignore other events."""
+        """Record the prefill time of a reservation."""
+        self.pass_on(event)
         placed, model = event.placed, event.request.model
         if (
             event.kind is not LifecycleEventKind.RESERVED
@@ -90,19 +141,3 @@ class AdmissionHold:
         self._usual[model] = weight, mean_s + (placed.prefill_s - mean_s) / weight
         if len(self._usual) > _MODELS_KEPT:
             self._usual.popitem(last=False)
-
-
-def fits(view: WorkerView) -> bool:
-    """Return whether the prompt fits beside running and idle context. An empty cache fits every prompt."""
-    held_tokens = view.kv_tokens + view.idle_tokens
-    capacity_tokens = view.kv_capacity_tokens
-    return not held_tokens or not capacity_tokens or held_tokens + view.uncached_tokens <= capacity_tokens
-
-
-def columns_fit(fleet: FleetView) -> NDArray[np.bool_]:
-    """Return `fits` of every candidate."""
-    held_tokens, capacity_tokens = fleet.kv_tokens + fleet.idle_tokens, fleet.kv_capacity_tokens
-    within: NDArray[np.bool_] = held_tokens + fleet.uncached_tokens <= capacity_tokens
-    within |= held_tokens == 0.0
-    within |= capacity_tokens == 0.0
-    return within

@@ -1,12 +1,15 @@
 """Which prompts wait in the gateway, and for how long."""
 
+import random
 from copy import deepcopy
 
 import pytest
 from msgspec.structs import replace
 
-from policies.admission_hold import AdmissionHold
-from policies.view import LifecycleEvent, LifecycleEventKind
+from policies.hold import AdmissionHold, HoldParams
+from policies.registry import build_policy
+from policies.spec import PolicySpec
+from policies.view import Decision, LifecycleEvent, LifecycleEventKind
 
 MODELS_KEPT = 64
 
@@ -15,8 +18,9 @@ MODELS_KEPT = 64
 def make(view, request_view):
     """An admission hold that has seen prefills of `seen_s` seconds."""
 
-    def build(*seen_s, limit=2.0, kv_limit=6.0, **fields):
-        admission_hold = AdmissionHold(limit, kv_limit)
+    def build(*seen_s, inner=None, prefills=2.0, kv_space=6.0, max_s=None, **fields):
+        params = HoldParams(prefills=prefills, kv_space=kv_space, max_s=max_s)
+        admission_hold = AdmissionHold(inner or build_policy(PolicySpec("lpwl"), random.Random(0)), params)
         for seconds in seen_s:
             admission_hold.observe(
                 reserved(view("w", prefill_s=seconds, **{"learned": True, **fields}), request_view())
@@ -80,7 +84,7 @@ def test_other_prompts_are_placed_at_once(make, busy, request_view, why, waited_
 
 
 def test_no_prompt_is_held_when_switched_off_or_nothing_was_seen(make, busy, request_view):
-    assert hold_s(make(2.0, limit=0.0), request_view(), busy()) == 0.0
+    assert hold_s(make(2.0, prefills=0.0), request_view(), busy()) == 0.0
     assert hold_s(make(), request_view(), busy()) == 0.0
     assert hold_s(make(1.0, learned=False), request_view(), busy()) == 0.0, "not seconds"
 
@@ -136,9 +140,9 @@ def test_other_prompts_are_not_held_for_kv_space(make, full, request_view, why, 
 
 
 def test_each_hold_can_be_switched_off_alone(make, busy, full, request_view):
-    assert hold_s(make(2.0, kv_limit=0.0), request_view(), full()) == 0.0
-    assert hold_s(make(2.0, kv_limit=0.0), request_view(), busy()) == 1.5
-    assert hold_s(make(2.0, limit=0.0), request_view(), full()) == 0.75
+    assert hold_s(make(2.0, kv_space=0.0), request_view(), full()) == 0.0
+    assert hold_s(make(2.0, kv_space=0.0), request_view(), busy()) == 1.5
+    assert hold_s(make(2.0, prefills=0.0), request_view(), full()) == 0.75
 
 
 def test_the_mean_prefill_follows_the_workload(make, busy, view, request_view):
@@ -168,3 +172,52 @@ def test_a_copy_is_independent(make, busy, view, request_view):
     for _ in range(400):
         copy.observe(reserved(view("w", prefill_s=10.0, learned=True), request_view()))
     assert hold_s(admission_hold, request_view(), busy()) == 1.5 and hold_s(copy, request_view(), busy()) == 0.0
+
+
+def test_no_hold_is_longer_than_max_s(make, busy, full, request_view):
+    assert hold_s(make(2.0, max_s=1.0), request_view(), busy()) == 1.0
+    assert hold_s(make(2.0, max_s=1.0), request_view(waited_s=0.75), full()) == 0.25
+    assert hold_s(make(2.0, max_s=1.0), request_view(waited_s=1.0), full()) == 0.0
+
+
+# around a rule
+
+
+class Holding:
+    """A rule that holds each request by itself."""
+
+    def __init__(self, hold_s, worker="w"):
+        self.hold_s, self.worker = hold_s, worker
+
+    def decide(self, request, fleet):
+        return Decision((self.worker,), "own reason", hold_s=self.hold_s, until_prefills_done=False)
+
+    def statistics(self):
+        return {"held": 3}
+
+
+def test_the_facts_of_the_inner_rules_choice_decide(make, fleet, form, request_view):
+    busy = {"prefill_s": 3.0, "queue_wait_s": 3.5, "queued_requests": 1, "learned": True, "queued_tokens": 100}
+    workers = form(fleet(a=busy, b={**busy, "queued_tokens": 50, "queue_wait_s": 2.5}))
+    decision = make(2.0).decide(request_view(), workers)
+    assert tuple(decision.ranked) == ("b", "a")
+    assert (decision.hold_s, decision.until_prefills_done) == (0.5, True)
+    assert decision.reason.endswith("; holds for prefills")
+    assert make(9.0).decide(request_view(), workers).hold_s == 0.0
+
+
+@pytest.mark.parametrize(("own_s", "expected"), [(0.2, (1.5, True)), (9.0, (9.0, False))])
+def test_the_longer_hold_counts(make, fleet, request_view, own_s, expected):
+    workers = fleet(w={"prefill_s": 3.0, "queue_wait_s": 3.5, "queued_requests": 1, "learned": True})
+    decision = make(2.0, inner=Holding(own_s)).decide(request_view(), workers)
+    assert (decision.hold_s, decision.until_prefills_done) == expected
+    assert decision.reason.startswith("own reason")
+
+
+def test_an_invalid_choice_is_left_to_the_caller(make, fleet, request_view):
+    assert make(2.0, inner=Holding(0.0, "nobody")).decide(request_view(), fleet(w={})).ranked == ("nobody",)
+
+
+def test_statistics_are_those_of_the_inner_rule(make):
+    assert make(2.0, inner=Holding(0.0)).statistics() == {"held": 3}
+    assert make(2.0).statistics() == {}

@@ -1,0 +1,25 @@
+"""The base of policies around another policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from policies.view import LifecycleEvent, Policy
+
+
+class Wrapper:
+    """Pass events to the inner policy, and show its statistics."""
+
+    def __init__(self, inner: Policy) -> None:
+        self.inner = inner
+        self._observe_inner: Callable[[LifecycleEvent], None] | None = getattr(inner, "observe", None)
+
+    def pass_on(self, event: LifecycleEvent) -> None:
+        """Let the inner policy observe the event, if it observes any."""
+        if self._observe_inner is not None:
+            self._observe_inner(event)
+
+    def statistics(self) -> dict[str, object]:
+        """Return the statistics of the inner policy; empty if it has none."""
+        shows: Callable[[], Mapping[str, object]] | None = getattr(self.inner, "statistics", None)
+        return {} if shows is None else dict(shows())

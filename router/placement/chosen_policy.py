@@ -1,0 +1,11 @@
+"""The policy that the settings choose."""
+
+from __future__ import annotations
+
+from policies.spec import PolicySpec
+from router.config.model import PolicyConfig
+
+
+def spec_of(policy: PolicyConfig) -> PolicySpec:
+    """Return the policy that the settings choose."""
+    return PolicySpec(policy.rule, policy.params, policy.hold, policy.lanes)
