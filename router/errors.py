@@ -54,6 +54,9 @@ class ErrorKind(Enum):
     METHOD_NOT_ALLOWED = ErrorSpec(
         "method_not_allowed", 405, "invalid_request_error", Fault.CLIENT, "Method not allowed"
     )
+    MODEL_REQUIRED = ErrorSpec(
+        "model_required", 400, "invalid_request_error", Fault.CLIENT, "Request names none of several models"
+    )
     MODEL_NOT_FOUND = ErrorSpec("model_not_found", 404, "invalid_request_error", Fault.CLIENT, "No such model")
     RESPONSE_NOT_FOUND = ErrorSpec(
         "response_not_found",

@@ -117,8 +117,9 @@ def paths_page() -> str:
         "# Paths of the public port",
         "",
         _MADE,
-        "Answered by the gateway: `GET /v1/models` (the union over the fleet), `/health`, `/livez`, `/readyz`, "
-        "`/version`. Forwarded (`extra_paths` adds more); any other path is a 404 with code `path_not_found`:",
+        "Answered by the gateway: `GET /v1/models` (the union over the fleet, and aliases), `GET /v1/models/{id}`, "
+        "`/health`, `/livez`, `/readyz`, `/version`. Forwarded (`extra_paths` adds more); any other path is a 404 with "
+        "code `path_not_found`:",
         "",
         *_table(("path", "methods", "model named in", "placed by", "takes `cache_salt`"), map(_route, ROUTES)),
         "",

@@ -68,7 +68,7 @@ class SloConfig(Section, frozen=True):
 
 
 class ModelConfig(Section, frozen=True):
-    """Local files to render and tokenise one model's prompts."""
+    """One served model: local files to render and tokenise its prompts, and its further names."""
 
     dir: str | None = None
     """Folder with tokenizer.json and tokenizer_config.json."""
@@ -76,6 +76,13 @@ class ModelConfig(Section, frozen=True):
     """File with a Jinja chat template, like that of vllm serve --chat-template."""
     slo: SloConfig = field(default_factory=SloConfig)
     """Service levels of the model's requests, where their route has none."""
+    aliases: tuple[str, ...] = ()
+    """Further names of the model. The gateway puts the model's own name into a request that uses one."""
+    fallback: str | None = None
+    """The model that serves in place of this one while none of its workers is ready, or all have reached their limits.
+    The response names the model that served."""
+    default: bool = False
+    """Whether requests without a model go to this one. Without a default, a fleet of several models refuses them."""
 
 
 class PolicyConfig(Section, frozen=True):
@@ -492,7 +499,7 @@ class Config(Section, frozen=True):
     tokenizer: str | None = None
     """A tokenizer.json, or a folder with one, if it is not in model_dir."""
     models: dict[str, ModelConfig] = field(default_factory=dict)
-    """Local files, by served model name."""
+    """Local files, aliases and fallbacks, by served model name."""
     trust_request_chat_template: bool = False
     """Run chat templates that requests bring, like vllm serve --trust-request-chat-template. A template is a program
     that may run for long. Without it, the gateway places these requests by their text."""

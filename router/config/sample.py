@@ -49,7 +49,15 @@ _EXAMPLES: dict[tuple[str, ...], Any] = {
     ],
     ("model_dir",): "/models/Llama-3.1-8B-Instruct",
     ("tokenizer",): "/models/Llama-3.1-8B-Instruct/tokenizer.json",
-    ("models",): {"my-model": {"dir": "/models/my-model", "chat_template": "/models/my-template.jinja"}},
+    ("models",): {
+        "my-model": {
+            "dir": "/models/my-model",
+            "chat_template": "/models/my-template.jinja",
+            "aliases": ["chat"],
+            "fallback": "my-smaller-model",
+            "default": True,
+        }
+    },
     ("policies",): {"batch": {"name": "lpwl"}},
     ("routes",): [
         {

@@ -14,6 +14,7 @@ from router.gateway.flow.attempt import AttemptServices
 from router.gateway.flow.deadlines import Limits
 from router.gateway.flow.forwarding import ForwardedRequest
 from router.gateway.flow.identify import Identifier
+from router.gateway.flow.model_choice import ModelChoice
 from router.gateway.flow.placements import Placements
 from router.gateway.flow.request_log import LogSinks
 from router.gateway.flow.service_levels import ServiceLevels
@@ -32,6 +33,7 @@ from router.gateway.http.write_coalescer import WriteCoalescer
 from router.gateway.listen.connection_limit import AcceptOrder, ConnectionLimit
 from router.gateway.local import LocalAnswers
 from router.gateway.metrics_protocol import GatewayMetrics
+from router.gateway.model_names import ModelNames
 from router.gateway.pins import Pins
 from router.gateway.preview import Preview
 from router.gateway.quarantine import Quarantine
@@ -99,6 +101,8 @@ class Assembly:
         self.slices = TimeSlices()
         paths, cors, request_ids = RouteTable(config.extra_paths), Cors(config.cors), RequestIds()
         access = AccessLog(config.access_log, config.trusted_proxies)
+        names = ModelNames(config.models)
+        self.models = ModelChoice(names, fleet, context.identity, self.pins)
         identifier = Identifier(
             context.identity,
             fleet,
@@ -109,9 +113,10 @@ class Assembly:
             self.slices,
             self.rewriter,
             TrafficRoutes(config.routes),
+            self.models,
         )
         self.preview = Preview(identifier, paths, self.callers, self.keys, request_ids, loop.time)
-        local = LocalAnswers(metrics, paths, cors, access, request_ids, fleet, self.drain)
+        local = LocalAnswers(metrics, paths, cors, access, request_ids, fleet, self.drain, names)
         requests = self._request_services(context, identifier, cors, access)
         self.clients = self._client_services(context, request_ids, local, requests)
 
@@ -136,6 +141,7 @@ class Assembly:
                 context.fleet,
                 config.timeouts.queue_s,
                 self.routes,
+                self.models,
             ),
             pins=self.pins,
             lines=ResponseLines(cors, config.headers),
@@ -194,7 +200,7 @@ class Assembly:
             "heap_trims": self.heap.trims,
             "stored_responses": len(self.pins),
             "quarantine": self.quarantine.statistics(),
-            "rewrites": self.rewriter.statistics(),
+            "rewrites": {**self.rewriter.statistics(), "model": self.models.renamed},
             "pools": self.pools.statistics(),
             "tenants": self.callers.statistics(),
             "api_keys": self.keys.statistics() if self.keys is not None else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -19,6 +20,7 @@ from router.gateway.http.request_head import RequestHead
 from router.gateway.http.request_ids import RequestIds
 from router.gateway.http.routes import Route, RouteTable
 from router.gateway.metrics_protocol import GatewayMetrics
+from router.gateway.model_names import ModelNames
 from router.placement.fleet import Fleet
 from router.security.keys import ApiKeys, presented
 
@@ -26,6 +28,7 @@ Answer = tuple[int, dict[str, Any]]
 """Status and JSON body."""
 
 _GET = ("GET", "HEAD")
+_MODEL = "/v1/models/"
 _OPEN = frozenset({"/health", "/ping", "/livez", "/readyz", "/version"})
 """Paths that need no API key."""
 _NO_KEY = "no API key given; send it as Authorization: Bearer KEY"
@@ -52,6 +55,7 @@ class LocalAnswers:
         request_ids: RequestIds,
         fleet: Fleet,
         drain: DrainState,
+        names: ModelNames,
     ) -> None:
         self._metrics = metrics
         self._paths = paths
@@ -60,6 +64,7 @@ class LocalAnswers:
         self._request_ids = request_ids
         self._fleet = fleet
         self._drain = drain
+        self._names = names
         self._version = _version()
         self._answers: dict[str, tuple[tuple[str, ...], Callable[[], Answer]]] = {
             "/health": (_GET, self._readiness),
@@ -76,7 +81,7 @@ class LocalAnswers:
         Raises:
             RequestError: unknown path or wrong method.
         """
-        route = self._paths.find(head.path) if head.path not in self._answers else None
+        route = self._paths.find(head.path) if not self._local(head.path) else None
         methods = self._methods(head.path, route)
         if head.method == "OPTIONS" and (methods or head.target == b"*"):
             return None
@@ -108,7 +113,7 @@ class LocalAnswers:
         if head.method == "OPTIONS":
             status, body, lines = 204, b"", self._options(head)
         else:
-            status, content = self._answers[head.path][1]()
+            status, content = self._content(head.path)
             body = msgspec.json.encode(content)
             lines = b"retry-after: 1\r\n" if status == 503 else b""
         return self._reply(head, peer, "local", status, body, lines, close, key_name)
@@ -148,9 +153,17 @@ class LocalAnswers:
             self._access.write(head, peer, status=status, **said, **named)
         return reply
 
+    def _local(self, path: str) -> bool:
+        """Return whether the gateway itself answers."""
+        return path in self._answers or (path.startswith(_MODEL) and len(path) > len(_MODEL))
+
+    def _content(self, path: str) -> Answer:
+        found = self._answers.get(path)
+        return found[1]() if found is not None else self._model(unquote(path[len(_MODEL) :]))
+
     def _methods(self, path: str, route: Route | None) -> tuple[str, ...]:
         if route is None:
-            return self._answers[path][0] if path in self._answers else ()
+            return self._answers[path][0] if path in self._answers else _GET if self._local(path) else ()
         return (*route.methods, "HEAD") if "GET" in route.methods else route.methods
 
     def _options(self, head: RequestHead) -> bytes:
@@ -164,7 +177,25 @@ class LocalAnswers:
         return (200, {"status": "ready"}) if self._fleet.serving > 0 else (503, {"status": "no worker is ready"})
 
     def _models(self) -> Answer:
-        return 200, {"object": "list", "data": [_card(model) for model in self._fleet.models()]}
+        return 200, {"object": "list", "data": list(self._cards().values())}
+
+    def _cards(self) -> dict[str, dict[str, Any]]:
+        """Return the models of the fleet and their aliases, by name. The `root` of an alias is its model."""
+        cards = {model.id: _card(model) for model in self._fleet.models()}
+        aliases = {
+            alias: {**cards[model], "id": alias, "root": model, "parent": None}
+            for alias, model in self._names.aliases.items()
+            if model in cards
+        }
+        return {**cards, **aliases}
+
+    def _model(self, name: str) -> Answer:
+        card = self._cards().get(name)
+        if card is not None:
+            return 200, card
+        missing = RequestError(ErrorKind.MODEL_NOT_FOUND, f"The model `{name[:200]}` does not exist.", param="model")
+        self._metrics.error(missing.kind.spec.code, "request")
+        return 404, msgspec.json.decode(error_body(missing, "/v1/models"))
 
 
 def _allow(methods: tuple[str, ...]) -> bytes:

@@ -61,6 +61,10 @@ class GatewayMetrics(Protocol):
         """An attempt failed at `point`, and another worker got the request."""
         ...
 
+    def fell_back(self, model: str, served: str) -> None:
+        """A request for `model` went to a worker of its fallback `served`. Both are names in the settings."""
+        ...
+
     def redialled(self) -> None:
         """An idle connection had closed, and the same worker got the request on a new one."""
         ...

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from urllib.parse import unquote
 
 from router.config.findings import Finding
-from router.config.model import Config, TimeoutsConfig
+from router.config.model import Config, ModelConfig, TimeoutsConfig
 from router.config.tree import Path
 from router.gateway.http.routes import forbidden
 
@@ -21,9 +21,10 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 
 def check(config: Config) -> Iterator[Finding]:
-    """Find mistakes in timeouts, limits, cors, extra_paths and trusted_proxies."""
+    """Find mistakes in timeouts, limits, models, cors, extra_paths and trusted_proxies."""
     yield from _timeouts(config)
     yield from _limits(config)
+    yield from _models(config.models)
     yield from _origins(config)
     yield from _paths(config)
     yield from _proxies(config)
@@ -44,6 +45,44 @@ def _limits(config: Config) -> Iterator[Finding]:
     if isinstance(all_, int) and one > all_:
         problem = f"limits.max_body_bytes ({one}) is above limits.max_buffered_body_bytes ({all_})"
         yield ("limits", "max_body_bytes"), problem, "write a smaller one, or a larger max_buffered_body_bytes"
+
+
+def _models(models: Mapping[str, ModelConfig]) -> Iterator[Finding]:
+    """Find names that mean two models, defaults that are not one, and fallbacks that lead nowhere."""
+    owners: dict[str, str] = {}
+    defaults = [name for name, model in models.items() if model.default]
+    for name in defaults[1:]:
+        problem = f"models.{name}.default is true, and so is models.{defaults[0]}.default"
+        yield ("models", name, "default"), problem, "keep one of the two"
+    for name, model in models.items():
+        for index, alias in enumerate(model.aliases):
+            place = ("models", name, "aliases", index)
+            if not alias or alias in models:
+                problem = f"{alias!r} is a model itself" if alias else "an alias is empty"
+                yield place, problem, "write another name"
+            elif owners.setdefault(alias, name) != name:
+                yield place, f"{alias!r} is an alias of {owners[alias]} and of {name}", "remove it from one of the two"
+    for name, model in models.items():
+        if model.fallback is not None:
+            yield from _fallback(name, model.fallback, owners, models)
+
+
+def _fallback(
+    name: str, fallback: str, owners: Mapping[str, str], models: Mapping[str, ModelConfig]
+) -> Iterator[Finding]:
+    place = ("models", name, "fallback")
+    if fallback in owners:
+        yield place, f"{fallback!r} is an alias of {owners[fallback]}", f"write {owners[fallback]}"
+        return
+    chain, at = [name], fallback
+    while at not in chain:
+        chain.append(at)
+        after = models[at].fallback if at in models else None
+        if after is None:
+            return
+        at = after
+    if at == name:
+        yield place, f"fallbacks lead in a circle: {' -> '.join([*chain, at])}", "remove one of them"
 
 
 def _origins(config: Config) -> Iterator[Finding]:

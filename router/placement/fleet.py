@@ -64,6 +64,7 @@ class Fleet:
         self._slots: list[Candidate | None] = []
         self._candidate_sets: dict[str | None, CandidateSet] = {}
         self._adapters: frozenset[str] | None = None
+        self._different_models: tuple[str, ...] | None = None
 
     @property
     def endpoints(self) -> tuple[FleetEndpoint, ...]:
@@ -266,6 +267,18 @@ class Fleet:
                 union[card.id] = card
         return tuple(union.values())
 
+    @property
+    def different_models(self) -> tuple[str, ...]:
+        """One name of each model. Adapters, and further names of a model by its `root`, do not count."""
+        found = self._different_models
+        if found is None:
+            by_root: dict[str, str] = {}
+            for card in self._cards():
+                if not card.parent:
+                    by_root.setdefault(card.root or card.id, card.id)
+            found = self._different_models = tuple(by_root.values())
+        return found
+
     def model_known(self, model: str) -> bool | None:
         """Return whether any worker serves `model`; None if that cannot be known yet.
 
@@ -329,6 +342,7 @@ class Fleet:
     def _forget_candidate_sets(self) -> None:
         self._candidate_sets.clear()
         self._adapters = None
+        self._different_models = None
 
     def _announce(self) -> None:
         for callback in tuple(self.on_change):

@@ -111,6 +111,12 @@ GATEWAY = (
         "with the code request_crashes_workers.",
         "outcome",
     ),
+    _counter(
+        "fallbacks",
+        "Requests that went to a fallback of their model, by both names in the settings.",
+        "wanted",
+        "served",
+    ),
     _counter("redials", "Requests repeated on a new connection because a pooled one had died while idle."),
     _counter("client_aborts", "Clients that left before their response ended, by phase.", "phase"),
     _counter("requests_by_key", "Authenticated requests, by the name of their API key.", "key"),
@@ -124,7 +130,7 @@ GATEWAY = (
     _counter("response_bytes", "Response bytes sent to clients."),
     _counter(
         "rewrites",
-        "Request bodies that the gateway changed, by rewrite: isolate_cache, observe_usage or relearn.",
+        "Request bodies that the gateway changed, by rewrite: isolate_cache, observe_usage, relearn or model.",
         "rewrite",
     ),
     _gauge("client_connections", "Open client connections, including TLS handshakes."),

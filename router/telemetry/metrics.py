@@ -73,6 +73,7 @@ class Metrics:
         self._decision = histogram("decision_seconds").at()
         self._errors = counter("errors")
         self._retries = counter("retries")
+        self._fallbacks = counter("fallbacks")
         self._redials = counter("redials")
         self._retry_refusals = counter("retry_budget_exhausted")
         self._deaths = counter("worker_deaths")
@@ -128,6 +129,9 @@ class Metrics:
 
     def retried(self, point: FailurePoint) -> None:
         self._retries.add(1.0, (point.value,))
+
+    def fell_back(self, model: str, served: str) -> None:
+        self._fallbacks.add(1.0, (model, served))
 
     def redialled(self) -> None:
         """Count a request that was repeated on a new connection to the same worker."""

@@ -134,7 +134,12 @@ _BUDGETS = (
     ("warmroute_prompt_memory_limit_bytes", PROMPTS),
     ("warmroute_approximate_limit_bytes", VIEWS),
 )
-_REWRITES = (("isolate_cache", "salted"), ("observe_usage", "usage_asked"), ("relearn", "relearn_asked"))
+_REWRITES = (
+    ("isolate_cache", "salted"),
+    ("observe_usage", "usage_asked"),
+    ("relearn", "relearn_asked"),
+    ("model", "model"),
+)
 
 
 def _load(candidate: Candidate) -> Iterator[Reading]:

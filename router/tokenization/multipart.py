@@ -31,14 +31,25 @@ _ESCAPED_LETTER = re.compile(rb"\\u00(?:5[fF]|6[0-9a-fA-F]|7[0-9aA])")
 
 def multipart_model(content_type: str, body: bytes) -> str | None:
     """Return the `model` field of a form; None if its first parts have none."""
-    boundary = _parameters(content_type.encode("latin-1", "replace")).get(b"boundary")
-    if not boundary:
+    place = model_part(content_type, body)
+    if place is None:
         return None
-    for name, start, end in _parts(body, b"\r\n--" + boundary):
-        if name == b"model":
-            value = body[start : min(end, start + MAX_MODEL_BYTES)]
-            return value.decode("utf-8", "replace").strip() or None
-    return None
+    value = body[place[0] : min(place[1], place[0] + MAX_MODEL_BYTES)]
+    return value.decode("utf-8", "replace").strip() or None
+
+
+def model_part(content_type: str, body: bytes) -> tuple[int, int] | None:
+    """Return where the content of the `model` field starts and ends; None if the first parts are other fields."""
+    opening = form_opening(content_type)
+    if opening is None:
+        return None
+    return next(((start, end) for name, start, end in _parts(body, b"\r\n" + opening) if name == b"model"), None)
+
+
+def form_opening(content_type: str) -> bytes | None:
+    """Return the bytes that open each part of a form; None without a boundary."""
+    boundary = _parameters(content_type.encode("latin-1", "replace")).get(b"boundary")
+    return b"--" + boundary if boundary else None
 
 
 def _parts(body: bytes, delimiter: bytes) -> Iterator[tuple[bytes | None, int, int]]:

@@ -178,11 +178,11 @@ class Attempt:
         self.response = None
         self.response_read = self._read_before_first
         now_s = services.time()
-        body, usage_frame = outbound.outgoing(self.ticket, now_s)
+        client_head, body, usage_frame = outbound.outgoing(self.ticket, now_s)
         self.usage_frame = usage_frame
         keys = services.worker_keys
         head = request_to_worker(
-            outbound.head,
+            client_head,
             len(body),
             candidate.endpoint.endpoint,
             outbound.id,

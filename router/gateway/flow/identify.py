@@ -7,12 +7,12 @@ import re
 from typing import Final, Protocol
 from urllib.parse import parse_qs
 
-import msgspec
-
 from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
 from router.gateway.admission import admit
+from router.gateway.flow.model_choice import ModelChoice
 from router.gateway.flow.outbound import OutboundRequest
+from router.gateway.flow.reading import Reading
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.routes import ModelSource, Route, RouteTable
 from router.gateway.http.time_slices import TimeSlices
@@ -38,16 +38,6 @@ EXPECTED_OUTPUT = b"x-warmroute-expected-output-tokens"
 _FEW_DIGITS = re.compile(rb"[0-9]{1,9}")
 # A module constant, because looking up a member of an enum is slow.
 _SINGLE: Final = SessionKind.SINGLE
-
-
-class Reading(msgspec.Struct, frozen=True):
-    """The parsed parts of a body. `fields` is set for any JSON object, `intake` if the prompt can be identified."""
-
-    model: str | None
-    stream: bool = False
-    fields: ParsedBody | None = None
-    intake: ParsedBody | None = None
-    previous_response_id: str | None = None
 
 
 def read_request(route: Route, head: RequestHead, body: bytes) -> Reading:
@@ -233,6 +223,7 @@ class Identifier:
         "_identity",
         "_loop",
         "_metrics",
+        "_models",
         "_paths",
         "_pins",
         "_rewriter",
@@ -252,7 +243,9 @@ class Identifier:
         slices: TimeSlices,
         rewriter: BodyRewriter,
         routes: TrafficRoutes,
+        models: ModelChoice,
     ) -> None:
+        self._models = models
         self._identity = identity
         self._fleet = fleet
         self._metrics = metrics
@@ -269,7 +262,7 @@ class Identifier:
         route, body, reading = outbound.route, outbound.body, None
         try:
             if reads_quickly(route, body) or (reads_at_once(route, body) and self._slices.take(self._loop)):
-                reading = read_request(route, outbound.head, body)
+                reading = self._models.named(outbound, read_request(route, outbound.head, body))
                 if self._describe_now(outbound, reading, request):
                     request.identified()
                     return None
@@ -283,6 +276,7 @@ class Identifier:
             described = False
             if reading is None:
                 reading = await read_in_slices(outbound.route, outbound.head, outbound.body, self._slices)
+                reading = self._models.named(outbound, reading)
                 described = self._describe_now(outbound, reading, request)
             if not described:
                 outbound.request = await self._describe_later(outbound, reading)
@@ -345,6 +339,7 @@ class Identifier:
             reading = read_request(outbound.route, outbound.head, outbound.body)
         else:
             reading = await read_in_slices(outbound.route, outbound.head, outbound.body, self._slices)
+        reading = self._models.named(outbound, reading)
         admit(outbound.route, outbound.caller, outbound.head, outbound.body, reading.fields)
         prompt = None
         if reading.intake is not None:

@@ -6,6 +6,7 @@ from router.gateway.http.request_head import RequestHead
 from router.gateway.http.routes import Route
 from router.gateway.queues.route_queue import RouteQueue
 from router.gateway.rewrites.body_rewriter import OutgoingBody, RequestRewrites
+from router.gateway.rewrites.model_name import renamed
 from router.limits.caller import Charge
 from router.placement.lifecycle_events import Request
 from router.placement.tickets import Ticket
@@ -20,6 +21,7 @@ class OutboundRequest:
     """
 
     __slots__ = (
+        "alternatives",
         "arrived_s",
         "body",
         "caller",
@@ -30,6 +32,7 @@ class OutboundRequest:
         "id",
         "key",
         "limit_lines",
+        "named",
         "peer",
         "request",
         "rewrites",
@@ -72,11 +75,19 @@ class OutboundRequest:
         """What the request has taken from its caller's limits, once it is admitted."""
         self.limit_lines = b""
         """The x-ratelimit header lines of the response; empty if the caller has no such limits."""
+        self.named: str | None = None
+        """The model that the body, or the query, names."""
+        self.alternatives: dict[str, Request] | None = None
+        """The request as it is for each fallback of its model that was needed."""
         self.key = 0
         """The quarantine's key of the body; 0 until it is first needed."""
 
     def outgoing(self, ticket: Ticket, now_s: float) -> OutgoingBody:
         """Return the body for the ticket's worker, and the usage frame to remove from the answer."""
+        head, body, model = self.head, self.body, ticket.request.model
+        if model is not None and model != self.named:  # a fallback
+            head, body = renamed(self.route, head, body, self.named, model)
+            self.withheld = self.caller.withheld_salted
         if self.rewrites is None:
-            return OutgoingBody(self.body)
-        return self.rewrites.outgoing(self.body, ticket, now_s)
+            return OutgoingBody(head, body)
+        return self.rewrites.outgoing(head, body, ticket, now_s)

@@ -9,6 +9,7 @@ from xxhash import xxh3_128_intdigest
 
 from router.errors import ErrorKind, RequestError
 from router.gateway.flow.attempt import Attempt
+from router.gateway.flow.model_choice import ModelChoice
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.transitions import RequestState
 from router.gateway.http.error_format import is_error
@@ -28,12 +29,24 @@ Placement: TypeAlias = Ticket | Queued | Held | RequestError
 # Module constants, because looking up a member of an enum is slow.
 _QUEUED: Final = RequestState.QUEUED
 _HELD: Final = RequestState.HELD
+_NO_WORKER: Final = frozenset({ErrorKind.OVERLOADED, ErrorKind.MODEL_NOT_FOUND})
+"""Errors that say that no worker of the model can take a request now."""
 
 
 class Placements:
     """Calls the dispatcher within the limits of the quarantine and the queues."""
 
-    __slots__ = ("_dispatcher", "_fleet", "_hold_queue", "_metrics", "_quarantine", "_queue", "_queue_s", "_routes")
+    __slots__ = (
+        "_dispatcher",
+        "_fleet",
+        "_hold_queue",
+        "_metrics",
+        "_models",
+        "_quarantine",
+        "_queue",
+        "_queue_s",
+        "_routes",
+    )
 
     def __init__(
         self,
@@ -45,6 +58,7 @@ class Placements:
         fleet: Fleet,
         queue_s: float,
         routes: RouteQueues,
+        models: ModelChoice,
     ) -> None:
         self._dispatcher = dispatcher
         self._quarantine = quarantine
@@ -54,6 +68,7 @@ class Placements:
         self._fleet = fleet
         self._queue_s = queue_s
         self._routes = routes
+        self._models = models
 
     def body_key(self, outbound: OutboundRequest) -> int:
         """Return the quarantine's key of the body; 0 without a body, because such a request is never suspected."""
@@ -84,6 +99,8 @@ class Placements:
             return error
         may_hold = self._may_hold(outbound, state)
         placed = self._dispatcher.dispatch(request, now_s, may_hold=may_hold, within=within)
+        if self._models.falls_back and isinstance(placed, (Queued, Reject)):
+            placed = self._fallback(outbound, request, placed, now_s, may_hold, within)
         self._metrics.decision_took(perf_counter() - started_s)
         if isinstance(placed, Queued):
             refusal = self._queue_refusal(outbound, placed) if state is not _QUEUED else None
@@ -93,6 +110,25 @@ class Placements:
         elif state is _HELD and not isinstance(placed, Held):
             self._metrics.held(now_s - since_s)
         return placed.error if isinstance(placed, Reject) else placed
+
+    def _fallback(
+        self,
+        outbound: OutboundRequest,
+        request: Request,
+        placed: Queued | Reject,
+        now_s: float,
+        may_hold: bool,
+        within: frozenset[str] | None,
+    ) -> Ticket | Held | Queued | Reject:
+        """Ask for a worker of the first fallback that has one, if the request's own model has none now."""
+        lacks = isinstance(placed, Queued) or placed.error.kind in _NO_WORKER
+        for other in self._models.instead(outbound, request) if lacks and request.model is not None else ():
+            again = self._dispatcher.dispatch(other, now_s, may_hold=may_hold, within=within)
+            if isinstance(again, Ticket):
+                self._metrics.fell_back(request.model or "", other.model or "")
+            if isinstance(again, (Ticket, Held)):
+                return again
+        return placed
 
     def _stopped(self, outbound: OutboundRequest, request: Request, state: RequestState) -> Placement | None:
         """Count the request against its route's limit. Return the outcome if the limit stops it."""
@@ -192,6 +228,10 @@ class Placements:
             return error
         again = self._dispatcher.retry(ticket, *why, within=within)
         if isinstance(again, Reject):
+            if self._models.falls_back and failure.point is FailurePoint.REFUSED:
+                other = self._fallback(outbound, ticket.request, again, now_s, False, within)
+                if isinstance(other, Ticket):
+                    return other
             return again.error
         self._metrics.retried(failure.point)
         return again

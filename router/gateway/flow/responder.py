@@ -137,8 +137,8 @@ class Responder:
             self._answer_tokens = used_tokens(outbound, usage, self.relay.events) if attempt.status < 400 else 0
         self.answering = None
         services.placements.finish(outbound, attempt, usage, now_s)
-        request = outbound.request
-        if request is None or request.prompt is None or request.model is None or usage.prompt_tokens is None:
+        request = attempt.ticket.request
+        if request.prompt is None or request.model is None or usage.prompt_tokens is None:
             return
         services.identity.observe_usage(request.model, request.prompt, usage.prompt_tokens)
 

@@ -31,6 +31,7 @@ class Route:
     - `stores`: the worker stores the response under an id.
     - `prefills`: the worker runs the model on the body.
     - `salted`: the worker reads `cache_salt` from the body.
+    - `extra`: it comes from the setting `extra_paths`, so that nothing is known about its requests.
     """
 
     pattern: str
@@ -42,6 +43,7 @@ class Route:
     upgrades: bool = False
     prefills: bool = True
     salted: bool = False
+    extra: bool = False
 
 
 _SALTED = (
@@ -142,7 +144,7 @@ class RouteTable:
         self._stored = {route.pattern.partition("{id}")[2]: route for route in ROUTES if route.pinned}
         self._prefixes: list[tuple[str, Route]] = []
         for path in extra:
-            self._add(Route(path.path, tuple(method.upper() for method in path.methods)))
+            self._add(Route(path.path, tuple(method.upper() for method in path.methods), extra=True))
 
     def _add(self, route: Route) -> None:
         if route.pattern.endswith("/*"):

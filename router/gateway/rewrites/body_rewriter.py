@@ -1,4 +1,6 @@
-"""The three rewrites of request bodies: cache isolation, usage observation and cache re-announcement.
+"""Three of the four rewrites of request bodies: cache isolation, usage observation and cache re-announcement.
+
+The fourth, another model's name, is in `model_name`.
 
 All other bytes go to the worker unchanged. Each rewrite is one splice (`json_splice`). Isolation is on if the port has
 API keys, and a body that cannot be salted with certainty is refused. The other two are off by default. A body is sent
@@ -44,8 +46,9 @@ class Relearn(Protocol):
 
 
 class OutgoingBody(NamedTuple):
-    """The body for the worker, and the filter for the response if a usage frame must be removed."""
+    """Head and body for the worker, and the filter for the response if a usage frame must be removed."""
 
+    head: RequestHead
     body: bytes
     usage_frame: UsageFrame | None = None
 
@@ -62,14 +65,14 @@ class RequestRewrites:
         self.parsed = parsed
         self.observed = observed
 
-    def outgoing(self, body: bytes, ticket: Ticket, now_s: float) -> OutgoingBody:
-        """Return the body for one attempt."""
+    def outgoing(self, head: RequestHead, body: bytes, ticket: Ticket, now_s: float) -> OutgoingBody:
+        """Return head and body for one attempt."""
         rewrites = self._rewrites
         splices: list[Splice] = []
         frame = rewrites.observe(self, body, ticket, splices) if self.observed else None
         if self._relearns:
             rewrites.relearn(self, body, ticket, now_s, splices)
-        return OutgoingBody(spliced(body, splices) if splices else body, frame)
+        return OutgoingBody(head, spliced(body, splices) if splices else body, frame)
 
     def answered(
         self,

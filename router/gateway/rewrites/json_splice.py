@@ -67,6 +67,15 @@ def _within(body: bytes, start: int, inner: str, member: bytes, value: bytes, pr
 def salted(body: bytes, salt: str) -> bytes:
     """Return `body`, a valid JSON object, with `cache_salt` as its last member.
 
+    Raises:
+        RequestError: INVALID_BODY; the body is no JSON object in UTF-8.
+    """
+    return with_member(body, b"cache_salt", b'"%b"' % salt.encode("ascii"))
+
+
+def with_member(body: bytes, name: bytes, value: bytes) -> bytes:
+    """Return `body`, a valid JSON object, with a further member at its end. `value` is JSON.
+
     vLLM's parsers (Python's json, pydantic) use the last of several members of one name, in any spelling. The last
     brace of a valid body closes the object.
 
@@ -74,14 +83,19 @@ def salted(body: bytes, salt: str) -> bytes:
         RequestError: INVALID_BODY; the body is no JSON object in UTF-8.
     """
     if body.startswith(b'{"') and body.endswith(b"}") and len(body) <= _COPIED_TWICE_BYTES:
-        return b'%b,"cache_salt":"%b"}' % (body[:-1], salt.encode("ascii"))
+        return b'%b,"%b":%b}' % (body[:-1], name, value)
     opening, end = _OBJECT.match(body), body.rfind(b"}")
-    if opening is None or body[end + 1 :].strip(_SPACE):
-        message = "The request body must be a JSON object in UTF-8, because the gateway adds a cache_salt to it."
+    if opening is None or not is_object(body):
+        message = f"The request body must be a JSON object in UTF-8, because the gateway sets its {name.decode()}."
         raise RequestError(ErrorKind.INVALID_BODY, message)
     comma = b"" if opening[1] else b","
     whole = memoryview(body)
-    return b"".join([whole[:end], b'%b"cache_salt":"%b"' % (comma, salt.encode("ascii")), whole[end:]])
+    return b"".join([whole[:end], b'%b"%b":%b' % (comma, name, value), whole[end:]])
+
+
+def is_object(body: bytes) -> bool:
+    """Return whether a valid JSON body is an object in UTF-8, so that a member can be added to it."""
+    return _OBJECT.match(body) is not None and not body[body.rfind(b"}") + 1 :].strip(_SPACE)
 
 
 def spliced(body: bytes, splices: list[Splice]) -> bytes:

@@ -1,0 +1,110 @@
+"""Finds the model of a request by the operator's names, and the same request for the fallbacks of its model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from router.errors import ErrorKind, RequestError
+from router.gateway.flow.outbound import OutboundRequest
+from router.gateway.flow.reading import Reading
+from router.gateway.http.routes import ModelSource
+from router.gateway.model_names import ModelNames
+from router.gateway.pins import Pins
+from router.gateway.rewrites.model_name import renamable, renamed
+from router.placement.fleet import Fleet
+from router.placement.lifecycle_events import Request
+from router.residency.prompt import Prompt
+from router.tokenization.identity import Identity
+from router.tokenization.intake import parse
+
+_LISTED = 10
+"""Models that an error names."""
+PARSED_AGAIN_BYTES = 262_144
+"""Up to this size a body is identified again for a fallback. A larger one is placed there by load alone."""
+
+
+class ModelChoice:
+    """Applies `ModelNames` to requests. `renamed` counts the requests that got the name of another model."""
+
+    __slots__ = ("_fleet", "_identity", "_names", "_pins", "falls_back", "renamed")
+
+    def __init__(self, names: ModelNames, fleet: Fleet, identity: Identity, pins: Pins) -> None:
+        self._names = names
+        self._fleet = fleet
+        self._identity = identity
+        self._pins = pins
+        self.falls_back = names.falls_back
+        """Whether any model has a fallback."""
+        self.renamed = 0
+
+    def named(self, outbound: OutboundRequest, reading: Reading) -> Reading:
+        """Return `reading` with the model that serves it, and put that model's name into the request.
+
+        Raises:
+            RequestError: MODEL_REQUIRED; INVALID_BODY, since the body cannot be changed with certainty.
+        """
+        outbound.named = reading.model
+        name = reading.model
+        model = self._names.target(name) if name is not None else self._unnamed(outbound, reading)
+        if model is None or model == reading.model:
+            return reading
+        if reading.fields is not None:
+            reading.fields.model = model
+        if reading.fields is not None or outbound.route.model is not ModelSource.JSON:
+            outbound.head, outbound.body = renamed(outbound.route, outbound.head, outbound.body, outbound.named, model)
+            outbound.withheld = outbound.caller.withheld_salted
+            self.renamed += 1
+        outbound.named = model
+        return msgspec.structs.replace(reading, model=model)
+
+    def _unnamed(self, outbound: OutboundRequest, reading: Reading) -> str | None:
+        """Return the model of a request that names none; None if any worker, or the one it is pinned to, may serve it.
+
+        A body that is not JSON goes to a worker, whose error explains the mistake.
+        """
+        route, previous = outbound.route, reading.previous_response_id
+        if route.extra or route.model is ModelSource.NONE:
+            return None
+        if route.model is not ModelSource.QUERY and not outbound.body:
+            return None
+        if previous is not None and self._pins.worker(previous) is not None:
+            return None
+        if self._names.default is not None or (route.model is ModelSource.JSON and reading.fields is None):
+            return self._names.default
+        models = self._fleet.different_models
+        if len(models) > 1:
+            listed = ", ".join(models[:_LISTED])
+            more = f", and {len(models) - _LISTED} more" if len(models) > _LISTED else ""
+            message = f"The request names no `model`, and this fleet serves several: {listed}{more}."
+            raise RequestError(ErrorKind.MODEL_REQUIRED, message, param="model")
+        return None
+
+    def instead(self, outbound: OutboundRequest, request: Request) -> Iterator[Request]:
+        """Yield the request for each fallback of its model. A stored response is on one worker, and has none."""
+        models = self._names.fallbacks(request.model) if request.pinned is None else ()
+        if not models or not renamable(outbound.route, outbound.head, outbound.body):
+            return
+        known = outbound.alternatives
+        if known is None:
+            known = outbound.alternatives = {}
+        for model in models:
+            if model not in known:
+                prompt = self._prompt(outbound, request, model)
+                tokens = request.prompt_tokens if prompt is None else prompt.tokens
+                known[model] = msgspec.structs.replace(request, model=model, prompt=prompt, prompt_tokens=tokens)
+            yield known[model]
+
+    def _prompt(self, outbound: OutboundRequest, request: Request, model: str) -> Prompt | None:
+        """Identify the prompt for another model, if that is quick; None places the request by load alone."""
+        if request.prompt is None or len(outbound.body) > PARSED_AGAIN_BYTES:
+            return None
+        try:
+            parsed = parse(request.path, outbound.body)
+        except RequestError:
+            return None
+        parsed.model = model
+        prompt = self._identity.identify_now(request.path, parsed, self._fleet.adapter(model))
+        parsed.release()
+        return prompt

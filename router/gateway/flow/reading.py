@@ -1,0 +1,17 @@
+"""What the gateway reads of a request's body."""
+
+from __future__ import annotations
+
+import msgspec
+
+from router.tokenization.intake import ParsedBody
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """The parsed parts of a body. `fields` is set for any JSON object, `intake` if the prompt can be identified."""
+
+    model: str | None
+    stream: bool = False
+    fields: ParsedBody | None = None
+    intake: ParsedBody | None = None
+    previous_response_id: str | None = None

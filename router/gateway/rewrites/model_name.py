@@ -1,0 +1,92 @@
+"""Puts another model's name into a request: the model of an alias, the default, or a fallback.
+
+Nothing else of the request changes. vLLM reads the name from the body, from a part of a form or from the query, and so
+does this module.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from urllib.parse import quote
+
+import msgspec
+
+from router.gateway.http.request_head import RequestHead
+from router.gateway.http.routes import ModelSource, Route
+from router.gateway.rewrites.json_splice import is_object, with_member
+from router.tokenization.multipart import form_opening, model_part
+
+_MEMBER = re.compile(rb'"model"[ \t\r\n]*:[ \t\r\n]*')
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
+SEARCHED_BYTES = 1_048_576
+"""Up to this size a body is searched for the name, which takes about 1 ms; a larger one gets a second member."""
+_QUERY = re.compile(r"((?:^|&)model=)[^&]*")
+
+
+def renamed(route: Route, head: RequestHead, body: bytes, named: str | None, model: str) -> tuple[RequestHead, bytes]:
+    """Return head and body of a request that names `named`, with `model` in its place.
+
+    Raises:
+        RequestError: INVALID_BODY; the body cannot be changed with certainty.
+    """
+    if route.model is ModelSource.QUERY:
+        return in_query(head, model), body
+    if route.model is ModelSource.MULTIPART:
+        return head, in_form(head.fields.get(b"content-type", b""), body, model)
+    return head, in_json(body, named, model)
+
+
+def renamable(route: Route, head: RequestHead, body: bytes) -> bool:
+    """Return whether `renamed` can change a request that has been parsed."""
+    if route.model is ModelSource.MULTIPART:
+        return form_opening(head.fields.get(b"content-type", b"").decode("latin-1")) is not None
+    return route.model is ModelSource.QUERY or (route.model is ModelSource.JSON and is_object(body))
+
+
+def in_json(body: bytes, named: str | None, model: str) -> bytes:
+    """Return `body`, a JSON object whose `model` is `named`, with `model` in its place.
+
+    The value is replaced where it is certain: the name of the member occurs once, and its value is the one that the
+    parser found. Otherwise the object gets a further `model` at its end, and vLLM uses the last one.
+
+    Raises:
+        RequestError: INVALID_BODY; the body is no JSON object in UTF-8.
+    """
+    text = msgspec.json.encode(model)
+    if named is not None and len(body) <= SEARCHED_BYTES:
+        places = list(islice(_MEMBER.finditer(body), 2))
+        value = _STRING.match(body, places[0].end()) if len(places) == 1 else None
+        if value is not None and _decoded(value[0]) == named:
+            return body[: value.start()] + text + body[value.end() :]
+    return with_member(body, b"model", text)
+
+
+def in_form(content_type: bytes, body: bytes, model: str) -> bytes:
+    """Return a form with `model` in its field of that name. A form without that field gets it as its first."""
+    text, opening = model.encode(), form_opening(content_type.decode("latin-1"))
+    place = model_part(content_type.decode("latin-1"), body)
+    if place is not None:
+        return body[: place[0]] + text + body[place[1] :]
+    if opening is None:
+        return body
+    start = 0 if body.startswith(opening) else body.find(b"\r\n" + opening) + 2
+    field = b'%b\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n' % (opening, text)
+    return body[:start] + field + body[start:] if start != 1 else body
+
+
+def in_query(head: RequestHead, model: str) -> RequestHead:
+    """Return `head` with `model` in its query."""
+    value = quote(model, safe="")
+    query, found = _QUERY.subn(lambda match: match[1] + value, head.query, count=1)
+    if not found:
+        query = f"{query}&model={value}" if query else f"model={value}"
+    target = f"{head.path}?{query}".encode("ascii")
+    return msgspec.structs.replace(head, target=target, query=query, forwarded=None)
+
+
+def _decoded(text: bytes) -> str | None:
+    try:
+        return msgspec.json.decode(text, type=str)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None

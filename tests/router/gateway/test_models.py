@@ -1,0 +1,290 @@
+"""Aliases, the default model and fallbacks, over sockets: what a worker gets, and what a client is answered."""
+
+import asyncio
+import json
+
+import pytest
+
+from backends.worker import RankCache, ServedModel, WorkerFacts
+from tests.support.answers import answer_json
+from tests.support.raw_client import PLAIN, get, post
+from tests.support.scripted_worker import ScriptedWorker
+from tests.support.waiting import eventually
+
+CACHES = {0: RankCache(16, 1_000, True)}
+FORM = (
+    b'--B\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\nRIFF\x00model\r\n'
+    b'--B\r\nContent-Disposition: form-data; name="model"\r\n\r\nfast\r\n--B--\r\n'
+)
+
+
+def facts(*names, lora=()):
+    own = tuple(ServedModel(name, root=f"/models/{names[0]}", max_model_len=4_096) for name in names)
+    return WorkerFacts("0.33.0", own + tuple(ServedModel(name, parent=names[0]) for name in lora), CACHES)
+
+
+@pytest.fixture
+async def fleet(rig):
+    """Return a function that starts a gateway with one worker for each of `models`, by the name of its model."""
+    workers = {}
+
+    async def start(*models, script=answer_json, lora=(), **settings):
+        gate = await rig(**settings)
+        for name in models:
+            workers[name] = await ScriptedWorker(script).start()
+            gate.join(workers[name], facts(name, lora=lora))
+        return gate, workers
+
+    yield start
+    for worker in workers.values():
+        await worker.stop()
+
+
+def sent(worker):
+    return worker.requests[-1].body
+
+
+async def test_an_alias_is_replaced_by_its_model_and_nothing_else_changes(fleet):
+    gate, workers = await fleet("big", "small", models={"big": {"aliases": ["fast", "gpt-4o"]}})
+    body = b'{ "messages" : [{"role":"user","content":"say \\"model\\": \\"fast\\""}],\n "model" :  "fast" , "x":1.50}'
+    assert (await gate.ask(post(body=body))).status == 200
+    assert sent(workers["big"]) == body.replace(b'"fast" ,', b'"big" ,')
+    assert workers["big"].requests[-1].header(b"content-length") == str(len(sent(workers["big"]))).encode()
+    assert gate.dispatcher.requests[-1].model == "big"
+    assert workers["small"].requests == []
+
+
+async def test_a_request_for_the_model_itself_goes_on_byte_for_byte(fleet):
+    gate, workers = await fleet("big", "small", models={"big": {"aliases": ["fast"]}})
+    body = b'{"model":"big","messages":[]}'
+    assert (await gate.ask(post(body=body))).status == 200
+    assert sent(workers["big"]) == body
+    assert gate.gateway.statistics()["rewrites"]["model"] == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model":"fast","messages":[],"tools":[{"properties":{"model":{"type":"string"}}}]}',
+        b'{"model":"other","messages":[],"model":"fast"}',
+        b'{"mod\\u0065l":"fast","messages":[]}',
+        b'{"model":"f\\u0061st","messages":[]}',
+    ],
+    ids=["a second member inside", "twice", "an escaped name", "an escaped value"],
+)
+async def test_a_worker_always_reads_the_model_of_the_alias(fleet, body):
+    gate, workers = await fleet("big", models={"big": {"aliases": ["fast"]}})
+    assert (await gate.ask(post(body=body))).status == 200
+    read = json.loads(sent(workers["big"]))
+    assert read == json.loads(body) | {"model": "big"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [b"/v1/chat/completions", b"/v1/completions", b"/v1/messages", b"/v1/responses", b"/v1/embeddings", b"/tokenize",
+     b"/v1/chat/completions/render", b"/score", b"/v1/rerank", b"/pooling", b"/detokenize"],
+)  # fmt: skip
+async def test_aliases_work_on_every_path_with_a_json_body(fleet, path):
+    gate, workers = await fleet("big", "small", models={"small": {"aliases": ["fast"]}})
+    reply = await gate.ask(post(path, b'{"model":"fast","messages":[],"prompt":"x","input":"y"}'))
+    assert reply.status == 200
+    assert json.loads(sent(workers["small"]))["model"] == "small"
+
+
+def form(body):
+    head = b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: gw\r\nContent-Type: multipart/form-data; boundary=B\r\n"
+    return b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
+
+
+async def test_the_model_of_a_form_is_replaced(fleet):
+    gate, workers = await fleet("big", "small", models={"big": {"aliases": ["fast"]}})
+    assert (await gate.ask(form(FORM))).status == 200
+    assert sent(workers["big"]) == FORM.replace(b"\r\nfast\r\n", b"\r\nbig\r\n")
+
+
+async def test_a_form_without_a_model_gets_the_default(fleet):
+    gate, workers = await fleet("big", "small", models={"small": {"default": True}})
+    without = FORM[: FORM.rindex(b"--B\r\n")] + b"--B--\r\n"
+    assert (await gate.ask(form(without))).status == 200
+    part = b'--B\r\nContent-Disposition: form-data; name="model"\r\n\r\nsmall\r\n'
+    assert sent(workers["small"]) == part + without
+
+
+async def test_the_model_of_a_query_is_replaced(fleet):
+    gate, workers = await fleet("org/big", "small", models={"org/big": {"aliases": ["fast"]}})
+    reply = await gate.ask(get(b"/v1/realtime?intent=x&model=fast&y=%20z"))
+    assert reply.status == 200
+    assert workers["org/big"].requests[-1].path == b"/v1/realtime?intent=x&model=org%2Fbig&y=%20z"
+
+
+async def test_an_adapter_keeps_its_name_and_may_have_an_alias(fleet):
+    gate, workers = await fleet("big", lora=("sql",), models={"big": {"aliases": ["fast"]}, "sql": {"aliases": ["db"]}})
+    for name in ("sql", "db"):
+        assert (await gate.ask(post(body=b'{"model":"%b","messages":[]}' % name.encode()))).status == 200
+        assert json.loads(sent(workers["big"]))["model"] == "sql"
+        assert gate.dispatcher.requests[-1].model == "sql"
+
+
+async def test_a_signed_body_loses_its_digest_when_its_model_is_replaced(fleet):
+    gate, workers = await fleet("big", models={"big": {"aliases": ["fast"]}})
+    digest = b"Content-Digest: sha-256=:AAAA:\r\n"
+    for name, kept in ((b"fast", None), (b"big", b"sha-256=:AAAA:")):
+        await gate.ask(post(body=b'{"model":"%b","messages":[]}' % name, extra=digest))
+        assert workers["big"].requests[-1].header(b"content-digest") == kept
+
+
+# the default
+
+
+NAMELESS = b'{"messages":[]}'
+
+
+async def test_without_a_model_a_fleet_of_several_refuses(fleet):
+    gate, _ = await fleet("big", "small")
+    reply = await gate.ask(post(body=NAMELESS))
+    assert (reply.status, reply.code) == (400, "model_required")
+    error = json.loads(reply.body)["error"]
+    assert error["param"] == "model"
+    assert error["message"] == "The request names no `model`, and this fleet serves several: big, small."
+
+
+async def test_without_a_model_the_default_serves(fleet):
+    gate, workers = await fleet("big", "small", models={"small": {"default": True}})
+    assert (await gate.ask(post(body=NAMELESS))).status == 200
+    assert json.loads(sent(workers["small"])) == {"messages": [], "model": "small"}
+    assert workers["big"].requests == []
+
+
+async def test_without_a_model_a_fleet_of_one_model_and_its_adapters_serves(fleet):
+    gate, workers = await fleet("big", lora=("sql",))
+    second = await ScriptedWorker(answer_json).start()
+    gate.join(second, facts("big", "another-name-of-big"))
+    for _ in range(2):
+        assert (await gate.ask(post(body=NAMELESS))).status == 200
+    assert sent(workers["big"]) == sent(second) == NAMELESS
+    await second.stop()
+
+
+async def test_paths_that_name_no_model_need_none(fleet):
+    gate, workers = await fleet("big", "small", extra_paths=[{"path": "/v1/mine", "methods": ["POST"]}])
+    assert (await gate.ask(post(b"/v1/mine", NAMELESS))).status == 200
+    made = json.dumps({"id": "resp_1", "object": "response"}).encode()
+    gate.gateway._parts.pins.learn("resp_1", workers["small"].id)
+    assert (await gate.ask(get(b"/v1/responses/resp_1"))).status == 200
+    assert workers["small"].requests[-1].path == b"/v1/responses/resp_1"
+    follow_up = b'{"input":"x","previous_response_id":"resp_1"}'
+    assert (await gate.ask(post(b"/v1/responses", follow_up))).status == 200
+    assert sent(workers["small"]) == follow_up
+    assert made
+
+
+# fallbacks
+
+
+FALLBACK = {"big": {"fallback": "small"}, "small": {"fallback": "tiny"}}
+
+
+async def test_a_model_without_a_ready_worker_falls_back(fleet):
+    gate, workers = await fleet("big", "small", "tiny", models=FALLBACK)
+    gate.fleet.drain(workers["big"].id)
+    assert (await gate.ask(post(body=b'{"model":"big","messages":[]}'))).status == 200
+    assert sent(workers["small"]) == b'{"model":"small","messages":[]}'
+    assert gate.metrics.named("fell_back") == [("big", "small")]
+    gate.fleet.drain(workers["small"].id)
+    assert (await gate.ask(post(body=b'{"model":"big","messages":[]}'))).status == 200
+    assert sent(workers["tiny"]) == b'{"model":"tiny","messages":[]}'
+
+
+async def test_a_model_whose_workers_have_left_falls_back(fleet):
+    gate, workers = await fleet("big", "small", models={"big": {"aliases": ["fast"], "fallback": "small"}})
+    gate.fleet.remove(workers["big"].id)
+    for name in (b"big", b"fast"):
+        assert (await gate.ask(post(body=b'{"model":"%b","messages":[]}' % name))).status == 200
+        assert sent(workers["small"]) == b'{"model":"small","messages":[]}'
+
+
+async def test_a_model_at_its_limit_falls_back(fleet):
+    go = asyncio.Event()
+
+    async def slow(script):
+        await go.wait()
+        await answer_json(script)
+
+    gate, workers = await fleet("big", "small", script=slow, models=FALLBACK, limits={"max_requests_per_worker": 1})
+    clients = []
+    for name in ("big", "small"):
+        client = await gate.connect()
+        client.writer.write(post(body=b'{"model":"big","messages":[]}'))
+        clients.append(client)
+        await eventually(lambda name=name: workers[name].requests)
+    refused = await gate.ask(post(body=b'{"model":"big","messages":[]}'))
+    assert (refused.status, refused.code) == (503, "overloaded")
+    go.set()
+    assert [(await client.read()).status for client in clients] == [200, 200]
+
+
+async def test_without_a_ready_fallback_a_request_waits_for_its_own_model(fleet):
+    gate, workers = await fleet("big", "small", models={"big": {"fallback": "small"}})
+    for worker in workers.values():
+        gate.fleet.drain(worker.id)
+    client = await gate.connect()
+    client.writer.write(post(body=b'{"model":"big","messages":[]}'))
+    await eventually(lambda: gate.gateway.statistics()["queued"] == 1)
+    gate.fleet.undrain(workers["small"].id)
+    assert (await client.read()).status == 200
+    assert json.loads(sent(workers["small"]))["model"] == "small"
+
+
+async def test_a_stored_response_never_falls_back(fleet):
+    gate, workers = await fleet("big", "small", models=FALLBACK, timeouts={"queue_s": 0.05})
+    gate.gateway._parts.pins.learn("resp_1", workers["big"].id)
+    gate.fleet.probe_failed(workers["big"].id, "gone", gate.loop.time())
+    for _ in range(3):
+        gate.fleet.probe_failed(workers["big"].id, "gone", gate.loop.time())
+    body = b'{"model":"big","input":"x","previous_response_id":"resp_1"}'
+    assert (await gate.ask(post(b"/v1/responses", body))).status == 503
+    assert workers["small"].requests == []
+
+
+async def test_the_usage_of_a_fallback_is_learned_for_the_model_that_served(fleet):
+    gate, workers = await fleet("big", "small", models=FALLBACK)
+    gate.fleet.drain(workers["big"].id)
+    await gate.ask(post(body=b'{"model":"big","messages":[]}'))
+    await eventually(lambda: gate.idle)
+    assert gate.identity.observed == [("small", 40)]
+
+
+# what is listed
+
+
+async def test_aliases_are_listed_beside_their_models(fleet):
+    gate, _ = await fleet("big", "small", models={"big": {"aliases": ["fast"]}, "absent": {"aliases": ["ghost"]}})
+    listed = json.loads((await gate.ask(get(b"/v1/models"))).body)["data"]
+    assert [(card["id"], card["root"]) for card in listed] == [
+        ("big", "/models/big"),
+        ("small", "/models/small"),
+        ("fast", "big"),
+    ]
+    assert listed[2]["max_model_len"] == 4_096
+
+
+@pytest.mark.parametrize("spelling", [b"org%2Fbig", b"org/big"])
+async def test_one_model_is_shown(fleet, spelling):
+    gate, _ = await fleet("org/big", "small")
+    reply = await gate.ask(get(b"/v1/models/" + spelling))
+    assert (reply.status, json.loads(reply.body)["id"]) == (200, "org/big")
+
+
+async def test_an_alias_is_shown_and_an_unknown_model_is_not_found(fleet):
+    gate, _ = await fleet("big", models={"big": {"aliases": ["fast"]}})
+    assert json.loads((await gate.ask(get(b"/v1/models/fast"))).body)["id"] == "fast"
+    reply = await gate.ask(get(b"/v1/models/none"))
+    assert (reply.status, reply.code) == (404, "model_not_found")
+    refused = await gate.ask(post(b"/v1/models/fast", PLAIN))
+    assert (refused.status, refused.header(b"allow")) == (405, b"GET, HEAD, OPTIONS")
+
+
+async def test_an_operator_can_ask_about_an_alias(fleet):
+    gate, _ = await fleet("big", models={"big": {"aliases": ["fast"]}})
+    request = await gate.gateway.preview("/v1/chat/completions", {}, b'{"model":"fast","messages":[]}')
+    assert request.model == "big"
