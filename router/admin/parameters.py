@@ -40,7 +40,7 @@ class Parameter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A whole number from 1 to `most`."""
+    """A whole number from 1 to `most`. The default may be 0: the operation does without."""
 
     name: str
     default: int
@@ -49,7 +49,7 @@ class Query:
 
     @property
     def values(self) -> str:
-        return f"1 to {self.most}, default {self.default}"
+        return f"1 to {self.most}" + (f", default {self.default}" if self.default else "")
 
     def read(self, text: str | None) -> int:
         if text is None:
@@ -59,7 +59,8 @@ class Query:
         return int(text)
 
     def schema(self) -> dict[str, Any]:
-        return {"type": "integer", "minimum": 1, "maximum": self.most, "default": self.default}
+        default = {"default": self.default} if self.default else {}
+        return {"type": "integer", "minimum": 1, "maximum": self.most, **default}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,8 @@
 import json
 from pathlib import Path
 
+from openapi_spec_validator import validate
+
 from router.admin.openapi import openapi_document
 from router.admin.reference import reference_page
 from router.admin.table import OPERATIONS
@@ -19,11 +21,14 @@ async def test_openapi_is_served_and_complete(client):
     assert listed == {(one.method, one.path) for one in OPERATIONS}
 
 
-def test_every_reference_resolves():
+def test_the_document_is_valid_openapi():
+    document = json.loads(json.dumps(openapi_document()))
+    assert document["openapi"] == "3.1.0"
+    validate(document)  # raises with the place of a mistake; a reference that does not resolve is one
+
+
+def test_operation_ids_are_unique():
     document = openapi_document()
-    text = json.dumps(document)
-    for name in {part.split('"')[0] for part in text.split("#/components/schemas/")[1:]}:
-        assert name in document["components"]["schemas"]
     ids = [item["operationId"] for path in document["paths"].values() for item in path.values()]
     assert len(ids) == len(set(ids))
 
