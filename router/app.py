@@ -108,7 +108,7 @@ class System:
             config, self.fleet, self.watcher, self.gateway, self.dispatcher, self.now_s, self._process
         )
         self.reconciler = Reconciler(self.running)
-        self.control = Control(self._sources.loaded, first, self._reconcile, self._sources.store)
+        self.control = Control(self._sources, first, self._reconcile)
         self._files = FileWatch(self.metrics.reloaded)
         self.loop_lag = LoopLag(self.metrics.loop_lag)
         self._exposition = self._build_exposition()
@@ -313,6 +313,7 @@ class System:
         """
         timeouts = self.config.timeouts
         self.let_go()
+        self.control.close()
         self._files.close()
         self.gateway.drain()
         if self.accepting:

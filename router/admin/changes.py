@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from http import HTTPStatus
 from urllib.parse import quote
@@ -14,7 +15,15 @@ from router.admin.problems import AdminError, handed_over, invalid, not_found
 from router.config.model import PolicyConfig, WorkerConfig
 from router.config.problems import ConfigError
 from router.control import edits
-from router.control.control import Change, ChangeOutcome, HandedOverError, StaleTagError, TagRequiredError
+from router.control.control import (
+    RELOADED,
+    Change,
+    ChangeOutcome,
+    HandedOverError,
+    Reloaded,
+    StaleTagError,
+    TagRequiredError,
+)
 from router.control.desired_state import worker_id
 from router.control.differences import SettingDifference, without_secrets
 from router.control.reconciler import NotAppliedError
@@ -56,15 +65,30 @@ async def set_policy(call: Call) -> ChangeOutcome:
     return await make(call, edits.set_policy(policy), f"chose policy {wanted.rule}")
 
 
+async def reload(call: Call) -> Reloaded:
+    """Read the settings again."""
+    change = Change(lambda now: now, RELOADED, "reload", call.who, call.if_match, call.dry_run)
+    with refusals():
+        return await call.system.control.reload(change)
+
+
 async def make(call: Call, edit: edits.Edit, what: str) -> ChangeOutcome:
     """Make one change.
 
     Raises:
         AdminError: the change is refused, and nothing has changed.
     """
+    with refusals():
+        return await call.system.control.make(
+            Change(edit, what, who=call.who, if_match=call.if_match, dry_run=call.dry_run)
+        )
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turn the refusals of `Control` into errors of the API."""
     try:
-        change = Change(edit, what, who=call.who, if_match=call.if_match, dry_run=call.dry_run)
-        return await call.system.control.make(change)
+        yield
     except edits.WorkerKnownError as error:
         detail = f"{error} is in the fleet already; DELETE it first to add it with other settings"
         raise AdminError(HTTPStatus.CONFLICT, "worker_exists", detail) from None
@@ -79,7 +103,7 @@ async def make(call: Call, edit: edits.Edit, what: str) -> ChangeOutcome:
         detail = "changes need an If-Match header with the ETag that a GET answered (setting admin_require_if_match)"
         raise AdminError(HTTPStatus.PRECONDITION_REQUIRED, "if_match_required", detail) from None
     except ConfigError as error:
-        raise invalid("; ".join(f"{one.problem}; {one.fix}" for one in error.problems)) from None
+        raise invalid("\n".join(map(str, error.problems))) from None
     except NotAppliedError as error:
         detail = f"the gateway cannot be brought to this state and stays as it was: {error}"
         raise AdminError(HTTPStatus.INTERNAL_SERVER_ERROR, "not_applied", detail) from None

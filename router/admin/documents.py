@@ -51,6 +51,30 @@ class ChangeDocument(Shape):
     differences: list[DifferenceDocument]
 
 
+class ConflictDocument(Shape, omit_defaults=True):
+    """A setting that the admin API had changed to `api`, and that a reload changed to `file`, which wins."""
+
+    path: str
+    api: Any = msgspec.UNSET
+    file: Any = msgspec.UNSET
+
+
+class Pending(Shape, omit_defaults=True):
+    """A setting that cannot change while the gateway runs: its value now, the value that was read, and what to do."""
+
+    path: str
+    do: str
+    now: Any = msgspec.UNSET
+    read: Any = msgspec.UNSET
+
+
+class ReloadDocument(ChangeDocument):
+    """A reload of the settings. Those that cannot change now are `pending`; everything else was applied."""
+
+    conflicts: list[ConflictDocument]
+    pending: list[Pending]
+
+
 class Live(Shape):
     """The process runs."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from router.admin.documents import ChangeDocument, ProblemDocument
+from router.admin.documents import ChangeDocument, ProblemDocument, ReloadDocument
 from router.admin.operations import Operation
 from router.admin.table import OPEN_PATHS, OPERATIONS
 
@@ -117,7 +117,7 @@ def _describe(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
 def _successes(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
     """Return the good answers. A dry run answers 200 with a document of its own."""
     answers = {str(operation.status.value): _success(operation, schemas)}
-    if not operation.changes_state or operation.gives is ChangeDocument:
+    if not operation.changes_state or operation.gives in (ChangeDocument, ReloadDocument):
         return answers
     dry = schemas[ChangeDocument]
     if operation.status is HTTPStatus.OK:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from router.admin import audit, decisions, documents, health, limits, policy, routes, workers
+from router.admin import audit, decisions, documents, health, limits, policy, reload, routes, workers
 from router.admin.changes import DRY_RUN
 from router.admin.operations import Operation
 from router.admin.paging import CURSOR
@@ -164,6 +164,18 @@ OPERATIONS = (
         gives=documents.ShadowComparison,
         query=(Query("window_s", 600, 3_600, "seconds to look back, in whole minutes"),),
         problems={404: "no such route", 422: "window_s is not a number from 1 to 3600"},
+    ),
+    Operation(
+        "POST",
+        "/admin/v1/reload",
+        "reload",
+        "Read the settings again (file, environment, flags) and apply what has changed, as a whole or not at all.",
+        reload.reload,
+        role=Role.ADMIN,
+        gives=documents.ReloadDocument,
+        query=(DRY_RUN,),
+        problems={422: "the settings have mistakes; detail has one line for each, with its place and the fix"},
+        changes_state=True,
     ),
     Operation(
         "POST",

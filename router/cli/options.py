@@ -95,6 +95,13 @@ def read_settings(arguments: argparse.Namespace) -> Loaded:
     return load_with_places(_values(arguments), os.environ, arguments.config)
 
 
+def settings_file(arguments: argparse.Namespace) -> Path | None:
+    """Return the settings file of a parsed command line, or of the environment."""
+    file: Path | None = arguments.config
+    named = os.environ.get(CONFIG_FILE)
+    return file if file is not None or not named else Path(named)
+
+
 def _values(arguments: argparse.Namespace) -> dict[str, Any]:
     given = _pairs("--set", arguments.set)
     values: dict[str, Any] = {name: Located(text, f"--set {name}") for name, text in given.items()}

@@ -486,10 +486,14 @@ class Config(Section, frozen=True):
     state_dir: str | None = None
     """Folder in which changes of the admin API are kept, with their history. Not set: they end with the process. Each
     gateway needs its own folder."""
+    watch: bool = False
+    """Reload the settings when their file changes, as SIGHUP and POST /admin/v1/reload do. A file with a mistake
+    changes nothing."""
     revisions_kept: Positive = 100
     """Revisions of the desired state that are kept, for GET /admin/v1/revisions and for a restore."""
     admin_require_if_match: bool = False
-    """Refuse a change of the desired state (428) unless its If-Match header names the version that it is based on."""
+    """Refuse a change of the desired state (428) unless its If-Match header names the version that it is based on. A
+    reload needs none."""
     workers: tuple[WorkerConfig, ...] = ()
     """The workers. The admin API can add more."""
     worker_tls: WorkerTlsConfig = field(default_factory=WorkerTlsConfig)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake: `place` is ``file:line``, a flag or a variable; `fix` starts with a verb."""
+    """One mistake: `place` is ``file:line:column``, a flag or a variable; `fix` starts with a verb."""
 
     place: str
     problem: str

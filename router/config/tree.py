@@ -13,7 +13,7 @@ Path = tuple[str | int, ...]
 class Located:
     """A value as written: a scalar, a list of `Located` or a dict from key to `Located`.
 
-    `place` is ``file:line``, a flag or a variable.
+    `place` is ``file:line:column``, a flag or a variable.
     """
 
     value: Any

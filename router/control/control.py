@@ -5,23 +5,34 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from router.config.model import Config
 from router.config.problems import ConfigError
-from router.control.desired_state import DesiredState, LiveSettings
+from router.control.config_watch import ConfigWatch
+from router.control.desired_state import DesiredState, LiveSettings, live_settings
 from router.control.differences import SettingDifference
 from router.control.edits import drain_only
+from router.control.merge import Conflict, reloaded
+from router.control.pending import pending, pending_lines
 from router.control.reconciler import NotAppliedError
 from router.control.revisions import Revision, RevisionHistory, Source
-from router.control.start import Initial, initial, next_state, revision_of, settings_differences, settings_problems
-from router.control.state_file import NotSavedError, StateFile, Stored
+from router.control.start import (
+    Initial,
+    Sources,
+    initial,
+    next_state,
+    revision_of,
+    settings_differences,
+    settings_problems,
+)
+from router.control.state_file import NotSavedError, Stored
 
 log = logging.getLogger("warmroute.control")
 
 Apply = Callable[[DesiredState], Awaitable[None]]
 """Bring the process, or all processes, to a state. Raise `NotAppliedError` and change nothing if that cannot be."""
+RELOADED = "reloaded the settings"
 _LOGGED = 20
 """Differences of one change that are logged."""
 
@@ -57,6 +68,15 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Reloaded:
+    """A reload: its change, the API's changes that it replaced, and settings that cannot change now."""
+
+    outcome: ChangeOutcome
+    conflicts: tuple[Conflict, ...]
+    pending: tuple[SettingDifference, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeOutcome:
     """The state after a change, and how it differs from the one before. After a dry run the state is unchanged.
 
@@ -74,12 +94,15 @@ class Control:
     `lock` is held during a change: no process may start meanwhile.
     """
 
-    def __init__(self, config: Config, start: Initial, apply: Apply, store: StateFile | None = None) -> None:
+    def __init__(self, sources: Sources, start: Initial, apply: Apply) -> None:
         self.lock = asyncio.Lock()
-        self.config = config
+        self.config = sources.loaded
         """The settings that the gateway runs with."""
         self._apply = apply
-        self._store = store
+        self._sources = sources
+        self._store = sources.store
+        self._watch: ConfigWatch | None = None
+        self._reloads: set[asyncio.Task[None]] = set()
         self._handed_over = False
         self._adopt(start)
 
@@ -101,7 +124,13 @@ class Control:
         return Stored(state=self.state, file=self.file, revisions=self.history.revisions)
 
     async def opened(self) -> None:
-        """Write the first state, once this process serves. If that fails, changes will fail with the same reason."""
+        """Write the first state, once this process serves, and watch the settings file if a setting asks for it.
+
+        If writing fails, changes will fail with the same reason.
+        """
+        if self.config.watch and self._sources.file is not None:
+            self._watch = ConfigWatch(self._sources.file, lambda: self.reload_soon("the file has changed"))
+            self._watch.start()
         async with self.lock:
             try:
                 await self._save(self.stored)
@@ -169,18 +198,71 @@ class Control:
         """
         return await asyncio.shield(asyncio.ensure_future(self._make(change)))
 
-    async def _make(self, change: Change, file: LiveSettings | None = None) -> ChangeOutcome:
+    async def reload(self, change: Change | None = None) -> Reloaded:
+        """Read the settings again and apply what has changed, as a whole. `change` says for whom; its edit is not used.
+
+        Raises:
+            ConfigError: the settings are not valid; it names every mistake with its place. Nothing has changed.
+            HandedOverError, StaleTagError, NotAppliedError, NotSavedError: as `make`.
+        """
+        return await asyncio.shield(asyncio.ensure_future(self._reload(change or Change(_same, RELOADED, "reload"))))
+
+    def reload_soon(self, why: str) -> None:
+        """Start a reload, and log how it ends."""
+        task = asyncio.ensure_future(self._reload_and_log(why))
+        self._reloads.add(task)
+        task.add_done_callback(self._reloads.discard)
+
+    def close(self) -> None:
+        """Stop watching the settings file."""
+        if self._watch is not None:
+            self._watch.close()
+
+    async def _reload(self, change: Change) -> Reloaded:
         async with self.lock:
-            if self._handed_over:
-                raise HandedOverError
-            self._check_tag(change)
-            wanted = change.edit(self.state.settings)
-            changed = settings_differences(self.state.settings, wanted)
-            if changed:
-                self._check(wanted)
-            if not change.dry_run:
-                await self._change(change, wanted, changed, file or self.file)
-            return ChangeOutcome(self.state, changed, self.keeps)
+            config = await asyncio.to_thread(self._sources.read)
+            after = live_settings(config)
+            merged = reloaded(self.state.settings, self.file, after)
+            outcome = await self._locked(replace(change, edit=lambda _: merged.settings), after)
+            return Reloaded(outcome, merged.conflicts, pending(self.config, config))
+
+    async def _reload_and_log(self, why: str) -> None:
+        try:
+            found = await self.reload()
+        except ConfigError as error:
+            for problem in error.problems:
+                log.error("settings not reloaded, the old ones stay", extra={"why": why, "reason": str(problem)})
+        except (HandedOverError, NotAppliedError, NotSavedError) as error:
+            reason = str(error) or "another process has taken over"
+            log.error("settings not reloaded, the old ones stay", extra={"why": why, "reason": reason})
+        except Exception as error:  # for one, no process of several serves now
+            log.exception("settings not reloaded, the old ones stay", extra={"why": why, "reason": str(error)})
+        else:
+            self._log_reload(why, found)
+
+    def _log_reload(self, why: str, found: Reloaded) -> None:
+        for conflict in found.conflicts:
+            log.warning("a change of the admin API was replaced", extra={"reason": str(conflict)})
+        for line in pending_lines(found.pending, self.config.processes):
+            log.warning("a changed setting does not take effect", extra={"reason": line})
+        fields = {"why": why, "version": found.outcome.state.version, "changes": len(found.outcome.differences)}
+        log.info("settings reloaded", extra=fields)
+
+    async def _make(self, change: Change) -> ChangeOutcome:
+        async with self.lock:
+            return await self._locked(change, self.file)
+
+    async def _locked(self, change: Change, file: LiveSettings) -> ChangeOutcome:
+        if self._handed_over:
+            raise HandedOverError
+        self._check_tag(change)
+        wanted = change.edit(self.state.settings)
+        changed = settings_differences(self.state.settings, wanted)
+        if changed:
+            self._check(wanted)
+        if not change.dry_run:
+            await self._change(change, wanted, changed, file)
+        return ChangeOutcome(self.state, changed, self.keeps)
 
     def _check_tag(self, change: Change) -> None:
         if change.if_match is None:
@@ -241,3 +323,7 @@ class Control:
         if not self.keeps and revision.source in ("api", "restore"):
             fields["kept"] = "until the process ends: state_dir is not set"
         log.info("desired state changed", extra=fields)
+
+
+def _same(settings: LiveSettings) -> LiveSettings:
+    return settings

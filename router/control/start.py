@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 from router.config.findings import Check
 from router.config.model import Config
@@ -33,16 +34,17 @@ class Initial:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where the state comes from: the settings as loaded, a function that loads them again, and the file of
-    `state_dir` with what it held at the start.
+    """Where the state comes from: the settings as loaded, a function that loads them again, the settings file, and the
+    file of `state_dir` with what it held at the start.
 
-    `read` raises `ConfigError`.
+    `read` raises `ConfigError`, and may be called in a thread.
     """
 
     loaded: Config
     read: Callable[[], Config]
     store: StateFile | None = None
     kept: Stored | None = None
+    file: Path | None = None
 
     def initial(self) -> Initial:
         """Return the first state.
@@ -58,14 +60,18 @@ class Sources:
         return found
 
 
-def sources_of(config: Config, read: Callable[[], Config] | None = None) -> Sources:
+def sources_of(config: Config, read: Callable[[], Config] | None = None, file: Path | None = None) -> Sources:
     """Return the sources of a start with `config`; read the file of `state_dir`.
 
     Raises:
-        ConfigError: the file cannot be used.
+        ConfigError: the file cannot be used, or a setting asks to watch a settings file and there is none.
     """
+    if config.watch and file is None:
+        raise ConfigError(
+            [Problem("watch", "there is no settings file to watch", "write --config FILE, or leave it out")]
+        )
     store = StateFile(config.state_dir) if config.state_dir is not None else None
-    return Sources(config, read or (lambda: config), store, store.load() if store is not None else None)
+    return Sources(config, read or (lambda: config), store, store.load() if store is not None else None, file)
 
 
 def initial(config: Config, kept: Stored | None = None) -> Initial:

@@ -57,7 +57,7 @@ class FileWatch:
     def add(self, what: str, loaded: ReloadableFiles | None) -> None:
         """Watch the files of `loaded`, named `what` in logs and metrics."""
         if loaded is not None and loaded.files:
-            now = _signature(loaded.files)
+            now = signature(loaded.files)
             self._watched.append(_Watched(what, loaded, now, now))
 
     def start(self) -> None:
@@ -73,7 +73,7 @@ class FileWatch:
     def look(self) -> None:
         """Check every file once."""
         for watched in self._watched:
-            now = _signature(watched.loaded.files)
+            now = signature(watched.loaded.files)
             settled, watched.seen = now == watched.seen, now
             if settled and now != watched.read:
                 watched.read = now
@@ -101,7 +101,8 @@ class FileWatch:
         self._reloaded(watched.what, ok)
 
 
-def _signature(paths: tuple[str, ...]) -> Signature:
+def signature(paths: tuple[str, ...]) -> Signature:
+    """Return a value that changes when one of the files does."""
     return tuple(map(_of_file, paths))
 
 

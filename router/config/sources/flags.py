@@ -69,6 +69,8 @@ FLAGS = (
     ),
     Flag("--model-dir", ("model_dir",), "DIR", "prompts"),
     Flag("--tokenizer", ("tokenizer",), "PATH", "prompts"),
+    Flag("--watch", ("watch",), "", "control"),
+    Flag("--state-dir", ("state_dir",), "DIR", "control"),
     Flag("--log-level", ("log_level",), "LEVEL", "logs"),
     Flag("--log-format", ("log_format",), "FORMAT", "logs"),
     Flag("--access-log", ("access_log",), "", "logs"),

@@ -1,4 +1,4 @@
-"""Read a YAML file as a tree with line numbers. A duplicate key is a mistake."""
+"""Read a YAML file as a tree with lines and columns. A duplicate key is a mistake."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read_yaml(text: str, name: str, problems: list[Problem]) -> Located:
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
-        return Located({}, f"{name}:1") if node is None else _Reader(loader, name, problems).read(node)
+        return Located({}, f"{name}:1:1") if node is None else _Reader(loader, name, problems).read(node)
     except yaml.YAMLError as error:
         raise ConfigError([_problem(error, text, name)]) from None
 
@@ -68,12 +68,14 @@ class _Reader:
                 self._problems.append(Problem(self._place(key), f"{key.value} is given twice", where))
 
     def _place(self, node: yaml.Node) -> str:
-        return f"{self._name}:{node.start_mark.line + 1}"
+        mark = node.start_mark
+        return f"{self._name}:{mark.line + 1}:{mark.column + 1}"
 
 
 def _problem(error: yaml.YAMLError, text: str, name: str) -> Problem:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     line = mark.line if mark else text.count("\n", 0, getattr(error, "position", 0))
-    place = f"{name}:{line + 1}"
+    column = mark.column if mark else 0
+    place = f"{name}:{line + 1}:{column + 1}"
     said = getattr(error, "problem", None) or getattr(error, "reason", None) or "unreadable"
     return Problem(place, f"not YAML: {said}", "check indentation, colons and quotes on and above this line")

@@ -64,7 +64,7 @@ class Supervisor:
         callbacks = ChildCallbacks(self._begin, self._served.set, self._ended)
         self.children = [ChildProcess(number, self._folder, callbacks, child_module) for number in range(processes)]
         self.changes = Changes(self.children)
-        self.control = Control(sources.loaded, sources.initial(), self.changes.apply, sources.store)
+        self.control = Control(sources, sources.initial(), self.changes.apply)
         self._public: Sequence[socket.socket] = ()
         self._given: Listeners | None = None
         self._notifier = Notifier(os.environ, self._status)
@@ -117,6 +117,7 @@ class Supervisor:
         """
         self.accepting = False
         self._notifier.stopping()
+        self.control.close()
         self._files.close()
         if self._announcing is not None:
             self._announcing.cancel()
@@ -195,10 +196,10 @@ async def serve(config: Config, processes: int, child_module: str, sources: Sour
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    signals.handle(loop, stop.set)
     for warning in warnings(config):
         log.warning(warning)
     supervisor = Supervisor(config, processes, child_module, sources)
+    signals.handle(loop, stop.set, lambda: supervisor.control.reload_soon("SIGHUP"))
     try:
         await supervisor.start()
     except ListenError as error:

@@ -17,7 +17,7 @@ from router.control.desired_state import worker_id
 from router.control.edits import add_worker
 from router.control.reconciler import Reconciler
 from router.control.running_gateway import RunningGateway
-from router.control.start import initial
+from router.control.start import Sources, initial
 from router.errors import ErrorKind, RequestError
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
@@ -52,10 +52,12 @@ class FakeSystem:
         self.followed = True
         self.clock_s = 1_000.0
         self.watched: dict[str, object] = {}
+        self.settings: Config | Exception = config
+        """The settings that a reload reads."""
         self.keys: dict[str, str | None] = {}
         self.running = RunningGateway(config, self.fleet, self.watcher, self, self.dispatcher, self.now_s)
         self.reconciler = Reconciler(self.running)
-        self.control = Control(config, initial(config), self.reconcile)
+        self.control = Control(Sources(config, self.read), initial(config), self.reconcile)
         self.asked: list[tuple[str, dict[str, str], bytes]] = []
 
     def _watches(self):
@@ -85,6 +87,11 @@ class FakeSystem:
 
     def now_s(self) -> float:
         return self.clock_s
+
+    def read(self):
+        if isinstance(self.settings, Exception):
+            raise self.settings
+        return self.settings
 
     def learn_worker_key(self, endpoint_id, key):
         self.keys[endpoint_id] = key

@@ -31,14 +31,17 @@ def test_the_output_loads_as_a_settings_file(inside, tmp_path):
     assert inside("config", "--config", "all.yaml").stdout == (tmp_path / "all.yaml").read_text()
 
 
+WORKERS = '[{"url": "a:1", "kv_events": null, "api_key": null, "labels": {}, "maintenance": false}]'
+
+
 def test_origins_name_file_line_variable_or_flag(inside, tmp_path):
     (tmp_path / "w.yaml").write_text("host: h\ntimeouts:\n  total_s: 50\nport: 7\nworkers: [a:1]\n")
     ran = inside("config", "--config", "w.yaml", "--origins", "--port", "8", env={"WARMROUTE_HOST": "i"})
     assert ran.stdout.splitlines() == [
         'host: "i"  # WARMROUTE_HOST',
         "port: 8  # --port",
-        'workers: [{"url": "a:1", "kv_events": null, "api_key": null, "labels": {}}]  # w.yaml:5',
-        "timeouts.total_s: 50.0  # w.yaml:3",
+        f"workers: {WORKERS}  # w.yaml:5:1",
+        "timeouts.total_s: 50.0  # w.yaml:3:3",
     ]
     assert inside("config", "--origins").stdout == "every setting has its default\n"
 
@@ -49,12 +52,12 @@ def test_origins_name_the_option_set(inside, tmp_path):
     )
     ran = inside("config", "--config", "w.yaml", "--origins", "--set", "port=9000", "--set", "timeouts.connect_s=1")
     assert ran.stdout.splitlines() == [
-        'host: "h"  # w.yaml:1',
+        'host: "h"  # w.yaml:1:1',
         "port: 9000  # --set port",
-        'workers: [{"url": "a:1", "kv_events": null, "api_key": null, "labels": {}}]  # w.yaml:5',
-        "policy.params: {}  # w.yaml:8",
+        f"workers: {WORKERS}  # w.yaml:5:1",
+        "policy.params: {}  # w.yaml:8:3",
         "timeouts.connect_s: 1.0  # --set timeouts.connect_s",
-        "timeouts.total_s: 50.0  # w.yaml:10",
+        "timeouts.total_s: 50.0  # w.yaml:10:3",
     ]
     emptied = inside("config", "--config", "w.yaml", "--origins", "--set", "workers=[]")
     assert "workers: []  # --set workers" in emptied.stdout.splitlines()

@@ -79,7 +79,8 @@ def test_mistakes_in_variables_and_files(inside, tmp_path):
     assert ran.returncode == 2
     assert "warmroute: WARMROUTE_HOTS: unknown variable; did you mean WARMROUTE_HOST?" in ran.stderr
     assert (
-        "warmroute: w.yaml:3: unknown setting limits.max_conections; did you mean limits.max_connections?" in ran.stderr
+        "warmroute: w.yaml:3:3: unknown setting limits.max_conections; did you mean limits.max_connections?"
+        in ran.stderr
     )
 
 

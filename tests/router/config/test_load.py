@@ -133,7 +133,7 @@ def test_places_are_those_of_the_winning_source(write):
     places = load_with_places({"port": "1"}, {"WARMROUTE_HOST": "g"}, file).places
     assert places["port",] == "--port"
     assert places["host",] == "WARMROUTE_HOST"
-    assert places["log_level",] == "w.yaml:4"
+    assert places["log_level",] == "w.yaml:4:1"
 
 
 def test_a_value_is_placed_at_its_own_line(write):
@@ -143,12 +143,12 @@ def test_a_value_is_placed_at_its_own_line(write):
     )
     values = {"host": "h", "policy.rule": "round_robin", "policy.params": {}}
     places = load_with_places(values, {}, write("w.yaml", text)).places
-    assert places["port",] == "w.yaml:5"
-    assert (places["workers",], places["workers", 0]) == ("w.yaml:6", "w.yaml:7")
-    assert places["workers", 0, "kv_events"] == "w.yaml:8"
-    assert places["workers", 1] == "w.yaml:10"
-    assert places["policy", "params", "a"] == "w.yaml:13"
-    assert places["policy", "params", "b"] == "w.yaml:14"
+    assert places["port",] == "w.yaml:5:1"
+    assert (places["workers",], places["workers", 0]) == ("w.yaml:6:1", "w.yaml:7:5")
+    assert places["workers", 0, "kv_events"] == "w.yaml:8:5"
+    assert places["workers", 1] == "w.yaml:10:5"
+    assert places["policy", "params", "a"] == "w.yaml:13:5"
+    assert places["policy", "params", "b"] == "w.yaml:14:5"
 
 
 def test_lowering_the_total_alone_is_no_contradiction():

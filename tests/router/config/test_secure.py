@@ -93,7 +93,7 @@ def test_a_mistake_in_security_settings_names_place_and_fix(files, problems, val
 @pytest.mark.parametrize("text", [f"auth:\n  api_keys: {KEY}\n", "auth:\n  api_keys: [12345678901]\n"])
 def test_a_wrong_type_is_not_repeated(write, problems, text):
     (found,) = problems(file=write("w.yaml", text))
-    assert found.place == "w.yaml:2"
+    assert found.place.startswith("w.yaml:2:")
     assert KEY not in str(found)
     assert "12345678901" not in str(found)
 

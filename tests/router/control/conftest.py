@@ -5,7 +5,7 @@ from router.config.model import Config, PolicyConfig, WorkerConfig
 from router.control.control import Control
 from router.control.desired_state import LiveSettings, live_settings
 from router.control.reconciler import Reconciler
-from router.control.start import initial
+from router.control.start import Sources, initial
 
 
 class Process:
@@ -59,11 +59,18 @@ class Process:
 class Fleet:
     """Processes in memory under one control, as under a supervisor."""
 
-    def __init__(self, config: Config, processes: int = 1, kept=None, store=None) -> None:
+    def __init__(self, config: Config, processes: int = 1, kept=None, store=None, file=None) -> None:
         first = initial(config, kept)
         self.processes = [Process(config) for _ in range(processes)]
         self.reconcilers = [Reconciler(process) for process in self.processes]
-        self.control = Control(config, first, self.apply, store)
+        self.read = config
+        """The settings that a reload reads, or the error that it raises."""
+        self.control = Control(Sources(config, self._read, store, kept, file), first, self.apply)
+
+    def _read(self) -> Config:
+        if isinstance(self.read, Exception):
+            raise self.read
+        return self.read
 
     async def apply(self, state):
         for reconciler in self.reconcilers:

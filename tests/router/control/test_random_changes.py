@@ -91,9 +91,8 @@ async def _agree_after_each(first, steps):
 
 
 async def _reload(fleet, config):
-    after, before = live_settings(config), fleet.control.file
-    change = Change(lambda now: reloaded(now, before, after).settings, "reload", "reload")
-    await fleet.control._make(change, after)
+    fleet.read = config
+    await fleet.control.reload()
 
 
 @given(FILES, FILES)

@@ -76,9 +76,11 @@ COMMANDS = {"one": SERVE, "several": (*SERVE, "--processes", "2")}
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_gateway_logs_other_signals_and_continues(name):
     with running(*COMMANDS[name], ready=READY) as gateway:
-        for number in OTHERS:
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
             gateway.child.send_signal(number)
             assert "signal ignored" in gateway.wait_for(number.name)
+        gateway.child.send_signal(signal.SIGHUP)
+        assert "settings reloaded" in gateway.wait_for("SIGHUP")
         assert gateway.answers()
         gateway.child.send_signal(signal.SIGTERM)
         assert gateway.ends() == 0
