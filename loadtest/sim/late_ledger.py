@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from router.placement.prefill_estimate import Work
 from router.placement.shared_load import LoadTotals, ReservedLoad, SharedAccount
+from router.placement.utilisation import Work
 
 
 class LateLedgers:

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from router.placement.learning.forgetting_least_squares import ForgettingLeastSquares
 from router.placement.prefill_estimate import ENOUGH, FORGETTING, RIDGE_OBSERVATIONS, SHORTEST_S
-
-_SWEEPS = 4
-"""Rounds of coordinate descent per answer; each starts from the last solution."""
 
 
 class WorkDone(NamedTuple):
@@ -75,50 +73,29 @@ class WorkCounter:
 class StepEstimate:
     """One worker's coefficients, by weighted non-negative least squares with forgetting.
 
-    Errors count as in `router.placement.prefill_estimate.SpeedEstimate`: relative to the prediction, and linearly
-    beyond twice the prediction. Time that the data cannot attribute goes to the fixed part: growth needs evidence.
+    Time that the data cannot attribute goes to the fixed part: growth needs evidence.
     """
 
-    __slots__ = ("_coefficients", "_moments", "_products", "_weight", "context_token_s", "count")
+    __slots__ = ("_fit",)
 
     def __init__(self) -> None:
-        self.count = 0
-        self.context_token_s: float | None = None
+        self._fit = ForgettingLeastSquares(3, forgetting=FORGETTING, ridge=RIDGE_OBSERVATIONS, sweeps=4)
+
+    @property
+    def count(self) -> int:
+        """Answers so far."""
+        return self._fit.count
+
+    @property
+    def context_token_s(self) -> float | None:
         """k, the seconds that each context token adds to a step; None until there are enough observations."""
-        self._weight = 0.0
-        self._coefficients = [0.0, 0.0, 0.0]
-        self._moments = [[0.0] * 3 for _ in range(3)]
-        self._products = [0.0] * 3
+        return self._fit.coefficients[1] if self._fit.count >= ENOUGH else None
 
     def observe(self, gaps: int, context_tokens: float, prefill_s: float, decode_s: float) -> None:
         """Learn that `gaps` tokens after the first took `decode_s`, with `context_tokens` (S) and `prefill_s` (P)."""
-        if gaps < 1 or decode_s < SHORTEST_S:
-            return
-        features = (float(gaps), gaps * context_tokens, prefill_s)
-        first_token_s = sum([c * x for c, x in zip(self._coefficients, features, strict=True)])
-        if first_token_s <= 0.0:
-            first_token_s = decode_s
-        scale = 1.0 / (first_token_s * max(first_token_s, decode_s))
-        self._weight = self._weight * FORGETTING + 1.0
-        for i, row in enumerate(self._moments):
-            weighted = features[i] * scale
-            for j, other in enumerate(features):
-                row[j] = row[j] * FORGETTING + weighted * other
-            self._products[i] = self._products[i] * FORGETTING + weighted * decode_s
-        self.count += 1
-        self._solve()
-        if self.count >= ENOUGH:
-            self.context_token_s = self._coefficients[1]
-
-    def _solve(self) -> None:
-        doubt = 1.0 + RIDGE_OBSERVATIONS / self._weight
-        c = self._coefficients
-        for _ in range(_SWEEPS):
-            for i, row in enumerate(self._moments):
-                own = row[i] * (doubt if i else 1.0)
-                if own > 0.0:
-                    others = sum([row[j] * c[j] for j in range(3) if j != i])
-                    c[i] = max(0.0, (self._products[i] - others) / own)
+        if gaps >= 1 and decode_s >= SHORTEST_S:
+            features = (float(gaps), gaps * context_tokens, prefill_s)
+            self._fit.observe(features, decode_s, self._fit.predict(features))
 
 
 class Output(NamedTuple):

@@ -13,10 +13,10 @@ from router.placement.decode_step_time import Output, WorkDone, decode_externali
 from router.placement.endpoints import Candidate
 from router.placement.fleet_table import STALE_S, Demand, FleetTable, Rows
 from router.placement.kv_occupancy import kv_wait_s
-from router.placement.prefill_estimate import Speed, attention, median_speed
 from router.placement.reuse_value import ReuseValue
 from router.placement.running import LoadReservation
 from router.placement.shared_load import ReservedLoad, SharedAccount, SharedLedger, combined
+from router.placement.speed import Speed, attention, median_speed
 from router.placement.worker_load import Situation, WorkerLoad
 from router.residency.slot_groups import Matches
 from router.residency.view import Match

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from policies.view import Column, Columns, Roster
 from router.placement.endpoints import Candidate
-from router.placement.prefill_estimate import UTILISATION_CAP, WARM_UP_S, WINDOW_S, Speed
+from router.placement.speed import Speed
+from router.placement.utilisation import UTILISATION_CAP, WARM_UP_S, WINDOW_S
 from router.residency.slot_groups import Matches, Slots
 
 STALE_S = 60.0

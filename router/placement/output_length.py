@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
+from router.placement.learning.decaying_mean import DecayingMean
+from router.placement.learning.decaying_sum import DecayingSum
 from router.placement.lifecycle_events import Request
 from router.placement.prefill_estimate import ENOUGH, FORGETTING
 
@@ -19,20 +21,6 @@ SQUARES = 200
 _Group = tuple[str, ...]
 
 
-class _Mean:
-    """Mean length of a group's last fifty answers or so."""
-
-    __slots__ = ("tokens", "weight")
-
-    def __init__(self) -> None:
-        self.weight = 0.0
-        self.tokens = 0.0
-
-    def observe(self, tokens: int) -> None:
-        self.weight = self.weight * FORGETTING + 1.0
-        self.tokens += (tokens - self.tokens) / self.weight
-
-
 class OutputLengths:
     """Estimates the length and the decode time of an answer before it begins.
 
@@ -43,18 +31,17 @@ class OutputLengths:
     """
 
     def __init__(self) -> None:
-        self._means: OrderedDict[_Group, _Mean] = OrderedDict()
-        self._all = _Mean()
-        self._seconds = 0.0
-        self._streamed_tokens = 0.0
-        self._count = 0
-        self._mean_s = 0.0
-        self._squares = 0.0
+        self._means: OrderedDict[_Group, DecayingMean] = OrderedDict()
+        self._all = DecayingMean(FORGETTING)
+        self._seconds = DecayingSum()
+        self._streamed_tokens = DecayingSum()
+        self._mean_s = DecayingMean(most=SQUARES)
+        self._squares = DecayingMean(most=SQUARES)
 
     @property
     def mean_tokens(self) -> float:
         """Mean length of all answers; 0 before the first one."""
-        return self._all.tokens
+        return self._all.value
 
     def observe(self, request: Request, decode_s: float | None, output_tokens: int | None) -> None:
         """Record an answer of `output_tokens` that ended `decode_s` after its first token; None if its first token was
@@ -63,18 +50,16 @@ class OutputLengths:
             return
         self._all.observe(output_tokens)
         for group in _groups(request):
-            mean = self._means.pop(group, None) or _Mean()
+            mean = self._means.pop(group, None) or DecayingMean(FORGETTING)
             self._means[group] = mean
             mean.observe(output_tokens)
         while len(self._means) > KEPT:
             self._means.popitem(last=False)
         if decode_s is not None and output_tokens > 1:
-            self._seconds = self._seconds * FORGETTING + decode_s
-            self._streamed_tokens = self._streamed_tokens * FORGETTING + (output_tokens - 1)
-            self._count += 1
-            gain = 1.0 / min(self._count, SQUARES)
-            self._mean_s += gain * (decode_s - self._mean_s)
-            self._squares += gain * (decode_s * decode_s - self._squares)
+            self._seconds.add(decode_s, FORGETTING)
+            self._streamed_tokens.add(output_tokens - 1, FORGETTING)
+            self._mean_s.observe(decode_s)
+            self._squares.observe(decode_s * decode_s)
 
     def remaining_s(self) -> float:
         """Return how much longer a running answer takes on average; 0 until enough answers have ended.
@@ -82,7 +67,8 @@ class OutputLengths:
         It is E[T^2] / 2 E[T], the mean residual life of renewal theory. At any moment long answers are more likely to
         run than short ones. If lengths vary widely, the result is therefore a multiple of the mean.
         """
-        return self._squares / (2.0 * self._mean_s) if self._count >= ENOUGH and self._mean_s > 0.0 else 0.0
+        mean_s = self._mean_s.value
+        return self._squares.value / (2.0 * mean_s) if self._mean_s.weight >= ENOUGH and mean_s > 0.0 else 0.0
 
     def expected_tokens(self, request: Request) -> float:
         """Return the expected length of the answer to `request`; 0 while nothing is known."""
@@ -92,17 +78,17 @@ class OutputLengths:
 
     def expected_s(self, request: Request) -> float:
         """Return the expected decode time of `request`; 0 while nothing is known."""
-        if not self._streamed_tokens:
+        if not self._streamed_tokens.value:
             return 0.0
-        return self.expected_tokens(request) * self._seconds / self._streamed_tokens
+        return self.expected_tokens(request) * self._seconds.value / self._streamed_tokens.value
 
     def _learned_tokens(self, request: Request) -> float:
-        tokens = self._all.tokens
+        tokens = self._all.value
         for group in _groups(request):
             mean = self._means.get(group)
             if mean is None:
                 return tokens
-            tokens += (mean.tokens - tokens) * mean.weight / (mean.weight + LENT_ANSWERS)
+            tokens += (mean.value - tokens) * mean.weight / (mean.weight + LENT_ANSWERS)
         return tokens
 
 

@@ -13,15 +13,17 @@ ones. So each coefficient is shrunk toward the fleet's median by its own standar
 a worker too expensive. For comparison, LBGR (arXiv 2601.18999) learns a per-worker bias by recursive least squares.
 
 With forgetting alone, the fit needs about fifty requests to follow a throttled GPU, and fifty large requests take
-minutes. So a test (Page 1954, `_Change`) also looks for a lasting change of speed. When the change is certain enough,
-the whole fit is scaled by it.
+minutes. So a test (`router.placement.learning.change_detector`) also looks for a lasting change of speed. When the
+change is certain enough, the whole fit is scaled by it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import exp, expm1, inf, log, sqrt
-from typing import NamedTuple
+from math import exp, inf, log, sqrt
+
+from router.placement.learning.change_detector import ChangeDetector
+from router.placement.learning.forgetting_least_squares import ForgettingLeastSquares
+from router.placement.speed import Speed
 
 FORGETTING = 0.98
 """Weight of the past at each observation: about the last 50 count."""
@@ -33,11 +35,6 @@ RIDGE_OBSERVATIONS = 1.0
 """Ridge on the coefficients other than b, in observations: without evidence all time is token work."""
 SIGNIFICANT = 2.0
 """A coefficient counts as determined from this number of standard errors above zero."""
-WINDOW_S = 60.0
-"""Memory of the utilisation."""
-WARM_UP_S = 10.0
-"""Idle time assumed before a worker's first request. Otherwise that request alone would look like saturation."""
-UTILISATION_CAP = 0.97
 CHANGE = log(2.0)
 """Logarithm of the change of speed to look for. Changes below 1.6-fold are left to forgetting."""
 LEAST_NOISE = 0.1
@@ -55,105 +52,24 @@ Features = tuple[float, float, float, float]
 """(tokens, 1, attention, decoding context tokens): the factors of the coefficients (b, a, d, e)."""
 
 
-def attention(uncached_tokens: int, cached_tokens: int) -> float:
-    """Return the token pairs that a prefill of u uncached tokens after c cached ones attends to: u * (c + u / 2)."""
-    return uncached_tokens * (cached_tokens + 0.5 * uncached_tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class Speed:
-    """Coefficients in seconds per token, seconds, seconds per token pair, seconds per context token.
-
-    `relative_error` is the standard error of a predicted time to first token, as a share of it. It holds within the
-    range of the observations, up to `reach_tokens`, twice their root mean square. Beyond that range the error of the
-    token time (`token_error_s`) is added.
-    """
-
-    token_s: float
-    fixed_s: float
-    attention_s: float
-    decode_s: float
-    relative_error: float
-    token_error_s: float = 0.0
-    reach_tokens: float = 0.0
-
-    def coefficients(self) -> tuple[float, ...]:
-        """Return all seven values in the order of the fields."""
-        return (
-            self.token_s,
-            self.fixed_s,
-            self.attention_s,
-            self.decode_s,
-            self.relative_error,
-            self.token_error_s,
-            self.reach_tokens,
-        )
-
-    def error_s(self, seconds: float, tokens: float) -> float:
-        """Return the standard error of a prediction of `seconds` for these tokens, queued and own.
-
-        It approximates x' P x: the average over the observations is the relative error, and outside their range the
-        error of the slope dominates.
-        """
-        beyond_tokens = tokens - self.reach_tokens
-        error_s = self.relative_error * seconds
-        return error_s if beyond_tokens <= 0.0 else error_s + self.token_error_s * beyond_tokens
-
-
-class _Change:
-    """Page's test in one direction (`sign`): the odds that times have recently become `CHANGE` longer or shorter.
-
-    Each observation multiplies the odds by the ratio of its likelihoods with and without the change. The odds never
-    fall below even, so observations before the change do not count against it.
-    """
-
-    __slots__ = ("_log_odds", "_ratios", "_sign")
-
-    def __init__(self, sign: float) -> None:
-        self._sign = sign
-        self._log_odds = 0.0
-        self._ratios: list[float] = []
-
-    def observe(self, log_ratio: float, noise: float) -> float | None:
-        """Add the logarithm of observed over predicted time. Return the change if the odds reach `SURE`, else None."""
-        gain = CHANGE * (self._sign * log_ratio - 0.5 * CHANGE) / (noise * noise)
-        self._log_odds += min(SURE_BY_ONE, max(-SURE_BY_ONE, gain))
-        if self._log_odds <= 0.0:
-            self.clear()
-            return None
-        self._ratios.append(log_ratio)
-        del self._ratios[:-RATIOS_KEPT]
-        if self._log_odds < SURE:
-            return None
-        return sorted(self._ratios)[len(self._ratios) // 2]
-
-    def clear(self) -> None:
-        self._log_odds = 0.0
-        self._ratios.clear()
-
-
 class SpeedEstimate:
-    """One worker's coefficients, by weighted non-negative least squares with forgetting.
+    """One worker's coefficients, by weighted non-negative least squares with forgetting, tokens first.
 
-    Errors count relative to the prediction, and beyond twice the prediction only linearly. The weight is
-    ``1 / (p * max(p, y))`` for prediction p and observation y. So one stalled request cannot move the fit far, but a
-    lasting change can. The normal equations are solved by coordinate descent from the last solution, tokens first.
     Time that the data cannot attribute goes to b, which leaves the ranking of workers by queued plus uncached tokens
     unchanged.
     """
 
-    __slots__ = ("_changes", "_coefficients", "_moments", "_products", "_slopes", "_variance", "_weight", "count")
+    __slots__ = ("_change", "_fit", "_slopes")
 
     def __init__(self) -> None:
-        self.count = 0
-        self._changes = (_Change(1.0), _Change(-1.0))
-        self._weight = 0.0
-        self._coefficients = [0.0, 0.0, 0.0, 0.0]
-        self._moments = [[0.0] * 4 for _ in range(4)]
-        self._products = [0.0] * 4
-        self._slopes = [0.0] * 4
-        """Residual of the normal equations without the ridge: the direction in which the solution would move."""
-        self._variance = 0.0
+        self._fit = ForgettingLeastSquares(4, forgetting=FORGETTING, ridge=RIDGE_OBSERVATIONS, sweeps=3)
+        self._change = ChangeDetector(CHANGE, sure=SURE, sure_by_one=SURE_BY_ONE, kept=RATIOS_KEPT)
+        self._slopes = self._fit.slopes()
+
+    @property
+    def count(self) -> int:
+        """Observations so far."""
+        return self._fit.count
 
     def observe(self, features: Features, seconds: float, *, plain: bool = True) -> None:
         """Learn that a request with these features saw its first token after `seconds`.
@@ -162,53 +78,29 @@ class SpeedEstimate:
         """
         if seconds < SHORTEST_S or features[0] <= 0.0:
             return
-        token_s, fixed_s, attention_s, decode_s = self._coefficients
-        tokens, one, pairs, context_tokens = features
-        expected_s = token_s * tokens + fixed_s * one + attention_s * pairs + decode_s * context_tokens
-        if expected_s <= 0.0:
-            expected_s = seconds
-            self._coefficients[0] = seconds / features[0]
-        if plain and self.count >= ENOUGH:
+        expected_s = self._fit.predict(features)
+        if plain and self.tested and expected_s > 0.0:
             expected_s *= self._changed(log(seconds / expected_s))
-        scale = 1.0 / (expected_s * max(expected_s, seconds))
-        self._weight = self._weight * FORGETTING + 1.0
-        residual = (seconds - expected_s) ** 2 * scale
-        self._variance += (min(residual, 1.0) - self._variance) / self._weight
-        self._accumulate(features, seconds, scale)
-        self.count += 1
-        self._solve()
-        b, a, d, e = self._coefficients
-        self._slopes = [
-            product - (m0 * b + m1 * a + m2 * d + m3 * e)
-            for product, (m0, m1, m2, m3) in zip(self._products, self._moments, strict=True)
-        ]
+        self._fit.observe(features, seconds, expected_s)
+        self._slopes = self._fit.slopes()
 
     def _changed(self, log_ratio: float) -> float:
-        """Return the factor by which to scale the fit: 1 unless the speed counts as changed."""
-        noise = max(LEAST_NOISE, sqrt(self._variance))
-        for change in self._changes:
-            found = change.observe(log_ratio, noise)
-            if found is not None:
-                return self._rescale(exp(found))
-        return 1.0
-
-    def _rescale(self, factor: float) -> float:
-        """Scale all times by `factor`; errors are relative, so weights scale with its square.
+        """Return the factor by which the fit was scaled: 1 unless the speed counts as changed.
 
         Observations at the new speed are in the fit already and are scaled, too. So the result is a few percent too
         far from the old one after many observations, and half too far after few. Forgetting corrects it.
         """
-        for change in self._changes:
-            change.clear()
-        self._coefficients = [factor * own for own in self._coefficients]
-        self._moments = [[entry / factor / factor for entry in row] for row in self._moments]
-        self._products = [entry / factor for entry in self._products]
+        found = self._change.observe(log_ratio, max(LEAST_NOISE, sqrt(self._fit.errors.value)))
+        if found is None:
+            return 1.0
+        factor = exp(found)
+        self._fit.rescale(factor)
         return factor
 
     @property
     def tested(self) -> bool:
         """Whether there are enough observations to combine the fit with the common one."""
-        return self.count >= ENOUGH
+        return self._fit.count >= ENOUGH
 
     def learned(self) -> Speed | None:
         """Return the worker's own fit; None until its observations vary enough to determine the token time."""
@@ -225,18 +117,18 @@ class SpeedEstimate:
         """
         if common is not None:
             return self._refit(common)
-        b, a, d, e = self._coefficients
+        b, a, d, e = self._fit.coefficients
         return Speed(b, a, d, e, self._relative_error())
 
     def _relative_error(self) -> float:
-        return sqrt(self._variance * 4.0 / self._weight) if self._weight else 0.0
+        return sqrt(self._fit.errors.value * 4.0 / self._fit.errors.weight) if self._fit.count else 0.0
 
     def _refit(self, common: Speed | None) -> Speed:
         """Shrink d and e, then b, where the evidence is weak, and attribute the time that this frees to b and a."""
-        b, a, d, e = self._coefficients
+        b, a, d, e = self._fit.coefficients
         d_fit, _ = self._settled(2, d, common.attention_s if common else None)
         e_fit, _ = self._settled(3, e, common.decode_s if common else None)
-        (m00, m01, m02, m03), (_, m11, m12, m13), _, _ = self._moments
+        (m00, m01, m02, m03), (_, m11, m12, m13), _, _ = self._fit.moments
         spread = m00 - m01 * m01 / m11
         own_b = b
         if spread > ROUNDING * m00:
@@ -266,8 +158,8 @@ class SpeedEstimate:
         These are (1) for the token time, and (1, tokens) for attention and decodes. Apart from noise, the error
         includes the step to the solution without the ridge, which is the time that the ridge attributes to b.
         """
-        (m00, m01, _, _), (_, m11, _, _), _, _ = self._moments
-        row, slopes = self._moments[index], self._slopes
+        (m00, m01, _, _), (_, m11, _, _), _, _ = self._fit.moments
+        row, slopes = self._fit.moments[index], self._slopes
         spread, own = m00 - m01 * m01 / m11, row[index]
         information = own - row[1] * row[1] / m11
         step = slopes[index] - row[1] * slopes[1] / m11
@@ -277,112 +169,4 @@ class SpeedEstimate:
             step -= shared * (slopes[0] - m01 * slopes[1] / m11)
         if information <= ROUNDING * own:
             return inf
-        return sqrt(self._variance / information + (step / information) ** 2)
-
-    def _accumulate(self, features: Features, seconds: float, scale: float) -> None:
-        x0, x1, x2, x3 = features
-        for i, row in enumerate(self._moments):
-            weighted = features[i] * scale
-            row[0] = row[0] * FORGETTING + weighted * x0
-            row[1] = row[1] * FORGETTING + weighted * x1
-            row[2] = row[2] * FORGETTING + weighted * x2
-            row[3] = row[3] * FORGETTING + weighted * x3
-            self._products[i] = self._products[i] * FORGETTING + weighted * seconds
-
-    def _solve(self) -> None:
-        """Solve coefficient by coefficient, written out: this runs once per streamed answer."""
-        doubt = 1.0 + RIDGE_OBSERVATIONS / self._weight
-        (m00, m01, m02, m03), (_, m11, m12, m13), (_, _, m22, m23), (_, _, _, m33) = self._moments
-        p0, p1, p2, p3 = self._products
-        b, a, d, e = self._coefficients
-        for _ in range(3):
-            b = max(0.0, (p0 - m01 * a - m02 * d - m03 * e) / m00)
-            a = max(0.0, (p1 - m01 * b - m12 * d - m13 * e) / (m11 * doubt))
-            if m22:
-                d = max(0.0, (p2 - m02 * b - m12 * a - m23 * e) / (m22 * doubt))
-            if m33:
-                e = max(0.0, (p3 - m03 * b - m13 * a - m23 * d) / (m33 * doubt))
-        self._coefficients = [b, a, d, e]
-
-
-class Work(NamedTuple):
-    """Recently dispatched prefill work, weighted by its age at `at_s`. The first was dispatched at `since_s`."""
-
-    tokens: float
-    attention: float
-    at_s: float
-    since_s: float
-
-    def plus(self, other: Work) -> Work:
-        """Return the sum at the later of the two times."""
-        at_s = max(self.at_s, other.at_s)
-        kept, kept_other = exp((self.at_s - at_s) / WINDOW_S), exp((other.at_s - at_s) / WINDOW_S)
-        return Work(
-            self.tokens * kept + other.tokens * kept_other,
-            self.attention * kept + other.attention * kept_other,
-            at_s,
-            min(self.since_s, other.since_s),
-        )
-
-
-class Utilisation:
-    """The share of time that a worker spends on prefills: dispatched work, exponentially weighted over `WINDOW_S`.
-
-    Work is kept in tokens and attention, so that the share follows the present speed estimate.
-    """
-
-    __slots__ = ("_at_s", "_attention", "_since_s", "_tokens")
-
-    def __init__(self) -> None:
-        self._tokens = 0.0
-        self._attention = 0.0
-        self._at_s = 0.0
-        self._since_s: float | None = None
-
-    def dispatched(self, uncached_tokens: int, attention: float, now_s: float) -> None:
-        """Record that a prefill was sent to the worker."""
-        if self._since_s is None:
-            self._since_s = self._at_s = now_s
-        kept = exp((self._at_s - now_s) / WINDOW_S)
-        self._tokens = self._tokens * kept + uncached_tokens
-        self._attention = self._attention * kept + attention
-        self._at_s = now_s
-
-    @property
-    def work(self) -> Work | None:
-        """The dispatched work; None before the first prefill."""
-        return None if self._since_s is None else Work(self._tokens, self._attention, self._at_s, self._since_s)
-
-    def share(self, speed: Speed, now_s: float, others: Work | None = None) -> float:
-        """Return the utilisation, from 0 to `UTILISATION_CAP`; `others` is the work that other processes dispatched."""
-        tokens, attention, at_s, since_s = self._tokens, self._attention, self._at_s, self._since_s
-        if others is not None:
-            work = self.work
-            tokens, attention, at_s, since_s = others if work is None else work.plus(others)
-        if since_s is None:
-            return 0.0
-        work_s = (speed.token_s * tokens + speed.attention_s * attention) * exp((at_s - now_s) / WINDOW_S)
-        share = work_s / (-WINDOW_S * expm1((since_s - WARM_UP_S - now_s) / WINDOW_S))
-        return share if share < UTILISATION_CAP else UTILISATION_CAP
-
-
-def median_speed(speeds: list[Speed]) -> Speed:
-    """Return the median of each coefficient; of two middle values the lower, so that unknown workers are tried.
-
-    The medians of attention and decodes leave out workers where they are zero. The errors are the largest of all
-    workers, the reach is the least.
-    """
-    return Speed(
-        _middle([speed.token_s for speed in speeds]),
-        _middle([speed.fixed_s for speed in speeds]),
-        _middle([speed.attention_s for speed in speeds if speed.attention_s]),
-        _middle([speed.decode_s for speed in speeds if speed.decode_s]),
-        max([speed.relative_error for speed in speeds]),
-        max([speed.token_error_s for speed in speeds]),
-        min([speed.reach_tokens for speed in speeds]),
-    )
-
-
-def _middle(values: list[float]) -> float:
-    values.sort()
-    return values[(len(values) - 1) // 2] if values else 0.0
+        return sqrt(self._fit.errors.value / information + (step / information) ** 2)

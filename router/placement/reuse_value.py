@@ -6,6 +6,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from heapq import heappop, heappush
 
+from router.placement.learning.decaying_sum import DecayingSum
+
 FORGETTING = 0.99
 """Weight of the past at each context that was used again or expired: about the last hundred count."""
 MODELS_KEPT = 64
@@ -35,7 +37,7 @@ class ReuseValue:
     """
 
     def __init__(self) -> None:
-        self._balances: OrderedDict[str, float] = OrderedDict()
+        self._balances: OrderedDict[str, DecayingSum] = OrderedDict()
         self._expiry: list[tuple[float, int, _Context]] = []
         self._entered = 0
         self._waiting: dict[int, dict[int, dict[int, _Context]]] = {}
@@ -72,11 +74,13 @@ class ReuseValue:
 
     def pays(self, model: str) -> bool:
         """Return whether contexts of `model` have saved more than they cost; False until one was used again."""
-        return self._balances.get(model, 0.0) > 0.0
+        balance = self._balances.get(model)
+        return balance is not None and balance.value > 0.0
 
     def _count(self, context: _Context, gained_s: float) -> None:
-        balance = self._balances.pop(context.model, 0.0)
-        self._balances[context.model] = balance * FORGETTING + context.tokens * gained_s
+        balance = self._balances.pop(context.model, None) or DecayingSum()
+        balance.add(context.tokens * gained_s, FORGETTING)
+        self._balances[context.model] = balance
         if len(self._balances) > MODELS_KEPT:
             self._balances.popitem(last=False)
 

@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from itertools import chain
 from math import inf
 
-from router.placement.prefill_estimate import attention
+from router.placement.speed import attention
 
 IDLE_KEPT = 256
 """Idle contexts per worker. A limit is needed because each is compared, when it enters and when it leaves, with all

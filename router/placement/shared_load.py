@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from router.placement.prefill_estimate import Work
+from router.placement.utilisation import Work
 
 
 class ReservedLoad(Protocol):

@@ -7,11 +7,14 @@ from typing import Any, NamedTuple
 
 from router.placement.decode_step_time import StepEstimate, WorkDone
 from router.placement.endpoints import Candidate
+from router.placement.learning.decaying_mean import DecayingMean
 from router.placement.ledger import LoadAccount
 from router.placement.prediction_accuracy import PredictionAccuracy
-from router.placement.prefill_estimate import Features, Speed, SpeedEstimate, Utilisation, attention
+from router.placement.prefill_estimate import Features, SpeedEstimate
 from router.placement.running import LoadReservation
 from router.placement.shared_load import ReservedLoad, combined
+from router.placement.speed import Speed, attention
+from router.placement.utilisation import Utilisation
 
 
 class Situation(NamedTuple):
@@ -28,6 +31,8 @@ class Situation(NamedTuple):
     fits: bool
 
 
+UNCACHED_FORGETTING = 0.9
+"""Weight of the past in the mean of uncached tokens: about the last ten requests count."""
 _NO_WORK = (0.0, 0.0, -inf, -inf)
 _NO_SPEED = (nan,) * 7
 
@@ -47,10 +52,10 @@ class WorkerLoad:
         "estimate",
         "learned",
         "looked_s",
-        "mean_uncached_tokens",
         "speed",
         "steps",
         "tested_s",
+        "uncached_tokens",
         "utilisation",
     )
 
@@ -65,14 +70,14 @@ class WorkerLoad:
         self.utilisation = Utilisation()
         self.steps = StepEstimate()
         self.accuracy = PredictionAccuracy()
-        self.mean_uncached_tokens = 0.0
+        self.uncached_tokens = DecayingMean(UNCACHED_FORGETTING)
 
     def reserve(self, reservation: LoadReservation, now_s: float) -> None:
         self.account.reserve(reservation)
         self.utilisation.dispatched(reservation.uncached_tokens, reservation.attention, now_s)
         if self.account.shared is not None and self.utilisation.work is not None:
             self.account.shared.worked(self.utilisation.work)
-        self.mean_uncached_tokens += 0.1 * (reservation.uncached_tokens - self.mean_uncached_tokens)
+        self.uncached_tokens.observe(reservation.uncached_tokens)
 
     def reserved(self) -> ReservedLoad:
         """Return the load reserved here by all processes that share the ledger."""
@@ -121,7 +126,7 @@ class WorkerLoad:
         foreign = self.account.foreign
         if not foreign.waiting:
             return reserved.queued_tokens
-        return reserved.queued_tokens + round(foreign.waiting * self.mean_uncached_tokens * foreign.weight(now_s))
+        return reserved.queued_tokens + round(foreign.waiting * self.uncached_tokens.value * foreign.weight(now_s))
 
     def queue_wait_s(
         self, speed: Speed, now_s: float, reserved: ReservedLoad | None = None, queued_tokens: int | None = None
@@ -175,7 +180,7 @@ class WorkerLoad:
             foreign.waiting,
             foreign.kv_tokens,
             *foreign.reported,
-            self.mean_uncached_tokens,
+            self.uncached_tokens.value,
             nan if self.steps.context_token_s is None else self.steps.context_token_s,
             -inf if speed is None else self.tested_s,
             *(_NO_SPEED if speed is None else speed.coefficients()),

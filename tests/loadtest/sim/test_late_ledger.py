@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from loadtest.sim.late_ledger import LateLedgers
-from router.placement.prefill_estimate import Work
 from router.placement.shared_load import combined
+from router.placement.utilisation import Work
 
 
 def reserved(**changed):

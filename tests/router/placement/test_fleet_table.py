@@ -17,7 +17,7 @@ from router.placement.dispatcher import Dispatcher, Ticket
 from router.placement.fleet import Fleet
 from router.placement.fleet_table import FIELDS, STALE_S, FleetTable
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
-from router.placement.prefill_estimate import Speed, median_speed
+from router.placement.speed import Speed, median_speed
 from router.residency.residency_map import ResidencyMap
 
 WHOLE = (

@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from backends.worker import LoadReport
 from router.placement.ledger import LoadAccount
-from router.placement.prefill_estimate import attention
 from router.placement.running import LoadReservation, ReservationStage
+from router.placement.speed import attention
 
 
 class AgainstNaiveModel(RuleBasedStateMachine):

@@ -2,15 +2,9 @@ import random
 
 import pytest
 
-from router.placement.prefill_estimate import (
-    ENOUGH,
-    UTILISATION_CAP,
-    Speed,
-    SpeedEstimate,
-    Utilisation,
-    attention,
-    median_speed,
-)
+from router.placement.prefill_estimate import ENOUGH, SpeedEstimate
+from router.placement.speed import Speed, attention
+from router.placement.utilisation import Utilisation
 
 TRUE = (18.5e-6, 8e-3, 0.8e-9, 60e-9)
 
@@ -119,30 +113,6 @@ def test_never_negative_whatever_comes():
     assert estimate.count == count
 
 
-def test_utilisation_follows_dispatched_work():
-    speed = Speed(1e-4, 0.0, 0.0, 0.0, 0.0)
-    utilisation = Utilisation()
-    assert utilisation.share(speed, 5.0) == 0.0
-    for tick in range(600):
-        utilisation.dispatched(1_000, 0.0, tick * 0.2)  # 0.1 s of work each 0.2 s
-    assert utilisation.share(speed, 120.0) == pytest.approx(0.5, rel=0.1)
-    assert utilisation.share(speed, 180.0) == pytest.approx(0.5 / 2.718, rel=0.15)
-    utilisation.dispatched(10_000_000, 0.0, 180.0)
-    assert utilisation.share(speed, 180.0) == UTILISATION_CAP
-
-
-def test_utilisation_is_modest_at_the_first_request():
-    utilisation = Utilisation()
-    utilisation.dispatched(1_000, 0.0, 50.0)
-    assert utilisation.share(Speed(1e-4, 0.0, 0.0, 0.0, 0.0), 50.0) == pytest.approx(0.01, rel=0.1)
-
-
-def test_median_is_by_coefficient_and_optimistic():
-    middle = median_speed([Speed(1, 6, 0, 2, 0.1), Speed(3, 4, 0, 1, 0.3), Speed(2, 5, 9, 3, 0.2)])
-    assert middle == Speed(2, 5, 9, 2, 0.3)
-    assert median_speed([Speed(1, 0, 0, 0, 0), Speed(3, 0, 0, 0, 0)]).token_s == 1
-
-
 RECORDED = [
     (16, 112, 0.018), (16, 112, 0.010), (16, 128, 0.010), (16, 128, 0.011), (4, 96, 0.010), (4, 96, 0.010),
     (16, 80, 0.010), (16, 80, 0.010), (15, 80, 0.010), (15, 80, 0.010), (15, 0, 0.010), (16, 0, 0.010),
@@ -185,7 +155,7 @@ def test_a_well_told_speed_is_hardly_shrunk(slow):
     assert speed.token_s == pytest.approx(slow * TRUE[0], rel=0.25)
 
 
-def test_errors_grow_beyond_the_observations():
+def test_a_learned_speed_is_surer_within_its_observations():
     speed = taught(random.Random(4), 100).learned()
     near, far = speed.reach_tokens, 10 * speed.reach_tokens
     assert speed.error_s(1.0, near) == pytest.approx(speed.relative_error)

@@ -9,9 +9,10 @@ from router.config.model import HealthConfig
 from router.placement.fleet import Fleet
 from router.placement.fleet_load import WorkerLoads
 from router.placement.ledger import LoadAccount
-from router.placement.prefill_estimate import Speed, Utilisation
 from router.placement.running import LoadReservation
 from router.placement.shared_load import LoadTotals, combined
+from router.placement.speed import Speed
+from router.placement.utilisation import Utilisation
 
 SPEED = Speed(token_s=1e-3, fixed_s=0.01, attention_s=0.0, decode_s=1e-6, relative_error=0.0)
 

@@ -6,8 +6,8 @@ from router.config.model import HealthConfig
 from router.placement.decode_step_time import Output
 from router.placement.fleet import Fleet
 from router.placement.fleet_load import WorkerLoads
-from router.placement.prefill_estimate import Speed
 from router.placement.running import LoadReservation
+from router.placement.speed import Speed
 from router.placement.worker_load import WorkerLoad
 from router.residency.view import Match
 

@@ -1,0 +1,48 @@
+"""A decaying mean against the weighted mean of all observations."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.placement.learning.decaying_mean import DecayingMean
+
+VALUES = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=60)
+
+
+@given(VALUES, st.floats(0.5, 1.0))
+def test_it_is_the_mean_weighted_by_age(values, forgetting):
+    mean = DecayingMean(forgetting)
+    for value in values:
+        mean.observe(value)
+    weights = [forgetting**age for age in range(len(values))][::-1]
+    assert mean.weight == pytest.approx(sum(weights))
+    expected = sum(weight * value for weight, value in zip(weights, values, strict=True)) / sum(weights)
+    assert mean.value == pytest.approx(expected, rel=1e-9, abs=1e-6)
+
+
+@given(VALUES, st.integers(1, 70))
+def test_without_forgetting_the_first_observations_count_alike(values, most):
+    mean, expected = DecayingMean(most=most), values[0]
+    for number, value in enumerate(values):
+        mean.observe(value)
+        share = 1.0 / min(number + 1, most)
+        expected = share * value + (1.0 - share) * expected
+    assert mean.weight == min(len(values), most)
+    assert mean.value == pytest.approx(expected, rel=1e-9, abs=1e-6)
+    if len(values) <= most:
+        assert mean.value == pytest.approx(sum(values) / len(values), rel=1e-9, abs=1e-6)
+
+
+def test_nothing_is_known_before_the_first_observation():
+    mean = DecayingMean(0.9)
+    assert (mean.value, mean.weight) == (0.0, 0.0)
+    mean.observe(5.0)
+    assert (mean.value, mean.weight) == (5.0, 1.0)
+
+
+def test_the_weight_stays_bounded():
+    mean = DecayingMean(0.98)
+    for number in range(2_000):
+        mean.observe(number % 2)
+    assert mean.weight == pytest.approx(50.0)
+    assert mean.value == pytest.approx(0.5, abs=0.01)
