@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -19,7 +19,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from router.admin.documents import AuditEntry
+from router.admin.documents import AuditEntry, DifferenceDocument
 from router.admin.problems import AdminError
 from router.config.model import STRUCK_OUT
 from router.config.schema import SECRETS
@@ -47,13 +47,16 @@ class AuditOutcome:
     status: int | None
     code: str | None = None
     detail: str | None = None
+    version: str | None = None
+    differences: Sequence[DifferenceDocument] = ()
+    dry: bool = False
 
     @property
     def name(self) -> str:
         if self.status is None:
             return "interrupted"
         if self.status < 400 or self.code in _IN_EFFECT:
-            return "done"
+            return "dry_run" if self.dry else "done"
         return "failed" if self.status >= 500 else "refused"
 
 
@@ -88,6 +91,8 @@ class AuditLog:
             method=request.method,
             target=_target(request),
             change=getattr(request.state, "change", None),
+            differences=list(outcome.differences),
+            version=outcome.version,
             outcome=outcome.name,
             status=outcome.status,
             code=outcome.code,
@@ -113,7 +118,7 @@ def audited(serve: Serve, operation: str, audit: AuditLog) -> Serve:
         outcome = AuditOutcome(None)
         try:
             response = await serve(request)
-            outcome = _outcome_of(response)
+            outcome = _outcome_of(request, response)
             return response
         except AdminError as error:
             outcome = _refused_by(error)
@@ -149,9 +154,11 @@ def _refused_by(error: AdminError) -> AuditOutcome:
     return AuditOutcome(error.status, error.code, error.detail[:MOST_CHARACTERS])
 
 
-def _outcome_of(response: Response) -> AuditOutcome:
+def _outcome_of(request: Request, response: Response) -> AuditOutcome:
     if response.status_code < 400:
-        return AuditOutcome(response.status_code)
+        version, differences = response.headers.get("etag"), getattr(request.state, "differences", ())
+        dry = request.query_params.get("dry_run") == "true"
+        return AuditOutcome(response.status_code, version=version, differences=differences, dry=dry)
     try:
         problem = msgspec.json.decode(response.body)
         return AuditOutcome(response.status_code, problem["code"], str(problem["detail"])[:MOST_CHARACTERS])
@@ -173,8 +180,7 @@ def _peer(request: Request) -> str | None:
 
 
 def _log(entry: AuditEntry) -> None:
-    fields = {name: value for name, value in msgspec.to_builtins(entry).items() if value is not None}
+    fields = {name: value for name, value in msgspec.to_builtins(entry).items() if value not in (None, [])}
     fields.pop("at")
-    if "change" in fields:
-        fields["change"] = json.dumps(fields["change"])
-    log.log(logging.INFO if entry.outcome == "done" else logging.WARNING, "admin change", extra=fields)
+    fields |= {name: json.dumps(fields[name]) for name in ("change", "differences") if name in fields}
+    log.log(logging.INFO if entry.outcome in ("done", "dry_run") else logging.WARNING, "admin change", extra=fields)

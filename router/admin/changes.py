@@ -115,7 +115,7 @@ def refusals() -> Iterator[None]:
 def done(outcome: ChangeOutcome, answer: Answer) -> Answer:
     """Return `answer` with the version that the change made, and how long it lasts."""
     headers = {**answer.headers, "etag": outcome.state.tag, KEPT: "state_dir" if outcome.kept else "process"}
-    return replace(answer, headers=headers)
+    return replace(answer, headers=headers, differences=shown(outcome.differences))
 
 
 def dry(outcome: ChangeOutcome) -> Answer:

@@ -263,8 +263,9 @@ class AuditEntry(Shape):
 
     `who` is the name of the token, null if the port needs none or the request has no valid one. `peer` is the address
     of the client. `operation` is null if the request was refused before its operation was known. `change` is the body
-    without secrets, or its size if it is long. `outcome` is done, refused, failed, or interrupted (no answer was sent).
-    `code` and `detail` are those of the problem document.
+    without secrets, or its size if it is long. `differences` are the settings that changed, and `version` is the ETag
+    of the desired state afterwards. `outcome` is done, dry_run (nothing was to change), refused, failed, or interrupted
+    (no answer was sent). `code` and `detail` are those of the problem document.
     """
 
     number: int
@@ -275,6 +276,8 @@ class AuditEntry(Shape):
     method: str
     target: str
     change: Any
+    differences: list[DifferenceDocument]
+    version: str | None
     outcome: str
     status: int | None
     code: str | None

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from router.admin.audit_log import AuditLog, Serve, audited, summary_of
+from router.admin.documents import DifferenceDocument
 from router.admin.parameters import Parameter
 from router.admin.problems import AdminError, handed_over, invalid
 from router.admin.system import AdminSystem, HandoverState
@@ -45,12 +46,16 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer of an operation. `content` is encoded as JSON; None means no content; bytes are sent unchanged."""
+    """The answer of an operation. `content` is encoded as JSON; None means no content; bytes are sent unchanged.
+
+    `differences` are what the operation changed, for the audit.
+    """
 
     content: Any
     status: HTTPStatus = HTTPStatus.OK
     headers: Mapping[str, str] = field(default_factory=dict)
     media_type: str = "application/json"
+    differences: Sequence[DifferenceDocument] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,9 @@ def endpoint(operation: Operation, system: AdminSystem, audit: AuditLog, *, reco
             request.state.change = summary_of(body)
         if_match, who = request.headers.get("if-match"), _name_of_caller(request)
         call = Call(system, request.path_params, query, body, audit, if_match, who)
-        return _response(await operation.handle(call))
+        answer = await operation.handle(call)
+        request.state.differences = answer.differences
+        return _response(answer)
 
     return audited(serve, operation.name, audit) if operation.changes and recorded else serve
 

@@ -34,7 +34,8 @@ async def entries(client, **query):
 
 async def test_a_change_is_recorded_with_caller_peer_body_and_outcome(guarded, system):
     async with connect(guarded, token_of("alice")) as alice:
-        assert (await alice.put("/admin/v1/policy", json={"rule": "lpwl"})).status_code == 200
+        chosen = await alice.put("/admin/v1/policy", json={"rule": "lpwl"})
+        assert chosen.status_code == 200
         (entry,) = await entries(alice)
     assert entry.pop("at").endswith("+00:00")
     assert entry.pop("duration_s") >= 0
@@ -46,6 +47,8 @@ async def test_a_change_is_recorded_with_caller_peer_body_and_outcome(guarded, s
         "method": "PUT",
         "target": "/admin/v1/policy",
         "change": {"rule": "lpwl", "params": {}, "hold": None, "lanes": None},
+        "differences": [{"path": "policy.rule", "before": "marginal_cost", "after": "lpwl"}],
+        "version": chosen.headers["etag"],
         "outcome": "done",
         "status": 200,
         "code": None,
@@ -78,6 +81,13 @@ async def test_a_caller_without_a_token_is_recorded_apart(guarded):
     assert len(listed) == STRANGERS_KEPT + 1
     assert {(one["who"], one["operation"], one["code"]) for one in listed[:-1]} == {(None, None, "unauthorized")}
     assert listed[-1]["who"] == "alice"
+
+
+async def test_a_dry_run_is_recorded_as_one(client, system):
+    assert (await client.put("/admin/v1/policy?dry_run=true", json={"rule": "lpwl"})).status_code == 200
+    (entry,) = await entries(client)
+    assert (entry["outcome"], entry["status"], entry["differences"]) == ("dry_run", 200, [])
+    assert (await client.get("/admin/v1/policy")).json()["rule"] == "marginal_cost"
 
 
 async def test_reads_are_not_recorded(client, system):
