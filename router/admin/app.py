@@ -20,6 +20,7 @@ from router.admin.operations import Operation, check, endpoint
 from router.admin.problems import AdminError, answer_admin_error, answer_bug, answer_http_error, answer_request_error
 from router.admin.system import AdminSystem
 from router.admin.table import OPEN_PATHS, OPERATIONS
+from router.admin.watch import Watchers
 from router.errors import RequestError
 from router.security.token import AdminTokens
 
@@ -55,9 +56,12 @@ def build_admin(
 
 def _routes(system: AdminSystem, operations: Iterable[Operation], audit: AuditLog, *, recorded: bool) -> list[Route]:
     """Return one route per path, so that a wrong method is answered with the list of allowed ones."""
+    watchers = Watchers()
     paths: dict[str, dict[str, Callable[[Request], Awaitable[Response]]]] = {}
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method] = endpoint(operation, system, audit, recorded=recorded)
+        paths.setdefault(operation.path, {})[operation.method] = endpoint(
+            operation, system, audit, watchers, recorded=recorded
+        )
     description = msgspec.json.encode(openapi_document())
     paths[OPENAPI_PATH] = {"GET": partial(_openapi, description)}
     return [Route(path, partial(_by_method, methods), methods=list(methods)) for path, methods in paths.items()]

@@ -15,6 +15,7 @@ from router.admin.operations import Answer, Call
 from router.admin.paging import decode_cursor, encode_cursor
 from router.admin.parameters import TextQuery
 from router.admin.problems import invalid
+from router.admin.watch import Watch
 from router.placement.decisions import DecisionRecord
 
 FILTERS = (
@@ -24,6 +25,10 @@ FILTERS = (
     TextQuery("route", "only requests of this route"),
     TextQuery("policy", "only decisions of this policy"),
     TextQuery("outcome", "only attempts with this outcome", ("running", "finished", "cancelled", "failed")),
+)
+CANDIDATES = TextQuery("candidates", "candidates that each decision lists; default: all", ("all", "chosen"))
+WATCHED = Watch(
+    "decisions", "cursor", frozenset({"at", "age_s"}), newest_first=True, most=100, query={"candidates": "chosen"}
 )
 READ_AT_MOST = 10_000
 """Decisions that one call reads in one process."""
@@ -80,7 +85,7 @@ async def _page(call: Call, found: list[DecisionRecord], cursor: str | None) -> 
     clock = _Clock(call.system.now_s(), datetime.now(UTC))
     encoded = []
     for record in found:
-        encoded.append(msgspec.json.encode(clock.document(record)))
+        encoded.append(msgspec.json.encode(clock.document(record, chosen_only=call.query["candidates"] == "chosen")))
         # Streams run on this event loop too, and a long log of a large fleet must not delay them.
         await asyncio.sleep(0)
     return Answer(b'{"decisions":[' + b",".join(encoded) + b'],"next":' + msgspec.json.encode(cursor) + b"}")
@@ -113,10 +118,10 @@ class _Clock(NamedTuple):
     now_s: float
     wall: datetime
 
-    def document(self, record: DecisionRecord) -> DecisionDocument:
+    def document(self, record: DecisionRecord, *, chosen_only: bool) -> DecisionDocument:
         age_s = max(0.0, self.now_s - record.at_s)
         at = (self.wall - timedelta(seconds=age_s)).isoformat(timespec="milliseconds")
-        fields = _in_seconds(record.to_builtins())
+        fields = _in_seconds(record.to_builtins(chosen_only=chosen_only))
         return msgspec.convert({**fields, "cursor": _place(record).cursor, "at": at, "age_s": age_s}, DecisionDocument)
 
 

@@ -12,6 +12,7 @@ import msgspec
 from router.admin.documents import ChangeDocument, ProblemDocument, ReloadDocument
 from router.admin.operations import Operation
 from router.admin.table import OPEN_PATHS, OPERATIONS
+from router.admin.watch import MEDIA_TYPE as EVENT_STREAM
 
 OPENAPI_PATH = "/admin/v1/openapi.json"
 _SUFFIX = "Document"
@@ -30,6 +31,7 @@ _CHANGE = {
     507: "the change cannot be saved in state_dir; it was undone",
 }
 """Errors of operations that change the desired state."""
+_WATCHED = {429: "there are too many watchers"}
 _GUARDED = {401: "an admin token is set, and the request does not bring it"}
 
 
@@ -96,7 +98,10 @@ def problems_of(operation: Operation) -> dict[int, str]:
     }
     everywhere = _EVERYWHERE | ({} if operation.path in OPEN_PATHS else _GUARDED)
     change = _CHANGE if operation.changes_state else {}
-    return dict(sorted({**everywhere, **change, **(body if operation.takes else {}), **operation.problems}.items()))
+    watch = _WATCHED if operation.watch is not None else {}
+    taken = body if operation.takes else {}
+    taken = body if operation.takes else {}
+    return dict(sorted({**everywhere, **change, **watch, **taken, **operation.problems}.items()))
 
 
 def _describe(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
@@ -133,6 +138,8 @@ def _success(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
     if operation.status is not HTTPStatus.NO_CONTENT:
         schema = schemas[operation.gives] if operation.gives is not None else {"type": "string"}
         described["content"] = {operation.media_type: {"schema": schema}}
+        if operation.watch is not None:
+            described["content"][EVENT_STREAM] = {"schema": {"type": "string"}}
     return described
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -16,6 +17,7 @@ from router.admin.documents import DifferenceDocument
 from router.admin.parameters import Parameter
 from router.admin.problems import AdminError, handed_over, invalid
 from router.admin.system import AdminSystem, HandoverState
+from router.admin.watch import EventStream, Watch, Watchers, events_of
 from router.security.token import AdminCaller, Role
 
 MAX_BODY_BYTES = 1_000_000
@@ -27,7 +29,8 @@ _CONDITIONS = ("if-match", "if-none-match", "if-unmodified-since")
 class Call:
     """One request to an operation: path parameters, the value of each query parameter, and the decoded body.
 
-    `audit` is that of the port, `if_match` the If-Match header, and `who` the name of the caller's token.
+    `audit` and `watchers` are those of the port, `if_match` is the If-Match header, and `who` the name of the caller's
+    token.
     """
 
     system: AdminSystem
@@ -35,6 +38,7 @@ class Call:
     query: Mapping[str, Any]
     body: Any
     audit: AuditLog
+    watchers: Watchers
     if_match: str | None = None
     who: str | None = None
 
@@ -61,7 +65,7 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One method of one path. `role` is the least role of a token that may call it. `problems` maps an error status to
-    its reason. An operation that `changes_state` takes If-Match.
+    its reason. An operation that `changes_state` takes If-Match. A list with `watch` can be a stream of events.
     """
 
     method: str
@@ -77,6 +81,7 @@ class Operation:
     problems: Mapping[int, str] = field(default_factory=dict)
     media_type: str = "application/json"
     changes_state: bool = False
+    watch: Watch | None = None
 
     @property
     def changes(self) -> bool:
@@ -84,7 +89,9 @@ class Operation:
         return self.role is not Role.READ
 
 
-def endpoint(operation: Operation, system: AdminSystem, audit: AuditLog, *, recorded: bool) -> Serve:
+def endpoint(
+    operation: Operation, system: AdminSystem, audit: AuditLog, watchers: Watchers, *, recorded: bool
+) -> Serve:
     """Return the Starlette endpoint of `operation`. If `recorded`, a change is recorded in `audit`."""
 
     async def serve(request: Request) -> Response:
@@ -99,12 +106,29 @@ def endpoint(operation: Operation, system: AdminSystem, audit: AuditLog, *, reco
         if operation.changes and body is not None:
             request.state.change = summary_of(body)
         if_match, who = request.headers.get("if-match"), _name_of_caller(request)
-        call = Call(system, request.path_params, query, body, audit, if_match, who)
+        call = Call(system, request.path_params, query, body, audit, watchers, if_match, who)
+        if operation.watch is not None and query["watch"] and request.method != "HEAD":
+            return await _watched(operation, operation.watch, call)
         answer = await operation.handle(call)
         request.state.differences = answer.differences
         return _response(answer)
 
     return audited(serve, operation.name, audit) if operation.changes and recorded else serve
+
+
+async def _watched(operation: Operation, watch: Watch, call: Call) -> Response:
+    """Return the list as a stream."""
+    if call.query["cursor"] is not None:
+        raise invalid("watch and cursor are both given; a watch starts at the first page")
+    once = replace(call, query={**call.query, **watch.query, "watch": False})
+    limit = min(call.query["limit"], watch.most)
+    later = replace(once, query={**once.query, "limit": watch.most if watch.newest_first else limit})
+
+    async def read(call: Call) -> bytes:
+        return _encoded((await operation.handle(call)).content)
+
+    first = await read(replace(once, query={**once.query, "limit": limit}))
+    return EventStream(events_of(watch, first, partial(read, later), call.system), call.watchers)
 
 
 def check_role(request: Request, operation: Operation) -> None:
@@ -149,11 +173,13 @@ def _name_of_caller(request: Request) -> str | None:
 
 
 def _response(answer: Answer) -> Response:
-    content = answer.content
-    if content is not None and not isinstance(content, bytes):
-        content = msgspec.json.encode(content)
+    content = None if answer.content is None else _encoded(answer.content)
     media_type = None if content is None else answer.media_type
     return Response(content, answer.status, {"cache-control": "no-store", **answer.headers}, media_type)
+
+
+def _encoded(content: Any) -> bytes:
+    return content if isinstance(content, bytes) else msgspec.json.encode(content)
 
 
 async def _bounded(request: Request) -> bytes:

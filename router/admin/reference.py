@@ -22,6 +22,9 @@ for programs. `python -m router.cli.reference` generates this page; a test compa
   error (422). A query parameter that an operation does not have, or that comes twice, is one too (400).
 - A list comes in pages: `limit` bounds a page, and its `next` is the `cursor` of the following page, null at the end.
   Entries that join meanwhile move no page.
+- A list with `watch` can be a stream of server-sent events, each with JSON as its data. `snapshot` is the list. Then,
+  once a second, come `added` and `changed` with an entry, and `removed` with its id. `skipped` says that entries came
+  faster than they are sent, `cut` that this client reads too slowly, and `end` that the gateway's service ends.
 - Workers and policy are parts of the desired state, which has a version. `ETag` is that version, in answers that show
   or change such a part. `If-Match` makes a change conditional: 412 if the state has another version. Elsewhere
   `If-Match` gets 501, and so do `If-None-Match` and `If-Unmodified-Since` on changes.

@@ -9,6 +9,7 @@ from router.admin.changes import DRY_RUN
 from router.admin.operations import Operation
 from router.admin.paging import CURSOR
 from router.admin.parameters import Query
+from router.admin.watch import WATCH
 from router.config.model import Config, RouteConfig
 from router.security.token import Role
 
@@ -52,7 +53,8 @@ OPERATIONS = (
         "All workers: state, models, view of the cache, load, learned speed, predicted against reported cached tokens.",
         workers.list_all,
         gives=documents.Workers,
-        query=(Query("limit", 10_000, 10_000, "most workers to return"), CURSOR),
+        query=(Query("limit", 10_000, 10_000, "most workers to return"), CURSOR, WATCH),
+        watch=workers.WATCHED,
         problems={410: "the worker that the cursor names has left the fleet", **_WRONG_PARAMETER},
     ),
     Operation(
@@ -198,7 +200,10 @@ OPERATIONS = (
             Query("limit", 100, 10_000, "most decisions to return; decisions_kept bounds how many there are"),
             CURSOR,
             *decisions.FILTERS,
+            decisions.CANDIDATES,
+            WATCH,
         ),
+        watch=decisions.WATCHED,
         problems=_WRONG_PARAMETER,
     ),
     Operation(

@@ -13,11 +13,15 @@ from router.admin.operations import Answer, Call
 from router.admin.paging import page_of
 from router.admin.problems import AdminError, handed_over
 from router.admin.system import AdminSystem, HandoverState
+from router.admin.watch import Watch
 from router.placement.fleet import FleetEndpoint
 from router.placement.health import SERVING
 
 _LOOK_S = 0.02
 """Interval between two checks while a call waits."""
+
+
+WATCHED = Watch("workers", "id")
 
 
 async def list_all(call: Call) -> Answer:

@@ -83,8 +83,9 @@ class DecisionRecord(msgspec.Struct):
             {} if terms is None else {worker: dict(terms)},
         )
 
-    def to_builtins(self) -> dict[str, object]:
-        """Return the record for the admin API."""
+    def to_builtins(self, *, chosen_only: bool = False) -> dict[str, object]:
+        """Return the record for the admin API, with all candidates or with the chosen one."""
+        candidates = self._chosen() if chosen_only else describe_candidates(self.fleet.workers, self.decision)
         return {
             "at_s": self.at_s,
             "request_id": self.request.id,
@@ -104,8 +105,16 @@ class DecisionRecord(msgspec.Struct):
             "ttft_s": self.ttft_s,
             "duration_s": self.duration_s,
             "outcome": self.outcome,
-            "candidates": describe_candidates(self.fleet.workers, self.decision),
+            "candidates": candidates,
         }
+
+    def _chosen(self) -> list[dict[str, object]]:
+        place = self.fleet.place_of(self.worker)
+        if place is None:
+            return []
+        ranks = zip(self.decision.ranked, self.decision.costs, strict=False)
+        cost = next((cost for worker, cost in ranks if worker == self.worker), None)
+        return [_describe(self.fleet.worker(place), cost, self.decision)]
 
 
 class DecisionLog:
