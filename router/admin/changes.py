@@ -27,6 +27,7 @@ from router.control.control import (
 from router.control.desired_state import worker_id
 from router.control.differences import SettingDifference, without_secrets
 from router.control.reconciler import NotAppliedError
+from router.control.revisions import Source
 from router.control.state_file import NotSavedError
 from router.workers.settings import worker_findings
 
@@ -72,7 +73,7 @@ async def reload(call: Call) -> Reloaded:
         return await call.system.control.reload(change)
 
 
-async def make(call: Call, edit: edits.Edit, what: str) -> ChangeOutcome:
+async def make(call: Call, edit: edits.Edit, what: str, source: Source = "api") -> ChangeOutcome:
     """Make one change.
 
     Raises:
@@ -80,7 +81,7 @@ async def make(call: Call, edit: edits.Edit, what: str) -> ChangeOutcome:
     """
     with refusals():
         return await call.system.control.make(
-            Change(edit, what, who=call.who, if_match=call.if_match, dry_run=call.dry_run)
+            Change(edit, what, source, who=call.who, if_match=call.if_match, dry_run=call.dry_run)
         )
 
 

@@ -75,6 +75,46 @@ class ReloadDocument(ChangeDocument):
     pending: list[Pending]
 
 
+class DesiredStateDocument(Shape):
+    """What operators can change while the gateway runs, without secrets. `settings` has the workers by id.
+
+    `changed_by_api` are the differences from the settings of file, environment and flags. `kept`: changes outlive the
+    process, because `state_dir` is set.
+    """
+
+    version: int
+    kept: bool
+    settings: dict[str, Any]
+    changed_by_api: list[DifferenceDocument]
+
+
+class RevisionSummary(Shape):
+    """One change of the desired state. `number` is the version that it made, and `changes` counts its differences.
+
+    `source` is start, api, reload or restore. `who` is the name of the caller's token, where known.
+    """
+
+    number: int
+    at: str
+    source: str
+    who: str | None
+    what: str
+    changes: int
+
+
+class RevisionDocument(RevisionSummary):
+    """One change of the desired state, with its differences from the version before."""
+
+    differences: list[DifferenceDocument]
+
+
+class Revisions(Shape):
+    """One page of the revisions that are kept, newest first."""
+
+    revisions: list[RevisionSummary]
+    next: str | None
+
+
 class Live(Shape):
     """The process runs."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from router.admin import audit, decisions, documents, health, limits, policy, reload, routes, workers
+from router.admin import audit, decisions, documents, health, limits, policy, reload, revisions, routes, workers
 from router.admin.changes import DRY_RUN
 from router.admin.operations import Operation
 from router.admin.paging import CURSOR
@@ -15,6 +15,7 @@ from router.security.token import Role
 
 OPEN_PATHS = ("/livez", "/readyz")
 """Answered without a token."""
+_NO_REVISION = {404: "no such revision, or it is no longer kept"}
 _UNKNOWN = {404: "no such worker"}
 _WRONG_QUERY = {422: "wait_s is not a whole number from 1 to 3600"}
 _WRONG_PARAMETER = {422: "a query parameter has a value that is not valid"}
@@ -166,6 +167,48 @@ OPERATIONS = (
         gives=documents.ShadowComparison,
         query=(Query("window_s", 600, 3_600, "seconds to look back, in whole minutes"),),
         problems={404: "no such route", 422: "window_s is not a number from 1 to 3600"},
+    ),
+    Operation(
+        "GET",
+        "/admin/v1/desired-state",
+        "get_desired_state",
+        "What operators can change while the gateway runs (workers and policy), and what the API has changed in it.",
+        revisions.desired_state,
+        gives=documents.DesiredStateDocument,
+    ),
+    Operation(
+        "GET",
+        "/admin/v1/revisions",
+        "list_revisions",
+        "The latest changes of the desired state, newest first.",
+        revisions.list_all,
+        gives=documents.Revisions,
+        query=(
+            Query("limit", 100, 10_000, "most revisions to return; revisions_kept bounds them"),
+            CURSOR,
+        ),
+        problems={410: "the revision that the cursor names is no longer kept", **_WRONG_PARAMETER},
+    ),
+    Operation(
+        "GET",
+        "/admin/v1/revisions/{number}",
+        "get_revision",
+        "One revision, with its differences from the version before.",
+        revisions.show,
+        gives=documents.RevisionDocument,
+        problems=_NO_REVISION,
+    ),
+    Operation(
+        "POST",
+        "/admin/v1/revisions/{number}/restore",
+        "restore_revision",
+        "Bring the gateway back to the state that a revision made. This makes a new revision.",
+        revisions.restore,
+        role=Role.ADMIN,
+        gives=documents.ChangeDocument,
+        query=(DRY_RUN,),
+        problems=_NO_REVISION,
+        changes_state=True,
     ),
     Operation(
         "POST",

@@ -34,6 +34,9 @@ class RevisionUnknownError(Exception):
 
     def __init__(self, number: int, first: int, last: int) -> None:
         super().__init__(f"revision {number} is not kept; the history has {first} to {last}")
+        self.number = number
+        self.first = first
+        self.last = last
 
 
 class RevisionHistory:

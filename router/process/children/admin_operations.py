@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from router.admin import changes, documents, health, reload, routes
+from router.admin import changes, documents, health, routes
 from router.admin.decisions import LogPlace
 from router.admin.operations import Answer, Call, Operation
 from router.admin.paging import page_of
@@ -71,7 +71,7 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
         "undrain_worker": request.drain,
         "get_policy": request.policy,
         "set_policy": request.set_policy,
-        "reload": request.reload,
+        **dict.fromkeys(("reload", "get_desired_state", "list_revisions", "get_revision", "restore_revision"), _here),
         "explain": request.first,
         "list_decisions": request.decisions,
         "list_audit": request.local,
@@ -83,6 +83,11 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
     reads = {operation.name: request.first for operation in OPERATIONS if operation.method == "GET"}
     handlers = {**reads, **named}
     return [_bound(operation, handlers[operation.name]) for operation in OPERATIONS]
+
+
+async def _here(operation: Operation, call: Call) -> Answer:
+    """Answer in the supervisor, which has the desired state and its history."""
+    return await operation.handle(call)
 
 
 def _bound(operation: Operation, handler: Handler) -> Operation:
@@ -240,9 +245,6 @@ class _AllChildren:
         if call.dry_run:
             return changes.dry(outcome)
         return changes.done(outcome, await self._first(ChildRequest("GET", "/admin/v1/policy")))
-
-    async def reload(self, _: Operation, call: Call) -> Answer:
-        return await reload.reload(call)
 
     # helpers
 
