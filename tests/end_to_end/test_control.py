@@ -1,0 +1,168 @@
+"""The desired state of real processes: many changes, reloads, restarts and handovers under load."""
+
+import json
+import os
+import random
+import signal
+import threading
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.slow
+
+ABSENT = [f"127.0.0.1:{port}" for port in (1, 2, 3)]
+"""Workers that nobody serves, to add and remove."""
+RULES = ["lpwl", "random", "round_robin", "marginal_cost"]
+
+
+@contextmanager
+def load(url, model):
+    """Keep asking, and give the answers that failed."""
+    failed, done = [], threading.Event()
+    body = {"model": model, "prompt": "a b c", "max_tokens": 3}
+
+    def ask():
+        with httpx.Client(timeout=20) as client:
+            while not done.wait(0.01):
+                answer = client.post(f"{url}/v1/completions", json=body)
+                if answer.status_code != 200:
+                    failed.append(answer.text)
+
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    yield failed
+    done.set()
+    for thread in threads:
+        thread.join()
+
+
+def change(admin, rng) -> httpx.Response:
+    """Make a random valid change."""
+    known = admin.get("/admin/v1/desired-state").json()["settings"]["workers"]
+    added = [worker for worker in ABSENT if worker in known]
+    missing = [worker for worker in ABSENT if worker not in known]
+    kind = rng.choice(["add", "remove", "drain", "undrain", "policy", "restore"])
+    if kind == "add" and missing:
+        labels = {"rack": str(rng.randrange(3))}
+        return admin.post("/admin/v1/workers", json={"url": f"http://{rng.choice(missing)}", "labels": labels})
+    if kind == "remove" and added:
+        return admin.delete(f"/admin/v1/workers/{rng.choice(added)}")
+    if kind in ("drain", "undrain") and added:
+        return admin.post(f"/admin/v1/workers/{rng.choice(added)}/{kind}")
+    if kind == "restore":
+        kept = admin.get("/admin/v1/revisions?limit=5").json()["revisions"]
+        return admin.post(f"/admin/v1/revisions/{rng.choice(kept)['number']}/restore")
+    return admin.put("/admin/v1/policy", json={"rule": rng.choice(RULES)})
+
+
+def running(admin) -> dict:
+    """Return the fleet and the policy as the processes report them. Notes name processes that differ."""
+    workers = admin.get("/admin/v1/workers").json()["workers"]
+    assert not [note for worker in workers for note in worker["notes"] if "process" in note], workers
+    return {worker["id"]: worker["labels"] for worker in workers}
+
+
+def test_two_hundred_changes_reach_both_processes_and_the_file(start, tmp_path):
+    system = start(serve_flags=("--processes", "2", "--state-dir", str(tmp_path / "state")))
+    system.wait_for(lambda: system.admin.get("/readyz").json().get("processes_ready") == 2, what="both processes")
+    rng = random.Random(5371)
+    with load(system.url, system.model) as failed:
+        for number in range(200):
+            answer = change(system.admin, rng)
+            assert answer.is_success, answer.text
+            wanted = system.admin.get("/admin/v1/desired-state").json()
+            assert answer.headers["etag"].strip('"').endswith(f".{wanted['version']}")
+            stored = json.loads((tmp_path / "state/state.json").read_text())["state"]
+            assert stored["version"] == wanted["version"]
+            assert stored["settings"] == wanted["settings"]
+            if number % 10 == 0:
+                now = running(system.admin)
+                assert now == {name: each["labels"] for name, each in wanted["settings"]["workers"].items()}
+                rule = system.admin.get("/admin/v1/policy").json()["rule"]
+                assert rule == wanted["settings"]["policy"]["rule"]
+        assert system.metric("warmroute_process_restarts_total") == 0
+    assert failed == []
+
+
+def test_an_operators_day(site, tmp_path):
+    file = tmp_path / "warmroute.yaml"
+    settings = "workers:\n  - http://{worker}\npolicy:\n  rule: {rule}\n"
+    file.write_text(settings.format(worker=site.worker, rule="lpwl"))
+
+    def begin(*flags):
+        return site.first("--config", str(file), "--state-dir", str(tmp_path / "state"), *flags)
+
+    gateway = begin()
+    with httpx.Client(base_url=site.admin) as admin, load(site.public, "warmroute-simulated") as failed:
+        policy = admin.get("/admin/v1/policy")
+        tried = admin.put("/admin/v1/policy?dry_run=true", json={"rule": "random"})
+        assert [one["path"] for one in tried.json()["differences"]] == ["policy.rule"]
+        based_on = {"if-match": policy.headers["etag"]}
+        assert admin.put("/admin/v1/policy", json={"rule": "random"}, headers=based_on).status_code == 200
+        assert admin.put("/admin/v1/policy", json={"rule": "lpwl"}, headers=based_on).status_code == 412
+        assert admin.post("/admin/v1/workers", json={"url": "http://127.0.0.1:1"}).status_code == 201
+        assert admin.post("/admin/v1/revisions/1/restore").status_code == 200
+        assert admin.get("/admin/v1/policy").json()["rule"] == "lpwl"
+        assert admin.post("/admin/v1/revisions/3/restore").status_code == 200
+
+        file.write_text("workers:\n  - http://127.0.0.1:2\npolicy:\n  ruel: lpwl\n")
+        os.kill(gateway.pid, signal.SIGHUP)
+        gateway.wait_for(r"not reloaded.*warmroute.yaml:4:3: unknown setting policy.ruel; did you mean policy.rule\?")
+        file.write_text(settings.format(worker=site.worker, rule="round_robin"))
+        os.kill(gateway.pid, signal.SIGHUP)
+        gateway.wait_for("a change of the admin API was replaced.*policy")
+        gateway.wait_for("settings reloaded")
+        before = admin.get("/admin/v1/desired-state").json()
+        assert before["settings"]["policy"]["rule"] == "round_robin"
+        assert list(before["settings"]["workers"]) == [site.worker, "127.0.0.1:1"]
+    assert failed == []
+
+    os.kill(gateway.pid, signal.SIGTERM)
+    assert gateway.wait(20) == 0
+    begin()
+    after = httpx.get(f"{site.admin}/admin/v1/desired-state").json()
+    assert after == before, "the state as it was left"
+    history = httpx.get(f"{site.admin}/admin/v1/revisions").json()["revisions"]
+    assert [one["source"] for one in history] == ["reload", "restore", "restore", "api", "api", "start"]
+
+
+def test_a_handover_passes_the_state_on_and_a_lost_successor_gives_it_back(site, tmp_path):
+    flags = ("--state-dir", str(tmp_path / "state"), "--set", "timeouts.takeover_ready_s=2")
+    old = site.first(*flags)
+    with httpx.Client() as admin:
+        admin.post(f"{site.admin}/admin/v1/workers", json={"url": "http://127.0.0.1:1", "labels": {"rack": "7"}})
+        admin.put(f"{site.admin}/admin/v1/policy", json={"rule": "random"})
+    new = site.gateway(*flags)
+    new.wait_for("admin port")
+    with httpx.Client() as admin:
+        state = admin.get(f"{site.admin}/admin/v1/desired-state").json()
+        assert (state["version"], state["settings"]["policy"]["rule"]) == (3, "random")
+        assert state["settings"]["workers"]["127.0.0.1:1"]["labels"] == {"rack": "7"}
+        changed = admin.put(f"{site.admin}/admin/v1/policy", json={"rule": "round_robin"})
+        assert (changed.status_code, changed.headers["x-warmroute-kept"]) == (200, "state_dir")
+    new.kill()
+    old.wait_for("serving again")
+    with httpx.Client() as admin:
+        state = admin.get(f"{site.admin}/admin/v1/desired-state").json()
+        assert (state["version"], state["settings"]["policy"]["rule"]) == (4, "round_robin")
+        assert admin.put(f"{site.admin}/admin/v1/policy", json={"rule": "lpwl"}).status_code == 200
+
+
+def test_a_watched_file_changes_the_gateway(site, tmp_path):
+    file = tmp_path / "warmroute.yaml"
+    file.write_text("policy: {rule: lpwl}\n")
+    gateway = site.first("--config", str(file), "--watch")
+    file.write_text("policy: {rule: random}\n")
+    gateway.wait_for("settings reloaded.*the file has changed")
+    assert httpx.get(f"{site.admin}/admin/v1/policy").json()["rule"] == "random"
+
+
+def test_a_state_that_cannot_be_read_stops_the_start(site, tmp_path):
+    (tmp_path / "state.json").write_text("{")
+    gateway = site.gateway("--state-dir", str(tmp_path))
+    gateway.wait_for(r"state.json: not a state that this version can read.*move it away to start from the settings")
+    assert gateway.wait(20) == 2
+    assert (tmp_path / "state.json").read_text() == "{"
