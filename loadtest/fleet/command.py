@@ -8,6 +8,8 @@ from pathlib import Path
 from backends.engine.profile import profile_names
 from loadtest.arguments import above_zero
 
+LAST_PORT = 65_535
+
 _DESCRIPTION = """\
 Start N workers on this machine and keep them up until Ctrl-C. --vllm N starts vLLM's own servers with the GPU replaced
 by a clock: HTTP, scheduler, cache and KV events are real, and the forward pass is a timing model. --simulated N starts
@@ -17,7 +19,7 @@ _EPILOG = """\
 examples:
   warmroute fleet --vllm 2
   warmroute fleet --vllm 2 --model-dir ./Qwen3-32B --profile qwen3-32b-2xh100 --kv-gib 8 -- --max-num-seqs 64
-  warmroute fleet --simulated 4 --time-scale 0.5
+  warmroute fleet --simulated 4 --time-scale 0.5 --base-port 9001
 
 --vllm needs an environment with vLLM. In a checkout, `make vllm-env` builds one without CUDA."""
 
@@ -40,6 +42,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         type=Path,
         metavar="DIR",
         help="folder with config.json and tokenizer files, no weights needed (default: shipped)",
+    )
+    parser.add_argument(
+        "--base-port",
+        type=_port,
+        metavar="PORT",
+        help="port of the first worker; each further one takes the next port (default: chosen by the system)",
     )
     parser.add_argument(
         "--profile", choices=profile_names(), default="llama-3.1-8b-h100", help="engine profile (default: %(default)s)"
@@ -78,6 +86,12 @@ def _positive(text: str) -> int:
     if text.isdecimal() and 0 < int(text) <= 64:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 64")
+
+
+def _port(text: str) -> int:
+    if text.isdecimal() and 0 < int(text) <= LAST_PORT:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port from 1 to {LAST_PORT}")
 
 
 def _number(text: str, wanted: str) -> float:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from backends.clock.settings import ClockSettings
+from loadtest.fleet.command import LAST_PORT
 from loadtest.fleet.process import Process, StartError, uninterrupted, warmroute
 from loadtest.fleet.vllm import RunningVllm, VllmWorker, find_vllm, running_vllm
 
@@ -45,6 +46,9 @@ def _check(args: argparse.Namespace) -> None:
             raise StartError(
                 f"--model-dir {args.model_dir} has no {name}; name a model folder (weights are not needed)"
             )
+    last_port = (args.base_port or 0) + (args.vllm or args.simulated) - 1
+    if last_port > LAST_PORT:
+        raise StartError(f"--base-port {args.base_port} gives the last worker port {last_port}, above {LAST_PORT}")
     if args.simulated and args.vllm_env is not None:
         raise StartError("--vllm-env goes with --vllm; embedded workers need none")
     if args.logs is not None:
@@ -73,21 +77,24 @@ def _vllm(args: argparse.Namespace, stack: ExitStack, ready: Callable[[int], Non
         profile=args.profile, kv_gib=args.kv_gib, time_scale=args.time_scale, jitter=args.jitter, seed=args.seed
     )
     worker = VllmWorker(executable=find_vllm(args.vllm_env), model_dir=args.model_dir, flags=tuple(args.flags))
-    workers = [replace(worker, clock=replace(clock, seed=args.seed + number)) for number in range(args.vllm)]
+    workers = [
+        replace(worker, clock=replace(clock, seed=args.seed + number), port=_port(args, number))
+        for number in range(args.vllm)
+    ]
     servers: list[RunningVllm] = stack.enter_context(running_vllm(workers, ready, args.logs))
     return [(server.url, server.process) for server in servers]
 
 
 def _simulated(args: argparse.Namespace, stack: ExitStack, ready: Callable[[int], None]) -> list[tuple[str, Process]]:
-    flags = ["--port", "0", "--profile", args.profile, "--time-scale", str(args.time_scale)]
-    flags += ["--jitter", str(args.jitter)]
+    flags = ["--profile", args.profile, "--time-scale", str(args.time_scale), "--jitter", str(args.jitter)]
     if args.model_dir is not None:
         flags += ["--model-dir", str(args.model_dir), "--served-model-name", str(args.model_dir)]
     if args.kv_gib is not None:
         flags += ["--kv-gib", str(args.kv_gib)]
     processes = []
     for number in range(args.simulated):
-        command = warmroute("worker", *flags, "--seed", str(args.seed + number), *args.flags)
+        own = ["--port", str(_port(args, number)), "--seed", str(args.seed + number)]
+        command = warmroute("worker", *flags, *own, *args.flags)
         log = args.logs / f"worker-{number}.log" if args.logs is not None else None
         with uninterrupted():
             processes.append(Process(command, f"worker {number}", log=log))
@@ -97,6 +104,11 @@ def _simulated(args: argparse.Namespace, stack: ExitStack, ready: Callable[[int]
         workers.append((process.wait_for(rf"worker {_URL}").group(1), process))
         ready(number)
     return workers
+
+
+def _port(args: argparse.Namespace, number: int) -> int:
+    """Return the port of worker `number`; 0 leaves the choice to the system."""
+    return args.base_port + number if args.base_port is not None else 0
 
 
 def _show(console: Console, urls: list[str]) -> None:

@@ -8,6 +8,7 @@ import httpx
 import psutil
 import pytest
 
+from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, warmroute
 from loadtest.fleet.vllm import VllmWorker
 
@@ -41,6 +42,14 @@ def test_embedded_workers_come_up_and_go_together(stop):
     process.stop()
 
 
+def test_the_workers_ports_count_up_from_the_base_port():
+    first = free_ports(2)
+    process = fleet("--simulated", "2", "--base-port", str(first))
+    urls = [process.wait_for(URL).group(1) for _ in range(2)]
+    process.stop()
+    assert urls == [f"http://127.0.0.1:{first}", f"http://127.0.0.1:{first + 1}"]
+
+
 def test_a_worker_that_dies_ends_the_fleet_and_says_so():
     process = fleet("--simulated", "2")
     process.wait_for("Ctrl-C")
@@ -61,6 +70,11 @@ def test_worker_output_goes_to_the_named_folder(tmp_path):
     [
         ((), "one of the arguments --vllm --simulated is required"),
         (("--vllm", "0"), "'0' is not a whole number from 1 to 64"),
+        (("--simulated", "2", "--base-port", "0"), "'0' is not a port from 1 to 65535"),
+        (
+            ("--simulated", "2", "--base-port", "65535"),
+            "--base-port 65535 gives the last worker port 65536, above 65535",
+        ),
         (("--simulated", "2", "--kv-gib", "0"), "'0' is not a number above 0"),
         (("--simulated", "2", "--time-scale", "-1"), "'-1' is not a number of at least 0"),
         (("--simulated", "2", "--jitter", "1"), "'1' is not a share of at least 0 and below 1"),
