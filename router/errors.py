@@ -69,6 +69,13 @@ class ErrorKind(Enum):
         "request_timeout", 408, "invalid_request_error", Fault.CLIENT, "Request did not arrive in time"
     )
     BODY_TOO_LARGE = ErrorSpec("body_too_large", 413, "invalid_request_error", Fault.CLIENT, "Body too large")
+    UNSUPPORTED_CONTENT_ENCODING = ErrorSpec(
+        "unsupported_content_encoding",
+        415,
+        "invalid_request_error",
+        Fault.CLIENT,
+        "Body is compressed or otherwise encoded",
+    )
     EXPECTATION_FAILED = ErrorSpec(
         "expectation_failed", 417, "invalid_request_error", Fault.CLIENT, "Unknown expectation"
     )

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router.admin.audit_log import AuditLog
 from router.admin.problems import AdminError, problem_response
+from router.errors import ErrorKind
 from router.security.token import AdminCaller, AdminTokens
 
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -83,6 +84,15 @@ class AdminGuard:
         if method not in _SAFE and not _json_or_nothing(headers):
             detail = "a body must come as Content-Type: application/json"
             raise AdminError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", detail)
+        coding = headers.get("content-encoding", "identity")
+        if coding.lower() != "identity":
+            detail = f"this port decodes no Content-Encoding, and {coding!r} is one; send the body without it"
+            raise AdminError(
+                HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+                ErrorKind.UNSUPPORTED_CONTENT_ENCODING.spec.code,
+                detail,
+                headers={"accept-encoding": "identity"},
+            )
 
     def _ours(self, host: str) -> bool:
         name = _normal(_without_port(host))

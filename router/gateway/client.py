@@ -27,7 +27,14 @@ PIPELINE_BYTES = 65_536
 _LAST_LOOK_S = 0.001
 
 # After these refusals the connection can serve the next request.
-_HARMLESS = frozenset({ErrorKind.PATH_NOT_FOUND, ErrorKind.METHOD_NOT_ALLOWED, ErrorKind.INVALID_API_KEY})
+_HARMLESS = frozenset(
+    {
+        ErrorKind.PATH_NOT_FOUND,
+        ErrorKind.METHOD_NOT_ALLOWED,
+        ErrorKind.INVALID_API_KEY,
+        ErrorKind.UNSUPPORTED_CONTENT_ENCODING,
+    }
+)
 
 
 class ClientConnection(asyncio.Protocol):

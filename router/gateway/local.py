@@ -32,6 +32,7 @@ _MODEL = "/v1/models/"
 _OPEN = frozenset({"/health", "/ping", "/livez", "/readyz", "/version"})
 """Paths that need no API key."""
 _NO_KEY = "no API key given; send it as Authorization: Bearer KEY"
+_ENCODED = "the gateway decodes no Content-Encoding; send the body without one"
 _WRONG_KEY = "the API key given is not known here"
 
 
@@ -79,7 +80,7 @@ class LocalAnswers:
         """Return the route to forward on; None if the gateway itself answers.
 
         Raises:
-            RequestError: unknown path or wrong method.
+            RequestError: unknown path, wrong method, or an encoded body.
         """
         route = self._paths.find(head.path) if not self._local(head.path) else None
         methods = self._methods(head.path, route)
@@ -89,6 +90,8 @@ class LocalAnswers:
             raise RequestError(ErrorKind.PATH_NOT_FOUND, f"no such path: {head.path[:200]}")
         if head.method not in methods:
             raise MethodNotAllowed(head.method, methods)
+        if route is not None and head.fields.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise RequestError(ErrorKind.UNSUPPORTED_CONTENT_ENCODING, _ENCODED)
         return route
 
     def let_in(self, head: RequestHead, keys: ApiKeys) -> str | None:
@@ -126,6 +129,8 @@ class LocalAnswers:
             lines += b"allow: " + _allow(error.methods) + b"\r\n"
         if error.kind is ErrorKind.INVALID_API_KEY:
             lines += b"www-authenticate: Bearer\r\n"
+        if error.kind is ErrorKind.UNSUPPORTED_CONTENT_ENCODING:
+            lines += b"accept-encoding: identity\r\n"  # RFC 9110 section 15.5.16
         body = error_body(error, head.path if head is not None else "")
         return self._reply(head, peer, "unknown", error.kind.spec.status, body, lines, close)
 

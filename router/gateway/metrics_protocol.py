@@ -17,7 +17,7 @@ class GatewayMetrics(Protocol):
     """Counters and observations of the data plane. Gauges are read from `Gateway.statistics()`."""
 
     def request_ended(self, route: str, status: int, duration_s: float) -> None:
-        """A response ended. `status` is the client's view, 499 if the client left before it.
+        """A response ended. `status` is the client's view, 499 if the client left before its end.
 
         `duration_s` is the time from the request's last byte to the response's last byte.
         """

@@ -79,7 +79,7 @@ def _histogram(name: str, buckets: tuple[float, ...], text: str, *labels: str) -
 GATEWAY = (
     _counter(
         "requests",
-        "Responses ended, by route and by status as the client saw it (499: the client left first).",
+        "Responses ended, by route and by status as the client saw it (499: the client left before the end).",
         "path",
         "status",
     ),

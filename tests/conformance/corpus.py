@@ -20,6 +20,7 @@ CODES = {
     404: "path_not_found",
     405: "method_not_allowed",
     413: "body_too_large",
+    415: "unsupported_content_encoding",
     417: "expectation_failed",
     431: "headers_too_large",
     501: "not_implemented",

@@ -358,9 +358,9 @@ CONNECTION = (
     ),
     passed(
         "the type named in Connection",
-        header(b"Connection: content-type, content-encoding\r\nContent-Type: a/b\r\nContent-Encoding: x"),
+        header(b"Connection: content-type, content-encoding\r\nContent-Type: a/b\r\nContent-Encoding: identity"),
         "9110 7.6.1",
-        has=(b"Content-Type: a/b", b"Content-Encoding: x"),
+        has=(b"Content-Type: a/b", b"Content-Encoding: identity"),
     ),
     passed(
         "a coding named in Connection",
@@ -368,6 +368,7 @@ CONNECTION = (
         "9110 7.6.1",
         lacks=(b"transfer-encoding",),
     ),
+    refused("a compressed body", 415, header(b"Content-Encoding: gzip"), "9110 15.5.16"),
     passed(
         "Proxy-Connection",
         header(b"Proxy-Connection: close"),

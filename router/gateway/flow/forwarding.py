@@ -151,7 +151,7 @@ class ForwardedRequest:
         state = self._flow.state
         if state is RequestState.OVER:
             return
-        self._responder.client_left = True
+        self._responder.left_in = state
         self._responder.relay.flush()
         self._services.metrics.client_aborted("stream" if state in BEGUN else "before_first")
         self._on(Event.CLIENT_GONE)
@@ -221,7 +221,7 @@ class ForwardedRequest:
 
     def _begin(self, ticket: Ticket) -> None:
         """Begin an attempt for a placement."""
-        self._responder.log.worker = ticket.candidate.id
+        self._responder.log.ticket = ticket
         commented, paused = self._flow.commented, not self._client.writable
         attempt = Attempt(
             self._services.attempts, self._outbound, ticket, self._reported, commented=commented, paused=paused

@@ -14,7 +14,7 @@ from router.gateway.flow.outcomes import Failure
 from router.gateway.flow.request_log import RequestLog
 from router.gateway.flow.respond import Out, Relay
 from router.gateway.flow.services import RequestClient, RequestServices
-from router.gateway.flow.transitions import Effect
+from router.gateway.flow.transitions import Effect, RequestState
 from router.gateway.http.error_format import error_body
 from router.gateway.http.headers import connection_line, own_reply, retry_after
 from router.gateway.http.tunnel import Tunnel
@@ -26,7 +26,7 @@ from router.placement.tickets import Ticket
 # A module constant, because looking up a member of an enum is slow.
 _COMMENTS: Final = Out.COMMENTS
 CLIENT_LEFT = 499
-"""Status in log and metrics if the client left before its answer (nginx's convention)."""
+"""Status in log and metrics if the client left before the end of its answer (nginx's convention)."""
 
 
 class Responder:
@@ -46,8 +46,8 @@ class Responder:
         "_services",
         "_trickle",
         "answering",
-        "client_left",
         "error",
+        "left_in",
         "log",
         "relay",
         "tunnel",
@@ -72,8 +72,8 @@ class Responder:
         self._answer_tokens: int | None = None
         """The tokens of a complete answer, if the caller has limits; None without such an answer."""
         self.answering: Attempt | None = None
-        self.client_left = False
-        """The client closed its connection before its answer was complete."""
+        self.left_in: RequestState | None = None
+        """The state in which the client closed its connection, before its answer was complete."""
         self.error: RequestError | None = None
         self.tunnel: Tunnel | None = None
         """Set after a protocol switch."""
@@ -131,7 +131,7 @@ class Responder:
         if attempt.switched:
             services.placements.cancel(attempt, now_s)
             return
-        usage = self._usage(attempt)
+        usage = self.log.usage = self._usage(attempt)
         self.log.output_tokens = usage.completion_tokens or self.relay.events
         if outbound.charge is not None:
             self._answer_tokens = used_tokens(outbound, usage, self.relay.events) if attempt.status < 400 else 0
@@ -259,16 +259,24 @@ class Responder:
 
     def close(self) -> None:
         """Write the log, and let the client send its next request."""
-        relay = self.relay
+        relay, error = self.relay, self.error
         if self._outbound.charge is not None:
-            left = self.client_left and bool(self.log.worker)
+            left = self.left_in is not None and self.log.ticket is not None
             now_s = self._services.time()
             settle(self._outbound, self._answer_tokens, relay.events, now_s, began=self._began, left=left)
-        self.log.close(relay.status or (CLIENT_LEFT if self.client_left else 0), relay.response_bytes)
+        left_in = None if self.left_in is None else self.left_in.name.lower()
+        code = None if error is None else error.kind.spec.code
+        self.log.close(self._status(), relay.response_bytes, relay.events, left_in, code)
         self.answering = self.error = None  # an error's traceback holds this object, and so the body
         relay.close()
-        if not self.client_left:
+        if self.left_in is None:
             self._client.request_ended(self._keep and self._promise())
+
+    def _status(self) -> int:
+        """Return the status for log and metrics. A client ends a tunnel by leaving."""
+        if self.left_in is None or self.tunnel is not None:
+            return self.relay.status
+        return CLIENT_LEFT
 
 
 RESPONSE_STEPS: Final[dict[Effect, Callable[[Responder, Any], None]]] = {

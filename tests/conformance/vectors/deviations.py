@@ -25,6 +25,7 @@ REQUESTS = {
     "400 malformed chunk size line": Deviation(6, "at most 15 digits, leading zeros included"),
     "400 the request target names no valid host": Deviation(2, "a port has at most five digits"),
     "404 no such path": Deviation(15, "paths that two servers resolve differently are never forwarded"),
+    "415 the gateway decodes no Content-Encoding; send the body without one": Deviation(8, "no coding is supported"),
     "417 the only supported expectation is 100-continue": Deviation(24, "the only one that is supported"),
     "431 more than 1000 header lines": Deviation(4, "a limit"),
     "431 request head too large": Deviation(6, "a limit"),

@@ -46,6 +46,13 @@ async def test_a_body_must_be_declared_as_json(client, problem, kind):
     assert problem(response, 415)[0] == "unsupported_media_type"
 
 
+async def test_an_encoded_body_is_refused(client, problem):
+    response = await client.put("/admin/v1/policy", headers={"content-encoding": "gzip"}, json=PUT)
+    assert problem(response, 415)[0] == "unsupported_content_encoding"
+    assert response.headers["accept-encoding"] == "identity"
+    assert (await client.put("/admin/v1/policy", headers={"content-encoding": "identity"}, json=PUT)).status_code == 200
+
+
 async def test_a_body_without_a_type_is_refused(client, problem):
     request = client.build_request("PUT", "/admin/v1/policy", content=b'{"rule": "random"}')
     request.headers.pop("content-type", None)

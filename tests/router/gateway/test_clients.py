@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 
 import msgspec
 import psutil
@@ -56,6 +57,24 @@ async def test_a_client_that_leaves_during_the_stream_frees_the_worker(rig, how)
             client.leave()
     await left(gate, gate.workers[0].requests[0])
     assert gate.metrics.named("client_aborted") == [("stream",)]
+    assert gate.metrics.named("request_ended")[0][1] == 499
+
+
+async def test_an_aborted_stream_is_logged_with_its_progress(rig, caplog):
+    async def endless(script):
+        await script.say(STREAM, chunk(event("a")), chunk(event("b")))
+        await script.gone()
+
+    gate = await rig(endless, access_log=True)
+    caplog.set_level(logging.INFO, "warmroute.access")
+    client = await gate.connect()
+    client.writer.write(post())
+    received = await client.reader.readuntil(event("b"))
+    client.leave()
+    await left(gate, gate.workers[0].requests[0])
+    (line,) = [vars(record) for record in caplog.records if record.name == "warmroute.access"]
+    assert (line["status"], line["left_in"], line["events"], line["output_tokens"]) == (499, "streaming", 2, None)
+    assert line["bytes"] >= len(received) and line["worker"] == gate.workers[0].id and line["attempts"] == 1
 
 
 async def test_a_client_that_leaves_while_identified_or_queued_frees_its_request(rig):

@@ -257,6 +257,41 @@ async def test_the_access_log_has_no_content_of_the_client(rig, caplog):
     assert (second["status"], second["client"]) == (404, "127.0.0.1")
 
 
+async def test_the_access_log_has_placement_and_token_counts(rig, caplog):
+    gate = await rig(answer_stream, access_log=True)
+    caplog.set_level(logging.INFO, "warmroute.access")
+    await gate.ask(post())
+    (line,) = [vars(record) for record in caplog.records if record.name == "warmroute.access"]
+    assert (line["model"], line["policy"], line["attempts"]) == ("m", gate.dispatcher.decisions(1)[0].policy, 1)
+    assert (line["prompt_tokens"], line["cached_tokens"], line["output_tokens"]) == (40, 32, 3)
+    assert line["events"] >= 2
+    assert not {"left_in", "error", "key_name"} & line.keys()
+
+
+async def test_the_access_log_names_the_error_of_a_request_without_a_worker(rig, caplog):
+    gate = await rig(access_log=True, timeouts={"queue_s": 0})
+    caplog.set_level(logging.INFO, "warmroute.access")
+    await gate.ask(post())
+    (line,) = [vars(record) for record in caplog.records if record.name == "warmroute.access"]
+    assert (line["status"], line["error"], line["worker"], line["policy"]) == (503, "no_worker_available", None, None)
+    assert (line["attempts"], line["model"]) == (0, "m")
+
+
+@pytest.mark.parametrize("coding", [b"gzip", b"GZIP", b"br, identity", b"x"])
+async def test_an_encoded_body_is_refused_with_415(rig, coding):
+    gate = await rig(answer_json)
+    reply = await gate.ask(post(body=PLAIN, extra=b"Content-Encoding: " + coding + b"\r\n"))
+    error = reply.json()["error"]
+    assert (reply.status, error["code"]) == (415, "unsupported_content_encoding")
+    assert reply.header(b"accept-encoding") == b"identity"
+    assert not gate.workers[0].requests
+
+
+async def test_a_body_with_the_coding_identity_is_forwarded(rig):
+    gate = await rig(answer_json)
+    assert (await gate.ask(post(body=PLAIN, extra=b"Content-Encoding: Identity\r\n"))).status == 200
+
+
 @pytest.mark.parametrize(
     ("forwarded", "client"),
     [
