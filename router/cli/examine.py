@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from backends.vllm.control import ProbeError, RefusedError, WorkerClient
 from backends.vllm.probe import probe
 from backends.worker import Endpoint, KvEventSource, WorkerFacts, parse_endpoint
 from policies.view import Residency
-from router.cli.prompts import prompt_origins
+from router.cli.prompts import PromptOrigin, learned_identity, prompt_origins
 from router.config.model import Config, WorkerConfig
 from router.config.sources.environment import variable
 from router.placement.endpoints import DEFAULT_BLOCK_TOKENS
 from router.security.worker_tls import WorkerTls
+from router.tokenization.identity import Identity
 from router.workers.cache_trial import CacheTrial, CacheTrialResult, trial_body
+from router.workers.selftest_rendering import compare_rendering
 
 EVENTS_FLAG = (
     "--kv-events-config '"
@@ -51,6 +54,8 @@ class WorkerReport:
     reports_cached_tokens: bool | None = None
     """None if it was not tried, or there was no answer."""
     prompts: dict[str, str] = field(default_factory=dict)
+    chats: dict[str, dict[str, str]] = field(default_factory=dict)
+    """By model and chat of the self-test: whether gateway and worker make the same token ids of it."""
     advice: list[Advice] = field(default_factory=list)
 
 
@@ -58,24 +63,61 @@ async def examine_all(config: Config, *, requests: bool) -> list[WorkerReport]:
     """Examine all configured workers at the same time. With `requests`, send one short prompt twice to each."""
     examined = (_examine(worker, number, config, requests) for number, worker in enumerate(config.workers))
     reports = list(await asyncio.gather(*examined))
-    await _see_prompts(config, reports)
+    await _see_prompts(config, reports, requests)
     return reports
 
 
-async def _see_prompts(config: Config, reports: list[WorkerReport]) -> None:
-    """Add the source of each model's token ids. Without token ids no view of a cache is exact."""
-    usable = [(report, report.facts) for report in reports if report.facts is not None and report.problem is None]
-    served = {card.id: (card, report.url) for report, facts in usable for card in facts.models}
-    origins = await prompt_origins(config, served)
-    for report, facts in usable:
-        report.prompts = {card.id: origins[card.id].described for card in facts.models}
-        unknown = [card.id for card in facts.models if card.parent is None and not origins[card.id].exact]
-        if unknown and report.residency is Residency.EXACT:
-            report.residency = Residency.APPROXIMATE
-            report.reason = f"no token ids for {', '.join(unknown)}: {origins[unknown[0]].described}"
-        if unknown:
-            why = f"prompts of {', '.join(unknown)} are compared as text only"
-            report.advice.append(Advice("--model-dir DIR (to warmroute serve)", why))
+async def _see_prompts(config: Config, reports: list[WorkerReport], requests: bool) -> None:
+    """Add the source of each model's token ids, and compare chats. Without equal ids no view of a cache is exact."""
+    usable = [(number, report, report.facts) for number, report in enumerate(reports) if report.facts is not None]
+    usable = [each for each in usable if each[1].problem is None]
+    served = {card.id: (card, report.url) for _, report, facts in usable for card in facts.models}
+    async with learned_identity(config, served) as identity:
+        origins = await prompt_origins(identity, served)
+        for number, report, facts in usable:
+            _name_origins(report, facts, origins)
+            if requests:
+                await _compare_chats(config, config.workers[number], identity, report, facts)
+            elif report.residency is Residency.EXACT:
+                report.reason += "; chats are not compared without requests"
+
+
+def _name_origins(report: WorkerReport, facts: WorkerFacts, origins: Mapping[str, PromptOrigin]) -> None:
+    report.prompts = {card.id: origins[card.id].described for card in facts.models}
+    unknown = [card.id for card in facts.models if card.parent is None and not origins[card.id].exact]
+    if unknown and report.residency is Residency.EXACT:
+        report.residency = Residency.APPROXIMATE
+        report.reason = f"no token ids for {', '.join(unknown)}: {origins[unknown[0]].described}"
+    if unknown:
+        why = f"prompts of {', '.join(unknown)} are compared as text only"
+        report.advice.append(Advice("--model-dir DIR (to warmroute serve)", why))
+
+
+async def _compare_chats(
+    config: Config, worker: WorkerConfig, identity: Identity, report: WorkerReport, facts: WorkerFacts
+) -> None:
+    """Compare the chats of the self-test for each base model that the gateway renders itself."""
+    endpoint, block_tokens = parse_endpoint(worker.url), _block_tokens(facts)
+    async with WorkerClient(worker.api_key, WorkerTls(config.worker_tls).context_for) as client:
+        for model in [card.id for card in facts.models if card.parent is None]:
+            found = await compare_rendering(client, identity, endpoint, model, block_tokens)
+            report.chats[model] = dict(found.chats)
+            if found.wrong is not None:
+                _name_difference(report, model, found.wrong)
+            elif found.why_not is not None and report.residency is Residency.EXACT:
+                report.reason += f"; chats of {model} not compared: {found.why_not}"
+
+
+def _name_difference(report: WorkerReport, model: str, difference: str) -> None:
+    if report.residency is Residency.EXACT:
+        report.residency = Residency.APPROXIMATE
+        report.reason = f"the worker renders chats of {model} differently ({difference})"
+    why = f"give the file that vLLM got as --chat-template: the worker renders chats of {model} differently"
+    report.advice.append(Advice(f"models.{model}.chat_template (setting of warmroute serve)", why))
+
+
+def _block_tokens(facts: WorkerFacts) -> int:
+    return max((cache.block_size for cache in facts.caches.values()), default=DEFAULT_BLOCK_TOKENS)
 
 
 async def _examine(worker: WorkerConfig, number: int, config: Config, requests: bool) -> WorkerReport:
@@ -131,7 +173,7 @@ async def _judge(
 
 async def _try(client: WorkerClient, endpoint: Endpoint, report: WorkerReport, facts: WorkerFacts) -> None:
     """Add the worker's reports about a prompt that it has just run."""
-    block_tokens = max((cache.block_size for cache in facts.caches.values()), default=DEFAULT_BLOCK_TOKENS)
+    block_tokens = _block_tokens(facts)
     found = await _found(client, endpoint, facts, block_tokens)
     if found is None:
         return

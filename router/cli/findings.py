@@ -97,6 +97,8 @@ def _details(reports: list[WorkerReport]) -> Iterator[Text]:
         yield Text.assemble((report.id, "bold"), f"  {report.residency.value}: {report.reason}")
         yield from (Text(f"  KV events at {source.endpoint}") for source in facts.event_sources)
         yield from (Text(f"  prompts of {model}: {described}") for model, described in report.prompts.items())
+        for model, chats in report.chats.items():
+            yield from (Text(f"  chat of {model}, {name}: {result}") for name, result in chats.items())
         yield from (Text(f"  {note}") for note in facts.notes)
 
 

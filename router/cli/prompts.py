@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import msgspec
@@ -21,18 +22,27 @@ class PromptOrigin:
     described: str
 
 
-async def prompt_origins(config: Config, served: Mapping[str, tuple[ServedModel, str]]) -> dict[str, PromptOrigin]:
-    """Return the source by model name. `served` gives each model's card and the base URL of a worker that serves it.
+@asynccontextmanager
+async def learned_identity(config: Config, served: Mapping[str, tuple[ServedModel, str]]) -> AsyncIterator[Identity]:
+    """Return the gateway's identification of prompts, which knows the `served` models.
 
-    For each model this identifies a short conversation, as the gateway would; a worker may have to tokenise it.
+    `served` gives each model's card and the base URL of a worker that serves it, by model name.
     """
     identity = Identity(config)
     try:
         for name, (card, url) in served.items():
             identity.learn(name, card.root, f"{url}/tokenize", card.parent)
-        return {name: await _origin(identity, name, card) for name, (card, _) in served.items()}
+        yield identity
     finally:
         await identity.aclose()
+
+
+async def prompt_origins(identity: Identity, served: Mapping[str, tuple[ServedModel, str]]) -> dict[str, PromptOrigin]:
+    """Return the source of token ids by model name.
+
+    For each model this identifies a short conversation, as the gateway would; a worker may have to tokenise it.
+    """
+    return {name: await _origin(identity, name, card) for name, (card, _) in served.items()}
 
 
 async def _origin(identity: Identity, name: str, card: ServedModel) -> PromptOrigin:

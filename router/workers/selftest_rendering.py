@@ -10,7 +10,8 @@ requests with those fields.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Protocol
 
 import msgspec
@@ -80,18 +81,22 @@ class PromptIdentifier(Protocol):
         ...
 
 
+ALIKE = "alike"
+
+
 @dataclass(frozen=True, slots=True)
 class RenderingComparison:
     """The result of the comparison.
 
     `wrong` describes the first chat that differs. `why_not` gives the reason if no chat was compared. `basic` is True
-    if plain chats differ too.
+    if plain chats differ too. `chats` gives the result by chat, for people.
     """
 
     compared: int = 0
     wrong: str | None = None
     basic: bool = False
     why_not: str | None = None
+    chats: Mapping[str, str] = field(default_factory=dict, compare=False)
 
 
 class _Tokens(msgspec.Struct):
@@ -102,28 +107,30 @@ async def compare_rendering(
     client: WorkerClient, identity: PromptIdentifier, endpoint: Endpoint, model: str, block_tokens: int
 ) -> RenderingComparison:
     """Compare all of `CHATS`. Never raises."""
-    compared, wrong = 0, {}
+    compared, wrong, chats = 0, {}, {}
     for name, chat in CHATS.items():
         body = msgspec.json.encode({"model": model, **chat})
         prompt = await identity.identify(CHAT_PATH, parse(CHAT_PATH, body), None)
         if prompt is None or prompt.source is not PromptSource.RENDERED:
+            chats[name] = "not compared: the gateway cannot render it"
             continue
         try:
             theirs = await _ids(client, endpoint, body)
         except RefusedError as error:
+            chats[name] = f"not compared: {error.reason}"
             if error.status in (400, 422):
                 continue
-            return RenderingComparison(why_not=error.reason)
+            return RenderingComparison(why_not=error.reason, chats=chats)
         except ProbeError as error:
-            return RenderingComparison(why_not=error.reason)
+            return RenderingComparison(why_not=error.reason, chats={**chats, name: f"not compared: {error.reason}"})
         compared += 1
+        chats[name] = ALIKE
         if difference := _difference(prompt, theirs, block_tokens):
-            wrong[name] = difference
+            wrong[name] = chats[name] = difference
     first = next((f"{name}: {difference}" for name, difference in wrong.items()), None)
     basic = any(name in wrong for name in ALWAYS)
-    return RenderingComparison(
-        compared, first, basic, None if compared else "no chat of the test is rendered on both sides"
-    )
+    why_not = None if compared else "no chat of the test is rendered on both sides"
+    return RenderingComparison(compared, first, basic, why_not, chats)
 
 
 async def _ids(client: WorkerClient, endpoint: Endpoint, body: bytes) -> list[int]:

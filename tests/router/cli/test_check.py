@@ -13,6 +13,7 @@ from router.cli.prompts import PromptOrigin
 from router.config.memory import MemoryLimit
 from router.config.model import Config, WorkerConfig
 from router.workers.cache_trial import CacheTrialResult
+from router.workers.selftest_rendering import CHATS, RenderingComparison
 
 
 def test_without_workers_the_settings_are_checked(inside):
@@ -95,6 +96,11 @@ def found(monkeypatch):
             return b'{"data": []}'
 
         monkeypatch.setattr(examine, "prompt_origins", origins)
+
+        async def compared(*_):
+            return RenderingComparison(compared=4)
+
+        monkeypatch.setattr(examine, "compare_rendering", compared)
         monkeypatch.setattr(examine, "probe", probe)
         monkeypatch.setattr(examine.WorkerClient, "get", get)
         monkeypatch.setattr(examine, "_connects", connects)
@@ -207,6 +213,34 @@ async def test_embedded_worker_with_everything_on(embedded):
     assert report.advice == []
     assert report.facts.caches[0].capacity_tokens > 0
     assert all("rendered locally" in described for described in report.prompts.values())
+
+
+TEMPLATE = "{% for m in messages %}{{ m.role ~ ': ' ~ m.content ~ '\n' }}{% endfor %}"
+
+
+async def test_each_chat_of_the_self_test_is_compared(embedded):
+    (report,) = await examined(await embedded())
+    ((model, chats),) = report.chats.items()
+    assert (model, chats) == (report.facts.models[0].id, dict.fromkeys(CHATS, "alike"))
+
+
+async def test_a_worker_with_another_chat_template_is_not_exact(embedded, warmroute):
+    url = await embedded(chat_template=TEMPLATE)
+    (report,) = await examined(url)
+    model = report.facts.models[0].id
+    assert report.residency is Residency.APPROXIMATE
+    assert report.reason.startswith(f"the worker renders chats of {model} differently (a question: ")
+    assert flags(report) == [f"models.{model}.chat_template (setting of warmroute serve)"]
+    assert "alike" not in report.chats[model].values()
+    ran = await asyncio.to_thread(warmroute, "check", "--worker", url)
+    assert f"chat of {model}, a question: " in ran.stdout and "exact:" not in ran.stdout
+
+
+async def test_without_requests_no_chat_is_compared(embedded):
+    config = Config(workers=(WorkerConfig(url=await embedded(chat_template=TEMPLATE)),))
+    (report,) = await examine.examine_all(config, requests=False)
+    assert (report.residency, report.chats) == (Residency.EXACT, {})
+    assert report.reason == "publishes KV events; chats are not compared without requests"
 
 
 async def test_embedded_workers_with_something_off(embedded):
