@@ -18,7 +18,7 @@ from backends.vllm.messages_api import THINKING_EFFORTS, chat_of_messages, refus
 from backends.vllm.responses_api import chat_of_responses
 from backends.vllm.templates import ChatTemplate
 from backends.vllm.tokenizer import SpecialToken, TokenizerFiles, is_failure, read_tokenizer_files
-from backends.vllm.unrenderable import Unrenderable
+from backends.vllm.unrenderable import BrokenFile, Unrenderable
 
 __all__ = ["ChatRenderer", "Unrenderable"]
 
@@ -227,4 +227,4 @@ def _template_text(chat_template: str | None) -> str | None:
     try:
         return Path(chat_template).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Unrenderable(f"chat template {chat_template}: {error}") from error
+        raise BrokenFile(f"chat template {chat_template}: {error}") from error

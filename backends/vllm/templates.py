@@ -20,7 +20,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from backends.vllm.unrenderable import Unrenderable
+from backends.vllm.unrenderable import BrokenFile, Unrenderable
 
 MAX_RENDERED_CHARS = 64 * 1024 * 1024
 """A rendering that grows beyond this size is stopped."""
@@ -40,7 +40,7 @@ class ChatTemplate:
             tree = environment.parse(source)
             self._template = environment.from_string(source)
         except (TemplateError, RecursionError, ValueError) as error:
-            raise Unrenderable(f"chat template does not compile: {error}") from error
+            raise BrokenFile(f"chat template does not compile: {error}") from error
         self.source = source
         self.variables = frozenset(find_undeclared_variables(tree))
         self.wants_parts = _walks_over_content(tree)

@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from backends.vllm.declared_tokens import DeclaredTokens, llama_from
-from backends.vllm.unrenderable import Unrenderable
+from backends.vllm.unrenderable import BrokenFile, Unrenderable
 
 _NATIVE_ARCHITECTURES = frozenset(
     {
@@ -107,7 +107,7 @@ def _load(path: Path, declared: DeclaredTokens) -> Any:
     except BaseException as error:  # tokenizers raises bare Exception for every kind of broken file, or panics
         if not is_failure(error):
             raise
-        raise Unrenderable(f"{path}: {error}") from error
+        raise BrokenFile(f"{path}: {error}") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
     tokenizer.encode_special_tokens = bool(declared.config.get("split_special_tokens"))
@@ -145,7 +145,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(_read_text(path))
     except ValueError as error:
-        raise Unrenderable(f"{path}: {error}") from error
+        raise BrokenFile(f"{path}: {error}") from error
     return content if isinstance(content, dict) else {}
 
 
@@ -153,4 +153,4 @@ def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Unrenderable(f"{path}: {error}") from error
+        raise BrokenFile(f"{path}: {error}") from error

@@ -14,3 +14,7 @@ class Unrenderable(Exception):
         super().__init__(reason)
         self.reason = reason
         self.refused = refused
+
+
+class BrokenFile(Unrenderable):
+    """A tokenizer file or a chat template exists, but cannot be read or parsed."""

@@ -6,7 +6,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from router.cli.options import Commands, HelpFormatter, add_settings, read_settings
+from router.cli.options import Commands, HelpFormatter, add_settings, read_usable_settings
 from router.config.budgets import plan_memory
 from router.config.descriptors import fit_connections, reachable_descriptors
 from router.config.memory import memory_limit
@@ -45,7 +45,7 @@ def register(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check, print the result, and return the exit code."""
     try:
-        loaded = read_settings(arguments)
+        loaded = read_usable_settings(arguments)
     except ConfigError as error:
         if not arguments.json:
             raise

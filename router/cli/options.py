@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import inspect as kinds
 
-from router.config.load import Loaded
+from router.config.load import Loaded, refuse
 from router.config.problems import ConfigError, Problem
 from router.config.sample import descriptions
 from router.config.schema import bare, default_of, fields, root, type_at
@@ -100,6 +100,20 @@ def settings_file(arguments: argparse.Namespace) -> Path | None:
     file: Path | None = arguments.config
     named = os.environ.get(CONFIG_FILE)
     return file if file is not None or not named else Path(named)
+
+
+def read_usable_settings(arguments: argparse.Namespace) -> Loaded:
+    """Return the settings as `read_settings` does, after reading the tokenizers and chat templates that they name.
+
+    Raises:
+        ConfigError: names every mistake found.
+    """
+    loaded = read_settings(arguments)
+    if loaded.config.model_dir or loaded.config.tokenizer or loaded.config.models:
+        from router.tokenization.named_files import broken_files  # late: without named files no tokenizer is needed
+
+        refuse(broken_files(loaded.config), loaded.places)
+    return loaded
 
 
 def _values(arguments: argparse.Namespace) -> dict[str, Any]:

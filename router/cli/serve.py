@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 import logging
 
-from router.cli.options import Commands, HelpFormatter, add_settings, read_settings, settings_file
+from router.cli.options import (
+    Commands,
+    HelpFormatter,
+    add_settings,
+    read_settings,
+    read_usable_settings,
+    settings_file,
+)
 from router.config.budgets import plan_memory
 from router.config.descriptors import reserve_descriptors
 from router.config.memory import memory_limit
@@ -44,7 +51,7 @@ def register(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal ends the process."""
     ignore_until_handled()
-    config = read_settings(arguments).config
+    config = read_usable_settings(arguments).config
     sources = sources_of(config, lambda: read_settings(arguments).config, settings_file(arguments))
     sources.initial()  # what was kept must be valid before anything starts
     setup_logging(config.log_level, config.log_format)

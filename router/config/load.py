@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from router.config.findings import Check, in_order
+from router.config.findings import Check, Finding, in_order
 from router.config.layers import merged
 from router.config.model import Config
 from router.config.problems import ConfigError, Problem
@@ -74,9 +74,14 @@ def _file_tree(env: Mapping[str, str], file: FilePath | None, problems: list[Pro
 def _checked(values: Mapping[str, Any], places: Mapping[Path, str], checks: Iterable[Check]) -> Config:
     config = msgspec.convert(values, Config)
     found = in_order(finding for check in checks for finding in check(config))
+    refuse(found, places)
+    return config
+
+
+def refuse(found: Iterable[Finding], places: Mapping[Path, str]) -> None:
+    """Raise ConfigError if `found` is not empty."""
     if problems := [Problem(_place(path, places), problem, fix) for path, problem, fix in found]:
         raise ConfigError(problems)
-    return config
 
 
 def _place(path: Path, places: Mapping[Path, str]) -> str:

@@ -123,17 +123,15 @@ class ModelSources:
 
     def _read_config(self, config: Config) -> None:
         tokenizer = Path(config.tokenizer) if config.tokenizer else None
-        folder = config.model_dir
-        if folder is None and tokenizer is not None:
-            folder = str(tokenizer if tokenizer.is_dir() else tokenizer.parent)
+        folder = home_of(config)
         if folder is not None:
-            self._default = self._read(ModelFiles(Path(folder), tokenizer))
+            self._default = self._read(ModelFiles(folder, tokenizer))
         for name, model in config.models.items():
-            home = model.dir or folder
+            home = Path(model.dir) if model.dir else folder
             if home is None:
                 continue
             apart = tokenizer if model.dir is None else None
-            self._sources[name] = self._read(ModelFiles(Path(home), apart, model.chat_template))
+            self._sources[name] = self._read(ModelFiles(home, apart, model.chat_template))
 
     def _read(self, files: ModelFiles) -> TokenizerSource:
         found = self._loaded.get(files)
@@ -185,6 +183,14 @@ class ModelSources:
             except Exception as error:  # A folder found by name may contain anything; the next source takes over.
                 source.why = f"{type(error).__name__}: {error}"
         return source
+
+
+def home_of(config: Config) -> Path | None:
+    """Return the folder of the models that have none of their own in the settings."""
+    if config.model_dir is not None or config.tokenizer is None:
+        return Path(config.model_dir) if config.model_dir is not None else None
+    tokenizer = Path(config.tokenizer)
+    return tokenizer if tokenizer.is_dir() else tokenizer.parent
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:

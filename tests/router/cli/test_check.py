@@ -1,11 +1,12 @@
 import asyncio
 import contextlib
 import json
+import shutil
 
 import pytest
 
 from backends.simulated.serving import serving
-from backends.simulated.settings import WorkerSettings
+from backends.simulated.settings import WorkerSettings, shipped_model_dir
 from backends.worker import KvEventSource, RankCache, ServedModel, WorkerFacts
 from policies.view import Residency
 from router.cli import examine
@@ -308,3 +309,43 @@ async def test_a_server_without_a_models_list_is_a_problem(monkeypatch):
     monkeypatch.setattr(examine.WorkerClient, "get", get)
     (report,) = await examine.examine_all(Config(workers=(WorkerConfig(url="http://a:1"),)), requests=False)
     assert report.problem == "/v1/models gave no answer within 2 s"
+
+
+@pytest.fixture
+def model_dir(tmp_path):
+    """A copy of the shipped model's tokenizer, to be broken."""
+    return shutil.copytree(shipped_model_dir(), tmp_path / "model")
+
+
+@pytest.mark.parametrize("command", ["check", "serve"])
+def test_a_named_tokenizer_that_does_not_parse_is_an_error(inside, model_dir, command):
+    (model_dir / "tokenizer.json").write_text('{"version": "1.0", "model": ')
+    ran = inside(command, "--model-dir", "model", "--port", "0", "--admin-port", "0")
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("warmroute: --model-dir: cannot be parsed: model/tokenizer.json: ")
+    assert "; replace the file with the model's own" in ran.stderr
+
+
+def test_each_named_file_that_does_not_parse_is_placed(inside, model_dir, tmp_path):
+    (tmp_path / "bad.json").write_text("{}")
+    (tmp_path / "bad.jinja").write_text("{% if %}")
+    (tmp_path / "w.yaml").write_text(
+        "models:\n  a:\n    dir: model\n    chat_template: bad.jinja\ntokenizer: bad.json\n"
+    )
+    found = json.loads(inside("check", "--config", "w.yaml", "--json").stdout)["problems"]
+    assert [problem["place"] for problem in found] == ["w.yaml:5", "w.yaml:4"]
+    assert "bad.json: " in found[0]["problem"] and "chat template does not compile" in found[1]["problem"]
+
+
+def test_a_named_folder_that_a_worker_must_tokenise_is_no_error(inside, model_dir):
+    (model_dir / "config.json").write_text('{"architectures": ["MistralForCausalLM"]}')
+    (model_dir / "tekken.json").write_text("{}")
+    (model_dir / "consolidated.safetensors").write_bytes(b"")
+    assert inside("check", "--model-dir", "model").returncode == 0
+
+
+async def test_a_broken_tokenizer_that_was_found_by_itself_is_no_error(embedded, model_dir):
+    (model_dir / "tokenizer.json").write_text("{}")
+    url = await embedded(model_name=str(model_dir))
+    (report,) = await examined(url)
+    assert report.problem is None and report.facts is not None
