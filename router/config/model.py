@@ -534,8 +534,8 @@ class Config(Section, frozen=True):
     trusted_proxies: tuple[str, ...] = ()
     """Networks (CIDR) whose X-Forwarded-For is trusted."""
     access_log: bool = False
-    """One log line per request: client, status, model, policy, worker, attempts, tokens and times. If the client left
-    before the end, the status is 499, and left_in and events say how far its answer came."""
+    """One log line per request: client, status, model, route, policy, worker, attempts, tokens and times. If the
+    client left before the end, the status is 499, and left_in and events say how far its answer came."""
     decisions_kept: Count = 1_000
     """Decisions kept for GET /admin/v1/decisions. The latest 32,768 candidates are kept with them."""
     admin_hosts: tuple[str, ...] = ()

@@ -262,7 +262,8 @@ async def test_the_access_log_has_placement_and_token_counts(rig, caplog):
     caplog.set_level(logging.INFO, "warmroute.access")
     await gate.ask(post())
     (line,) = [vars(record) for record in caplog.records if record.name == "warmroute.access"]
-    assert (line["model"], line["policy"], line["attempts"]) == ("m", gate.dispatcher.decisions(1)[0].policy, 1)
+    assert (line["model"], line["route"], line["attempts"]) == ("m", "default", 1)
+    assert line["policy"] == gate.dispatcher.decisions(1)[0].policy
     assert (line["prompt_tokens"], line["cached_tokens"], line["output_tokens"]) == (40, 32, 3)
     assert line["events"] >= 2
     assert not {"left_in", "error", "key_name"} & line.keys()
