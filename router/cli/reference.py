@@ -144,7 +144,8 @@ def limits_page() -> str:
         "",
         _MADE,
         "Unless the table says otherwise, a client beyond a limit gets an error with the status and code named here. "
-        "The error has OpenAI's shape, and Anthropic's under `/v1/messages`. 0 means no limit.",
+        "The error has OpenAI's shape, and Anthropic's under `/v1/messages`. 0 means no limit. Settings in seconds "
+        "also take `250ms`, `30s`, `5m` or `1h`, and settings in bytes `512KiB`, `64MiB` or `1GiB`.",
         "",
         "## Settings",
         "",

@@ -1,4 +1,5 @@
-"""Every setting, its type and default. Times are seconds and sizes bytes, unless the name says otherwise.
+"""Every setting, its type and default. Times are seconds and sizes bytes, unless the name says otherwise. A source may
+write them with a unit (`router.config.units`).
 
 The sample file in docs is generated from this module: the string under a field is its documentation.
 """

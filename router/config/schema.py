@@ -131,6 +131,6 @@ def wanted(kind: kinds.Type) -> str:
 def _bounds(kind: kinds.IntType | kinds.FloatType) -> str:
     if kind.ge is not None and kind.le is not None:
         return f" from {kind.ge} to {kind.le}"
-    if kind.ge is not None:
-        return f" of at least {kind.ge}"
-    return f" above {kind.gt:g}" if kind.gt is not None else ""
+    lowest = f"of at least {kind.ge}" if kind.ge is not None else f"above {kind.gt:g}" if kind.gt is not None else ""
+    highest = f"up to {kind.le:g}" if kind.le is not None else ""
+    return "".join(f" {part}" for part in (lowest, highest) if part)

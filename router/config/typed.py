@@ -23,6 +23,7 @@ from router.config.schema import (
     wanted,
 )
 from router.config.tree import Located, Path, dotted, plain
+from router.config.units import in_plain_numbers, unit_of
 
 
 class TypedTree:
@@ -81,6 +82,8 @@ class TypedTree:
 
     def _leaf(self, kind: kinds.Type, node: Located, path: Path) -> Any:
         value = plain(node)
+        if isinstance(kind, (*_NUMBERS, kinds.UnionType, kinds.AnyType)):
+            value = in_plain_numbers(value, path)
         if isinstance(kind, kinds.AnyType):
             return value
         if value is False and isinstance(kind, kinds.LiteralType) and "off" in kind.values:
@@ -92,9 +95,13 @@ class TypedTree:
     def _wrong(self, kind: kinds.Type, node: Located, path: Path) -> None:
         default = default_of(path)
         example = f", such as {shown(default)}" if default not in (None, {}, []) and isinstance(kind, _NUMBERS) else ""
+        unit = unit_of(path) if isinstance(kind, (*_NUMBERS, kinds.UnionType)) else None
+        with_unit = f", or {unit.example}" if unit is not None else ""
         is_text = " (text)" if isinstance(node.value, str) and isinstance(kind, _NUMBERS) else ""
         value = STRUCK_OUT if not SECRETS.isdisjoint(path) else shown(plain(node))
-        self._note(node, f"{dotted(path) or 'the file'} is {value}{is_text}", f"write {wanted(kind)}{example}")
+        self._note(
+            node, f"{dotted(path) or 'the file'} is {value}{is_text}", f"write {wanted(kind)}{example}{with_unit}"
+        )
 
     def _unknown(self, key: str, place: str, known: tuple[str, ...], path: Path) -> None:
         elsewhere = [".".join(found) for found, _ in settings() if found[-1] == key]

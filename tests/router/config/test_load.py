@@ -1,6 +1,8 @@
 import pytest
 
 from router.config.model import Config, PolicyConfig
+from router.config.sources.yaml_file import read_yaml
+from router.config.typed import TypedTree
 from router.settings import load, load_with_places
 
 
@@ -37,6 +39,39 @@ def test_mappings_in_a_variable_are_json():
     config = load({}, env, None)
     assert config.timeouts.connect_s == 4
     assert config.workers[0].url == "a:1"
+
+
+TIMES = [("30s", 30), ("250ms", 0.25), ("1.5m", 90), ("2min", 120), ("1h", 3600), ("7", 7), ("0.5", 0.5)]
+SIZES = [("64MiB", 1 << 26), ("1GiB", 1 << 30), ("1.5KiB", 1536), ("20 MB", 20_000_000), ("3kB", 3000), ("5B", 5)]
+
+
+@pytest.mark.parametrize(("text", "seconds"), TIMES)
+def test_a_time_may_have_a_unit_in_every_source(write, text, seconds):
+    file = write("w.yaml", f"timeouts:\n  connect_s: {text}\nroutes:\n  - {{name: r, slo: {{ttft: {text}}}}}\n")
+    config = load({"timeouts.queue_s": text}, {"WARMROUTE_TIMEOUTS__TOTAL_S": text}, file)
+    assert (config.timeouts.connect_s, config.timeouts.queue_s, config.timeouts.total_s) == (seconds, seconds, seconds)
+    assert config.routes[0].slo.ttft == seconds
+
+
+@pytest.mark.parametrize(("text", "size_bytes"), SIZES)
+def test_a_size_may_have_a_unit_in_every_source(write, text, size_bytes):
+    file = write("w.yaml", f"limits:\n  max_body_bytes: {text}\n")
+    env = {"WARMROUTE_LIMITS__MAX_BUFFERED_BODY_BYTES": text}
+    config = load({"limits.max_header_bytes": text}, env, file)
+    limits = config.limits
+    assert (limits.max_body_bytes, limits.max_header_bytes, limits.max_buffered_body_bytes) == (size_bytes,) * 3
+
+
+def test_times_and_sizes_in_parameters_of_a_policy_may_have_a_unit(write):
+    text = "policy:\n  name: lpwl\n  params:\n    hold: {max_s: 1m, share: 2s}\n    name_s: plain\n"
+    loaded = read_yaml(text, "w.yaml", [])
+    values = TypedTree(loaded).values
+    assert values["policy"]["params"] == {"hold": {"max_s": 60, "share": "2s"}, "name_s": "plain"}
+
+
+def test_text_that_only_looks_like_a_time_stays_text(write):
+    file = write("w.yaml", "workers:\n  - {url: 'a:1', labels: {idle_s: 30s}}\nmodel_dir:\n")
+    assert load({}, {}, file).workers[0].labels == {"idle_s": "30s"}
 
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("1", True), ("Yes", True), ("off", False), ("0", False)])
