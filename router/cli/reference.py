@@ -1,4 +1,4 @@
-"""Reference pages generated from code: policies (an index and one page each), metrics, paths, limits and the admin API.
+"""Reference pages generated from code: policies, metrics, paths, headers, errors, limits, flow and the admin API.
 
 ``python -m router.cli.reference [FOLDER]`` writes them all, and the sample of all settings beside the folder.
 """
@@ -17,7 +17,9 @@ from typing import Any
 from policies.registry import BUILT_IN, describe, describe_wrappers
 from router.admin.reference import reference_page as admin_api_page
 from router.cli import request_flow
+from router.cli.client_pages import errors_page, headers_page
 from router.cli.limits import FIXED_HEADS, HEADS, fixed_rows, setting_rows
+from router.cli.pages import MADE, table
 from router.config.budgets import BYTE_BUDGETS, RSS_PER_BYTE, SHARE, plan_memory
 from router.config.memory import MemoryLimit
 from router.config.model import Config
@@ -25,22 +27,20 @@ from router.config.sample import sample_yaml
 from router.gateway.http.routes import FORBIDDEN_PATHS, FORBIDDEN_PREFIXES, ROUTES, Route
 from router.telemetry.catalogue import CATALOGUE, MetricSpec
 
-_MADE = "`python -m router.cli.reference` generates this page; a test compares it with the code.\n"
-
 
 def policies_page() -> str:
     """Return the index of built-in policies."""
     lines = [
         "# Policies",
         "",
-        _MADE,
+        MADE,
         "A policy is a rule, with or without `hold` and `lanes` around it. "
         "Choose the rule with `--policy RULE`, `policy.rule` in the file, or `PUT /admin/v1/policy`; "
         "your own: [write a policy](../how-to/write-a-policy.md).",
         "",
     ]
     rows = ((f"[`{name}`](policies/{name}.md)", described["summary"]) for name, described in _policies())
-    return "\n".join([*lines, *_table(("rule", "chooses"), rows), *_wrappers()]) + "\n"
+    return "\n".join([*lines, *table(("rule", "chooses"), rows), *_wrappers()]) + "\n"
 
 
 def _wrappers() -> Iterable[str]:
@@ -53,7 +53,7 @@ def _wrappers() -> Iterable[str]:
             f"rules. In the file, `policy.{name}` is true, false, or a mapping with parameters, each also as "
             f"`--set policy.{name}.KEY=VALUE`:"
         )
-        yield from ("", *_table(_PARAMETER_HEADS, _parameters(described["params"])))
+        yield from ("", *table(_PARAMETER_HEADS, _parameters(described["params"])))
 
 
 _PARAMETER_HEADS = ("parameter", "type", "default", "meaning")
@@ -77,17 +77,17 @@ def policy_page(name: str) -> str:
     use = f"warmroute serve --policy {name} --worker http://10.0.0.5:8000 --worker http://10.0.0.6:8000"
     described = describe(name)
     params, terms = described["params"], described["terms"]
-    lines = [f"# `{name}`", "", _MADE, text, "", "```sh", use, "```", "", "[All policies](../policies.md)"]
+    lines = [f"# `{name}`", "", MADE, text, "", "```sh", use, "```", "", "[All policies](../policies.md)"]
     if params:
         given = f"`--policy-param {next(iter(params))}=...`, once per parameter, or `policy.params` in the file."
-        lines[-2:-2] = ["", *_table(_PARAMETER_HEADS, _parameters(params)), "", given]
+        lines[-2:-2] = ["", *table(_PARAMETER_HEADS, _parameters(params)), "", given]
     if terms:
         meanings = ((f"`{key}`", meaning) for key, meaning in terms.items())
         lines[-2:-2] = [
             "",
             "Terms in `warmroute explain` and the decision log:",
             "",
-            *_table(("term", "meaning"), meanings),
+            *table(("term", "meaning"), meanings),
         ]
     return "\n".join(lines) + "\n"
 
@@ -97,13 +97,13 @@ def metrics_page() -> str:
     lines = [
         "# Metrics",
         "",
-        _MADE,
+        MADE,
         "`GET /metrics` on the admin port, Prometheus text format. With `--processes` a metric is the `sum` over "
         "all processes, or the largest (`max`) or least (`min`) of their values.",
         "",
     ]
     heads = ("metric", "type", "labels", "processes", "meaning")
-    return "\n".join([*lines, *_table(heads, map(_metric, CATALOGUE))]) + "\n"
+    return "\n".join([*lines, *table(heads, map(_metric, CATALOGUE))]) + "\n"
 
 
 def _metric(spec: MetricSpec) -> tuple[str, ...]:
@@ -116,12 +116,12 @@ def paths_page() -> str:
     lines = [
         "# Paths of the public port",
         "",
-        _MADE,
+        MADE,
         "Answered by the gateway: `GET /v1/models` (the union over the fleet, and aliases), `GET /v1/models/{id}`, "
         "`/health`, `/livez`, `/readyz`, `/version`. Forwarded (`extra_paths` adds more); any other path is a 404 with "
         "code `path_not_found`:",
         "",
-        *_table(("path", "methods", "model named in", "placed by", "takes `cache_salt`"), map(_route, ROUTES)),
+        *table(("path", "methods", "model named in", "placed by", "takes `cache_salt`"), map(_route, ROUTES)),
         "",
         "Never forwarded, whatever the configuration says, because they change a worker: "
         + ", ".join(f"`{path}`" for path in sorted((*FORBIDDEN_PATHS, *(f"{p}*" for p in FORBIDDEN_PREFIXES))))
@@ -142,18 +142,18 @@ def limits_page() -> str:
     lines = [
         "# Limits",
         "",
-        _MADE,
+        MADE,
         "Unless the table says otherwise, a client beyond a limit gets an error with the status and code named here. "
         "The error has OpenAI's shape, and Anthropic's under `/v1/messages`. 0 means no limit. Settings in seconds "
         "also take `250ms`, `30s`, `5m` or `1h`, and settings in bytes `512KiB`, `64MiB` or `1GiB`.",
         "",
         "## Settings",
         "",
-        *_table(HEADS, setting_rows()),
+        *table(HEADS, setting_rows()),
         "",
         "## Fixed limits",
         "",
-        *_table(FIXED_HEADS, fixed_rows()),
+        *table(FIXED_HEADS, fixed_rows()),
         "",
         *_memory(),
     ]
@@ -187,7 +187,7 @@ def _memory() -> list[str]:
         "part of its most. A budget that is set does not change the others. If all of them together are then more "
         "than a sixth of the limit, `warmroute check` and the start of `warmroute serve` warn.",
         "",
-        *_table(heads, rows),
+        *table(heads, rows),
         "",
         "With `processes` above 1, all processes share the budgets under `limits`, and each process has its own "
         "budgets under `residency`. No body may then be larger than one process's share of "
@@ -205,7 +205,7 @@ def request_flow_page() -> str:
     lines = [
         "# A request's flow",
         "",
-        _MADE,
+        MADE,
         "A forwarded request is a state machine without input or output of its own (`router/gateway/flow`). Events go "
         "in, effects come out, and one table says which: `flow.Flow` follows it, and `tests/properties` reaches every "
         "row of it. The driver (`forwarding.ForwardedRequest`) carries the effects out. A request may have several "
@@ -218,29 +218,24 @@ def request_flow_page() -> str:
         "",
         "## States",
         "",
-        *_table(request_flow.STATE_HEADS, request_flow.states()),
+        *table(request_flow.STATE_HEADS, request_flow.states()),
         "",
         "## Transitions",
         "",
         "The first row whose condition holds is taken. An event without a row in the current state changes nothing; "
         "neither does an event of an attempt that the request has dropped.",
         "",
-        *_table(request_flow.ROW_HEADS, request_flow.transitions()),
+        *table(request_flow.ROW_HEADS, request_flow.transitions()),
         "",
         "## Events",
         "",
-        *_table(request_flow.EVENT_HEADS, request_flow.events()),
+        *table(request_flow.EVENT_HEADS, request_flow.events()),
         "",
         "## Effects",
         "",
-        *_table(request_flow.EFFECT_HEADS, request_flow.effects()),
+        *table(request_flow.EFFECT_HEADS, request_flow.effects()),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
-    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
-    return lines + [f"| {' | '.join(row)} |" for row in rows]
 
 
 PAGES: Mapping[str, Callable[[], str]] = {
@@ -248,6 +243,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "admin-api.md": admin_api_page,
     "metrics.md": metrics_page,
     "paths.md": paths_page,
+    "request-headers.md": headers_page,
+    "errors.md": errors_page,
     "limits.md": limits_page,
     "request-flow.md": request_flow_page,
     **{f"policies/{name}.md": partial(policy_page, name) for name in BUILT_IN},

@@ -66,8 +66,12 @@ def _named(data: bytes) -> bytes:
     return b"event: error\ndata: " + data + b"\n\n"
 
 
+def anthropic_type(kind: ErrorKind) -> str:
+    """Return the type of an error in Anthropic's API."""
+    default = "invalid_request_error" if kind.spec.fault is Fault.CLIENT else "api_error"
+    return _ANTHROPIC_TYPES.get(kind.spec.status, default)
+
+
 def _anthropic(kind: ErrorKind, message: str) -> dict[str, Any]:
-    spec = kind.spec
-    default = "invalid_request_error" if spec.fault is Fault.CLIENT else "api_error"
-    error = {"type": _ANTHROPIC_TYPES.get(spec.status, default), "message": message, "code": spec.code}
+    error = {"type": anthropic_type(kind), "message": message, "code": kind.spec.code}
     return {"type": "error", "error": error}

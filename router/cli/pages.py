@@ -1,0 +1,13 @@
+"""Parts of the generated reference pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+MADE = "`python -m router.cli.reference` generates this page; a test compares it with the code.\n"
+
+
+def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
+    return lines + [f"| {' | '.join(row)} |" for row in rows]

@@ -1,0 +1,54 @@
+"""Every request header that the public port reads, with its effect: the table behind docs/reference/request-headers.md.
+
+A test compares it with the code. All other headers pass to the worker unread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_FRAMING = "frames the body; the worker gets the body whole, with `Content-Length`"
+_TOLERATED = "part of a preflight, which the gateway answers if `cors.allow_origins` is set"
+
+PLACEMENT: Mapping[str, str] = {
+    "X-Session-ID": "session of the request, unless the body has `session_id`; policies and routes may keep it "
+    "together",
+    "X-Vllm-Priority": "priority, before `priority` in the body: a whole number, lower is earlier. Read and sent on "
+    "only for callers that [may send one](../how-to/secure-it.md#what-only-some-clients-may-send)",
+    "X-Warmroute-Expected-Output-Tokens": "expected length of the answer in tokens; without it, or if it is no whole "
+    "number, the gateway estimates the length",
+    "X-Data-Parallel-Rank": "sent on only for callers that "
+    "[may send one](../how-to/secure-it.md#what-only-some-clients-may-send); the gateway sets its own on workers with "
+    "several ranks",
+}
+"""Headers that placement reads."""
+IDENTITY: Mapping[str, str] = {
+    "X-Request-Id": "id of the request in response, logs and decisions, if it has 1 to 128 printable characters; "
+    "else the gateway makes one",
+    "Authorization": "API key, as `Bearer KEY`, if the port has keys",
+    "X-Api-Key": "API key, if there is no `Authorization`",
+    "X-Forwarded-For": "address of the client in the access log, as far as `trusted_proxies` wrote it",
+    "X-Forwarded-Proto": "passed on; set if absent",
+    "X-Forwarded-Host": "passed on; set to `Host` if absent",
+}
+"""Headers about the request and its sender."""
+MESSAGE: Mapping[str, str] = {
+    "Host": "must be given once; 400 otherwise",
+    "Content-Type": "boundary of a multipart form, from which the gateway reads `model`",
+    "Content-Encoding": "415 `unsupported_content_encoding`, unless it is `identity`",
+    "Content-Length": _FRAMING,
+    "Transfer-Encoding": f"only `chunked`; {_FRAMING}",
+    "Connection": "`close` ends the connection after the answer; the headers that it names end at the gateway",
+    "Upgrade": "`websocket` on paths that take it; ignored otherwise",
+    "Expect": "`100-continue` is answered; 417 for any other",
+    "Origin": "the answer allows the origin if it is in `cors.allow_origins`",
+    "Access-Control-Request-Method": _TOLERATED,
+    "Access-Control-Request-Headers": _TOLERATED,
+}
+"""Headers of HTTP itself."""
+
+READ_HEADERS: Mapping[str, Mapping[str, str]] = {
+    "Placement": PLACEMENT,
+    "Request and sender": IDENTITY,
+    "Message": MESSAGE,
+}
