@@ -29,12 +29,13 @@ from router.control.start import Sources, following
 from router.gateway.http.heap_trim import map_large_blocks
 from router.gateway.listen.drain import SETTLE_S
 from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket_file
-from router.gateway.server import Gateway
+from router.gateway.server import Gateway, address_of
 from router.placement.chosen_policy import spec_of
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request
 from router.placement.named_policies import named_policies
+from router.process.banner import Readiness, announce, readiness_of
 from router.process.children.child_resources import ChildResources
 from router.process.children.metric_snapshots import readings_route
 from router.process.children.state_channel import state_route, with_version
@@ -125,6 +126,7 @@ class System:
         """Whether another process holds the listeners, so that the connections in their queues are for that process."""
         self.handover_state = HandoverState.NONE
         self.accepting = False
+        self._banner: asyncio.Task[None] | None = None
 
     def _build_dispatcher(self, ledger: Ledger | None) -> Dispatcher:
         config = self.config
@@ -199,6 +201,17 @@ class System:
         await self._admin.start()
         if self._resources is None:
             log.info("admin port listening", extra={"url": url_of(self._admin.address, self.config.admin_tls)})
+        if self._process == 0:
+            address = address_of(self.gateway.listeners[0].getsockname())
+            self._banner = asyncio.create_task(announce(self._readiness, address, self.config), name="banner")
+
+    def _readiness(self) -> Readiness:
+        policy = self.control.state.settings.policy.rule
+        return readiness_of(self.fleet, self.residency, self.watcher.statistics(), policy)
+
+    def _end_banner(self) -> None:
+        if self._banner is not None:
+            self._banner.cancel()
 
     def _admin_server(self, listeners: Listeners | None) -> AdminServer:
         self._files.add("worker_tls", self.worker_tls)
@@ -260,6 +273,7 @@ class System:
         With `keep` the sockets stay open until `resume` or `let_go`.
         """
         self.accepting = False
+        self._end_banner()
         self.handover_state = HandoverState.DONE
         if keep:
             self._keep()
@@ -313,6 +327,7 @@ class System:
         """
         timeouts = self.config.timeouts
         self.let_go()
+        self._end_banner()
         self.control.close()
         self._files.close()
         self.gateway.drain()

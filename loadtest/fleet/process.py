@@ -26,7 +26,8 @@ class StartError(RuntimeError):
 class Process:
     """One child process, whose output is searched for the line that reports it ready.
 
-    `environment` is added to the parent's. `log` names a file for all of the child's output.
+    `environment` is added to the parent's. A gateway logs text, unless its settings say otherwise. `log` names a file
+    for all of the child's output.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Process:
             text=True,
             errors="replace",
             start_new_session=True,
-            env={**os.environ, **(environment or {})},
+            env={"WARMROUTE_LOG_FORMAT": "text", **os.environ, **(environment or {})},
         )
         threading.Thread(target=self._read, daemon=True).start()
 

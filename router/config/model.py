@@ -543,8 +543,8 @@ class Config(Section, frozen=True):
     """Host names that the admin port accepts, in addition to loopback names and admin_host."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged."""
-    log_format: Literal["text", "json"] = "text"
-    """text: one line per event. json: one JSON object per event."""
+    log_format: Literal["auto", "text", "json"] = "auto"
+    """text: one line per event. json: one JSON object per event. auto: text with colours on a terminal, else json."""
 
 
 def to_builtins(config: Config) -> dict[str, Any]:

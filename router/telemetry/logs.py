@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 import threading
@@ -26,6 +27,8 @@ WITHHELD_FIELDS = frozenset(
 )
 
 _OWN_ATTRIBUTES = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_COLOURS = {logging.DEBUG: 2, logging.WARNING: 33, logging.ERROR: 31}
+"""ANSI codes by level: dim, yellow, red."""
 _PLAIN = re.compile(r"[\w.:/@#%+,*\[\]()-]+")
 
 
@@ -55,13 +58,20 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """``TIME LEVEL logger: event field=value``; a traceback follows on its own lines."""
+    """``TIME LEVEL logger: event field=value``; a traceback follows on its own lines. `coloured`: for a terminal."""
+
+    def __init__(self, *, coloured: bool = False) -> None:
+        super().__init__()
+        self.coloured = coloured
 
     def format(self, record: logging.LogRecord) -> str:
         """Return one line. Control characters are escaped, so that no value can forge a line."""
         fields = "".join(f" {name}={_text(value)}" for name, value in fields_of(record).items())
         event = record.getMessage().replace("\r", "\\r").replace("\n", "\\n")
-        line = f"{_timestamp(record)} {record.levelname:<7} {record.name}: {event}{fields}"
+        level = f"{record.levelname:<7}"
+        if self.coloured and record.levelno in _COLOURS:
+            level = f"\x1b[{_COLOURS[record.levelno]}m{level}\x1b[0m"
+        line = f"{_timestamp(record)} {level} {record.name}: {event}{fields}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
@@ -99,19 +109,21 @@ class EventHandler(logging.Handler):
 
 def setup_logging(
     level: str,
-    log_format: Literal["text", "json"] = "text",
+    log_format: Literal["auto", "text", "json"] = "text",
     stream: TextIO | None = None,
     *,
     process: int | None = None,
 ) -> None:
     """Log to `stream` (stderr): Warmroute's events from `level`, and events of libraries from warning. No call blocks.
 
-    Each line of one of several processes has its `process_index`.
+    `auto` is text on a terminal, and else JSON. Text on a terminal has colours, unless NO_COLOR is set. Each line
+    of one of several processes has its `process_index`.
     """
-    handler = EventHandler(stream if stream is not None else sys.stderr)
+    stream = stream if stream is not None else sys.stderr
+    handler = EventHandler(stream)
     if process is not None:
         handler.addFilter(_naming(process))
-    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
+    handler.setFormatter(_formatter(log_format, terminal=stream.isatty()))
     root = logging.getLogger()
     for old in _installed():
         root.removeHandler(old)
@@ -119,6 +131,18 @@ def setup_logging(
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
     logging.getLogger(ROOT).setLevel(level.upper())
+
+
+def _formatter(log_format: Literal["auto", "text", "json"], *, terminal: bool) -> logging.Formatter:
+    if log_format == "json" or (log_format == "auto" and not terminal):
+        return JsonFormatter()
+    return TextFormatter(coloured=terminal and not os.environ.get("NO_COLOR"))
+
+
+def on_terminal() -> bool:
+    """Return whether the log is text with colours on a terminal."""
+    formatters = [handler.formatter for handler in _installed()]
+    return any(isinstance(formatter, TextFormatter) and formatter.coloured for formatter in formatters)
 
 
 def lines_dropped() -> int:

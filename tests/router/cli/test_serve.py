@@ -2,9 +2,12 @@ import asyncio
 import contextlib
 import json
 import os
+import pty
 import resource
+import select
 import signal
 import socket
+import subprocess
 import sys
 
 import httpx
@@ -12,6 +15,8 @@ import pytest
 
 from backends.simulated.serving import serving
 from backends.simulated.settings import WorkerSettings
+from loadtest.fleet.process import Process, warmroute
+from router.process.banner import NO_WORKERS
 
 
 class Served:
@@ -79,6 +84,66 @@ async def test_a_gateway_serves_from_start_to_stop(serve):
         assert explained["candidates"][0]["cached_tokens"] >= 0
         assert await gateway.stop() == 0
     assert not any("traceback" in line for line in gateway.log)
+
+
+async def test_the_first_ready_line_says_what_serves_and_what_to_try(serve):
+    async with serving(WorkerSettings(time_scale=0)) as worker:
+        gateway = await serve("--worker", worker.url, "--policy", "lpwl")
+        public = (await gateway.until("public port listening"))["url"]
+        ready = await gateway.until("ready")
+        assert (ready["workers"], ready["workers_ready"], ready["views"]) == (1, 1, {"exact": 1})
+        assert (len(ready["models"]), ready["policy"]) == (1, "lpwl")
+        curl = await asyncio.create_subprocess_shell(
+            f"{ready['try']} --fail --silent", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        answer, _ = await curl.communicate()
+        assert public in ready["try"] and json.loads(answer)["object"] == "chat.completion"
+        assert await gateway.stop() == 0
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_without_workers_the_start_warns_once(serve, processes):
+    gateway = await serve("--processes", str(processes))
+    warning = await gateway.until(NO_WORKERS)
+    assert warning["level"] == "warning" and "--worker URL" in warning["event"]
+    await gateway.stop()
+    rest = (await gateway.process.stderr.read()).decode()
+    assert NO_WORKERS not in rest
+
+
+def test_on_a_terminal_the_log_is_coloured_text_with_one_line_for_people(tmp_path):
+    parent, terminal = pty.openpty()
+    with running_worker() as url:
+        command = [sys.executable, "-m", "warmroute", "serve", "--worker", url, "--port", "0", "--admin-port", "0"]
+        environment = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR",)}
+        environment = {name: value for name, value in environment.items() if not name.startswith("WARMROUTE_")}
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=terminal, cwd=tmp_path, env=environment)
+        os.close(terminal)
+        text = read_until(parent, b"; try: curl http://127.0.0.1:")
+        process.terminate()
+        process.wait(30)
+    os.close(parent)
+    assert "INFO    warmroute.process: public port listening url=" in text
+    assert "\x1b[1;32m1 worker ready, 1 model, policy marginal_cost, exact views\x1b[0m; try: curl" in text
+
+
+@contextlib.contextmanager
+def running_worker():
+    """An embedded worker as a process."""
+    worker = Process(warmroute("worker", "--port", "0", "--time-scale", "0"), "worker")
+    try:
+        yield worker.wait_for(r"worker (http://\S+)")[1]
+    finally:
+        worker.stop()
+
+
+def read_until(descriptor: int, awaited: bytes) -> str:
+    """What a terminal shows, up to `awaited`."""
+    shown = b""
+    while awaited not in shown:
+        assert select.select([descriptor], [], [], 30)[0], shown
+        shown += os.read(descriptor, 65_536)
+    return shown.decode()
 
 
 async def test_memory_budgets_are_stated_at_the_start_and_in_effect(serve, dead_port):

@@ -14,7 +14,7 @@ def test_flag_beats_variable_beats_file_beats_default(write):
     file = write("w.yaml", "port: 1001\nadmin_port: 1002\nlog_level: debug\n")
     env = {"WARMROUTE_PORT": "2001", "WARMROUTE_ADMIN_PORT": "2002"}
     config = load({"port": "3001"}, env, file)
-    assert (config.port, config.admin_port, config.log_level, config.log_format) == (3001, 2002, "debug", "text")
+    assert (config.port, config.admin_port, config.log_level, config.log_format) == (3001, 2002, "debug", "auto")
 
 
 def test_sections_merge_key_by_key_and_lists_as_a_whole(write):

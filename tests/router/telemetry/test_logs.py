@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from router.telemetry.logs import EventHandler, say, setup_logging
+from router.telemetry.logs import EventHandler, on_terminal, say, setup_logging
 
 
 class Stream(io.StringIO):
@@ -121,3 +121,28 @@ Odd()
     assert "ERROR   warmroute.python: thread failed thread_name=divider" in ran.stderr
     assert "ZeroDivisionError" in ran.stderr
     assert "ERROR   warmroute.python: exception ignored" in ran.stderr and "ValueError: odd end" in ran.stderr
+
+
+class Terminal(Stream):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("log_format", "terminal", "no_colour", "begins"),
+    [
+        ("auto", False, "", "{"),
+        ("auto", True, "", "\x1b[33mWARNING\x1b[0m"),
+        ("auto", True, "1", "WARNING warmroute.x"),
+        ("json", True, "", "{"),
+        ("text", False, "", "WARNING warmroute.x"),
+    ],
+)
+def test_the_format_follows_the_sink(stream, monkeypatch, log_format, terminal, no_colour, begins):
+    monkeypatch.setenv("NO_COLOR", no_colour)
+    sink = Terminal() if terminal else stream
+    setup_logging("info", log_format, sink)
+    logging.getLogger("warmroute.x").warning("odd")
+    written = sink.getvalue()
+    assert begins in written and (written[0] == "{") == (begins == "{")
+    assert on_terminal() == ("\x1b" in begins)
