@@ -59,7 +59,7 @@ _EXAMPLES: dict[tuple[str, ...], Any] = {
             "default": True,
         }
     },
-    ("policies",): {"batch": {"name": "lpwl"}},
+    ("policies",): {"batch": {"rule": "lpwl"}},
     ("routes",): [
         {
             "name": "eval",
