@@ -25,7 +25,7 @@ from router.placement.health import WorkerState
 from router.process import signals
 from router.process.handover.client import HandoverClient
 from router.process.handover.handed_state import HandedState
-from router.process.handover.messages import VERSION, SocketsOffered, TakeoverError
+from router.process.handover.messages import CARRIED, VERSION, SocketsOffered, TakeoverError
 from router.process.handover.server import HandoverCallbacks, HandoverServer
 from router.process.listeners import ListenAddresses, Listeners
 from router.process.systemd import Notifier, activated
@@ -183,7 +183,7 @@ class Lifecycle:
         await self._take_on(handover_client, await handover_client.drain())
         handover_client.follow(self._drained)
         self._system.leave_queue = self._system.listeners().manager_owned or handover_client.stuck
-        log.info("took over", extra={"pid": handover_client.offered.pid})
+        log.info("took over", extra={**handover_client.summary(), "workers": len(self._system.fleet.endpoints)})
 
     async def _take_on(self, handover_client: HandoverClient, drained: Sequence[str]) -> None:
         """Continue from the desired state of the running gateway. A version that hands none over names the workers that
@@ -296,7 +296,8 @@ class Lifecycle:
     async def _successor_lost(self) -> bool:
         """Drain for at least `LINGER_S`. Return True at once if the new process dies and this one can serve again."""
         await self._notifier.aclose()  # the new process reports to the service manager
-        log.info("handed over", extra={"drain_s": self._config.timeouts.drain_s})
+        handed = {"carried": ", ".join(CARRIED), "requests": sum(self._system.in_flight().values())}
+        log.info("handed over", extra={"drain_s": self._config.timeouts.drain_s, **handed})
         ends = [asyncio.ensure_future(each) for each in (self._lost.wait(), self._superseded.wait(), self._drain())]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for each in ends:

@@ -96,8 +96,10 @@ def test_a_gateway_replaces_itself_at_sigusr2(site):
     asking = threading.Thread(target=ask)
     asking.start()
     os.kill(old.pid, signal.SIGUSR2)
-    pid = int(old.wait_for(r"took over pid=(\d+)")[1])
-    assert pid == old.pid
+    said = old.wait_for(r"handed over drain_s=\S+ carried=\"([^\"]+)\"")[1]
+    assert said == "listening sockets, desired state with its revisions, drained workers"
+    took = old.wait_for(r"took over pid=(\d+) carried=\"([^\"]+)\" learned_again=\"cache views, .*workers=(\d+)$")
+    assert (int(took[1]), took[2], took[3]) == (old.pid, said, "1")
     assert old.wait(20) == 0
     over.set()
     asking.join()

@@ -58,6 +58,7 @@ class HandoverClient:
         self.offered = offered
         self.listeners = listeners
         self.in_flight: Mapping[str, int] = {}
+        self._reply: DrainStarted | None = None
         self.gone = asyncio.Event()
         self.stuck = False
         """Whether the running gateway has not answered, so that it may still accept."""
@@ -129,12 +130,24 @@ class HandoverClient:
                 answer = decode(await loop.sock_recv(self._connection, MOST_BYTES) or b"{}")
             if isinstance(answer, DrainStarted):
                 drained, self.in_flight = answer.drained, answer.requests
+                self._reply = answer
         except TimeoutError:
             self.stuck = True
             log.error("the gateway that was taken over does not answer; stop it", extra={"pid": self.offered.pid})
         except (OSError, TakeoverError):
             log.warning("the gateway that was taken over has died", extra={"pid": self.offered.pid})
         return drained
+
+    def summary(self) -> dict[str, object]:
+        """Return what the running gateway has handed over, and what it has not, for the log."""
+        reply = self._reply or DrainStarted(self.offered.drained, {})
+        return {
+            "pid": self.offered.pid,
+            "carried": ", ".join(reply.carried) or "not said",
+            "learned_again": ", ".join(reply.left) or "not said",
+            "drained_workers": len(reply.drained),
+            "requests_left_there": sum(reply.requests.values()),
+        }
 
     def follow(self, drained: Callable[[], tuple[str, ...]]) -> None:
         """After `drain`, send the workers drained here, and receive the counts of requests that the other process still

@@ -29,6 +29,8 @@ import msgspec
 from router.process.listeners import ListenAddresses
 
 VERSION = 1
+CARRIED = ("listening sockets", "desired state with its revisions", "drained workers")
+LEFT = ("cache views", "learned speeds", "stored responses' workers", "decisions", "use of rate limits")
 MOST_BYTES = 131_072
 MOST_SOCKETS = 64
 _CREDENTIALS = struct.Struct("3i")
@@ -70,10 +72,16 @@ class SuccessorReady(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class DrainStarted(msgspec.Struct, frozen=True, tag="draining"):
-    """The running gateway no longer accepts. `requests` counts its requests at each worker."""
+    """The running gateway no longer accepts. `requests` counts its requests at each worker.
+
+    `carried` names what it has handed over, and `left` what the successor learns again. Both are for people, and empty
+    in older versions.
+    """
 
     drained: tuple[str, ...]
     requests: dict[str, int]
+    carried: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
 
 class InFlightReport(msgspec.Struct, frozen=True, tag="in_flight"):

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket_file
 from router.process.handover.messages import (
+    CARRIED,
+    LEFT,
     MOST_BYTES,
     DrainedWorkers,
     DrainStarted,
@@ -154,7 +156,7 @@ class HandoverServer:
     async def _accompany(self, connection: socket.socket, drained: tuple[str, ...]) -> bool:
         """Serve the successor until it closes the connection. Return whether it announced its end."""
         try:
-            await _send(connection, DrainStarted(drained, dict(self._callbacks.in_flight())))
+            await _send(connection, DrainStarted(drained, dict(self._callbacks.in_flight()), CARRIED, LEFT))
             self._spawn(self._report(connection))
             return await self._receive(connection)
         except OSError:
