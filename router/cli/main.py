@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
-from router.cli import check, config, explain, keys, serve, worker
+from router.cli import check, completion, config, explain, keys, serve, worker
 from router.cli.options import Commands, HelpFormatter
 from router.config.problems import ConfigError
 
@@ -52,6 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in (serve, check, explain, config, keys, worker):
         command.register(commands)
+    completion.register(commands, parser)
     _register_further(commands)
     return parser
 
