@@ -28,8 +28,8 @@ class Gateway:
 
     def __init__(self, *options, stderr):
         self.port, self.admin_port = free_port(), free_port()
-        command = [sys.executable, "-m", "warmroute", "serve", "--access-log", "--host", "127.0.0.1"]
-        command += ["--port", str(self.port), "--admin-port", str(self.admin_port), *options]
+        command = [sys.executable, "-m", "warmroute", "serve", "--access-log", "--log-format", "text"]
+        command += ["--host", "127.0.0.1", "--port", str(self.port), "--admin-port", str(self.admin_port), *options]
         self.process = subprocess.Popen(command, stderr=stderr, stdin=subprocess.DEVNULL)
 
     async def ask(self, count, port=None, path="/livez"):
