@@ -28,8 +28,8 @@ Terms: TypeAlias = Mapping[str, Fact | float]
 
 def by_cost(fleet: FleetView, cost: Fact, reason: str, unit: str, terms: Terms, ties: Sequence[Fact] = ()) -> Decision:
     """Rank by lowest `cost`, then by lowest `ties`, then in the fleet's order."""
-    costs = _values(fleet, cost)
-    order = _order(fleet, [costs, *[_values(fleet, tie) for tie in ties]])
+    costs = values(fleet, cost)
+    order = _order(fleet, [costs, *[values(fleet, tie) for tie in ties]])
     in_order = costs[order].tolist() if isinstance(costs, np.ndarray) else [float(costs[place]) for place in order]
     return Decision(ids_at(fleet, order), reason, tuple(in_order), unit, view_terms(fleet, terms))
 
@@ -41,7 +41,7 @@ def by_keys(fleet: FleetView, keys: Sequence[Fact], reason: str, terms: Terms) -
 
 def places(fleet: FleetView, keys: Sequence[Fact]) -> list[int]:
     """Return all places of the fleet, lowest keys first."""
-    return _order(fleet, [_values(fleet, key) for key in keys])
+    return _order(fleet, [values(fleet, key) for key in keys])
 
 
 def ids_at(fleet: FleetView, order: Iterable[int]) -> tuple[WorkerId, ...]:
@@ -53,7 +53,7 @@ def ids_at(fleet: FleetView, order: Iterable[int]) -> tuple[WorkerId, ...]:
     return tuple([ids[place] for place in order])
 
 
-def _values(fleet: FleetView, fact: Fact) -> Any:
+def values(fleet: FleetView, fact: Fact) -> Any:
     """Return a fact by place: a list while the fleet consists of views and no array is given, else an array."""
     if isinstance(fact, np.ndarray):
         return fact

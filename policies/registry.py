@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
 from policies.hold import AdmissionHold, HoldParams
-from policies.marginal_cost import MarginalCost
+from policies.marginal_cost.rule import MarginalCost
 from policies.parameters import RULE, PolicyError, converted, described
 from policies.params import Params
 from policies.prefill_lanes import STREAM_WEIGHT, TERM, LanesParams, PrefillLanes

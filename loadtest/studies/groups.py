@@ -21,7 +21,7 @@ from loadtest.report.summary import percentile
 from loadtest.sim.run import Setting, simulate
 from loadtest.sim.sessions import Call, Session
 from loadtest.sim.worker import WorkerSpec
-from policies import marginal_cost
+from policies.marginal_cost.terms.hot_prefix import HotPrefix
 from policies.spec import PolicySpec
 
 PROFILE = load_profile("llama-3.1-8b-h100")
@@ -86,7 +86,7 @@ def main() -> None:
         rows = {}
         for policy in ("round_robin", "cache_aware", "marginal_cost"):
             rows[policy] = [run(policy, seed, args.groups, rate) for seed in range(args.seeds)]
-        with patch.object(marginal_cost, "hot_prefix_prices_s", lambda request, fleet, sharing: {}):
+        with patch.object(HotPrefix, "price", lambda term, request, fleet: ()):
             rows[WITHOUT] = [run("marginal_cost", seed, args.groups, rate) for seed in range(args.seeds)]
         for policy, results in rows.items():
             print(f"{policy:34}", *(f"{fmean(column):8.3f}" for column in zip(*results, strict=True)))

@@ -32,7 +32,7 @@ from loadtest.lab.models import Models
 from loadtest.lab.run_cell import run_cell
 from loadtest.report.confidence import interval
 from loadtest.tournament.contests import CONTESTS, Contest, Extent
-from policies.running_prefixes import RunningPrefixes
+from policies.view import FleetView
 from router.placement import fleet_load
 
 CONTESTED = [contest.name for contest in CONTESTS]
@@ -76,7 +76,7 @@ BLOCK_TOKENS, SLO = 128, Slo(2_000.0, 200.0)
 @contextmanager
 def all_alike() -> Iterator[None]:
     """Count every running request as drawn by the same prefix: hot prefix spill before decision 0007."""
-    with patch.object(RunningPrefixes, "share", lambda sharing, worker, request, blocks: 1.0):
+    with patch.object(FleetView, "running_share", lambda fleet, worker, request, blocks: 1.0):
         yield
 
 

@@ -26,7 +26,24 @@ def make_fleet(**workers):
 
 def by_column(fleet):
     """Return the same fleet as arrays, without views of single workers."""
-    return FleetView(fleet.now_s, None, fleet.roster, fleet.columns)
+    return FleetView(fleet.now_s, None, fleet.roster, fleet.columns, fleet._running_share)
+
+
+class RunningRequests:
+    """The blocks of the requests that run on each worker, without an index."""
+
+    def __init__(self):
+        self._blocks = {}
+
+    def add(self, worker, blocks):
+        self._blocks.setdefault(worker, []).append(tuple(blocks))
+
+    def share(self, worker, request, blocks):
+        running = self._blocks.get(worker, ())
+        if not running or not 0 < blocks <= len(request.block_hashes):
+            return 0.0
+        wanted = tuple(request.block_hashes[:blocks])
+        return sum(hashes[:blocks] == wanted for hashes in running) / len(running)
 
 
 def by_row(fleet):
@@ -60,6 +77,11 @@ def form(request):
 @pytest.fixture
 def as_columns():
     return by_column
+
+
+@pytest.fixture
+def running_requests():
+    return RunningRequests()
 
 
 @pytest.fixture

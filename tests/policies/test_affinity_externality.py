@@ -4,7 +4,7 @@ from copy import deepcopy
 
 import pytest
 
-from policies.affinity_externality import WINDOW_S, AffinityExternality
+from policies.marginal_cost.terms.affinity_externality import WINDOW_S, AffinityExternality
 from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, WorkerId
 
 IDLE = {"a": {"prefill_s": 4.0}, "b": {"prefill_s": 4.0}}
@@ -17,7 +17,7 @@ def fleet(fleet, form):
 
 def priced(affinity_externality, fleet):
     """Return the prices above 0 by worker, and {} if the rule returns none."""
-    prices_s = affinity_externality.prices_s(fleet)
+    prices_s = affinity_externality.price(None, fleet)
     assert len(prices_s) in (0, len(fleet))
     return {worker: price_s for worker, price_s in zip(fleet.ids, prices_s, strict=False) if price_s}
 
@@ -69,7 +69,7 @@ def test_the_price_scales_with_the_share_of_free_workers(affinity_externality, f
     one_of_two = {**IDLE, "b": {"prefill_s": 4.0, "queued_requests": 2}}
     assert priced(affinity_externality, fleet(**one_of_two)) == pytest.approx({"a": 0.25 * 3 / WINDOW_S * 4.0 * 2.0})
     none = {name: {"prefill_s": 4.0, "queued_requests": 1} for name in "ab"}
-    assert len(affinity_externality.prices_s(fleet(**none))) == 0
+    assert len(affinity_externality.price(None, fleet(**none))) == 0
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_the_price_scales_with_the_share_of_free_workers(affinity_externality, f
 def test_requests_without_a_saving_do_not_count(came, fleet, why, fields):
     rule = AffinityExternality()
     came(rule, **fields)
-    assert len(rule.prices_s(fleet(**IDLE))) == 0, why
+    assert len(rule.price(None, fleet(**IDLE))) == 0, why
 
 
 def test_a_single_worker_has_no_affinity_externality(fleet, request_view):
@@ -95,7 +95,7 @@ def test_a_single_worker_has_no_affinity_externality(fleet, request_view):
             LifecycleEventKind.RESERVED, request_view(), WorkerId("a"), 0.0, placed=view.worker(0), fleet=view
         )
     )
-    assert len(rule.prices_s(view)) == 0
+    assert len(rule.price(None, view)) == 0
 
 
 def test_arrivals_are_forgotten_within_minutes(affinity_externality, came, fleet):

@@ -19,6 +19,7 @@ from policies.view import (
     WorkerId,
     WorkerView,
 )
+from tests.policies.conftest import RunningRequests
 
 BLOCK = 16
 NEAR = {"rel": 1e-9, "abs": 1e-12}
@@ -91,9 +92,16 @@ class Pair:
     def __init__(self, params):
         self.by_row, self.by_column = (build_policy(PolicySpec(params=params), random.Random(0)) for _ in range(2))
         self._running = []
+        self.requests = RunningRequests()
+
+    def forms(self, now_s, workers, roster):
+        share = self.requests.share
+        rows = FleetView(now_s, workers, roster, running_share=share)
+        return rows, FleetView(now_s, None, roster, rows.columns, share)
 
     def placed(self, request, now_s, workers, roster, place):
-        rows, columns = forms(now_s, workers, roster)
+        rows, columns = self.forms(now_s, workers, roster)
+        self.requests.add(roster.ids[place], request.block_hashes)
         for policy, fleet in ((self.by_row, rows), (self.by_column, columns)):
             chosen = fleet.worker(place)
             policy.observe(
@@ -108,7 +116,7 @@ class Pair:
                 policy.observe(LifecycleEvent(kind, request, worker, now_s))
 
     def agree(self, request, now_s, workers, roster):
-        rows, columns = forms(now_s, workers, roster)
+        rows, columns = self.forms(now_s, workers, roster)
         one, other = self.by_row.decide(request, rows), self.by_column.decide(request, columns)
         assert not columns.by_row, "a decision on arrays makes no object per worker"
         assert one.ranked[0] == other.ranked[0]
@@ -129,11 +137,6 @@ class Pair:
             assert other.terms[worker] == pytest.approx(terms, **NEAR)
             # `error_s` decides ties and is no part of the cost
             assert sum(terms.values()) - terms["error_s"] == pytest.approx(costs[worker], rel=1e-9, abs=1e-9)
-
-
-def forms(now_s, workers, roster):
-    rows = FleetView(now_s, workers, roster)
-    return rows, FleetView(now_s, None, roster, rows.columns)
 
 
 @given(data=st.data())
@@ -177,7 +180,7 @@ def test_rows_and_columns_price_a_lane_and_returning_sessions_alike(data):
     pair.agree(replace(request, model="m"), 30.0, workers, roster)
     free = tuple(replace(view, queued_requests=0, prefill_s=4.0) for view in workers)
     pair.agree(replace(request, model="m"), 30.0, free, roster)
-    terms = pair.by_column.decide(replace(request, model="m"), forms(30.0, free, roster)[1]).terms
+    terms = pair.by_column.decide(replace(request, model="m"), pair.forms(30.0, free, roster)[1]).terms
     for term in ("prefill_lane_s", "affinity_externality_s"):
         assert any(terms[worker][term] for worker in ids), term
 
@@ -201,7 +204,7 @@ def test_rows_and_columns_price_a_hot_prefix_alike(data):
     pair.agree(hot, 0.2, workers, roster)
     alone = tuple(replace(view, cached_tokens=0, running_requests=0) for view in workers[1:])
     if running > 12:
-        _, columns = forms(0.2, (holder, *alone), roster)
+        _, columns = pair.forms(0.2, (holder, *alone), roster)
         priced = pair.by_column.decide(hot, columns).terms[holder.id]["hot_prefix_s"]
         assert priced == pytest.approx(decode_s if decode_s and learned else max(map(first_token_s, columns.workers)))
     pair.agree(hot, 0.2, (holder, *alone), roster)

@@ -10,8 +10,14 @@ from unittest.mock import patch
 
 import numpy as np
 
-from policies import marginal_cost, prefill_lanes
-from policies.marginal_cost import Prices
+from policies import prefill_lanes
+from policies.marginal_cost import rule, ties
+from policies.marginal_cost.terms import prefill
+from policies.marginal_cost.terms.decode_externality import DecodeExternality
+from policies.marginal_cost.terms.hot_prefix import HotPrefix
+from policies.marginal_cost.terms.kv_wait import KvWait
+from policies.marginal_cost.terms.term import Term
+from policies.ranking import Facts, Value
 from policies.view import FleetView, LifecycleEvent, WorkerId, WorkerView
 
 WHOLE = "as shipped"
@@ -59,47 +65,36 @@ def _columns_fit(fleet: FleetView) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.ones(len(fleet), dtype=bool)
 
 
-def _no_price(*_: object) -> Mapping[int, float]:
-    return {}
+def _prefill(of: Facts) -> Value:
+    return of.prefill_s
 
 
-def _without_kv_wait(view: WorkerView) -> float:
-    return view.queue_wait_s + view.prefill_s / (1.0 - view.utilisation)
+def _without(term: type[Term]) -> Variant:
+    return Variant(patches=((term, "price", lambda *_: ()),))
 
 
-def _without_prefill_externality(view: WorkerView) -> float:
-    return view.queue_wait_s + view.kv_wait_s + view.prefill_s
-
-
-def _unweighted(workers: Sequence[WorkerView], prices: Prices) -> list[float]:
-    """Return the costs without the decode externality; the lanes keep its weight."""
-    return _COSTS_S(workers, prices._replace(weight=0.0))
-
-
-_COSTS_S = marginal_cost._costs_s
 SHARE: Patch = (prefill_lanes, "DECODE_EXTERNALITY_SHARE", 1.0)
-FITS: tuple[Patch, ...] = ((marginal_cost, "fits", _fits), (marginal_cost, "columns_fit", _columns_fit))
+FITS: tuple[Patch, ...] = ((ties, "fits", _fits), (ties, "columns_fit", _columns_fit))
 
 VARIANTS: Mapping[str, Variant] = {
     WHOLE: Variant(),
-    "affinity externality": Variant("marginal_cost:affinity_externality=false"),
     "half of a long prefill's stall": Variant(patches=(SHARE,)),
-    "hot-prefix price": Variant(patches=((marginal_cost, "hot_prefix_prices_s", _no_price),)),
-    "least recently used among equals": Variant(patches=((marginal_cost, "LeastRecentlyUsed", NeverUsed),)),
+    "hot-prefix price": _without(HotPrefix),
+    "least recently used among equals": Variant(patches=((rule, "LeastRecentlyUsed", NeverUsed),)),
     "KV space among equals": Variant(patches=FITS),
-    "standard errors as ties": Variant(patches=((marginal_cost, "_equals", _equal_costs),)),
-    "KV wait": Variant(patches=((marginal_cost, "_first_token_s", _without_kv_wait),)),
-    "prefill externality": Variant(patches=((marginal_cost, "_first_token_s", _without_prefill_externality),)),
-    "decode externality": Variant(patches=((marginal_cost, "_costs_s", _unweighted),)),
+    "standard errors as ties": Variant(patches=((ties, "_equals", _equal_costs),)),
+    "KV wait": _without(KvWait),
+    "prefill externality": Variant(patches=((prefill, "with_externality", _prefill),)),
+    "decode externality": _without(DecodeExternality),
     "prefill lanes": Variant("marginal_cost:lanes=false"),
     "hold for prefills": Variant("marginal_cost:hold.prefills=0"),
     "hold for KV space": Variant("marginal_cost:hold.kv_space=0"),
 }
 """By the name of the part that is left out, first suspects first."""
-FIRST = 6
+FIRST = 5
 """The number of variants that are played before the others: the whole rule and the first suspects."""
 
 
 def replaceable() -> bool:
     """Return whether the rule runs from source; a compiled module calls its own functions without looking them up."""
-    return all(str(module.__file__).endswith(".py") for module in (marginal_cost, prefill_lanes))
+    return all(str(module.__file__).endswith(".py") for module in (rule, ties, prefill_lanes))

@@ -117,12 +117,14 @@ def test_a_built_in_rule_counts_by_its_own_modules(cell, monkeypatch):
         "policies.least_recently_used",
         "policies.view",
     }
-    assert {"policies.marginal_cost", "policies.running_prefixes"} <= cells._imported("policies.marginal_cost")
+    assert {"policies.marginal_cost.rule", "policies.marginal_cost.ties"} <= cells._imported(
+        "policies.marginal_cost.rule"
+    )
     before = {name: digest(cell(policy=name)) for name in ("lpwl", "marginal_cost")}
     module = cells._module
 
     def changed(name):
-        return module("policies.rules.random" if name == "policies.running_prefixes" else name)
+        return module("policies.rules.random" if name == "policies.marginal_cost.ties" else name)
 
     monkeypatch.setattr(cells, "_module", changed)
     cells._rule.cache_clear()

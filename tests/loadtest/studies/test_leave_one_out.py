@@ -58,7 +58,7 @@ def test_first_suspects_come_first_in_every_block_of_seeds():
     assert runs[:3] == [
         Run(WHOLE, "a", 0.6, 0),
         Run(WHOLE, "b", 0.6, 0),
-        Run("affinity externality", "a", 0.6, 0),
+        Run(list(VARIANTS)[1], "a", 0.6, 0),
     ]
     late = runs.index(Run("KV wait", "a", 0.6, 0))
     assert {run.seed for run in runs[:late]} == set(range(5))
@@ -144,11 +144,12 @@ DECIDED_BY = {
 def test_the_part_that_is_left_out_decides_nothing(part):
     def choice():
         policy = build_policy(parse_policy(VARIANTS[part].rule), random.Random(0))
-        for number in range(12):  # they run on a and begin as the prompt does
+        for number in range(12):
             request = RequestView(f"before {number}", "m", 64, 16, (1, 2, 3, number + 20))
             policy.observe(LifecycleEvent(LifecycleEventKind.RESERVED, request, WorkerId("a"), 0.0))
         a, b = DECIDED_BY[part]
-        return policy.decide(PROMPT, FleetView(0.0, (view("a", **a), view("b", **b)))).ranked[0]
+        fleet = FleetView(0.0, (view("a", **a), view("b", **b)), running_share=lambda worker, *_: float(worker == "a"))
+        return policy.decide(PROMPT, fleet).ranked[0]
 
     assert choice() == "b"
     with VARIANTS[part].applied():

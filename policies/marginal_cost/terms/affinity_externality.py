@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from math import exp
+from typing import ClassVar
 
 import numpy as np
 
 from policies.by_worker import ByWorker
-from policies.view import Column, FleetView, LifecycleEvent, LifecycleEventKind, WorkerId
+from policies.marginal_cost.terms.term import Price, Term
+from policies.view import Column, FleetView, LifecycleEvent, LifecycleEventKind, RequestView, WorkerId
 
 WINDOW_S = 60.0
 """The memory, as long as that of the utilisation. Sessions that returned recently will probably return soon."""
@@ -17,7 +19,7 @@ _REBASED_AT = 1e9
 _UNTIED = (0.0, 0.0)
 
 
-class AffinityExternality:
+class AffinityExternality(Term):
     """Price a prefill by the delay of the requests that are tied to its worker.
 
     The next turn of a conversation, or the next step of an agent, finds its context on one worker. Any other worker
@@ -36,6 +38,10 @@ class AffinityExternality:
     large.
     """
 
+    meanings: ClassVar[Mapping[str, str]] = {
+        "affinity_externality_s": "Cost of this prefill to sessions that come back to the worker's cache."
+    }
+
     def __init__(self) -> None:
         self._tied: dict[WorkerId, tuple[float, float]] = {}
         """By worker: the number of tied arrivals and the seconds that the cache saved them. Later arrivals weigh more
@@ -43,7 +49,7 @@ class AffinityExternality:
         self._since_s = 0.0
         self._by_worker = ByWorker(2, self._tied_to)
 
-    def prices_s(self, fleet: FleetView) -> Sequence[float] | Column:
+    def price(self, request: RequestView, fleet: FleetView) -> Price:
         """Return the delay that this prompt's prefill causes to returning sessions, by place; empty if there is none.
 
         The price of a worker without tied requests is 0.

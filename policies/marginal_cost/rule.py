@@ -1,0 +1,136 @@
+"""The default policy: place each request where it adds the least delay, in seconds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from operator import add
+from typing import Annotated, ClassVar
+
+from msgspec import Meta
+
+from policies.lazy_terms import LazyTerms
+from policies.least_recently_used import LeastRecentlyUsed
+from policies.marginal_cost.terms.affinity_externality import AffinityExternality
+from policies.marginal_cost.terms.decode_externality import DecodeExternality
+from policies.marginal_cost.terms.hot_prefix import HotPrefix
+from policies.marginal_cost.terms.kv_wait import KvWait
+from policies.marginal_cost.terms.prefill import Prefill
+from policies.marginal_cost.terms.prefill_lane import PrefillLane
+from policies.marginal_cost.terms.queue_wait import QueueWait
+from policies.marginal_cost.terms.term import Price, Term
+from policies.marginal_cost.ties import by_column, by_row
+from policies.params import Params
+from policies.view import Column, Decision, FleetView, LifecycleEvent, RequestView
+
+
+class MarginalCostParams(Params, frozen=True):
+    """Preferences only. Facts about model and hardware are learned."""
+
+    stream_weight: Annotated[
+        float,
+        Meta(ge=0, description="Weight of a second of slower streaming; one before the first token weighs 1."),
+    ] = 0.1
+    affinity_externality: Annotated[
+        bool,
+        Meta(description="Price the delay of sessions that will return to a worker during a prefill there."),
+    ] = True
+
+
+TERMS: tuple[type[Term], ...] = (
+    QueueWait,
+    KvWait,
+    Prefill,
+    DecodeExternality,
+    HotPrefix,
+    PrefillLane,
+    AffinityExternality,
+)
+ERROR = "error_s"
+
+
+class MarginalCost:
+    """Least cost in seconds: queue wait, KV wait, the prefill times 1 / (1 - utilisation), and what the request costs
+    others. Ties go to the fewest running requests, then to the worker that was used least recently.
+
+    The cost of a worker is the sum of the terms below. Queue wait, KV wait and prefill predict the request's own time
+    to first token; the others are the delay that it causes to other requests. Streaming is slower over hundreds of
+    tokens, so its seconds have the weight `stream_weight`.
+
+    By default `hold` is around the rule, which keeps a long prompt back while its worker runs other prefills or has no
+    KV space for it. So are `lanes`, which keep long prefills on workers of their own while that saves more delay than
+    it costs; workers with the label `lane`, `prefill` or `decode`, are always inside or outside.
+
+    Queue wait and prefill are estimates. Requests with one system prompt cost the same on every worker that has it
+    cached, and the lowest estimate would attract all of them. So candidates count as equal when their costs differ by
+    less than the sum of their standard errors and they leave no more tokens uncached than the cheapest one. Tokens are
+    counted and not estimated, so noise never costs reuse. Of equals those are preferred where the prompt fits into the
+    KV cache, then the fewest running requests.
+    """
+
+    params_type: ClassVar[type[Params]] = MarginalCostParams
+    prices_in_seconds: ClassVar[bool] = True
+    wrapped: ClassVar[bool] = True
+    terms: ClassVar[Mapping[str, str]] = {
+        **{name: meaning for term in TERMS for name, meaning in term.meanings.items()},
+        ERROR: "Standard error of queue wait and prefill; workers whose costs differ by less count as equal.",
+    }
+
+    def __init__(self, params: MarginalCostParams, rng: random.Random) -> None:
+        self._last_used = LeastRecentlyUsed()
+        self._terms: list[Term] = [
+            QueueWait(),
+            KvWait(),
+            Prefill(),
+            DecodeExternality(params.stream_weight),
+            HotPrefix(),
+            PrefillLane(),
+        ]
+        if params.affinity_externality:
+            self._terms.append(AffinityExternality())
+
+    def decide(self, request: RequestView, fleet: FleetView) -> Decision:
+        """Rank by cost, and put the best of the equal candidates first."""
+        terms = self._terms
+        prices = [term.price(request, fleet) for term in terms]
+        equals, ranked, costs_s = (
+            by_row(fleet.workers, _sums(prices), self._last_used)
+            if fleet.by_row
+            else by_column(fleet, _column_sum(prices), self._last_used)
+        )
+        reason = "least added delay" if equals == 1 else f"least busy of {equals} with equal added delay"
+        unit = "s" if fleet.learned else "tokens"
+        explained = LazyTerms(fleet, lambda place: _explained(terms, prices, fleet, place))
+        return Decision(ranked, reason, costs_s, unit, explained)
+
+    def observe(self, event: LifecycleEvent) -> None:
+        """Pass the event to every part that keeps state."""
+        self._last_used.observe(event)
+        for term in self._terms:
+            term.observe(event)
+
+
+def _sums(prices: Sequence[Price]) -> list[float]:
+    first, *others = [price_s for price_s in prices if len(price_s)]
+    costs_s = list(first)
+    for price_s in others:
+        costs_s = list(map(add, costs_s, price_s))
+    return costs_s
+
+
+def _column_sum(prices: Sequence[Price]) -> Column:
+    first, second, *others = [price_s for price_s in prices if len(price_s)]
+    costs_s: Column = first + second  # type: ignore[operator]  # arrays, because the fleet is one of columns
+    for price_s in others:
+        costs_s += price_s
+    return costs_s
+
+
+def _explained(terms: Sequence[Term], prices: Sequence[Price], fleet: FleetView, place: int) -> Mapping[str, float]:
+    """Return the terms of one worker's cost. They keep prices and not the request, because the decision log would
+    otherwise keep prompts in memory."""
+    view = fleet.worker(place)
+    found: dict[str, float] = {}
+    for term, price_s in zip(terms, prices, strict=True):
+        found.update(term.explained(view, float(price_s[place]) if len(price_s) else 0.0))
+    return {**found, ERROR: view.error_s}

@@ -1,0 +1,20 @@
+"""The price of `policies.prefill_lanes`, where lanes are around the rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from policies.marginal_cost.terms.term import Price, Term
+from policies.view import FleetView, RequestView
+
+
+class PrefillLane(Term):
+    """0 without lanes."""
+
+    meanings: ClassVar[Mapping[str, str]] = {
+        "prefill_lane_s": "Price that keeps long prefills in the prefill lane and other requests out of it."
+    }
+
+    def price(self, request: RequestView, fleet: FleetView) -> Price:
+        return fleet.lane_price_s
