@@ -11,7 +11,6 @@ from msgspec import Meta
 
 from policies.lazy_terms import LazyTerms
 from policies.least_recently_used import LeastRecentlyUsed
-from policies.marginal_cost.terms.affinity_externality import AffinityExternality
 from policies.marginal_cost.terms.decode_externality import DecodeExternality
 from policies.marginal_cost.terms.hot_prefix import HotPrefix
 from policies.marginal_cost.terms.kv_wait import KvWait
@@ -31,21 +30,9 @@ class MarginalCostParams(Params, frozen=True):
         float,
         Meta(ge=0, description="Weight of a second of slower streaming; one before the first token weighs 1."),
     ] = 0.1
-    affinity_externality: Annotated[
-        bool,
-        Meta(description="Price the delay of sessions that will return to a worker during a prefill there."),
-    ] = True
 
 
-TERMS: tuple[type[Term], ...] = (
-    QueueWait,
-    KvWait,
-    Prefill,
-    DecodeExternality,
-    HotPrefix,
-    PrefillLane,
-    AffinityExternality,
-)
+TERMS: tuple[type[Term], ...] = (QueueWait, KvWait, Prefill, DecodeExternality, HotPrefix, PrefillLane)
 ERROR = "error_s"
 
 
@@ -86,8 +73,6 @@ class MarginalCost:
             HotPrefix(),
             PrefillLane(),
         ]
-        if params.affinity_externality:
-            self._terms.append(AffinityExternality())
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by cost, and put the best of the equal candidates first."""
@@ -104,10 +89,8 @@ class MarginalCost:
         return Decision(ranked, reason, costs_s, unit, explained)
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Pass the event to every part that keeps state."""
+        """Follow which workers were used."""
         self._last_used.observe(event)
-        for term in self._terms:
-            term.observe(event)
 
 
 def _sums(prices: Sequence[Price]) -> list[float]:

@@ -4,7 +4,7 @@ import pytest
 
 from policies.registry import build_policy
 from policies.spec import PolicySpec
-from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, WorkerId
+from policies.view import FleetView, LifecycleEvent, LifecycleEventKind
 
 
 @pytest.fixture
@@ -39,7 +39,6 @@ def test_cost_is_queue_wait_plus_prefill_priced_by_utilisation(policy, fleet, re
             "decode_externality_s": 0.0,
             "hot_prefix_s": 0.0,
             "prefill_lane_s": 0.0,
-            "affinity_externality_s": 0.0,
             "error_s": 0.0,
         }
     )
@@ -122,27 +121,6 @@ def test_noise_never_outweighs_counted_tokens(policy, fleet, request_view):
         b={**near, "prefill_s": 0.011, "uncached_tokens": 66},
     )
     assert policy.decide(request_view(), view).ranked[0] == "a"
-
-
-@pytest.mark.parametrize(("affinity_externality", "chosen"), [(True, "b"), (False, "a")])
-def test_a_long_prompt_avoids_a_worker_to_which_sessions_return(fleet, request_view, affinity_externality, chosen):
-    policy = build_policy(PolicySpec(params={"affinity_externality": affinity_externality}), random.Random(0))
-    turn = fleet(a={"learned": True, "prefill_s": 0.1}, b={"learned": True, "prefill_s": 2.0})
-    for _ in range(30):
-        policy.observe(
-            LifecycleEvent(
-                LifecycleEventKind.RESERVED, request_view(), WorkerId("a"), 0.0, placed=turn.worker(0), fleet=turn
-            )
-        )
-    # a is the faster one
-    long = fleet(a={"learned": True, "prefill_s": 3.0}, b={"learned": True, "prefill_s": 3.2})
-    decision = policy.decide(request_view(), long)
-    assert decision.ranked[0] == chosen
-    assert decision.terms["a"].get("affinity_externality_s", 0.0) == pytest.approx(
-        30 / 60.0 * 3.0 * 1.5 if affinity_externality else 0.0
-    )
-    assert decision.terms["b"].get("affinity_externality_s", 0.0) == 0.0
-    assert policy.decide(request_view(), turn).ranked[0] == "a", "their own turns go on there"
 
 
 HOT = (1, 2, 3)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
 from policies.ranking import FactOf, values
-from policies.view import Column, FleetView, LifecycleEvent, RequestView, WorkerView
+from policies.view import Column, FleetView, RequestView, WorkerView
 
 Price: TypeAlias = Sequence[float] | Column
 """Seconds for each candidate by place; empty: 0 for all."""
@@ -21,9 +21,6 @@ class Term:
     def price(self, request: RequestView, fleet: FleetView) -> Price:
         """Return the price of every candidate."""
         raise NotImplementedError
-
-    def observe(self, event: LifecycleEvent) -> None:
-        """Follow lifecycle events, if the term needs them."""
 
     def explained(self, view: WorkerView, price_s: float) -> Mapping[str, float]:
         """Return the price of one candidate by name."""

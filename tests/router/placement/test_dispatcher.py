@@ -331,7 +331,6 @@ def test_explain_changes_nothing_and_agrees_with_dispatch(rig):
         "decode_externality_s",
         "hot_prefix_s",
         "prefill_lane_s",
-        "affinity_externality_s",
         "error_s",
     }
     assert set(told["candidates"][0]["terms"]) == terms
