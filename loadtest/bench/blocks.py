@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from backends.engine.chain import BlockHasher
-from backends.engine.events import BlocksCached, BlocksEvicted, CacheEvent
+from backends.engine.events import BlockExtraKeys, BlocksCached, BlocksEvicted, CacheEvent
 from backends.simulated.publisher import EventPublisher
 from backends.simulated.settings import shipped_model_dir
 from backends.vllm.render import ChatRenderer
@@ -94,16 +94,17 @@ class Blocks:
 
     def prompt(self, fields: Mapping[str, Any]) -> tuple[Chain, int]:
         """Return the prompt of a body and the number of its tokens that were cached before; cache the prompt."""
-        tokens = self.tokens(fields)
+        tokens, salt = self.tokens(fields), fields.get("cache_salt")
+        hasher = self._hasher if salt is None else BlockHasher(BLOCK_TOKENS, None, salt)
         hashes: list[int] = []
-        self._hasher.extend(hashes, array("I", tokens))
+        hasher.extend(hashes, array("I", tokens))
         known = 0
         while known < len(hashes) and hashes[known] in self._prompts:
             known += 1
         if fresh := hashes[known:]:
             self._prompts.update(fresh)
             ids = tokens[known * BLOCK_TOKENS : len(hashes) * BLOCK_TOKENS]
-            self._store(fresh, hashes[known - 1] if known else None, ids)
+            self._store(fresh, hashes[known - 1] if known else None, ids, hasher.extra_keys(known, len(hashes)))
         chain = Chain(self, tokens, hashes)
         return chain, min(known * BLOCK_TOKENS, chain.reusable_tokens)
 
@@ -129,8 +130,14 @@ class Blocks:
         """Make these blocks evictable, the last one first."""
         self._free.extend(reversed(hashes))
 
-    def _store(self, hashes: Sequence[int], parent: int | None, ids: list[int]) -> None:
-        self._add(BlocksCached(tuple(hashes), parent, ids, BLOCK_TOKENS, None, (None,) * len(hashes)))
+    def _store(
+        self,
+        hashes: Sequence[int],
+        parent: int | None,
+        ids: list[int],
+        extra_keys: tuple[BlockExtraKeys, ...] = (None,),
+    ) -> None:
+        self._add(BlocksCached(tuple(hashes), parent, ids, BLOCK_TOKENS, None, extra_keys))
 
     def _add(self, event: CacheEvent) -> None:
         if not self._events:

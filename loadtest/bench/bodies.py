@@ -26,20 +26,20 @@ def chat_body(stream: bool, max_tokens: int, system_chars: int, tail: str) -> by
     return msgspec.json.encode({"model": MODEL, "messages": messages, "stream": stream, "max_tokens": max_tokens})
 
 
-def post(url: str, body: bytes) -> bytes:
-    """Return a whole POST request to `url`."""
-    head = f"POST {PATH} HTTP/1.1\r\nhost: {urlsplit(url).netloc}\r\ncontent-type: application/json\r\n"
+def post(url: str, body: bytes, lines: str = "") -> bytes:
+    """Return a whole POST request to `url`; `lines` are further header lines, each with its end."""
+    head = f"POST {PATH} HTTP/1.1\r\nhost: {urlsplit(url).netloc}\r\ncontent-type: application/json\r\n{lines}"
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
-def plain_requests(url: str, system_chars: int) -> list[bytes]:
+def plain_requests(url: str, system_chars: int, lines: str = "") -> list[bytes]:
     """Return requests for answers that are not streamed."""
-    return [post(url, chat_body(False, 16, system_chars, f"number {index}")) for index in range(VARIANTS)]
+    return [post(url, chat_body(False, 16, system_chars, f"number {index}"), lines) for index in range(VARIANTS)]
 
 
-def stream_requests(url: str, system_chars: int) -> list[bytes]:
+def stream_requests(url: str, system_chars: int, lines: str = "") -> list[bytes]:
     """Return requests for streams that continue until the bench makes the stand-in end them."""
-    return [post(url, chat_body(True, ENDLESS, system_chars, f"number {index}")) for index in range(VARIANTS)]
+    return [post(url, chat_body(True, ENDLESS, system_chars, f"number {index}"), lines) for index in range(VARIANTS)]
 
 
 def address(url: str) -> tuple[str, int]:

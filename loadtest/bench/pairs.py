@@ -1,9 +1,10 @@
 """Compare the CPU cost of two builds of the gateway: ``python -m loadtest.bench.pairs --build NAME OLD NEW``.
 
-OLD and NEW are environments in which Warmroute is installed. Each pair starts both gateways again, each with a
-stand-in worker of its own. It measures old, new, new, old; every second pair reverses the order. A load generator from
-this source tree drives both. CPU time is that of the gateway's process tree. The result is the median over pairs of
-new / old, with a bootstrap interval.
+OLD and NEW are environments in which Warmroute is installed. ``--features ENVIRONMENT`` compares one build with itself:
+its defaults as old, and API keys, limits and routes as new (`loadtest.bench.features`). Each pair starts both gateways
+again, each with a stand-in worker of its own. It measures old, new, new, old; every second pair reverses the order. A
+load generator from this source tree drives both. CPU time is that of the gateway's process tree. The result is the
+median over pairs of new / old, with a bootstrap interval.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.arguments import above_zero, positive
+from loadtest.bench.features import KEY_LINE, with_features
 from loadtest.bench.measures.catalogue import FIGURES, Kind, chosen
 from loadtest.bench.measures.subject import Sample, Setting, Subject
 from loadtest.bench.proxies.entrant import Place, standin
@@ -34,11 +36,12 @@ _NEW_FIRST = ("new", "old", "old", "new")
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Two environments to compare, and the name of their rows."""
+    """Two environments to compare, and the name of their rows. `features`: the new one has its features on."""
 
     name: str
     old: Path
     new: Path
+    features: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,12 @@ class Cost:
 
 def main() -> int:
     """Measure and print a table; return 1 if any request failed."""
-    args = _parser().parse_args()
+    parser = _parser()
+    args = parser.parse_args()
     builds = [Build(name, Path(old), Path(new)) for name, old, new in args.build]
+    builds += [Build("features on", Path(one), Path(one), features=True) for one in args.features]
+    if not builds:
+        parser.error("nothing to compare: give --build or --features")
     costs: dict[tuple[str, str], list[Cost]] = {}
     for number in range(args.pairs):
         for build in builds:
@@ -80,9 +87,16 @@ def _parser() -> argparse.ArgumentParser:
         "--build",
         nargs=3,
         action="append",
-        required=True,
+        default=[],
         metavar=("NAME", "OLD", "NEW"),
         help="two environments to compare; repeat for further builds",
+    )
+    parser.add_argument(
+        "--features",
+        action="append",
+        default=[],
+        metavar="ENVIRONMENT",
+        help="compare the defaults of one build with its keys, limits and routes; repeat for further builds",
     )
     parser.add_argument("--pairs", type=positive, default=12, help="pairs of each build (default %(default)s)")
     parser.add_argument(
@@ -99,19 +113,19 @@ def _pair(build: Build, setting: Setting, number: int) -> dict[str, Cost]:
     """Start both gateways, take each measure of both, and stop them."""
     with tempfile.TemporaryDirectory(prefix="warmroute-pairs-") as folder, ExitStack() as stack:
         sides = {
-            side: _started(side, environment, Path(folder) / side, stack)
-            for side, environment in (("old", build.old), ("new", build.new))
+            side: _started(side, environment, Path(folder) / side, stack, features)
+            for side, environment, features in (("old", build.old, False), ("new", build.new, build.features))
         }
         order = _NEW_FIRST if number % 2 else _OLD_FIRST
         return {kind.name: _cost(kind, sides, order, setting) for kind in chosen(MEASURES)}
 
 
-def _started(side: str, environment: Path, folder: Path, stack: ExitStack) -> Subject:
+def _started(side: str, environment: Path, folder: Path, stack: ExitStack, features: bool) -> Subject:
     folder.mkdir()
     place = Place(stack.enter_context(standin(folder, kv_events=True)), folder)
     program = [str(environment.absolute() / "bin" / "warmroute")]
-    proxy = stack.enter_context(exact(side, program)(place))
-    return Subject(side, proxy.url, proxy.pid, place.worker_url, 0)
+    proxy = stack.enter_context(exact(side, program, with_features if features else None)(place))
+    return Subject(side, proxy.url, proxy.pid, place.worker_url, 0, lines=KEY_LINE if features else "")
 
 
 def _cost(kind: Kind, sides: Mapping[str, Subject], order: Sequence[str], setting: Setting) -> Cost:

@@ -18,6 +18,7 @@ from router.gateway.http.request_framer import FramerState, RequestFramer
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.routes import Route
 from router.gateway.http.tunnel import Tunnel
+from router.security.keys import ApiKeys
 
 log = logging.getLogger("warmroute.gateway")
 
@@ -59,6 +60,8 @@ class ClientConnection(asyncio.Protocol):
         self.input = ClientInput(services.bodies)
         self.output = ClientOutput(services.outbox)
         self._in_pipelines = False
+        self._known: tuple[dict[bytes, bytes], int] | None = None
+        """The fields of the last head with a valid key, and the generation of the keys at that time."""
 
     # asyncio
 
@@ -235,13 +238,29 @@ class ClientConnection(asyncio.Protocol):
 
     def _head_read(self, head: RequestHead) -> None:
         """Check key and path before the body is read, and answer `Expect: 100-continue`."""
-        if self._services.keys is not None:
-            name = self._services.local.let_in(head, self._services.keys)
-            self.caller = self._services.callers.of(name) if name is not None else self._services.callers.anybody
+        keys = self._services.keys
+        if keys is not None:
+            known, name = self._known, self.caller.name
+            if known is not None and known[0] is head.fields and known[1] == keys.generation and name is not None:
+                self._services.metrics.let_in(name)
+            else:
+                self._authenticate(head, keys)
             self._framer.charge(self.caller.account)
         self._route = self._services.local.route(head)
         if head.expects_continue and head.has_body and not self._framer.pending_bytes:
             self.output.write(CONTINUE)
+
+    def _authenticate(self, head: RequestHead, keys: ApiKeys) -> None:
+        """Find the caller by its key.
+
+        A head that repeats the last one has the same `fields`, so that its key need not be looked up again.
+
+        Raises:
+            RequestError: the key is missing or wrong.
+        """
+        name = self._services.local.let_in(head, keys)
+        self.caller = self._services.callers.of(name) if name is not None else self._services.callers.anybody
+        self._known = (head.fields, keys.generation) if name is not None else None
 
     def _handle(self, head: RequestHead, body: bytes) -> None:
         route = self._route

@@ -1,7 +1,7 @@
 """The arithmetic of a token bucket. A bucket is its level and the time of that level, both absolute.
 
-A bucket gains `per_s` units a second up to `burst`. It may be below zero: a request that used more than its estimate
-is charged for all of it.
+A bucket gains `per_s` units a second up to `burst`. It may be below zero: a request that used more than its estimate is
+charged for all of it.
 """
 
 from __future__ import annotations
@@ -13,25 +13,19 @@ _SLACK = 1e-9
 
 
 class Rate:
-    """How fast a bucket fills, and how much it holds. `per_minute` is the limit as it is set."""
+    """How fast a bucket fills, and how much it holds. `per_minute` is the limit as it is set; 0 stands for no limit."""
 
-    __slots__ = ("burst", "per_minute", "per_s")
+    __slots__ = ("burst", "per_minute", "per_s", "slack")
 
-    def __init__(self, per_minute: float, burst: float) -> None:
+    def __init__(self, per_minute: int, burst: float | None = None) -> None:
         self.per_minute = per_minute
         self.per_s = per_minute / 60.0
-        self.burst = burst
-
-    def level(self, level: float, at_s: float, now_s: float) -> float:
-        """Return the level now of a bucket that had `level` at `at_s`. A bucket that was never used is full."""
-        if at_s == 0.0:
-            return self.burst
-        elapsed_s = now_s - at_s
-        return min(self.burst, level + elapsed_s * self.per_s) if elapsed_s > 0.0 else min(self.burst, level)
+        self.burst = math.inf if not per_minute else float(per_minute if burst is None else burst)
+        self.slack = _SLACK * self.burst if per_minute else 0.0
 
     def wait_s(self, level: float, cost: float) -> float:
         """Return how long a bucket at `level` takes until it holds `cost`; 0 if it does, infinity if it never will."""
-        if level + _SLACK * self.burst >= cost:
+        if level + self.slack >= cost:
             return 0.0
         return math.inf if cost > self.burst else (cost - level) / self.per_s
 

@@ -69,9 +69,9 @@ class RateLimits:
         for key_name, tenant in callers:
             for name, config in self._named(key_name, tenant):
                 self._account(name, config)
-        lock = self._shared().lock
-        lock.acquire()
+        table = self._shared()
+        table.acquire()
         try:
             return [self._accounts[name].statistics(now_s) for name in sorted(self._accounts)]
         finally:
-            lock.release()
+            table.release()

@@ -1,8 +1,9 @@
 """The buckets and the counts of all accounts, in one block of memory that several processes may share.
 
-Layout in 8-byte words: for each slot the account's key, the level of its request bucket, the time of that level, and
-both of its token bucket; then for each slot one count of running requests per process. A count has one writer, its own
-process. A level changes while `lock` is held, because each process reads and writes it.
+Layout in 8-byte words: for each slot the account's key, the levels of its request bucket and of its token bucket, and
+the time of both; then for each slot one count of running requests per process. A count has one writer, its own process.
+A level changes while the lock is held, because each process reads and writes it. A bucket that was never used has an
+infinite level, which its size bounds.
 
 Levels and times are absolute, so that a store on another host can hold the same values by name. A slot is found by the
 account's key and is never free again. If all slots are taken, an account takes over the slot that was used least
@@ -11,6 +12,7 @@ recently and has no running request: a bucket that nobody uses for long is full,
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from typing import Protocol, TypeAlias
@@ -19,16 +21,16 @@ import xxhash
 
 SLOTS = 4_096
 """Accounts whose buckets are kept at a time."""
-_ENTRY = struct.Struct("@Q4d")
+_ENTRY = struct.Struct("@Q3d")
 _KEY = struct.Struct("@Q")
-_TOKENS_AT = struct.Struct("@Q2d").size
-_BUCKET = struct.Struct("@2d")
-_REQUESTS_AT = _KEY.size
+_LEVELS = struct.Struct("@3d")
+_ENTRY_BYTES = _ENTRY.size
+_KEY_BYTES = _KEY.size
 _COUNT = struct.Struct("@q")
 
 Memory: TypeAlias = bytearray | mmap.mmap
-Entry: TypeAlias = tuple[int, float, float, float, float]
-"""An account's key, the level of its request bucket, the time of that level, and both of its token bucket."""
+Entry: TypeAlias = tuple[int, float, float, float]
+"""An account's key, the levels of its request bucket and of its token bucket, and the time of both."""
 
 
 class Lock(Protocol):
@@ -41,16 +43,6 @@ class Lock(Protocol):
     def release(self) -> None:
         """Let the others go on."""
         ...
-
-
-class NoLock:
-    """The lock of a process that shares its table with no other."""
-
-    def acquire(self) -> None:
-        """Do nothing."""
-
-    def release(self) -> None:
-        """Do nothing."""
 
 
 def table_bytes(processes: int) -> int:
@@ -68,14 +60,25 @@ class RateTable:
         self._at = at
         self._counts_at = at + SLOTS * _ENTRY.size
         self._row = struct.Struct(f"@{processes}q")
-        self._process = process
-        self.lock: Lock = lock if lock is not None else NoLock()
+        self._row_bytes = self._row.size
+        self._own_at = self._counts_at + process * _COUNT.size
+        self._lock = lock
+
+    def acquire(self) -> None:
+        """Take the lock, if other processes share the table."""
+        if self._lock is not None:
+            self._lock.acquire()
+
+    def release(self) -> None:
+        """Give the lock back."""
+        if self._lock is not None:
+            self._lock.release()
 
     def place(self, key: int) -> int:
         """Return the slot of `key`, and take one for it if it has none. Hold the lock."""
         slot = key % SLOTS
         for _ in range(SLOTS):
-            found = _KEY.unpack_from(self._memory, self._at + slot * _ENTRY.size)[0]
+            found = _KEY.unpack_from(self._memory, self._at + slot * _ENTRY_BYTES)[0]
             if found == key:
                 return slot
             if found == 0:
@@ -83,30 +86,25 @@ class RateTable:
             slot = (slot + 1) % SLOTS
         else:
             slot = self._least_used()
-        _ENTRY.pack_into(self._memory, self._at + slot * _ENTRY.size, key, 0.0, 0.0, 0.0, 0.0)
+        _ENTRY.pack_into(self._memory, self._at + slot * _ENTRY_BYTES, key, math.inf, math.inf, 0.0)
         return slot
 
     def read(self, slot: int) -> Entry:
         """Return the entry of a slot. Compare its key: the slot may have a new owner."""
-        entry: Entry = _ENTRY.unpack_from(self._memory, self._at + slot * _ENTRY.size)
+        entry: Entry = _ENTRY.unpack_from(self._memory, self._at + slot * _ENTRY_BYTES)
         return entry
 
-    def write_requests(self, slot: int, level: float, at_s: float) -> None:
-        """Set the level of the request bucket. Hold the lock."""
-        _BUCKET.pack_into(self._memory, self._at + slot * _ENTRY.size + _REQUESTS_AT, level, at_s)
-
-    def write_tokens(self, slot: int, level: float, at_s: float) -> None:
-        """Set the level of the token bucket. Hold the lock."""
-        _BUCKET.pack_into(self._memory, self._at + slot * _ENTRY.size + _TOKENS_AT, level, at_s)
+    def write(self, slot: int, requests: float, tokens: float, at_s: float, change: int = 0) -> None:
+        """Set both levels and their time, and change this process's count of running requests. Hold the lock."""
+        memory = self._memory
+        _LEVELS.pack_into(memory, self._at + slot * _ENTRY_BYTES + _KEY_BYTES, requests, tokens, at_s)
+        place = self._own_at + slot * self._row_bytes
+        _COUNT.pack_into(memory, place, _COUNT.unpack_from(memory, place)[0] + change)
 
     def running(self, slot: int) -> int:
         """Return the running requests of a slot's account in all processes."""
-        return sum(self._row.unpack_from(self._memory, self._counts_at + slot * self._row.size))
-
-    def add_running(self, slot: int, change: int) -> None:
-        """Change the count of this process."""
-        place = self._counts_at + slot * self._row.size + self._process * _COUNT.size
-        _COUNT.pack_into(self._memory, place, _COUNT.unpack_from(self._memory, place)[0] + change)
+        counts = self._row.unpack_from(self._memory, self._counts_at + slot * self._row.size)
+        return counts[0] if len(counts) == 1 else sum(counts)
 
     def clear(self, process: int) -> None:
         """Clear the counts of a process that has ended. What its requests were charged stays."""
@@ -118,8 +116,7 @@ class RateTable:
         return min(idle or range(SLOTS), key=self._used_s)
 
     def _used_s(self, slot: int) -> float:
-        _, _, requests_s, _, tokens_s = self.read(slot)
-        return max(requests_s, tokens_s)
+        return self.read(slot)[3]
 
 
 def local_table() -> RateTable:

@@ -125,6 +125,8 @@ class ApiKeys:
         self._given = tuple(map(parse_entry, config.api_keys))
         self._file = config.api_keys_file
         self._entries = self._read()
+        self.generation = 0
+        """Grows with each `load`. A key that was valid is valid as long as it stays the same."""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -138,6 +140,7 @@ class ApiKeys:
             UnusableFileError: it cannot be used; the keys stay as they were.
         """
         self._entries = self._read()
+        self.generation += 1
 
     def _read(self) -> dict[bytes, tuple[KeyEntry, ...]]:
         return _by_start([*self._given, *(parse_file(self._file) if self._file is not None else ())])

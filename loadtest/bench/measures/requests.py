@@ -24,7 +24,7 @@ def requests_of(system_chars: int, figure: str, rate_figure: str | None = None) 
     """Return the measure with bodies of about `system_chars` bytes. With `rate_figure` the rate is a figure, too."""
 
     async def measure(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
-        requests = plain_requests(subject.url, system_chars)
+        requests = plain_requests(subject.url, system_chars, subject.lines)
         sample = await closed_loop(subject, requests, setting.connections, setting.window_s)
         if rate_figure is None:
             return {figure: sample}

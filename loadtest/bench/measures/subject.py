@@ -23,7 +23,7 @@ class Subject:
     """A proxy under test, its stand-in, and results of earlier measures in the round.
 
     `capacity` is the proxy's closed-loop rate of 2 kB requests per second. `tokens_per_s` is the most that its streams
-    can deliver, or None if no measure has exceeded that.
+    can deliver, or None if no measure has exceeded that. `lines` are header lines of each request.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Subject:
     seed: int
     capacity: float | None = None
     tokens_per_s: float | None = None
+    lines: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def _drain_s(passes: float, count: int, window_s: float) -> float:
 async def _streamed(subject: Subject, setting: Setting, count: int) -> Sample:
     streams = Streams(subject.url, subject.standin_url)
     await streams.connect(count)
-    await streams.begin(stream_requests(subject.url, PROMPT_CHARS))
+    await streams.begin(stream_requests(subject.url, PROMPT_CHARS, subject.lines))
     await asyncio.sleep(SETTLE_S)
     tokens, cpu_s, from_s = streams.tally.tokens, tree_cpu_s(subject.pid), time.perf_counter()
     await asyncio.sleep(setting.window_s)

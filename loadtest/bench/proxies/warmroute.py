@@ -49,13 +49,19 @@ def _version(program: Sequence[str]) -> str:
     return said.split()[-1]
 
 
-def exact(name: str, program: Sequence[str]) -> Callable[[Place], AbstractContextManager[Proxy]]:
-    """Return a start function with default settings, which waits until the view of the stand-in's cache is exact."""
+def exact(
+    name: str, program: Sequence[str], flags: Callable[[Place], Sequence[str]] | None = None
+) -> Callable[[Place], AbstractContextManager[Proxy]]:
+    """Return a start function that waits until the view of the stand-in's cache is exact.
+
+    The settings are the defaults, changed by `flags` for this place.
+    """
 
     @contextmanager
     def start(place: Place) -> Iterator[Proxy]:
         admin = free_ports(1)
-        with starter(name, ["--admin-port", str(admin)], program)(place) as proxy:
+        given = ["--admin-port", str(admin), *(flags(place) if flags is not None else ())]
+        with starter(name, given, program)(place) as proxy:
             _wait_until_exact(name, admin)
             yield replace(proxy, inspect=partial(_inspect, admin))
 

@@ -1,9 +1,17 @@
 """The paired bench: costs over windows together, the interval of the median, and the table."""
 
+from pathlib import Path
+
 import pytest
 
+from loadtest.bench.features import KEY_LINE, with_features
 from loadtest.bench.measures.subject import Sample
-from loadtest.bench.pairs import Cost, FailedRequestsError, interval, per_unit, table
+from loadtest.bench.pairs import Cost, FailedRequestsError, interval, main, per_unit, table
+from loadtest.bench.proxies.entrant import Place
+from router.limits.caller import Charge
+from router.limits.registry import RateLimits
+from router.security.keys import ApiKeys
+from router.settings import load
 
 
 def test_windows_are_weighted_by_their_counts():
@@ -38,3 +46,22 @@ def test_the_table_has_a_row_per_build_and_measure():
         "| from source | CPU per request, 2 kB body | 150.0 | 151.5 | 1.010 | 1.010 to 1.010 | 2 |",
         "| compiled | CPU per streamed token, 64 streams | 20.0 | 19.0 | 0.950 | 0.950 to 0.950 | 1 |",
     ]
+
+
+def test_the_settings_with_all_features_are_valid_and_refuse_nothing(tmp_path):
+    flag, file = with_features(Place(8_100, tmp_path))
+    assert flag == "--config"
+    config = load({}, {}, Path(file))
+    assert [worker.url for worker in config.workers] == ["http://127.0.0.1:8100"]
+    name, key = KEY_LINE.strip().removeprefix("authorization: ").split()
+    assert (name, ApiKeys(config.auth).name_of(key.encode())) == ("Bearer", "bench")
+    limits = RateLimits(config.limits).of("bench", "bench")
+    assert all(isinstance(limits.admit(10_000, 5.0), Charge) for _ in range(1_000))
+    assert limits.lines().count(b"x-ratelimit-") == 6
+
+
+def test_something_must_be_compared(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["pairs"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "give --build or --features" in capsys.readouterr().err

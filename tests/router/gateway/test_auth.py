@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from router.config.model import Config
-from router.security.keys import KeyEntry, digest_of
+from router.security.keys import KeyEntry, digest_of, new_key
 from router.telemetry.logs import setup_logging
 from tests.support.answers import END, STREAM_HEAD, answer_json, answer_stream, chunk, event, json_head
 from tests.support.raw_client import PLAIN, get, post
@@ -338,3 +338,16 @@ def test_a_printed_config_contains_no_secrets(auth):
     assert "alice sha256:***" in shown
     for secret in ("a-token-that-is-secret", WORKER_KEY, digest_of(ALICE.encode()).hex()):
         assert secret not in shown
+
+
+async def test_a_repeated_head_is_refused_once_its_key_is_no_longer_valid(rig, tmp_path):
+    key = new_key()
+    file = tmp_path / "keys"
+    file.write_text(KeyEntry("alice", digest_of(key.encode())).line)
+    gate = await rig(answer_json, auth={"api_keys_file": str(file)})
+    client, raw = await gate.connect(), post(body=PLAIN, extra=f"Authorization: Bearer {key}\r\n".encode())
+    assert [(await client.ask(raw)).status for _ in range(3)] == [200, 200, 200]
+    assert gate.metrics.named("let_in") == [("alice",)] * 3
+    file.write_text("")
+    gate.gateway._parts.keys.load()
+    assert (await client.ask(raw)).status == 401

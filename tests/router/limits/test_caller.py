@@ -146,6 +146,15 @@ def test_without_limits_nobody_has_any():
     assert made.statistics([("a", "red")], NOW_S) == []
 
 
+def test_a_clock_that_is_behind_another_process_takes_nothing_away():
+    caller = anybody(requests_per_minute=60, burst_requests=3)
+    caller.admit(0, NOW_S)
+    caller.admit(0, NOW_S - 5.0)
+    assert lines(caller)["remaining-requests"] == "1"
+    assert isinstance(caller.admit(0, NOW_S), Charge)
+    assert caller.admit(0, NOW_S).retry_after_s == pytest.approx(1.0)
+
+
 def test_a_peek_charges_nothing():
     caller = anybody(requests_per_minute=1)
     assert caller.peek(NOW_S) is None

@@ -1,5 +1,7 @@
 """The table of buckets: its slots, and its use by several processes."""
 
+from math import inf
+
 import pytest
 
 from router.limits import table as module
@@ -9,10 +11,9 @@ from router.limits.table import RateTable, key_of, local_table, table_bytes
 def test_an_account_finds_its_slot_again():
     table = local_table()
     slot = table.place(key_of("tenant:red"))
-    table.write_requests(slot, 3.0, 7.0)
-    table.write_tokens(slot, 5.0, 9.0)
+    table.write(slot, 3.0, 5.0, 9.0)
     assert table.place(key_of("tenant:red")) == slot
-    assert table.read(slot) == (key_of("tenant:red"), 3.0, 7.0, 5.0, 9.0)
+    assert table.read(slot) == (key_of("tenant:red"), 3.0, 5.0, 9.0)
     assert table.place(key_of("tenant:blue")) != slot
 
 
@@ -28,10 +29,10 @@ def test_a_full_table_gives_away_the_slot_that_was_used_least_recently(monkeypat
     table = RateTable(bytearray(table_bytes(1)))
     slots = [table.place(key) for key in (1, 2, 3, 4)]
     for at_s, slot in zip((20.0, 10.0, 40.0, 30.0), slots, strict=True):
-        table.write_requests(slot, 0.0, at_s)
-    table.add_running(slots[1], 1)  # an account with a running request keeps its slot
+        table.write(slot, 0.0, 0.0, at_s)
+    table.write(slots[1], 0.0, 0.0, 10.0, 1)  # an account with a running request keeps its slot
     assert table.place(5) == slots[0]
-    assert table.read(slots[0]) == (5, 0.0, 0.0, 0.0, 0.0)
+    assert table.read(slots[0]) == (5, inf, inf, 0.0)
 
 
 def test_running_requests_are_summed_over_processes_and_cleared_for_one():
@@ -39,7 +40,7 @@ def test_running_requests_are_summed_over_processes_and_cleared_for_one():
     tables = [RateTable(memory, processes=3, process=process) for process in range(3)]
     slot = tables[0].place(7)
     for table in tables:
-        table.add_running(slot, 2)
+        table.write(slot, 0.0, 0.0, 5.0, 2)
     assert tables[0].running(slot) == 6
     tables[0].clear(2)
     assert tables[1].running(slot) == 4
@@ -51,8 +52,7 @@ def test_tables_of_other_offsets_do_not_overlap(processes):
     first = RateTable(memory, 0, processes=processes)
     second = RateTable(memory, table_bytes(processes), processes=processes)
     slot = first.place(9)
-    first.write_tokens(slot, 1.0, 2.0)
-    first.add_running(slot, 1)
+    first.write(slot, 1.0, 1.0, 2.0, 1)
     assert second.place(9) == slot
-    assert second.read(slot) == (9, 0.0, 0.0, 0.0, 0.0)
+    assert second.read(slot) == (9, inf, inf, 0.0)
     assert second.running(slot) == 0
