@@ -26,7 +26,7 @@ class Response:
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
-    parts: asyncio.Queue[tuple[float, bytes] | Exception | None] = field(default_factory=asyncio.Queue)
+    parts: asyncio.Queue[tuple[float, bytes] | BaseException | None] = field(default_factory=asyncio.Queue)
     transport: asyncio.Transport | None = None
 
     async def dawdle(self, wait_s: float) -> None:
@@ -41,7 +41,7 @@ class Response:
     async def stream(self) -> AsyncIterator[tuple[float, bytes]]:
         """Yield (arrival time on the loop's clock, bytes) for each piece of the body, as the parser delivers it."""
         while (part := await self.parts.get()) is not None:
-            if isinstance(part, Exception):
+            if isinstance(part, BaseException):  # a Ctrl-C, too: uvloop reports it as a lost connection
                 raise part
             yield part
 
@@ -86,13 +86,13 @@ class Connection(asyncio.Protocol):
             self._fail(error)
             self.close()
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: BaseException | None) -> None:
         self._transport = None
         if not self.reusable:
             self._fail(exc or ConnectionResetError("connection closed before the response's end"))
         self.reusable = False
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         if self._head is not None and not self._head.done():
             self._head.set_exception(error)
         self._response.parts.put_nowait(error)

@@ -1,0 +1,44 @@
+"""The driver's HTTP client: what ends a response early."""
+
+import asyncio
+
+import pytest
+
+from loadtest.drive.http import Connection
+
+HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+class Wire(asyncio.Transport):
+    """A transport that sends nowhere."""
+
+    def write(self, data):
+        """Send nothing."""
+
+    def abort(self):
+        """Close nothing."""
+
+
+async def response():
+    """Return a connection, and a response of which the body is still to come."""
+    connection = Connection()
+    connection.connection_made(Wire())
+    sent = asyncio.ensure_future(connection.send(b"GET / HTTP/1.1\r\n\r\n"))
+    await asyncio.sleep(0)
+    connection.data_received(HEAD)
+    return connection, await sent
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ConnectionResetError("gone")], ids=repr)
+async def test_what_ends_a_connection_reaches_the_reader(error):
+    connection, answer = await response()
+    connection.connection_lost(error)
+    with pytest.raises(type(error)):
+        await answer.read()
+
+
+async def test_a_connection_that_just_closes_breaks_the_response():
+    connection, answer = await response()
+    connection.connection_lost(None)
+    with pytest.raises(ConnectionResetError, match="before the response's end"):
+        await answer.read()
