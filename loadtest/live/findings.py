@@ -34,7 +34,7 @@ class Findings:
     """Results of every seed that all rules were run with.
 
     `cell` is the first one: the workload and the fleet. Its load is a fraction of `saturation`, which is None where
-    only a rate was requested.
+    only a rate was requested. `case` is the name of the case, None for another workload.
     """
 
     cell: Cell
@@ -43,6 +43,7 @@ class Findings:
     policies: Sequence[str]
     saturation: Saturation | None
     seeds: Sequence[Seed]
+    case: str | None = None
 
     def live(self, measure: Measure) -> Values:
         """Return each rule's live values, one per seed."""

@@ -17,6 +17,7 @@ from loadtest.lab.findings import Measure
 from loadtest.lab.tables import Sheet, print_sheet
 from loadtest.live.findings import COMPARED, Findings
 from loadtest.live.ordering import Ordering
+from loadtest.live.ratios import ttft_sheet
 from loadtest.live.trial import Machine
 from loadtest.report.confidence import interval
 
@@ -27,7 +28,9 @@ RESULTS = "results.json"
 
 
 def sheets(findings: Findings) -> Iterator[Sheet]:
-    """Yield the sheets: both sides' measures, the orders, and the machine."""
+    """Yield the sheets: a case's TTFT, both sides' measures, the orders, and the machine."""
+    if findings.case is not None:
+        yield ttft_sheet(findings)
     note = f"mean over {len(findings.seeds)} seed(s), plus or minus its 95 % interval"
     for title, measures in (("times", COMPARED[:TIMES]), ("shares", COMPARED[TIMES:])):
         heads = ("rule", *(f"{one.title}: {side}" for one in measures for side in ("live", "model")))
@@ -151,6 +154,7 @@ def write(folder: Path, findings: Findings) -> None:
 
 def _document(findings: Findings) -> dict[str, Any]:
     return {
+        "case": findings.case,
         "cell": as_json(findings.cell),
         "backend": findings.backend,
         "time_scale": findings.time_scale,

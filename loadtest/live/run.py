@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import signal
+import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,7 +23,7 @@ from loadtest.lab.saturation import Saturation, SaturationError
 from loadtest.live import report
 from loadtest.live.findings import Findings, Seed
 from loadtest.live.modelled import asked, play, saturates
-from loadtest.live.settings import Unplayable, cells, first_cell, fleet_shape
+from loadtest.live.settings import Unplayable, cells, first_cell, fleet_shape, settled
 from loadtest.live.trial import Stage, Trial, run_trial
 from loadtest.live.wording import NoWords, Wording
 from loadtest.peers.workers import running_workers, served_model
@@ -40,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
-        return _Live(args, console).run()
+        with ExitStack() as stack:
+            return _Live(settled(args), console, _log_folder(args.out, stack)).run()
     except _CORRECTABLE as error:
         console.print(str(error), style="red", highlight=False, markup=False)
         return 2
@@ -48,19 +50,26 @@ def run(args: argparse.Namespace) -> int:
         return INTERRUPTED
 
 
+def _log_folder(out: Path | None, stack: ExitStack) -> Path:
+    """Return a folder for the logs: a temporary one if the command writes no results."""
+    if out is None:
+        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warmroute-live-")))
+    (out / "logs").mkdir(parents=True, exist_ok=True)
+    return out / "logs"
+
+
 class _Live:
     """The work of one command. `_seeds` are the seeds that every rule has finished."""
 
-    def __init__(self, args: argparse.Namespace, console: Console) -> None:
+    def __init__(self, args: argparse.Namespace, console: Console, logs: Path) -> None:
         self._args = args
         self._console = console
         self._seeds: list[Seed] = []
-        self._logs: Path = args.out / "logs"
+        self._logs = logs
 
     def run(self) -> int:
         """Play every seed, then write the tables. After Ctrl-C the tables have the complete seeds only."""
         first = first_cell(self._args)
-        self._logs.mkdir(parents=True, exist_ok=True)
         if self._args.backend == "vllm":
             find_vllm(self._args.vllm_env)
         one = self._saturation(first) if self._args.rate is None else None
@@ -123,10 +132,11 @@ class _Live:
     def _tell(self, first: Cell, one: Saturation | None) -> int:
         """Print and write the results; return 1 if the sides contradict each other, or if a call failed."""
         args = self._args
-        findings = Findings(first, args.backend, args.time_scale, args.policy, one, self._seeds)
-        report.write(args.out, findings)
+        findings = Findings(first, args.backend, args.time_scale, args.policy, one, self._seeds, args.case)
         report.show(Console(width=max(self._console.width, WIDTH)), findings)
-        self._console.print(f"{report.PAGE} and {report.RESULTS} are in {args.out}", highlight=False, markup=False)
+        if args.out is not None:
+            report.write(args.out, findings)
+            self._console.print(f"{report.PAGE} and {report.RESULTS} are in {args.out}", highlight=False, markup=False)
         contradicted = any(found.inverted for found in findings.orderings())
         return 1 if contradicted or findings.errors() else 0
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from backends.engine.profile import load_profile
 from loadtest.lab.cell import Cell, Fleet, Setting
 from loadtest.lab.models import Models
 from loadtest.lab.saturation import RULE, Saturation
+from loadtest.live.cases import CASES, Usual
 from loadtest.live.modelled import asked
 from loadtest.peers.workers import BLOCK_TOKENS, FleetShape, longest_tokens
 
@@ -19,6 +20,22 @@ LONGEST_TOKENS = 131_072
 
 class Unplayable(Exception):
     """The setting cannot be played; the message says what to change."""
+
+
+def settled(args: argparse.Namespace) -> argparse.Namespace:
+    """Return the flags with the settings of the case, or the usual ones, in place of those that were left out.
+
+    Raises:
+        Unplayable: no rule is named.
+    """
+    usual = Usual() if args.case is None else CASES[args.case]
+    said = {name: value for name, value in vars(args).items() if value is not None}
+    found = argparse.Namespace(**vars(args) | {one.name: getattr(usual, one.name) for one in fields(usual)} | said)
+    if args.load is not None:
+        found.rate = None
+    if not found.policy:
+        raise Unplayable("no rule is named; add --policy NAME,NAME, such as --policy marginal_cost,round_robin")
+    return found
 
 
 def first_cell(args: argparse.Namespace) -> Cell:

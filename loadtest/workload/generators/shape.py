@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Annotated, ClassVar
 
 import msgspec
@@ -35,6 +36,9 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The kinds of its calls, by which measures are split."""
 
     rate_per_s: Annotated[Positive, says("sessions that begin per second, in the long run")] = 1.0
+    starts: Annotated[Count, says("times at which sessions begin, at most; the run is quiet after the last one")] = (
+        1_000_000
+    )
     burst: Annotated[
         float, Meta(ge=1, le=1_000), says("rate in bursts over the mean rate; 1: no bursts, a Poisson process")
     ] = 1.0
@@ -61,7 +65,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def _starts(self, seed: int, begin_s: float, end_s: float) -> Iterator[float]:
         bursts = Bursts(self.burst, self.burst_share, self.burst_s)
-        return arrivals(stream(seed, "arrivals"), self.rate_per_s, bursts, begin_s, end_s)
+        return islice(arrivals(stream(seed, "arrivals"), self.rate_per_s, bursts, begin_s, end_s), self.starts)
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
         for name in self.__struct_fields__:

@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from loadtest.live import command
-from loadtest.live.settings import first_cell
+from loadtest.live.settings import first_cell, settled
 
 WORDS = (
     "--trace generator:shared_prefixes:rate_per_s=20,groups=6,low_prefix_tokens=2000,high_prefix_tokens=3000,"
@@ -21,7 +21,7 @@ def flags():
     def parsed(*more):
         parser = argparse.ArgumentParser()
         command.register(parser)
-        return parser.parse_args([*WORDS.split(), *more])
+        return settled(parser.parse_args([*WORDS.split(), *more]))
 
     return parsed
 

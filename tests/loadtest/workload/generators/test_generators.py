@@ -45,6 +45,12 @@ def test_every_plan_keeps_the_promises_of_plans(name):
     assert plan.reusable_tokens == reusable_tokens(plan.sessions, 16)
 
 
+def test_starts_can_be_limited():
+    plan = drawn("multi_turn:rate_per_s=2,history_s=0,starts=7")
+    assert [session.id for session in plan.sessions] == [f"chat-{number}" for number in range(7)]
+    assert plan.sessions == drawn("multi_turn:rate_per_s=2,history_s=0").sessions[:7]
+
+
 @pytest.mark.parametrize(
     "name", [name for name in SHAPES if name not in ("agents", "multi_turn", "documents_beside_chats")]
 )
