@@ -61,6 +61,36 @@ class Wait(NamedTuple):
 GO = Wait(0.0, "")
 
 
+class _Mean:
+    """A mean that forgets, in seconds."""
+
+    __slots__ = ("_weight", "seconds")
+
+    def __init__(self) -> None:
+        self._weight = 0.0
+        self.seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        self._weight = self._weight * _FORGETTING + 1.0
+        self.seconds += (seconds - self.seconds) / self._weight
+
+
+class _Usual(NamedTuple):
+    """A model's mean prefill, and its mean queue wait on workers without prefills: the fixed part of every wait."""
+
+    prefill: _Mean
+    fixed: _Mean
+
+    def hold_s(self, chosen: WorkerView) -> float:
+        """Return the time until a mean prefill is ahead of the prompt; 0 if a hold would cost more than it saves."""
+        if not chosen.queued_requests:
+            return 0.0
+        mean_s, fixed_s = self.prefill.seconds, self.fixed.seconds
+        hold_s = max(0.0, chosen.queue_wait_s - fixed_s - mean_s)
+        saved_s = chosen.utilisation * hold_s * (chosen.prefill_s - mean_s)
+        return hold_s if saved_s > fixed_s * mean_s else 0.0  # both sides times the mean, which may be 0
+
+
 class AdmissionHold(Wrapper):
     """Hold a prompt with a longer prefill than the mean while it would wait for more than a mean prefill, or for KV
     space.
@@ -71,6 +101,14 @@ class AdmissionHold(Wrapper):
     when the queues are known and not when they are estimated. And any worker that becomes free sooner can take it.
     If no more than a mean prefill is ahead, there is little to gain. A worker whose queue of short prompts is never
     empty would also delay the prompt for nothing.
+
+    A hold also costs something. Every prompt needs a fixed time before its prefill can begin: transport, tokenising in
+    the worker, and the rest of the step under way. A prompt in the worker's queue spends this time while other prefills
+    run. A held prompt spends it after the hold. So a prompt is held only if shorter prompts save more than this time.
+    During a hold of h seconds a worker with utilisation u receives u h / m prompts of the mean prefill m. The held
+    prompt, of prefill p, waits m longer for each of them, and each of them waits p less:
+
+        u h (p - m) / m  must exceed the mean queue wait on workers without prefills
 
     A lack of KV space is different. A prompt that waits inside a worker takes the blocks of the next request that
     ends. It thereby evicts the context that this session needs again seconds later. The session's next turn must then
@@ -89,8 +127,8 @@ class AdmissionHold(Wrapper):
     def __init__(self, inner: Policy, params: HoldParams) -> None:
         super().__init__(inner)
         self._params = params
-        self._usual: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """By model: weight and mean prefill time in seconds."""
+        self._usual: OrderedDict[str, _Usual] = OrderedDict()
+        """By model."""
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Return the inner rule's ranking, perhaps with a hold."""
@@ -107,9 +145,9 @@ class AdmissionHold(Wrapper):
     def hold(self, request: RequestView, chosen: WorkerView) -> Wait:
         """Return the longest wait before the next decision. `chosen` is the worker that would get the request now."""
         usual = self._usual.get(request.model)
-        if usual is None or chosen.prefill_s < usual[1] or not chosen.learned:
+        if usual is None or chosen.prefill_s < usual.prefill.seconds or not chosen.learned:
             return GO
-        ahead_s = chosen.queue_wait_s - usual[1] if chosen.queued_requests else 0.0
+        ahead_s = usual.hold_s(chosen)
         left_s = self._left_s(self._params.prefills, request, chosen)
         if ahead_s > 0.0 and left_s >= SHORTEST_HOLD_S:
             return Wait(min(left_s, max(ahead_s, SHORTEST_HOLD_S)), PREFILLS)
@@ -126,7 +164,7 @@ class AdmissionHold(Wrapper):
         return longest_s - request.waited_s
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Record the prefill time of a reservation."""
+        """Record the prefill time of a reservation, and its queue wait if no prefill is ahead."""
         self.pass_on(event)
         placed, model = event.placed, event.request.model
         if (
@@ -136,8 +174,10 @@ class AdmissionHold(Wrapper):
             or not event.request.prompt_tokens
         ):
             return
-        weight, mean_s = self._usual.pop(model, (0.0, 0.0))
-        weight = weight * _FORGETTING + 1.0
-        self._usual[model] = weight, mean_s + (placed.prefill_s - mean_s) / weight
+        usual = self._usual.pop(model, None) or _Usual(_Mean(), _Mean())
+        usual.prefill.add(placed.prefill_s)
+        if not placed.queued_requests:
+            usual.fixed.add(placed.queue_wait_s)
+        self._usual[model] = usual
         if len(self._usual) > _MODELS_KEPT:
             self._usual.popitem(last=False)

@@ -45,7 +45,14 @@ def busy(view):
     """A worker with 1.5 seconds more than a mean prefill in its queue."""
 
     def make(**fields):
-        values = {"prefill_s": 3.0, "queue_wait_s": 3.5, "queued_requests": 1, "learned": True, **fields}
+        values = {
+            "prefill_s": 3.0,
+            "queue_wait_s": 3.5,
+            "queued_requests": 1,
+            "utilisation": 0.5,
+            "learned": True,
+            **fields,
+        }
         return view("w", **values)
 
     return make
@@ -59,6 +66,24 @@ def test_a_long_prompt_waits_for_a_busy_worker(make, busy, request_view):
     assert hold_s(admission_hold, request_view(), busy(queue_wait_s=90.0)) == 6.0, "twice its own prefill at the most"
     assert hold_s(admission_hold, request_view(waited_s=5.5), busy()) == 0.5
     assert hold_s(admission_hold, request_view(), busy(queue_wait_s=2.001)) == 0.005, "less is not worth a decision"
+
+
+def test_a_hold_must_save_more_than_the_fixed_wait_that_it_causes(make, busy, request_view):
+    admission_hold = make(2.0, queue_wait_s=0.4)
+    assert hold_s(admission_hold, request_view(), busy(utilisation=0.7)) == 0.0, "0.7 * 1.1 * (3 - 2) / 2 is below 0.4"
+    assert hold_s(admission_hold, request_view(), busy(utilisation=0.75)) == pytest.approx(1.1), "3.5 - 0.4 - 2"
+    assert hold_s(admission_hold, request_view(), busy(utilisation=0.7, prefill_s=3.1)) == pytest.approx(1.1)
+    assert hold_s(admission_hold, request_view(), busy(utilisation=0.7, queue_wait_s=3.6)) == pytest.approx(1.2)
+    assert hold_s(admission_hold, request_view(), busy(utilisation=0.0)) == 0.0, "nobody would go first"
+
+
+def test_the_fixed_wait_is_learned_where_no_prefill_is_ahead(make, busy, view, request_view):
+    admission_hold = make(2.0, queue_wait_s=0.4, queued_requests=3)
+    assert hold_s(admission_hold, request_view(), busy()) == 1.5, "the wait was for prefills"
+    for _ in range(400):
+        placed = view("w", prefill_s=2.0, queue_wait_s=0.2, learned=True)
+        admission_hold.observe(reserved(placed, request_view()))
+    assert hold_s(admission_hold, request_view(), busy()) == pytest.approx(1.3)
 
 
 def test_a_request_without_prompt_does_not_change_the_mean_prefill(make, busy, view, request_view):
@@ -101,7 +126,7 @@ def full(view):
             "kv_capacity_tokens": 1_000,
             **fields,
         }
-        return view("w", **{"prefill_s": 3.0, "learned": True, "running_requests": 4, **values})
+        return view("w", **{"prefill_s": 3.0, "learned": True, "running_requests": 4, "utilisation": 0.5, **values})
 
     return make
 
@@ -198,6 +223,7 @@ class Holding:
 
 def test_the_facts_of_the_inner_rules_choice_decide(make, fleet, form, request_view):
     busy = {"prefill_s": 3.0, "queue_wait_s": 3.5, "queued_requests": 1, "learned": True, "queued_tokens": 100}
+    busy["utilisation"] = 0.5
     workers = form(fleet(a=busy, b={**busy, "queued_tokens": 50, "queue_wait_s": 2.5}))
     decision = make(2.0).decide(request_view(), workers)
     assert tuple(decision.ranked) == ("b", "a")
@@ -208,7 +234,8 @@ def test_the_facts_of_the_inner_rules_choice_decide(make, fleet, form, request_v
 
 @pytest.mark.parametrize(("own_s", "expected"), [(0.2, (1.5, True)), (9.0, (9.0, False))])
 def test_the_longer_hold_counts(make, fleet, request_view, own_s, expected):
-    workers = fleet(w={"prefill_s": 3.0, "queue_wait_s": 3.5, "queued_requests": 1, "learned": True})
+    busy = {"prefill_s": 3.0, "queue_wait_s": 3.5, "queued_requests": 1, "learned": True, "utilisation": 0.5}
+    workers = fleet(w=busy)
     decision = make(2.0, inner=Holding(own_s)).decide(request_view(), workers)
     assert (decision.hold_s, decision.until_prefills_done) == expected
     assert decision.reason.startswith("own reason")

@@ -193,7 +193,7 @@ def sessions(starts_per_s):
     ("policy", "starts_per_s", "waits"),
     [
         ("marginal_cost", 4.0, False),
-        ("marginal_cost", 20.0, True),
+        ("marginal_cost", 40.0, True),
         ("lpwl", 4.0, False),
         ("cache_aware", 4.0, False),
         ("power_of_two", 4.0, False),
