@@ -5,7 +5,7 @@ A class here ends in Document if another class of the router has the same name. 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -296,6 +296,12 @@ class Workers(Shape):
 
     workers: list[Worker]
     next: str | None = None
+
+
+class LogLevel(Body):
+    """The lowest level that is logged, in all processes of the gateway and until it ends."""
+
+    level: Literal["debug", "info", "warning", "error"]
 
 
 class AuditEntry(Shape):

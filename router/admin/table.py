@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from router.admin import audit, decisions, documents, health, limits, policy, reload, revisions, routes, workers
+from router.admin import (
+    audit,
+    decisions,
+    documents,
+    health,
+    limits,
+    log_level,
+    policy,
+    reload,
+    revisions,
+    routes,
+    workers,
+)
 from router.admin.changes import DRY_RUN
 from router.admin.operations import Operation
 from router.admin.paging import CURSOR
@@ -266,6 +278,25 @@ OPERATIONS = (
         "What each tenant and key has left of its limits now.",
         limits.show,
         gives=documents.LimitsDocument,
+    ),
+    Operation(
+        "GET",
+        "/admin/v1/log-level",
+        "get_log_level",
+        "The lowest level that is logged.",
+        log_level.show,
+        gives=documents.LogLevel,
+    ),
+    Operation(
+        "PUT",
+        "/admin/v1/log-level",
+        "set_log_level",
+        "Log from another level on, in all processes and until the gateway ends.",
+        log_level.change,
+        role=Role.OPERATE,
+        takes=documents.LogLevel,
+        gives=documents.LogLevel,
+        problems={503: "a process did not answer and keeps its level", **_INVALID},
     ),
     Operation(
         "GET",

@@ -20,6 +20,13 @@ from typing import Any, Literal, TextIO
 from router.telemetry.log_writer import LogWriter
 
 ROOT = "warmroute"
+Level = Literal["debug", "info", "warning", "error"]
+_LEVELS: dict[Level, int] = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
 _python = logging.getLogger(f"{ROOT}.python")
 
 WITHHELD_FIELDS = frozenset(
@@ -143,6 +150,17 @@ def on_terminal() -> bool:
     """Return whether the log is text with colours on a terminal."""
     formatters = [handler.formatter for handler in _installed()]
     return any(isinstance(formatter, TextFormatter) and formatter.coloured for formatter in formatters)
+
+
+def log_level() -> Level:
+    """Return the lowest level of Warmroute's events that is logged."""
+    level = logging.getLogger(ROOT).getEffectiveLevel()
+    return max((name for name in _LEVELS if _LEVELS[name] <= max(level, logging.DEBUG)), key=_LEVELS.__getitem__)
+
+
+def set_log_level(level: Level) -> None:
+    """Log Warmroute's events from `level`, from now on."""
+    logging.getLogger(ROOT).setLevel(_LEVELS[level])
 
 
 def lines_dropped() -> int:

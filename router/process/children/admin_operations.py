@@ -74,7 +74,8 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
         **dict.fromkeys(("reload", "get_desired_state", "list_revisions", "get_revision", "restore_revision"), _here),
         "explain": request.first,
         "list_decisions": request.decisions,
-        "list_audit": request.local,
+        **dict.fromkeys(("list_audit", "get_log_level"), _here),
+        "set_log_level": request.set_log_level,
         "get_config": request.config,
         "list_routes": request.own_routes,
         "get_route": request.own_route,
@@ -86,7 +87,7 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
 
 
 async def _here(operation: Operation, call: Call) -> Answer:
-    """Answer in the supervisor, which has the desired state and its history."""
+    """Answer in the supervisor, which has the desired state, its history and the audit."""
     return await operation.handle(call)
 
 
@@ -106,10 +107,6 @@ class _AllChildren:
     async def live(self, _: Operation, call: Call) -> Answer:
         """Answer for the supervisor's own event loop."""
         return await health.live(call)
-
-    async def local(self, operation: Operation, call: Call) -> Answer:
-        """Answer from the supervisor's own state."""
-        return await operation.handle(call)
 
     async def config(self, _: Operation, call: Call) -> Answer:
         """Return the settings that the supervisor was started with."""
@@ -245,6 +242,19 @@ class _AllChildren:
         if call.dry_run:
             return changes.dry(outcome)
         return changes.done(outcome, await self._first(ChildRequest("GET", "/admin/v1/policy")))
+
+    async def set_log_level(self, operation: Operation, call: Call) -> Answer:
+        """Change the level here and in every process. A process that starts later takes it from here."""
+        async with call.system.control.lock:
+            await asyncio.gather(*(child.settled.wait() for child in self._supervisor.children))
+            answer = await operation.handle(call)
+            clients = self._clients()
+            answers = await ask_all(clients, _child_request(operation, call))
+        silent = [str(client.number) for client in clients if client.number not in answers]
+        if silent:
+            detail = f"process {', '.join(silent)} did not answer and keeps its level; ask again"
+            raise AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "no_process", detail, headers={"retry-after": "1"})
+        return answer
 
     # helpers
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import uvloop
+from msgspec.structs import replace
 
 from router.admin.app import build_admin
 from router.admin.server import AdminServer
@@ -37,7 +38,7 @@ from router.process.systemd import Notifier, activated
 from router.security.admin_security import guard_of
 from router.security.reload import FileWatch
 from router.security.startup_warnings import warnings
-from router.telemetry.logs import say
+from router.telemetry.logs import log_level, say
 
 log = logging.getLogger("warmroute.process")
 
@@ -164,7 +165,7 @@ class Supervisor:
                 ChildConfig(
                     process=number,
                     processes=processes,
-                    config=config_of(self.config, state, number, processes),
+                    config=replace(config_of(self.config, state, number, processes), log_level=log_level()),
                     state=state,
                     public=tuple(listener.fileno() for listener in self._public),
                     admin=admin,

@@ -60,7 +60,8 @@ async def test_a_role_allows_what_operations_declare(ask, problem, operation, na
 def test_roles_are_declared_as_the_documentation_says():
     roles = {one.name: one.role for one in OPERATIONS if one.path not in OPEN_PATHS}
     assert all(roles[one.name] is Role.READ for one in OPERATIONS if one.method == "GET" and one.name in roles)
-    assert {name for name, role in roles.items() if role is Role.OPERATE} == {"drain_worker", "undrain_worker"}
+    operate = {name for name, role in roles.items() if role is Role.OPERATE}
+    assert operate == {"drain_worker", "undrain_worker", "set_log_level"}
     assert {"set_policy", "add_worker", "remove_worker"} <= {n for n, role in roles.items() if role is Role.ADMIN}
 
 
