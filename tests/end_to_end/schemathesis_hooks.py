@@ -4,14 +4,14 @@ import schemathesis
 
 
 @schemathesis.hook
-def map_query(context, query):
+def before_call(context, case, kwargs):
     """Let no request wait for long, because a worker that the test added is never ready. Let a DELETE delete, because
     schemathesis then looks whether the worker is gone. Watch no list: a stream has no end."""
-    wait = str((query or {}).get("wait_s", ""))
+    query = case.query or {}
+    wait = str(query.get("wait_s", ""))
     if wait.isascii() and wait.isdecimal() and 1 <= int(wait[:12]) <= 3_600:
         query["wait_s"] = 1
-    if context.operation.method.upper() == "DELETE" and (query or {}).get("dry_run") in (True, "true"):
+    if case.method.upper() == "DELETE" and query.get("dry_run") in (True, "true"):
         del query["dry_run"]
-    if (query or {}).get("watch") in (True, "true"):
+    if query.get("watch") in (True, "true"):
         del query["watch"]
-    return query
