@@ -16,11 +16,13 @@ from router.admin.documents import (
 from router.admin.operations import Answer, Call
 from router.admin.paging import page_of
 from router.admin.problems import not_found
+from router.admin.watch import Watch
 from router.control.desired_state import LiveSettings, tree_of
 from router.control.differences import without_secrets
 from router.control.merge import api_changes
 from router.control.revisions import Revision, RevisionUnknownError
 
+WATCHED = Watch("revisions", "number", newest_first=True, most=100)
 _MOST_DIGITS = 15
 
 

@@ -198,7 +198,9 @@ OPERATIONS = (
         query=(
             Query("limit", 100, 10_000, "most revisions to return; revisions_kept bounds them"),
             CURSOR,
+            WATCH,
         ),
+        watch=revisions.WATCHED,
         problems={410: "the revision that the cursor names is no longer kept", **_WRONG_PARAMETER},
     ),
     Operation(
