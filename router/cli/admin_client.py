@@ -6,6 +6,7 @@ import http.client
 import json
 import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -20,6 +21,20 @@ class AdminClientError(Exception):
     """The admin port cannot be reached, or answered with a problem. The message says what to do."""
 
 
+@dataclass(frozen=True, slots=True)
+class AdminReply:
+    """A good answer: its JSON body, empty where there is none, its entity tag, and how long its change is kept."""
+
+    body: bytes
+    tag: str | None = None
+    kept: str | None = None
+
+    @property
+    def document(self) -> Any:
+        """The JSON document; None if there is none."""
+        return json.loads(self.body) if self.body else None
+
+
 def post(
     url: str, path: str, document: Mapping[str, Any], *, token: str | None = None, ca_file: str | None = None
 ) -> bytes:
@@ -29,14 +44,39 @@ def post(
         AdminClientError: there is no answer, or it is a problem document.
         ConfigError: `url` or `ca_file` cannot be used.
     """
-    request = Request(_address(url) + path, json.dumps(document).encode(), {"content-type": "application/json"})
+    return ask(url, "POST", path, document, token=token, ca_file=ca_file).body
+
+
+def ask(
+    url: str,
+    method: str,
+    path: str,
+    document: Mapping[str, Any] | None = None,
+    *,
+    token: str | None = None,
+    ca_file: str | None = None,
+    if_match: str | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> AdminReply:
+    """Return the answer of the admin port at `url`.
+
+    Raises:
+        AdminClientError: there is no answer, or it is a problem document.
+        ConfigError: `url` or `ca_file` cannot be used.
+    """
+    body = json.dumps(document).encode() if document is not None else None
+    headers = {"content-type": "application/json"} if body is not None else {}
+    request = Request(_address(url) + path, body, headers, method=method)
+    if if_match is not None:
+        request.add_header("if-match", if_match)
     if token is not None:
         request.add_header("authorization", f"Bearer {token}")
     # a proxy of the environment is for the internet, and the admin port is not there
     opener = build_opener(ProxyHandler({}), HTTPSHandler(context=_context(ca_file)))
     try:
-        with opener.open(request, timeout=TIMEOUT_S) as response:
-            body: bytes = response.read()
+        with opener.open(request, timeout=timeout_s) as response:
+            headers = response.headers
+            return AdminReply(response.read(), headers.get("etag"), headers.get("x-warmroute-kept"))
     except HTTPError as error:
         raise AdminClientError(_refusal(url, error)) from None
     except (URLError, OSError, http.client.HTTPException) as error:
@@ -44,7 +84,6 @@ def post(
         raise AdminClientError(
             f"{url}: no answer from the admin port: {reason}; start `warmroute serve`, or write its admin port as --url"
         ) from None
-    return body
 
 
 def _address(url: str) -> str:

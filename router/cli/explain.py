@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from router.cli.admin_options import TOKEN_VARIABLE, add_admin, token_of
 from router.cli.options import Commands, HelpFormatter
 from router.config.problems import ConfigError, Problem
 
-DEFAULT_URL = "http://127.0.0.1:8001"
-TOKEN_VARIABLE = "WARMROUTE_ADMIN_TOKEN"
 _EXAMPLES = f"""\
 examples:
   warmroute explain request.json                        a body of POST /v1/chat/completions
@@ -36,13 +34,9 @@ def register(commands: Commands) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("request", metavar="REQUEST.json", help="file with the JSON body, - for standard input")
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"URL of the gateway's admin port (default {DEFAULT_URL})")
     parser.add_argument("--path", default="/v1/chat/completions", help="path of the request (default %(default)s)")
     parser.add_argument("--key", metavar="NAME", help="name of the API key that the client would use")
-    token = parser.add_mutually_exclusive_group()
-    token.add_argument("--token", help="token of the admin port; other users of this host can see it")
-    token.add_argument("--token-file", metavar="FILE", type=Path, help="file with the token of the admin port")
-    parser.add_argument("--ca-file", metavar="FILE", help="PEM file with the CAs of an https admin port")
+    add_admin(parser)
     parser.add_argument("--json", action="store_true", help="print the gateway's JSON document")
     parser.set_defaults(run=run)
 
@@ -61,7 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.key is not None:
         question["key"] = arguments.key
     try:
-        answer = post(arguments.url, "/admin/v1/explain", question, token=_token(arguments), ca_file=arguments.ca_file)
+        token = token_of(arguments)
+        answer = post(arguments.url, "/admin/v1/explain", question, token=token, ca_file=arguments.ca_file)
     except AdminClientError as error:
         print(f"warmroute: {error}", file=sys.stderr)
         return 1
@@ -92,25 +87,3 @@ def _body(source: str) -> str:
         fix = 'write a request\'s body, as in {"model": "m", "messages": [{"role": "user", "content": "hello"}]}'
         raise ConfigError([Problem(place, "the body is not a JSON object", fix)])
     return text
-
-
-def _token(arguments: argparse.Namespace) -> str | None:
-    place, token = "--token", arguments.token
-    if arguments.token_file is not None:
-        place = "--token-file"
-        try:
-            token = arguments.token_file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            said = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-            problem = f"cannot read {str(arguments.token_file)!r}: {said}"
-            raise ConfigError([Problem(place, problem, "write a readable file")]) from None
-    elif token is None:
-        place, token = TOKEN_VARIABLE, os.environ.get(TOKEN_VARIABLE) or None
-    if token is None:
-        return None
-    if token.startswith("sha256:"):
-        raise ConfigError([Problem(place, "this is the digest of a token", "write the token itself")])
-    if not token.isascii() or not token.isprintable() or " " in token or not token:
-        problem = "the token is empty, or has spaces or characters that are not ASCII"
-        raise ConfigError([Problem(place, problem, "write the token that the gateway has")])
-    return str(token)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
-from router.cli import check, completion, config, explain, keys, serve, worker
+from router.cli import check, completion, config, explain, keys, policy, revisions, serve, worker, workers
 from router.cli.options import Commands, HelpFormatter
 from router.config.problems import ConfigError
 
@@ -23,6 +23,8 @@ examples:
   warmroute serve --config warmroute.yaml               see `warmroute config --sample yaml`
   warmroute check --worker http://gpu1:8000             how well a worker's cache is known, and how to improve it
   warmroute explain request.json                        which worker a request would go to now, and why
+  warmroute workers drain gpu1:8000 --wait 600          take a worker out of a running gateway
+  warmroute policy set lpwl --dry-run                   what another policy would change
 
 Every setting can come from a flag, a WARMROUTE_* variable or a file; the first one wins.
 """
@@ -50,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"warmroute {_version()}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (serve, check, explain, config, keys, worker):
+    for command in (serve, check, explain, workers, policy, revisions, config, keys, worker):
         command.register(commands)
     completion.register(commands, parser)
     _register_further(commands)

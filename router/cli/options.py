@@ -117,19 +117,24 @@ def read_usable_settings(arguments: argparse.Namespace) -> Loaded:
 
 
 def _values(arguments: argparse.Namespace) -> dict[str, Any]:
-    given = _pairs("--set", arguments.set)
+    given = pairs("--set", arguments.set)
     values: dict[str, Any] = {name: Located(text, f"--set {name}") for name, text in given.items()}
     for flag in FLAGS:
         value = getattr(arguments, _destination(flag))
         name = ".".join(flag.path)
         if isinstance(bare(_type(flag)), kinds.DictType):
-            values |= {f"{name}.{key}": value for key, value in _pairs(flag.option, value or []).items()}
+            values |= {f"{name}.{key}": value for key, value in pairs(flag.option, value or []).items()}
         elif value is not None:
             values[name] = value
     return values
 
 
-def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+def pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
+    """Return the values of a repeatable option by their keys.
+
+    Raises:
+        ConfigError: a text is not KEY=VALUE.
+    """
     bad = [text for text in texts if "=" not in text or text.startswith("=")]
     if bad:
         raise ConfigError(

@@ -1,0 +1,138 @@
+"""What the commands that operate a running gateway have in common: a call, and its answer as a table or as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from router.cli.admin_options import add_admin, add_change, add_output, token_of
+from router.cli.options import Commands, HelpFormatter
+
+if TYPE_CHECKING:
+    from router.cli.admin_client import AdminReply
+
+Run = Callable[[argparse.Namespace], int]
+
+EXIT_CODES = "exit codes: 0 done; 1 the gateway cannot be reached or refused; 2 an option is wrong."
+_WAIT_MARGIN_S = 60.0
+_NARROWEST = 160
+
+
+def add_command(
+    commands: Commands, name: str, summary: str, run: Run, *, changes: bool = False
+) -> argparse.ArgumentParser:
+    """Add a command that calls the admin port."""
+    parser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.",
+        epilog=EXIT_CODES,
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+    )
+    if changes:
+        add_change(parser)
+    add_output(parser)
+    add_admin(parser)
+    parser.set_defaults(run=lambda arguments: _guarded(run, arguments))
+    return parser
+
+
+def group(commands: Commands, name: str, summary: str) -> Commands:
+    """Add a command that has commands of its own."""
+    parser = commands.add_parser(
+        name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", formatter_class=HelpFormatter
+    )
+    return parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+
+def call(
+    arguments: argparse.Namespace,
+    method: str,
+    path: str,
+    document: dict[str, Any] | None = None,
+    *,
+    wait_s: int = 0,
+    if_match: str | None = None,
+    dry_run: bool | None = None,
+) -> AdminReply:
+    """Call the admin port with the options of a parsed command line."""
+    # late: `warmroute --help` must not wait for TLS
+    from router.cli.admin_client import ask
+
+    tried = getattr(arguments, "dry_run", False) if dry_run is None else dry_run
+    query = [*([f"wait_s={wait_s}"] if wait_s else []), *(["dry_run=true"] if tried else [])]
+    return ask(
+        arguments.url,
+        method,
+        f"/admin/v1{path}{'?' if query else ''}{'&'.join(query)}",
+        document,
+        token=token_of(arguments),
+        ca_file=arguments.ca_file,
+        if_match=if_match or getattr(arguments, "if_match", None),
+        timeout_s=wait_s + _WAIT_MARGIN_S,
+    )
+
+
+def as_json(arguments: argparse.Namespace, reply: AdminReply) -> bool:
+    """Print the gateway's document if JSON is asked for; return whether it was."""
+    if arguments.output == "json":
+        print(json.dumps(reply.document, indent=2))
+    return bool(arguments.output == "json")
+
+
+def changed(arguments: argparse.Namespace, reply: AdminReply, said: str) -> int:
+    """Print what a change did, or would do."""
+    if as_json(arguments, reply):
+        return 0
+    if arguments.dry_run:
+        print_differences(reply.document["differences"])
+        return 0
+    print(said)
+    if reply.kept == "process":
+        print("warmroute: the change ends with the gateway's process: state_dir is not set", file=sys.stderr)
+    return 0
+
+
+def print_differences(differences: Sequence[dict[str, Any]]) -> None:
+    """Print one line for each difference."""
+    if not differences:
+        print("no difference")
+        return
+    rows = [(one["path"], _value(one, "before"), _value(one, "after")) for one in differences]
+    print_table(("setting", "now", "then"), rows)
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table for people. Where output is not a terminal, no cell is cut."""
+    # late: `warmroute --help` must not wait for the table printer
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=max(console.width, _NARROWEST))
+    table = Table()
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    console.print(table)
+
+
+def _guarded(run: Run, arguments: argparse.Namespace) -> int:
+    from router.cli.admin_client import AdminClientError
+
+    try:
+        return run(arguments)
+    except AdminClientError as error:
+        print(f"warmroute: {error}", file=sys.stderr)
+        return 1
+
+
+def _value(difference: dict[str, Any], key: str) -> str:
+    return json.dumps(difference[key], ensure_ascii=False) if key in difference else "-"

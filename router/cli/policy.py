@@ -1,0 +1,93 @@
+"""``warmroute policy``: show the policy of a running gateway, choose another one, or go back to an earlier one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from router.cli.operating import add_command, as_json, call, changed, group, print_differences, print_table
+from router.cli.options import Commands, pairs
+
+
+def register(commands: Commands) -> None:
+    """Add the commands."""
+    policy = group(commands, "policy", "show or change the policy of a running gateway")
+    add_command(policy, "show", "show the policy in use", _show)
+    add_command(policy, "list", "list the rules that can be chosen", _list)
+    _add_wanted(add_command(policy, "set", "choose another policy", _set, changes=True))
+    _add_wanted(add_command(policy, "diff", "show what a choice would change", _diff))
+    restore = add_command(policy, "restore", "go back to the policy of a revision", _restore, changes=True)
+    restore.add_argument("number", type=int, help="a revision, as `warmroute revisions list` shows them")
+
+
+def _add_wanted(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("rule", help="a rule, as `warmroute policy list` shows them")
+    parser.add_argument("--param", metavar="KEY=VALUE", action="append", default=[], help="parameter (repeatable)")
+    for name in ("hold", "lanes"):
+        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help="default: that of the rule")
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    reply = call(arguments, "GET", "/policy")
+    if not as_json(arguments, reply):
+        shown = {key: reply.document[key] for key in ("rule", "params", "hold", "lanes")}
+        print_table(
+            ("policy", ""),
+            [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in shown.items()],
+        )
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    reply = call(arguments, "GET", "/policy")
+    if arguments.output == "json":
+        print(json.dumps(reply.document["available"], indent=2))
+        return 0
+    rows = [(one["rule"], one["summary"], ", ".join(one["params"])) for one in reply.document["available"]]
+    print_table(("rule", "", "parameters"), rows)
+    return 0
+
+
+def _set(arguments: argparse.Namespace) -> int:
+    return changed(arguments, call(arguments, "PUT", "/policy", _wanted(arguments)), f"the policy is {arguments.rule}")
+
+
+def _diff(arguments: argparse.Namespace) -> int:
+    reply = call(arguments, "PUT", "/policy", _wanted(arguments), dry_run=True)
+    if not as_json(arguments, reply):
+        print_differences(reply.document["differences"])
+    return 0
+
+
+def _restore(arguments: argparse.Namespace) -> int:
+    """Restore a revision that differs in nothing but the policy from the present state."""
+    path = f"/revisions/{arguments.number}/restore"
+    tried = call(arguments, "POST", path, dry_run=True)
+    others = [one["path"] for one in tried.document["differences"] if not one["path"].startswith("policy")]
+    if others:
+        more = f"and {len(others) - 1} more" if len(others) > 1 else "apart from the policy"
+        print(
+            f"warmroute: revision {arguments.number} also differs in {others[0]} {more}; "
+            f"write `warmroute revisions restore {arguments.number}` to restore all of it",
+            file=sys.stderr,
+        )
+        return 1
+    reply = tried if arguments.dry_run else call(arguments, "POST", path, if_match=arguments.if_match or tried.tag)
+    return changed(arguments, reply, f"the policy is that of revision {arguments.number}")
+
+
+def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
+    wanted: dict[str, Any] = {"rule": arguments.rule}
+    if arguments.param:
+        wanted["params"] = {key: _typed(text) for key, text in pairs("--param", arguments.param).items()}
+    return wanted | {key: getattr(arguments, key) for key in ("hold", "lanes") if getattr(arguments, key) is not None}
+
+
+def _typed(text: str) -> Any:
+    """Return JSON values as such, and any other text as text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

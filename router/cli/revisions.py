@@ -1,0 +1,54 @@
+"""``warmroute revisions`` and ``warmroute reload``: the history of the desired state, and its settings read again."""
+
+from __future__ import annotations
+
+import argparse
+
+from router.cli.operating import add_command, as_json, call, changed, group, print_differences, print_table
+from router.cli.options import Commands
+
+
+def register(commands: Commands) -> None:
+    """Add the commands."""
+    revisions = group(commands, "revisions", "show what was changed in a running gateway, and go back")
+    add_command(revisions, "list", "list the latest changes, newest first", _list)
+    show = add_command(revisions, "show", "show what one revision changed", _show)
+    restore = add_command(revisions, "restore", "go back to the state that a revision made", _restore, changes=True)
+    for parser in (show, restore):
+        parser.add_argument("number", type=int, help="number of the revision")
+    add_command(commands, "reload", "read the settings of a running gateway again", _reload, changes=True)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    reply = call(arguments, "GET", "/revisions")
+    if not as_json(arguments, reply):
+        rows = [[one[key] for key in ("number", "at", "source", "who", "what")] for one in reply.document["revisions"]]
+        print_table(("revision", "time (UTC)", "source", "who", "what"), rows)
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    reply = call(arguments, "GET", f"/revisions/{arguments.number}")
+    if not as_json(arguments, reply):
+        one = reply.document
+        print(f"revision {one['number']}, {one['at']}: {one['what']} ({one['source']}, {one['who'] or 'no token'})")
+        print_differences(one["differences"])
+    return 0
+
+
+def _restore(arguments: argparse.Namespace) -> int:
+    reply = call(arguments, "POST", f"/revisions/{arguments.number}/restore")
+    return changed(arguments, reply, f"restored revision {arguments.number}")
+
+
+def _reload(arguments: argparse.Namespace) -> int:
+    reply = call(arguments, "POST", "/reload")
+    if as_json(arguments, reply):
+        return 0
+    document = reply.document
+    print_differences(document["differences"])
+    for one in document["conflicts"]:
+        print(f"{one['path']}: the settings replace a change of the admin API")
+    for one in document["pending"]:
+        print(f"{one['path']}: does not take effect now; {one['do']}")
+    return 0

@@ -1,0 +1,81 @@
+"""``warmroute workers``: list, add, remove, drain and undrain the workers of a running gateway."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+from urllib.parse import quote
+
+from router.cli.operating import add_command, as_json, call, changed, group, print_table
+from router.cli.options import Commands, pairs
+
+
+def register(commands: Commands) -> None:
+    """Add the commands."""
+    workers = group(commands, "workers", "list and change the workers of a running gateway")
+    add_command(workers, "list", "list all workers", _list)
+    add = add_command(workers, "add", "add a worker", _add, changes=True)
+    add.add_argument("worker_url", metavar="URL", help="http://HOST:PORT of a vLLM endpoint")
+    add.add_argument("--label", metavar="KEY=VALUE", action="append", default=[], help="label (repeatable)")
+    remove = add_command(workers, "remove", "remove a worker at once", _remove, changes=True)
+    drain = add_command(workers, "drain", "send a worker no new requests", _drain, changes=True)
+    undrain = add_command(workers, "undrain", "send a drained worker requests again", _undrain, changes=True)
+    for parser in (remove, drain, undrain):
+        parser.add_argument("id", metavar="HOST:PORT", help="id of the worker")
+    for parser, what in ((drain, "no request is there"), (undrain, "it takes requests")):
+        parser.add_argument("--wait", metavar="SECONDS", type=_seconds, default=0, help=f"wait until {what}")
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    reply = call(arguments, "GET", "/workers")
+    if not as_json(arguments, reply):
+        print_table(
+            ("worker", "state", "requests", "models", "view of its cache", "labels"), map(_row, _workers(reply))
+        )
+    return 0
+
+
+def _workers(reply: Any) -> list[dict[str, Any]]:
+    listed: list[dict[str, Any]] = reply.document["workers"]
+    return listed
+
+
+def _row(worker: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        worker["id"],
+        worker["state"],
+        worker["in_flight"],
+        ", ".join(model["id"] for model in worker["models"]),
+        ", ".join(dict.fromkeys(candidate["residency"] for candidate in worker["candidates"])),
+        ", ".join(f"{key}={value}" for key, value in worker["labels"].items()),
+    )
+
+
+def _add(arguments: argparse.Namespace) -> int:
+    wanted = {"url": arguments.worker_url, "labels": pairs("--label", arguments.label)}
+    reply = call(arguments, "POST", "/workers", wanted)
+    return changed(arguments, reply, f"added {arguments.worker_url}; it takes requests after its first probe")
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    return changed(arguments, call(arguments, "DELETE", _path(arguments)), f"removed {arguments.id}")
+
+
+def _drain(arguments: argparse.Namespace) -> int:
+    reply = call(arguments, "POST", f"{_path(arguments)}/drain", wait_s=arguments.wait)
+    return changed(arguments, reply, f"{arguments.id} gets no new requests")
+
+
+def _undrain(arguments: argparse.Namespace) -> int:
+    reply = call(arguments, "POST", f"{_path(arguments)}/undrain", wait_s=arguments.wait)
+    return changed(arguments, reply, f"{arguments.id} gets requests again, once it is ready")
+
+
+def _path(arguments: argparse.Namespace) -> str:
+    return f"/workers/{quote(arguments.id, safe='')}"
+
+
+def _seconds(text: str) -> int:
+    if text.isascii() and text.isdecimal() and 1 <= int(text[:6]) <= 3_600:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a time; write whole seconds from 1 to 3600")

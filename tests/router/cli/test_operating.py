@@ -1,0 +1,114 @@
+"""The commands that operate a running gateway, against a real admin port."""
+
+import asyncio
+import dataclasses
+import json
+
+import msgspec
+import pytest
+
+from router.app import System
+from router.cli.main import main
+from router.config.model import Config
+
+ADDED = "127.0.0.1:9"
+
+
+@pytest.fixture
+async def system():
+    system = System(msgspec.convert({"host": "127.0.0.1", "port": 0, "admin_port": 0}, Config))
+    await system.start()
+    yield system
+    await system.aclose(0.0)
+
+
+@pytest.fixture
+def run(system, monkeypatch, capsys):
+    """Run a command in a thread of its own, because the gateway runs in this one."""
+    monkeypatch.delenv("WARMROUTE_ADMIN_TOKEN", raising=False)
+
+    async def command(*words: str) -> tuple[int, str, str]:
+        code = await asyncio.to_thread(main, [*words, "--url", f"http://{system._admin.address}"])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return command
+
+
+async def test_workers_are_added_drained_listed_and_removed(run, system):
+    code, out, err = await run("workers", "add", f"http://{ADDED}", "--label", "rack=7")
+    assert (code, "added http://127.0.0.1:9" in out) == (0, True)
+    assert "state_dir is not set" in err
+    assert (await run("workers", "drain", ADDED))[:2] == (0, f"{ADDED} gets no new requests\n")
+    listed = (await run("workers", "list"))[1]
+    assert ADDED in listed and "draining" in listed and "rack=7" in listed
+    document = json.loads((await run("workers", "list", "-o", "json"))[1])
+    assert [worker["id"] for worker in document["workers"]] == [ADDED]
+    assert (await run("workers", "undrain", ADDED))[0] == 0
+    assert (await run("workers", "remove", ADDED))[1] == f"removed {ADDED}\n"
+    assert system.fleet.endpoints == ()
+
+
+async def test_a_dry_run_prints_the_differences(run, system):
+    code, out, _ = await run("workers", "add", f"http://{ADDED}", "--dry-run")
+    assert (code, f"workers[{ADDED}]" in out) == (0, True)
+    assert system.fleet.endpoints == ()
+    assert (await run("policy", "diff", "marginal_cost"))[1] == "no difference\n"
+    assert "policy.rule" in (await run("policy", "diff", "lpwl"))[1]
+    document = json.loads((await run("policy", "set", "lpwl", "--dry-run", "-o", "json"))[1])
+    assert document["dry_run"] and system.dispatcher.policy_spec.rule == "marginal_cost"
+
+
+async def test_a_policy_is_set_shown_and_restored(run, system):
+    assert (await run("policy", "set", "chwbl", "--param", "load_factor=1.5", "--hold"))[1] == "the policy is chwbl\n"
+    assert system.control.state.settings.policy.params == {"load_factor": 1.5}
+    assert system.control.state.settings.policy.hold is True
+    shown = (await run("policy", "show"))[1]
+    assert "chwbl" in shown and "load_factor" in shown
+    assert json.loads((await run("policy", "show", "-o", "json"))[1])["rule"] == "chwbl"
+    listed = (await run("policy", "list"))[1]
+    assert "round_robin" in listed
+    assert (await run("policy", "restore", "1"))[1] == "the policy is that of revision 1\n"
+    assert system.dispatcher.policy_spec.rule == "marginal_cost"
+
+
+async def test_restoring_a_policy_changes_no_worker(run, system):
+    await run("policy", "set", "lpwl")
+    await run("workers", "add", f"http://{ADDED}")
+    code, _, err = await run("policy", "restore", "1")
+    assert code == 1
+    assert f"revision 1 also differs in workers[{ADDED}] apart from the policy" in err
+    assert "write `warmroute revisions restore 1`" in err
+    assert system.control.state.version == 3
+
+
+async def test_revisions_are_listed_shown_and_restored(run, system):
+    await run("policy", "set", "lpwl")
+    listed = (await run("revisions", "list"))[1]
+    assert "chose policy lpwl" in listed and "started" in listed
+    assert "policy.rule" in (await run("revisions", "show", "2"))[1]
+    assert (await run("revisions", "restore", "1"))[1] == "restored revision 1\n"
+    assert system.control.state.version == 3
+    code, _, err = await run("revisions", "show", "99")
+    assert (code, "there is no revision 99" in err) == (1, True)
+
+
+async def test_a_reload_prints_what_it_did(run, system):
+    read = msgspec.structs.replace(system._sources.loaded, access_log=True)
+    system.control._sources = dataclasses.replace(system._sources, read=lambda: read)
+    code, out, _ = await run("reload")
+    assert (code, out.splitlines()[0]) == (0, "no difference")
+    assert "access_log: does not take effect now; restart the gateway" in out
+
+
+async def test_a_stale_tag_and_a_wrong_value_are_refused(run):
+    code, _, err = await run("policy", "set", "lpwl", "--if-match", '"x.1"')
+    assert (code, "412 Precondition Failed" in err) == (1, True)
+    code, _, err = await run("policy", "set", "lpvl")
+    assert (code, "422" in err and "lpwl" in err) == (1, True)
+    assert (await run("workers", "add", "http://a:1", "--label", "rack"))[0] == 2
+
+
+def test_a_gateway_that_is_not_there_is_named(capsys):
+    assert main(["workers", "list", "--url", "http://127.0.0.1:1"]) == 1
+    assert "no answer from the admin port" in capsys.readouterr().err
