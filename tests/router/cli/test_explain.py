@@ -81,7 +81,7 @@ async def test_a_request_is_explained_in_one_sentence_a_term(gateway, explain):
     assert f"for {gate.model}; the policy is marginal_cost." in lines[1]
     assert [line[:2] for line in lines if line.startswith(("1.", "2."))] == ["1.", "2."]
     terms = [line.strip() for line in lines if " is " in line and "_s is " in line]
-    assert len(terms) == 18, "nine terms of each of the two candidates"
+    assert len(terms) == 16, "eight terms of each of the two candidates"
     assert all(": " in line and line.endswith(".") for line in terms)
 
 
