@@ -49,5 +49,12 @@ class LeastRecentlyUsed:
         copy._last, copy._count = self._last.copy(), self._count
         return copy
 
+    def __getstate__(self) -> tuple[dict[WorkerId, int], int, int]:
+        return self._last, self._count, self._kept
+
+    def __setstate__(self, state: tuple[dict[WorkerId, int], int, int]) -> None:
+        self._last, self._count, self._kept = state
+        self._by_worker = ByWorker(1, self._fields)
+
     def _fields(self, worker: WorkerId) -> tuple[float, ...]:
         return (self._last.get(worker, 0),)

@@ -182,6 +182,10 @@ class ModelLane:
         self._rosters: OrderedDict[tuple[int, tuple[int, ...]], tuple[Roster, Roster]] = OrderedDict()
         """By the identity of a roster, which is kept so that the identity stays its own, and places in it."""
 
+    def __getstate__(self) -> dict[str, object]:
+        # What is kept by the identity of a roster means nothing in another process.
+        return {**vars(self), "_members": None, "_rosters": OrderedDict()}
+
     def members(self, roster: Roster) -> NDArray[np.bool_]:
         """Return whether each worker of the roster is in the lane."""
         found = self._members

@@ -398,6 +398,16 @@ class FleetView:
     def __deepcopy__(self, memo: dict[int, object]) -> FleetView:
         return self
 
+    def __reduce__(self) -> tuple[type[FleetView], tuple[object, ...]]:
+        """Pickle the facts alone."""
+        return (FleetView, (self.now_s, self.workers) if self.by_row else (self.now_s, None, self.roster, self.columns))
+
+    def listening(self, heard: RunningShare) -> FleetView:
+        """Return the same fleet, whose running shares come from `heard`."""
+        fleet = FleetView(self.now_s, self._workers, self._roster, self._columns, heard)
+        fleet.by_row, fleet._made, fleet.lane_price_s = self.by_row, self._made, self.lane_price_s
+        return fleet
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FleetView) and (self.now_s, self.workers) == (other.now_s, other.workers)
 

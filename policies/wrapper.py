@@ -12,12 +12,12 @@ class Wrapper:
 
     def __init__(self, inner: Policy) -> None:
         self.inner = inner
-        self._observe_inner: Callable[[LifecycleEvent], None] | None = getattr(inner, "observe", None)
 
     def pass_on(self, event: LifecycleEvent) -> None:
         """Let the inner policy observe the event, if it observes any."""
-        if self._observe_inner is not None:
-            self._observe_inner(event)
+        observe: Callable[[LifecycleEvent], None] | None = getattr(self.inner, "observe", None)
+        if observe is not None:
+            observe(event)
 
     def statistics(self) -> dict[str, object]:
         """Return the statistics of the inner policy; empty if it has none."""

@@ -6,8 +6,10 @@ import asyncio
 import gc
 import logging
 import random
+import time
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -20,7 +22,7 @@ from router.admin.system import HandoverState
 from router.admin.table import READS
 from router.config.budgets import VIEWS
 from router.config.memory import memory_limit
-from router.config.model import Config
+from router.config.model import Config, DecisionLogConfig
 from router.control.control import Control
 from router.control.desired_state import DesiredState, with_live_settings
 from router.control.reconciler import Reconciler
@@ -31,6 +33,7 @@ from router.gateway.listen.drain import SETTLE_S
 from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket_file
 from router.gateway.server import Gateway, address_of
 from router.placement.chosen_policy import spec_of
+from router.placement.decision_log.recorder import Recorder
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request
@@ -48,6 +51,7 @@ from router.security.admin_security import guard_of
 from router.security.reload import FileWatch
 from router.security.startup_warnings import warnings
 from router.security.worker_tls import WorkerTls
+from router.telemetry.decision_log_file import DecisionLogFile
 from router.telemetry.exposition import Exposition
 from router.telemetry.loop_lag import LoopLag
 from router.telemetry.metrics import Metrics
@@ -89,6 +93,7 @@ class System:
         self.identity = Identity(config, worker_tls=self.worker_tls)
         self.dispatcher = self._build_dispatcher(ledger)
         self.residency.on_settled.append(self.dispatcher.explained)
+        self._decision_log = _decision_log(config.decision_log, self.dispatcher)
         self.watcher = Watcher(
             self.fleet,
             self.residency,
@@ -344,6 +349,8 @@ class System:
         await self.watcher.aclose()
         await self.loop_lag.aclose()
         await self.identity.aclose()
+        if self._decision_log is not None:
+            await asyncio.to_thread(self._decision_log.close)
 
     async def _reconcile(self, state: DesiredState) -> None:
         self.reconciler.reconcile(state)
@@ -399,3 +406,16 @@ def run(config: Config, sources: Sources | None = None) -> int:
         return uvloop.run(serve(config, sources))
     except KeyboardInterrupt:
         return 130
+
+
+def _decision_log(settings: DecisionLogConfig, dispatcher: Dispatcher) -> DecisionLogFile | None:
+    """Open the decision log. A gateway without one still serves, so a file that cannot be opened is only reported."""
+    if settings.path is None:
+        return None
+    try:
+        file = DecisionLogFile(Path(settings.path), settings.max_bytes, settings.files)
+    except OSError as error:
+        log.error("the decision log cannot be opened", extra={"path": settings.path, "reason": str(error)})
+        return None
+    dispatcher.record(Recorder(file, time.time, share=settings.share, window_s=settings.window_s))
+    return file

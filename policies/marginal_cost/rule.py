@@ -65,14 +65,15 @@ class MarginalCost:
 
     def __init__(self, params: MarginalCostParams, rng: random.Random) -> None:
         self._last_used = LeastRecentlyUsed()
-        self._terms: list[Term] = [
-            QueueWait(),
-            KvWait(),
-            Prefill(),
-            DecodeExternality(params.stream_weight),
-            HotPrefix(),
-            PrefillLane(),
-        ]
+        self._params = params
+        self._terms = _terms(params)
+
+    def __getstate__(self) -> tuple[MarginalCostParams, LeastRecentlyUsed]:
+        return self._params, self._last_used
+
+    def __setstate__(self, state: tuple[MarginalCostParams, LeastRecentlyUsed]) -> None:
+        self._params, self._last_used = state
+        self._terms = _terms(self._params)
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by cost, and put the best of the equal candidates first."""
@@ -91,6 +92,10 @@ class MarginalCost:
     def observe(self, event: LifecycleEvent) -> None:
         """Follow which workers were used."""
         self._last_used.observe(event)
+
+
+def _terms(params: MarginalCostParams) -> list[Term]:
+    return [QueueWait(), KvWait(), Prefill(), DecodeExternality(params.stream_weight), HotPrefix(), PrefillLane()]
 
 
 def _sums(prices: Sequence[Price]) -> list[float]:

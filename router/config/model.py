@@ -375,6 +375,22 @@ class HeadersConfig(Section, frozen=True):
     can be trusted (exact, approximate, unknown, off)."""
 
 
+class DecisionLogConfig(Section, frozen=True):
+    """A log of what policies see and choose, for `warmroute replay`. It has hashes of prompts, and no text."""
+
+    path: str | None = None
+    """The file, compressed with gzip, such as /var/log/warmroute/decisions.jsonl.gz. Older files get the endings .1, .2
+    and so on. With several processes, each has a file with its number. Not set: no log."""
+    share: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    """Share of the time that is recorded, in whole windows, because a replay needs every decision of a period."""
+    window_s: Seconds = 60.0
+    """Length of a window."""
+    max_bytes: Positive = 268_435_456
+    """Size of one file before compression, about; at least one window."""
+    files: Positive = 5
+    """Files kept."""
+
+
 class AuthConfig(Section, frozen=True):
     """Who may use the public port. Without keys, everyone may."""
 
@@ -539,6 +555,8 @@ class Config(Section, frozen=True):
     client left before the end, the status is 499, and left_in and events say how far its answer came."""
     decisions_kept: Count = 1_000
     """Decisions kept for GET /admin/v1/decisions. The latest 32,768 candidates are kept with them."""
+    decision_log: DecisionLogConfig = field(default_factory=DecisionLogConfig)
+    """A log of decisions that can be replayed."""
     admin_hosts: tuple[str, ...] = ()
     """Host names that the admin port accepts, in addition to loopback names and admin_host."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

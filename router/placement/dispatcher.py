@@ -10,6 +10,7 @@ from policies.spec import PolicySpec
 from policies.view import Decision, Policy, WorkerView
 from router.config.model import RetriesConfig
 from router.errors import ErrorKind
+from router.placement.decision_log.recorder import Recorder
 from router.placement.decisions import Action, Asked, DecisionLog, DecisionRecord, Explanation
 from router.placement.endpoints import Candidate
 from router.placement.fleet import Fleet
@@ -83,6 +84,10 @@ class Dispatcher(TicketLife):
     def set_policy(self, policy: Policy, spec: PolicySpec) -> None:
         """Use `policy` from the next decision on."""
         self._runner.adopt(policy, spec)
+
+    def record(self, recorder: Recorder) -> None:
+        """Record every decision and lifecycle event from now on."""
+        self._policies.recorder = recorder
 
     # decisions
 

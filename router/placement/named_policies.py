@@ -9,6 +9,7 @@ from policies.registry import build_policy
 from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 from router.config.model import Config, PolicyConfig, RouteConfig
 from router.placement.chosen_policy import spec_of
+from router.placement.decision_log.recorder import Recorder
 from router.placement.policy_runner import Failed, PolicyRunner
 from router.placement.shadow import RouteShadows, Sample, ShadowBudget
 from router.placement.traffic_routes import DEFAULT
@@ -17,12 +18,17 @@ from router.placement.traffic_routes import DEFAULT
 class NamedPolicies:
     """Every policy sees every lifecycle event, because all of them share the workers."""
 
-    __slots__ = ("_budget", "_runners", "_shadows", "default")
+    __slots__ = ("_all", "_budget", "_runners", "_shadows", "default", "recorder")
 
     def __init__(
-        self, default: PolicyRunner, named: Mapping[str, PolicyRunner], shadows: Mapping[str, RouteShadows]
+        self,
+        default: PolicyRunner,
+        named: Mapping[str, PolicyRunner],
+        shadows: Mapping[str, RouteShadows],
     ) -> None:
         self.default = default
+        self.recorder: Recorder | None = None
+        self._all = {DEFAULT: default, **named}
         self._runners = dict(named)
         self._shadows = {route: found for route, found in shadows.items() if found.names}
         self._budget = ShadowBudget()
@@ -31,13 +37,25 @@ class NamedPolicies:
         """Return the policy called `name`, or the default one if there is none."""
         return self._runners.get(name, self.default)
 
+    def decide(self, name: str, request: RequestView, fleet: FleetView) -> tuple[PolicyRunner, Decision]:
+        """Return the policy called `name`, or the default one, and its decision. A decision log records it."""
+        runner, recorder = self._runners.get(name, self.default), self.recorder
+        if recorder is None:
+            return runner, runner.decide(request, fleet)
+        recorder.before(fleet.now_s, self._all)
+        decision = runner.decide(request, recorder.listen(fleet))
+        recorder.decided(name if name in self._runners else DEFAULT, request, fleet, decision)
+        return runner, decision
+
     @property
     def observes(self) -> bool:
         """Whether any policy follows lifecycle events."""
-        return self.default.observes or bool(self._runners) or bool(self._shadows)
+        return self.default.observes or bool(self._runners) or bool(self._shadows) or self.recorder is not None
 
     def observe(self, event: LifecycleEvent) -> None:
         """Pass a lifecycle event to every policy."""
+        if self.recorder is not None:
+            self.recorder.observed(event)
         self.default.observe(event)
         for runner in self._runners.values():
             runner.observe(event)
@@ -60,6 +78,7 @@ class NamedPolicies:
         return {
             "policies": {name: runner.statistics() for name, runner in self._runners.items()},
             "shadow_skipped": self._budget.skipped,
+            "recorded": None if self.recorder is None else self.recorder.statistics(),
         }
 
 

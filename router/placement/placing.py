@@ -68,9 +68,8 @@ class Placer:
         """Return the policy's decision among the selected candidates. Nothing is reserved yet."""
         view, fleet, found = self._view_builder.build(request, selection.candidates, now_s)
         self._loads.arrived(view.block_hashes, now_s)
-        runner = self._policies.of(request.policy)
-        decision = trial_first(runner.decide(view, fleet), selection)
-        return Decided(selection, view, fleet, found, runner, decision)
+        runner, decision = self._policies.decide(request.policy, view, fleet)
+        return Decided(selection, view, fleet, found, runner, trial_first(decision, selection))
 
     def place(self, request: Request, decided: Decided, now_s: float, attempt: int) -> Ticket:
         """Reserve the request's load and blocks on the first worker of the ranking, and record the decision."""

@@ -23,6 +23,9 @@ def check(config: Config) -> Iterator[Finding]:
     if 0 < at_once < processes:
         problem = f"limits.max_concurrent_requests is {at_once}, which {processes} processes cannot share out"
         yield ("limits", "max_concurrent_requests"), problem, "raise it, or lower processes"
+    log = config.decision_log.path
+    if log is not None and not Path(log).absolute().parent.is_dir():
+        yield ("decision_log", "path"), f"the folder of {log!r} does not exist", "write a path in an existing folder"
     for index, route in enumerate(config.routes):
         if 0 < route.limits.max_requests < processes:
             problem = (

@@ -7,11 +7,12 @@ import math
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
 from router.config.budgets import BODIES, RESPONSES
-from router.config.model import Config, LimitsConfig, RouteConfig, TenantConfig
+from router.config.model import Config, DecisionLogConfig, LimitsConfig, RouteConfig, TenantConfig
 from router.control.desired_state import DesiredState, with_live_settings
 
 READY = b"\n"
@@ -82,6 +83,7 @@ def config_of(config: Config, state: DesiredState, process: int, processes: int)
         limits=share_of(config.limits, process, processes),
         policies=policies,
         routes=routes_of(config.routes, process, processes),
+        decision_log=decision_log_of(config.decision_log, process),
         tenants=quotas_of(config.tenants, processes, config.limits.max_body_bytes),
     )
 
@@ -115,6 +117,15 @@ def quotas_of(tenants: Mapping[str, TenantConfig], processes: int, max_body_byte
 def routes_of(routes: Sequence[RouteConfig], process: int, processes: int) -> tuple[RouteConfig, ...]:
     """Return the routes for one of `processes`, each with its share of the limit and of the queue."""
     return tuple([_route(route, process, processes) for route in routes])
+
+
+def decision_log_of(log: DecisionLogConfig, process: int) -> DecisionLogConfig:
+    """Return the decision log of one process: ``decisions.jsonl.gz`` becomes ``decisions-0.jsonl.gz``."""
+    if log.path is None:
+        return log
+    path = Path(log.path)
+    stem, dot, endings = path.name.partition(".")
+    return msgspec.structs.replace(log, path=str(path.with_name(f"{stem}-{process}{dot}{endings}")))
 
 
 def _route(route: RouteConfig, process: int, processes: int) -> RouteConfig:

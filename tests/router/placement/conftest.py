@@ -105,18 +105,25 @@ class VirtualFleet:
     `run` plays requests at their arrival times (open loop), or `in_flight` at a time (closed loop).
     """
 
-    def __init__(self, policy="marginal_cost", workers=4, speeds=None, seed=0, params=None, events=True, **engine):
+    def __init__(
+        self,
+        policy="marginal_cost",
+        workers=4,
+        speeds=None,
+        seed=0,
+        params=None,
+        events=True,
+        hold=None,
+        lanes=None,
+        **engine,
+    ):
         self.rng = random.Random(seed)
         self.residency = ResidencyMap()
         self._publishes = events
         self._sequence = Counter()
         self.fleet = Fleet(HealthConfig(), self.residency)
-        self.dispatcher = Dispatcher(
-            self.fleet,
-            self.residency,
-            build_policy(PolicySpec(policy, params or {}), random.Random(seed)),
-            spec=PolicySpec(policy, params or {}),
-        )
+        spec = PolicySpec(policy, params or {}, hold, lanes)
+        self.dispatcher = Dispatcher(self.fleet, self.residency, build_policy(spec, random.Random(seed)), spec=spec)
         self.residency.on_settled.append(self.dispatcher.explained)
         profile = load_profile("llama-3.1-8b-h100")
         self.engines = {}

@@ -1,0 +1,157 @@
+"""The lines of a decision log. Each is one JSON object; binary values are base64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from policies.spec import PolicySpec
+from policies.view import (
+    Columns,
+    FleetView,
+    LifecycleEventKind,
+    RequestView,
+    Residency,
+    Roster,
+    RunningShare,
+    WorkerId,
+    WorkerView,
+)
+
+VERSION = 1
+
+
+class PolicyLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A policy at a snapshot: its name in the settings, its spec, and its pickled state (None: it has no such form)."""
+
+    name: str
+    spec: PolicySpec
+    state: bytes | None = None
+
+
+class SnapshotLine(msgspec.Struct, frozen=True, tag="snapshot"):
+    """The start of a period without a gap. Prompts and rosters of earlier lines are not referred to after it.
+
+    `at_s` is the gateway's monotonic clock, as in all lines; `wall_s` is the Unix time of the same moment.
+    """
+
+    version: int
+    at_s: float
+    wall_s: float
+    policies: tuple[PolicyLine, ...]
+
+
+class RosterLine(msgspec.Struct, frozen=True, tag="roster"):
+    """The ids and labels of a large fleet."""
+
+    number: int
+    ids: tuple[WorkerId, ...]
+    labels: tuple[Mapping[str, str], ...]
+
+
+class ColumnsLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The facts of a large fleet: each array as its float64 values, in the order of a roster."""
+
+    roster: int
+    arrays: dict[str, bytes]
+    residency: tuple[Residency, ...]
+    learned: bool
+    cached_tokens_by_tier: dict[int, dict[str, int]] = {}
+
+
+class PromptLine(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The block hashes of a prompt: the first `kept` of decision `base`, then `added` as unsigned 64-bit values."""
+
+    base: int = 0
+    kept: int = 0
+    added: bytes = b""
+
+
+class DecisionLine(msgspec.Struct, frozen=True, tag="decision", omit_defaults=True):
+    """One decision: what the policy saw, and what it chose. `request` has no hashes; `prompt` has them.
+
+    `shares` are the running shares that the policy asked for: worker, blocks, and the answer.
+    """
+
+    number: int
+    policy: str
+    now_s: float
+    request: RequestView
+    prompt: PromptLine
+    choice: WorkerId
+    hold_s: float = 0.0
+    workers: tuple[WorkerView, ...] = ()
+    columns: ColumnsLine | None = None
+    shares: tuple[tuple[WorkerId, int, float], ...] = ()
+
+
+class EventLine(msgspec.Struct, frozen=True, tag="event", omit_defaults=True):
+    """One lifecycle event of a request. `decision` is the decision that a reservation carries out."""
+
+    kind: LifecycleEventKind
+    request_id: str
+    model: str
+    worker: WorkerId
+    now_s: float
+    cached_tokens: int | None = None
+    decision: int = 0
+
+
+Line: TypeAlias = SnapshotLine | RosterLine | DecisionLine | EventLine
+_DECODER = msgspec.json.Decoder(Line)
+
+
+def encode(line: Line) -> bytes:
+    """Return a line of the log, with its end."""
+    return msgspec.json.encode(line) + b"\n"
+
+
+def decode(text: bytes) -> Line:
+    """Return the line of `text`.
+
+    Raises:
+        msgspec.DecodeError: it is no line of a decision log.
+    """
+    line: Line = _DECODER.decode(text)
+    return line
+
+
+def bare(request: RequestView) -> RequestView:
+    """Return the request without the hashes of its prompt."""
+    return msgspec.structs.replace(request, block_hashes=())
+
+
+def packed(hashes: Sequence[int]) -> bytes:
+    """Return hashes as unsigned 64-bit values, lowest byte first."""
+    return np.array(hashes, "<u8").tobytes()
+
+
+def unpacked(hashes: bytes) -> tuple[int, ...]:
+    """Return the hashes that `packed` packed."""
+    return tuple(np.frombuffer(hashes, "<u8").tolist())
+
+
+def columns_line(columns: Columns, roster: int) -> ColumnsLine:
+    """Return the facts of a fleet as a line."""
+    values = {name: getattr(columns, name) for name in Columns.__struct_fields__}
+    arrays = {name: value.astype("<f8").tobytes() for name, value in values.items() if isinstance(value, np.ndarray)}
+    tiers = {place: dict(found) for place, found in columns.cached_tokens_by_tier.items()}
+    return ColumnsLine(roster, arrays, tuple(columns.residency), columns.learned, tiers)
+
+
+def fleet_of(line: DecisionLine, rosters: Mapping[int, Roster], share: RunningShare) -> FleetView:
+    """Return the fleet that the policy saw, with running shares by `share`."""
+    found = line.columns
+    if found is None:
+        return FleetView(line.now_s, line.workers, running_share=share)
+    arrays: dict[str, Any] = {name: np.frombuffer(value, "<f8").copy() for name, value in found.arrays.items()}
+    columns = Columns(
+        residency=found.residency,
+        learned=found.learned,
+        cached_tokens_by_tier=found.cached_tokens_by_tier,
+        **arrays,
+    )
+    return FleetView(line.now_s, None, rosters[found.roster], columns, share)

@@ -1,0 +1,210 @@
+"""Write what policies see and choose, so that other policies can decide on it later."""
+
+from __future__ import annotations
+
+import pickle
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from policies.view import Decision, FleetView, LifecycleEvent, LifecycleEventKind, Policy, RequestView, Roster, WorkerId
+from router.placement.decision_log.lines import (
+    VERSION,
+    DecisionLine,
+    EventLine,
+    Line,
+    PolicyLine,
+    PromptLine,
+    RosterLine,
+    SnapshotLine,
+    bare,
+    columns_line,
+    encode,
+    packed,
+)
+from router.placement.policy_runner import PolicyRunner
+
+PROMPTS_KEPT = 4_096
+"""Decisions whose prompts later ones may refer to, and whose reservation may still come."""
+MARK_BLOCKS = 16
+"""Distance between the places at which two prompts are compared."""
+MARKS_KEPT = 65_536
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def keep(kept: OrderedDict[K, V], key: K, value: V, most: int = PROMPTS_KEPT) -> None:
+    """Put an entry at the end, and drop the first one beyond `most`."""
+    kept.pop(key, None)
+    kept[key] = value
+    if len(kept) > most:
+        kept.popitem(last=False)
+
+
+class LineSink(Protocol):
+    """Takes the lines of a log, and never blocks."""
+
+    def write(self, line: bytes) -> bool:
+        """Take a line; return False if it is lost."""
+        ...
+
+    @property
+    def full(self) -> bool:
+        """Whether the next snapshot should begin a new file."""
+        ...
+
+    def rotate(self) -> None:
+        """Begin a new file with the next line."""
+        ...
+
+
+class Recorder:
+    """Records whole windows of time: `window_s` seconds of each ``window_s / share``.
+
+    A window begins with a snapshot of every policy. If a line is lost, the rest of its window is not recorded, because
+    a replay needs every line. `wall` returns the Unix time.
+    """
+
+    def __init__(
+        self, sink: LineSink, wall: Callable[[], float], *, share: float = 1.0, window_s: float = 60.0
+    ) -> None:
+        self._sink = sink
+        self._wall = wall
+        self._window_s = window_s
+        self._period_s = window_s / share
+        self._whole = share >= 1.0
+        self._window: int | None = None
+        """The window that is being recorded."""
+        self._lost_window: int | None = None
+        self._policies: tuple[Policy, ...] = ()
+        self._number = 0
+        self._marks: OrderedDict[int, int] = OrderedDict()
+        """The last hash of recorded prompts, and every `MARK_BLOCKS`-th one -> a decision whose prompt begins so."""
+        self._latest: OrderedDict[str, int] = OrderedDict()
+        """Request id -> its latest decision."""
+        self._shares: list[tuple[WorkerId, int, float]] = []
+        self._roster: Roster | None = None
+        self._rosters = 0
+        self.decisions = 0
+        self.lost_windows = 0
+
+    def before(self, now_s: float, runners: Mapping[str, PolicyRunner]) -> None:
+        """Begin a window if one is due, before a decision changes the state of its policy."""
+        window = 0 if self._whole else int(now_s // self._period_s)
+        due = self._whole or now_s - window * self._period_s < self._window_s
+        if not due or window == self._lost_window:
+            self._window = None
+            return
+        policies = tuple([runner.policy for runner in runners.values()])
+        changed = len(policies) != len(self._policies) or any(
+            one is not other for one, other in zip(policies, self._policies, strict=True)
+        )
+        if self._window != window or changed or self._sink.full:
+            self._window, self._policies = window, policies
+            self._snapshot(now_s, runners)
+
+    def listen(self, fleet: FleetView) -> FleetView:
+        """Return a fleet that notes the running shares which the policy asks for."""
+        self._shares = []
+        if self._window is None:
+            return fleet
+
+        def heard(worker: WorkerId, request: RequestView, blocks: int) -> float:
+            share = fleet.running_share(worker, request, blocks)
+            self._shares.append((worker, blocks, share))
+            return share
+
+        return fleet.listening(heard)
+
+    def decided(self, policy: str, request: RequestView, fleet: FleetView, decision: Decision) -> None:
+        """Record a decision."""
+        if self._window is None:
+            return
+        self._number += 1
+        self.decisions += 1
+        columns = None
+        if not fleet.by_row:
+            columns = columns_line(fleet.columns, self._roster_of(fleet.roster))
+        keep(self._latest, request.id, self._number)
+        self._write(
+            DecisionLine(
+                self._number,
+                policy,
+                fleet.now_s,
+                bare(request),
+                self._prompt(request.block_hashes),
+                decision.ranked[0],
+                decision.hold_s,
+                fleet.workers if fleet.by_row else (),
+                columns,
+                tuple(self._shares),
+            )
+        )
+
+    def observed(self, event: LifecycleEvent) -> None:
+        """Record a lifecycle event."""
+        if self._window is None:
+            return
+        number = 0
+        if event.kind is LifecycleEventKind.RESERVED:
+            number = self._latest.pop(event.request.id, 0)
+        self._write(
+            EventLine(
+                event.kind,
+                event.request.id,
+                event.request.model,
+                event.worker,
+                event.now_s,
+                event.cached_tokens,
+                number,
+            )
+        )
+
+    def statistics(self) -> dict[str, int]:
+        """Return recorded decisions, and windows that were cut short because a line was lost."""
+        return {"decisions": self.decisions, "lost_windows": self.lost_windows}
+
+    def _snapshot(self, now_s: float, runners: Mapping[str, PolicyRunner]) -> None:
+        if self._sink.full:
+            self._sink.rotate()
+        self._marks.clear()
+        self._latest.clear()
+        self._roster = None
+        policies = tuple([PolicyLine(name, runner.spec, _state(runner.policy)) for name, runner in runners.items()])
+        self._write(SnapshotLine(VERSION, now_s, self._wall(), policies))
+
+    def _prompt(self, hashes: Sequence[int]) -> PromptLine:
+        """Return the hashes, without those that an earlier prompt of the window has."""
+        if not hashes:
+            return PromptLine()
+        base = kept = 0
+        last = len(hashes) // MARK_BLOCKS * MARK_BLOCKS
+        for length in (len(hashes), *range(last, 0, -MARK_BLOCKS)):
+            number = self._marks.get(hashes[length - 1], 0)
+            if number > self._number - PROMPTS_KEPT and number:
+                base, kept = number, length
+                break
+        for length in (*range(kept + MARK_BLOCKS - kept % MARK_BLOCKS, last + 1, MARK_BLOCKS), len(hashes)):
+            keep(self._marks, hashes[length - 1], self._number, MARKS_KEPT)
+        return PromptLine(base, kept, packed(hashes[kept:]))
+
+    def _roster_of(self, roster: Roster) -> int:
+        if roster is not self._roster:
+            self._roster = roster
+            self._rosters += 1
+            self._write(RosterLine(self._rosters, roster.ids, tuple([dict(labels) for labels in roster.labels])))
+        return self._rosters
+
+    def _write(self, line: Line) -> None:
+        if self._window is not None and not self._sink.write(encode(line)):
+            self._lost_window, self._window = self._window, None
+            self.lost_windows += 1
+
+
+def _state(policy: Policy) -> bytes | None:
+    try:
+        return pickle.dumps(policy, protocol=5)
+    except Exception:  # a third party's policy may not be made for it
+        return None

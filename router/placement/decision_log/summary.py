@@ -1,0 +1,83 @@
+"""What a replay adds up to: how many choices differ, and what the estimators say of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from policies.view import WorkerId
+from router.placement.decision_log.replay import Replayed
+from router.placement.shadow import ttft_s
+
+
+class Choices(msgspec.Struct):
+    """Sums over the choices of one policy.
+
+    `ttft_s` sums predicted times to first token, `cached_tokens` and `prompt_tokens` the tokens of the prompts, `held`
+    counts the requests that were held.
+    """
+
+    ttft_s: float = 0.0
+    cached_tokens: int = 0
+    prompt_tokens: int = 0
+    held: int = 0
+
+
+class DifferentChoice(msgspec.Struct, frozen=True):
+    """One decision that came out differently. `change_s` is the change of the predicted time to first token."""
+
+    at_s: float
+    request_id: str
+    recorded: str
+    replayed: str
+    change_s: float
+    change_cached_tokens: int
+
+
+class Summary(msgspec.Struct):
+    """The result of a replay. `first` has the first differences."""
+
+    decisions: int
+    same: int
+    recorded: Choices
+    replayed: Choices
+    first: list[DifferentChoice]
+
+    @property
+    def same_share(self) -> float:
+        """The share of decisions that came out the same."""
+        return self.same / self.decisions if self.decisions else 1.0
+
+
+def summed(replay: Iterable[Replayed], shown: int) -> Summary:
+    """Replay to the end, and keep the first `shown` differences."""
+    summary = Summary(0, 0, Choices(), Choices(), [])
+    for one in replay:
+        summary.decisions += 1
+        summary.same += one.same
+        _add(summary.recorded, one, one.recorded, held=one.held)
+        _add(summary.replayed, one, one.replayed, held=one.holds)
+        if not one.same and len(summary.first) < shown:
+            summary.first.append(_difference(one))
+    return summary
+
+
+def _add(choices: Choices, one: Replayed, worker: WorkerId, *, held: bool) -> None:
+    view = one.view(worker)
+    choices.ttft_s += ttft_s(view)
+    choices.cached_tokens += view.cached_tokens
+    choices.prompt_tokens += view.cached_tokens + view.uncached_tokens
+    choices.held += held
+
+
+def _difference(one: Replayed) -> DifferentChoice:
+    before, after = one.view(one.recorded), one.view(one.replayed)
+    return DifferentChoice(
+        one.fleet.now_s,
+        one.request.id,
+        one.recorded,
+        one.replayed,
+        ttft_s(after) - ttft_s(before),
+        after.cached_tokens - before.cached_tokens,
+    )

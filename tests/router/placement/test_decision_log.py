@@ -1,0 +1,187 @@
+"""A decision log replays to the same choices, for every rule, and another policy can decide on it."""
+
+import pickle
+import random
+
+import msgspec
+import pytest
+
+from policies.registry import PolicyError, policy_names
+from policies.spec import PolicySpec
+from router.placement.decision_log.lines import PolicyLine, SnapshotLine, decode, encode, packed, unpacked
+from router.placement.decision_log.recorder import MARK_BLOCKS, Recorder
+from router.placement.decision_log.replay import LogError, LogReplay
+from router.placement.decision_log.summary import summed
+from router.placement.fleet_load import ARRAYS_FROM
+from tests.router.placement.conftest import VirtualFleet
+
+
+class Lines:
+    """A sink in memory. It loses every line after `limit`."""
+
+    def __init__(self, limit=1_000_000):
+        self.lines, self.limit, self.full, self.rotations = [], limit, False, 0
+
+    def write(self, line):
+        if len(self.lines) >= self.limit:
+            return False
+        self.lines.append(line)
+        return True
+
+    def rotate(self):
+        self.full, self.rotations = False, self.rotations + 1
+
+
+def conversations(count=12, turns=4, seed=5):
+    """Requests of conversations over two system prompts, with some long ones."""
+    rng = random.Random(seed)
+    systems = [[rng.randrange(30_000) for _ in range(400)] for _ in range(2)]
+    contexts = [list(rng.choice(systems)) for _ in range(count)]
+    requests, at_s = [], 0.0
+    for _ in range(turns):
+        for context in contexts:
+            at_s += rng.expovariate(40.0)
+            context += [rng.randrange(30_000) for _ in range(rng.choice([20, 60, 3_000]))]
+            requests.append((at_s, list(context), rng.choice([5, 40])))
+    return requests
+
+
+def recorded(rule, workers=3, hold=None, lanes=None, sink=None, requests=None, **options):
+    """Play conversations and return the sink and the log's recorder."""
+    sink = Lines() if sink is None else sink
+    fleet = VirtualFleet(rule, workers=workers, hold=hold, lanes=lanes, seed=3)
+    recorder = Recorder(sink, lambda: 1_700_000_000.0, **options)
+    fleet.dispatcher.record(recorder)
+    fleet.run(conversations() if requests is None else requests)
+    return sink, recorder
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "hold and lanes"])
+@pytest.mark.parametrize("rule", policy_names())
+def test_the_policy_that_made_the_log_chooses_the_same(rule, wrapped):
+    sink, recorder = recorded(rule, hold=wrapped, lanes=wrapped)
+    replay = LogReplay(sink.lines)
+    found = list(replay)
+    assert len(found) == recorder.decisions >= 48
+    assert [one for one in found if not one.same] == []
+    assert not replay.stateless
+
+
+@pytest.mark.parametrize("rule", ["marginal_cost", "dynamo_default", "llmd_sticky", "preble"])
+def test_decisions_of_a_large_fleet_replay_from_arrays(rule):
+    sink, recorder = recorded(rule, workers=ARRAYS_FROM + 5, requests=conversations(30, 3))
+    assert any(b'"columns":{' in line for line in sink.lines)
+    found = list(LogReplay(sink.lines))
+    assert len(found) == recorder.decisions >= 90
+    assert all(one.same for one in found)
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "hold and lanes"])
+@pytest.mark.parametrize("rule", policy_names())
+def test_every_window_replays_by_itself(rule, wrapped):
+    sink, recorder = recorded(rule, hold=wrapped, lanes=wrapped, share=0.5, window_s=0.2)
+    starts = [place for place, line in enumerate(sink.lines) if isinstance(decode(line), SnapshotLine)]
+    assert len(starts) > 2
+    assert recorder.decisions < 48
+    for start, end in zip(starts, [*starts[1:], None], strict=True):
+        replay = LogReplay(sink.lines[start:end])
+        assert all(one.same for one in replay)
+        assert not replay.stateless
+
+
+def test_another_rule_is_compared_with_the_log():
+    sink, recorder = recorded("round_robin")
+    summary = summed(LogReplay(sink.lines, "lpwl"), shown=5)
+    assert summary.decisions == recorder.decisions
+    assert 0 < summary.same < summary.decisions
+    assert len(summary.first) == 5
+    assert summary.replayed.cached_tokens != summary.recorded.cached_tokens
+    assert summary.replayed.prompt_tokens == summary.recorded.prompt_tokens
+
+
+def test_a_policy_of_the_log_can_be_named():
+    sink, _ = recorded("random")
+    assert all(one.same for one in LogReplay(sink.lines, "default"))
+    with pytest.raises(PolicyError, match="no such policy"):
+        list(LogReplay(sink.lines, "lpwn"))
+
+
+def test_prompts_are_written_once():
+    rng = random.Random(1)
+    context, requests = [], []
+    for turn in range(20):
+        context = context + [rng.randrange(30_000) for _ in range(160)]
+        requests.append((turn * 1.0, list(context), 5))
+    sink, _ = recorded("lpwl", requests=requests)
+    added = [len(unpacked(decode(line).prompt.added)) for line in sink.lines if line.startswith(b'{"type":"decision"')]
+    assert added[0] == 10
+    assert max(added) <= 10 + MARK_BLOCKS
+    assert sum(added) < 20 * 20
+
+
+def test_a_lost_line_ends_its_window():
+    sink, recorder = recorded("lpwl", sink=Lines(limit=30), share=0.5, window_s=0.2)
+    assert recorder.lost_windows >= 1
+    assert len(sink.lines) == 30
+
+
+def test_a_full_file_is_followed_by_a_snapshot():
+    sink = Lines()
+    sink.full = True
+    recorded("lpwl", sink=sink)
+    assert sink.rotations == 1
+    assert isinstance(decode(sink.lines[0]), SnapshotLine)
+
+
+def test_a_change_of_policy_begins_with_a_snapshot():
+    sink = Lines()
+    fleet = VirtualFleet("lpwl", workers=2, seed=3)
+    fleet.dispatcher.record(Recorder(sink, lambda: 0.0))
+    fleet.run(conversations(4, 1))
+    from policies.registry import build_policy
+
+    spec = PolicySpec("round_robin")
+    fleet.dispatcher.set_policy(build_policy(spec, random.Random(0)), spec)
+    fleet.run(conversations(4, 1), start_s=1_000.0)
+    rules = [decode(line).policies[0].spec.rule for line in sink.lines if isinstance(decode(line), SnapshotLine)]
+    assert rules == ["lpwl", "round_robin"]
+    assert all(one.same for one in LogReplay(sink.lines))
+
+
+class Evil:
+    """Its state would run a command."""
+
+    def __reduce__(self):
+        import os
+
+        return os.system, ("true",)
+
+
+GETATTR = b"cbuiltins\ngetattr\n(crandom\nRandom\nS'__init__'\ntR."
+
+
+@pytest.mark.parametrize(
+    "state", [pickle.dumps(Evil()), b"cos\nsystem\n(S'true'\ntR.", b"crandom\n_os.system\n.", GETATTR]
+)
+def test_a_state_that_would_run_code_is_not_loaded(state):
+    line = SnapshotLine(1, 0.0, 0.0, (PolicyLine("default", PolicySpec("lpwl"), state),))
+    replay = LogReplay([encode(line)])
+    assert list(replay) == []
+    assert replay.stateless == {"default"}
+
+
+@pytest.mark.parametrize("text", [b"{}\n", b"no json\n", b'{"type":"decision"}\n'])
+def test_a_line_that_cannot_be_read_is_named(text):
+    with pytest.raises(LogError, match="line 1"):
+        list(LogReplay([text]))
+
+
+def test_a_log_of_another_version_is_refused():
+    line = msgspec.structs.replace(SnapshotLine(1, 0.0, 0.0, ()), version=2)
+    with pytest.raises(LogError, match="version 2"):
+        list(LogReplay([encode(line)]))
+
+
+def test_hashes_keep_their_64_bits():
+    hashes = (0, 1, 2**63, 2**64 - 1)
+    assert unpacked(packed(hashes)) == hashes

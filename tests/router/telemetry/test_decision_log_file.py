@@ -1,0 +1,66 @@
+"""The files of a decision log: compressed, rotated at a snapshot, and never in the way of the event loop."""
+
+import gzip
+
+from router.telemetry import decision_log_file as module
+from router.telemetry.decision_log_file import DecisionLogFile
+
+
+def lines_of(path):
+    return gzip.open(path, "rb").read().splitlines()
+
+
+def test_lines_are_written_in_order(tmp_path):
+    path = tmp_path / "d.jsonl.gz"
+    file = DecisionLogFile(path, 1_000_000, 3)
+    for number in range(1_000):
+        assert file.write(b"%d\n" % number)
+    file.close()
+    assert lines_of(path) == [b"%d" % number for number in range(1_000)]
+    assert file.statistics() == {"bytes": 3_890, "lines_lost": 0}
+
+
+def test_a_full_file_moves_on_and_the_oldest_goes(tmp_path):
+    path = tmp_path / "d.jsonl.gz"
+    file = DecisionLogFile(path, 10, 3)
+    for number in range(5):
+        assert not file.full
+        file.write(b"%d 4567890\n" % number)
+        assert file.full
+        file.rotate()
+    file.write(b"last\n")
+    file.close()
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["d.jsonl.gz", "d.jsonl.gz.1", "d.jsonl.gz.2"]
+    assert lines_of(path) == [b"last"]
+    assert lines_of(tmp_path / "d.jsonl.gz.2") == [b"3 4567890"]
+
+
+def test_a_restart_keeps_the_old_file(tmp_path):
+    path = tmp_path / "d.jsonl.gz"
+    for text in (b"one\n", b"two\n"):
+        file = DecisionLogFile(path, 1_000, 3)
+        file.write(text)
+        file.close()
+    assert (lines_of(path), lines_of(tmp_path / "d.jsonl.gz.1")) == ([b"two"], [b"one"])
+
+
+def test_a_disk_that_is_too_slow_loses_lines_and_blocks_nobody(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MOST_LINES", 4)
+    monkeypatch.setattr(DecisionLogFile, "_run", lambda self: None)
+    file = DecisionLogFile(tmp_path / "d.jsonl.gz", 1_000, 3)
+    assert [file.write(b"x\n") for _ in range(6)] == [True] * 4 + [False] * 2
+    assert file.lines_lost == 2
+
+
+def test_a_disk_that_fails_ends_the_log(tmp_path, caplog):
+    path = tmp_path / "d.jsonl.gz"
+    file = DecisionLogFile(path, 1_000, 3)
+
+    def fail(line):
+        raise OSError("No space left on device")
+
+    file._put = fail
+    file.write(b"x\n")
+    file.close()
+    assert file.write(b"y\n") is False
+    assert "the decision log cannot be written and ends here" in caplog.text
