@@ -9,6 +9,7 @@ from router.admin.documents import Live, Ready
 from router.admin.operations import Answer, Call
 from router.admin.problems import AdminError
 from router.config.model import to_builtins
+from router.control.desired_state import with_live_settings
 
 _NAMED = 5
 
@@ -39,7 +40,8 @@ async def metrics(call: Call) -> Answer:
 
 async def config(call: Call) -> Answer:
     """Answer with the effective settings, without secrets."""
-    return Answer(to_builtins(call.system.config))
+    system = call.system
+    return Answer(to_builtins(with_live_settings(system.config, system.control.state.settings)))
 
 
 def _not_ready(reason: str) -> AdminError:

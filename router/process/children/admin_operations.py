@@ -109,7 +109,7 @@ class _AllChildren:
         return await health.live(call)
 
     async def config(self, _: Operation, call: Call) -> Answer:
-        """Return the settings that the supervisor was started with."""
+        """Return the settings, with whole limits and the desired state."""
         return await health.config(call)
 
     async def own_routes(self, _: Operation, call: Call) -> Answer:

@@ -59,3 +59,12 @@ async def test_metrics_are_prometheus_text(client):
 async def test_config_shows_the_settings_in_effect(client, system):
     response = await client.get("/admin/v1/config")
     assert msgspec.convert(response.json(), Config) == system.config
+
+
+async def test_config_shows_what_the_api_changed(client):
+    await client.put("/admin/v1/policy", json={"rule": "random"})
+    await client.post("/admin/v1/workers", json={"url": "http://c:1", "api_key": "k-5371"})
+    response = await client.get("/admin/v1/config")
+    assert response.json()["policy"]["rule"] == "random"
+    assert [worker["url"] for worker in response.json()["workers"]] == ["http://c:1"]
+    assert "5371" not in response.text
