@@ -114,16 +114,22 @@ def losses(runs: Runs, part: str) -> dict[tuple[str, float], Loss]:
 
 
 def compared(pairs: Sequence[tuple[Figures, Figures]]) -> Loss:
-    """Return how much worse the second of each pair is.
+    """Return how much worse the second of each pair is, over all pairs."""
+    return Loss(*map(interval, zip(*map(worse, pairs), strict=True)))
+
+
+def worse(pair: tuple[Figures, Figures]) -> tuple[float, float, float]:
+    """Return by how many percent the second is worse: mean TTFT, goodput, p99 TTFT.
 
     Times are compared by logarithms, so that a seed with long waits weighs as much as another one.
     """
+    whole, without = pair
 
-    def longer(name: str) -> Interval:
-        return interval([100.0 * log(getattr(without, name) / getattr(whole, name)) for whole, without in pairs])
+    def longer(name: str) -> float:
+        return 100.0 * log(getattr(without, name) / getattr(whole, name))
 
-    good = [100.0 * (whole.goodput_per_s - without.goodput_per_s) / whole.goodput_per_s for whole, without in pairs]
-    return Loss(longer("ttft_mean_ms"), interval(good), longer("ttft_p99_ms"))
+    lost = 100.0 * (whole.goodput_per_s - without.goodput_per_s) / whole.goodput_per_s
+    return longer("ttft_mean_ms"), lost, longer("ttft_p99_ms")
 
 
 def tables(runs: Runs, parts: Sequence[str]) -> Iterator[str]:

@@ -18,7 +18,8 @@ from typing import NamedTuple
 from loadtest.lab.measures import Figures
 from loadtest.lab.run_cell import run_cell
 from loadtest.lab.store import Store
-from loadtest.studies.leave_one_out import Loss, compared
+from loadtest.report.confidence import interval
+from loadtest.studies.leave_one_out import Loss, compared, worse
 from loadtest.studies.short.workloads import LOADS, WORKLOADS
 from loadtest.tournament.contests import CONTESTS
 
@@ -38,6 +39,7 @@ class Run(NamedTuple):
 
 
 Runs = Mapping[Run, Figures]
+Pair = tuple[Figures, Figures]
 
 
 def runs_of(rules: Sequence[str], loads: Sequence[float], seeds: range, workloads: Sequence[str]) -> list[Run]:
@@ -48,30 +50,55 @@ def runs_of(rules: Sequence[str], loads: Sequence[float], seeds: range, workload
 
 def losses(runs: Runs, policy: str) -> dict[tuple[str, float], Loss]:
     """Return how much worse a policy is than the default in each cell, over the seeds that both have played."""
-    pairs: dict[tuple[str, float], list[tuple[Figures, Figures]]] = {}
-    for run, found in runs.items():
-        ours = runs.get(run._replace(policy=DEFAULT))
-        if run.policy == policy and ours is not None:
-            pairs.setdefault((run.workload, run.load), []).append((ours, found))
+    pairs: dict[tuple[str, float], list[Pair]] = {}
+    for run, pair in _pairs(runs, policy).items():
+        pairs.setdefault((run.workload, run.load), []).append(pair)
     return {cell: compared(found) for cell, found in sorted(pairs.items()) if len(found) > 1}
 
 
+def overall(runs: Runs, policy: str) -> Loss | None:
+    """Return how much worse a policy is over all cells. Each seed that has played every cell counts once.
+
+    None if there are fewer than two.
+    """
+    by_seed: dict[int, list[Pair]] = {}
+    for run, pair in _pairs(runs, policy).items():
+        by_seed.setdefault(run.seed, []).append(pair)
+    cells = len({(run.workload, run.load) for run in runs})
+    means = [
+        [fmean(part) for part in zip(*map(worse, found), strict=True)]
+        for found in by_seed.values()
+        if len(found) == cells
+    ]
+    return Loss(*map(interval, zip(*means, strict=True))) if len(means) > 1 else None
+
+
+def _pairs(runs: Runs, policy: str) -> dict[Run, Pair]:
+    """Return the default's figures and the policy's, by the policy's run."""
+    ours = {run: runs.get(run._replace(policy=DEFAULT)) for run in runs if run.policy == policy}
+    return {run: (default, runs[run]) for run, default in ours.items() if default is not None}
+
+
 def tables(runs: Runs) -> Iterator[str]:
-    """Yield the lines of two tables in Markdown: means over the cells, and every cell of mean TTFT and goodput."""
+    """Yield the lines of two tables in Markdown: all cells together, and every cell."""
     policies = list(dict.fromkeys(run.policy for run in runs if run.policy != DEFAULT))
     found = {policy: by_cell for policy in policies if (by_cell := losses(runs, policy))}
     yield "| rule | mean TTFT | goodput | p99 TTFT | worse in | better in | cells |"
     yield "|---|---|---|---|---|---|---|"
     for policy, by_cell in found.items():
-        means = " | ".join(f"{fmean(one[place].mean for one in by_cell.values()):+.1f}" for place in range(3))
-        worse, better = sum(one.counts for one in by_cell.values()), sum(one.gains for one in by_cell.values())
-        yield f"| `{policy}` | {means} | {worse} | {better} | {len(by_cell)} |"
+        whole = overall(runs, policy)
+        said = "too few seeds | | |" if whole is None else f"{_figures(whole)} |"
+        counts = [sum(one.counts for one in by_cell.values()), sum(one.gains for one in by_cell.values())]
+        yield f"| `{policy}` | {said} {counts[0]} | {counts[1]} | {len(by_cell)} |"
     yield from ("", "| workload | load | rule | mean TTFT | goodput | p99 TTFT |", "|---|---|---|---|---|---|")
     for workload, load in sorted({cell for by_cell in found.values() for cell in by_cell}):
         for policy, by_cell in found.items():
             if (loss := by_cell.get((workload, load))) is not None:
-                said = " | ".join(f"{one.mean:+.1f} ±{one.half:.1f}" for one in loss)
-                yield f"| {workload} | {load:g} | `{policy}` | {said} |"
+                yield f"| {workload} | {load:g} | `{policy}` | {_figures(loss)} |"
+
+
+def _figures(loss: Loss) -> str:
+    return " | ".join(f"{one.mean:+.1f} ±{one.half:.1f}" for one in loss)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

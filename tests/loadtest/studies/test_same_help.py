@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from loadtest.studies import same_help
-from loadtest.studies.same_help import DEFAULT, HELP, Run, losses, main, runs_of, tables
+from loadtest.studies.same_help import DEFAULT, HELP, Run, losses, main, overall, runs_of, tables
 
 
 def test_the_study_resumes_and_compares_with_the_default(tmp_path, capsys, monkeypatch):
@@ -41,8 +41,16 @@ def runs():
 
 def test_the_table_counts_cells_in_which_a_rule_is_worse(runs):
     lines = list(tables(runs))
-    assert "| `lpwl` | +18.3 | +0.0 | +18.3 | 1 | 0 | 1 |" in lines
+    assert "| `lpwl` | +18.3 ±0.5 | +0.0 ±0.0 | +18.3 ±0.5 | 1 | 0 | 1 |" in lines
     assert lines[-1].startswith("| agents | 0.6 | `lpwl` | +18.3 ±")
+
+
+def test_a_seed_counts_once_it_has_played_every_cell(runs):
+    assert overall(runs, "lpwl").ttft.mean == pytest.approx(18.3, abs=0.1)
+    runs[Run(0.6, 0, DEFAULT, "no_reuse")], runs[Run(0.6, 0, "lpwl", "no_reuse")] = figures(1.0), figures(1.0)
+    assert overall(runs, "lpwl") is None
+    runs[Run(0.6, 1, DEFAULT, "no_reuse")], runs[Run(0.6, 1, "lpwl", "no_reuse")] = figures(1.0), figures(1.0)
+    assert overall(runs, "lpwl").ttft.mean == pytest.approx(18.3 / 2, abs=0.1)
 
 
 def test_a_seed_without_the_default_is_left_out(runs):
