@@ -92,4 +92,4 @@ def test_a_drained_model_is_served_by_its_fallback(site, client):
     finally:
         httpx.post(f"{site.admin}/admin/v1/workers/{worker}/undrain?wait_s=9")
     assert asked(client, "big").model == "big"
-    assert 'warmroute_fallbacks_total{wanted="big",served="small"} 2' in httpx.get(f"{site.admin}/metrics").text
+    assert 'warmroute_fallbacks_total{served="small",wanted="big"} 2' in httpx.get(f"{site.admin}/metrics").text
