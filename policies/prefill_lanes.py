@@ -39,10 +39,6 @@ from policies.wrapper import Wrapper
 TERM = "prefill_lane_s"
 STREAM_WEIGHT = 0.1
 REPLAN_S = 5.0
-DECODE_EXTERNALITY_SHARE = 0.5
-"""Share of the decode externality that a long prefill is charged. With a share of 1 the mean delay is as low and
-answers stream a little faster. But long prompts, which have the slowest first tokens, wait longer for the lane
-(decision 0014)."""
 _MODELS_KEPT = 64
 _ROSTERS_KEPT = 16
 
@@ -67,10 +63,10 @@ class PrefillLanes(Wrapper):
     size change slowly, and so do the prices, which use the plan's own means. Prices from the present number of streams
     would oscillate, because a choice changes that number only ten seconds later.
 
-    A long prefill costs half of its decode externality: its seconds times the plan's streams on such a worker. Any
-    other request in the lane costs the part of its decode that long prefills will take. Prices are finite, so no
-    request starves. When the lane's queue exceeds half of the delay that the lane saves, prefills go elsewhere, in the
-    order of the other terms.
+    A long prefill costs its decode externality: its seconds times the plan's streams on such a worker. Any other
+    request in the lane costs the part of its decode that long prefills will take. Prices are finite, so no request
+    starves. When the lane's queue exceeds the delay that the lane saves, prefills go elsewhere, in the order of the
+    other terms.
 
     A rule that prices in seconds adds the price to its costs (`FleetView.lane_price_s`). Any other rule sees only some
     candidates: those in the lane if the prompt's prefill is long on any candidate, and those outside where its prefill
@@ -122,8 +118,7 @@ class PrefillLanes(Wrapper):
             return ()
         plan = model_lane.plan
         spent_s = self._weight * request.decode_s * plan.long_share
-        charged = self._weight * DECODE_EXTERNALITY_SHARE
-        within, without = charged * plan.streams_within, charged * plan.streams_without
+        within, without = self._weight * plan.streams_within, self._weight * plan.streams_without
         if fleet.by_row:
             lane, prices_s = model_lane.lane, []
             for view in fleet.workers:

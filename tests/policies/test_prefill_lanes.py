@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from policies.lane_plan import delay_per_s, planned
-from policies.prefill_lanes import DECODE_EXTERNALITY_SHARE, REPLAN_S, PrefillLanes
+from policies.prefill_lanes import REPLAN_S, PrefillLanes
 from policies.registry import build_policy
 from policies.spec import PolicySpec
 from policies.view import Decision, FleetView, LifecycleEvent, LifecycleEventKind
@@ -223,13 +223,13 @@ def test_prices_grow_with_the_streams_delayed_and_stay_finite(prefill_lanes, tra
     assert sum(short.values()) < sum(priced(prefill_lanes, chat, traffic.fleet(CHAT_S)).values())
 
 
-def test_a_long_prefill_is_charged_half_of_its_decode_externality(prefill_lanes, traffic, chat):
+def test_a_long_prefill_is_charged_its_decode_externality(prefill_lanes, traffic, chat):
     traffic.mixed(chat, 60)
     within, plan = lane(prefill_lanes, traffic, chat), prefill_lanes._model_lanes[chat.model].plan
     chats, documents = (priced(prefill_lanes, chat, traffic.fleet(long_s)) for long_s in (CHAT_S, DOCUMENT_S))
     for worker, price_s in documents.items():
         streams = plan.streams_within if worker in within else plan.streams_without
-        assert price_s - chats[worker] == pytest.approx(DECODE_EXTERNALITY_SHARE * 0.1 * DOCUMENT_S * streams)
+        assert price_s - chats[worker] == pytest.approx(0.1 * DOCUMENT_S * streams)
 
 
 def test_the_lane_is_given_up_when_documents_stop(prefill_lanes, traffic, chat):

@@ -10,7 +10,6 @@ from unittest.mock import patch
 
 import numpy as np
 
-from policies import prefill_lanes
 from policies.marginal_cost import rule, ties
 from policies.marginal_cost.terms import prefill
 from policies.marginal_cost.terms.decode_externality import DecodeExternality
@@ -73,12 +72,10 @@ def _without(term: type[Term]) -> Variant:
     return Variant(patches=((term, "price", lambda *_: ()),))
 
 
-SHARE: Patch = (prefill_lanes, "DECODE_EXTERNALITY_SHARE", 1.0)
 FITS: tuple[Patch, ...] = ((ties, "fits", _fits), (ties, "columns_fit", _columns_fit))
 
 VARIANTS: Mapping[str, Variant] = {
     WHOLE: Variant(),
-    "half of a long prefill's stall": Variant(patches=(SHARE,)),
     "hot-prefix price": _without(HotPrefix),
     "least recently used among equals": Variant(patches=((rule, "LeastRecentlyUsed", NeverUsed),)),
     "KV space among equals": Variant(patches=FITS),
@@ -91,10 +88,10 @@ VARIANTS: Mapping[str, Variant] = {
     "hold for KV space": Variant("marginal_cost:hold.kv_space=0"),
 }
 """By the name of the part that is left out, first suspects first."""
-FIRST = 5
+FIRST = 4
 """The number of variants that are played before the others: the whole rule and the first suspects."""
 
 
 def replaceable() -> bool:
     """Return whether the rule runs from source; a compiled module calls its own functions without looking them up."""
-    return all(str(module.__file__).endswith(".py") for module in (rule, ties, prefill_lanes))
+    return all(str(module.__file__).endswith(".py") for module in (rule, ties))

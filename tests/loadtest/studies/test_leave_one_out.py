@@ -9,7 +9,7 @@ from loadtest.lab.policies import normal_policy, parse_policy
 from loadtest.studies import leave_one_out
 from loadtest.studies.leave_one_out import Run, losses, main, order, tables
 from loadtest.studies.short.without import VARIANTS, WHOLE, replaceable
-from policies import prefill_lanes
+from policies.marginal_cost import ties
 from policies.registry import build_policy
 from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, RequestView, Residency, WorkerId, WorkerView
 
@@ -45,7 +45,7 @@ def test_the_study_resumes_and_prints_what_a_part_gains(study, out, monkeypatch)
 
 
 def test_compiled_modules_are_refused(study, monkeypatch, capsys):
-    monkeypatch.setattr(prefill_lanes, "__file__", "prefill_lanes.so")
+    monkeypatch.setattr(ties, "__file__", "ties.so")
     assert not replaceable()
     with pytest.raises(SystemExit):
         study("--seeds", "2")
@@ -161,9 +161,3 @@ def test_the_part_that_is_left_out_decides_nothing(part):
 def test_every_variant_builds(part):
     with VARIANTS[part].applied():
         assert normal_policy(VARIANTS[part].rule).startswith("marginal_cost")
-
-
-def test_the_whole_price_of_a_stall_is_charged():
-    with VARIANTS["half of a long prefill's stall"].applied():
-        assert prefill_lanes.DECODE_EXTERNALITY_SHARE == 1.0
-    assert prefill_lanes.DECODE_EXTERNALITY_SHARE < 1.0
