@@ -205,7 +205,9 @@ def test_rows_and_columns_price_a_hot_prefix_alike(data):
     if running > 12:
         _, columns = pair.forms(0.2, (holder, *alone), roster)
         priced = pair.by_column.decide(hot, columns).terms[holder.id]["hot_prefix_s"]
-        assert priced == pytest.approx(decode_s if decode_s and learned else max(map(first_token_s, columns.workers)))
+        growth_s = holder.decode_externality_s
+        dearest_s = max(map(first_token_s, columns.workers))
+        assert priced == pytest.approx(growth_s * running if growth_s else dearest_s)
     pair.agree(hot, 0.2, (holder, *alone), roster)
 
 

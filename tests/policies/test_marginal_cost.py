@@ -125,7 +125,13 @@ def test_noise_never_outweighs_counted_tokens(policy, fleet, request_view):
 
 HOT = (1, 2, 3)
 """Blocks of a prefix: 48 tokens, and each question adds blocks of its own."""
-HOLDER = {"learned": True, "prefill_s": 0.001, "uncached_tokens": 16, "cached_tokens": 48}
+HOLDER = {
+    "learned": True,
+    "prefill_s": 0.001,
+    "uncached_tokens": 16,
+    "cached_tokens": 48,
+    "decode_externality_s": 0.05,
+}
 OTHER = {"learned": True, "prefill_s": 0.040, "uncached_tokens": 64}
 
 
@@ -152,9 +158,9 @@ def test_a_hot_prefix_is_priced_once_it_is_significant(policy, fleet, hot, runni
     crowded = fleet(a={**HOLDER, "running_requests": 6}, b=OTHER, c=OTHER, d=OTHER)
     decision = policy.decide(hot, crowded)
     assert decision.ranked[0] == "b"
-    assert decision.terms["a"]["hot_prefix_s"] == pytest.approx(0.2)
+    assert decision.terms["a"]["hot_prefix_s"] == pytest.approx(6 * 0.05)
     busy = fleet(a={**HOLDER, "running_requests": 20}, b={**OTHER, "running_requests": 8})
-    assert policy.decide(hot, busy).terms["a"]["hot_prefix_s"] == pytest.approx(0.2 * (1 - 8 / 20))
+    assert policy.decide(hot, busy).terms["a"]["hot_prefix_s"] == pytest.approx((20 - 8) * 0.05)
     dear = {**OTHER, "prefill_s": 4.0}
     assert policy.decide(hot, fleet(a={**HOLDER, "running_requests": 32}, b=dear)).ranked[0] == "a"
 
@@ -162,7 +168,7 @@ def test_a_hot_prefix_is_priced_once_it_is_significant(policy, fleet, hot, runni
 def test_a_hot_prefix_is_avoided_while_its_price_is_unknown(policy, fleet, hot, running):
     running("a", 5)
     view = fleet(
-        a={**HOLDER, "learned": False, "prefill_s": 50.0, "running_requests": 5},
+        a={**HOLDER, "learned": False, "prefill_s": 50.0, "running_requests": 5, "decode_externality_s": 0.0},
         b={**OTHER, "learned": False, "prefill_s": 2_000.0},
     )
     decision = policy.decide(hot, view)
@@ -176,7 +182,7 @@ def test_a_worker_busy_with_other_prompts_has_no_hot_prefix(policy, fleet, hot, 
     view = fleet(a={**HOLDER, "running_requests": 20}, b=OTHER)
     assert policy.decide(hot, view).terms["a"]["hot_prefix_s"] == 0.0
     running("a", 5)
-    assert policy.decide(hot, view).terms["a"]["hot_prefix_s"] == pytest.approx(0.2)
+    assert policy.decide(hot, view).terms["a"]["hot_prefix_s"] == pytest.approx(20 * 0.05)
     assert policy.decide(hot, fleet(a={**HOLDER, "running_requests": 16}, b=OTHER)).terms["a"]["hot_prefix_s"] == 0.0
 
 
@@ -212,7 +218,7 @@ def test_terms_stay_as_they_were_decided_on(policy, fleet, hot, running):
     running("a", 6)
     decision = policy.decide(hot, fleet(a={**HOLDER, "running_requests": 6}, b=OTHER))
     running("a", 40, blocks=(7, 8))
-    assert decision.terms["a"]["hot_prefix_s"] == pytest.approx(0.2)
+    assert decision.terms["a"]["hot_prefix_s"] == pytest.approx(6 * 0.05)
 
 
 def test_a_prompt_without_identity_has_no_hot_prefix_price(policy, fleet, request_view, running):

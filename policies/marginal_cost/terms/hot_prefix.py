@@ -23,13 +23,13 @@ class HotPrefix(Term):
     block that the least busy worker lacks (or up to what is cached, where it lacks none). Only then will later requests
     use a copy, too.
 
-    The price is the most that the other requests can cost this one: the share 1 - A / B of its decode time, if steps
-    grew in proportion to the batch. While decode times are unknown, it is the cost of the dearest candidate. Where a
-    copy of the prefix costs less, the copy is made. Once the least busy worker has the whole prefix, the price is at
-    most the time that the cached tokens save. Otherwise one block that all long prompts of a service share would
-    outweigh a queue. This is the spill of smg 1.13 and of consistent hashing with bounded loads, with a price in place
-    of a threshold. A worker that is busy for other reasons has no such price: moving a conversation off it costs a
-    prefill that no other request would use.
+    The price is what a copy saves: B - A requests could use it, and each costs the running streams and itself the
+    decode externality, from the learned growth of steps. While that growth is unknown, the price is the cost of the
+    dearest candidate. Where a copy of the prefix costs less, the copy is made. Once the least busy worker has the
+    whole prefix, the price is at most the time that the cached tokens save. Otherwise one block that all long prompts
+    of a service share would outweigh a queue. This is the spill of smg 1.13 and of consistent hashing with bounded
+    loads, with a price in place of a threshold. A worker that is busy for other reasons has no such price: moving a
+    conversation off it costs a prefill that no other request would use.
     """
 
     meanings: ClassVar[Mapping[str, str]] = {
@@ -55,7 +55,7 @@ def _prices_s(request: RequestView, fleet: FleetView, busier: list[int], least: 
         view = fleet.worker(place)
         cached = _blocks(view, request)
         if fleet.running_share(view.id, request, min(lacked, cached)) * view.running_requests > usual:
-            price_s = _price_s(view, request, fleet, least)
+            price_s = _price_s(view, fleet, least)
             prices_s[place] = price_s if cached >= lacked else min(price_s, _saved_s(view))
     if not prices_s.any():
         return ()
@@ -80,9 +80,9 @@ def _usual(least: int, workers: int) -> float:
     return least + 0.5 * (z_squared + sqrt(z_squared * (z_squared + 8.0 * least)))
 
 
-def _price_s(view: WorkerView, request: RequestView, fleet: FleetView, least: int) -> float:
-    if request.decode_s and view.learned:
-        return request.decode_s * (1.0 - least / view.running_requests)
+def _price_s(view: WorkerView, fleet: FleetView, least: int) -> float:
+    if view.decode_externality_s:
+        return view.decode_externality_s * (view.running_requests - least)
     return float(max(values(fleet, _first_token_s)))
 
 
