@@ -57,13 +57,16 @@ def cached_on_one_worker():
 @pytest.mark.parametrize("output", [(8, 8), (16, 16), (16, 200)])
 @pytest.mark.parametrize("primed", [0, 1, 20])
 def test_a_hot_prefix_spreads_at_full_reuse(virtual_fleet, cached_on_one_worker, output, primed):
-    """With a cold fleet or one worker that holds the prefix already, and with speeds learned or not."""
+    """With a cold fleet or one worker that holds the prefix already, and with speeds learned or not.
+
+    Answers of few tokens lengthen each other little, so that a copy is made later (decision 0035).
+    """
     fleet = virtual_fleet()
     requests = list(hot_prefix(400 + primed, output))
     fleet.run(requests[:primed], in_flight=1)
     fleet.run(requests[primed:], in_flight=32, start_s=60.0)
     assert len(fleet.results) == 400
-    assert max(fleet.shares.values()) <= 1.3 / 4
+    assert max(fleet.shares.values()) <= (1.4 if output[1] < 100 else 1.3) / 4
     assert fleet.cached_share >= cached_on_one_worker - 0.02
 
 
