@@ -67,9 +67,10 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     is no longer cached is left out.
 
     Estimates: `queue_wait_s` is the wait for the prefills before this prompt. `prefill_s` is the time of its own
-    prefill, and `error_s` the standard error of their sum. **Until `learned` is True, these numbers are prompt tokens
-    and not seconds**, and rank workers by queued and uncached tokens. The suffix `_s` is right only after the speed of
-    any worker is known. `utilisation` is the share of time that the worker spends on prefills, 0 to 0.97.
+    prefill, and `error_s` the standard error of their sum. `utilisation` is the share of time that the worker spends on
+    prefills, 0 to 0.97. A worker without a learned speed has the fleet's median speed. While no worker of the fleet has
+    learned one, `learned` is False: every token then takes the same time, a prior, and `utilisation` and `error_s`
+    are 0.
 
     `kv_wait_s` is the further wait until the KV cache has space for the prompt beside the context of running requests.
     It is 0 if the prompt fits, and until decode times are known. `decode_externality_s` is the time by which this
@@ -322,7 +323,7 @@ class FleetView:
 
     @property
     def learned(self) -> bool:
-        """Whether the times are seconds, and not prompt tokens (`WorkerView`)."""
+        """Whether the times come from learned speeds, and not from the prior (`WorkerView`)."""
         return self._workers[0].learned if self._workers is not None else self.columns.learned
 
     @property

@@ -98,9 +98,8 @@ class MarginalCost:
             else by_column(fleet, _column_sum(prices), self._last_used)
         )
         reason = "least added delay" if equals == 1 else f"least busy of {equals} with equal added delay"
-        unit = "s" if fleet.learned else "tokens"
         explained = LazyTerms(fleet, lambda place: _explained(terms, prices, fleet, place))
-        return Decision(ranked, reason, costs_s, unit, explained)
+        return Decision(ranked, reason, costs_s, "s", explained)
 
     def observe(self, event: LifecycleEvent) -> None:
         """Follow which workers were used."""

@@ -37,7 +37,8 @@ class DualMap:
     A prefix is hot if more than 2 / N of the latest requests have it, for N workers. Hot prefixes take a key of twice
     the length, again and again, until it is not hot any more, and so spread over more pairs. A prompt without a
     full block has no key and goes where the estimate is shortest. The workers outside the pair follow by estimate, as
-    alternatives. Before the gateway has learned any worker's speed an estimate has no seconds, and only breaks ties.
+    alternatives. Before the gateway has learned any worker's speed an estimate is no measure of the SLO, and only
+    breaks ties.
 
     Source: DualMap (ICLR 2026, arXiv 2602.06502) and its code; without its migration of waiting requests between the
     two. Rendezvous hashing stands for the two rings. The rule for hot prefixes is that of Dynamo's port; AIBrix's

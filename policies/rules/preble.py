@@ -39,10 +39,9 @@ class Preble:
     * Replication: where requests of a prefix waited twice as long for their first token as in the 3 minutes before, an
       exploit explores.
 
-    Times are the gateway's online estimates where Preble has regressions made per GPU beforehand; while nothing is
-    learned, everything is in uncached tokens and decoding does not count. Prefixes are followed in chunks of 512
-    tokens, where Preble keeps a tree; generated tokens are left out of the model of a worker's cache. Load is summed
-    over requests, which is the paper's sum over the tree's nodes of miss rate x count x time.
+    Times are the gateway's online estimates where Preble has regressions made per GPU beforehand. Prefixes are followed
+    in chunks of 512 tokens, where Preble keeps a tree; generated tokens are left out of the model of a worker's cache.
+    Load is summed over requests, which is the paper's sum over the tree's nodes of miss rate x count x time.
 
     Source: Preble (ICLR 2025, arXiv 2407.00023) and its code. Its local scheduler is vLLM's business and left out.
     """
@@ -110,13 +109,11 @@ class Preble:
         prefills = [view.prefill_s for view in workers]
         costs = [sum(parts) for parts in zip(loads, evictions, prefills, strict=True)]
         terms: Terms = {"load": loads, "eviction": evictions, "prefill": prefills}
-        return by_cost(fleet, costs, reason, "s" if fleet.learned else "tokens", terms, (running_requests,))
+        return by_cost(fleet, costs, reason, "s", terms, (running_requests,))
 
 
 def _load(view: WorkerView, placed: PlacedLoad) -> float:
-    """In seconds, as far as they are known; in tokens while nothing is."""
-    if not view.learned:
-        return placed.uncached_tokens
+    """Return the load in seconds."""
     return max(0.0, placed.unpriced_tokens * _token_s(view) + placed.prefill_s + placed.decode_s)
 
 

@@ -121,16 +121,8 @@ class _Clock(NamedTuple):
     def document(self, record: DecisionRecord, *, chosen_only: bool) -> DecisionDocument:
         age_s = max(0.0, self.now_s - record.at_s)
         at = (self.wall - timedelta(seconds=age_s)).isoformat(timespec="milliseconds")
-        fields = _in_seconds(record.to_builtins(chosen_only=chosen_only))
+        fields = record.to_builtins(chosen_only=chosen_only)
         return msgspec.convert({**fields, "cursor": _place(record).cursor, "at": at, "age_s": age_s}, DecisionDocument)
-
-
-def _in_seconds(document: dict[str, Any]) -> dict[str, Any]:
-    """Remove estimates that are not in seconds: before a speed is learned, they only rank candidates."""
-    for candidate in document["candidates"]:
-        if not candidate["learned"]:
-            candidate |= dict.fromkeys(("queue_wait_s", "prefill_s", "first_token_s"))
-    return document
 
 
 async def explain(call: Call) -> Answer:
@@ -142,7 +134,7 @@ async def explain(call: Call) -> Answer:
     request = await call.system.request_of(question.path, headers, _bytes(question.body), question.key)
     dispatcher = call.system.dispatcher
     explanation = dispatcher.explain(request, call.system.now_s())
-    document = {**_in_seconds(explanation.to_builtins()), "terms": terms_of(dispatcher.spec_of(request.policy))}
+    document = {**explanation.to_builtins(), "terms": terms_of(dispatcher.spec_of(request.policy))}
     return Answer(msgspec.convert(document, ExplanationDocument))
 
 

@@ -95,7 +95,12 @@ class _Describing:
 def _loads(system: AdminSystem) -> dict[str, Counters]:
     """Return reserved load and learned speeds of each candidate, with the estimates for a new request."""
     loads: dict[str, Counters] = system.dispatcher.statistics()["workers"]
-    for view in system.dispatcher.views(system.now_s()):
-        if view.learned:
-            loads[view.id] |= {"queue_wait_s": view.queue_wait_s, "utilisation": view.utilisation}
+    now_s = system.now_s()
+    sources = system.dispatcher.speed_sources(now_s)
+    for view in system.dispatcher.views(now_s):
+        loads[view.id] |= {
+            "queue_wait_s": view.queue_wait_s,
+            "utilisation": view.utilisation,
+            "speed": sources[view.id],
+        }
     return loads

@@ -175,8 +175,10 @@ class Estimates(Shape):
     """Speeds learned from first tokens and whole answers; null until learned.
 
     `queue_wait_s` is the time until the prefill of a new prompt would start. `utilisation` is the share of time spent
-    on prefills. `relative_error` is the standard error of a predicted time to first token. `decode_step_context_ns` is
-    the time that each context token on the candidate adds to a decode step.
+    on prefills. `speed` says which speed these two follow from: the candidate's own (learned), the median of others
+    (fleet) or, while no worker has learned one, a prior that is the same for all (prior). `relative_error` is the
+    standard error of a predicted time to first token. `decode_step_context_ns` is the time that each context token on
+    the candidate adds to a decode step.
     """
 
     observations: int = 0
@@ -186,6 +188,7 @@ class Estimates(Shape):
     decode_step_context_ns: float | None = None
     queue_wait_s: float | None = None
     utilisation: float | None = None
+    speed: Literal["learned", "fleet", "prior"] = "prior"
 
 
 class PredictedCached(Shape):
@@ -404,8 +407,9 @@ class CandidateView(Shape):
     """The state of one candidate at the time of the decision.
 
     Running requests hold `kv_tokens` of its `kv_capacity_tokens` (0: not known). `idle_tokens` is idle context of ended
-    turns. `first_token_s` is `queue_wait_s` + `prefill_s`, the seconds to the first token. It is null until some
-    worker's speed is `learned`. `cost` is the policy's cost in `unit`; lower is better. `terms` are its named parts.
+    turns. `first_token_s` is `queue_wait_s` + `prefill_s`, the seconds to the first token. `speed` says where these
+    times come from: learned speeds or, while no worker has learned one, a prior that is the same for all workers.
+    `cost` is the policy's cost in `unit`; lower is better. `terms` are its named parts.
     """
 
     worker: str
@@ -417,11 +421,11 @@ class CandidateView(Shape):
     kv_tokens: int
     idle_tokens: int
     kv_capacity_tokens: int
-    queue_wait_s: float | None
-    prefill_s: float | None
-    first_token_s: float | None
+    queue_wait_s: float
+    prefill_s: float
+    first_token_s: float
     utilisation: float
-    learned: bool
+    speed: Literal["learned", "prior"]
     cost: float | None
     unit: str
     terms: dict[str, float]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from router.admin.documents import CandidateView, ExplanationDocument
+from router.placement.speed import PRIOR_TOKEN_S
 
 
 def sentences(document: bytes) -> Iterator[str]:
@@ -15,8 +16,8 @@ def sentences(document: bytes) -> Iterator[str]:
     yield _outcome(explained)
     model = explained.model or "no model"
     yield f"The prompt has {explained.prompt_tokens:,} tokens for {model}; the policy is {explained.policy}."
-    if explained.candidates and not any(one.learned for one in explained.candidates):
-        yield "No worker's speed is known yet: times below are in prompt tokens, not in seconds."
+    if any(one.speed == "prior" for one in explained.candidates):
+        yield f"No worker's speed is learned yet: times below assume {PRIOR_TOKEN_S * 1e6:.0f} us per prompt token."
     for rank, candidate in enumerate(explained.candidates, 1):
         yield ""
         yield from _candidate(rank, candidate, explained)
@@ -45,17 +46,16 @@ def _candidate(rank: int, candidate: CandidateView, explained: ExplanationDocume
     prompt_tokens = candidate.cached_tokens + candidate.uncached_tokens
     cached = f"{candidate.cached_tokens:,} of {prompt_tokens:,} prompt tokens"
     yield f"   Its cache holds {cached}; the view of the cache is {candidate.residency}."
-    if candidate.first_token_s is not None:
-        yield f"   It would send the first token after about {_seconds(candidate.first_token_s)}."
+    yield f"   It would send the first token after about {_seconds(candidate.first_token_s)}."
     for name, value in candidate.terms.items():
         meaning = explained.terms.get(name)
         said = f": {meaning[0].lower()}{meaning[1:].rstrip('.')}" if meaning else ""
-        yield f"   {name} is {_amount(name, value, candidate.learned)}{said}."
+        yield f"   {name} is {_amount(name, value)}{said}."
 
 
-def _amount(name: str, value: float, learned: bool) -> str:
+def _amount(name: str, value: float) -> str:
     if name.endswith("_s"):
-        return _seconds(value) if learned else f"{value:,.4g} tokens"
+        return _seconds(value)
     return f"{value:,.0f} tokens" if name.endswith("_tokens") else f"{value:,.4g}"
 
 

@@ -221,7 +221,7 @@ def _describe(view: WorkerView, cost: float | None, decision: Decision) -> dict[
         "prefill_s": view.prefill_s,
         "first_token_s": view.queue_wait_s + view.prefill_s,
         "utilisation": view.utilisation,
-        "learned": view.learned,
+        "speed": "learned" if view.learned else "prior",
         "cost": cost,
         "unit": decision.unit,
         "terms": dict(decision.terms.get(view.id, {})),

@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 from policies.spec import PolicySpec
-from policies.view import Decision, Policy, WorkerView
+from policies.view import Decision, Policy, WorkerId, WorkerView
 from router.config.model import RetriesConfig
 from router.errors import ErrorKind
 from router.placement.decision_log.recorder import Recorder
@@ -24,6 +24,7 @@ from router.placement.retry_budget import RetryBudget, follow, longest, tried
 from router.placement.selection import Selection, below_concurrency_limit, computed, exclusions, select, trial_first
 from router.placement.shadow import RouteShadows
 from router.placement.shared_load import SharedLedger
+from router.placement.speed import SpeedSource
 from router.placement.ticket_life import DispatchObserver, TicketLife
 from router.placement.tickets import Held, Queued, Reject, Ticket, gave_up
 from router.placement.views import ViewBuilder
@@ -195,6 +196,10 @@ class Dispatcher(TicketLife):
     def views(self, now_s: float) -> tuple[WorkerView, ...]:
         """Return the views of a one-token prompt for every candidate of the fleet, whatever its state."""
         return self._loads.views(self._fleet.candidates, None, 1, now_s)
+
+    def speed_sources(self, now_s: float) -> dict[WorkerId, SpeedSource]:
+        """Return where the speed comes from that estimates about each candidate use now."""
+        return {candidate.id: self._loads.speed_source(candidate, now_s) for candidate in self._fleet.candidates}
 
     def decisions(self, limit: int, before: tuple[float, int] | None = None) -> list[DecisionRecord]:
         """Return the latest decisions, newest first; with `before`, those whose `place` is less."""

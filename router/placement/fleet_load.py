@@ -16,7 +16,7 @@ from router.placement.kv_occupancy import kv_wait_s
 from router.placement.reuse_value import ReuseValue
 from router.placement.running import LoadReservation
 from router.placement.shared_load import ReservedLoad, SharedAccount, SharedLedger, combined
-from router.placement.speed import Speed, attention, median_speed
+from router.placement.speed import PRIOR_TOKEN_S, Speed, SpeedSource, attention, median_speed
 from router.placement.worker_load import Situation, WorkerLoad
 from router.residency.slot_groups import Matches
 from router.residency.view import Match
@@ -138,9 +138,18 @@ class WorkerLoads:
         self._reuse_value.rests(model, reservation.hashes, tokens, now_s, now_s + again_s)
 
     def _speed(self, load: WorkerLoad, now_s: float) -> Speed | None:
-        """Return the worker's own speed while it is tested, else the common one."""
-        tested = load.speed is not None and load.tested_s >= now_s - STALE_S
-        return load.speed if tested else self.common_speed()
+        """Return the worker's own speed while it is tested, else the common one; None while there is none."""
+        common = self.common_speed()
+        tested = common is not None and load.speed is not None and load.tested_s >= now_s - STALE_S
+        return load.speed if tested else common
+
+    def speed_source(self, candidate: Candidate, now_s: float) -> SpeedSource:
+        """Return where the speed comes from that estimates about the candidate use now."""
+        load = self.of(candidate)
+        speed = self._speed(load, now_s)
+        if speed is None:
+            return "prior"
+        return "learned" if speed is load.speed else "fleet"
 
     def common_step_s(self) -> float | None:
         """Return the growth of a decode step per context token: the median of the workers that have learned theirs."""
@@ -189,14 +198,16 @@ class WorkerLoads:
         """Return the views of `candidates` for a prompt; `matches` are by slot, None if the prompt has no identity.
 
         `remaining_s` is the mean time that running answers still take, `hashes` are the prompt's blocks. Until the
-        speed of any worker is learned, estimates are in tokens and not in seconds, so that costs rank by queued plus
-        uncached tokens.
+        speed of any worker is learned, times come from `PRIOR_TOKEN_S`: they rank by queued plus uncached tokens.
         """
         found = {} if matches is None else matches
         seen: list[WorkerView] = []
         overlap_tokens, own_tokens = output.overlap_tokens(), output.held_tokens(prompt_tokens)
+        common, fresh_s = self.common_speed(), now_s - STALE_S
         for load in self._all_of(candidates):
-            speed = self._speed(load, now_s)
+            speed = load.speed if common is not None and load.tested_s >= fresh_s else None
+            if speed is None:
+                speed = common
             step_s = load.steps.context_token_s
             if step_s is None:
                 step_s = self.common_step_s()
@@ -207,11 +218,8 @@ class WorkerLoads:
         return tuple(seen)
 
     def rows(self, candidates: Sequence[Candidate]) -> Rows | None:
-        """Return the rows of the table for `candidates`; None if views of single workers serve better.
-
-        That is so for few candidates, and before any speed is learned.
-        """
-        if len(candidates) < ARRAYS_FROM or self.common_speed() is None:
+        """Return the rows of the table for `candidates`; None if views of single workers serve better."""
+        if len(candidates) < ARRAYS_FROM:
             return None
         self._all_of(candidates)
         return self._table.rows(candidates)
@@ -228,7 +236,6 @@ class WorkerLoads:
     ) -> Columns:
         """Return the facts of all candidates as arrays. Equal to `views`, but for rounding in the last digit."""
         common = self.common_speed()
-        assert common is not None, "rows returns None then"
         self._write(now_s)
         demand = Demand(prompt_tokens, now_s, output.overlap_tokens(), output.held_tokens(prompt_tokens), remaining_s)
 
@@ -323,14 +330,15 @@ def _view(
     cached_tokens, capacity_tokens = match.tokens, candidate.capacity_tokens
     uncached_tokens = prompt_tokens - cached_tokens
     if speed is None:
-        queue_wait_s, prefill_s, utilisation, error_s = float(queued_tokens), float(uncached_tokens), 0.0, 0.0
+        queue_wait_s, prefill_s = PRIOR_TOKEN_S * queued_tokens, PRIOR_TOKEN_S * uncached_tokens
+        utilisation, error_s = 0.0, 0.0
     else:
         queue_wait_s = load.queue_wait_s(speed, now_s, reserved, queued_tokens)
         prefill_s = speed.token_s * uncached_tokens + speed.attention_s * attention(uncached_tokens, cached_tokens)
         utilisation = load.utilisation.share(speed, now_s, None if others is None else others.work)
         error_s = speed.error_s(queue_wait_s + prefill_s, reserved.queued_tokens + uncached_tokens)
-        if held_tokens + prompt_tokens > capacity_tokens:
-            wait_s = kv_wait_s(prompt_tokens, held_tokens, running_requests, capacity_tokens, remaining_s)
+    if held_tokens + prompt_tokens > capacity_tokens:
+        wait_s = kv_wait_s(prompt_tokens, held_tokens, running_requests, capacity_tokens, remaining_s)
     return WorkerView(
         candidate.id,
         match.residency,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from policies.view import Column, Columns, Roster
 from router.placement.endpoints import Candidate
-from router.placement.speed import Speed
+from router.placement.speed import PRIOR_TOKEN_S, Speed
 from router.placement.utilisation import UTILISATION_CAP, WARM_UP_S, WINDOW_S
 from router.residency.slot_groups import Matches, Slots
 
@@ -84,6 +84,15 @@ class Demand(NamedTuple):
     overlap_tokens: float
     held_tokens: float
     remaining_s: float
+
+
+class _Times(NamedTuple):
+    """The facts of `WorkerView` that depend on speeds."""
+
+    queue_wait_s: Column
+    prefill_s: Column
+    utilisation: Column
+    error_s: Column
 
 
 class FleetTable:
@@ -165,16 +174,16 @@ class FleetTable:
         rows: Rows,
         matches: Matches,
         demand: Demand,
-        common: Speed,
+        common: Speed | None,
         common_step_s: float | None,
         lost_tokens: Callable[[int, int], int],
         others: NDArray[np.float64] | None = None,
     ) -> Columns:
         """Return the facts of `WorkerView` for each of the rows, in seconds.
 
-        `common` is the speed of workers that have not learned their own. `lost_tokens` returns, for a place and its
-        cached tokens, the idle tokens of this prompt that are no longer cached. `others` are the rows of other
-        processes (`SharedLedger.others_of`).
+        `common` is the speed of workers that have not learned their own; None while none has. `lost_tokens` returns,
+        for a place and its cached tokens, the idle tokens of this prompt that are no longer cached. `others` are the
+        rows of other processes (`SharedLedger.others_of`).
         """
         cells = self._cells[:, rows.selector]
         held_share = _held_share(cells)
@@ -185,20 +194,11 @@ class FleetTable:
         queued_requests, queued_tokens, all_running, held_tokens = _load(cells, held_share, now_s)
         cached_tokens = matches.tokens
         uncached_tokens = prompt_tokens - cached_tokens
-        token_s, fixed_s, attention_s, decode_s, relative_error, token_error_s, reach_tokens = _speeds(
-            cells, now_s, common
+        times = (
+            _prior_times(queued_tokens, uncached_tokens)
+            if common is None
+            else _times(cells, now_s, common, queued_tokens, cached_tokens, uncached_tokens)
         )
-        queue_wait_s = _queue_wait_s(
-            fixed_s + decode_s * cells[DECODE_TOKENS],
-            token_s * queued_tokens + attention_s * cells[QUEUED_ATTENTION],
-            cells[QUEUED_REQUESTS],
-            now_s - cells[HEAD_SINCE_S],
-        )
-        prefill_s = token_s * uncached_tokens + attention_s * (
-            uncached_tokens * (cached_tokens + 0.5 * uncached_tokens)
-        )
-        beyond_tokens = cells[QUEUED_TOKENS] + uncached_tokens - reach_tokens
-        error_s = relative_error * (queue_wait_s + prefill_s) + token_error_s * np.maximum(beyond_tokens, 0.0)
         own_step_s = cells[STEP_S]
         step_s = np.where(np.isnan(own_step_s), common_step_s or 0.0, own_step_s)
         return Columns(
@@ -209,17 +209,17 @@ class FleetTable:
             running_requests=all_running,
             kv_tokens=held_tokens,
             kv_capacity_tokens=capacity_tokens,
-            queue_wait_s=queue_wait_s,
-            prefill_s=prefill_s,
-            utilisation=_utilisation(token_s, attention_s, cells, now_s),
-            error_s=error_s,
+            queue_wait_s=times.queue_wait_s,
+            prefill_s=times.prefill_s,
+            utilisation=times.utilisation,
+            error_s=times.error_s,
             queued_requests=queued_requests,
             decode_externality_s=step_s * demand.overlap_tokens * (kv_tokens + running * demand.held_tokens),
             kv_wait_s=_kv_wait_s(demand, held_tokens, running, capacity_tokens),
             idle_tokens=_idle_tokens(
                 cells[IDLE_TOKENS], capacity_tokens - held_tokens - uncached_tokens, cached_tokens, lost_tokens
             ),
-            learned=True,
+            learned=common is not None,
             cached_tokens_by_tier=matches.by_tier,
         )
 
@@ -292,6 +292,34 @@ def _foreign_weight(cells: NDArray[np.float64], now_s: float) -> Column:
     np.divide(now_s - cells[FOREIGN_AT_S], interval_s, out=missed, where=known)
     weight: Column = np.where(known, 0.5 ** np.maximum(missed - 1.0, 0.0), 0.0)
     return weight
+
+
+def _prior_times(queued_tokens: Column, uncached_tokens: Column) -> _Times:
+    """Return the times while no worker has learned its speed."""
+    unknown = np.zeros_like(queued_tokens)
+    return _Times(PRIOR_TOKEN_S * queued_tokens, PRIOR_TOKEN_S * uncached_tokens, unknown, unknown)
+
+
+def _times(
+    cells: NDArray[np.float64],
+    now_s: float,
+    common: Speed,
+    queued_tokens: Column,
+    cached_tokens: Column,
+    uncached_tokens: Column,
+) -> _Times:
+    """Return the times by the workers' own speeds, or the `common` one."""
+    token_s, fixed_s, attention_s, decode_s, relative_error, token_error_s, reach_tokens = _speeds(cells, now_s, common)
+    queue_wait_s = _queue_wait_s(
+        fixed_s + decode_s * cells[DECODE_TOKENS],
+        token_s * queued_tokens + attention_s * cells[QUEUED_ATTENTION],
+        cells[QUEUED_REQUESTS],
+        now_s - cells[HEAD_SINCE_S],
+    )
+    prefill_s = token_s * uncached_tokens + attention_s * (uncached_tokens * (cached_tokens + 0.5 * uncached_tokens))
+    beyond_tokens = cells[QUEUED_TOKENS] + uncached_tokens - reach_tokens
+    error_s = relative_error * (queue_wait_s + prefill_s) + token_error_s * np.maximum(beyond_tokens, 0.0)
+    return _Times(queue_wait_s, prefill_s, _utilisation(token_s, attention_s, cells, now_s), error_s)
 
 
 def _speeds(cells: NDArray[np.float64], now_s: float, common: Speed) -> Sequence[Column]:

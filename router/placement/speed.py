@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+SpeedSource: TypeAlias = Literal["learned", "fleet", "prior"]
+"""Whose speed estimates use: the worker's own, the median of workers that have learned theirs, or the prior."""
+PRIOR_TOKEN_S = 2.0**-14
+"""Seconds per prompt token while no worker has learned its speed: 61 us, the next power of two to the 54.8 us of an 8B
+model on an A100 (`backends/engine/profiles/llama-3.1-8b-a100.toml`). Multiples of a power of two are exact, so equal
+tokens give equal times. It is the same for all workers, so it ranks them by tokens, whatever their real speed.
+"""
 
 
 def attention(uncached_tokens: int, cached_tokens: int) -> float:

@@ -86,7 +86,7 @@ def test_before_anything_is_learned_it_ranks_as_lpwl(policy, fleet, request_view
     view = fleet(a={"queue_wait_s": 50.0, "prefill_s": 60.0}, b={"queue_wait_s": 0.0, "prefill_s": 100.0})
     decision = policy.decide(request_view(), view)
     assert decision.ranked == ("b", "a")
-    assert decision.unit == "tokens"
+    assert decision.unit == "s"
 
 
 def test_ties_go_to_the_fewest_requests_then_to_the_least_recently_used(policy, fleet, request_view, reserved):
@@ -167,13 +167,11 @@ def test_a_hot_prefix_is_priced_once_it_is_significant(policy, fleet, hot, runni
 
 def test_a_hot_prefix_is_avoided_while_its_price_is_unknown(policy, fleet, hot, running):
     running("a", 5)
-    view = fleet(
-        a={**HOLDER, "learned": False, "prefill_s": 50.0, "running_requests": 5, "decode_externality_s": 0.0},
-        b={**OTHER, "learned": False, "prefill_s": 2_000.0},
-    )
+    unknown = {"learned": False, "running_requests": 5, "decode_externality_s": 0.0}
+    view = fleet(a={**HOLDER, **unknown, "prefill_s": 1.0}, b={**OTHER, "learned": False, "prefill_s": 4.0})
     decision = policy.decide(hot, view)
     assert decision.ranked[0] == "b"
-    assert decision.terms["a"]["hot_prefix_s"] == 2_000.0
+    assert decision.terms["a"]["hot_prefix_s"] == 4.0
 
 
 def test_a_worker_busy_with_other_prompts_has_no_hot_prefix(policy, fleet, hot, running):

@@ -154,5 +154,5 @@ def _entries(value, seen=None):
         return sum(_entries(item, seen) for item in value.values()) + len(value)
     if hasattr(value, "__iter__"):
         return sum(_entries(item, seen) for item in value)
-    names = getattr(value, "__slots__", None) or vars(value)
+    names = getattr(value, "__slots__", None) or getattr(value, "__dict__", ())  # a function of C has neither
     return sum(_entries(getattr(value, field), seen) for field in names)

@@ -24,12 +24,12 @@ class HotPrefix(Term):
     use a copy, too.
 
     The price is what a copy saves: B - A requests could use it, and each costs the running streams and itself the
-    decode externality, from the learned growth of steps. While that growth is unknown, the price is the cost of the
-    dearest candidate. Where a copy of the prefix costs less, the copy is made. Once the least busy worker has the
-    whole prefix, the price is at most the time that the cached tokens save. Otherwise one block that all long prompts
-    of a service share would outweigh a queue. This is the spill of smg 1.13 and of consistent hashing with bounded
-    loads, with a price in place of a threshold. A worker that is busy for other reasons has no such price: moving a
-    conversation off it costs a prefill that no other request would use.
+    decode externality, from the learned growth of steps. While that growth or the speeds are unknown, the price is the
+    cost of the dearest candidate. Where a copy of the prefix costs less, the copy is made. Once the least busy worker
+    has the whole prefix, the price is at most the time that the cached tokens save. Otherwise one block that all long
+    prompts of a service share would outweigh a queue. This is the spill of smg 1.13 and of consistent hashing with
+    bounded loads, with a price in place of a threshold. A worker that is busy for other reasons has no such price:
+    moving a conversation off it costs a prefill that no other request would use.
     """
 
     meanings: ClassVar[Mapping[str, str]] = {

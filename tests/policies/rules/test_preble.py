@@ -45,14 +45,14 @@ def test_the_present_request_does_not_change_what_earlier_ones_took(build, fleet
     assert [decision.terms[worker]["load"] for worker in ("a", "b")] == pytest.approx([3.0, 1.0])
 
 
-def test_before_anything_is_learned_it_counts_tokens(build, fleet, request_view, place):
+def test_before_anything_is_learned_every_token_takes_the_same_time(build, fleet, request_view, place):
     policy = build("preble")
-    place(policy, "a", uncached=300, decode_s=9_999.0)
+    place(policy, "a", uncached=300)
     place(policy, "b", uncached=301)
-    tokens = {"uncached_tokens": 100, "prefill_s": 100.0}
-    decision = policy.decide(request_view(), fleet(a=tokens, b=tokens))
-    assert decision.costs == (400.0, 401.0)
-    assert decision.unit == "tokens"
+    prior = {"uncached_tokens": 100, "prefill_s": 1.0}
+    decision = policy.decide(request_view(), fleet(a=prior, b=prior))
+    assert decision.costs == pytest.approx((4.0, 4.01))
+    assert decision.unit == "s"
 
 
 def test_work_leaves_the_window_after_three_minutes(build, fleet, request_view, place):

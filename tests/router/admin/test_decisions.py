@@ -1,5 +1,7 @@
 import pytest
 
+from router.placement.speed import PRIOR_TOKEN_S
+
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 
@@ -55,11 +57,12 @@ async def test_explain_names_every_candidate_and_the_choice_and_reserves_nothing
     assert (path, headers) == ("/v1/chat/completions", {"x-session-id": "s"})
 
 
-async def test_estimates_are_null_before_a_speed_is_learned(client, system):
+async def test_times_follow_from_a_prior_before_a_speed_is_learned(client, system):
     system.join("http://a:1")
     (candidate,) = (await client.post("/admin/v1/explain", json={"body": BODY})).json()["candidates"]
-    assert candidate["learned"] is False
-    assert (candidate["first_token_s"], candidate["queue_wait_s"], candidate["prefill_s"]) == (None, None, None)
+    assert candidate["speed"] == "prior"
+    assert candidate["queue_wait_s"] == 0.0
+    assert candidate["first_token_s"] == candidate["prefill_s"] == candidate["uncached_tokens"] * PRIOR_TOKEN_S > 0.0
     assert candidate["cost"] is not None
 
 

@@ -171,6 +171,8 @@ async def test_a_worker_is_shown_with_view_and_load(client, system):
 
 async def test_learned_speeds_and_comparisons_are_shown(client, system):
     worker = system.join("http://a:1")
+    (candidate,) = (await client.get(f"/admin/v1/workers/{worker}")).json()["candidates"]
+    assert (candidate["estimates"]["speed"], candidate["estimates"]["prefill_token_us"]) == ("prior", None)
     for number in range(20):
         system.serve(f"r{number}", 100 + 7 * number)
         system.clock_s += 1
@@ -179,6 +181,7 @@ async def test_learned_speeds_and_comparisons_are_shown(client, system):
     assert estimates["observations"] == 20
     assert estimates["prefill_token_us"] > 0
     assert estimates["queue_wait_s"] is not None
+    assert estimates["speed"] == "learned"
     assert 0 < estimates["utilisation"] <= 1
     compared = candidate["predicted_cached"]
     assert compared["equal"] + compared["over"] + compared["under"] == 20

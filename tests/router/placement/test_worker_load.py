@@ -6,8 +6,9 @@ from router.config.model import HealthConfig
 from router.placement.decode_step_time import Output
 from router.placement.fleet import Fleet
 from router.placement.fleet_load import WorkerLoads
+from router.placement.fleet_table import STALE_S
 from router.placement.running import LoadReservation
-from router.placement.speed import Speed
+from router.placement.speed import PRIOR_TOKEN_S, Speed
 from router.placement.worker_load import WorkerLoad
 from router.residency.view import Match
 
@@ -80,8 +81,9 @@ def test_views_before_anything_is_learned(fleet):
     matches = {0: Match(32, 0, Residency.EXACT), 1: Match(0, 0, Residency.UNKNOWN)}
     first, second, third = loads.views(fleet.candidates, matches, 100, 1.0)
     assert (first.cached_tokens, first.uncached_tokens, first.residency) == (32, 68, Residency.EXACT)
-    assert (first.queue_wait_s, first.prefill_s, first.learned) == (70.0, 68.0, False)
-    assert (second.queue_wait_s, second.prefill_s, second.utilisation, second.error_s) == (0.0, 100.0, 0.0, 0.0)
+    assert (first.queue_wait_s, first.prefill_s, first.learned) == (70 * PRIOR_TOKEN_S, 68 * PRIOR_TOKEN_S, False)
+    assert (second.queue_wait_s, second.prefill_s) == (0.0, 100 * PRIOR_TOKEN_S)
+    assert (second.utilisation, second.error_s) == (0.0, 0.0)
     assert third.residency is Residency.UNKNOWN
     assert (first.queued_requests, second.queued_requests) == (1, 0)
     (blind,) = loads.views(fleet.candidates[:1], None, 100, 1.0)
@@ -181,10 +183,30 @@ def test_a_prompt_waits_where_running_requests_leave_no_kv_space(fleet):
     assert waits == pytest.approx([10.0 * 300 / 440, 10.0 * 220 / 420, 0.0])
 
 
-def test_there_is_no_kv_wait_in_tokens(fleet):
+def test_the_kv_wait_needs_no_learned_speed(fleet):
     loads = WorkerLoads()
     reserve(loads.of(fleet.candidates[0]), 440_000, 0.0)
-    assert loads.views(fleet.candidates, {}, 1_000, 0.0, remaining_s=10.0)[0].kv_wait_s == 0.0
+    view = loads.views(fleet.candidates, {}, 1_000, 0.0, remaining_s=10.0)[0]
+    assert (view.kv_wait_s, view.learned) == (10.0, False)
+
+
+def test_equal_tokens_take_equal_times_before_anything_is_learned(fleet):
+    loads = WorkerLoads()
+    reserve(loads.of(fleet.candidates[0]), 1_234, 0.0)
+    reserve(loads.of(fleet.candidates[1]), 1_233, 0.0)
+    matches = {0: Match(1, 0, Residency.EXACT)}
+    views = loads.views(fleet.candidates, matches, 9_999, 3.0)
+    assert views[0].queue_wait_s + views[0].prefill_s == views[1].queue_wait_s + views[1].prefill_s
+
+
+def test_the_prior_gives_way_to_the_median_and_this_to_the_own_speed(fleet):
+    loads = WorkerLoads()
+    first = fleet.candidates[0]
+    assert {loads.speed_source(candidate, 0.0) for candidate in fleet.candidates} == {"prior"}
+    teach(loads, loads.of(first), 1e-5)
+    assert [loads.speed_source(candidate, 0.0) for candidate in fleet.candidates] == ["learned", "fleet", "fleet"]
+    assert all(view.learned for view in loads.views(fleet.candidates, {}, 9_000, 0.0))
+    assert loads.speed_source(first, STALE_S + 1.0) == "fleet", "nothing was observed there for long"
 
 
 def test_space_freed_by_an_ended_request_is_used_at_once(fleet):
@@ -309,12 +331,12 @@ def teach_small(loads, load):
         loads.observe(load, load.situation(tokens, tokens + 96, 0.0), 0.045 if index % 15 == 14 else 0.01, 0.0)
 
 
-def test_small_prompts_alone_leave_costs_in_tokens(fleet):
+def test_small_prompts_alone_leave_the_prior_in_force(fleet):
     loads = WorkerLoads()
     for candidate in fleet.candidates:
         teach_small(loads, loads.of(candidate))
     assert loads.common_speed() is None
-    assert [view.prefill_s for view in loads.views(fleet.candidates, {}, 9_000, 0.0)] == [9_000.0] * 3
+    assert [view.prefill_s for view in loads.views(fleet.candidates, {}, 9_000, 0.0)] == [9_000 * PRIOR_TOKEN_S] * 3
 
 
 def test_small_prompts_and_then_a_huge_one_lock_nobody_out(fleet):
