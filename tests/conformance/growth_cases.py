@@ -35,6 +35,7 @@ from router.gateway.http.sse import FirstEvent, judge_event
 from router.gateway.http.usage import find_usage
 from router.gateway.pins import stored_response_id
 from router.gateway.rewrites.json_splice import set_inner
+from router.gateway.rewrites.model_name import SEARCHED_BYTES
 from router.gateway.rewrites.usage_frame import Stamp, UsageFrame, plain_ending
 from router.tokenization.intake import CHAT_PATH, WHOLE_BYTES, as_int, parse, parse_steps
 from router.tokenization.large_json import BodySurvey
@@ -77,6 +78,30 @@ PATTERNS: dict[str, Row] = {
     "router.cli.examine._TCP": Row(WORKER, "fullmatch", (lambda size: "tcp://" + "]:1" * (size // 3) + "x",)),
     "router.config.memory._ESCAPED": Row(OURS, "search"),
     "router.config.findings._HOST_NAME": Row(OPERATOR, "fullmatch"),
+    "router.config.units._WRITTEN": Row(OPERATOR, "fullmatch"),
+    "router.control.differences._PLAIN": Row(OPERATOR, "fullmatch"),
+    "router.placement.traffic_routes._COMPARISON": Row(OPERATOR, "fullmatch"),
+    "router.placement.traffic_routes._RANGE": Row(OPERATOR, "fullmatch"),
+    "router.security.token._LINE": Row(OPERATOR, "fullmatch"),
+    "router.gateway.rewrites.model_name._MEMBER": Row(
+        CLIENT,
+        "search",
+        longest_bytes=SEARCHED_BYTES,
+        inputs=(
+            lambda size: b'"model"' + b" " * size,
+            lambda size: b'"model" ' * (size // 8),
+            lambda size: b'"model":' * (size // 8),
+        ),
+    ),
+    "router.gateway.rewrites.model_name._STRING": Row(
+        CLIENT,
+        "match",
+        longest_bytes=SEARCHED_BYTES,
+        inputs=(lambda size: b'"' + b"\\x" * (size // 2), lambda size: b'"' + b"x\\" * (size // 2)),
+    ),
+    "router.gateway.rewrites.model_name._QUERY": Row(
+        CLIENT, "search", longest_bytes=HEAD_BYTES, inputs=(lambda size: "&model" * (size // 6),)
+    ),
     "router.config.sources.environment._SERVICE_ADDRESS": Row(OPERATOR, "match"),
     "router.config.sources.environment._SERVICE_LINK": Row(OPERATOR, "fullmatch"),
     "router.gateway.settings._AMBIGUOUS": Row(OPERATOR, "search"),
