@@ -26,6 +26,7 @@ from router.config.model import Config, DecisionLogConfig
 from router.control.control import Control
 from router.control.desired_state import DesiredState, with_live_settings
 from router.control.reconciler import Reconciler
+from router.control.routing import ProcessShare, routing_of
 from router.control.running_gateway import RunningGateway
 from router.control.start import Sources, following
 from router.gateway.http.heap_trim import map_large_blocks
@@ -37,7 +38,6 @@ from router.placement.decision_log.recorder import Recorder
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request
-from router.placement.named_policies import named_policies
 from router.process.banner import Readiness, announce, readiness_of
 from router.process.children.child_resources import ChildResources
 from router.process.children.metric_snapshots import readings_route
@@ -84,7 +84,7 @@ class System:
         config = with_live_settings(config, first.stored.state.settings)
         self.config = config
         self._resources = resources
-        self._process = resources.process if resources is not None else 0
+        self._share = ProcessShare() if resources is None else ProcessShare(resources.process, resources.processes)
         ledger = resources.ledger if resources is not None else None
         self.metrics = Metrics()
         self.residency = ResidencyMap(VIEWS.of(config.residency), config.residency.relearn_blocks_per_s)
@@ -108,10 +108,23 @@ class System:
         self.fleet.on_doubt.append(lambda endpoint: self.watcher.look_for_process(endpoint.id))
         relearn = self.residency if config.residency.relearn == "piggyback" else None
         self.gateway = Gateway(
-            config, self.dispatcher, self.fleet, self.identity, self.metrics, relearn, self.worker_tls
+            replace(config, routes=self._share.routes(config.routes)),
+            self.dispatcher,
+            self.fleet,
+            self.identity,
+            self.metrics,
+            relearn,
+            self.worker_tls,
         )
         self.running = RunningGateway(
-            config, self.fleet, self.watcher, self.gateway, self.dispatcher, self.now_s, self._process
+            config,
+            self.fleet,
+            self.watcher,
+            self.gateway,
+            self.dispatcher,
+            self.now_s,
+            self._share,
+            self.metrics.policy_failed,
         )
         self.reconciler = Reconciler(self.running)
         self.control = Control(self._sources, first, self._reconcile)
@@ -135,8 +148,8 @@ class System:
 
     def _build_dispatcher(self, ledger: Ledger | None) -> Dispatcher:
         config = self.config
-        policy = replace(config.policy, seed=config.policy.seed + self._process)
-        named, shadows = named_policies(replace(config, policy=policy), self.metrics.policy_failed)
+        policy = self._share.seeded(config.policy)
+        named, shadows, _ = self._share.built(routing_of(config), config.policy, self.metrics.policy_failed)
         return Dispatcher(
             self.fleet,
             self.residency,
@@ -206,7 +219,7 @@ class System:
         await self._admin.start()
         if self._resources is None:
             log.info("admin port listening", extra={"url": url_of(self._admin.address, self.config.admin_tls)})
-        if self._process == 0:
+        if self._share.process == 0:
             address = address_of(self.gateway.listeners[0].getsockname())
             self._banner = asyncio.create_task(announce(self._readiness, address, self.config), name="banner")
 

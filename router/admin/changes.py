@@ -8,7 +8,7 @@ from dataclasses import replace
 from http import HTTPStatus
 from urllib.parse import quote
 
-from router.admin.documents import ChangeDocument, DifferenceDocument, NewPolicy, NewWorker
+from router.admin.documents import ChangeDocument, DifferenceDocument, NewPolicy, NewRoutes, NewWorker
 from router.admin.operations import Answer, Call
 from router.admin.parameters import TruthQuery
 from router.admin.problems import AdminError, handed_over, invalid, not_found
@@ -66,6 +66,26 @@ async def set_policy(call: Call) -> ChangeOutcome:
     return await make(call, edits.set_policy(policy), f"chose policy {wanted.rule}")
 
 
+async def set_named_policy(call: Call) -> ChangeOutcome:
+    """Add or change the further policy that the path names."""
+    wanted: NewPolicy = call.body
+    name = call.path["name"]
+    policy = PolicyConfig(wanted.rule, wanted.params, wanted.hold, wanted.lanes)
+    return await make(call, edits.set_named_policy(name, policy), f"set policy {name}")
+
+
+async def remove_named_policy(call: Call) -> ChangeOutcome:
+    """Remove the further policy that the path names."""
+    name = call.path["name"]
+    return await make(call, edits.remove_named_policy(name), f"removed policy {name}")
+
+
+async def set_routes(call: Call) -> ChangeOutcome:
+    """Use the routes of the body."""
+    wanted: NewRoutes = call.body
+    return await make(call, edits.set_routes(wanted.routes), f"set {len(wanted.routes)} routes")
+
+
 async def reload(call: Call) -> Reloaded:
     """Read the settings again."""
     change = Change(lambda now: now, RELOADED, "reload", call.who, call.if_match, call.dry_run)
@@ -93,6 +113,8 @@ def refusals() -> Iterator[None]:
     except edits.WorkerKnownError as error:
         detail = f"{error} is in the fleet already; DELETE it first to add it with other settings"
         raise AdminError(HTTPStatus.CONFLICT, "worker_exists", detail) from None
+    except edits.PolicyUnknownError as error:
+        raise not_found(f"policy {str(error)!r}", "GET /admin/v1/policies lists all") from None
     except edits.WorkerUnknownError as error:
         raise unknown_worker(str(error)) from None
     except HandedOverError:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from router.config.model import KvEventsConfig, RouteConfig, Secret
+from router.config.model import KvEventsConfig, PolicyConfig, RouteConfig, Secret
 from router.placement.shadow import ShadowTotals
 
 
@@ -501,6 +501,18 @@ class Decisions(Shape):
 
     decisions: list[DecisionDocument]
     next: str | None = None
+
+
+class NewRoutes(Body):
+    """The routes to use. Their fields are those of the setting `routes`."""
+
+    routes: tuple[RouteConfig, ...]
+
+
+class Policies(Shape):
+    """The further policies by name. Their fields are those of the setting `policies`."""
+
+    policies: dict[str, PolicyConfig]
 
 
 class Routes(Shape):

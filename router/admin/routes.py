@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from router.admin.documents import Routes, ShadowComparison, ShadowPolicy
+from http import HTTPStatus
+
+from router.admin import changes
+from router.admin.documents import Policies, Routes, ShadowComparison, ShadowPolicy
 from router.admin.operations import Answer, Call
 from router.admin.problems import not_found
 from router.placement.shadow import ShadowTotals
@@ -11,7 +14,30 @@ from router.placement.traffic_routes import TrafficRoute, TrafficRoutes
 
 async def list_all(call: Call) -> Answer:
     """Answer with every route, in the order in which they are tried."""
-    return Answer(Routes(routes=[route.config for route in _routes(call).all]))
+    return changes.versioned(call, Answer(Routes(routes=[route.config for route in _routes(call).all])))
+
+
+async def change(call: Call) -> Answer:
+    """Check the routes and use them from the next request on."""
+    outcome = await changes.set_routes(call)
+    return changes.dry(outcome) if call.dry_run else changes.done(outcome, await list_all(call))
+
+
+async def policies(call: Call) -> Answer:
+    """Answer with the further policies by name."""
+    return changes.versioned(call, Answer(Policies(policies=dict(call.system.control.state.settings.policies))))
+
+
+async def set_policy(call: Call) -> Answer:
+    """Add or change a further policy."""
+    outcome = await changes.set_named_policy(call)
+    return changes.dry(outcome) if call.dry_run else changes.done(outcome, await policies(call))
+
+
+async def remove_policy(call: Call) -> Answer:
+    """Remove a further policy that no route names."""
+    outcome = await changes.remove_named_policy(call)
+    return changes.dry(outcome) if call.dry_run else changes.done(outcome, Answer(None, HTTPStatus.NO_CONTENT))
 
 
 async def show(call: Call) -> Answer:
@@ -57,7 +83,7 @@ def _mean(total: float, count: int) -> float | None:
 
 
 def _routes(call: Call) -> TrafficRoutes:
-    return TrafficRoutes(call.system.config.routes)
+    return TrafficRoutes(call.system.control.state.settings.routes)
 
 
 def _find(call: Call) -> TrafficRoute:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from backends.worker import parse_endpoint
-from router.config.model import Config, PolicyConfig, WorkerConfig
+from router.config.model import Config, PolicyConfig, RouteConfig, WorkerConfig
 
 Tree = dict[str, Any]
 """Live settings as nested dicts of plain values."""
@@ -22,6 +22,8 @@ class LiveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     workers: dict[str, WorkerConfig]
     policy: PolicyConfig
+    policies: dict[str, PolicyConfig] = {}
+    routes: tuple[RouteConfig, ...] = ()
 
 
 class DesiredState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,12 +45,23 @@ class DesiredState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 def live_settings(config: Config) -> LiveSettings:
     """Return the part of `config` that can change while the gateway runs."""
-    return LiveSettings(workers={worker_id(worker): worker for worker in config.workers}, policy=config.policy)
+    return LiveSettings(
+        workers={worker_id(worker): worker for worker in config.workers},
+        policy=config.policy,
+        policies=config.policies,
+        routes=config.routes,
+    )
 
 
 def with_live_settings(config: Config, settings: LiveSettings) -> Config:
     """Return `config` with other live settings."""
-    return msgspec.structs.replace(config, workers=tuple(settings.workers.values()), policy=settings.policy)
+    return msgspec.structs.replace(
+        config,
+        workers=tuple(settings.workers.values()),
+        policy=settings.policy,
+        policies=settings.policies,
+        routes=settings.routes,
+    )
 
 
 def worker_id(worker: WorkerConfig) -> str:

@@ -15,10 +15,10 @@ from router.config.schema import SECRETS
 from router.control.desired_state import Tree
 
 Path = tuple[str, ...]
-WHOLE: tuple[Path, ...] = (("policy",),)
-"""Paths whose value changes as one: parameters belong to their rule."""
+WHOLE: tuple[Path, ...] = (("policy",), ("policies", "*"), ("routes",))
+"""Paths whose value changes as one: parameters belong to their rule, and routes to their order. `*` is any name."""
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NAMED = frozenset({"workers"})
+_NAMED = frozenset({"workers", "policies"})
 """Settings whose keys are names that operators choose."""
 
 
@@ -95,11 +95,15 @@ def without_secrets(path: Path, value: Any) -> Any:
 def _compare(path: Path, before: Any, after: Any, whole: Sequence[Path]) -> Iterator[SettingDifference]:
     if before == after:
         return
-    if not isinstance(before, dict) or not isinstance(after, dict) or path in whole:
+    if not isinstance(before, dict) or not isinstance(after, dict) or _is_whole(path, whole):
         yield SettingDifference(path, before, after)
         return
     for key in [*before, *(key for key in after if key not in before)]:
         yield from _compare((*path, key), before.get(key, UNSET), after.get(key, UNSET), whole)
+
+
+def _is_whole(path: Path, whole: Sequence[Path]) -> bool:
+    return path in whole or (bool(path) and (*path[:-1], "*") in whole)
 
 
 def _copied(tree: Tree) -> Tree:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from msgspec.structs import replace
 
-from router.config.model import PolicyConfig, WorkerConfig
+from router.config.model import PolicyConfig, RouteConfig, WorkerConfig
 from router.control.desired_state import LiveSettings, worker_id
 
 Edit = Callable[[LiveSettings], LiveSettings]
+
+
+class PolicyUnknownError(LookupError):
+    """There is no further policy with that name."""
 
 
 class WorkerUnknownError(LookupError):
@@ -69,6 +73,33 @@ def set_policy(policy: PolicyConfig) -> Edit:
         return replace(settings, policy=replace(policy, seed=settings.policy.seed))
 
     return edit
+
+
+def set_named_policy(name: str, policy: PolicyConfig) -> Edit:
+    """Add a further policy, or change the one of that name. The seed of one that there is stays."""
+
+    def edit(settings: LiveSettings) -> LiveSettings:
+        before = settings.policies.get(name)
+        chosen = policy if before is None else replace(policy, seed=before.seed)
+        return replace(settings, policies={**settings.policies, name: chosen})
+
+    return edit
+
+
+def remove_named_policy(name: str) -> Edit:
+    """Remove a further policy. Raises `PolicyUnknownError`."""
+
+    def edit(settings: LiveSettings) -> LiveSettings:
+        if name not in settings.policies:
+            raise PolicyUnknownError(name)
+        return replace(settings, policies={key: each for key, each in settings.policies.items() if key != name})
+
+    return edit
+
+
+def set_routes(routes: Sequence[RouteConfig]) -> Edit:
+    """Use other routes."""
+    return lambda settings: replace(settings, routes=tuple(routes))
 
 
 def _find(settings: LiveSettings, name: str) -> WorkerConfig:

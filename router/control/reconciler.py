@@ -8,6 +8,7 @@ from typing import Protocol
 from policies.view import Policy
 from router.config.model import PolicyConfig, WorkerConfig
 from router.control.desired_state import DesiredState, LiveSettings
+from router.control.routing import BuiltRouting, Routing, routing_of
 
 Step = Callable[[], object]
 
@@ -27,6 +28,23 @@ class Running(Protocol):
     @property
     def policy(self) -> PolicyConfig:
         """The settings of the policy in use."""
+        ...
+
+    @property
+    def routing(self) -> Routing:
+        """The further policies and the routes in use."""
+        ...
+
+    def build_routing(self, routing: Routing, policy: PolicyConfig) -> BuiltRouting:
+        """Build further policies and shadow policies without using them. `policy` is the one that will be in use.
+
+        Raises:
+            PolicyError: one cannot be built.
+        """
+        ...
+
+    def use_routing(self, routing: Routing, built: BuiltRouting) -> None:
+        """Use other policies and routes from the next request on."""
         ...
 
     def build_policy(self, policy: PolicyConfig) -> Policy:
@@ -72,7 +90,11 @@ class Reconciler:
         Raises:
             NotAppliedError: a part cannot be built or changed. The process is as before.
         """
-        before = LiveSettings(workers=dict(self._running.workers), policy=self._running.policy)
+        running = self._running
+        policies, routes, _ = running.routing
+        before = LiveSettings(
+            workers=dict(running.workers), policy=running.policy, policies=dict(policies), routes=routes
+        )
         try:
             steps = list(self._steps(desired.settings))
         except Exception as error:  # a third party's policy may raise anything
@@ -97,6 +119,8 @@ class Reconciler:
         """
         if desired.policy != self._running.policy:
             yield self._policy_step(desired.policy)
+        if routing_of(desired) != self._running.routing:
+            yield self._routing_step(desired)
         now = self._running.workers
         for name, worker in desired.workers.items():
             if name not in now:
@@ -105,6 +129,11 @@ class Reconciler:
                 yield lambda worker=worker: self._running.change_worker(worker)  # type: ignore[misc]
         for name in now.keys() - desired.workers.keys():
             yield lambda name=name: self._running.remove_worker(name)  # type: ignore[misc]
+
+    def _routing_step(self, desired: LiveSettings) -> Step:
+        routing = routing_of(desired)
+        built = self._running.build_routing(routing, desired.policy)
+        return lambda: self._running.use_routing(routing, built)
 
     def _policy_step(self, policy: PolicyConfig) -> Step:
         built = self._running.build_policy(policy)

@@ -12,6 +12,7 @@ from policies.registry import build_policy
 from policies.view import Policy
 from router.config.model import Config, PolicyConfig, WorkerConfig
 from router.control.desired_state import live_settings, worker_id
+from router.control.routing import BuiltRouting, Failed, ProcessShare, Routing, routing_of
 from router.gateway.server import Gateway
 from router.placement.chosen_policy import spec_of
 from router.placement.dispatcher import Dispatcher
@@ -22,8 +23,7 @@ from router.workers.watcher import Watcher
 class RunningGateway:
     """Change one process. Satisfies `router.control.reconciler.Running`.
 
-    `process` is the number of the process. Each process has its own seed, because with one seed all processes would
-    draw the same workers at the same time.
+    `share` says which of several processes it is. `failed` is called when a policy fails.
     """
 
     def __init__(
@@ -34,14 +34,17 @@ class RunningGateway:
         gateway: Gateway,
         dispatcher: Dispatcher,
         now_s: Callable[[], float],
-        process: int = 0,
+        share: ProcessShare,
+        failed: Failed,
     ) -> None:
         self._fleet = fleet
         self._watcher = watcher
         self._gateway = gateway
         self._dispatcher = dispatcher
         self._now_s = now_s
-        self._process = process
+        self._share = share
+        self._failed = failed
+        self._routing = routing_of(config)
         self._workers = live_settings(config).workers
         self._policy = config.policy
 
@@ -77,12 +80,31 @@ class RunningGateway:
         Raises:
             PolicyError: it cannot be built.
         """
-        return build_policy(spec_of(policy), Random(policy.seed + self._process))
+        return build_policy(spec_of(policy), Random(self._share.seeded(policy).seed))
 
     def use_policy(self, policy: PolicyConfig, built: Policy) -> None:
         """Use `built` from the next decision on."""
         self._dispatcher.set_policy(built, spec_of(policy))
         self._policy = policy
+
+    @property
+    def routing(self) -> Routing:
+        """The further policies and the routes in use."""
+        return self._routing
+
+    def build_routing(self, routing: Routing, policy: PolicyConfig) -> BuiltRouting:
+        """Build further policies and shadow policies with the seeds of this process.
+
+        Raises:
+            PolicyError: one cannot be built.
+        """
+        return self._share.built(routing, policy, self._failed)
+
+    def use_routing(self, routing: Routing, built: BuiltRouting) -> None:
+        """Use other policies and routes from the next request on. Policies that stay keep their state."""
+        self._dispatcher.use_policies(built.named, built.shadows)
+        self._gateway.use_routes(built.routes)
+        self._routing = routing
 
     def add_worker(self, worker: WorkerConfig) -> None:
         """Add an endpoint to the fleet and watch it."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from router.config.model import Config
+from router.config.model import Config, RouteConfig
 from router.gateway.client_services import ClientServices
 from router.gateway.drain_state import DrainState
 from router.gateway.flow.attempt import AttemptServices
@@ -91,6 +92,8 @@ class Assembly:
         self.pools = _pools(config, loop, self.outbox, context.worker_tls)
         self.queue = NoWorkerQueue(fleet, loop, limits.max_queued_requests)
         self.routes = RouteQueues(config.routes, loop)
+        self.traffic_routes = TrafficRoutes(config.routes)
+        self.service_levels = ServiceLevels(config)
         self.hold_queue = HoldQueue(context.dispatcher, fleet, loop, limits.max_held_requests)
         self.lost_workers = LostWorkers(fleet, loop, self.running)
         query_of_death = QueryOfDeathTracker(config.retries.query_of_death_s)
@@ -112,7 +115,7 @@ class Assembly:
             self.pins,
             self.slices,
             self.rewriter,
-            TrafficRoutes(config.routes),
+            self.traffic_routes,
             self.models,
         )
         self.preview = Preview(identifier, paths, self.callers, self.keys, request_ids, loop.time)
@@ -145,7 +148,7 @@ class Assembly:
             ),
             pins=self.pins,
             lines=ResponseLines(cors, config.headers),
-            log=LogSinks(metrics, access, self.loop.time, ServiceLevels(config)),
+            log=LogSinks(metrics, access, self.loop.time, self.service_levels),
         )
 
     def _client_services(
@@ -167,6 +170,12 @@ class Assembly:
             requests=requests,
             running=self.running,
         )
+
+    def use_routes(self, routes: Sequence[RouteConfig]) -> None:
+        """Use other routes for the requests that follow."""
+        self.traffic_routes.adopt(routes)
+        self.routes.adopt(routes)
+        self.service_levels.adopt(routes)
 
     def close(self) -> None:
         """Unsubscribe from the fleet and the dispatcher, and close the connections to workers."""

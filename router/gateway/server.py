@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from router.config.model import Config
+import msgspec
+
+from router.config.model import Config, RouteConfig
 from router.gateway.assembly import Assembly, GatewayContext
 from router.gateway.client import ClientConnection
 from router.gateway.listen.accept import Acceptor, listen
@@ -112,6 +115,15 @@ class Gateway:
         self._parts = parts
         self._timer = loop.call_later(self._sweep_s, self._sweep)
         return [address_of(listener.getsockname()) for listener in self._listeners]
+
+    def use_routes(self, routes: Sequence[RouteConfig]) -> None:
+        """Use other routes for the requests that follow."""
+        context = self._context
+        self._context = dataclasses.replace(
+            context, config=msgspec.structs.replace(context.config, routes=tuple(routes))
+        )
+        if self._parts is not None:
+            self._parts.use_routes(routes)
 
     @property
     def listeners(self) -> tuple[socket.socket, ...]:

@@ -86,6 +86,10 @@ class Dispatcher(TicketLife):
         """Use `policy` from the next decision on."""
         self._runner.adopt(policy, spec)
 
+    def use_policies(self, named: Mapping[str, PolicyRunner], shadows: Mapping[str, RouteShadows]) -> None:
+        """Use other named policies and shadow policies from the next decision on."""
+        self._policies.adopt(named, shadows)
+
     def record(self, recorder: Recorder) -> None:
         """Record every decision and lifecycle event from now on."""
         self._policies.recorder = recorder

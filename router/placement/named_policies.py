@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from policies.registry import build_policy
 from policies.view import Decision, FleetView, LifecycleEvent, RequestView
-from router.config.model import Config, PolicyConfig, RouteConfig
+from router.config.model import PolicyConfig, RouteConfig
 from router.placement.chosen_policy import spec_of
 from router.placement.decision_log.recorder import Recorder
 from router.placement.policy_runner import Failed, PolicyRunner
@@ -32,6 +32,21 @@ class NamedPolicies:
         self._runners = dict(named)
         self._shadows = {route: found for route, found in shadows.items() if found.names}
         self._budget = ShadowBudget()
+
+    def adopt(self, named: Mapping[str, PolicyRunner], shadows: Mapping[str, RouteShadows]) -> None:
+        """Use other policies from the next decision on. One that is the same as before stays, with its state."""
+        before = self._runners
+        self._runners = {
+            name: before[name] if name in before and before[name].spec == runner.spec else runner
+            for name, runner in named.items()
+        }
+        self._all = {DEFAULT: self.default, **self._runners}
+        kept = self._shadows
+        self._shadows = {
+            route: kept[route] if route in kept and kept[route].settings == found.settings else found
+            for route, found in shadows.items()
+            if found.names
+        }
 
     def of(self, name: str) -> PolicyRunner:
         """Return the policy called `name`, or the default one if there is none."""
@@ -82,13 +97,19 @@ class NamedPolicies:
         }
 
 
-def named_policies(config: Config, failed: Failed) -> tuple[dict[str, PolicyRunner], dict[str, RouteShadows]]:
-    """Build the policies in `policies`, and the shadow policies by route.
+def named_policies(
+    policy: PolicyConfig, policies: Mapping[str, PolicyConfig], routes: Sequence[RouteConfig], failed: Failed
+) -> tuple[dict[str, PolicyRunner], dict[str, RouteShadows]]:
+    """Build the further policies by name, and the shadow policies by route. `policy` is the default one.
 
     A shadow policy is an object of its own: a policy that decides draws from its random source.
+
+    Raises:
+        PolicyError: one cannot be built.
     """
-    named = {name: _runner(name, policy, failed) for name, policy in config.policies.items()}
-    shadows = {route.name: _shadows(route, config, failed) for route in config.routes if route.shadow}
+    named = {name: _runner(name, each, failed) for name, each in policies.items()}
+    known = {DEFAULT: policy, **policies}
+    shadows = {route.name: _shadows(route, known, failed) for route in routes if route.shadow}
     return named, shadows
 
 
@@ -97,7 +118,6 @@ def _runner(name: str, policy: PolicyConfig, failed: Failed) -> PolicyRunner:
     return PolicyRunner(build_policy(spec, Random(f"{policy.seed} {name}")), spec, failed, called=name)
 
 
-def _shadows(route: RouteConfig, config: Config, failed: Failed) -> RouteShadows:
-    known = {DEFAULT: config.policy, **config.policies}
+def _shadows(route: RouteConfig, known: Mapping[str, PolicyConfig], failed: Failed) -> RouteShadows:
     runners = [_runner(name, known.get(name) or PolicyConfig(rule=name), failed) for name in route.shadow]
-    return RouteShadows(runners, route.shadow_share, Random(f"{config.policy.seed} {route.name}"))
+    return RouteShadows(runners, route.shadow_share, Random(f"{known[DEFAULT].seed} {route.name}"))

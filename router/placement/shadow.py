@@ -97,6 +97,11 @@ class RouteShadows:
         """Names of the shadow policies."""
         return tuple(self._minutes)
 
+    @property
+    def settings(self) -> tuple[object, ...]:
+        """What the shadow policies were made from."""
+        return self._share, tuple([(runner.name, runner.spec) for runner in self._runners])
+
     def sampled(self) -> bool:
         """Draw whether the shadow policies see a request."""
         return self._share >= 1.0 or self._rng.random() < self._share

@@ -77,6 +77,10 @@ class TrafficRoutes:
     __slots__ = ("_table", "all")
 
     def __init__(self, routes: Sequence[RouteConfig]) -> None:
+        self.adopt(routes)
+
+    def adopt(self, routes: Sequence[RouteConfig]) -> None:
+        """Use other routes for the requests that follow."""
         self.all = tuple([TrafficRoute(route) for route in routes]) or (TrafficRoute(RouteConfig(name=DEFAULT)),)
         self._table = {route.name: route for route in self.all}
 

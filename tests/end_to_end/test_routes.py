@@ -73,3 +73,23 @@ def test_a_route_keeps_to_its_limit_over_all_processes(routed):
     assert routed.metric("warmroute_route_refusals_total") == statuses.count(429)
     routed.wait_idle()
     assert routed.metric("warmroute_route_running_requests") == 0
+
+
+def test_routes_and_policies_change_while_requests_run(routed):
+    with ThreadPoolExecutor(8) as pool:
+        long_ones = [pool.submit(ask, routed, session=f"s{number}", tokens=1_500) for number in range(6)]
+        assert routed.admin.put("/admin/v1/policies/chat", json={"rule": "lpwl"}).status_code == 200
+        refused = routed.admin.put("/admin/v1/routes", json={"routes": [{"name": "all", "policy": "none"}]})
+        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_value")
+        reply = routed.admin.put("/admin/v1/routes", json={"routes": [{"name": "all", "policy": "chat"}]})
+        assert reply.status_code == 200
+        assert [ask(routed).status_code for _ in range(4)] == [200] * 4
+        assert [one.result().status_code for one in long_ones] == [200] * 6
+    latest = routed.admin.get("/admin/v1/decisions?limit=4").json()["decisions"]
+    assert {(one["route"], one["policy"]) for one in latest} == {("all", "chat")}
+    revisions = routed.admin.get("/admin/v1/revisions").json()["revisions"]
+    assert routed.admin.post(f"/admin/v1/revisions/{revisions[-1]['number']}/restore").status_code == 200
+    assert ask(routed, team="eval").status_code == 200
+    (decision,) = routed.admin.get("/admin/v1/decisions?limit=1").json()["decisions"]
+    assert (decision["route"], decision["policy"]) == ("eval", "spread")
+    assert routed.admin.get("/admin/v1/policies").json()["policies"].keys() == {"spread"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from router.config.model import Config, SloConfig
+from collections.abc import Sequence
+
+from router.config.model import Config, RouteConfig, SloConfig
 
 _NONE = SloConfig()
 
@@ -13,8 +15,12 @@ class ServiceLevels:
     __slots__ = ("_models", "_routes", "any")
 
     def __init__(self, config: Config) -> None:
-        self._routes = {route.name: route.slo for route in config.routes}
         self._models = {name: model.slo for name, model in config.models.items()}
+        self.adopt(config.routes)
+
+    def adopt(self, routes: Sequence[RouteConfig]) -> None:
+        """Use the targets of other routes."""
+        self._routes = {route.name: route.slo for route in routes}
         self.any = any(slo != _NONE for slo in (*self._routes.values(), *self._models.values()))
         """Whether any target is set."""
 

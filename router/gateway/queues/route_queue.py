@@ -52,6 +52,18 @@ class RouteQueue:
         self._gap_s = 0.0
         self._ended_s: float | None = None
 
+    def adopt(self, config: RouteConfig) -> None:
+        """Use another limit and queue. Requests that the new limit admits are offered."""
+        self.config = config
+        self._limit = config.limits.max_requests
+        self._longest = config.queue.max_requests
+        self._offer_soon()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request runs or waits."""
+        return not self.running and not self.queued
+
     def admit(self, *, waited: bool) -> bool:
         """Return whether the request may go to a worker, and count it. A request that has not waited goes last."""
         if not self._limit:
@@ -115,14 +127,14 @@ class RouteQueue:
         return min(_LONGEST_RETRY_S, max(_SHORTEST_RETRY_S, self._gap_s * (self.queued + 1)))
 
     def _offer_soon(self) -> None:
-        if len(self._waiting) > self._offered and self.running + self._offered < self._limit:
+        if len(self._waiting) > self._offered and (not self._limit or self.running + self._offered < self._limit):
             self._offered += 1
             self._loop.call_soon(self._offer)
 
     def _offer(self) -> None:
         self._offered -= 1
         request = next(iter(self._waiting), None)
-        if request is not None and self.running < self._limit:
+        if request is not None and (not self._limit or self.running < self._limit):
             request.offer()
             self._offer_soon()  # the request may have ended without taking the place
 
@@ -134,10 +146,23 @@ class RouteQueue:
 class RouteQueues:
     """The queues of the routes that have a limit or a queue of their own."""
 
-    __slots__ = ("_queues",)
+    __slots__ = ("_loop", "_queues")
 
     def __init__(self, routes: Sequence[RouteConfig], loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self._queues = {route.name: RouteQueue(route, loop) for route in routes if limited(route)}
+
+    def adopt(self, routes: Sequence[RouteConfig]) -> None:
+        """Use other routes. Queues keep their requests; a queue whose route has left admits all that wait in it."""
+        wanted = {route.name: route for route in routes}
+        for name, queue in list(self._queues.items()):
+            if queue.idle and (name not in wanted or not limited(wanted[name])):
+                del self._queues[name]
+            else:
+                queue.adopt(wanted.get(name) or RouteConfig(name=name))
+        for name, route in wanted.items():
+            if limited(route) and name not in self._queues:
+                self._queues[name] = RouteQueue(route, self._loop)
 
     def of(self, route: str) -> RouteQueue | None:
         """Return the queue of a route; None if it has no limit and no queue of its own."""

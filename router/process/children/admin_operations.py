@@ -77,8 +77,8 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
         **dict.fromkeys(("list_audit", "get_log_level"), _here),
         "set_log_level": request.set_log_level,
         "get_config": request.config,
-        "list_routes": request.own_routes,
-        "get_route": request.own_route,
+        **dict.fromkeys(("list_policies", "put_policy", "remove_policy"), _here),
+        **dict.fromkeys(("list_routes", "get_route", "set_routes"), _here),
         "compare_shadows": request.shadows,
     }
     reads = {operation.name: request.first for operation in OPERATIONS if operation.method == "GET"}
@@ -111,14 +111,6 @@ class _AllChildren:
     async def config(self, _: Operation, call: Call) -> Answer:
         """Return the settings, with whole limits and the desired state."""
         return await health.config(call)
-
-    async def own_routes(self, _: Operation, call: Call) -> Answer:
-        """Return the routes with their whole limits, which the processes share out."""
-        return await routes.list_all(call)
-
-    async def own_route(self, _: Operation, call: Call) -> Answer:
-        """Return one route with its whole limits."""
-        return await routes.show(call)
 
     async def shadows(self, operation: Operation, call: Call) -> Answer:
         """Return the shadow policies of one route, with the sums of all processes."""

@@ -90,6 +90,7 @@ def resources_of(start: ChildConfig) -> ChildResources:
         ledger=ledger,
         accept_order=LeastConnections(ledger, start.processes, start.process),
         process=start.process,
+        processes=start.processes,
         state=start.state,
     )
 

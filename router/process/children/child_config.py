@@ -6,13 +6,13 @@ import asyncio
 import math
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from router.config.budgets import BODIES, RESPONSES
-from router.config.model import Config, DecisionLogConfig, LimitsConfig, RouteConfig, TenantConfig
+from router.config.model import Config, DecisionLogConfig, LimitsConfig, TenantConfig
 from router.control.desired_state import DesiredState, with_live_settings
 
 READY = b"\n"
@@ -75,14 +75,9 @@ def config_of(config: Config, state: DesiredState, process: int, processes: int)
 
     Each process has its own seeds. With one seed, all processes would draw the same workers at the same time.
     """
-    policies = {
-        name: msgspec.structs.replace(policy, seed=policy.seed + process) for name, policy in config.policies.items()
-    }
     return msgspec.structs.replace(
         with_live_settings(config, state.settings),
         limits=share_of(config.limits, process, processes),
-        policies=policies,
-        routes=routes_of(config.routes, process, processes),
         decision_log=decision_log_of(config.decision_log, process),
         tenants=quotas_of(config.tenants, processes, config.limits.max_body_bytes),
     )
@@ -114,11 +109,6 @@ def quotas_of(tenants: Mapping[str, TenantConfig], processes: int, max_body_byte
     return {name: _quota(tenant, processes, max_body_bytes) for name, tenant in tenants.items()}
 
 
-def routes_of(routes: Sequence[RouteConfig], process: int, processes: int) -> tuple[RouteConfig, ...]:
-    """Return the routes for one of `processes`, each with its share of the limit and of the queue."""
-    return tuple([_route(route, process, processes) for route in routes])
-
-
 def decision_log_of(log: DecisionLogConfig, process: int) -> DecisionLogConfig:
     """Return the decision log of one process: ``decisions.jsonl.gz`` becomes ``decisions-0.jsonl.gz``."""
     if log.path is None:
@@ -126,16 +116,6 @@ def decision_log_of(log: DecisionLogConfig, process: int) -> DecisionLogConfig:
     path = Path(log.path)
     stem, dot, endings = path.name.partition(".")
     return msgspec.structs.replace(log, path=str(path.with_name(f"{stem}-{process}{dot}{endings}")))
-
-
-def _route(route: RouteConfig, process: int, processes: int) -> RouteConfig:
-    at_once, more = divmod(route.limits.max_requests, processes)
-    queued = route.queue.max_requests
-    return msgspec.structs.replace(
-        route,
-        limits=msgspec.structs.replace(route.limits, max_requests=at_once + (process < more)),
-        queue=msgspec.structs.replace(route.queue, max_requests=None if queued is None else _part(queued, processes)),
-    )
 
 
 def _quota(tenant: TenantConfig, processes: int, max_body_bytes: int) -> TenantConfig:

@@ -16,6 +16,7 @@ class ChildResources:
     """`public` and `admin` already listen. `state` is the desired state to start with."""
 
     process: int
+    processes: int
     state: DesiredState
 
     public: Sequence[socket.socket]

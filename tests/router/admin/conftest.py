@@ -16,6 +16,7 @@ from router.control.control import Control
 from router.control.desired_state import worker_id
 from router.control.edits import add_worker
 from router.control.reconciler import Reconciler
+from router.control.routing import ProcessShare
 from router.control.running_gateway import RunningGateway
 from router.control.start import Sources, initial
 from router.errors import ErrorKind, RequestError
@@ -55,7 +56,9 @@ class FakeSystem:
         self.settings: Config | Exception = config
         """The settings that a reload reads."""
         self.keys: dict[str, str | None] = {}
-        self.running = RunningGateway(config, self.fleet, self.watcher, self, self.dispatcher, self.now_s)
+        self.running = RunningGateway(
+            config, self.fleet, self.watcher, self, self.dispatcher, self.now_s, ProcessShare(), lambda *_: None
+        )
         self.reconciler = Reconciler(self.running)
         self.control = Control(Sources(config, self.read), initial(config), self.reconcile)
         self.asked: list[tuple[str, dict[str, str], bytes]] = []
@@ -78,6 +81,9 @@ class FakeSystem:
             "subscriptions": {"a:1": subscription},
         }
         return {"pump": {}, "endpoints": {"a:1": watch}}
+
+    def use_routes(self, routes):
+        self.routes = routes
 
     def in_flight(self):
         return self.requests

@@ -5,6 +5,7 @@ from router.config.model import Config, PolicyConfig, WorkerConfig
 from router.control.control import Control
 from router.control.desired_state import LiveSettings, live_settings
 from router.control.reconciler import Reconciler
+from router.control.routing import routing_of
 from router.control.start import Sources, initial
 
 
@@ -14,6 +15,7 @@ class Process:
     def __init__(self, config: Config) -> None:
         self.workers = live_settings(config).workers
         self.policy = config.policy
+        self.routing = routing_of(config)
         self.calls = 0
         self.refuses = None
         """A policy that cannot be built here."""
@@ -29,6 +31,16 @@ class Process:
         self._called()
         assert built is policy
         self.policy = policy
+
+    def build_routing(self, routing, policy):
+        if self.refuses in [each.rule for each in routing.policies.values()]:
+            raise PolicyError(self.refuses, ("rule",), "no", "write another")
+        return routing
+
+    def use_routing(self, routing, built):
+        self._called()
+        assert built is routing
+        self.routing = routing
 
     def add_worker(self, worker):
         self._called()
@@ -48,7 +60,12 @@ class Process:
 
     @property
     def settings(self) -> LiveSettings:
-        return LiveSettings(workers=self.workers, policy=self.policy)
+        return LiveSettings(
+            workers=self.workers,
+            policy=self.policy,
+            policies=dict(self.routing.policies),
+            routes=self.routing.routes,
+        )
 
     def _called(self):
         self.calls += 1

@@ -6,17 +6,29 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from router.config.model import Config, KvEventsConfig, PolicyConfig
+from router.config.model import (
+    Config,
+    KvEventsConfig,
+    PolicyConfig,
+    RouteConfig,
+    RouteLimitsConfig,
+    RouteMatch,
+)
+from router.config.problems import ConfigError
 from router.control.control import Change
 from router.control.desired_state import from_tree, live_settings, tree_of
 from router.control.differences import differences
 from router.control.edits import (
+    PolicyUnknownError,
     WorkerKnownError,
     WorkerUnknownError,
     add_worker,
+    remove_named_policy,
     remove_worker,
     set_maintenance,
+    set_named_policy,
     set_policy,
+    set_routes,
 )
 from router.control.merge import api_changes, merge, reloaded
 from router.control.state_file import decode, encode
@@ -41,7 +53,21 @@ POLICIES = st.one_of(
     ),
     st.builds(lambda bound: PolicyConfig(rule="chwbl", params={"load_factor": bound}), st.floats(1.1, 3.0)),
 )
+NAMES = st.sampled_from(["chat", "batch"])
+ROUTES = st.builds(
+    lambda policy, split, limit, shadow: (
+        RouteConfig(name="long", match=RouteMatch(prompt_tokens=">9"), policy=policy, limits=limit),
+        RouteConfig(name="rest", split=split, shadow=shadow),
+    ),
+    st.sampled_from([None, "default", "chat", "batch"]),
+    st.sampled_from([{}, {"default": 1, "batch": 9}]),
+    st.builds(RouteLimitsConfig, max_requests=st.integers(0, 3)),
+    st.sampled_from([(), ("lpwl",), ("default", "chat")]),
+)
 EDITS = st.one_of(
+    st.builds(set_named_policy, NAMES, POLICIES),
+    st.builds(remove_named_policy, NAMES),
+    st.builds(set_routes, st.one_of(st.just(()), ROUTES)),
     st.builds(add_worker, WORKERS),
     st.builds(lambda port: remove_worker(f"a:{port}"), PORTS),
     st.builds(lambda port, on: set_maintenance(f"a:{port}", on), PORTS, st.booleans()),
@@ -78,7 +104,10 @@ async def _agree_after_each(first, steps):
     for step in steps:
         try:
             await (_reload(fleet, step) if isinstance(step, Config) else fleet.control.make(Change(step, "random")))
-        except (WorkerKnownError, WorkerUnknownError):
+        except (WorkerKnownError, WorkerUnknownError, PolicyUnknownError):
+            continue
+        except ConfigError:  # a route names a policy that is not there
+            assert fleet.agree()
             continue
         states[fleet.control.state.version] = fleet.control.state.settings
         assert fleet.agree()

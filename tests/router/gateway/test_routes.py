@@ -2,6 +2,9 @@
 
 import asyncio
 
+import msgspec
+
+from router.config.model import Config, RouteConfig
 from router.placement.named_policies import named_policies
 from tests.support.answers import answer_json, answer_stream
 from tests.support.raw_client import PLAIN, post
@@ -127,6 +130,21 @@ async def test_a_client_that_leaves_gives_its_place_to_the_next(rig):
     await eventually(lambda: figures(gate)["running"] == 0)
 
 
+async def test_a_higher_limit_admits_requests_that_wait(rig):
+    go = asyncio.Event()
+    gate = await rig(gated(go), routes=limited())
+    clients = await send(gate, *[team("eval")] * 4)
+    await eventually(lambda: figures(gate) == {"running": 1, "queued": 3, "refused": 0})
+    change = msgspec.convert([{**LIMITED[0], "limits": {"max_requests": 3}}, LIMITED[1]], tuple[RouteConfig, ...])
+    gate.gateway.use_routes(change)
+    await eventually(lambda: figures(gate) == {"running": 3, "queued": 1, "refused": 0})
+    gate.gateway.use_routes(())
+    await eventually(lambda: figures(gate) == {"running": 4, "queued": 0, "refused": 0})
+    go.set()
+    assert [(await client.read()).status for client in clients] == [200] * 4
+    await eventually(lambda: figures(gate)["running"] == 0)
+
+
 async def test_requests_that_wait_for_a_worker_fill_the_routes_queue(rig):
     gate = await rig(routes=limited(max_requests=1))
     await send(gate, team("eval"))
@@ -155,11 +173,8 @@ async def test_a_models_service_levels_hold_where_the_route_has_none(rig):
 
 
 def test_policies_and_shadows_are_built_from_the_settings():
-    import msgspec
-
-    from router.config.model import Config
-
     settings = {"policies": {"batch": {"rule": "lpwl"}}, "routes": [{"name": "a", "shadow": ["batch", "random"]}]}
-    named, shadows = named_policies(msgspec.convert(settings, Config), lambda *_: None)
+    config = msgspec.convert(settings, Config)
+    named, shadows = named_policies(config.policy, config.policies, config.routes, lambda *_: None)
     assert {name: runner.rule for name, runner in named.items()} == {"batch": "lpwl"}
     assert shadows["a"].names == ("batch", "random")

@@ -11,7 +11,6 @@ from router.config.model import (
     PolicyConfig,
     RouteConfig,
     RouteLimitsConfig,
-    RouteQueueConfig,
     TenantConfig,
     WorkerConfig,
 )
@@ -79,18 +78,6 @@ async def test_a_configuration_arrives_as_it_was_sent():
         ours.close()
         with pytest.raises(EOFError):
             receive_config(theirs)
-
-
-def test_routes_are_shared_out_and_policies_seeded():
-    route = RouteConfig(
-        name="eval", limits=RouteLimitsConfig(max_requests=5), queue=RouteQueueConfig(max_requests=3, max_s=1.0)
-    )
-    config = Config(routes=(route,), policies={"batch": PolicyConfig(rule="lpwl", seed=7)})
-    state = DesiredState(version=1, lineage="a", settings=live_settings(config))
-    parts = [config_of(config, state, process, 2) for process in (0, 1)]
-    assert [part.routes[0].limits.max_requests for part in parts] == [3, 2]
-    assert [part.routes[0].queue for part in parts] == [RouteQueueConfig(max_requests=2, max_s=1.0)] * 2
-    assert [part.policies["batch"].seed for part in parts] == [7, 8]
 
 
 def test_a_limit_that_the_processes_cannot_share_out_is_a_mistake():

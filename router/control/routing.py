@@ -1,0 +1,78 @@
+"""The further policies and the routes of one process, from the desired state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from router.config.model import Config, PolicyConfig, RouteConfig
+from router.control.desired_state import LiveSettings
+from router.placement.named_policies import named_policies
+from router.placement.policy_runner import PolicyRunner
+from router.placement.shadow import RouteShadows
+from router.placement.traffic_routes import DEFAULT
+
+Failed = Callable[[str, str, bool], None]
+
+
+class Routing(NamedTuple):
+    """Policies by name, and routes. `shadowed` is the policy in use, if a route shadows it."""
+
+    policies: Mapping[str, PolicyConfig]
+    routes: tuple[RouteConfig, ...]
+    shadowed: PolicyConfig | None
+
+
+class BuiltRouting(NamedTuple):
+    """The same, ready to be used by one process."""
+
+    named: dict[str, PolicyRunner]
+    shadows: dict[str, RouteShadows]
+    routes: tuple[RouteConfig, ...]
+
+
+def routing_of(settings: LiveSettings | Config) -> Routing:
+    """Return the routing of some settings."""
+    shadowed = any(DEFAULT in route.shadow for route in settings.routes)
+    return Routing(dict(settings.policies), settings.routes, settings.policy if shadowed else None)
+
+
+class ProcessShare(NamedTuple):
+    """One of several processes: its seeds, and its share of the limits of routes.
+
+    Each process has its own seeds. With one seed, all processes would draw the same workers at the same time.
+    """
+
+    process: int = 0
+    processes: int = 1
+
+    def seeded(self, policy: PolicyConfig) -> PolicyConfig:
+        """Return the policy with the seed of this process."""
+        return replace(policy, seed=policy.seed + self.process)
+
+    def routes(self, routes: Sequence[RouteConfig]) -> tuple[RouteConfig, ...]:
+        """Return the routes, each with this process's share of the limit and of the queue."""
+        return tuple([self._route(route) for route in routes])
+
+    def built(self, routing: Routing, policy: PolicyConfig, failed: Failed) -> BuiltRouting:
+        """Build the policies and the shadow policies. `policy` is the one in use.
+
+        Raises:
+            PolicyError: a policy cannot be built.
+        """
+        policies = {name: self.seeded(each) for name, each in routing.policies.items()}
+        named, shadows = named_policies(self.seeded(policy), policies, routing.routes, failed)
+        return BuiltRouting(named, shadows, self.routes(routing.routes))
+
+    def _route(self, route: RouteConfig) -> RouteConfig:
+        limit = route.limits.max_requests
+        at_once, more = divmod(limit, self.processes)
+        queued = route.queue.max_requests
+        return replace(
+            route,
+            limits=replace(route.limits, max_requests=max(min(1, limit), at_once + (self.process < more))),
+            queue=replace(route.queue, max_requests=None if queued is None else math.ceil(queued / self.processes)),
+        )

@@ -1,0 +1,94 @@
+"""Further policies and routes of a process: built with its seeds and shares, and changed while it runs."""
+
+import msgspec
+import pytest
+
+from router.app import System
+from router.config.model import Config, PolicyConfig, RouteConfig, RouteLimitsConfig, RouteQueueConfig
+from router.config.problems import ConfigError
+from router.control.control import Change
+from router.control.edits import remove_named_policy, set_named_policy, set_policy, set_routes
+from router.control.routing import ProcessShare, routing_of
+
+ROUTES = [
+    {"name": "eval", "match": {"header": {"x-team": "eval"}}, "policy": "batch", "limits": {"max_requests": 5}},
+    {"name": "rest", "shadow": ["default"]},
+]
+SETTINGS = {"host": "127.0.0.1", "port": 0, "admin_port": 0, "policies": {"batch": {"rule": "lpwl"}}, "routes": ROUTES}
+
+
+@pytest.fixture
+async def system():
+    system = System(msgspec.convert(SETTINGS, Config))
+    await system.start()
+    yield system
+    await system.aclose()
+
+
+async def make(system, edit):
+    return await system.control.make(Change(edit, "a test"))
+
+
+def parts(system):
+    return system.gateway._parts
+
+
+def test_processes_have_their_own_seeds_and_share_the_limits():
+    route = RouteConfig(
+        name="eval", limits=RouteLimitsConfig(max_requests=5), queue=RouteQueueConfig(max_requests=3, max_s=1.0)
+    )
+    shares = [ProcessShare(process, 2) for process in (0, 1)]
+    assert [share.routes([route])[0].limits.max_requests for share in shares] == [3, 2]
+    assert [share.routes([route])[0].queue.max_requests for share in shares] == [2, 2]
+    assert [share.seeded(PolicyConfig(seed=7)).seed for share in shares] == [7, 8]
+    one = RouteConfig(name="eval", limits=RouteLimitsConfig(max_requests=1))
+    assert [share.routes([one])[0].limits.max_requests for share in shares] == [1, 1]
+
+
+def test_the_default_policy_belongs_to_the_routing_only_while_a_route_shadows_it():
+    config = msgspec.convert(SETTINGS, Config)
+    assert routing_of(config).shadowed == config.policy
+    assert routing_of(msgspec.structs.replace(config, routes=())).shadowed is None
+
+
+async def test_routes_change_while_the_gateway_runs(system):
+    assert [route.name for route in parts(system).traffic_routes.all] == ["eval", "rest"]
+    queue = parts(system).routes.of("eval")
+    limited = RouteConfig(name="eval", limits=RouteLimitsConfig(max_requests=2))
+    await make(system, set_routes((limited,)))
+    assert [route.name for route in parts(system).traffic_routes.all] == ["eval"]
+    assert parts(system).routes.of("eval") is queue
+    assert queue.config.limits.max_requests == 2
+    assert system.dispatcher.shadows("rest") is None
+    await make(system, set_routes(()))
+    assert parts(system).traffic_routes.only.name == "default"
+    assert parts(system).routes.of("eval") is None
+
+
+async def test_a_policy_that_stays_keeps_its_state(system):
+    named = system.dispatcher._policies
+    batch = named.of("batch")
+    await make(system, set_named_policy("chat", PolicyConfig(rule="random")))
+    assert named.of("batch") is batch
+    assert named.of("chat").rule == "random"
+    await make(system, set_named_policy("batch", PolicyConfig(rule="round_robin")))
+    assert named.of("batch").rule == "round_robin"
+    assert named.of("chat") is not batch
+
+
+async def test_a_shadow_of_the_default_policy_follows_it(system):
+    def shadowed():
+        return system.dispatcher.shadows("rest")._runners[0].rule
+
+    assert shadowed() == "marginal_cost"
+    await make(system, set_policy(PolicyConfig(rule="lmetric")))
+    assert shadowed() == "lmetric"
+
+
+async def test_a_policy_that_a_route_names_cannot_be_removed(system):
+    with pytest.raises(ConfigError, match="no policy is called batch"):
+        await make(system, remove_named_policy("batch"))
+    assert system.dispatcher._policies.of("batch").rule == "lpwl"
+    await make(system, set_routes(()))
+    await make(system, remove_named_policy("batch"))
+    assert system.dispatcher._policies.of("batch") is system.dispatcher._policies.default
