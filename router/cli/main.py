@@ -8,7 +8,20 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
-from router.cli import check, completion, config, explain, keys, policy, replay, revisions, serve, worker, workers
+from router.cli import (
+    check,
+    completion,
+    config,
+    explain,
+    keys,
+    policy,
+    replay,
+    revisions,
+    routes,
+    serve,
+    worker,
+    workers,
+)
 from router.cli.options import Commands, HelpFormatter
 from router.config.problems import ConfigError
 
@@ -52,7 +65,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"warmroute {_version()}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (serve, check, explain, replay, workers, policy, revisions, config, keys, worker):
+    for command in (serve, check, explain, replay, workers, policy, routes, revisions, config, keys, worker):
         command.register(commands)
     completion.register(commands, parser)
     _register_further(commands)

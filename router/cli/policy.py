@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from typing import Any
+from urllib.parse import quote
 
 from router.cli.operating import add_command, as_json, call, changed, group, print_differences, print_table
 from router.cli.options import Commands, pairs
@@ -16,7 +17,11 @@ def register(commands: Commands) -> None:
     policy = group(commands, "policy", "show or change the policy of a running gateway")
     add_command(policy, "show", "show the policy in use", _show)
     add_command(policy, "list", "list the rules that can be chosen", _list)
-    _add_wanted(add_command(policy, "set", "choose another policy", _set, changes=True))
+    wanted = add_command(policy, "set", "choose another policy", _set, changes=True)
+    wanted.add_argument("--name", help="set the further policy of this name, for routes")
+    _add_wanted(wanted)
+    removed = add_command(policy, "remove", "remove a further policy", _remove, changes=True)
+    removed.add_argument("name", help="a policy, as `warmroute policy show` shows them")
     _add_wanted(add_command(policy, "diff", "show what a choice would change", _diff))
     restore = add_command(policy, "restore", "go back to the policy of a revision", _restore, changes=True)
     restore.add_argument("number", type=int, help="a revision, as `warmroute revisions list` shows them")
@@ -37,7 +42,14 @@ def _show(arguments: argparse.Namespace) -> int:
             ("policy", ""),
             [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in shown.items()],
         )
+        named = call(arguments, "GET", "/policies").document["policies"]
+        if named:
+            print_table(("further policy", ""), [(name, json.dumps(_set_fields(one))) for name, one in named.items()])
     return 0
+
+
+def _set_fields(policy: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in policy.items() if value not in (None, {}, 0)}
 
 
 def _list(arguments: argparse.Namespace) -> int:
@@ -51,7 +63,16 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _set(arguments: argparse.Namespace) -> int:
-    return changed(arguments, call(arguments, "PUT", "/policy", _wanted(arguments)), f"the policy is {arguments.rule}")
+    if arguments.name is None:
+        reply = call(arguments, "PUT", "/policy", _wanted(arguments))
+        return changed(arguments, reply, f"the policy is {arguments.rule}")
+    reply = call(arguments, "PUT", f"/policies/{quote(arguments.name, safe='')}", _wanted(arguments))
+    return changed(arguments, reply, f"policy {arguments.name} is {arguments.rule}")
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    reply = call(arguments, "DELETE", f"/policies/{quote(arguments.name, safe='')}")
+    return changed(arguments, reply, f"removed policy {arguments.name}")
 
 
 def _diff(arguments: argparse.Namespace) -> int:

@@ -112,3 +112,36 @@ async def test_a_stale_tag_and_a_wrong_value_are_refused(run):
 def test_a_gateway_that_is_not_there_is_named(capsys):
     assert main(["workers", "list", "--url", "http://127.0.0.1:1"]) == 1
     assert "no answer from the admin port" in capsys.readouterr().err
+
+
+async def test_routes_and_further_policies_are_set_listed_and_removed(run, system, tmp_path):
+    assert (await run("policy", "set", "lpwl", "--name", "batch", "--hold"))[1] == "policy batch is lpwl\n"
+    assert "batch" in (await run("policy", "show"))[1]
+    file = tmp_path / "routes.yaml"
+    file.write_text(
+        "routes:\n"
+        "- {name: long, match: {prompt_tokens: '>32000', stream: true}, policy: batch, limits: {max_requests: 7}}\n"
+        "- {name: rest, split: {default: 9, batch: 1}, shadow: [lmetric]}\n"
+    )
+    assert "routes" in (await run("routes", "set", str(file), "--dry-run"))[1]
+    assert system.control.state.settings.routes == ()
+    assert (await run("routes", "set", str(file)))[1] == "2 routes\n"
+    listed = (await run("routes", "list"))[1]
+    for text in ("long", "prompt_tokens: >32000, stream: true", "batch", "7", "default 9, batch 1", "lmetric"):
+        assert text in listed
+    shown = (await run("routes", "shadow", "rest"))[1]
+    assert "route rest: default, batch decided; last 600 s" in shown
+    assert "lmetric" in shown
+    code, _, err = await run("policy", "remove", "batch")
+    assert (code, "no policy is called batch" in err) == (1, True)
+    file.write_text("[]")
+    assert (await run("routes", "set", str(file)))[0] == 0
+    assert (await run("policy", "remove", "batch"))[1] == "removed policy batch\n"
+
+
+@pytest.mark.parametrize("text", ["routes: 3", "{", "hello"])
+async def test_a_file_without_routes_is_named(run, tmp_path, text):
+    file = tmp_path / "routes.yaml"
+    file.write_text(text)
+    code, _, err = await run("routes", "set", str(file))
+    assert (code, str(file) in err) == (2, True)
