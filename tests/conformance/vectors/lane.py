@@ -17,7 +17,7 @@ _METHOD = re.compile(rb"[A-Z-]+")
 SETTINGS = {
     "health": {"failure_threshold": 1_000_000},
     "limits": {"max_header_bytes": MAX_HEADER_BYTES, "max_body_bytes": MAX_BODY_BYTES},
-    "timeouts": {"client_header_s": 0.4, "client_body_s": 0.4, "client_idle_s": 0.4},
+    "timeouts": {"client_header_s": 1.0, "client_body_s": 1.0, "client_idle_s": 1.0},
     "extra_paths": [{"path": "/*", "methods": [method.decode() for method in METHODS if _METHOD.fullmatch(method)]}],
 }
 _NUMBER = re.compile(rb"/v/(\d{5})/")

@@ -154,10 +154,22 @@ async def test_requests_that_wait_for_a_worker_fill_the_routes_queue(rig):
 
 
 async def test_service_levels_are_judged_by_route(rig):
-    routes = [{"name": "strict", "match": {"header": {"x-team": "eval"}}, "slo": {"ttft": 1e-9, "tpot": 10}}]
-    gate = await rig(answer_stream, routes=[*routes, {"name": "rest", "slo": {"ttft": 60}}])
-    for lines in (team("eval"), b""):
-        assert (await gate.ask(post(extra=lines))).status == 200
+    go = asyncio.Event()
+
+    async def late(call):
+        await go.wait()
+        await answer_stream(call)
+
+    routes = [{"name": "strict", "match": {"header": {"x-team": "eval"}}, "slo": {"ttft": 0.005, "tpot": 10}}]
+    gate = await rig(late, routes=[*routes, {"name": "rest", "slo": {"ttft": 60}}])
+    clients = [await gate.connect() for _ in range(2)]
+    for client, lines in zip(clients, (team("eval"), b""), strict=True):
+        client.writer.write(post(extra=lines))
+    await eventually(lambda: len(gate.workers[0].requests) == 2)
+    asked_s = gate.loop.time()
+    await eventually(lambda: gate.loop.time() > asked_s + 0.01)
+    go.set()
+    assert [(await client.read()).status for client in clients] == [200] * 2
     await eventually(lambda: len(gate.metrics.named("service_level")) == 3)
     assert sorted(gate.metrics.named("service_level")) == [
         ("rest", "ttft", True),
