@@ -168,8 +168,8 @@ def finished(sample: Sample, cached_tokens: int | None) -> None:
 
 
 def ttft_s(view: WorkerView) -> float:
-    """Return the estimated time to first token at a worker; 0 until its speed is known."""
-    return view.queue_wait_s + view.kv_wait_s + view.prefill_s if view.learned else 0.0
+    """Return the estimated time to first token at a worker."""
+    return view.queue_wait_s + view.kv_wait_s + view.prefill_s
 
 
 def _compare(totals: ShadowTotals, chosen: WorkerView, other: WorkerView) -> None:
