@@ -121,6 +121,9 @@ async def drive(public, admin, key, context):
     operator.headers["authorization"] = f"Bearer {TOKEN}"
 
     async def settled():
+        ready = (await operator.get("/readyz")).json()
+        if ready.get("processes_ready") != ready.get("processes"):
+            return False  # the other process does not know the model yet
         (listed,) = (await operator.get("/admin/v1/workers")).json()["workers"]
         return listed["state"] == "ready" and listed["candidates"][0]["residency"] == "exact" and listed
 
