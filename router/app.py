@@ -9,7 +9,6 @@ import random
 import time
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import uvloop
@@ -22,7 +21,7 @@ from router.admin.system import HandoverState
 from router.admin.table import READS
 from router.config.budgets import VIEWS
 from router.config.memory import memory_limit
-from router.config.model import Config, DecisionLogConfig
+from router.config.model import Config
 from router.control.control import Control
 from router.control.desired_state import DesiredState, with_live_settings
 from router.control.reconciler import Reconciler
@@ -51,7 +50,7 @@ from router.security.admin_security import guard_of
 from router.security.reload import FileWatch
 from router.security.startup_warnings import warnings
 from router.security.worker_tls import WorkerTls
-from router.telemetry.decision_log_file import DecisionLogFile
+from router.telemetry.decision_log_file import open_decision_log
 from router.telemetry.exposition import Exposition
 from router.telemetry.loop_lag import LoopLag
 from router.telemetry.metrics import Metrics
@@ -61,6 +60,7 @@ from router.telemetry.readings import (
     gateway_readings,
     identity_readings,
     limit_readings,
+    policy_readings,
     process_readings,
     residency_readings,
     watch_readings,
@@ -93,29 +93,14 @@ class System:
         self.identity = Identity(config, worker_tls=self.worker_tls)
         self.dispatcher = self._build_dispatcher(ledger)
         self.residency.on_settled.append(self.dispatcher.explained)
-        self._decision_log = _decision_log(config.decision_log, self.dispatcher)
-        self.watcher = Watcher(
-            self.fleet,
-            self.residency,
-            self.identity,
-            config,
-            self.metrics,
-            clock=self.now_s,
-            worker_tls=self.worker_tls,
-            self_test_lock=ledger,
-        )
-        self.fleet.on_unknown_model.append(lambda model: self.watcher.look_again())
-        self.fleet.on_doubt.append(lambda endpoint: self.watcher.look_for_process(endpoint.id))
-        relearn = self.residency if config.residency.relearn == "piggyback" else None
-        self.gateway = Gateway(
-            replace(config, routes=self._share.routes(config.routes)),
-            self.dispatcher,
-            self.fleet,
-            self.identity,
-            self.metrics,
-            relearn,
-            self.worker_tls,
-        )
+        self._decision_log = open_decision_log(config.decision_log)
+        if self._decision_log is not None:
+            log_settings = config.decision_log
+            self.dispatcher.record(
+                Recorder(self._decision_log, time.time, share=log_settings.share, window_s=log_settings.window_s)
+            )
+        self.watcher = self._build_watcher(ledger)
+        self.gateway = self._build_gateway()
         self.running = RunningGateway(
             config,
             self.fleet,
@@ -146,6 +131,33 @@ class System:
         self.accepting = False
         self._banner: asyncio.Task[None] | None = None
 
+    def _build_watcher(self, ledger: Ledger | None) -> Watcher:
+        watcher = Watcher(
+            self.fleet,
+            self.residency,
+            self.identity,
+            self.config,
+            self.metrics,
+            clock=self.now_s,
+            worker_tls=self.worker_tls,
+            self_test_lock=ledger,
+        )
+        self.fleet.on_unknown_model.append(lambda model: watcher.look_again())
+        self.fleet.on_doubt.append(lambda endpoint: watcher.look_for_process(endpoint.id))
+        return watcher
+
+    def _build_gateway(self) -> Gateway:
+        config = self.config
+        return Gateway(
+            replace(config, routes=self._share.routes(config.routes)),
+            self.dispatcher,
+            self.fleet,
+            self.identity,
+            self.metrics,
+            self.residency if config.residency.relearn == "piggyback" else None,
+            self.worker_tls,
+        )
+
     def _build_dispatcher(self, ledger: Ledger | None) -> Dispatcher:
         config = self.config
         policy = self._share.seeded(config.policy)
@@ -174,6 +186,7 @@ class System:
                 lambda: watch_readings(self.watcher.statistics()),
                 lambda: gateway_readings(self.gateway.statistics()),
                 lambda: limit_readings(self.limits()),
+                lambda: policy_readings(self.dispatcher.named_statistics(), self._decision_log),
                 lambda: identity_readings(self.identity.statistics()),
                 lambda: budget_readings(self.config, limit),
                 process_readings,
@@ -419,16 +432,3 @@ def run(config: Config, sources: Sources | None = None) -> int:
         return uvloop.run(serve(config, sources))
     except KeyboardInterrupt:
         return 130
-
-
-def _decision_log(settings: DecisionLogConfig, dispatcher: Dispatcher) -> DecisionLogFile | None:
-    """Open the decision log. A gateway without one still serves, so a file that cannot be opened is only reported."""
-    if settings.path is None:
-        return None
-    try:
-        file = DecisionLogFile(Path(settings.path), settings.max_bytes, settings.files)
-    except OSError as error:
-        log.error("the decision log cannot be opened", extra={"path": settings.path, "reason": str(error)})
-        return None
-    dispatcher.record(Recorder(file, time.time, share=settings.share, window_s=settings.window_s))
-    return file

@@ -90,6 +90,10 @@ class Dispatcher(TicketLife):
         """Use other named policies and shadow policies from the next decision on."""
         self._policies.adopt(named, shadows)
 
+    def named_statistics(self) -> dict[str, Any]:
+        """Return the behaviour of the further policies, the shadow policies and the decision log."""
+        return self._policies.statistics()
+
     def record(self, recorder: Recorder) -> None:
         """Record every decision and lifecycle event from now on."""
         self._policies.recorder = recorder

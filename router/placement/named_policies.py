@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from random import Random
+from typing import Any
 
 from policies.registry import build_policy
 from policies.view import Decision, FleetView, LifecycleEvent, RequestView
@@ -88,7 +89,7 @@ class NamedPolicies:
         """Return the shadow policies of a route; None if it has none."""
         return self._shadows.get(route)
 
-    def statistics(self) -> dict[str, object]:
+    def statistics(self) -> dict[str, Any]:
         """Return the behaviour of each policy in `policies`, by name, and the requests that no shadow policy saw."""
         return {
             "policies": {name: runner.statistics() for name, runner in self._runners.items()},

@@ -196,6 +196,10 @@ IDENTITY = (
 DECISIONS = (
     _counter("decisions", "Placed requests, by worker and residency of its view.", "worker", "residency"),
     _counter("route_decisions", "Placed requests, by route and policy.", "route", "policy"),
+    _counter("shadow_skipped", "Sampled requests that shadow policies did not see: 100 decisions per second are made."),
+    _counter("decision_log_decisions", "Decisions written to the decision log."),
+    _counter("decision_log_lost_windows", "Windows of the decision log that ended early because a line was lost."),
+    _counter("decision_log_bytes", "Bytes written to the decision log, before compression."),
     _counter("rejections", "Requests that no worker could take, by error code.", "code"),
     _counter("attempt_failures", "Attempts that a worker failed, by worker and failure point.", "worker", "point"),
     _counter("policy_errors", "Times the policy raised or returned an invalid decision, and was bypassed.", "policy"),

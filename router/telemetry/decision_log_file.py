@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from router.config.model import DecisionLogConfig
+
 log = logging.getLogger("warmroute.decisions")
 
 MOST_LINES = 8_192
@@ -121,3 +123,16 @@ class DecisionLogFile:
 
     def _numbered(self, number: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{number}")
+
+
+def open_decision_log(settings: DecisionLogConfig) -> DecisionLogFile | None:
+    """Open the decision log; return None if there is none. A file that cannot be opened is only reported, because the
+    gateway can serve without it.
+    """
+    if settings.path is None:
+        return None
+    try:
+        return DecisionLogFile(Path(settings.path), settings.max_bytes, settings.files)
+    except OSError as error:
+        log.error("the decision log cannot be opened", extra={"path": settings.path, "reason": str(error)})
+        return None

@@ -12,6 +12,7 @@ from router.config.memory import MemoryLimit
 from router.config.model import Config
 from router.placement.fleet import Candidate, Fleet, WorkerState
 from router.residency.residency_map import ResidencyMap
+from router.telemetry.decision_log_file import DecisionLogFile
 from router.telemetry.exposition import Reading
 from router.telemetry.logs import lines_dropped
 
@@ -90,6 +91,15 @@ def limit_readings(accounts: Sequence[Mapping[str, Any]]) -> Iterator[Reading]:
                 yield "warmroute_limit_remaining", (name, unit), account[unit]["remaining"]
         for limit, count in account["refused"].items():
             yield "warmroute_limit_refusals", (name, limit), count
+
+
+def policy_readings(named: Mapping[str, Any], log: DecisionLogFile | None) -> Iterator[Reading]:
+    """Yield the counts of shadow policies and of the decision log, from `Dispatcher.named_statistics()`."""
+    yield "warmroute_shadow_skipped", (), named["shadow_skipped"]
+    recorded = named["recorded"] or {"decisions": 0, "lost_windows": 0}
+    yield "warmroute_decision_log_decisions", (), recorded["decisions"]
+    yield "warmroute_decision_log_lost_windows", (), recorded["lost_windows"]
+    yield "warmroute_decision_log_bytes", (), 0 if log is None else log.bytes_written
 
 
 def identity_readings(known: Mapping[str, Any]) -> Iterator[Reading]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, TypeAlias
 
@@ -12,15 +13,15 @@ Price: TypeAlias = Sequence[float] | Column
 """Seconds for each candidate by place; empty: 0 for all."""
 
 
-class Term:
+class Term(ABC):
     """A part of the cost."""
 
     meanings: ClassVar[Mapping[str, str]]
     """The names in explanations, each with its meaning in one line."""
 
+    @abstractmethod
     def price(self, request: RequestView, fleet: FleetView) -> Price:
         """Return the price of every candidate."""
-        raise NotImplementedError
 
     def explained(self, view: WorkerView, price_s: float) -> Mapping[str, float]:
         """Return the price of one candidate by name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +78,9 @@ class Recorder:
         self._whole = share >= 1.0
         self._window: int | None = None
         """The window that is being recorded."""
-        self._lost_window: int | None = None
+        self._resumes_s = -math.inf
+        """After a lost line: the start of the next window."""
+        self._now_s = 0.0
         self._policies: tuple[Policy, ...] = ()
         self._number = 0
         self._marks: OrderedDict[int, int] = OrderedDict()
@@ -92,9 +95,10 @@ class Recorder:
 
     def before(self, now_s: float, runners: Mapping[str, PolicyRunner]) -> None:
         """Begin a window if one is due, before a decision changes the state of its policy."""
+        self._now_s = now_s
         window = 0 if self._whole else int(now_s // self._period_s)
         due = self._whole or now_s - window * self._period_s < self._window_s
-        if not due or window == self._lost_window:
+        if not due or now_s < self._resumes_s:
             self._window = None
             return
         policies = tuple([runner.policy for runner in runners.values()])
@@ -199,7 +203,8 @@ class Recorder:
 
     def _write(self, line: Line) -> None:
         if self._window is not None and not self._sink.write(encode(line)):
-            self._lost_window, self._window = self._window, None
+            self._window = None
+            self._resumes_s = (self._now_s // self._period_s + 1.0) * self._period_s
             self.lost_windows += 1
 
 

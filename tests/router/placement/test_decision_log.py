@@ -125,6 +125,21 @@ def test_a_lost_line_ends_its_window():
     assert len(sink.lines) == 30
 
 
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_recording_goes_on_after_a_lost_line(share):
+    class Slow(Lines):
+        def write(self, line):
+            lost = len(self.lines) == 30 and not self.rotations
+            self.rotations += lost
+            return not lost and super().write(line)
+
+    sink, recorder = recorded("lpwl", sink=Slow(), share=share, window_s=0.2)
+    assert recorder.lost_windows == 1
+    starts = [place for place, line in enumerate(sink.lines) if isinstance(decode(line), SnapshotLine)]
+    assert any(start >= 30 for start in starts)
+    assert all(one.same for one in LogReplay(sink.lines))
+
+
 def test_a_full_file_is_followed_by_a_snapshot():
     sink = Lines()
     sink.full = True

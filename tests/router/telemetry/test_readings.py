@@ -13,6 +13,7 @@ from router.placement.lifecycle_events import Request
 from router.placement.tickets import Ticket
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.catalogue import CATALOGUE
+from router.telemetry.decision_log_file import DecisionLogFile
 from router.telemetry.exposition import Exposition
 from router.telemetry.metrics import Metrics
 from router.telemetry.readings import (
@@ -20,6 +21,7 @@ from router.telemetry.readings import (
     fleet_readings,
     gateway_readings,
     identity_readings,
+    policy_readings,
     residency_readings,
     watch_readings,
 )
@@ -119,3 +121,17 @@ def test_decisions_are_counted():
     assert isinstance(placed, Ticket)
     page = Exposition(metrics.registry).render()[0]
     assert b'warmroute_prompt_tokens_total{worker="h:1"} 10.0' in page
+
+
+def test_the_decision_log_and_skipped_shadows_are_counted(tmp_path):
+    file = DecisionLogFile(tmp_path / "d.jsonl.gz", 1_000, 2)
+    file.write(b"12345\n")
+    file.close()
+    named = {"policies": {}, "shadow_skipped": 3, "recorded": {"decisions": 7, "lost_windows": 1}}
+    assert list(policy_readings(named, file)) == [
+        ("warmroute_shadow_skipped", (), 3),
+        ("warmroute_decision_log_decisions", (), 7),
+        ("warmroute_decision_log_lost_windows", (), 1),
+        ("warmroute_decision_log_bytes", (), 6),
+    ]
+    assert [value for _, _, value in policy_readings({**named, "recorded": None}, None)] == [3, 0, 0, 0]
