@@ -212,6 +212,8 @@ class ForwardedRequest:
         elif isinstance(placed, RequestError):
             self.refuse(placed)
         elif isinstance(placed, Queued):
+            if state is not RequestState.QUEUED:
+                self._deadlines.since_s = now_s
             self._on(Event.NO_WORKER)
         else:
             self._held = placed
@@ -232,7 +234,6 @@ class ForwardedRequest:
         placements = self._services.placements
         placements.queue(self._outbound, self)
         self._deadlines.queue_s = placements.queue_s(self._outbound)
-        self._deadlines.since_s = self._services.time()
         self._arm()
 
     def _hold(self, _: object) -> None:

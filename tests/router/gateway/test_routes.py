@@ -8,6 +8,7 @@ from router.config.model import Config, RouteConfig
 from router.placement.named_policies import named_policies
 from tests.support.answers import answer_json, answer_stream
 from tests.support.raw_client import PLAIN, post
+from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import eventually
 
 
@@ -43,6 +44,13 @@ async def send(gate, *extra):
         client.writer.write(post(body=PLAIN, extra=lines))
         clients.append(client)
     return clients
+
+
+async def answering(gate, script=answer_json):
+    """Start one more worker; it is not in the fleet yet."""
+    worker = await ScriptedWorker(script).start()
+    gate.workers.append(worker)
+    return worker
 
 
 async def test_the_request_carries_its_route_and_policy(rig):
@@ -151,6 +159,34 @@ async def test_requests_that_wait_for_a_worker_fill_the_routes_queue(rig):
     await eventually(lambda: figures(gate)["queued"] == 1)
     reply = await gate.ask(post(body=PLAIN, extra=team("eval")))
     assert (reply.status, reply.code) == (503, "route_busy")
+
+
+async def test_an_admitted_request_without_a_ready_worker_waits_for_one(rig):
+    gate = await rig(gated(asyncio.Event()), routes=[{**LIMITED[0], "limits": {"max_requests": 2}}, LIMITED[1]])
+    first, second, third = await send(gate, *[team("eval")] * 3)
+    await eventually(lambda: figures(gate) == {"running": 2, "queued": 1, "refused": 0})
+    gate.fleet.drain(gate.workers[0].id)
+    first.leave()
+    second.leave()
+    await eventually(lambda: gate.gateway.statistics()["queued"] == 1)
+    assert figures(gate) == {"running": 1, "queued": 1, "refused": 0}
+    assert gate.dispatcher.events.count("queued") == 1
+    gate.join(await answering(gate))
+    assert (await third.read()).status == 200
+    await eventually(lambda: figures(gate) == {"running": 0, "queued": 0, "refused": 0})
+
+
+async def test_a_request_that_waits_for_a_worker_keeps_to_a_new_limit_of_its_route(rig):
+    go = asyncio.Event()
+    gate = await rig(routes=[{**LIMITED[0], "limits": {}}, LIMITED[1]])
+    clients = await send(gate, *[team("eval")] * 2)
+    await eventually(lambda: gate.gateway.statistics()["queued"] == 2)
+    gate.gateway.use_routes(msgspec.convert(LIMITED, tuple[RouteConfig, ...]))
+    gate.join(await answering(gate, gated(go)))
+    await eventually(lambda: figures(gate) == {"running": 1, "queued": 1, "refused": 0})
+    assert gate.gateway.statistics()["queued"] == 0
+    go.set()
+    assert [(await client.read()).status for client in clients] == [200] * 2
 
 
 async def test_service_levels_are_judged_by_route(rig):
