@@ -339,7 +339,7 @@ class Identifier:
             reading = read_request(outbound.route, outbound.head, outbound.body)
         else:
             reading = await read_in_slices(outbound.route, outbound.head, outbound.body, self._slices)
-        reading = self._models.named(outbound, reading)
+        reading = self._models.named(outbound, reading, counted=False)
         admit(outbound.route, outbound.caller, outbound.head, outbound.body, reading.fields)
         prompt = None
         if reading.intake is not None:

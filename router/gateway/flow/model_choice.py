@@ -39,8 +39,10 @@ class ModelChoice:
         """Whether any model has a fallback."""
         self.renamed = 0
 
-    def named(self, outbound: OutboundRequest, reading: Reading) -> Reading:
+    def named(self, outbound: OutboundRequest, reading: Reading, *, counted: bool = True) -> Reading:
         """Return `reading` with the model that serves it, and put that model's name into the request.
+
+        `counted`: a changed request counts in `renamed`.
 
         Raises:
             RequestError: MODEL_REQUIRED; INVALID_BODY, since the body cannot be changed with certainty.
@@ -55,7 +57,7 @@ class ModelChoice:
         if reading.fields is not None or outbound.route.model is not ModelSource.JSON:
             outbound.head, outbound.body = renamed(outbound.route, outbound.head, outbound.body, outbound.named, model)
             outbound.withheld = outbound.caller.withheld_salted
-            self.renamed += 1
+            self.renamed += counted
         outbound.named = model
         return msgspec.structs.replace(reading, model=model)
 

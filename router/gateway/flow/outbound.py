@@ -83,7 +83,7 @@ class OutboundRequest:
         """The quarantine's key of the body; 0 until it is first needed."""
 
     def outgoing(self, ticket: Ticket, now_s: float) -> OutgoingBody:
-        """Return the body for the ticket's worker, and the usage frame to remove from the answer."""
+        """Return head and body for the ticket's worker, and the usage frame to remove from the answer."""
         head, body, model = self.head, self.body, ticket.request.model
         if model is not None and model != self.named:  # a fallback
             head, body = renamed(self.route, head, body, self.named, model)

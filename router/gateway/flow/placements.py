@@ -125,6 +125,7 @@ class Placements:
         for other in self._models.instead(outbound, request) if lacks and request.model is not None else ():
             again = self._dispatcher.dispatch(other, now_s, may_hold=may_hold, within=within)
             if isinstance(again, Ticket):
+                self._models.renamed += 1
                 self._metrics.fell_back(request.model or "", other.model or "")
             if isinstance(again, (Ticket, Held)):
                 return again

@@ -190,6 +190,7 @@ async def test_a_model_without_a_ready_worker_falls_back(fleet):
     assert (await gate.ask(post(body=b'{"model":"big","messages":[]}'))).status == 200
     assert sent(workers["small"]) == b'{"model":"small","messages":[]}'
     assert gate.metrics.named("fell_back") == [("big", "small")]
+    assert gate.gateway.statistics()["rewrites"]["model"] == 1
     gate.fleet.drain(workers["small"].id)
     assert (await gate.ask(post(body=b'{"model":"big","messages":[]}'))).status == 200
     assert sent(workers["tiny"]) == b'{"model":"tiny","messages":[]}'
@@ -201,6 +202,18 @@ async def test_a_model_whose_workers_have_left_falls_back(fleet):
     for name in (b"big", b"fast"):
         assert (await gate.ask(post(body=b'{"model":"%b","messages":[]}' % name))).status == 200
         assert sent(workers["small"]) == b'{"model":"small","messages":[]}'
+
+
+async def test_a_model_whose_workers_refuse_falls_back(fleet):
+    async def refusing_big(script):
+        busy = b'"big"' in script.seen.body
+        await answer_json(script, b"503 Busy" if busy else b"200 OK")
+
+    gate, workers = await fleet("big", "small", script=refusing_big, models=FALLBACK)
+    assert (await gate.ask(post(body=b'{"model":"big","messages":[]}'))).status == 200
+    assert sent(workers["small"]) == b'{"model":"small","messages":[]}'
+    assert gate.metrics.named("fell_back") == [("big", "small")]
+    await eventually(lambda: gate.idle)
 
 
 async def test_a_model_at_its_limit_falls_back(fleet):
@@ -288,3 +301,4 @@ async def test_an_operator_can_ask_about_an_alias(fleet):
     gate, _ = await fleet("big", models={"big": {"aliases": ["fast"]}})
     request = await gate.gateway.preview("/v1/chat/completions", {}, b'{"model":"fast","messages":[]}')
     assert request.model == "big"
+    assert gate.gateway.statistics()["rewrites"]["model"] == 0
