@@ -108,7 +108,7 @@ class LogReplay:
         self._running: dict[WorkerId, dict[str, Sequence[int]]] = {}
         """The prompts that run on each worker, of requests that the window has."""
         self.stateless: set[str] = set()
-        """Policies whose state the log does not have, or that are not built in: they begin without it."""
+        """Policies whose state the log does not have, or that this release cannot load: they begin without it."""
 
     def __iter__(self) -> Iterator[Replayed]:
         """Yield each decision.
@@ -128,7 +128,7 @@ class LogReplay:
                     self._rosters[line.number] = Roster(line.ids, line.labels)
                 else:
                     self._restart(line)
-            except (msgspec.DecodeError, KeyError) as error:
+            except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
                 raise LogError(f"line {number}: {error}") from error
 
     def _restart(self, line: SnapshotLine) -> None:
@@ -152,8 +152,8 @@ class LogReplay:
         try:
             if state is not None:
                 return PolicyRunner(_PolicyUnpickler(io.BytesIO(state)).load(), policy.spec, called=policy.name)
-        except pickle.UnpicklingError:
-            pass  # a third party's policy
+        except Exception:  # a third party's policy, or one of another release: pickle raises errors of many types
+            pass
         self.stateless.add(policy.name)
         return _fresh(policy.name, policy.spec)
 

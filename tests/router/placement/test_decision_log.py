@@ -8,7 +8,16 @@ import pytest
 
 from policies.registry import PolicyError, policy_names
 from policies.spec import PolicySpec
-from router.placement.decision_log.lines import PolicyLine, SnapshotLine, decode, encode, packed, unpacked
+from router.placement.decision_log.lines import (
+    DecisionLine,
+    PolicyLine,
+    PromptLine,
+    SnapshotLine,
+    decode,
+    encode,
+    packed,
+    unpacked,
+)
 from router.placement.decision_log.recorder import MARK_BLOCKS, Recorder
 from router.placement.decision_log.replay import LogError, LogReplay
 from router.placement.decision_log.summary import summed
@@ -185,10 +194,27 @@ def test_a_state_that_would_run_code_is_not_loaded(state):
     assert replay.stateless == {"default"}
 
 
+@pytest.mark.parametrize("state", [b"cpolicies.gone\nGone\n.", b"cpolicies.rules.lpwl\nGone\n.", b"cut off", b""])
+def test_a_policy_whose_state_cannot_be_loaded_begins_without_it(state):
+    line = SnapshotLine(1, 0.0, 0.0, (PolicyLine("default", PolicySpec("lpwl"), state),))
+    replay = LogReplay([encode(line)])
+    assert list(replay) == []
+    assert replay.stateless == {"default"}
+
+
 @pytest.mark.parametrize("text", [b"{}\n", b"no json\n", b'{"type":"decision"}\n'])
 def test_a_line_that_cannot_be_read_is_named(text):
     with pytest.raises(LogError, match="line 1"):
         list(LogReplay([text]))
+
+
+def test_a_line_with_values_of_another_size_is_named():
+    sink, _ = recorded("lpwl", requests=conversations(2, 1))
+    place = next(place for place, line in enumerate(sink.lines) if isinstance(decode(line), DecisionLine))
+    line = decode(sink.lines[place])
+    sink.lines[place] = encode(msgspec.structs.replace(line, prompt=PromptLine(added=b"123")))
+    with pytest.raises(LogError, match=f"line {place + 1}: "):
+        list(LogReplay(sink.lines))
 
 
 def test_a_log_of_another_version_is_refused():
