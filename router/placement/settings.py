@@ -75,6 +75,9 @@ def _deciders(route: RouteConfig, place: Path, policies: Mapping[str, PolicyConf
         if name not in known and name not in policy_names():
             fix = f"write one of {', '.join((*known, *policy_names()))}"
             yield (*place, "shadow", index), f"no policy and no rule is called {name}", fix
+        elif name not in known:
+            for _, problem, fix in _policy(PolicyConfig(rule=name), place):
+                yield (*place, "shadow", index), problem, fix
     if len(set(route.shadow)) < len(route.shadow):
         yield (*place, "shadow"), "a shadow policy is named twice", "name each one once"
 

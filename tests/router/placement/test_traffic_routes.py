@@ -1,10 +1,12 @@
 """Which route takes a request, and which policy decides for it."""
 
 from collections import Counter
+from importlib.metadata import EntryPoint
 
 import msgspec
 import pytest
 
+from policies import registry
 from router.config.model import Config, RouteConfig
 from router.placement.settings import check
 from router.placement.traffic_routes import DEFAULT, RouteFacts, TrafficRoutes, bounds_of
@@ -130,3 +132,11 @@ def test_routes_that_are_valid_have_no_finding():
         ],
     }
     assert findings(**settings) == []
+
+
+def test_a_shadow_rule_that_cannot_be_built_is_named_with_its_place(monkeypatch):
+    entries = [EntryPoint("gone", "tests_no_such_module:Gone", registry.GROUP)]
+    monkeypatch.setattr(registry, "entry_points", lambda group: entries)
+    ((place, problem),) = findings(routes=[{"name": "a", "shadow": ["lpwl", "gone"]}])
+    assert place == "routes.0.shadow.1"
+    assert "tests_no_such_module:Gone cannot be loaded" in problem
