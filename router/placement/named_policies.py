@@ -38,7 +38,7 @@ class NamedPolicies:
         """Use other policies from the next decision on. One that is the same as before stays, with its state."""
         before = self._runners
         self._runners = {
-            name: before[name] if name in before and before[name].spec == runner.spec else runner
+            name: before[name] if name in before and before[name].settings == runner.settings else runner
             for name, runner in named.items()
         }
         self._all = {DEFAULT: self.default, **self._runners}
@@ -116,7 +116,8 @@ def named_policies(
 
 def _runner(name: str, policy: PolicyConfig, failed: Failed) -> PolicyRunner:
     spec = spec_of(policy)
-    return PolicyRunner(build_policy(spec, Random(f"{policy.seed} {name}")), spec, failed, called=name)
+    built = build_policy(spec, Random(f"{policy.seed} {name}"))
+    return PolicyRunner(built, spec, failed, called=name, seed=policy.seed)
 
 
 def _shadows(route: RouteConfig, known: Mapping[str, PolicyConfig], failed: Failed) -> RouteShadows:

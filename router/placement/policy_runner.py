@@ -29,8 +29,10 @@ class PolicyRunner:
         failed: Failed | None = None,
         *,
         called: str | None = None,
+        seed: int = 0,
     ) -> None:
         self._failed = failed
+        self._seed = seed
         self._called = called
         """The policy's name in `policies`; None for the one in `policy`, which goes by the name of its rule."""
         self.decisions = 0
@@ -48,6 +50,11 @@ class PolicyRunner:
         self._sound = True
         self._observe: Callable[[LifecycleEvent], None] | None = getattr(policy, "observe", None)
         self.observes = self._observe is not None
+
+    @property
+    def settings(self) -> tuple[PolicySpec, int]:
+        """What a named policy was made from: its spec and its seed."""
+        return self.spec, self._seed
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Return the policy's ranking. If the policy fails, rank by least tokens, with the failure as the reason."""

@@ -100,7 +100,7 @@ class RouteShadows:
     @property
     def settings(self) -> tuple[object, ...]:
         """What the shadow policies were made from."""
-        return self._share, tuple([(runner.name, runner.spec) for runner in self._runners])
+        return self._share, tuple([(runner.name, runner.settings) for runner in self._runners])
 
     def sampled(self) -> bool:
         """Draw whether the shadow policies see a request."""
