@@ -269,8 +269,8 @@ class FleetView:
 
     def with_lane_price_s(self, price_s: Sequence[float] | Column) -> FleetView:
         """Return the same candidates with these lane prices."""
-        priced = FleetView(self.now_s, self._workers, self._roster, self._columns, self._running_share)
-        priced.by_row, priced._made, priced.lane_price_s = self.by_row, self._made, price_s
+        priced = self._copy()
+        priced.lane_price_s = price_s
         return priced
 
     def among(self, places: Sequence[int], roster: Roster | None = None) -> FleetView:
@@ -405,9 +405,14 @@ class FleetView:
 
     def listening(self, heard: RunningShare) -> FleetView:
         """Return the same fleet, whose running shares come from `heard`."""
-        fleet = FleetView(self.now_s, self._workers, self._roster, self._columns, heard)
-        fleet.by_row, fleet._made, fleet.lane_price_s = self.by_row, self._made, self.lane_price_s
+        fleet = self._copy()
+        fleet._running_share = heard
         return fleet
+
+    def _copy(self) -> FleetView:
+        copy = FleetView(self.now_s, self._workers, self._roster, self._columns, self._running_share)
+        copy.by_row, copy._made, copy.lane_price_s = self.by_row, self._made, self.lane_price_s
+        return copy
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FleetView) and (self.now_s, self.workers) == (other.now_s, other.workers)

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from policies.marginal_cost.terms.term import Price, Term
+from policies.prefill_lanes import TERM, PrefillLanes
 from policies.view import FleetView, RequestView
 
 
 class PrefillLane(Term):
     """0 without lanes."""
 
-    meanings: ClassVar[Mapping[str, str]] = {
-        "prefill_lane_s": "Price that keeps long prefills in the prefill lane and other requests out of it."
-    }
+    meanings: ClassVar[Mapping[str, str]] = {TERM: PrefillLanes.meaning}
 
     def price(self, request: RequestView, fleet: FleetView) -> Price:
         return fleet.lane_price_s
