@@ -46,7 +46,8 @@ def _wrapping(rule: str, name: str, given: Mapping[str, Any]) -> Any:
 
 
 def policy_text(spec: PolicySpec) -> str:
-    """Return the one spelling of a policy: what its rule does by default is left out.
+    """Return the one spelling of a policy: all parameters of the rule that are given, and wrappers where they differ
+    from the rule's default.
 
     Raises:
         PolicyError: it cannot be built.
