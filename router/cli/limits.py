@@ -74,7 +74,7 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     "limits.max_held_requests": ("requests", "nothing: the request goes to a worker at once"),
     "limits.max_concurrent_requests": ("requests", "503 `concurrency_limit` with `Retry-After`"),
     "limits.max_requests_per_worker": ("requests", "503 `overloaded` with `Retry-After`"),
-    "decision_log.max_bytes": ("bytes", "nothing: the next window begins a new file, and the oldest one is deleted"),
+    "decision_log.max_bytes": ("bytes", "nothing: the next decision begins a new file, and the oldest one is deleted"),
     "limits.write_buffer_bytes": ("bytes", "nothing: the gateway stops reading from the worker until the client reads"),
     "limits.max_buffered_response_bytes": ("bytes", "a client that does not read is cut off"),
     **{

@@ -386,7 +386,8 @@ class DecisionLogConfig(Section, frozen=True):
     window_s: Seconds = 60.0
     """Length of a window."""
     max_bytes: Positive = 268_435_456
-    """Size of one file before compression, about; at least one window."""
+    """Size of one file before compression, about. The next decision begins a new file with a snapshot of every policy,
+    also within a window."""
     files: Positive = 5
     """Files kept."""
 
