@@ -60,7 +60,7 @@ class WorkerConfig(Section, frozen=True):
 
 
 class SloConfig(Section, frozen=True):
-    """Service levels of a request. They change no decision: metrics count the requests that met them."""
+    """Service levels of a stream. They change no decision: metrics count the streams that met them."""
 
     ttft: Seconds | None = None
     """Longest time to first token."""

@@ -139,6 +139,9 @@ def test_policy_parameters_by_flag_variable_and_file(write):
 def test_another_policy_does_not_inherit_the_parameters(write):
     file = write("w.yaml", "policy: {rule: no_such_policy, params: {nonsense: 1}}\n")
     assert load({"policy.rule": "round_robin"}, {}, file).policy.params == {}
+    file = write("w.yaml", "policies: {batch: {rule: no_such_policy, params: {nonsense: 1}, hold: {prefills: 3}}}\n")
+    named = load({"policies.batch.rule": "lpwl", "policies.batch.hold": True}, {}, file).policies["batch"]
+    assert named == PolicyConfig("lpwl", hold={"prefills": 3})
 
 
 def test_wrappers_by_flag_variable_and_file(write):
