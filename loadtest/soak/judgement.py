@@ -18,6 +18,8 @@ _IN_STREAM = {"worker_died_in_stream": _FATAL, "stream_idle_timeout": _STALLING}
 """Codes of the error event in a started answer, and the faults that excuse each."""
 _BEFORE = frozenset({"worker_failed", "overloaded", "no_worker_available"})
 """Codes of errors before an answer. They are excused if every worker that was tried was broken."""
+_CRASHED = "request_crashes_workers"
+"""Code of a refused request whose last two workers died. It is excused if faults killed all of them."""
 
 
 def needs_attempts(seen: Seen) -> bool:
@@ -25,7 +27,7 @@ def needs_attempts(seen: Seen) -> bool:
 
     The gateway's list of decisions is long, and building it costs the gateway memory.
     """
-    return seen.code in _BEFORE or not seen.worker
+    return seen.code in _BEFORE or seen.code == _CRASHED or not seen.worker
 
 
 def unexplained(
@@ -45,7 +47,9 @@ def unexplained(
         case Kind.CUT if worker:
             return _of_worker(worker, seen, faults, _STALLING)
         case Kind.REFUSED | Kind.ERROR_EVENT if seen.code in _BEFORE:
-            return _of_attempts(seen, attempts, faults, workers)
+            return _of_attempts(seen, attempts, faults, workers, _STALLING)
+        case Kind.REFUSED | Kind.ERROR_EVENT if seen.code == _CRASHED:
+            return _of_attempts(seen, attempts, faults, workers, _FATAL)
         case _:
             return "no fault excuses this"
 
@@ -57,12 +61,14 @@ def _of_worker(worker: str, seen: Seen, faults: FaultLog, kinds: frozenset[Fault
 
 
 def _of_attempts(
-    seen: Seen, attempts: Sequence[Mapping[str, Any]], faults: FaultLog, workers: Iterable[str]
+    seen: Seen,
+    attempts: Sequence[Mapping[str, Any]],
+    faults: FaultLog,
+    workers: Iterable[str],
+    kinds: frozenset[Fault],
 ) -> str | None:
     tried = {str(attempt["worker"]) for attempt in attempts}
-    well = [
-        worker for worker in sorted(tried or workers) if not faults.on(worker, seen.began_s, seen.ended_s, _STALLING)
-    ]
+    well = [worker for worker in sorted(tried or workers) if not faults.on(worker, seen.began_s, seen.ended_s, kinds)]
     if not well:
         return None
     return f"{', '.join(well)} {'failed it' if tried else 'could have taken it'} without a fault at that time"

@@ -67,3 +67,12 @@ def test_an_error_before_the_answer_is_excused_only_if_nobody_who_was_tried_was_
 def test_an_error_without_a_documented_code_has_no_excuse():
     killed = log((Fault.KILL, "a:1", 0.0), (Fault.KILL, "b:2", 0.0))
     assert unexplained(seen(Kind.REFUSED, "internal_error"), [], killed, WORKERS) is not None
+
+
+def test_a_request_whose_workers_all_died_is_excused_only_if_faults_killed_them():
+    refused = seen(Kind.REFUSED, "request_crashes_workers", worker="")
+    tried = [{"worker": "b:2"}, {"worker": "a:1"}]
+    assert needs_attempts(refused)
+    assert unexplained(refused, tried, log((Fault.KILL, "a:1", 11.0), (Fault.KILL, "b:2", 11.5)), WORKERS) is None
+    paused = log((Fault.KILL, "a:1", 11.0), (Fault.PAUSE, "b:2", 11.0))
+    assert "b:2 failed it" in unexplained(refused, tried, paused, WORKERS)
