@@ -16,10 +16,11 @@ _FATAL = frozenset({Fault.KILL})
 _STALLING = frozenset({Fault.PAUSE, Fault.KILL})
 _IN_STREAM = {"worker_died_in_stream": _FATAL, "stream_idle_timeout": _STALLING}
 """Codes of the error event in a started answer, and the faults that excuse each."""
-_BEFORE = frozenset({"worker_failed", "overloaded", "no_worker_available"})
-"""Codes of errors before an answer. They are excused if every worker that was tried was broken."""
-_CRASHED = "request_crashes_workers"
-"""Code of a refused request whose last two workers died. It is excused if faults killed all of them."""
+_BEFORE = {
+    **dict.fromkeys(("worker_failed", "overloaded", "no_worker_available"), _STALLING),
+    "request_crashes_workers": _FATAL,
+}
+"""Codes of errors before an answer. Each is excused if every worker that was tried had one of its faults."""
 
 
 def needs_attempts(seen: Seen) -> bool:
@@ -27,7 +28,7 @@ def needs_attempts(seen: Seen) -> bool:
 
     The gateway's list of decisions is long, and building it costs the gateway memory.
     """
-    return seen.code in _BEFORE or seen.code == _CRASHED or not seen.worker
+    return seen.code in _BEFORE or not seen.worker
 
 
 def unexplained(
@@ -47,9 +48,7 @@ def unexplained(
         case Kind.CUT if worker:
             return _of_worker(worker, seen, faults, _STALLING)
         case Kind.REFUSED | Kind.ERROR_EVENT if seen.code in _BEFORE:
-            return _of_attempts(seen, attempts, faults, workers, _STALLING)
-        case Kind.REFUSED | Kind.ERROR_EVENT if seen.code == _CRASHED:
-            return _of_attempts(seen, attempts, faults, workers, _FATAL)
+            return _of_attempts(seen, attempts, faults, workers, _BEFORE[seen.code])
         case _:
             return "no fault excuses this"
 
