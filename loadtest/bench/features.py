@@ -1,7 +1,7 @@
 """The gateway's features all on, to compare their cost with that of its defaults.
 
 API keys of a hundred callers with cache isolation, which they turn on; limits of its tenant, too high to refuse
-anything; an alias; and four routes, of which the last one matches.
+anything; an alias; four routes, of which the last one matches; and a decision log of every request.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _ENOUGH = 1_000_000_000
 def with_features(place: Place) -> list[str]:
     """Return the flags that turn all features on. The settings are in a file, which names the worker, too."""
     file = place.folder / "features.yaml"
-    file.write_text(json.dumps(_settings(place.worker_url)))  # JSON is YAML
+    file.write_text(json.dumps(_settings(place)))  # JSON is YAML
     return ["--config", str(file)]
 
 
-def _settings(worker_url: str) -> dict[str, Any]:
+def _settings(place: Place) -> dict[str, Any]:
     others = [KeyEntry(f"key{number}", digest_of(b"%d" % number)).line for number in range(KEYS - 1)]
     limits = {
         "max_concurrent_requests": _ENOUGH,
@@ -36,7 +36,8 @@ def _settings(worker_url: str) -> dict[str, Any]:
         "burst_tokens": _ENOUGH,
     }
     return {
-        "workers": [{"url": worker_url}],
+        "workers": [{"url": place.worker_url}],
+        "decision_log": {"path": str(place.folder / "decisions.jsonl.gz")},
         "auth": {"api_keys": [*others, KeyEntry("bench", digest_of(_KEY.encode())).line]},
         "tenants": {"bench": {"keys": ["bench"], "max_queued_requests": 1_000}},
         "limits": {"tenants": {"default": limits}},
