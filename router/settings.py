@@ -16,6 +16,7 @@ from router.config.model import Config
 from router.gateway.settings import check as check_gateway
 from router.placement.settings import check as check_policy
 from router.process.settings import check as check_process
+from router.replicas.settings import check as check_replicas
 from router.security.settings import check as check_security
 from router.tokenization.settings import check as check_prompts
 from router.workers.settings import check as check_workers
@@ -27,6 +28,7 @@ CHECKS: tuple[Check, ...] = (
     check_prompts,
     check_policy,
     check_gateway,
+    check_replicas,
 )
 
 

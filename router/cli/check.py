@@ -13,7 +13,7 @@ from router.config.memory import memory_limit
 from router.config.problems import ConfigError
 from router.process.children.child_config import count_of
 
-WORKER_PROBLEM = 1
+UNREACHABLE = 1
 CONFIG_PROBLEM = 2
 
 _EXAMPLES = """\
@@ -21,7 +21,8 @@ examples:
   warmroute check --worker http://gpu1:8000 --worker http://gpu2:8000
   warmroute check --config warmroute.yaml --json
 
-exit codes: 0 the settings are valid and every worker answers; 1 a worker does not; 2 a setting is not valid.
+exit codes: 0 the settings are valid, every worker answers, and so does Redis if it is configured; 1 one does not;
+2 a setting is not valid.
 Each worker gets one short prompt twice, to see what it reports, unless --no-requests is given.
 """
 
@@ -55,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     import asyncio
 
     from router.cli.examine import examine_all
+    from router.cli.examine_redis import examine_redis
     from router.cli.findings import document, print_findings
 
     processes = count_of(loaded.config)
@@ -62,9 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
     _, warning = fit_connections(loaded.config, processes, reachable_descriptors())
     warnings = [*plan.warnings, *([warning] if warning is not None else [])]
     reports = asyncio.run(examine_all(loaded.config, requests=not arguments.no_requests))
+    redis = asyncio.run(examine_redis(loaded.config.redis))
     places = [loaded.places.get(("workers", n, "url"), f"workers[{n}]") for n in range(len(reports))]
     if arguments.json:
-        print(json.dumps(document(reports, places, plan, warnings), indent=2))
+        print(json.dumps(document(reports, places, plan, warnings, redis), indent=2))
     else:
-        print_findings(reports, places, plan, warnings)
-    return WORKER_PROBLEM if any(report.problem for report in reports) else 0
+        print_findings(reports, places, plan, warnings, redis)
+    failed = any(report.problem for report in reports) or (redis is not None and redis.problem is not None)
+    return UNREACHABLE if failed else 0

@@ -12,30 +12,44 @@ from rich.table import Table
 from rich.text import Text
 
 from router.cli.examine import Advice, WorkerReport
+from router.cli.examine_redis import RedisReport
 from router.config.budgets import MemoryPlan
 
 _NARROWEST = 160
 
 
 def document(
-    reports: list[WorkerReport], places: list[str], plan: MemoryPlan, warnings: Sequence[str]
+    reports: list[WorkerReport],
+    places: list[str],
+    plan: MemoryPlan,
+    warnings: Sequence[str],
+    redis: RedisReport | None,
 ) -> dict[str, Any]:
     """Return the document of ``--json``. `places` say where each worker is configured."""
     return {
-        "problems": list(_problems(reports, places)),
+        "problems": list(_problems(reports, places, redis)),
         "warnings": list(warnings),
         "memory": plan.to_builtins(),
+        "redis": asdict(redis) if redis is not None else None,
         "workers": [asdict(report) for report in reports],
     }
 
 
-def _problems(reports: list[WorkerReport], places: list[str]) -> Iterator[dict[str, str]]:
+def _problems(reports: list[WorkerReport], places: list[str], redis: RedisReport | None) -> Iterator[dict[str, str]]:
+    if redis is not None and redis.problem and redis.fix:
+        yield {"place": "redis.url", "problem": f"Redis at {redis.url}: {redis.problem}", "fix": redis.fix}
     for report, place in zip(reports, places, strict=True):
         if report.problem and report.fix:
             yield {"place": place, "problem": f"worker {report.id}: {report.problem}", "fix": report.fix}
 
 
-def print_findings(reports: list[WorkerReport], places: list[str], plan: MemoryPlan, warnings: Sequence[str]) -> None:
+def print_findings(
+    reports: list[WorkerReport],
+    places: list[str],
+    plan: MemoryPlan,
+    warnings: Sequence[str],
+    redis: RedisReport | None,
+) -> None:
     """Print memory budgets, a table, details and advice on stdout, warnings and problems on stderr."""
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -45,13 +59,15 @@ def print_findings(reports: list[WorkerReport], places: list[str], plan: MemoryP
         console.print(stated, soft_wrap=True)
     for warning in warnings:
         print(f"warmroute: warning: {warning}", file=sys.stderr)
-    if not reports:
+    if redis is not None:
+        console.print(redis.line, soft_wrap=True)
+    if reports:
+        console.print(_table(reports))
+    else:
         console.print("no workers are configured: write --worker URL to have them reached too")
-        return
-    console.print(_table(reports))
     for line in [*_details(reports), *_advice(reports)]:
         console.print(line, soft_wrap=True)
-    for problem in _problems(reports, places):
+    for problem in _problems(reports, places, redis):
         print(f"warmroute: {problem['place']}: {problem['problem']}; {problem['fix']}", file=sys.stderr)
 
 

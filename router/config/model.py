@@ -462,6 +462,26 @@ class WorkerTlsConfig(Section, frozen=True):
     """Name that every worker's certificate must have, in place of the host in its URL."""
 
 
+class RedisConfig(Section, frozen=True):
+    """Redis, through which the gateways of a fleet share their state and workers register themselves."""
+
+    url: str | None = None
+    """redis://HOST:PORT[/DATABASE], redis+sentinel://HOST:PORT,HOST:PORT/SERVICE[/DATABASE] or
+    redis+cluster://HOST:PORT,HOST:PORT; rediss in place of redis for TLS. Not set: this gateway is on its own."""
+    username: str | None = None
+    """User of Redis' access control list. Default: Redis' own user, default."""
+    password: Secret | None = None
+    """Password of the user."""
+    sentinel_password: Secret | None = None
+    """Password of the sentinels, if they ask for one."""
+    ca: str | None = None
+    """PEM file with the CAs to trust. Default: the system's CAs."""
+    prefix: str = "warmroute"
+    """Start of the names of all keys and channels."""
+    fleet: str = "default"
+    """Name of the fleet. Gateways with the same prefix and fleet share their state."""
+
+
 class Config(Section, frozen=True):
     """All settings of `warmroute serve`."""
 
@@ -531,6 +551,8 @@ class Config(Section, frozen=True):
     """Further policies by name, for `routes`. Each is an object of its own."""
     routes: tuple[RouteConfig, ...] = ()
     """Which policy decides for which requests. Default: `policy` decides for all."""
+    redis: RedisConfig = field(default_factory=RedisConfig)
+    """What the gateways of a fleet share. Needs pip install 'warmroute[redis]'."""
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     """Sizes and counts."""
     timeouts: TimeoutsConfig = field(default_factory=TimeoutsConfig)
@@ -576,6 +598,9 @@ def to_builtins(config: Config) -> dict[str, Any]:
         built["admin_token"] = STRUCK_OUT
     if built["auth"]["isolation_secret"] is not None:
         built["auth"]["isolation_secret"] = STRUCK_OUT
+    for key in ("password", "sentinel_password"):
+        if built["redis"][key] is not None:
+            built["redis"][key] = STRUCK_OUT
     built["admin_tokens"] = [" ".join((*line.split()[:2], f"sha256:{STRUCK_OUT}")) for line in config.admin_tokens]
     built["auth"]["api_keys"] = [f"{line.split()[0]} sha256:{STRUCK_OUT}" for line in config.auth.api_keys]
     return built

@@ -13,7 +13,9 @@ from msgspec import inspect as kinds
 from router.config.model import STRUCK_OUT, Config
 from router.config.tree import Path
 
-SECRETS = frozenset({"api_key", "api_keys", "admin_token", "admin_tokens", "isolation_secret"})
+SECRETS = frozenset(
+    {"api_key", "api_keys", "admin_token", "admin_tokens", "isolation_secret", "password", "sentinel_password"}
+)
 """Settings whose values are never shown."""
 
 

@@ -1,0 +1,9 @@
+"""Marks of tests that need real Redis servers."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadtest.fleet.redis import server_program
+
+needs_redis = pytest.mark.skipif(server_program() is None, reason="no redis-server: apt-get install redis-server")
