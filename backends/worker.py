@@ -134,3 +134,4 @@ class LoadReport:
     kv_usage: float
     prefix_queries: int | None = None
     prefix_hits: int | None = None
+    generation_tokens: int | None = None

@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import uvloop
@@ -31,6 +31,7 @@ from router.control.start import Sources, following
 from router.gateway.http.heap_trim import map_large_blocks
 from router.gateway.listen.drain import SETTLE_S
 from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket_file
+from router.gateway.local import Answer
 from router.gateway.server import Gateway, address_of
 from router.placement.chosen_policy import spec_of
 from router.placement.decision_log.recorder import Recorder
@@ -67,6 +68,7 @@ from router.telemetry.readings import (
 )
 from router.telemetry.snapshot import Snapshot
 from router.tokenization.identity import Identity
+from router.workers.watch_context import WorkerObserver
 from router.workers.watcher import Watcher
 
 log = logging.getLogger("warmroute.process")
@@ -76,9 +78,22 @@ YOUNG_OBJECTS = 10_000
 
 
 class System:
-    """One gateway process. `resources` is given to one of several. Satisfies `router.admin.system.AdminSystem`."""
+    """One gateway process. `resources` is given to one of several. Satisfies `router.admin.system.AdminSystem`.
 
-    def __init__(self, config: Config, resources: ChildResources | None = None, sources: Sources | None = None) -> None:
+    `observer` sees what the watch of the workers learns. `answers` are further answers of the public port, by path.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        resources: ChildResources | None = None,
+        sources: Sources | None = None,
+        *,
+        observer: WorkerObserver | None = None,
+        answers: Mapping[str, Callable[[], Answer]] | None = None,
+    ) -> None:
+        self._observer = observer
+        self._answers = answers
         self._sources = sources or Sources(config, lambda: config)
         first = self._sources.initial() if resources is None else following(config, resources.state)
         config = with_live_settings(config, first.stored.state.settings)
@@ -141,6 +156,7 @@ class System:
             clock=self.now_s,
             worker_tls=self.worker_tls,
             self_test_lock=ledger,
+            observer=self._observer,
         )
         self.fleet.on_unknown_model.append(lambda model: watcher.look_again())
         self.fleet.on_doubt.append(lambda endpoint: watcher.look_for_process(endpoint.id))
@@ -156,6 +172,7 @@ class System:
             self.metrics,
             self.residency if config.residency.relearn == "piggyback" else None,
             self.worker_tls,
+            self._answers,
         )
 
     def _build_dispatcher(self, ledger: Ledger | None) -> Dispatcher:
@@ -349,6 +366,16 @@ class System:
         if self._kept is not None:
             self._kept[0].close()
             self._kept = None
+
+    def begin_drain(self) -> None:
+        """Report not ready. Connections are still accepted, and every further answer closes its own."""
+        self.accepting = False
+        self.gateway.drain()
+
+    def end_drain(self) -> None:
+        """Undo `begin_drain`."""
+        self.accepting = True
+        self.gateway.end_drain()
 
     async def aclose(self, drain_s: float | None = None) -> None:
         """Drain and release everything.

@@ -19,6 +19,7 @@ WAITING = "vllm:num_requests_waiting"
 USAGE = "vllm:kv_cache_usage_perc"
 QUERIES = "vllm:prefix_cache_queries_total"
 HITS = "vllm:prefix_cache_hits_total"
+GENERATED = "vllm:generation_tokens_total"
 SLEEP = "vllm:engine_sleep_state"
 CACHE = "vllm:cache_config_info"
 STARTED = "process_start_time_seconds"
@@ -30,7 +31,7 @@ OLDER_NAMES: Mapping[str, str] = {
 }
 """Read if the page lacks the newer name; 0.11 has both."""
 
-_NAMES = "|".join((RUNNING, WAITING, USAGE, QUERIES, HITS, SLEEP, CACHE, STARTED, *OLDER_NAMES.values()))
+_NAMES = "|".join((RUNNING, WAITING, USAGE, QUERIES, HITS, GENERATED, SLEEP, CACHE, STARTED, *OLDER_NAMES.values()))
 _SAMPLE = re.compile(
     rf'^({_NAMES})(?:\{{((?:[^"}}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\}})?[ \t]++(\S++)',
     re.MULTILINE,
@@ -129,6 +130,7 @@ def _load(rank: int, sums: Mapping[str, float]) -> LoadReport:
         kv_usage=min(1.0, max(0.0, _either(sums, USAGE) or 0.0)),
         prefix_queries=int(queries) if queries is not None else None,
         prefix_hits=int(hits) if hits is not None else None,
+        generation_tokens=int(generated) if (generated := sums.get(GENERATED)) is not None else None,
     )
 
 

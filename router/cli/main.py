@@ -19,6 +19,7 @@ from router.cli import (
     revisions,
     routes,
     serve,
+    sidecar,
     worker,
     workers,
 )
@@ -65,7 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"warmroute {_version()}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (serve, check, explain, replay, workers, policy, routes, revisions, config, keys, worker):
+    for command in (serve, sidecar, check, explain, replay, workers, policy, routes, revisions, config, keys, worker):
         command.register(commands)
     completion.register(commands, parser)
     _register_further(commands)

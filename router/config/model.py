@@ -482,8 +482,22 @@ class RedisConfig(Section, frozen=True):
     """Name of the fleet. Gateways with the same prefix and fleet share their state."""
 
 
+class SidecarConfig(Section, frozen=True):
+    """What `warmroute sidecar` does beside its worker. Other commands ignore this section."""
+
+    drain_port: Port = 8002
+    """Port of POST /drain, on 127.0.0.1. 0: chosen by the system."""
+    hung_after_s: Annotated[float, Meta(ge=0)] = 30.0
+    """How long a test request of one token may wait while the engine makes no progress. The worker is then not ready
+    until its engine moves again. 0: no test."""
+    test_interval_s: Seconds = 10.0
+    """Time without progress of the engine after which it gets a test request."""
+    stop_s: Annotated[float, Meta(ge=0)] = 30.0
+    """How long the command after -- may take to end after SIGTERM. SIGKILL follows."""
+
+
 class Config(Section, frozen=True):
-    """All settings of `warmroute serve`."""
+    """All settings of `warmroute serve` and `warmroute sidecar`."""
 
     host: str = "0.0.0.0"
     """Address or host name of the public port. "::" is every IPv6 and IPv4 address, "0.0.0.0" every IPv4 address."""
@@ -580,6 +594,8 @@ class Config(Section, frozen=True):
     """Decisions kept for GET /admin/v1/decisions. The latest 32,768 candidates are kept with them."""
     decision_log: DecisionLogConfig = field(default_factory=DecisionLogConfig)
     """A log of decisions that can be replayed."""
+    sidecar: SidecarConfig = field(default_factory=SidecarConfig)
+    """`warmroute sidecar` only."""
     admin_hosts: tuple[str, ...] = ()
     """Host names that the admin port accepts, in addition to loopback names and admin_host."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ from router.gateway.http.upstream_pool import ConnectionPool
 from router.gateway.http.worker_keys import worker_keys
 from router.gateway.http.write_coalescer import WriteCoalescer
 from router.gateway.listen.connection_limit import AcceptOrder, ConnectionLimit
-from router.gateway.local import LocalAnswers
+from router.gateway.local import Answer, LocalAnswers
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.model_names import ModelNames
 from router.gateway.pins import Pins
@@ -57,7 +57,8 @@ from router.tokenization.identity import Identity
 class GatewayContext:
     """The parts of the process that the gateway uses and does not own.
 
-    `relearn` is None if cached tokens are not relearned from responses.
+    `relearn` is None if cached tokens are not relearned from responses. `answers` are further answers without a worker,
+    by path.
     """
 
     config: Config
@@ -67,6 +68,7 @@ class GatewayContext:
     metrics: GatewayMetrics
     relearn: Relearn | None = None
     worker_tls: WorkerTls | None = None
+    answers: Mapping[str, Callable[[], Answer]] | None = None
 
 
 class Assembly:
@@ -119,7 +121,7 @@ class Assembly:
             self.models,
         )
         self.preview = Preview(identifier, paths, self.callers, self.keys, request_ids, loop.time)
-        local = LocalAnswers(metrics, paths, cors, access, request_ids, fleet, self.drain, names)
+        local = LocalAnswers(metrics, paths, cors, access, request_ids, fleet, self.drain, names, context.answers)
         requests = self._request_services(context, identifier, cors, access)
         self.clients = self._client_services(context, request_ids, local, requests)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -29,7 +29,7 @@ Answer = tuple[int, dict[str, Any]]
 
 _GET = ("GET", "HEAD")
 _MODEL = "/v1/models/"
-_OPEN = frozenset({"/health", "/ping", "/livez", "/readyz", "/version"})
+_OPEN = frozenset({"/health", "/ping", "/livez", "/livez/engine", "/readyz", "/version"})
 """Paths that need no API key."""
 _NO_KEY = "no API key given; send it as Authorization: Bearer KEY"
 _ENCODED = "the gateway decodes no Content-Encoding; send the body without one"
@@ -45,7 +45,10 @@ class MethodNotAllowed(RequestError):
 
 
 class LocalAnswers:
-    """Finds the route of a request, and writes the answers that need no worker."""
+    """Finds the route of a request, and writes the answers that need no worker.
+
+    `further` has answers to GET by path; they replace the gateway's own.
+    """
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class LocalAnswers:
         fleet: Fleet,
         drain: DrainState,
         names: ModelNames,
+        further: Mapping[str, Callable[[], Answer]] | None = None,
     ) -> None:
         self._metrics = metrics
         self._paths = paths
@@ -75,6 +79,9 @@ class LocalAnswers:
             "/version": (_GET, lambda: (200, {"version": self._version})),
             "/v1/models": (_GET, self._models),
         }
+        for path, answer in (further or {}).items():
+            methods, _ = self._answers.get(path, (_GET, answer))
+            self._answers[path] = methods, answer
 
     def route(self, head: RequestHead) -> Route | None:
         """Return the route to forward on; None if the gateway itself answers.

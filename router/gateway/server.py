@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import socket
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from router.gateway.listen.accept import Acceptor, listen
 from router.gateway.listen.connection_limit import AcceptOrder
 from router.gateway.listen.drain import SETTLE_S, ListeningServer, close_listeners
 from router.gateway.listen.sockets import public_sockets
+from router.gateway.local import Answer
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.pins import SharedPins
 from router.gateway.rewrites.body_rewriter import Relearn
@@ -59,9 +60,10 @@ class Gateway:
         metrics: GatewayMetrics,
         relearn: Relearn | None = None,
         worker_tls: WorkerTls | None = None,
+        answers: Mapping[str, Callable[[], Answer]] | None = None,
     ) -> None:
         self._config = config
-        self._context = GatewayContext(config, dispatcher, fleet, identity, metrics, relearn, worker_tls)
+        self._context = GatewayContext(config, dispatcher, fleet, identity, metrics, relearn, worker_tls, answers)
         self._files = FileWatch(metrics.reloaded)
         self._parts: Assembly | None = None
         self._servers: list[ListeningServer] = []
@@ -134,6 +136,12 @@ class Gateway:
         """Turn readiness off and send `Connection: close` with every further answer. New connections are accepted."""
         if self._parts is not None:
             self._parts.drain.drain()
+
+    def end_drain(self) -> None:
+        """Undo `drain`, if connections are still accepted. A connection whose answer said `Connection: close` still
+        closes."""
+        if self._parts is not None and self._parts.drain.accepts:
+            self._parts.drain.draining = False
 
     async def stop_accepting(self, *, leave_queue: bool | None = None, settle_s: float = SETTLE_S) -> None:
         """Close the listeners, after `drain`.

@@ -108,7 +108,10 @@ class ServingSystem(Protocol):
 class Lifecycle:
     """Run `system` until a signal ends it or a new process has taken over."""
 
-    def __init__(self, system: ServingSystem, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, system: ServingSystem, environment: Mapping[str, str] = os.environ, command: str = "serve"
+    ) -> None:
+        self._command = command
         self._system = system
         self._config = system.config
         self._environment = environment
@@ -134,7 +137,7 @@ class Lifecycle:
         try:
             await self._start()
         except (ListenError, TakeoverError) as error:
-            say(f"warmroute serve: cannot listen: {error}")
+            say(f"warmroute {self._command}: cannot listen: {error}")
             await self._leave_sockets()
             await self._give_back(self._config.timeouts.drain_s)
             return 1
@@ -356,6 +359,11 @@ class Lifecycle:
         for number in _ENDING:
             asyncio.get_running_loop().remove_signal_handler(number)
         self._signal = True
+        self._superseded.set()
+        self._over.set()
+
+    def end(self) -> None:
+        """End the process, because there is nothing left to serve."""
         self._superseded.set()
         self._over.set()
 

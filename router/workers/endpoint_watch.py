@@ -146,6 +146,7 @@ class EndpointWatch:
                 facts = await probe(client, endpoint, events=self._events, timeout_s=timeout_s)
             else:
                 await quick_probe(client, endpoint, timeout_s=timeout_s)
+            self._check_engine()
         except ProbeError as error:
             self._context.metrics.probed(kind, False)
             self._failed(error.reason)
@@ -153,6 +154,8 @@ class EndpointWatch:
         self._context.metrics.probed(kind, True)
         if full:
             self._log_facts(facts)
+            if self._context.observer is not None:
+                facts = self._context.observer.learned(endpoint, facts)
             self._facts, self._full_due_s = facts, now_s + FULL_PROBE_S
         assert self._facts is not None
         self._up = True
@@ -160,6 +163,12 @@ class EndpointWatch:
         self._log_state()
         if full:
             self._learned(self._facts)
+
+    def _check_engine(self) -> None:
+        """Raise `ProbeError` if the engine behind a healthy server hangs."""
+        fault = self._context.observer.fault() if self._context.observer is not None else None
+        if fault is not None:
+            raise ProbeError(fault)
 
     def _log_facts(self, facts: WorkerFacts) -> None:
         if facts != self._facts:
@@ -215,6 +224,8 @@ class EndpointWatch:
             return
         self._load_failing = False
         self._context.metrics.probed("load", True)
+        if self._context.observer is not None:
+            self._context.observer.load_read(page)
         now_s = self._context.clock()
         for report in page.loads:
             self._context.fleet.load_reported(self._endpoint.id, report, now_s)

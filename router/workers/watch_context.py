@@ -9,6 +9,8 @@ from typing import Protocol
 
 import zmq
 
+from backends.vllm.metrics import MetricsPage
+from backends.worker import Endpoint, WorkerFacts
 from router.config.model import HealthConfig, ResidencyConfig
 from router.placement.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
@@ -67,9 +69,26 @@ class SelfTestLock(Protocol):
         ...
 
 
+class WorkerObserver(Protocol):
+    """See what the watch of a worker learns, and say whether its engine hangs: `router.sidecar`."""
+
+    def learned(self, endpoint: Endpoint, facts: WorkerFacts) -> WorkerFacts:
+        """Take the facts of a full probe; return those that the fleet gets."""
+        ...
+
+    def load_read(self, page: MetricsPage) -> None:
+        """Take the worker's metrics."""
+        ...
+
+    def fault(self) -> str | None:
+        """Return why the worker may get no requests although it answers probes; None if it may."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class WatchContext:
-    """The parts that all watches share. `self_test_lock` is set if other processes test the same workers."""
+    """The parts that all watches share. `self_test_lock` is set if other processes test the same workers, and
+    `observer` if the only worker is one's own."""
 
     fleet: Fleet
     residency: ResidencyMap
@@ -82,3 +101,4 @@ class WatchContext:
     clock: Callable[[], float]
     worker_tls: WorkerTls
     self_test_lock: SelfTestLock | None = None
+    observer: WorkerObserver | None = None

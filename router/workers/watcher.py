@@ -17,7 +17,13 @@ from router.residency.residency_map import ResidencyMap
 from router.security.worker_tls import WorkerTls
 from router.workers.endpoint_watch import EndpointWatch
 from router.workers.event_pump import EventPump
-from router.workers.watch_context import LearningIdentifier, SelfTestLock, WatchContext, WatchMetrics
+from router.workers.watch_context import (
+    LearningIdentifier,
+    SelfTestLock,
+    WatchContext,
+    WatchMetrics,
+    WorkerObserver,
+)
 
 LOOK_AGAIN_S = 1.0
 """Minimum time between two full probes of all endpoints on demand, because clients can cause them."""
@@ -41,6 +47,7 @@ class Watcher:
         clock: Callable[[], float] = time.monotonic,
         worker_tls: WorkerTls | None = None,
         self_test_lock: SelfTestLock | None = None,
+        observer: WorkerObserver | None = None,
     ) -> None:
         self._fleet = fleet
         self._residency = residency
@@ -50,6 +57,7 @@ class Watcher:
         self._clock = clock
         self._worker_tls = worker_tls or WorkerTls(config.worker_tls)
         self._self_test_lock = self_test_lock
+        self._observer = observer
         self._pump = EventPump(metrics.event_iteration)
         self._context: WatchContext | None = None
         self._looked_s = -math.inf
@@ -76,6 +84,7 @@ class Watcher:
             clock=self._clock,
             worker_tls=self._worker_tls,
             self_test_lock=self._self_test_lock,
+            observer=self._observer,
         )
         for endpoint in self._fleet.endpoints:
             self.watch(endpoint.id)

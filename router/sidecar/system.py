@@ -1,0 +1,121 @@
+"""A gateway beside one worker: `router.app.System` with a drain for the worker, and the worker's own process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from backends.vllm.control import WorkerClient
+from router.app import System
+from router.config.model import Config
+from router.control.start import Sources
+from router.placement.fleet import FleetEndpoint
+from router.placement.health import WorkerState
+from router.security.worker_tls import WorkerTls
+from router.sidecar.drain_port import Drained, DrainPort
+from router.sidecar.engine_check import EngineCheck
+from router.sidecar.observed_worker import ObservedWorker
+from router.sidecar.worker_process import WorkerProcess
+
+LOOK_S = 0.05
+LAST_ERRORS_S = 1.0
+"""How long requests get to fail after the worker's process has ended."""
+
+log = logging.getLogger("warmroute.sidecar")
+
+
+class SidecarSystem(System):
+    """One sidecar. `command` starts the worker as a child process, if given; `on_end` is called when it has ended."""
+
+    def __init__(
+        self, config: Config, sources: Sources | None, command: Sequence[str], on_end: Callable[[], None]
+    ) -> None:
+        client = WorkerClient(config.workers[0].api_key, WorkerTls(config.worker_tls).context_for)
+        self._check = EngineCheck(config.sidecar, client, self.now_s)
+        self._worker = ObservedWorker(self._check)
+        super().__init__(config, sources=sources, observer=self._worker, answers=self._worker.answers())
+        self._worker.serve(self.fleet, lambda: self._drain is not None or self._closing)
+        self._drain: asyncio.Task[Drained] | None = None
+        self._return: asyncio.Task[None] | None = None
+        self._drain_port = DrainPort(config, self.drain)
+        self._closing = False
+        self._on_end = on_end
+        self._child = WorkerProcess(command, self._child_ended) if command else None
+
+    async def open_admin(self) -> None:
+        """Serve the admin port and the drain port, then start the worker."""
+        await super().open_admin()
+        log.info("drain port listening", extra={"url": f"http://{await self._drain_port.start()}/drain"})
+        if self._child is not None:
+            await self._child.start()
+
+    async def drain(self) -> Drained:
+        """Report not ready, and send the worker no new requests; return when the running ones have ended, or after
+        `timeouts.drain_s`.
+
+        The drain ends when the worker's process has ended and another one answers, as after a restart by Kubernetes.
+        """
+        if self._drain is None:
+            self._drain = asyncio.get_running_loop().create_task(self._drained(), name="drain")
+        return await asyncio.shield(self._drain)
+
+    async def _drained(self) -> Drained:
+        timeouts = self.config.timeouts
+        log.info("draining", extra={"delay_s": timeouts.drain_delay_s, "drain_s": timeouts.drain_s})
+        self.begin_drain()
+        await asyncio.sleep(timeouts.drain_delay_s)
+        for endpoint in self.fleet.endpoints:
+            self.fleet.drain(endpoint.id)
+        end_s = self.now_s() + timeouts.drain_s
+        while self._running and self.now_s() < end_s and self._check.fault() is None:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_S)
+        log.info("drained", extra={"requests": self._running})
+        self._return = asyncio.get_running_loop().create_task(self._returned(), name="return")
+        return Drained(self._running)
+
+    @property
+    def _running(self) -> int:
+        """Requests in progress."""
+        return int(self.gateway.statistics()["streams"])
+
+    async def _returned(self) -> None:
+        """End the drain once another process of the worker answers."""
+        for state in (WorkerState.UNHEALTHY, None):
+            while not any(_in(endpoint, state) for endpoint in self.fleet.endpoints):  # noqa: ASYNC110
+                await asyncio.sleep(LOOK_S)
+        for endpoint in self.fleet.endpoints:
+            self.fleet.undrain(endpoint.id)
+        self._drain = None
+        self.end_drain()
+        log.info("the worker is back; the drain has ended")
+
+    def _child_ended(self) -> None:
+        self._closing = True
+        self.begin_drain()
+        self._on_end()
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of the worker's process; 0 without one."""
+        code = self._child.exit_code if self._child is not None else None
+        return code or 0
+
+    async def aclose(self, drain_s: float | None = None) -> None:
+        """Drain, release everything, then stop the worker's process."""
+        self._closing = True
+        dead = self._child is not None and self._child.exit_code is not None
+        limit_s = self.config.timeouts.drain_s if drain_s is None else drain_s
+        if self._return is not None:
+            self._return.cancel()
+        await super().aclose(min(limit_s, LAST_ERRORS_S) if dead else limit_s)
+        if self._child is not None:
+            await self._child.stop(self.config.sidecar.stop_s)
+        await self._drain_port.aclose()
+        await self._check.aclose()
+
+
+def _in(endpoint: FleetEndpoint, state: WorkerState | None) -> bool:
+    """Return whether probes find the worker in `state`; None: in a state in which it answers."""
+    condition = endpoint.health.condition
+    return condition is state if state is not None else condition in (WorkerState.READY, WorkerState.HALF_OPEN)

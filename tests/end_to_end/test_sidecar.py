@@ -1,0 +1,241 @@
+"""`warmroute sidecar` as a process, beside a worker and as its parent."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+
+import httpx
+import pytest
+
+from loadtest.fleet.ports import free_ports
+from loadtest.fleet.process import Process, warmroute
+from tests.support.scripted_worker import ScriptedWorker
+
+MODEL = "warmroute-simulated"
+KEY = "wr-alice-key"
+
+
+class Sidecar:
+    """A sidecar process with its ports."""
+
+    def __init__(self, process, worker):
+        self.process = process
+        self.worker = worker
+        self.url = process.wait_for(r"public port.*url=(\S+)")[1]
+        self.drain_url = process.wait_for(r"drain port.*url=(\S+)")[1]
+
+    def status(self, path="/readyz"):
+        return httpx.get(f"{self.url}{path}", timeout=5)
+
+    def until(self, state, limit_s=20.0):
+        end_s = time.monotonic() + limit_s
+        while (found := self.status().json()["status"]) != state:
+            assert time.monotonic() < end_s, f"{found}, not {state}: {self.process.tail()}"
+            time.sleep(0.02)
+
+    def complete(self, tokens=4, **options):
+        body = {"model": MODEL, "prompt": "a b c", "max_tokens": tokens, "ignore_eos": True, "stream": False}
+        return httpx.post(f"{self.url}/v1/completions", json=body, timeout=60, **options)
+
+
+@pytest.fixture
+def start():
+    """Start processes, and stop them at the end."""
+    started = []
+
+    def begin(*arguments):
+        started.append(Process(warmroute(*arguments), arguments[0]))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.stop()
+
+
+@pytest.fixture
+def sidecar(start):
+    """Start a sidecar beside `worker`, or with an embedded worker as its child."""
+
+    def begin(*flags, worker=None, command=()):
+        port = free_ports(1)
+        places = ("--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--set", "sidecar.drain_port=0")
+        url = worker or f"http://127.0.0.1:{port}"
+        if worker is None and not command:
+            command = warmroute("worker", "--port", str(port))
+        child = ("--", *command) if command else ()
+        return Sidecar(start("sidecar", *places, "--worker", url, *flags, *child), url)
+
+    return begin
+
+
+class Call(threading.Thread):
+    """One call in the background."""
+
+    def __init__(self, call):
+        super().__init__(daemon=True)
+        self._call = call
+        self.result = None
+        self.start()
+
+    def run(self):
+        self.result = self._call()
+
+    def answer(self):
+        self.join(30)
+        return self.result
+
+
+def while_running(sidecar, tokens=120):
+    """Start a request and return when the worker has it."""
+    call = Call(lambda: sidecar.complete(tokens))
+    end_s = time.monotonic() + 10
+    while "num_requests_running{" not in (page := httpx.get(f"{sidecar.worker}/metrics").text) or not any(
+        line.startswith("vllm:num_requests_running{") and float(line.rsplit(" ", 1)[1]) > 0
+        for line in page.splitlines()
+    ):
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+    return call
+
+
+def test_a_sidecar_forwards_and_answers_for_its_worker(sidecar):
+    one = sidecar()
+    one.until("ready")
+    assert one.complete().status_code == 200
+    assert one.status("/health").json() == {"status": "ready"}
+    assert one.status("/livez/engine").json() == {"status": "alive"}
+    assert one.status("/version").json() == {"version": "0.33.0+simulated"}
+    assert [card["id"] for card in one.status("/v1/models").json()["data"]] == [MODEL]
+    assert "vllm:num_requests_running" in one.status("/metrics").text
+
+
+def test_a_key_guards_a_worker_without_one(sidecar, tmp_path):
+    from router.security.keys import KeyEntry, digest_of, new_key
+
+    key = new_key()
+    one = sidecar("--set", f"auth.api_keys={KeyEntry('gateways', digest_of(key.encode())).line}")
+    one.until("ready")
+    assert one.complete().status_code == 401
+    assert one.status("/metrics").status_code == 401
+    assert one.status("/livez/engine").status_code == 200
+    assert one.complete(headers={"Authorization": f"Bearer {key}"}).status_code == 200
+
+
+def test_drain_waits_for_the_running_requests_and_refuses_further_ones(sidecar):
+    one = sidecar()
+    one.until("ready")
+    running = while_running(one)
+    drain = Call(lambda: httpx.post(one.drain_url, timeout=30))
+    one.until("draining")
+    refused = one.complete()
+    assert refused.status_code == 503 and refused.headers["connection"] == "close"
+    assert drain.is_alive() or running.result is not None
+    assert drain.answer().json() == {"status": "drained", "requests": 0}
+    assert running.answer().json()["usage"]["completion_tokens"] == 120
+    assert httpx.post(one.drain_url).json() == {"status": "drained", "requests": 0}
+
+
+def test_drain_answers_504_when_requests_outlast_it(sidecar):
+    one = sidecar("--set", "timeouts.drain_s=0.2")
+    one.until("ready")
+    running = while_running(one, 400)
+    answer = httpx.post(one.drain_url, timeout=30)
+    assert (answer.status_code, answer.json()) == (504, {"status": "requests still run", "requests": 1})
+    assert running.answer().status_code == 200
+
+
+def test_drain_is_for_post_on_loopback_names_only(sidecar):
+    one = sidecar()
+    one.until("ready")
+    assert httpx.get(one.drain_url).status_code == 405
+    assert httpx.post(one.drain_url, headers={"Host": "evil.example"}).status_code == 403
+    assert httpx.post(one.drain_url, headers={"Origin": "http://evil.example"}).status_code == 403
+    one.until("ready")
+
+
+def test_a_drained_worker_that_another_process_replaces_takes_requests_again(sidecar, start):
+    port = free_ports(1)
+    worker = start("worker", "--port", str(port))
+    one = sidecar("--set", "health.probe_interval_s=0.05", worker=f"http://127.0.0.1:{port}")
+    one.until("ready")
+    assert httpx.post(one.drain_url, timeout=30).status_code == 200
+    worker.stop()
+    one.process.wait_for("probe failed|unhealthy|draining")
+    time.sleep(0.5)  # for three probes to fail
+    start("worker", "--port", str(port))
+    one.until("ready")
+    assert one.complete().status_code == 200
+
+
+def test_sigterm_ends_the_running_requests_then_the_command(sidecar):
+    one = sidecar()
+    one.until("ready")
+    running = while_running(one)
+    one.process.terminate()
+    assert running.answer().json()["usage"]["completion_tokens"] == 120
+    assert one.process.wait(20) == 0
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{one.worker}/health")
+
+
+def test_the_commands_exit_code_ends_the_sidecar(sidecar):
+    one = sidecar(command=("sh", "-c", "exit 7"))
+    assert one.process.wait(20) == 7
+
+
+def test_a_worker_that_dies_ends_the_sidecar_at_once(sidecar):
+    one = sidecar()
+    pid = int(one.process.wait_for(r"command started.*pid=(\d+)")[1])
+    one.until("ready")
+    running = while_running(one, 2_000)
+    began_s = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    assert one.process.wait(20) == 137
+    assert time.monotonic() - began_s < 5
+    assert running.answer().status_code in (502, 503)
+
+
+def test_a_command_that_cannot_be_started_ends_the_sidecar_with_127(sidecar):
+    one = sidecar(command=("/no/such/vllm", "serve"))
+    assert one.process.wait(20) == 127
+    assert "the command cannot be started" in one.process.tail()
+
+
+def test_the_commands_output_passes_through(sidecar):
+    one = sidecar(command=("sh", "-c", "echo said by the worker; exec sleep 60"))
+    one.process.wait_for("said by the worker")
+
+
+PAGES = {
+    b"/health": b"",
+    b"/version": b'{"version": "0.33.0"}',
+    b"/v1/models": b'{"data": [{"id": "m"}]}',
+    b"/metrics": b'vllm:num_requests_running{engine="0"} 1\nvllm:num_requests_waiting{engine="0"} 0\n',
+    b"/kv_event_sources": b"{}",
+}
+
+
+async def test_an_engine_that_hangs_behind_a_healthy_server_is_not_ready(sidecar):
+    hangs = asyncio.Event()
+    hangs.set()
+
+    async def script(script):
+        if hangs.is_set():
+            await script.gone()
+        else:
+            await script.say(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+
+    worker = await ScriptedWorker(script, pages=PAGES).start()
+    limits = ("sidecar.hung_after_s=0.5", "sidecar.test_interval_s=0.1", "health.probe_interval_s=0.05")
+    flags = [part for limit in limits for part in ("--set", limit)]
+    one = await asyncio.to_thread(sidecar, *flags, worker=f"http://{worker.id}")
+    await asyncio.to_thread(one.until, "hung")
+    said = (await asyncio.to_thread(one.status)).json()
+    assert "a request of one token has waited" in said["reason"]
+    assert (await asyncio.to_thread(one.status, "/livez/engine")).status_code == 503
+    assert (await asyncio.to_thread(one.status, "/livez")).status_code == 200
+    hangs.clear()
+    await asyncio.to_thread(one.until, "ready")
+    await worker.stop()
