@@ -37,7 +37,7 @@ def _settings(place: Place) -> dict[str, Any]:
     }
     return {
         "workers": [{"url": place.worker_url}],
-        "decision_log": {"path": str(place.folder / "decisions.jsonl.gz")},
+        "decision_log": {"path": str(place.folder / "decisions.jsonl")},
         "auth": {"api_keys": [*others, KeyEntry("bench", digest_of(_KEY.encode())).line]},
         "tenants": {"bench": {"keys": ["bench"], "max_queued_requests": 1_000}},
         "limits": {"tenants": {"default": limits}},

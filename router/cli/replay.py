@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
-  warmroute replay decisions.jsonl.gz                   the policies of the log decide again: 100 % the same
-  warmroute replay decisions.jsonl.gz --policy lpwl     where another rule would have differed
-  warmroute replay decisions.jsonl.gz.* --policy batch  a policy of the log, in place of all of them
+  warmroute replay decisions.jsonl                   the policies of the log decide again: 100 % the same
+  warmroute replay decisions.jsonl --policy lpwl     where another rule would have differed
+  warmroute replay decisions.jsonl.* --policy batch  a policy of the log, in place of all of them
 
 The estimates are those of the gateway at each decision, under the load that the recorded choices made.
 exit codes: 0 replayed; 1 a file cannot be read; 2 an option is wrong.

@@ -379,8 +379,8 @@ class DecisionLogConfig(Section, frozen=True):
     """A log of what policies see and choose, for `warmroute replay`. It has hashes of prompts, and no text."""
 
     path: str | None = None
-    """The file, compressed with gzip, such as /var/log/decisions.jsonl.gz. Older files get the endings .1, .2
-    and so on. With several processes, each has a file with its number. Not set: no log."""
+    """The file, such as /var/log/decisions.jsonl. One that ends in .gz is compressed, which costs more CPU time. Older
+    files get the endings .1, .2 and so on. With several processes, each has a file with its number. Not set: no log."""
     share: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """Share of the time that is recorded, in whole windows, because a replay needs every decision of a period."""
     window_s: Seconds = 60.0

@@ -75,7 +75,7 @@ _EXAMPLES: dict[tuple[str, ...], Any] = {
     ("cors", "allow_origins"): ["https://chat.example"],
     ("extra_paths",): [{"path": "/v1/my_path", "methods": ["POST"]}],
     ("trusted_proxies",): ["10.0.0.0/8"],
-    ("decision_log", "path"): "/var/log/decisions.jsonl.gz",
+    ("decision_log", "path"): "/var/log/decisions.jsonl",
     ("admin_hosts",): ["router.example"],
 }
 """Examples for settings whose default is empty."""

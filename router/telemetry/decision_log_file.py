@@ -1,14 +1,12 @@
-"""The files of a decision log: compressed lines, rotated, written by a thread so that the disk never stops the loop."""
+"""The files of a decision log: rotated, and written by a thread so that the disk never stops the loop."""
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import logging
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -16,16 +14,18 @@ from router.config.model import DecisionLogConfig
 
 log = logging.getLogger("warmroute.decisions")
 
-MOST_LINES = 8_192
-"""Lines that may wait to be written. A further line is lost, and the recorder ends its window."""
-_COMPRESSION = 3
-"""A third of the CPU time of zlib's default, for files that are about a tenth larger."""
-_FLUSH_S = 1.0
+MOST_BYTES = 67_108_864
+"""Bytes that may wait to be written. A further line is lost, and the recorder ends its window."""
+GATHER_S = 0.5
+"""Lines within this time are written together: waking the thread for each line would cost more than the write."""
+_COMPRESSION = 1
+"""The fastest of zlib's. Compression is most of what a compressed log costs."""
 _ROTATE = b""
 
 
 class DecisionLogFile:
-    """Writes to ``path``, and moves a full file to ``path.1``, that one to ``path.2`` and so on.
+    """Writes to ``path``, and moves a full file to ``path.1``, that one to ``path.2`` and so on. A path that ends in
+    ``.gz`` is compressed.
 
     `most_bytes` is the size before compression after which the next snapshot begins a new file; `files` is the number
     of files kept. Satisfies `router.placement.decision_log.recorder.LineSink`.
@@ -39,8 +39,11 @@ class DecisionLogFile:
         self._most_bytes = most_bytes
         self._files = files
         self._size_bytes = 0
-        self._lines: queue.Queue[bytes | None] = queue.Queue(MOST_LINES)
+        self._lines: deque[bytes] = deque()
+        self._put_bytes = 0
+        self._done_bytes = 0
         self._failed = False
+        self._closing = threading.Event()
         self.lines_lost = 0
         self.bytes_written = 0
         self._shift()
@@ -55,25 +58,22 @@ class DecisionLogFile:
 
     def write(self, line: bytes) -> bool:
         """Queue a line; return False if it is lost, because the disk is too slow or has failed."""
-        try:
-            if self._failed:
-                raise queue.Full
-            self._lines.put_nowait(line)
-        except queue.Full:
+        if self._failed or self._put_bytes - self._done_bytes + len(line) > MOST_BYTES:
             self.lines_lost += 1
             return False
+        self._put_bytes += len(line)
         self._size_bytes += len(line)
+        self._lines.append(line)
         return True
 
     def rotate(self) -> None:
         """Begin a new file with the next line."""
-        if self.write(_ROTATE):
-            self._size_bytes = 0
+        self._lines.append(_ROTATE)
+        self._size_bytes = 0
 
     def close(self) -> None:
         """Write what waits, and close the file."""
-        with contextlib.suppress(queue.Full):
-            self._lines.put(None, timeout=1.0)
+        self._closing.set()
         self._thread.join(timeout=5.0)
 
     def statistics(self) -> dict[str, int]:
@@ -81,16 +81,10 @@ class DecisionLogFile:
         return {"bytes": self.bytes_written, "lines_lost": self.lines_lost}
 
     def _run(self) -> None:
-        while True:
-            try:
-                line = self._lines.get(timeout=_FLUSH_S)
-            except queue.Empty:
-                self._guarded(self._file.flush)
-                continue
-            if line is None:
-                self._guarded(self._file.close)
-                return
-            self._guarded(partial(self._put, line))
+        while not self._closing.wait(GATHER_S):
+            self._guarded(self._write_waiting)
+        self._guarded(self._write_waiting)
+        self._guarded(self._file.close)
 
     def _guarded(self, step: Callable[[], object]) -> None:
         if self._failed:
@@ -99,19 +93,32 @@ class DecisionLogFile:
             step()
         except OSError as error:
             self._failed = True
+            self._lines.clear()
             log.error("the decision log cannot be written and ends here", extra={"reason": str(error)})
 
-    def _put(self, line: bytes) -> None:
-        if line == _ROTATE:
+    def _write_waiting(self) -> None:
+        """Write the lines that wait now, and hand them to the operating system."""
+        lines = [self._lines.popleft() for _ in range(len(self._lines))]
+        while _ROTATE in lines:
+            place = lines.index(_ROTATE)
+            self._put(b"".join(lines[:place]))
             self._file.close()
             self._shift()
             self._file = self._open()
-            return
-        self._file.write(line)
-        self.bytes_written += len(line)
+            del lines[: place + 1]
+        self._put(b"".join(lines))
+
+    def _put(self, text: bytes) -> None:
+        if text:
+            self._file.write(text)
+            self._file.flush()
+            self.bytes_written += len(text)
+            self._done_bytes += len(text)
 
     def _open(self) -> BinaryIO:
-        return cast("BinaryIO", gzip.open(self._path, "wb", compresslevel=_COMPRESSION))
+        if self._path.suffix == ".gz":
+            return cast("BinaryIO", gzip.open(self._path, "wb", compresslevel=_COMPRESSION))
+        return self._path.open("wb")
 
     def _shift(self) -> None:
         """Rename the files, so that ``path`` is free."""

@@ -10,7 +10,7 @@ from router.cli.main import main
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_the_log_of_a_gateway_replays_to_the_same_choices(start, monkeypatch, tmp_path, capsys, processes):
-    path = tmp_path / "decisions.jsonl.gz"
+    path = tmp_path / "decisions.jsonl"
     monkeypatch.setenv("WARMROUTE_DECISION_LOG__PATH", str(path))
     monkeypatch.setenv("WARMROUTE_POLICIES", json.dumps({"spread": {"rule": "power_of_two"}}))
     routes = [{"name": "all", "split": {"default": 1, "spread": 1}}]
@@ -25,7 +25,7 @@ def test_the_log_of_a_gateway_replays_to_the_same_choices(start, monkeypatch, tm
             )
             assert reply.status_code == 200
     system.running.gateway.stop()
-    files = [path] if processes == 1 else [tmp_path / f"decisions-{number}.jsonl.gz" for number in range(processes)]
+    files = [path] if processes == 1 else [tmp_path / f"decisions-{number}.jsonl" for number in range(processes)]
     decisions = 0
     for file in files:
         assert main(["replay", str(file), "--json"]) == 0

@@ -18,7 +18,7 @@ from router.placement.decision_log.recorder import Recorder
 from router.placement.dispatcher import Dispatcher
 from router.placement.lifecycle_events import Usage
 
-COMPRESSION = 3
+COMPRESSION = 1
 """As in `router.telemetry.decision_log_file`."""
 
 

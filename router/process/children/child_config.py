@@ -110,7 +110,7 @@ def quotas_of(tenants: Mapping[str, TenantConfig], processes: int, max_body_byte
 
 
 def decision_log_of(log: DecisionLogConfig, process: int) -> DecisionLogConfig:
-    """Return the decision log of one process: ``decisions.jsonl.gz`` becomes ``decisions-0.jsonl.gz``."""
+    """Return the decision log of one process: ``decisions.jsonl`` becomes ``decisions-0.jsonl``."""
     if log.path is None:
         return log
     path = Path(log.path)

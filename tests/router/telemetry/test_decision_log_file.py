@@ -1,17 +1,23 @@
-"""The files of a decision log: compressed, rotated at a snapshot, and never in the way of the event loop."""
+"""The files of a decision log: rotated at a snapshot, compressed on request, and never in the way of the event loop."""
 
 import gzip
+import time
+
+import pytest
 
 from router.telemetry import decision_log_file as module
 from router.telemetry.decision_log_file import DecisionLogFile
 
 
 def lines_of(path):
-    return gzip.open(path, "rb").read().splitlines()
+    opened = gzip.open if ".gz" in path.suffixes else open
+    with opened(path, "rb") as file:
+        return file.read().splitlines()
 
 
-def test_lines_are_written_in_order(tmp_path):
-    path = tmp_path / "d.jsonl.gz"
+@pytest.mark.parametrize("name", ["d.jsonl", "d.jsonl.gz"])
+def test_lines_are_written_in_order(tmp_path, name):
+    path = tmp_path / name
     file = DecisionLogFile(path, 1_000_000, 3)
     for number in range(1_000):
         assert file.write(b"%d\n" % number)
@@ -45,7 +51,7 @@ def test_a_restart_keeps_the_old_file(tmp_path):
 
 
 def test_a_disk_that_is_too_slow_loses_lines_and_blocks_nobody(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "MOST_LINES", 4)
+    monkeypatch.setattr(module, "MOST_BYTES", 8)
     monkeypatch.setattr(DecisionLogFile, "_run", lambda self: None)
     file = DecisionLogFile(tmp_path / "d.jsonl.gz", 1_000, 3)
     assert [file.write(b"x\n") for _ in range(6)] == [True] * 4 + [False] * 2
@@ -56,7 +62,7 @@ def test_a_disk_that_fails_ends_the_log(tmp_path, caplog):
     path = tmp_path / "d.jsonl.gz"
     file = DecisionLogFile(path, 1_000, 3)
 
-    def fail(line):
+    def fail(text):
         raise OSError("No space left on device")
 
     file._put = fail
@@ -64,3 +70,26 @@ def test_a_disk_that_fails_ends_the_log(tmp_path, caplog):
     file.close()
     assert file.write(b"y\n") is False
     assert "the decision log cannot be written and ends here" in caplog.text
+
+
+def test_lines_are_on_disk_soon_while_the_log_is_open(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "GATHER_S", 0.01)
+    path = tmp_path / "d.jsonl.gz"
+    file = DecisionLogFile(path, 1_000, 3)
+    file.write(b"x\n")
+    end_s = time.monotonic() + 10.0
+    while file.bytes_written == 0 and time.monotonic() < end_s:
+        time.sleep(0.01)
+    with gzip.open(path, "rb") as written:
+        assert written.readline() == b"x\n"
+    file.close()
+
+
+def test_lines_of_many_rotations_in_one_turn_reach_their_files(tmp_path):
+    path = tmp_path / "d.jsonl"
+    file = DecisionLogFile(path, 1, 4)
+    for text in (b"a\n", b"b\n", b"c\n"):
+        file.write(text)
+        file.rotate()
+    file.close()
+    assert [lines_of(path.with_name(f"d.jsonl.{number}")) for number in (1, 2, 3)] == [[b"c"], [b"b"], [b"a"]]
