@@ -3,12 +3,12 @@
 The cells are short cells of ``python -m loadtest sim``: four workers of one profile, with the last three quarters of
 each window measured. The rates are about 0.6 and 0.95 of lpwl's saturation over one seed. They are fixed in the source,
 so that other code meets the same traffic. The first row is the default rule before
-docs/decisions/0007-learned-decode-steps.md. The second is the rule without the decode externality, and the third
-without the KV wait of docs/decisions/0009-kv-wait.md.
+docs/decisions/0007-learned-decode-steps.md. The second is the rule without the decode externality, the third
+without the KV wait of docs/decisions/0009-kv-wait.md, and the fourth without a preference for KV space among equals.
 
 With ``--contests`` the cells are those of the tournament: its fleets and prompts, windows of ``--window-s``, and loads
-as factors of each generator's own rate. The last columns compare mean TTFT and goodput with the first row, paired by
-seed, with 95 % t intervals.
+as factors of each generator's own rate. The last columns compare mean TTFT, p99 TTFT and goodput with the first row,
+paired by seed, with 95 % t intervals.
 
 ``--tournament`` plays the tournament's fleets for 300 s each, at fractions of fixed rates, over at least two seeds. It
 compares each rule with the first one, paired by seed.
@@ -31,19 +31,21 @@ from loadtest.lab.measures import Figures
 from loadtest.lab.models import Models
 from loadtest.lab.run_cell import run_cell
 from loadtest.report.confidence import interval
+from loadtest.studies.short.without import VARIANTS as PARTS
+from loadtest.studies.short.without import replaceable
 from loadtest.tournament.contests import CONTESTS, Contest, Extent
 from policies.view import FleetView
-from router.placement import fleet_load
 
 CONTESTED = [contest.name for contest in CONTESTS]
 
 PROFILE = "llama-3.1-70b-4xh100"
-WITHOUT_KV_WAIT = "marginal_cost without KV wait"
+WITHOUT_KV_WAIT, WITHOUT_KV_SPACE = (f"marginal_cost without {part}" for part in ("KV wait", "KV space among equals"))
 BEFORE, WITHOUT_EXTERNALITY = "marginal_cost before", "marginal_cost:stream_weight=0"
 RULES = [
     BEFORE,
     WITHOUT_EXTERNALITY,
     WITHOUT_KV_WAIT,
+    WITHOUT_KV_SPACE,
     "marginal_cost",
     "lpwl",
     "lmetric",
@@ -80,16 +82,10 @@ def all_alike() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def no_kv_wait() -> Iterator[None]:
-    """Report a KV wait of zero for every prompt, as before decision 0009."""
-    with patch.object(fleet_load, "kv_wait_s", lambda *_: 0.0):
-        yield
-
-
 VARIANTS: dict[str, tuple[str, Callable[[], AbstractContextManager[None]]]] = {
     BEFORE: (WITHOUT_EXTERNALITY, all_alike),
-    WITHOUT_KV_WAIT: ("marginal_cost", no_kv_wait),
+    WITHOUT_KV_WAIT: ("marginal_cost", PARTS["KV wait"].applied),
+    WITHOUT_KV_SPACE: ("marginal_cost", PARTS["KV space among equals"].applied),
 }
 
 
@@ -143,6 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", help="the Mooncake conversation trace; left out without it")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0, help="first seed of short cells and of --contests")
     parser.add_argument("--loads", type=float, nargs="+", default=[0.6, 0.95])
     parser.add_argument("--only", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--rules", nargs="+", default=RULES)
@@ -150,6 +147,8 @@ def main() -> None:
     parser.add_argument("--window-s", type=float, default=600.0, help="length of a contest's window")
     parser.add_argument("--tournament", action="store_true", help="the tournament's fleets, at rates set down here")
     args = parser.parse_args()
+    if not replaceable() and any(rule in VARIANTS for rule in args.rules):
+        parser.error("parts are left out by replacing Python functions: run from source, or name --rules")
     if args.tournament:
         if args.seeds < 2:
             parser.error("--tournament prints standard errors: it needs --seeds of at least 2")
@@ -184,24 +183,26 @@ def contests(args: Any) -> dict[str, Cells]:
 def print_cell(workload: str, cells: Cells, load: float, args: Any) -> None:
     """Print means over the seeds, and paired differences from the first rule."""
     print(f"\n{workload} at {load:g}, {args.seeds} seeds")
-    print(f"{'':32}{'TTFT ms':>9}{'p99':>9}{'E2E s':>8}{'TPOT ms':>9}{'goodput':>9}{'cached':>8}", end="")
-    print(f"{'TTFT %':>17}{'goodput %':>17}", flush=True)
+    print(f"{'':44}{'TTFT ms':>9}{'p99':>9}{'E2E s':>8}{'TPOT ms':>9}{'goodput':>9}{'cached':>8}", end="")
+    print(f"{'TTFT %':>17}{'p99 %':>17}{'goodput %':>17}", flush=True)
     first: list[Figures] = []
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
     for rule in args.rules:
-        runs = [figures(cells(rule=rule, seed=seed)) for seed in range(args.seeds)]
+        runs = [figures(cells(rule=rule, seed=seed)) for seed in seeds]
         mean = {name: fmean(getattr(run, name) for run in runs) for name in SHOWN}
         ttft, p99, e2e, tpot, good, hit = mean.values()
-        print(f"{rule:32}{ttft:9.0f}{p99:9.0f}{e2e / 1e3:8.2f}{tpot:9.1f}{good:9.3f}{hit:8.3f}", end="")
+        print(f"{rule:44}{ttft:9.0f}{p99:9.0f}{e2e / 1e3:8.2f}{tpot:9.1f}{good:9.3f}{hit:8.3f}", end="")
         print(against(first, runs) if first and args.seeds > 1 else "", flush=True)
         first = first or runs
 
 
 def against(first: list[Figures], runs: list[Figures]) -> str:
-    """Format how much longer the mean TTFT is (geometric mean, percent), and how much higher goodput (points)."""
+    """Format how much longer mean and p99 TTFT are (geometric means, percent), and how much higher goodput (points)."""
     pairs = list(zip(first, runs, strict=True))
-    longer = interval([100.0 * log(run.ttft_mean_ms / base.ttft_mean_ms) for base, run in pairs])
+    means = interval([100.0 * log(run.ttft_mean_ms / base.ttft_mean_ms) for base, run in pairs])
+    p99s = interval([100.0 * log(run.ttft_p99_ms / base.ttft_p99_ms) for base, run in pairs])
     higher = interval([100.0 * (run.goodput_share - base.goodput_share) for base, run in pairs])
-    return "".join([f"{found.mean:+9.1f} ±{found.half:6.1f}" for found in (longer, higher)])
+    return "".join([f"{found.mean:+9.1f} ±{found.half:6.1f}" for found in (means, p99s, higher)])
 
 
 COMPARED = ("ttft_mean_ms", "ttft_p99_ms", "tpot_mean_ms", "itl_p99_ms", "e2e_mean_ms", "goodput_share", "hit_share")
