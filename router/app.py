@@ -63,6 +63,7 @@ from router.telemetry.readings import (
     limit_readings,
     policy_readings,
     process_readings,
+    queue_readings,
     residency_readings,
     watch_readings,
 )
@@ -199,6 +200,7 @@ class System:
             self.metrics.registry,
             [
                 lambda: fleet_readings(self.fleet),
+                lambda: queue_readings(self.dispatcher.views(self.now_s())),
                 lambda: residency_readings(self.fleet, self.residency),
                 lambda: watch_readings(self.watcher.statistics()),
                 lambda: gateway_readings(self.gateway.statistics()),

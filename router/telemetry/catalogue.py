@@ -217,6 +217,11 @@ DECISIONS = (
 
 FLEET = (
     _common("worker_state", "1 for the state of the endpoint, 0 for the other states.", "endpoint", "state"),
+    _common(
+        "queued_prefill_seconds",
+        "Queue wait: estimated time until the prefill of a new prompt would start on the worker.",
+        "worker",
+    ),
     _common("worker_running_requests", "Requests running on the worker, as it last reported.", "worker"),
     _common("worker_waiting_requests", "Requests waiting on the worker, as it last reported.", "worker"),
     _common("worker_kv_usage_ratio", "Share of the worker's KV cache in use, as it last reported.", "worker"),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from policies.view import Residency
+from policies.view import Residency, WorkerView
 from router.config.budgets import BODIES, PROMPTS, RESPONSES, VIEWS
 from router.config.memory import MemoryLimit
 from router.config.model import Config
@@ -24,6 +24,12 @@ def fleet_readings(fleet: Fleet) -> Iterator[Reading]:
             yield "warmroute_worker_state", (endpoint.id, state.value), float(endpoint.state is state)
     for candidate in fleet.candidates:
         yield from _load(candidate)
+
+
+def queue_readings(views: Iterable[WorkerView]) -> Iterator[Reading]:
+    """Yield the queue wait of each candidate, from `Dispatcher.views`."""
+    for view in views:
+        yield "warmroute_queued_prefill_seconds", (view.id,), view.queue_wait_s
 
 
 def residency_readings(fleet: Fleet, residency: ResidencyMap) -> Iterator[Reading]:

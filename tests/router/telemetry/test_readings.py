@@ -22,6 +22,7 @@ from router.telemetry.readings import (
     gateway_readings,
     identity_readings,
     policy_readings,
+    queue_readings,
     residency_readings,
     watch_readings,
 )
@@ -110,6 +111,18 @@ def test_all_readings_are_in_the_catalogue():
     page = exposition.render()[0]
     assert b'warmroute_worker_state{endpoint="h:1",state="ready"} 1.0' in page
     assert b'warmroute_event_gaps_total{worker="h:1"} 0.0' in page
+
+
+def test_the_queue_wait_of_a_worker_grows_with_the_prompts_that_wait_there():
+    fleet, residency = fleet_of_one()
+    dispatcher = Dispatcher(
+        fleet, residency, build_policy(PolicySpec("round_robin"), random.Random(0)), spec=PolicySpec("round_robin")
+    )
+    ((name, labels, idle_s), *_) = queue_readings(dispatcher.views(2.0))
+    assert (name, labels) == ("warmroute_queued_prefill_seconds", ("h:1",))
+    assert isinstance(dispatcher.dispatch(Request("r", "/v1/completions", "m", None, 10_000, 2.0), 2.0), Ticket)
+    ((_, _, queued_s), *_) = queue_readings(dispatcher.views(2.0))
+    assert queued_s > idle_s
 
 
 def test_decisions_are_counted():
