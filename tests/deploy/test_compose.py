@@ -1,0 +1,158 @@
+"""docker-compose.yml: what Docker Compose makes of it, and its services as processes with the file's own commands."""
+
+import shutil
+import subprocess
+
+import httpx
+import pytest
+import yaml
+from openai import OpenAI
+
+from router.cli import serve
+from router.cli.main import build_parser
+from router.settings import load
+from tests.support.compose import COMPOSE, ROOT, ComposeProcesses, compose_config
+from tests.support.waiting import block_until
+
+pytestmark = pytest.mark.skipif(not COMPOSE.exists(), reason="Docker Compose is not installed: run `make deploy-env`")
+GATEWAYS = ("gateway-1", "gateway-2")
+WORKERS = ("worker-1", "worker-2", "worker-3", "worker-4")
+GPU = "--env-file=deploy/compose/gpu.env"
+PROGRAMS = ("haproxy", "redis-server", "redis-cli", "prometheus", "wget")
+
+
+@pytest.fixture(scope="module")
+def services():
+    return compose_config()["services"]
+
+
+def seconds(text):
+    return {"m": 60, "s": 1}[text[-1]] * int(text[:-1])
+
+
+def settings(services, name):
+    environment = services[name]["environment"]
+    return load({}, environment, ROOT / "deploy" / "compose" / "warmroute.yaml")
+
+
+class TestConfig:
+    def test_it_has_the_fleet_and_no_gpu_by_default(self, services):
+        assert set(services) == {*GATEWAYS, *WORKERS, "haproxy", "redis", "prometheus", "grafana"}
+
+    def test_the_gpu_file_replaces_the_embedded_workers_by_vllm(self):
+        services = compose_config(GPU)["services"]
+        assert {services[name]["scale"] for name in WORKERS} == {0}
+        assert [worker.url for worker in settings(services, "gateway-1").workers] == ["http://vllm:8000"]
+        assert services["vllm"]["deploy"]["resources"]["reservations"]["devices"][0]["driver"] == "nvidia"
+
+    @pytest.mark.parametrize("name", GATEWAYS)
+    def test_a_gateways_command_is_serve_and_its_workers_are_the_services(self, services, name):
+        assert build_parser().parse_args(services[name]["command"]).run is serve.run
+        assert [worker.url for worker in settings(services, name).workers] == [
+            f"http://{each}:9001" for each in WORKERS
+        ]
+
+    @pytest.mark.parametrize("name", [*GATEWAYS, *WORKERS])
+    def test_our_services_cannot_write_to_their_root_and_have_no_capabilities(self, services, name):
+        service = services[name]
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+        assert "no-new-privileges:true" in service["security_opt"]
+
+    @pytest.mark.parametrize("name", GATEWAYS)
+    def test_a_gateway_has_the_time_to_drain(self, services, name):
+        timeouts = settings(services, name).timeouts
+        assert seconds(services[name]["stop_grace_period"]) > timeouts.drain_delay_s + timeouts.drain_s + 5
+
+    def test_a_gateway_answers_to_the_names_that_prometheus_uses(self, services):
+        scraped = yaml.safe_load((ROOT / "deploy" / "compose" / "prometheus.yml").read_text())["scrape_configs"]
+        (names,) = (job["static_configs"][0]["targets"] for job in scraped)
+        accepted = settings(services, "gateway-1").admin_hosts
+        assert [name.removesuffix(":8001") for name in names] == list(accepted) == list(GATEWAYS)
+
+    def test_only_the_public_port_is_published_beyond_this_machine(self, services):
+        ports = [(name, port) for name, service in services.items() for port in service.get("ports", ())]
+        assert [name for name, port in ports if port.get("host_ip") != "127.0.0.1"] == ["haproxy"]
+
+    def test_every_mounted_file_exists(self, services):
+        mounted = [volume for service in services.values() for volume in service.get("volumes", ())]
+        sources = [volume["source"] for volume in mounted if volume["type"] == "bind"]
+        assert len(sources) >= 5 and all((ROOT / source).exists() for source in sources)
+
+    def test_every_image_has_a_version(self, services):
+        images = {service["image"] for service in services.values()} - {"warmroute"}
+        assert all(":" in image and not image.endswith(":latest") for image in images)
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory):
+    """Return the file's processes, started in the file's order: all but Grafana, of which there is no binary."""
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}")
+    names = (*WORKERS, "redis", *GATEWAYS, "haproxy", "prometheus")
+    fleet = ComposeProcesses(compose_config(), names, tmp_path_factory.mktemp("compose"))
+    try:
+        fleet.start()
+        public = f"http://{fleet.addresses['haproxy']}:8000"
+        block_until(lambda: httpx.get(f"{public}/readyz").status_code == 200, 60)
+        yield fleet
+    finally:
+        fleet.stop()
+
+
+@pytest.fixture
+def client(fleet):
+    return OpenAI(base_url=f"http://{fleet.addresses['haproxy']}:8000/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def model(fleet):
+    return httpx.get(f"http://{fleet.addresses['haproxy']}:8000/v1/models").json()["data"][0]["id"]
+
+
+def chat(client, model, text, **options):
+    return client.chat.completions.create(model=model, messages=[{"role": "user", "content": text}], **options)
+
+
+def of_prometheus(fleet, query):
+    url = f"http://{fleet.addresses['prometheus']}:9090/api/v1/query"
+    return httpx.get(url, params={"query": query}).json()["data"]["result"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+class TestProcesses:
+    def test_both_gateways_answer_behind_haproxy_and_a_prefix_is_found_again(self, fleet, client, model):
+        text = "Tell me of the harbour. " * 60
+        answers = [chat(client, model, text, max_tokens=4) for _ in range(8)]
+        assert all(answer.usage.completion_tokens == 4 for answer in answers)
+        assert answers[-1].usage.prompt_tokens_details.cached_tokens > 200
+        for name in GATEWAYS:
+            exposition = httpx.get(f"http://{fleet.addresses[name]}:8001/metrics").text
+            assert 'warmroute_requests_total{path="/v1/chat/completions",status="200"}' in exposition
+
+    def test_prometheus_scrapes_both_gateways(self, fleet):
+        def up():
+            return [row["value"][1] for row in of_prometheus(fleet, 'up{job="warmroute"}')] == ["1", "1"]
+
+        block_until(up, 30)
+        block_until(lambda: of_prometheus(fleet, "sum(warmroute_requests_total) > 0"), 30)
+
+    def test_a_gateway_that_stops_ends_its_streams_and_the_other_takes_the_rest(self, fleet, client, model):
+        streams = [chat(client, model, f"Count {n}", max_tokens=200, stream=True) for n in range(4)]
+        heads = [next(iter(stream)) for stream in streams]
+        assert len(heads) == 4
+        leaving = fleet.processes["gateway-1"]
+        leaving.terminate()
+        while leaving.alive:
+            assert chat(client, model, "Hello", max_tokens=1).usage.completion_tokens == 1
+        assert all(list(stream)[-1].choices[0].finish_reason == "length" for stream in streams)
+        assert leaving.wait(5) == 0
+        fleet.start("gateway-1")
+        up = f"http://{fleet.addresses['gateway-1']}:8000/readyz"
+        block_until(lambda: httpx.get(up).status_code == 200, 30)
+
+    def test_haproxy_finds_no_mistake_in_its_file(self, fleet):
+        (file,) = (path for path in fleet.files("haproxy"))
+        checked = subprocess.run(["haproxy", "-c", "-f", file], capture_output=True, text=True)
+        assert (checked.returncode, checked.stderr) == (0, "")

@@ -1,0 +1,125 @@
+"""The services of docker-compose.yml as plain processes on loopback, with the commands that the file gives them.
+
+Each service gets a loopback address of its own (127.A.B.N), so that ports stay as they are in the file. In commands,
+environment, health checks and mounted files its name becomes this address, and so does `0.0.0.0`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from loadtest.fleet.process import Process
+from tests.support.waiting import block_until
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / ".venv-deploy" / "bin" / "docker-compose"
+OWN_IMAGE = "warmroute"
+
+
+def compose_config(*options: str) -> dict[str, Any]:
+    """Return what `docker-compose OPTIONS config` makes of the file."""
+    command = [str(COMPOSE), *options, "config", "--format", "json"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("COMPOSE_")}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    config: dict[str, Any] = json.loads(done.stdout)
+    return config
+
+
+def image_health_check() -> list[str]:
+    """Return the command of the HEALTHCHECK of the Dockerfile."""
+    match = re.search(r"^HEALTHCHECK .*\n?.*CMD (\[.*\])$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert match is not None
+    command: list[str] = json.loads(match[1])
+    return command
+
+
+class ComposeProcesses:
+    """The services `names` of `config`, with their files and logs in `folder`."""
+
+    def __init__(self, config: Mapping[str, Any], names: Sequence[str], folder: Path) -> None:
+        self._services: Mapping[str, Any] = config["services"]
+        self._folder = folder
+        network = f"127.{random.randrange(10, 250)}.{random.randrange(250)}"
+        self.addresses = {name: f"{network}.{number}" for number, name in enumerate(self._services, start=1)}
+        self.names = tuple(names)
+        self.processes: dict[str, Process] = {}
+
+    def start(self, *names: str) -> None:
+        """Start these services, or all, and wait until their health checks succeed."""
+        for name in names or self.names:
+            command, environment = self._command(name), self._environment(name)
+            log = self._folder / f"{name}.log"
+            self.processes[name] = Process(command, name, environment, log)
+        for name in names or self.names:
+            block_until(lambda name=name: self.healthy(name), 60)  # type: ignore[misc]
+
+    def healthy(self, name: str) -> bool:
+        """Run the health check of a service; without one, it is healthy while it runs."""
+        process = self.processes[name]
+        assert process.alive, f"{name} ended:\n{process.tail()}"
+        test = self._health_check(name)
+        return not test or subprocess.run(test, capture_output=True, check=False, timeout=10).returncode == 0
+
+    def files(self, name: str) -> list[Path]:
+        """Return the mounted files of a service as they are here."""
+        return sorted((self._folder / name).iterdir())
+
+    def stop(self) -> None:
+        """End every process, the first one first."""
+        for process in self.processes.values():
+            process.stop()
+
+    def _command(self, name: str) -> list[str]:
+        service = self._services[name]
+        words = [self._local(word, name) for word in service["command"]]
+        if service["image"] == OWN_IMAGE:
+            return [sys.executable, "-P", "-m", "warmroute", *words]
+        program = service["image"].split(":")[0].rpartition("/")[2]
+        return words if shutil.which(words[0]) else [program, *words]
+
+    def _environment(self, name: str) -> dict[str, str]:
+        given: Mapping[str, str] = self._services[name].get("environment", {})
+        return {key: self._local(value, name) for key, value in given.items()}
+
+    def _health_check(self, name: str) -> list[str]:
+        service = self._services[name]
+        if "healthcheck" in service:
+            test = service["healthcheck"]["test"][1:]
+        elif service["image"] == OWN_IMAGE:
+            test = image_health_check()
+        else:
+            return []
+        here = [self._local(word.replace("127.0.0.1", self.addresses[name]), name) for word in test]
+        return [sys.executable if word == "python3" else word for word in here]
+
+    def _local(self, text: str, name: str) -> str:
+        """Return `text` of the service `name` with its addresses and files here."""
+        mounted = {volume["target"]: volume for volume in self._services[name].get("volumes", ())}
+        targets = "|".join(sorted(map(re.escape, mounted), key=len, reverse=True))
+        if mounted:
+            text = re.sub(targets, lambda match: str(self._file(mounted[match[0]], name)), text)
+        return self._addressed(text, name)
+
+    def _file(self, volume: Mapping[str, Any], name: str) -> Path:
+        here: Path = self._folder / name / volume["target"].strip("/").replace("/", "-")
+        if volume["type"] == "volume":
+            here.mkdir(parents=True, exist_ok=True)
+        elif not here.exists():
+            here.parent.mkdir(parents=True, exist_ok=True)
+            here.write_text(self._addressed(Path(volume["source"]).read_text(), name))
+        return here
+
+    def _addressed(self, text: str, name: str) -> str:
+        known = "|".join(sorted(map(re.escape, self.addresses), key=len, reverse=True))
+        named = re.sub(rf"(?<![\w.-])({known})(?=:\d)", lambda match: self.addresses[match[1]], text)
+        return named.replace("0.0.0.0", self.addresses[name])
