@@ -1,0 +1,271 @@
+"""The Helm chart, as Helm itself renders it, against the schemas of Kubernetes and the gateway's own settings."""
+
+import json
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from router.cli import serve
+from router.cli.main import build_parser
+from router.settings import load
+from router.telemetry.catalogue import CATALOGUE
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "helm" / "warmroute"
+TOOLS = ROOT / ".venv-deploy" / "bin"
+OF_OPERATORS = {"ServiceMonitor"}
+"""Kinds that are no part of Kubernetes: there is no schema here, so tests look at their fields."""
+EVERYTHING = {
+    "workers": {"enabled": True, "args": ["--max-model-len=8192"], "env": [{"name": "HF_TOKEN", "value": "x"}]},
+    "autoscaling": {"enabled": True, "queuedPrefillSeconds": 0.75},
+    "serviceMonitor": {"enabled": True, "labels": {"release": "p"}, "authorization": {"name": "t", "key": "token"}},
+    "networkPolicy": {"admin": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]},
+    "rbac": {"namespaces": ["models", "more-models"]},
+    "config": {"headers": {"worker": True}, "timeouts": {"queue_s": 5}},
+    "env": [{"name": "WARMROUTE_ADMIN_TOKEN", "value": "0123456789abcdef0123456789abcdef"}],
+    "volumes": [{"name": "models", "emptyDir": {}}],
+    "volumeMounts": [{"name": "models", "mountPath": "/models"}],
+    "imagePullSecrets": [{"name": "registry"}],
+    "nodeSelector": {"pool": "cpu"},
+    "tolerations": [{"key": "gateway", "operator": "Exists"}],
+    "affinity": {"nodeAffinity": {}},
+    "podAnnotations": {"team": "ml"},
+    "service": {"type": "LoadBalancer", "annotations": {"internal": "true"}},
+    "image": {"digest": "sha256:" + "0" * 64},
+}
+WITHOUT_SIDECAR = {"workers": {"enabled": True, "sidecar": {"enabled": False}}}
+BARE = {
+    "rbac": {"create": False},
+    "networkPolicy": {"enabled": False},
+    "podDisruptionBudget": {"enabled": False},
+}
+VALUES = {"default": {}, "everything": EVERYTHING, "without sidecar": WITHOUT_SIDECAR, "bare": BARE}
+every_values = pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
+
+pytestmark = pytest.mark.skipif(not (TOOLS / "helm").exists(), reason="Helm is not installed: run `make deploy-env`")
+
+
+def run(tool, *arguments, **options):
+    return subprocess.run(
+        [TOOLS / tool, *arguments], capture_output=True, text=True, timeout=60, check=False, **options
+    )
+
+
+@cache
+def template(values):
+    """Render the chart with the JSON `values`."""
+    command = ["template", "warmroute", str(CHART), "--namespace", "warmroute", "--values", "-"]
+    return run("helm", *command, input=values)
+
+
+def rendered(values):
+    done = template(json.dumps(values))
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def one(objects, kind, name="warmroute"):
+    (found,) = (each for each in objects if (each["kind"], each["metadata"]["name"]) == (kind, name))
+    return found
+
+
+def container(workload, name):
+    spec = workload["spec"]["template"]["spec"]
+    (found,) = (each for each in (*spec.get("initContainers", ()), *spec["containers"]) if each["name"] == name)
+    return found
+
+
+def selects(selector, workload):
+    return selector.items() <= workload["spec"]["template"]["metadata"]["labels"].items()
+
+
+@every_values
+def test_helm_lint_finds_nothing(values, tmp_path):
+    (tmp_path / "values.yaml").write_text(json.dumps(values))
+    done = run("helm", "lint", "--strict", "--quiet", "--values", str(tmp_path / "values.yaml"), str(CHART))
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+@pytest.mark.parametrize("version", ["1.29", "1.37"])
+@every_values
+def test_every_object_has_the_fields_of_its_kind(values, version, tmp_path):
+    objects = [each for each in rendered(values) if each["kind"] not in OF_OPERATORS]
+    file = tmp_path / "objects.yaml"
+    file.write_text(yaml.safe_dump_all(objects))
+    done = run("kubernetes-validate", "--strict", "--kubernetes-version", version, str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.stdout + done.stderr).count(" passed for resource ") == len(objects)
+
+
+def test_the_validator_finds_a_misspelt_field(tmp_path):
+    file = tmp_path / "service.yaml"
+    file.write_text("apiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec: {portz: []}\n")
+    assert run("kubernetes-validate", "--strict", str(file)).returncode != 0
+
+
+@every_values
+def test_no_two_objects_have_one_name_and_all_are_in_a_namespace(values):
+    keys = [(each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]) for each in rendered(values)]
+    assert len(keys) == len(set(keys))
+
+
+class TestGateway:
+    @every_values
+    def test_its_settings_are_accepted_by_the_gateway(self, values, tmp_path):
+        objects = rendered(values)
+        file = tmp_path / "warmroute.yaml"
+        file.write_text(one(objects, "ConfigMap")["data"]["warmroute.yaml"])
+        variables = {each["name"]: each["value"] for each in values.get("env", ())}
+        config = load({}, variables, file)
+        ports = {
+            each["name"]: each["containerPort"] for each in container(one(objects, "Deployment"), "gateway")["ports"]
+        }
+        assert ports == {"http": config.port, "admin": config.admin_port}
+        assert config.timeouts.queue_s == values.get("config", {}).get("timeouts", {}).get("queue_s", 10.0)
+
+    def test_its_command_is_serve_with_the_mounted_file(self):
+        gateway = container(one(rendered({}), "Deployment"), "gateway")
+        arguments = build_parser().parse_args(gateway["args"])
+        assert arguments.run is serve.run
+        assert {"name": "config", "mountPath": "/etc/warmroute", "readOnly": True} in gateway["volumeMounts"]
+
+    def test_it_has_longer_to_end_than_its_drain(self, tmp_path):
+        objects = rendered({"drain": {"delaySeconds": 7, "seconds": 300}})
+        file = tmp_path / "warmroute.yaml"
+        file.write_text(one(objects, "ConfigMap")["data"]["warmroute.yaml"])
+        timeouts = load({}, {}, file).timeouts
+        assert (timeouts.drain_delay_s, timeouts.drain_s) == (7, 300)
+        assert one(objects, "Deployment")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > 307
+
+    def test_probes_ask_the_admin_port_and_liveness_does_not_need_a_worker(self):
+        gateway = container(one(rendered({}), "Deployment"), "gateway")
+        asked = {kind: gateway[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
+        assert all(each["port"] == "admin" for each in asked.values())
+        assert [each["path"] for each in asked.values()] == ["/livez", "/livez", "/readyz"]
+
+    @pytest.mark.parametrize("name", ["gateway", "sidecar"])
+    def test_our_containers_have_no_rights(self, name):
+        suffix = "-workers" if name == "sidecar" else ""
+        context = container(one(rendered(EVERYTHING), "Deployment", f"warmroute{suffix}"), name)["securityContext"]
+        assert context["readOnlyRootFilesystem"] and context["runAsNonRoot"] and context["runAsUser"] == 10001
+        assert context["capabilities"] == {"drop": ["ALL"]} and not context["allowPrivilegeEscalation"]
+
+    def test_services_budget_and_policy_select_gateways_and_not_workers(self):
+        objects = rendered(EVERYTHING)
+        selectors = [
+            one(objects, "Service")["spec"]["selector"],
+            one(objects, "Service", "warmroute-admin")["spec"]["selector"],
+            one(objects, "PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
+            one(objects, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"],
+        ]
+        gateways, workers = one(objects, "Deployment"), one(objects, "Deployment", "warmroute-workers")
+        assert all(selects(each, gateways) and not selects(each, workers) for each in selectors)
+
+    def test_discovery_may_read_what_it_follows_in_each_namespace_and_nothing_else(self):
+        roles = [each for each in rendered(EVERYTHING) if each["kind"] == "Role"]
+        assert [role["metadata"]["namespace"] for role in roles] == ["models", "more-models"]
+        for role in roles:
+            assert {resource for rule in role["rules"] for resource in rule["resources"]} == {
+                "pods",
+                "endpointslices",
+                "inferencepools",
+            }
+            assert all(rule["verbs"] == ["get", "list", "watch"] for rule in role["rules"])
+
+
+class TestOperators:
+    def test_the_service_monitor_selects_the_admin_port_of_the_admin_service_alone(self):
+        objects = rendered(EVERYTHING)
+        monitor = one(objects, "ServiceMonitor")
+        assert monitor["apiVersion"] == "monitoring.coreos.com/v1"
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        selected = [
+            each for each in objects if each["kind"] == "Service" and wanted <= each["metadata"]["labels"].items()
+        ]
+        assert [each["metadata"]["name"] for each in selected] == ["warmroute-admin"]
+        (endpoint,) = monitor["spec"]["endpoints"]
+        assert endpoint["port"] in [port["name"] for port in selected[0]["spec"]["ports"]]
+        assert endpoint["authorization"] == {"credentials": {"name": "t", "key": "token"}}
+        assert monitor["metadata"]["labels"]["release"] == "p"
+
+    def test_the_autoscaler_scales_the_workers_by_a_metric_that_exists(self):
+        scaler = one(rendered(EVERYTHING), "HorizontalPodAutoscaler", "warmroute-workers")
+        (metric,) = scaler["spec"]["metrics"]
+        assert metric["external"]["metric"]["name"] in {spec.exported_name for spec in CATALOGUE}
+        assert metric["external"]["target"] == {"type": "AverageValue", "averageValue": "750m"}
+        assert scaler["spec"]["scaleTargetRef"]["name"] == "warmroute-workers"
+        assert "replicas" not in one(rendered(EVERYTHING), "Deployment", "warmroute-workers")["spec"]
+
+
+class TestWorkers:
+    def test_the_sidecar_is_one_of_kubernetes_and_starts_without_vllm(self):
+        spec = one(rendered(EVERYTHING), "Deployment", "warmroute-workers")["spec"]["template"]["spec"]
+        (sidecar,) = spec["initContainers"]
+        assert sidecar["restartPolicy"] == "Always"
+        assert sidecar["startupProbe"]["httpGet"]["path"] == "/livez"
+        assert sidecar["readinessProbe"]["httpGet"]["path"] == "/readyz"
+
+    def test_vllm_drains_before_it_stops_and_has_the_time_for_it(self):
+        values = {"workers": {"enabled": True, "sidecar": {"drainSeconds": 900}}}
+        workers = one(rendered(values), "Deployment", "warmroute-workers")
+        command = container(workers, "vllm")["lifecycle"]["preStop"]["exec"]["command"]
+        assert command[:2] == ["python3", "-c"] and "127.0.0.1:8002/drain" in command[2]
+        compile(command[2], "preStop", "exec")
+        assert {"name": "WARMROUTE_TIMEOUTS__DRAIN_S", "value": "900"} in container(workers, "sidecar")["env"]
+        assert workers["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > 900 + 30
+
+    def test_vllm_listens_on_loopback_behind_a_sidecar_and_the_service_leads_to_the_sidecar(self):
+        objects = rendered(EVERYTHING)
+        assert "--host=127.0.0.1" in container(one(objects, "Deployment", "warmroute-workers"), "vllm")["args"]
+        ports = {each["name"]: each["port"] for each in one(objects, "Service", "warmroute-workers")["spec"]["ports"]}
+        assert ports == {"http": 8080, "kv-events": 5557, "kv-replay": 5558}
+
+    def test_without_a_sidecar_vllm_serves_itself(self):
+        objects = rendered(WITHOUT_SIDECAR)
+        workers = one(objects, "Deployment", "warmroute-workers")
+        assert "initContainers" not in workers["spec"]["template"]["spec"]
+        vllm = container(workers, "vllm")
+        assert "--host=0.0.0.0" in vllm["args"] and "lifecycle" not in vllm
+        assert vllm["readinessProbe"]["httpGet"] == {"path": "/health", "port": "http"}
+
+    def test_kv_events_are_on_with_replay(self):
+        (option,) = (
+            each
+            for each in container(one(rendered(EVERYTHING), "Deployment", "warmroute-workers"), "vllm")["args"]
+            if each.startswith("--kv-events-config=")
+        )
+        events = json.loads(option.partition("=")[2])
+        assert events["enable_kv_cache_events"] and events["replay_endpoint"] == "tcp://*:5558"
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"replica": 3}, "replica"),
+        ({"replicas": 0}, "/replicas"),
+        ({"drain": {"seconds": "30s"}}, "/drain/seconds"),
+        ({"image": {"digest": "latest"}}, "/image/digest"),
+        ({"workers": {"sidecar": {"port": 1}}}, "/workers/sidecar"),
+        ({"config": {"port": 9000}}, "config.port"),
+        ({"config": {"timeouts": {"drain_s": 9}}}, "drain.seconds"),
+        ({"autoscaling": {"enabled": True}}, "autoscaling.target.name"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(values, named):
+    done = template(json.dumps(values))
+    assert done.returncode != 0 and named in done.stderr
+
+
+def test_the_plain_manifests_are_those_of_the_chart():
+    command = ["template", "warmroute", str(CHART), "--namespace", "warmroute"]
+    made = run("helm", *command).stdout
+    assert (ROOT / "deploy" / "kubernetes" / "warmroute.yaml").read_text() == made, "run `make manifests`"
+
+
+def test_the_charts_version_is_the_projects():
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    project = next(line for line in (ROOT / "pyproject.toml").read_text().splitlines() if line.startswith("version = "))
+    assert project == f'version = "{chart["appVersion"]}"'
