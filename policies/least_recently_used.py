@@ -1,4 +1,7 @@
-"""The order in which workers were last used: round robin that also works while workers join and leave."""
+"""The order in which workers were last used: round robin that also works while workers join and leave.
+
+With different weights a worker's turn comes in proportion to its weight.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ from typing import Any
 
 from policies.by_worker import ByWorker
 from policies.view import Column, FleetView, LifecycleEvent, LifecycleEventKind, WorkerId, WorkerView
+from policies.weights import pause
 
 
 class LeastRecentlyUsed:
     """Remember the order in which workers were last chosen, for the `kept` most recently chosen ones."""
 
     def __init__(self, kept: int = 4_096) -> None:
-        self._last: dict[WorkerId, int] = {}
+        self._last: dict[WorkerId, float] = {}
         self._count = 0
         self._kept = kept
         self._by_worker = ByWorker(1, self._fields)
@@ -23,16 +27,16 @@ class LeastRecentlyUsed:
             return
         self._count += 1
         self._last.pop(event.worker, None)
-        self._last[event.worker] = self._count
+        self._last[event.worker] = self._count + pause(event)
         self._by_worker.changed(event.worker)
         if len(self._last) > self._kept:
             oldest = next(iter(self._last))
             del self._last[oldest]
             self._by_worker.changed(oldest)
 
-    def last(self, worker: WorkerId) -> int:
+    def last(self, worker: WorkerId) -> float:
         """Return the rank of the last choice of `worker`: smaller if longer ago, 0 if it never was chosen."""
-        return self._last.get(worker, 0)
+        return self._last.get(worker, 0.0)
 
     def column(self, fleet: FleetView) -> Column:
         """Return `last` of every candidate. Do not change the array."""
@@ -49,10 +53,10 @@ class LeastRecentlyUsed:
         copy._last, copy._count = self._last.copy(), self._count
         return copy
 
-    def __getstate__(self) -> tuple[dict[WorkerId, int], int, int]:
+    def __getstate__(self) -> tuple[dict[WorkerId, float], int, int]:
         return self._last, self._count, self._kept
 
-    def __setstate__(self, state: tuple[dict[WorkerId, int], int, int]) -> None:
+    def __setstate__(self, state: tuple[dict[WorkerId, float], int, int]) -> None:
         self._last, self._count, self._kept = state
         self._by_worker = ByWorker(1, self._fields)
 

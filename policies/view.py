@@ -77,7 +77,8 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     request and the streams that run on the worker lengthen each other, summed. It is 0 until the worker's decode steps
     are known.
 
-    `labels` come from the worker's configuration.
+    `labels` and `weight` come from the worker's configuration. Where workers have different weights, a policy sees
+    the load divided by them (`policies.weights`).
     """
 
     id: WorkerId
@@ -99,19 +100,25 @@ class WorkerView(msgspec.Struct, frozen=True, gc=False):
     kv_wait_s: float = 0.0
     labels: Mapping[str, str] = {}
     idle_tokens: int = 0
+    weight: float = 1.0
 
 
 class Roster:
-    """The candidates of a fleet view: their ids and labels, in the order in which they joined.
+    """The candidates of a fleet view: their ids, labels and weights, in the order in which they joined.
 
-    Decisions over an unchanged fleet share one roster.
+    Decisions over an unchanged fleet share one roster. Without `weights`, all are 1.
     """
 
-    __slots__ = ("_places", "ids", "labels")
+    __slots__ = ("_places", "even", "ids", "labels", "weights")
 
-    def __init__(self, ids: tuple[WorkerId, ...], labels: Sequence[Mapping[str, str]]) -> None:
+    def __init__(
+        self, ids: tuple[WorkerId, ...], labels: Sequence[Mapping[str, str]], weights: Sequence[float] = ()
+    ) -> None:
         self.ids = ids
         self.labels = labels
+        self.weights: Sequence[float] = weights or (1.0,) * len(ids)
+        self.even = len(set(self.weights)) <= 1
+        """Whether all have the same weight."""
         self._places: dict[WorkerId, int] = {}
 
     @property
@@ -123,7 +130,11 @@ class Roster:
 
     def among(self, places: Sequence[int]) -> Roster:
         """Return the roster of the candidates at `places`."""
-        return Roster(tuple([self.ids[place] for place in places]), [self.labels[place] for place in places])
+        return Roster(
+            tuple([self.ids[place] for place in places]),
+            [self.labels[place] for place in places],
+            [self.weights[place] for place in places],
+        )
 
     def __deepcopy__(self, memo: dict[int, object]) -> Roster:
         return self
@@ -197,11 +208,22 @@ class FleetView:
 
     @property
     def roster(self) -> Roster:
-        """Ids and labels of the candidates."""
+        """Ids, labels and weights of the candidates."""
         if self._roster is None:
             workers = self.workers
-            self._roster = Roster(tuple([view.id for view in workers]), [view.labels for view in workers])
+            self._roster = Roster(
+                tuple([view.id for view in workers]),
+                [view.labels for view in workers],
+                [view.weight for view in workers],
+            )
         return self._roster
+
+    @property
+    def even(self) -> bool:
+        """Whether all candidates have the same weight."""
+        if self._workers is None or self._roster is not None:
+            return self.roster.even
+        return len({view.weight for view in self._workers}) <= 1
 
     @property
     def ids(self) -> tuple[WorkerId, ...]:
@@ -240,6 +262,7 @@ class FleetView:
             float(columns.kv_wait_s[place]),
             roster.labels[place],
             int(columns.idle_tokens[place]),
+            roster.weights[place],
         )
 
     def running_share(self, worker: WorkerId, request: RequestView, blocks: int) -> float:
@@ -402,6 +425,12 @@ class FleetView:
     def __reduce__(self) -> tuple[type[FleetView], tuple[object, ...]]:
         """Pickle the facts alone."""
         return (FleetView, (self.now_s, self.workers) if self.by_row else (self.now_s, None, self.roster, self.columns))
+
+    def with_facts(self, workers: tuple[WorkerView, ...] | None, columns: Columns | None) -> FleetView:
+        """Return the same candidates with other facts, in one of the two forms."""
+        fleet = FleetView(self.now_s, workers, self._roster, columns, self._running_share)
+        fleet.lane_price_s = self.lane_price_s
+        return fleet
 
     def listening(self, heard: RunningShare) -> FleetView:
         """Return the same fleet, whose running shares come from `heard`."""

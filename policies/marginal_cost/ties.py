@@ -25,7 +25,7 @@ class Ranked(NamedTuple):
 def by_row(workers: Sequence[WorkerView], costs_s: Sequence[float], last_used: LeastRecentlyUsed) -> Ranked:
     """Rank views. Equal costs are rare, and sorting numbers is much cheaper than sorting tuples."""
 
-    def turn(place: int) -> tuple[int, int]:
+    def turn(place: int) -> tuple[int, float]:
         view = workers[place]
         return view.running_requests, last_used.last(view.id)
 

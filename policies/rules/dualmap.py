@@ -13,6 +13,7 @@ from policies.params import Params
 from policies.ranking import Facts, Value, cached_tokens, ids_at, places, running_requests, view_terms
 from policies.rendezvous import hash_order
 from policies.view import Decision, FleetView, LifecycleEvent, LifecycleEventKind, RequestView, WorkerView
+from policies.weights import uneven_weights
 
 _DEPTHS = 8
 """Lengths of key tried, each twice the one before."""
@@ -63,7 +64,8 @@ class DualMap:
         key = self._key(request, len(order))
         if key is None or len(order) == 1:
             return _decision(fleet, order, "no full block to hash: shortest estimate")
-        first, second = hash_order(key, fleet.ids, 1)[0], hash_order(key, fleet.ids, 2)
+        weights = uneven_weights(fleet)
+        first, second = hash_order(key, fleet.ids, 1, weights)[0], hash_order(key, fleet.ids, 2, weights)
         pair = first, second[0] if second[0] != first else second[1]
         best, reason = self._better(fleet.worker(pair[0]), fleet.worker(pair[1]))
         rest = [place for place in order if place not in pair]

@@ -7,6 +7,7 @@ import random
 from policies.params import Params
 from policies.ranking import counts, ids_at, running_requests
 from policies.view import Decision, FleetView, RequestView
+from policies.weights import shuffled
 
 
 class PowerOfTwo:
@@ -22,8 +23,7 @@ class PowerOfTwo:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Shuffle, then order the first two by load."""
-        order = list(range(len(fleet)))
-        self._rng.shuffle(order)
+        order = shuffled(fleet, self._rng)
         requests = counts(fleet, running_requests)
         order[:2] = sorted(order[:2], key=requests.__getitem__)
         costs = tuple([float(requests[place]) for place in order])

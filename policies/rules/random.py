@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 
 from policies.params import Params
+from policies.ranking import ids_at
 from policies.view import Decision, FleetView, RequestView
+from policies.weights import shuffled
 
 
 class RandomChoice:
@@ -18,6 +20,4 @@ class RandomChoice:
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Shuffle."""
-        ranked = list(fleet.ids)
-        self._rng.shuffle(ranked)
-        return Decision(tuple(ranked), "drawn at random")
+        return Decision(ids_at(fleet, shuffled(fleet, self._rng)), "drawn at random")

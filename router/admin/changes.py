@@ -166,7 +166,15 @@ def versioned(call: Call, answer: Answer) -> Answer:
 
 def configured(wanted: NewWorker) -> WorkerConfig:
     """Return the worker as a setting."""
-    return WorkerConfig(url=wanted.url, kv_events=wanted.kv_events, api_key=wanted.api_key, labels=dict(wanted.labels))
+    return WorkerConfig(
+        url=wanted.url,
+        name=wanted.name,
+        weight=wanted.weight,
+        role=wanted.role,
+        kv_events=wanted.kv_events,
+        api_key=wanted.api_key,
+        labels=dict(wanted.labels),
+    )
 
 
 def location_of(name: str) -> str:

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from policies.registry import terms_of
-from router.admin.documents import DecisionDocument, ExplanationDocument, Question
+from router.admin.documents import CandidateView, DecisionDocument, ExplanationDocument, Question
 from router.admin.operations import Answer, Call
 from router.admin.paging import decode_cursor, encode_cursor
 from router.admin.parameters import TextQuery
 from router.admin.problems import invalid
 from router.admin.watch import Watch
 from router.placement.decisions import DecisionRecord
+from router.placement.fleet import Fleet
 
 FILTERS = (
     TextQuery("request_id", "only the attempts of this request"),
@@ -85,7 +86,10 @@ async def _page(call: Call, found: list[DecisionRecord], cursor: str | None) -> 
     clock = _Clock(call.system.now_s(), datetime.now(UTC))
     encoded = []
     for record in found:
-        encoded.append(msgspec.json.encode(clock.document(record, chosen_only=call.query["candidates"] == "chosen")))
+        document = clock.document(record, chosen_only=call.query["candidates"] == "chosen")
+        _name(document.candidates, call.system.fleet)
+        document.worker_name = call.system.fleet.name_of(document.worker)
+        encoded.append(msgspec.json.encode(document))
         # Streams run on this event loop too, and a long log of a large fleet must not delay them.
         await asyncio.sleep(0)
     return Answer(b'{"decisions":[' + b",".join(encoded) + b'],"next":' + msgspec.json.encode(cursor) + b"}")
@@ -134,8 +138,16 @@ async def explain(call: Call) -> Answer:
     request = await call.system.request_of(question.path, headers, _bytes(question.body), question.key)
     dispatcher = call.system.dispatcher
     explanation = dispatcher.explain(request, call.system.now_s())
-    document = {**explanation.to_builtins(), "terms": terms_of(dispatcher.spec_of(request.policy))}
-    return Answer(msgspec.convert(document, ExplanationDocument))
+    terms = terms_of(dispatcher.spec_of(request.policy))
+    document = msgspec.convert({**explanation.to_builtins(), "terms": terms}, ExplanationDocument)
+    _name(document.candidates, call.system.fleet)
+    document.choice_name = None if document.choice is None else call.system.fleet.name_of(document.choice)
+    return Answer(document)
+
+
+def _name(candidates: Sequence[CandidateView], fleet: Fleet) -> None:
+    for candidate in candidates:
+        candidate.name = fleet.name_of(candidate.worker)
 
 
 def _bytes(body: msgspec.Raw) -> bytes:

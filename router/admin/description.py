@@ -54,6 +54,9 @@ class _Describing:
             candidates=[self._candidate(candidate, watch) for candidate in endpoint.candidates],
             notes=list(facts.notes) if facts else [],
             labels=dict(endpoint.labels),
+            name=endpoint.name,
+            weight=endpoint.weight,
+            role=endpoint.role,
         )
 
     def _models(self, endpoint: FleetEndpoint) -> list[ServedModelDocument]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from router.config.model import KvEventsConfig, PolicyConfig, RouteConfig, Secret
+from router.config.model import KvEventsConfig, PolicyConfig, RouteConfig, Secret, WorkerName, WorkerRole, WorkerWeight
 from router.placement.shadow import ShadowTotals
 
 
@@ -135,17 +135,21 @@ class NewWorker(Body):
     """A worker to add.
 
     `kv_events` is needed only if the worker's /kv_event_sources does not list its addresses. `api_key` is the key that
-    vLLM got; the API never returns it. `labels` are for the policy.
+    vLLM got; the API never returns it. `labels` are for the policy. `name`, `weight` and `role` are those of the
+    setting `workers`.
     """
 
     url: str
     kv_events: KvEventsConfig | None = None
     api_key: Secret | None = None
     labels: dict[str, str] = {}
+    name: WorkerName | None = None
+    weight: WorkerWeight = 1.0
+    role: WorkerRole = "mixed"
 
     def __repr__(self) -> str:
         """Leave out the key."""
-        return f"NewWorker(url={self.url!r}, kv_events={self.kv_events!r}, labels={self.labels!r})"
+        return f"NewWorker(url={self.url!r}, name={self.name!r}, labels={self.labels!r})"
 
 
 class ServedModelDocument(Shape):
@@ -274,8 +278,9 @@ class CandidateDocument(Shape):
 class Worker(Shape):
     """One endpoint. `state` is starting, ready, asleep, unhealthy, half_open or draining; `reason` says why.
 
-    `restarts` counts restarts since the worker was added. `in_flight` counts the requests at the worker now, with those
-    of a gateway that this one took over from. `notes` name the data that the worker does not report, with the fix.
+    `name`, `weight`, `role` and `labels` are those of the setting `workers`. `restarts` counts restarts since the
+    worker was added. `in_flight` counts the requests at the worker now, with those of a gateway that this one took over
+    from. `notes` name the data that the worker does not report, with the fix.
     """
 
     id: str
@@ -289,6 +294,9 @@ class Worker(Shape):
     candidates: list[CandidateDocument]
     notes: list[str]
     labels: dict[str, str]
+    name: str | None
+    weight: float
+    role: str
 
 
 class Workers(Shape):
@@ -409,10 +417,12 @@ class CandidateView(Shape):
     Running requests hold `kv_tokens` of its `kv_capacity_tokens` (0: not known). `idle_tokens` is idle context of ended
     turns. `first_token_s` is `queue_wait_s` + `prefill_s`, the seconds to the first token. `speed` says where these
     times come from: learned speeds or, while no worker has learned one, a prior that is the same for all workers.
-    `cost` is the policy's cost in `unit`; lower is better. `terms` are its named parts.
+    `cost` is the policy's cost in `unit`; lower is better. `terms` are its named parts. A policy counts the load
+    divided by `weight`, which cost and terms show. `name` is the worker's name now, if it has one.
     """
 
     worker: str
+    weight: float
     residency: str
     cached_tokens: int
     uncached_tokens: int
@@ -429,6 +439,7 @@ class CandidateView(Shape):
     cost: float | None
     unit: str
     terms: dict[str, float]
+    name: str | None = None
 
 
 class ExplanationDocument(Shape):
@@ -438,7 +449,8 @@ class ExplanationDocument(Shape):
     gateway for at most `hold_s`, then goes to `choice`. `choice` is null for queue and reject. `candidates` come best
     first. `terms` explains each term of their cost in one line. `excluded` gives a reason for each other worker.
     `prompt_tokens` is counted if `prompt_tokens_exact`, else estimated from the size of the body or of the text.
-    `policy` is the name in `policies`, or the rule of `policy`.
+    `policy` is the name in `policies`, or the rule of `policy`. `choice_name` is the name of the chosen worker, if it
+    has one.
     """
 
     request_id: str
@@ -455,6 +467,7 @@ class ExplanationDocument(Shape):
     candidates: list[CandidateView]
     terms: dict[str, str]
     excluded: dict[str, str]
+    choice_name: str | None = None
 
 
 class DecisionDocument(Shape):
@@ -465,7 +478,8 @@ class DecisionDocument(Shape):
     prompt was known. `difference` is the reason why the worker reported another number (pending, or a reason of
     `PredictedCached`), or null. `process` is the number of the process that decided. The latest decisions have all
     `candidates`, and older ones only the chosen candidate, because each process keeps 32,768 candidates. `cursor` is
-    the place of the decision in the log: a page with it starts at the decision before.
+    the place of the decision in the log: a page with it starts at the decision before. `worker_name` is the worker's
+    name now, if it has one.
     """
 
     cursor: str
@@ -489,6 +503,7 @@ class DecisionDocument(Shape):
     duration_s: float | None
     outcome: str
     candidates: list[CandidateView]
+    worker_name: str | None = None
     process: int = 0
 
 

@@ -17,6 +17,9 @@ def register(commands: Commands) -> None:
     add = add_command(workers, "add", "add a worker", _add, changes=True)
     add.add_argument("worker_url", metavar="URL", help="http://HOST:PORT of a vLLM endpoint")
     add.add_argument("--label", metavar="KEY=VALUE", action="append", default=[], help="label (repeatable)")
+    add.add_argument("--name", help="name for people, unique in the fleet")
+    add.add_argument("--weight", type=float, help="share of the traffic in relation to others (default: 1)")
+    add.add_argument("--role", help="what it is for, as a word of your own (default: mixed)")
     remove = add_command(workers, "remove", "remove a worker at once", _remove, changes=True)
     drain = add_command(workers, "drain", "send a worker no new requests", _drain, changes=True)
     undrain = add_command(workers, "undrain", "send a drained worker requests again", _undrain, changes=True)
@@ -30,7 +33,8 @@ def _list(arguments: argparse.Namespace) -> int:
     reply = call(arguments, "GET", "/workers")
     if not as_json(arguments, reply):
         print_table(
-            ("worker", "state", "requests", "models", "view of its cache", "labels"), map(_row, _workers(reply))
+            ("worker", "name", "state", "requests", "models", "view of its cache", "weight", "role", "labels"),
+            map(_row, _workers(reply)),
         )
     return 0
 
@@ -43,16 +47,21 @@ def _workers(reply: Any) -> list[dict[str, Any]]:
 def _row(worker: dict[str, Any]) -> tuple[object, ...]:
     return (
         worker["id"],
+        worker["name"] or "",
         worker["state"],
         worker["in_flight"],
         ", ".join(model["id"] for model in worker["models"]),
         ", ".join(dict.fromkeys(candidate["residency"] for candidate in worker["candidates"])),
+        f"{worker['weight']:g}",
+        worker["role"],
         ", ".join(f"{key}={value}" for key, value in worker["labels"].items()),
     )
 
 
 def _add(arguments: argparse.Namespace) -> int:
     wanted = {"url": arguments.worker_url, "labels": pairs("--label", arguments.label)}
+    given = {field: getattr(arguments, field) for field in ("name", "weight", "role")}
+    wanted |= {field: value for field, value in given.items() if value is not None}
     reply = call(arguments, "POST", "/workers", wanted)
     return changed(arguments, reply, f"added {arguments.worker_url}; it takes requests after its first probe")
 

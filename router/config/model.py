@@ -19,6 +19,9 @@ Bytes = Positive | Literal["auto"]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Secret = Annotated[str, Meta(pattern=r"^[!-~]+$(?!\n)")]
 """Text that is valid in a header value and is never shown. Python's ``$`` alone would accept a final line break."""
+WorkerName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$(?!\n)")]
+WorkerWeight = Annotated[float, Meta(ge=0.01, le=100)]
+WorkerRole = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$(?!\n)")]
 STRUCK_OUT = "***"
 """Shown in place of a secret."""
 
@@ -43,6 +46,15 @@ class WorkerConfig(Section, frozen=True):
 
     url: str
     """Base URL, http://HOST:PORT or https://HOST:PORT."""
+    name: WorkerName | None = None
+    """Name for people, unique in the fleet. Listings, decisions and logs show it beside the id."""
+    weight: WorkerWeight = 1.0
+    """Share of the traffic in relation to other workers. A policy counts the worker's load divided by its weight: with
+    0.5, each request that runs or waits there counts double. Workers that it finds equal take turns by weight, and
+    rules that draw or hash draw by weight. Cached prefixes and the prompt's own prefill count as they are."""
+    role: WorkerRole = "mixed"
+    """What the worker is for, as a word of your own, such as prefill or decode. It is shown, and changes no
+    decision."""
     kv_events: KvEventsConfig | None = None
     """KV event addresses. Default: the worker's /kv_event_sources lists them."""
     api_key: Secret | None = None
@@ -56,7 +68,8 @@ class WorkerConfig(Section, frozen=True):
 
     def __repr__(self) -> str:
         """Leave out the key: this text goes to logs."""
-        return f"WorkerConfig(url={self.url!r}, kv_events={self.kv_events!r}, labels={self.labels!r})"
+        shown = {name: getattr(self, name) for name in self.__struct_fields__ if name != "api_key"}
+        return f"WorkerConfig({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
 class SloConfig(Section, frozen=True):

@@ -52,7 +52,7 @@ class RunningGateway:
         """Add the configured workers to the fleet and watch them."""
         for name, worker in self._workers.items():
             self._fleet.add(parse_endpoint(worker.url), self._now_s(), worker.labels)
-            self._set_maintenance(name, worker.maintenance)
+            self._describe(name, worker)
         self._watcher.start()
 
     def opened(self) -> None:
@@ -110,7 +110,7 @@ class RunningGateway:
         """Add an endpoint to the fleet and watch it."""
         name = worker_id(worker)
         self._fleet.add(parse_endpoint(worker.url), self._now_s(), worker.labels)
-        self._set_maintenance(name, worker.maintenance)
+        self._describe(name, worker)
         self._gateway.learn_worker_key(name, worker.api_key)
         self._watcher.watch(name, worker)
         self._workers[name] = worker
@@ -125,20 +125,18 @@ class RunningGateway:
         self._fleet.remove(name)
 
     def change_worker(self, worker: WorkerConfig) -> None:
-        """Change labels, maintenance, key and KV event addresses in place. Another scheme in the URL is another
-        endpoint.
-        """
+        """Change a worker in place. Another scheme in the URL is another endpoint."""
         name = worker_id(worker)
         old, self._workers[name] = self._workers[name], worker
         if parse_endpoint(old.url) != parse_endpoint(worker.url):
             self.remove_worker(name)
             self.add_worker(worker)
             return
-        self._fleet.set_labels(name, worker.labels)
-        self._set_maintenance(name, worker.maintenance)
+        self._describe(name, worker)
         if (old.api_key, old.kv_events) != (worker.api_key, worker.kv_events):
             self._gateway.learn_worker_key(name, worker.api_key)
             self._watcher.watch(name, worker)
 
-    def _set_maintenance(self, name: str, maintenance: bool) -> None:
-        (self._fleet.drain if maintenance else self._fleet.undrain)(name)
+    def _describe(self, name: str, worker: WorkerConfig) -> None:
+        self._fleet.describe(name, worker.labels, worker.weight, worker.name, worker.role)
+        (self._fleet.drain if worker.maintenance else self._fleet.undrain)(name)

@@ -210,6 +210,7 @@ def describe_candidates(workers: tuple[WorkerView, ...], decision: Decision) -> 
 def _describe(view: WorkerView, cost: float | None, decision: Decision) -> dict[str, object]:
     return {
         "worker": view.id,
+        "weight": view.weight,
         "residency": view.residency.value,
         "cached_tokens": view.cached_tokens,
         "uncached_tokens": view.uncached_tokens,

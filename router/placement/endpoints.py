@@ -13,6 +13,10 @@ DEFAULT_BLOCK_TOKENS = 16
 """vLLM's default block size on CUDA, for workers whose /metrics does not state it."""
 
 
+MIXED = "mixed"
+"""The role of a worker that an operator gave none."""
+
+
 class Candidate:
     """A place where a request can go: an endpoint, or one data-parallel rank of it. Compared by identity.
 
@@ -63,7 +67,19 @@ class Candidate:
 class FleetEndpoint:
     """One worker endpoint with its health, facts and candidates. `facts` is None until a probe has succeeded."""
 
-    __slots__ = ("candidates", "draining", "endpoint", "facts", "health", "id", "labels", "lengths")
+    __slots__ = (
+        "candidates",
+        "draining",
+        "endpoint",
+        "facts",
+        "health",
+        "id",
+        "labels",
+        "lengths",
+        "name",
+        "role",
+        "weight",
+    )
 
     def __init__(
         self, endpoint: Endpoint, health: Health, now_s: float, labels: Mapping[str, str] | None = None
@@ -72,6 +88,9 @@ class FleetEndpoint:
         self.endpoint = endpoint
         self.labels: Mapping[str, str] = labels or {}
         """The operator's labels, for policies."""
+        self.name: str | None = None
+        self.weight = 1.0
+        self.role = MIXED
         self.health = health
         self.facts: WorkerFacts | None = None
         self.candidates: tuple[Candidate, ...] = ()

@@ -85,6 +85,11 @@ class Fleet:
         """Return the endpoint `host:port`; None if it is not in the fleet."""
         return self._endpoints.get(endpoint_id)
 
+    def name_of(self, worker: str) -> str | None:
+        """Return the name of an endpoint or candidate, if it has one and is in the fleet."""
+        endpoint = self._endpoints.get(worker.partition("#")[0])
+        return None if endpoint is None else endpoint.name
+
     def lost(self, endpoint: FleetEndpoint) -> bool:
         """Return whether `endpoint` has been ejected or removed."""
         here = self._endpoints.get(endpoint.id) is endpoint
@@ -111,11 +116,14 @@ class Fleet:
             if not gone.draining:
                 self._lose(gone)
 
-    def set_labels(self, endpoint_id: str, labels: Mapping[str, str]) -> None:
-        """Replace the labels of an endpoint, from the next decision on."""
+    def describe(self, endpoint_id: str, labels: Mapping[str, str], weight: float, name: str | None, role: str) -> None:
+        """Replace what the operator says about an endpoint, from the next decision on."""
         endpoint = self._endpoints.get(endpoint_id)
-        if endpoint is not None and endpoint.labels != labels:
-            endpoint.labels = labels
+        if endpoint is None:
+            return
+        endpoint.name, endpoint.role = name, role
+        if (endpoint.labels, endpoint.weight) != (labels, weight):
+            endpoint.labels, endpoint.weight = labels, weight
             self._forget_candidate_sets()
 
     def drain(self, endpoint_id: str) -> None:

@@ -361,6 +361,7 @@ def _view(
         wait_s,
         candidate.endpoint.labels,
         _idle_tokens(load, now_s, hashes, cached_tokens, capacity_tokens - held_tokens - uncached_tokens),
+        candidate.endpoint.weight,
     )
 
 

@@ -162,6 +162,7 @@ class FleetTable:
                 Roster(
                     tuple([candidate.id for candidate in candidates]),
                     [candidate.endpoint.labels for candidate in candidates],
+                    [candidate.endpoint.weight for candidate in candidates],
                 ),
                 slots,
                 slice(first, last + 1) if neighbours else slots,

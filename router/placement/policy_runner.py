@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from policies.ranking import by_keys, queued_tokens, running_requests
 from policies.spec import PolicySpec
 from policies.view import Decision, FleetView, LifecycleEvent, Policy, RequestView
+from policies.weights import weighted
 
 Failed: TypeAlias = Callable[[str, str, bool], None]
 """Called for each failure with the policy's name, the problem, and whether it is the first since the adoption."""
@@ -59,6 +60,7 @@ class PolicyRunner:
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Return the policy's ranking. If the policy fails, rank by least tokens, with the failure as the reason."""
         self.decisions += 1
+        fleet = weighted(fleet)
         answer = _ask(self.policy, request, fleet)
         if isinstance(answer, Decision):
             return answer
@@ -76,6 +78,7 @@ class PolicyRunner:
             policy = deepcopy(self.policy)
         except Exception:  # a third party's code may raise anything
             policy = self.policy
+        fleet = weighted(fleet)
         answer = _ask(policy, request, fleet)
         return answer if isinstance(answer, Decision) else self._fallback(fleet, answer)
 

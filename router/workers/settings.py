@@ -15,7 +15,8 @@ _EVENT_ADDRESS = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc://.+")
 
 
 def check(config: Config) -> Iterator[Finding]:
-    """Find mistakes in workers, and workers that are named twice."""
+    """Find mistakes in workers, and workers or names that are there twice."""
+    yield from _names(config)
     seen: dict[str, int] = {}
     for index, worker in enumerate(config.workers):
         path = ("workers", index)
@@ -27,6 +28,17 @@ def check(config: Config) -> Iterator[Finding]:
         first = seen.setdefault(authority, index)
         if first != index:
             yield (*path, "url"), f"{authority} is a worker already (workers[{first}])", "remove one of the two"
+
+
+def _names(config: Config) -> Iterator[Finding]:
+    seen: dict[str, int] = {}
+    for index, worker in enumerate(config.workers):
+        if worker.name is None:
+            continue
+        first = seen.setdefault(worker.name, index)
+        if first != index:
+            problem = f"{worker.name!r} is the name of {config.workers[first].url} already (workers[{first}])"
+            yield ("workers", index, "name"), problem, "choose another name"
 
 
 def worker_findings(worker: WorkerConfig, path: Path) -> Iterator[Finding]:

@@ -40,6 +40,7 @@ def fleets(draw):
             decode_externality_s=draw(SECONDS),
             kv_wait_s=draw(SECONDS),
             labels=draw(st.sampled_from([{}, {"lane": "prefill"}])),
+            weight=draw(st.sampled_from([1.0, 0.5])),
             idle_tokens=draw(WHOLE),
         )
         for number in draw(st.lists(st.integers(0, 99), min_size=1, max_size=5, unique=True))
@@ -75,7 +76,8 @@ def test_columns_hold_each_fact_in_the_order_of_the_roster(workers):
 
 
 def test_every_fact_of_a_worker_is_a_column():
-    facts = {*WorkerView.__struct_fields__} - {"id", "labels", "learned", "residency", "cached_tokens_by_tier"}
+    named = {"id", "labels", "weight", "learned", "residency", "cached_tokens_by_tier"}
+    facts = {*WorkerView.__struct_fields__} - named
     assert facts == set(FACTS)
     assert all(getattr(FleetView, fact).__doc__ for fact in facts)
 

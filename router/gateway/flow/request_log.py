@@ -104,6 +104,7 @@ class RequestLog:
             "route": request.route if request is not None else None,
             "policy": ticket.record.policy if ticket is not None else None,
             "worker": self.worker or None,
+            "worker_name": ticket.candidate.endpoint.name if ticket is not None else None,
             "attempts": ticket.attempt if ticket is not None else 0,
         }
 

@@ -45,11 +45,12 @@ class SnapshotLine(msgspec.Struct, frozen=True, tag="snapshot"):
 
 
 class RosterLine(msgspec.Struct, frozen=True, tag="roster"):
-    """The ids and labels of a large fleet."""
+    """The ids, labels and weights of a large fleet. Without weights, all are 1."""
 
     number: int
     ids: tuple[WorkerId, ...]
     labels: tuple[Mapping[str, str], ...]
+    weights: tuple[float, ...] = ()
 
 
 class ColumnsLine(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -198,7 +198,8 @@ class Recorder:
         if roster is not self._roster:
             self._roster = roster
             self._rosters += 1
-            self._write(RosterLine(self._rosters, roster.ids, tuple([dict(labels) for labels in roster.labels])))
+            labels = tuple([dict(labels) for labels in roster.labels])
+            self._write(RosterLine(self._rosters, roster.ids, labels, () if roster.even else tuple(roster.weights)))
         return self._rosters
 
     def _write(self, line: Line) -> None:

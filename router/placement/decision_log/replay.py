@@ -125,7 +125,7 @@ class LogReplay:
                 elif isinstance(line, EventLine):
                     self._observe(line)
                 elif isinstance(line, RosterLine):
-                    self._rosters[line.number] = Roster(line.ids, line.labels)
+                    self._rosters[line.number] = Roster(line.ids, line.labels, line.weights)
                 else:
                     self._restart(line)
             except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:

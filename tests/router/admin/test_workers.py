@@ -54,6 +54,24 @@ async def test_adding_a_worker_twice_is_a_conflict(client, problem):
     assert "a:1" in detail
 
 
+async def test_name_weight_and_role_are_kept_and_shown(client, system):
+    wanted = {"url": "http://gpu1:8000", "name": "left", "weight": 0.5, "role": "prefill"}
+    added = (await client.post("/admin/v1/workers", json=wanted)).json()
+    assert {key: added[key] for key in ("name", "weight", "role")} == {"name": "left", "weight": 0.5, "role": "prefill"}
+    other = (await client.post("/admin/v1/workers", json={"url": "http://gpu2:8000"})).json()
+    assert (other["name"], other["weight"], other["role"]) == (None, 1.0, "mixed")
+    assert system.fleet.get("gpu1:8000").weight == 0.5
+    assert system.fleet.name_of("gpu1:8000#3") == "left" and system.fleet.name_of("gone:1") is None
+
+
+async def test_a_second_worker_of_the_same_name_is_refused(client, system, problem):
+    await client.post("/admin/v1/workers", json={"url": "http://gpu1:8000", "name": "left"})
+    detail = problem(await client.post("/admin/v1/workers", json={"url": "http://gpu2:8000", "name": "left"}), 422)[1]
+    assert "'left' is the name of http://gpu1:8000 already (workers[0]); choose another name" in detail
+    assert "workers[1].name" in detail
+    assert len(system.fleet.endpoints) == 1
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -61,6 +79,11 @@ async def test_adding_a_worker_twice_is_a_conflict(client, problem):
         ({"url": "http://a:1", "kv_events": {"endpoint": "a:1"}}, "kv_events.endpoint: 'a:1' is not a ZeroMQ address"),
         ({"url": "http://a:1", "labels": {"lane": "fast"}}, "labels.lane: 'fast' is no lane; write prefill or decode"),
         ({"url": 5}, "$.url"),
+        ({"url": "http://a:1", "name": "a b"}, "$.name"),
+        ({"url": "http://a:1", "name": "left\n"}, "$.name"),
+        ({"url": "http://a:1", "weight": 0}, "$.weight"),
+        ({"url": "http://a:1", "weight": "NaN"}, "$.weight"),
+        ({"url": "http://a:1", "role": "Prefill"}, "$.role"),
         ({"uri": "http://a:1"}, "uri"),
         ({"url": "http://a:1/v1"}, "url: 'http://a:1/v1' is the address of the API, not of the worker; drop /v1"),
         ({"url": "http://a:1", "api_key": "***"}, "api_key: api_key is ***"),

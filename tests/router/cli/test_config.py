@@ -31,7 +31,10 @@ def test_the_output_loads_as_a_settings_file(inside, tmp_path):
     assert inside("config", "--config", "all.yaml").stdout == (tmp_path / "all.yaml").read_text()
 
 
-WORKERS = '[{"url": "a:1", "kv_events": null, "api_key": null, "labels": {}, "maintenance": false}]'
+WORKERS = (
+    '[{"url": "a:1", "name": null, "weight": 1.0, "role": "mixed", "kv_events": null, "api_key": null, "labels": {}, '
+    '"maintenance": false}]'
+)
 
 
 def test_origins_name_file_line_variable_or_flag(inside, tmp_path):

@@ -42,6 +42,16 @@ async def test_labels_change_in_place(system):
     assert endpoint.labels == {"rack": "2"}
 
 
+async def test_name_weight_and_role_change_in_place(system):
+    endpoint = system.fleet.get("127.0.0.1:9")
+    assert (endpoint.name, endpoint.weight, endpoint.role) == (None, 1.0, "mixed")
+    before = system.fleet.candidate_set(None)
+    await make(system, changed(name="left", weight=0.5, role="prefill"))
+    assert system.fleet.get("127.0.0.1:9") is endpoint
+    assert (endpoint.name, endpoint.weight, endpoint.role) == ("left", 0.5, "prefill")
+    assert system.fleet.candidate_set(None) is not before, "the table's rows have the old weight"
+
+
 async def test_a_new_key_or_event_address_watches_the_same_endpoint_again(system):
     endpoint, watch = system.fleet.get("127.0.0.1:9"), system.watcher._watches["127.0.0.1:9"]
     await make(system, changed(api_key="k", kv_events={"endpoint": "tcp://127.0.0.1:1"}))

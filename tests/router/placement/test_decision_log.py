@@ -55,10 +55,11 @@ def conversations(count=12, turns=4, seed=5):
     return requests
 
 
-def recorded(rule, workers=3, hold=None, lanes=None, sink=None, requests=None, **options):
-    """Play conversations and return the sink and the log's recorder."""
+def recorded(rule, workers=3, hold=None, lanes=None, sink=None, requests=None, weight=1.0, **options):
+    """Play conversations and return the sink and the log's recorder. `weight` is the first worker's."""
     sink = Lines() if sink is None else sink
     fleet = VirtualFleet(rule, workers=workers, hold=hold, lanes=lanes, seed=3)
+    fleet.fleet.describe(fleet.fleet.endpoints[0].id, {}, weight, None, "mixed")
     recorder = Recorder(sink, lambda: 1_700_000_000.0, **options)
     fleet.dispatcher.record(recorder)
     fleet.run(conversations() if requests is None else requests)
@@ -83,6 +84,17 @@ def test_decisions_of_a_large_fleet_replay_from_arrays(rule):
     found = list(LogReplay(sink.lines))
     assert len(found) == recorder.decisions >= 90
     assert all(one.same for one in found)
+
+
+@pytest.mark.parametrize("workers", [3, ARRAYS_FROM + 5])
+@pytest.mark.parametrize("rule", ["marginal_cost", "random", "lmetric", "round_robin"])
+def test_weights_are_part_of_the_log(rule, workers):
+    sink, recorder = recorded(rule, workers, requests=conversations(30, 3), weight=0.1)
+    found = list(LogReplay(sink.lines))
+    assert len(found) == recorder.decisions >= 90
+    assert all(one.same for one in found)
+    plain, _ = recorded(rule, workers, requests=conversations(30, 3))
+    assert [one.recorded for one in found] != [one.recorded for one in LogReplay(plain.lines)]
 
 
 @pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "hold and lanes"])

@@ -260,9 +260,11 @@ async def test_the_access_log_has_no_content_of_the_client(rig, caplog):
 async def test_the_access_log_has_placement_and_token_counts(rig, caplog):
     gate = await rig(answer_stream, access_log=True)
     caplog.set_level(logging.INFO, "warmroute.access")
+    gate.fleet.describe(gate.workers[0].id, {}, 1.0, "left", "mixed")
     await gate.ask(post())
     (line,) = [vars(record) for record in caplog.records if record.name == "warmroute.access"]
     assert (line["model"], line["route"], line["attempts"]) == ("m", "default", 1)
+    assert (line["worker"], line["worker_name"]) == (gate.workers[0].id, "left")
     assert line["policy"] == gate.dispatcher.decisions(1)[0].policy
     assert (line["prompt_tokens"], line["cached_tokens"], line["output_tokens"]) == (40, 32, 3)
     assert line["events"] >= 2

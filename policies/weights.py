@@ -1,0 +1,104 @@
+"""What the weights of workers mean, for every rule.
+
+* A policy sees the load of a worker divided by its weight, in relation to the highest weight of the candidates
+  (`weighted`). Rules that balance load therefore give it load in proportion to its weight, as nginx's ``least_conn``
+  and Envoy's weighted least request do.
+* Workers that are equal otherwise take turns in proportion to their weights (`policies.least_recently_used`).
+* Rules that draw or hash do so in proportion to the weights (`shuffled`, `policies.rendezvous`).
+
+What a worker has cached and the time of the prompt's own prefill are as they are, so that a low weight makes no cache
+useless.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from math import log
+
+import msgspec
+import numpy as np
+
+from policies.view import Column, Columns, FleetView, LifecycleEvent, WorkerView
+
+_HIGHEST_UTILISATION = 0.97
+"""The bound of `WorkerView.utilisation`."""
+
+
+def weighted(fleet: FleetView) -> FleetView:
+    """Return the fleet as a policy counts its load; the same one if all weights are equal."""
+    if fleet.even:
+        return fleet
+    weights = fleet.roster.weights
+    highest = max(weights)
+    if fleet.by_row:
+        times = [highest / weight for weight in weights]
+        return fleet.with_facts(tuple(map(_view, fleet.workers, times)), None)
+    return fleet.with_facts(None, _columns(fleet.columns, highest / np.asarray(weights, np.float64)))
+
+
+def _view(view: WorkerView, times: float) -> WorkerView:
+    """Return a view with `times` its load.
+
+    Space in the KV cache stays as it is, and so does the wait at an empty queue, which is a fixed delay of the worker.
+    """
+    more_tokens = round(view.kv_tokens * (times - 1.0))
+    return msgspec.structs.replace(
+        view,
+        queued_tokens=round(view.queued_tokens * times),
+        running_requests=round(view.running_requests * times),
+        queued_requests=round(view.queued_requests * times),
+        kv_tokens=view.kv_tokens + more_tokens,
+        kv_capacity_tokens=view.kv_capacity_tokens and view.kv_capacity_tokens + more_tokens,
+        queue_wait_s=view.queue_wait_s * times if view.queued_requests else view.queue_wait_s,
+        utilisation=min(_HIGHEST_UTILISATION, view.utilisation * times),
+        decode_externality_s=view.decode_externality_s * times,
+    )
+
+
+def _columns(columns: Columns, times: Column) -> Columns:
+    """Do the same with arrays."""
+    more_tokens = np.rint(columns.kv_tokens * (times - 1.0))
+    capacity_tokens = columns.kv_capacity_tokens
+    return msgspec.structs.replace(
+        columns,
+        queued_tokens=np.rint(columns.queued_tokens * times),
+        running_requests=np.rint(columns.running_requests * times),
+        queued_requests=np.rint(columns.queued_requests * times),
+        kv_tokens=columns.kv_tokens + more_tokens,
+        kv_capacity_tokens=np.where(capacity_tokens > 0.0, capacity_tokens + more_tokens, 0.0),
+        queue_wait_s=columns.queue_wait_s * np.where(columns.queued_requests > 0.0, times, 1.0),
+        utilisation=np.minimum(_HIGHEST_UTILISATION, columns.utilisation * times),
+        decode_externality_s=columns.decode_externality_s * times,
+    )
+
+
+def pause(event: LifecycleEvent) -> float:
+    """Return how many reservations later than others the event's worker comes to its next turn; 0 for the highest
+    weight.
+
+    With weights w of sum W, a worker has one turn in W / w.
+    """
+    if event.placed is None or event.fleet is None or event.fleet.even:
+        return 0.0
+    weights = event.fleet.roster.weights
+    return sum(weights) * (1.0 / event.placed.weight - 1.0 / max(weights))
+
+
+def uneven_weights(fleet: FleetView) -> Sequence[float] | None:
+    """Return the weights by place; None if all are equal."""
+    return None if fleet.even else fleet.roster.weights
+
+
+def shuffled(fleet: FleetView, rng: random.Random) -> list[int]:
+    """Return all places in a random order, each next one drawn in proportion to its weight.
+
+    With different weights it is the race of exponential clocks (Efraimidis and Spirakis 2006).
+    """
+    order = list(range(len(fleet)))
+    if fleet.even:
+        rng.shuffle(order)
+        return order
+    arrivals = [-log(1.0 - rng.random()) / weight for weight in fleet.roster.weights]
+    order.sort(key=arrivals.__getitem__)
+    return order

@@ -1,0 +1,35 @@
+"""Weights with the real dispatcher and engines in virtual time."""
+
+import random
+
+import pytest
+
+from tests.router.placement.conftest import VirtualFleet
+
+
+def unrelated(count, rate, seed=1):
+    """Prompts without reuse."""
+    rng = random.Random(seed)
+    at_s = 0.0
+    for _ in range(count):
+        at_s += rng.expovariate(rate)
+        yield at_s, [rng.randrange(30_000) for _ in range(rng.randint(200, 2_000))], rng.randint(20, 150)
+
+
+def ratio(rule, rate):
+    """Return the requests of a worker with weight 0.5 for each one of a worker with weight 1."""
+    fleet = VirtualFleet(rule, workers=2)
+    one, other = (endpoint.id for endpoint in fleet.fleet.endpoints)
+    fleet.fleet.describe(other, {}, 0.5, None, "mixed")
+    shares = fleet.run(unrelated(400, rate)).shares
+    return shares[other] / shares[one]
+
+
+@pytest.mark.parametrize("rate", [0.3, 8.0], ids=["idle", "busy"])
+def test_round_robin_gives_half_the_weight_half_as_many_requests(rate):
+    assert ratio("round_robin", rate) == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("rate", [0.3, 3.0, 8.0], ids=["idle", "steady", "busy"])
+def test_marginal_cost_gives_half_the_weight_about_half_as_many_requests(rate):
+    assert 0.4 < ratio("marginal_cost", rate) < 0.75
