@@ -41,7 +41,7 @@ from router.placement.lifecycle_events import Request
 from router.process.banner import Readiness, announce, readiness_of
 from router.process.children.child_resources import ChildResources
 from router.process.children.metric_snapshots import readings_route
-from router.process.children.state_channel import state_route, with_version
+from router.process.children.state_channel import prepare_route, state_route, with_version
 from router.process.handover.client import HandoverClient
 from router.process.lifecycle import Lifecycle
 from router.process.listeners import ListenAddresses, Listeners, admin_socket, listen_addresses, url_of
@@ -122,6 +122,7 @@ class System:
             self.fleet,
             self.watcher,
             self.gateway,
+            self.identity,
             self.dispatcher,
             self.now_s,
             self._share,
@@ -266,7 +267,7 @@ class System:
     def _admin_server(self, listeners: Listeners | None) -> AdminServer:
         self._files.add("worker_tls", self.worker_tls)
         if self._resources is not None:
-            further = [readings_route(self.snapshot), state_route(self.control)]
+            further = [readings_route(self.snapshot), state_route(self.control), prepare_route(self.running.prepare)]
             app = build_admin(self, operations=READS, guarded=False, further=further)
             return AdminServer(with_version(app, self.control), self._resources.admin, self.config)
         tokens, tls = guard_of(self.config, self._files)
@@ -408,6 +409,7 @@ class System:
             await asyncio.to_thread(self._decision_log.close)
 
     async def _reconcile(self, state: DesiredState) -> None:
+        await self.running.prepare(state.settings)
         self.reconciler.reconcile(state)
 
     async def request_of(

@@ -9,7 +9,16 @@ from typing import Any, Literal
 
 import msgspec
 
-from router.config.model import KvEventsConfig, PolicyConfig, RouteConfig, Secret, WorkerName, WorkerRole, WorkerWeight
+from router.config.model import (
+    KvEventsConfig,
+    ModelConfig,
+    PolicyConfig,
+    RouteConfig,
+    Secret,
+    WorkerName,
+    WorkerRole,
+    WorkerWeight,
+)
 from router.placement.shadow import ShadowTotals
 
 
@@ -528,6 +537,22 @@ class Policies(Shape):
     """The further policies by name. Their fields are those of the setting `policies`."""
 
     policies: dict[str, PolicyConfig]
+
+
+class NewModels(Body):
+    """The settings of all models, by the names that workers serve them by."""
+
+    models: dict[str, ModelConfig]
+
+
+class Models(Shape):
+    """The settings of models by name. Their fields are those of the setting `models`.
+
+    `next` is the `cursor` of the following page, or null.
+    """
+
+    models: dict[str, ModelConfig]
+    next: str | None = None
 
 
 class Routes(Shape):

@@ -18,6 +18,7 @@ from router.admin import (
     workers,
 )
 from router.admin.changes import DRY_RUN
+from router.admin.named_settings import NAMED_OPERATIONS
 from router.admin.operations import Operation
 from router.admin.paging import CURSOR
 from router.admin.parameters import Query
@@ -226,11 +227,12 @@ OPERATIONS = (
         query=(Query("window_s", 600, 3_600, "seconds to look back, in whole minutes"),),
         problems={404: "no such route", 422: "window_s is not a number from 1 to 3600"},
     ),
+    *NAMED_OPERATIONS,
     Operation(
         "GET",
         "/admin/v1/desired-state",
         "get_desired_state",
-        "What operators can change while the gateway runs (workers and policy), and what the API has changed in it.",
+        "What operators can change while the gateway runs, and what the API has changed in it.",
         revisions.desired_state,
         gives=documents.DesiredStateDocument,
     ),

@@ -20,6 +20,7 @@ from router.control.revisions import Revision, RevisionHistory, Source
 from router.control.start import (
     Initial,
     Sources,
+    file_problems,
     initial,
     next_state,
     revision_of,
@@ -171,7 +172,7 @@ class Control:
 
     async def _continue_from(self, stored: Stored) -> None:
         start = initial(self.config, stored)
-        self._check(start.stored.state.settings)
+        await self._check(start.stored.state.settings)
         await self._bring(start.stored.state)
         self._adopt(start)
 
@@ -259,7 +260,7 @@ class Control:
         wanted = change.edit(self.state.settings)
         changed = settings_differences(self.state.settings, wanted)
         if changed:
-            self._check(wanted)
+            await self._check(wanted)
         if not change.dry_run:
             await self._change(change, wanted, changed, file)
         return ChangeOutcome(self.state, changed, self.keeps)
@@ -271,8 +272,12 @@ class Control:
         elif self.state.tag not in (tags := [tag.strip() for tag in change.if_match.split(",")]) and "*" not in tags:
             raise StaleTagError(change.if_match, self.state.tag)
 
-    def _check(self, wanted: LiveSettings) -> None:
-        if problems := settings_problems(self.config, wanted):
+    async def _check(self, wanted: LiveSettings) -> None:
+        """Raise `ConfigError` if the settings are not valid. Files of models are read in a thread."""
+        problems = settings_problems(self.config, wanted)
+        if not problems and wanted.models != self.state.settings.models:
+            problems = await asyncio.to_thread(file_problems, self.config, self.state.settings, wanted)
+        if problems:
             raise ConfigError(problems)
 
     async def _change(

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from backends.worker import parse_endpoint
-from router.config.model import Config, PolicyConfig, RouteConfig, WorkerConfig
+from router.config.model import Config, ModelConfig, PolicyConfig, RouteConfig, WorkerConfig
 
 Tree = dict[str, Any]
 """Live settings as nested dicts of plain values."""
@@ -24,6 +24,7 @@ class LiveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     policy: PolicyConfig
     policies: dict[str, PolicyConfig] = {}
     routes: tuple[RouteConfig, ...] = ()
+    models: dict[str, ModelConfig] = {}
 
 
 class DesiredState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,6 +51,7 @@ def live_settings(config: Config) -> LiveSettings:
         policy=config.policy,
         policies=config.policies,
         routes=config.routes,
+        models=config.models,
     )
 
 
@@ -61,6 +63,7 @@ def with_live_settings(config: Config, settings: LiveSettings) -> Config:
         policy=settings.policy,
         policies=settings.policies,
         routes=settings.routes,
+        models=settings.models,
     )
 
 

@@ -18,8 +18,8 @@ Path = tuple[str, ...]
 WHOLE: tuple[Path, ...] = (("policy",), ("policies", "*"), ("routes",))
 """Paths whose value changes as one: parameters belong to their rule, and routes to their order. `*` is any name."""
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NAMED = frozenset({"workers", "policies"})
-"""Settings whose keys are names that operators choose."""
+_NAMED = frozenset({("workers",), ("policies",), ("models",)})
+"""Paths of settings whose keys are names that operators choose."""
 
 
 class SettingDifference(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,7 +76,7 @@ def path_text(path: Path) -> str:
     """Return a path as text. Names that operators choose are in brackets."""
     text = ""
     for position, step in enumerate(path):
-        named = position > 0 and path[position - 1] in _NAMED
+        named = path[:position] in _NAMED
         text += f".{step}" if _PLAIN.fullmatch(step) and not named else f"[{step}]"
     return text.removeprefix(".")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from policies.view import Policy
-from router.config.model import PolicyConfig, WorkerConfig
+from router.config.model import ModelConfig, PolicyConfig, WorkerConfig
 from router.control.desired_state import DesiredState, LiveSettings
 from router.control.routing import BuiltRouting, Routing, routing_of
 
@@ -45,6 +45,15 @@ class Running(Protocol):
 
     def use_routing(self, routing: Routing, built: BuiltRouting) -> None:
         """Use other policies and routes from the next request on."""
+        ...
+
+    @property
+    def models(self) -> Mapping[str, ModelConfig]:
+        """The settings of models in use."""
+        ...
+
+    def use_models(self, models: Mapping[str, ModelConfig]) -> None:
+        """Use other names, service levels and files of models from the next request on."""
         ...
 
     def build_policy(self, policy: PolicyConfig) -> Policy:
@@ -93,7 +102,11 @@ class Reconciler:
         running = self._running
         policies, routes, _ = running.routing
         before = LiveSettings(
-            workers=dict(running.workers), policy=running.policy, policies=dict(policies), routes=routes
+            workers=dict(running.workers),
+            policy=running.policy,
+            policies=dict(policies),
+            routes=routes,
+            models=dict(running.models),
         )
         try:
             steps = list(self._steps(desired.settings))
@@ -121,6 +134,8 @@ class Reconciler:
             yield self._policy_step(desired.policy)
         if routing_of(desired) != self._running.routing:
             yield self._routing_step(desired)
+        if desired.models != self._running.models:
+            yield lambda: self._running.use_models(desired.models)
         now = self._running.workers
         for name, worker in desired.workers.items():
             if name not in now:

@@ -1,4 +1,4 @@
-"""The parts of a gateway process that the desired state is about: fleet, watches, workers' keys and policy."""
+"""The parts of a gateway process that the desired state is about: fleet, watches, keys, policies and models."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from msgspec.structs import replace
 from backends.worker import parse_endpoint
 from policies.registry import build_policy
 from policies.view import Policy
-from router.config.model import Config, PolicyConfig, WorkerConfig
-from router.control.desired_state import live_settings, worker_id
+from router.config.model import Config, ModelConfig, PolicyConfig, WorkerConfig
+from router.control.desired_state import LiveSettings, live_settings, worker_id
+from router.control.reconciler import NotAppliedError
 from router.control.routing import BuiltRouting, Failed, ProcessShare, Routing, routing_of
 from router.gateway.server import Gateway
 from router.placement.chosen_policy import spec_of
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
+from router.tokenization.identity import Identity, ReadFiles
 from router.workers.watcher import Watcher
 
 
@@ -32,6 +34,7 @@ class RunningGateway:
         fleet: Fleet,
         watcher: Watcher,
         gateway: Gateway,
+        identity: Identity,
         dispatcher: Dispatcher,
         now_s: Callable[[], float],
         share: ProcessShare,
@@ -40,6 +43,7 @@ class RunningGateway:
         self._fleet = fleet
         self._watcher = watcher
         self._gateway = gateway
+        self._identity = identity
         self._dispatcher = dispatcher
         self._now_s = now_s
         self._share = share
@@ -47,6 +51,9 @@ class RunningGateway:
         self._routing = routing_of(config)
         self._workers = live_settings(config).workers
         self._policy = config.policy
+        self._models: Mapping[str, ModelConfig] = config.models
+        self._prepared: tuple[Mapping[str, ModelConfig], ReadFiles] = {}, {}
+        """The settings of models that `prepare` saw last, and their files that are not in use."""
 
     def start(self) -> None:
         """Add the configured workers to the fleet and watch them."""
@@ -105,6 +112,31 @@ class RunningGateway:
         self._dispatcher.use_policies(built.named, built.shadows)
         self._gateway.use_routes(built.routes)
         self._routing = routing
+
+    @property
+    def models(self) -> Mapping[str, ModelConfig]:
+        """The settings of models in use."""
+        return self._models
+
+    async def prepare(self, settings: LiveSettings) -> None:
+        """Read the files of models that the settings name, so that `use_models` is quick.
+
+        Raises:
+            NotAppliedError: a file cannot be read.
+        """
+        if settings.models in (self._models, self._prepared[0]):
+            return
+        try:
+            self._prepared = settings.models, await self._identity.read_models(settings.models)
+        except Exception as error:  # a folder that is found by a model's name may contain anything
+            raise NotAppliedError(f"{type(error).__name__}: {error}") from error
+
+    def use_models(self, models: Mapping[str, ModelConfig]) -> None:
+        """Use other names, service levels and files of models from the next request on."""
+        (_, read), self._prepared = self._prepared, ({}, {})
+        self._watcher.test_again(self._identity.use_models(models, read))
+        self._gateway.use_models(models)
+        self._models = models
 
     def add_worker(self, worker: WorkerConfig) -> None:
         """Add an endpoint to the fleet and watch it."""

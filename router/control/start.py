@@ -17,11 +17,13 @@ from router.control.differences import SettingDifference, differences
 from router.control.merge import Conflict, reloaded
 from router.control.revisions import Revision, Source
 from router.control.state_file import StateFile, Stored
+from router.gateway.settings import check_models
 from router.placement.settings import check as check_policy
+from router.tokenization.named_files import changed_files
 from router.workers.settings import check as check_workers
 
-CHECKS: tuple[Check, ...] = (check_workers, check_policy)
-"""Checks of live settings."""
+CHECKS: tuple[Check, ...] = (check_workers, check_policy, check_models)
+"""Checks of live settings, apart from `file_problems`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,7 @@ class Sources:
         """
         found = initial(self.loaded, self.kept)
         problems = settings_problems(self.loaded, found.stored.state.settings)
+        problems += file_problems(self.loaded, live_settings(self.loaded), found.stored.state.settings)
         if problems and self.store is not None:
             place = str(self.store.path)
             raise ConfigError([Problem(f"{place}: {one.place}", one.problem, one.fix) for one in problems])
@@ -98,6 +101,12 @@ def settings_problems(config: Config, settings: LiveSettings) -> list[Problem]:
     """Return the mistakes in live settings, placed by the names of the settings."""
     whole = with_live_settings(config, settings)
     return [Problem(dotted(path), problem, fix) for check in CHECKS for path, problem, fix in check(whole)]
+
+
+def file_problems(config: Config, before: LiveSettings, after: LiveSettings) -> list[Problem]:
+    """Return the files of models that are missing or broken, of those that `before` does not name. It reads them."""
+    found = changed_files(with_live_settings(config, before), with_live_settings(config, after))
+    return [Problem(dotted(path), problem, fix) for path, problem, fix in found]
 
 
 def settings_differences(before: LiveSettings, after: LiveSettings) -> tuple[SettingDifference, ...]:

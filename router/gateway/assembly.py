@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from router.config.model import Config, RouteConfig
+from router.config.model import Config, ModelConfig, RouteConfig
 from router.gateway.client_services import ClientServices
 from router.gateway.drain_state import DrainState
 from router.gateway.flow.attempt import AttemptServices
@@ -106,8 +106,8 @@ class Assembly:
         self.slices = TimeSlices()
         paths, cors, request_ids = RouteTable(config.extra_paths), Cors(config.cors), RequestIds()
         access = AccessLog(config.access_log, config.trusted_proxies)
-        names = ModelNames(config.models)
-        self.models = ModelChoice(names, fleet, context.identity, self.pins)
+        self.names = ModelNames(config.models)
+        self.models = ModelChoice(self.names, fleet, context.identity, self.pins)
         identifier = Identifier(
             context.identity,
             fleet,
@@ -121,7 +121,7 @@ class Assembly:
             self.models,
         )
         self.preview = Preview(identifier, paths, self.callers, self.keys, request_ids, loop.time)
-        local = LocalAnswers(metrics, paths, cors, access, request_ids, fleet, self.drain, names, context.answers)
+        local = LocalAnswers(metrics, paths, cors, access, request_ids, fleet, self.drain, self.names, context.answers)
         requests = self._request_services(context, identifier, cors, access)
         self.clients = self._client_services(context, request_ids, local, requests)
 
@@ -178,6 +178,12 @@ class Assembly:
         self.traffic_routes.adopt(routes)
         self.routes.adopt(routes)
         self.service_levels.adopt(routes)
+
+    def use_models(self, models: Mapping[str, ModelConfig]) -> None:
+        """Use other names and service levels of models. Requests in the queue may have a ready fallback now."""
+        self.names.adopt(models)
+        self.service_levels.adopt_models(models)
+        self.queue.changed()
 
     def close(self) -> None:
         """Unsubscribe from the fleet and the dispatcher, and close the connections to workers."""

@@ -13,6 +13,10 @@ class ModelNames:
     __slots__ = ("_chains", "aliases", "default", "falls_back")
 
     def __init__(self, models: Mapping[str, ModelConfig]) -> None:
+        self.adopt(models)
+
+    def adopt(self, models: Mapping[str, ModelConfig]) -> None:
+        """Use the names of other settings."""
         self.aliases = {alias: name for name, model in models.items() for alias in model.aliases}
         """The model of each alias."""
         self._chains = {name: tuple(_chain(name, models)) for name, model in models.items() if model.fallback}

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from router.config.model import Config, RouteConfig
+from router.config.model import Config, ModelConfig, RouteConfig
 from router.gateway.assembly import Assembly, GatewayContext
 from router.gateway.client import ClientConnection
 from router.gateway.listen.accept import Acceptor, listen
@@ -120,12 +120,20 @@ class Gateway:
 
     def use_routes(self, routes: Sequence[RouteConfig]) -> None:
         """Use other routes for the requests that follow."""
-        context = self._context
-        self._context = dataclasses.replace(
-            context, config=msgspec.structs.replace(context.config, routes=tuple(routes))
-        )
+        self._configure(routes=tuple(routes))
         if self._parts is not None:
             self._parts.use_routes(routes)
+
+    def use_models(self, models: Mapping[str, ModelConfig]) -> None:
+        """Use other aliases, fallbacks, service levels and another default for the requests that follow."""
+        self._configure(models=dict(models))
+        if self._parts is not None:
+            self._parts.use_models(models)
+
+    def _configure(self, **changed: Any) -> None:
+        """Change the settings with which `start` makes the parts."""
+        context = self._context
+        self._context = dataclasses.replace(context, config=msgspec.structs.replace(context.config, **changed))
 
     @property
     def listeners(self) -> tuple[socket.socket, ...]:

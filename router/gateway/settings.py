@@ -24,7 +24,7 @@ def check(config: Config) -> Iterator[Finding]:
     """Find mistakes in timeouts, limits, models, cors, extra_paths and trusted_proxies."""
     yield from _timeouts(config)
     yield from _limits(config)
-    yield from _models(config.models)
+    yield from check_models(config)
     yield from _origins(config)
     yield from _paths(config)
     yield from _proxies(config)
@@ -47,8 +47,11 @@ def _limits(config: Config) -> Iterator[Finding]:
         yield ("limits", "max_body_bytes"), problem, "write a smaller one, or a larger max_buffered_body_bytes"
 
 
-def _models(models: Mapping[str, ModelConfig]) -> Iterator[Finding]:
+def check_models(config: Config) -> Iterator[Finding]:
     """Find names that mean two models, defaults that are not one, and fallbacks that lead nowhere."""
+    models = config.models
+    if "" in models:
+        yield ("models", ""), "a model's name is empty", "write the name that a worker serves it by"
     owners: dict[str, str] = {}
     defaults = [name for name, model in models.items() if model.default]
     for name in defaults[1:]:

@@ -17,13 +17,14 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 from backends.vllm.control import WorkerClient
 from backends.vllm.unrenderable import Unrenderable
 from router.config.budgets import PROMPTS
-from router.config.model import Config
+from router.config.model import Config, ModelConfig
 from router.residency.prompt import Prompt, PromptSource
 from router.security.worker_tls import WorkerTls
 from router.tokenization.body_bounds import decoded_bytes, fits_inline
 from router.tokenization.hashing import CacheKeys
 from router.tokenization.identification_deadline import IdentificationDeadline, IdentificationTimeout, limit_s
 from router.tokenization.intake import PROMPT_PATHS, ParsedBody
+from router.tokenization.local_tokenizer import LocalModel, ModelFiles
 from router.tokenization.preparing import (
     GivenIds,
     PreparedPrompt,
@@ -38,12 +39,14 @@ from router.tokenization.preparing import (
 from router.tokenization.remote_tokenizer import WorkerTokenizer
 from router.tokenization.rendering import KnownPrefix, PromptMemory, SegmentedText
 from router.tokenization.request import request_key, truncation
-from router.tokenization.sources import ModelSources
+from router.tokenization.sources import ModelSources, read_files
 from router.tokenization.text import TextPrompt, TokenLengths
 from router.tokenization.threads import MemoryBudget, TextUnavailable, TokenizerTask, TokenizerThreads
 from router.tokenization.unidentified import UnidentifiedReasons
 
 T = TypeVar("T")
+ReadFiles: TypeAlias = Mapping[ModelFiles, LocalModel | str]
+"""Model folders, or the reasons why they cannot be used."""
 
 INLINE_NEW_BYTES = 4_096
 """New text tokenised on the event loop: about 0.6 ms. A hop to a thread and back costs about 0.1 ms."""
@@ -150,6 +153,20 @@ class Identity:
         `context_tokens` is the part of the model's context window that the worker serves.
         """
         self._sources.learn(model, root, tokenize_url, parent, context_tokens)
+
+    async def read_models(self, models: Mapping[str, ModelConfig]) -> ReadFiles:
+        """Read the files that `use_models` needs for other settings of models, in a thread: up to a second each."""
+        loop = asyncio.get_running_loop()
+        return {
+            files: await loop.run_in_executor(self._reader, read_files, files) for files in self._sources.unread(models)
+        }
+
+    def use_models(self, models: Mapping[str, ModelConfig], read: ReadFiles) -> frozenset[str]:
+        """Use the folders and chat templates of other settings of models from the next prompt on.
+
+        Return the models whose prompts may get other ids. A file that `read` lacks is read now.
+        """
+        return self._sources.use(models, read)
 
     def observe_usage(self, model: str | None, prompt: Prompt, prompt_tokens: int) -> None:
         """Learn the bytes per token from the length that a worker reported for `prompt`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,8 @@ class ModelFiles:
 class LocalModel:
     """A loaded folder. `memo_off` says why its texts are tokenised whole; None if they are not.
 
-    `seed` differs between folders. `prefix` contains the ids put before a plain completion.
+    `seed` differs between folders, and between contents of one folder. `prefix` contains the ids put before a plain
+    completion.
     """
 
     def __init__(self, files: ModelFiles) -> None:
@@ -49,8 +51,7 @@ class LocalModel:
         self.memo_off = segmentation_error(self.renderer, self.segmenter)
         if self.memo_off is not None:
             self.segmenter.disable()
-        names = [str(files.folder), str(files.tokenizer), files.chat_template]
-        self.seed = xxh3_64_intdigest(json.dumps(names).encode())
+        self.seed = _seed(files)
 
     def encode_from(self, text: str, segments: Segments, first: int) -> list[array[int]] | None:
         """Return the ids of `text` per segment; None if they cannot be split. `text` starts after the first `first`
@@ -89,3 +90,18 @@ class LocalModel:
         """Describe the source and method of rendering, for people."""
         source = f"rendered locally from {self.files.folder}"
         return source if self.memo_off is None else f"{source} (prefix memo off: {self.memo_off})"
+
+
+def _seed(files: ModelFiles) -> int:
+    """Return a number for these files as they are now. Files that were replaced have another one."""
+    paths = [files.tokenizer, files.folder / "tokenizer.json", files.folder / "tokenizer_config.json"]
+    names = [str(files.folder), str(files.tokenizer), files.chat_template]
+    return xxh3_64_intdigest(json.dumps([*names, *map(_version, [*paths, files.chat_template])]).encode())
+
+
+def _version(path: Path | str | None) -> tuple[int, ...]:
+    try:
+        found = os.stat(path) if path is not None else None
+    except (OSError, ValueError):  # a template as text is no path
+        found = None
+    return (found.st_ino, found.st_size, found.st_mtime_ns) if found is not None else ()

@@ -5,8 +5,7 @@ Files that the gateway finds by a model's name may be broken without an error: t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path as FilePath
+from collections.abc import Iterator, Mapping
 
 from backends.vllm.render import ChatRenderer
 from backends.vllm.unrenderable import BrokenFile, Unrenderable
@@ -14,35 +13,45 @@ from router.config.findings import Finding
 from router.config.model import Config
 from router.config.tree import Path
 from router.tokenization.local_tokenizer import ModelFiles
-from router.tokenization.sources import home_of
+from router.tokenization.settings import missing_files
+from router.tokenization.sources import home_files, named_files, places_of
 
 _FIX = "replace the file with the model's own, as vllm serve reads it"
 
 
 def broken_files(config: Config) -> Iterator[Finding]:
     """Find named files that cannot be parsed. Each tokenizer is read once, which takes up to a second."""
+    home = home_files(config)
+    found: dict[Path, ModelFiles] = {}
+    if home is not None:
+        found[("model_dir",) if config.tokenizer is None else ("tokenizer",)] = home
+    for name, model in config.models.items():
+        files = named_files(model, home)
+        if files is not None:
+            found["models", name] = files
+    yield from _broken(found)
+
+
+def changed_files(before: Config, after: Config) -> Iterator[Finding]:
+    """Find files that are missing or broken, of models with another folder or chat template than before."""
+    home = home_files(after)
+    for name, model in after.models.items():
+        if places_of(model) != places_of(before.models.get(name)):
+            files = named_files(model, home)
+            missing = list(missing_files(model, ("models", name)))
+            yield from missing or _broken({("models", name): files} if files is not None else {})
+
+
+def _broken(places: Mapping[Path, ModelFiles]) -> Iterator[Finding]:
     known: set[str] = set()
-    for folder, template, files in _named(config):
+    for place, files in places.items():
         try:
             ChatRenderer.load(files.folder, files.chat_template, files.tokenizer)
         except BrokenFile as error:
             if error.reason not in known:
                 known.add(error.reason)
                 in_template = error.reason.startswith("chat template") and files.chat_template is not None
-                yield (template if in_template else folder), f"cannot be parsed: {error.reason}", _FIX
+                setting = (*place, "chat_template" if in_template else "dir") if place[0] == "models" else place
+                yield setting, f"cannot be parsed: {error.reason}", _FIX
         except Unrenderable:
             pass  # the model has no such files, or vLLM renders it with its own code: a worker tokenises
-
-
-def _named(config: Config) -> Iterator[tuple[Path, Path, ModelFiles]]:
-    """Return the named files, with the settings that name folder and chat template."""
-    tokenizer = FilePath(config.tokenizer) if config.tokenizer is not None else None
-    home = home_of(config)
-    if home is not None:
-        yield ("model_dir",) if tokenizer is None else ("tokenizer",), (), ModelFiles(home, tokenizer)
-    for name, model in config.models.items():
-        folder = FilePath(model.dir) if model.dir is not None else home
-        if folder is not None:
-            apart = tokenizer if model.dir is None else None
-            files = ModelFiles(folder, apart, model.chat_template)
-            yield ("models", name, "dir"), ("models", name, "chat_template"), files

@@ -17,14 +17,15 @@ def check(config: Config) -> Iterator[Finding]:
     if config.model_dir is not None:
         yield from _model_dir(config.model_dir, ("model_dir",), config.tokenizer is not None)
     for name, model in config.models.items():
-        yield from _model(model, ("models", name))
+        yield from missing_files(model, ("models", name))
 
 
 def _is_tokenizer(path: FilePath) -> bool:
     return path.is_file() or (path / "tokenizer.json").is_file()
 
 
-def _model(model: ModelConfig, path: Path) -> Iterator[Finding]:
+def missing_files(model: ModelConfig, path: Path) -> Iterator[Finding]:
+    """Find missing files of one model, whose settings are at `path`."""
     if model.dir is not None:
         yield from _model_dir(model.dir, (*path, "dir"), False)
     if model.chat_template is not None and not FilePath(model.chat_template).is_file():

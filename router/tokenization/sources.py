@@ -6,11 +6,11 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from backends.vllm.unrenderable import Unrenderable
-from router.config.model import Config
+from router.config.model import Config, ModelConfig
 from router.tokenization.local_tokenizer import LocalModel, ModelFiles
 
 MAX_MODELS = 1_000
@@ -26,7 +26,7 @@ class TokenizerSource:
     """The facts about one served model. `why` is the reason if there is no local folder.
 
     `context_tokens` is the smallest context window of its workers, `longest_context_tokens` the largest.
-    `trusts_templates`: chat templates in requests are run.
+    `trusts_templates`: chat templates in requests are run. `reported`: a worker serves the model.
     """
 
     local: LocalModel | None = None
@@ -37,6 +37,7 @@ class TokenizerSource:
     context_tokens: int | None = None
     longest_context_tokens: int | None = None
     trusts_templates: bool = False
+    reported: bool = False
 
 
 class ModelSources:
@@ -49,10 +50,13 @@ class ModelSources:
         self._sources: dict[str, TokenizerSource] = {}
         self._bases: dict[str, str] = {}
         self._trusts_templates = config.trust_request_chat_template
-        self._default = TokenizerSource(trusts_templates=self._trusts_templates)
-        self._templates = {name: model.chat_template for name, model in config.models.items()}
-        self._configured = frozenset(name for name, model in config.models.items() if model.dir or config.model_dir)
-        self._read_config(config)
+        self._home = home_files(config)
+        self._default = self._read(self._home) if self._home is not None else self._source()
+        self._models: Mapping[str, ModelConfig] = config.models
+        for name, model in config.models.items():
+            files = named_files(model, self._home)
+            if files is not None:
+                self._sources[name] = self._read(files)
 
     def learn(
         self,
@@ -71,17 +75,16 @@ class ModelSources:
         if source is None:
             if len(self._sources) >= MAX_MODELS:
                 return
-            source = TokenizerSource(
-                self._default.local, why=self._default.why, trusts_templates=self._trusts_templates
-            )
-            self._sources[model] = source
+            source = self._sources[model] = self._source()
+            source.local, source.why = self._default.local, self._default.why
+        source.reported = True
         if context_tokens is not None:
             source.context_tokens = min(context_tokens, source.context_tokens or context_tokens)
             source.longest_context_tokens = max(context_tokens, source.longest_context_tokens or 0)
         if tokenize_url is not None and tokenize_url not in source.urls:
             source.urls = [tokenize_url, *source.urls][:MAX_URLS]
-        if source.local is None and source.loading is None and root != source.root and model not in self._configured:
-            source.root = root
+        new, source.root = root != source.root, root
+        if new and source.local is None and source.loading is None and not self._is_named(model):
             self._look_for_files(source, model, root)
 
     def of(self, model: str | None, adapter: str | None) -> TokenizerSource:
@@ -121,27 +124,61 @@ class ModelSources:
             "models_text_only": sum(source.local is None and not source.urls for source in known),
         }
 
-    def _read_config(self, config: Config) -> None:
-        tokenizer = Path(config.tokenizer) if config.tokenizer else None
-        folder = home_of(config)
-        if folder is not None:
-            self._default = self._read(ModelFiles(folder, tokenizer))
-        for name, model in config.models.items():
-            home = Path(model.dir) if model.dir else folder
-            if home is None:
-                continue
-            apart = tokenizer if model.dir is None else None
-            self._sources[name] = self._read(ModelFiles(home, apart, model.chat_template))
+    def unread(self, models: Mapping[str, ModelConfig]) -> set[ModelFiles]:
+        """Return the files that `use` of other settings of models needs, and that have not been read."""
+        return {files for files in self._changed(models).values() if files is not None} - self._loaded.keys()
+
+    def use(self, models: Mapping[str, ModelConfig], read: Mapping[ModelFiles, LocalModel | str]) -> frozenset[str]:
+        """Use other folders and chat templates from the next prompt on. Return the models whose files changed.
+
+        `read` has the `unread` files, or the reasons why they cannot be used.
+        """
+        changed = self._changed(models)
+        self._loaded.update(read)
+        self._models = models
+        for name, files in changed.items():
+            self._place(name, files)
+        used = [source.local for source in (self._default, *self._sources.values()) if source.local is not None]
+        self._loaded = {local.files: local for local in used}
+        return frozenset(changed)
+
+    def _changed(self, models: Mapping[str, ModelConfig]) -> dict[str, ModelFiles | None]:
+        """Return the models with another folder or chat template, and their files then."""
+        before = self._models
+        names = [name for name in {**before, **models} if places_of(before.get(name)) != places_of(models.get(name))]
+        return {name: self._files_of(name, models.get(name)) for name in names}
+
+    def _files_of(self, name: str, model: ModelConfig | None) -> ModelFiles | None:
+        """Return the files that the settings name, or else files on this machine that the worker's report leads to."""
+        files = named_files(model, self._home) if model is not None else None
+        source = self._sources.get(name)
+        if files is not None or self._home is not None or source is None or not source.reported:
+            return files
+        folder = self._folder(source.root) or self._folder(name)
+        return None if folder is None else ModelFiles(folder, chat_template=model.chat_template if model else None)
+
+    def _place(self, name: str, files: ModelFiles | None) -> None:
+        source = self._sources.get(name)
+        if files is None and (source is None or not source.reported):
+            self._sources.pop(name, None)
+            return
+        if source is None:
+            source = self._sources[name] = self._source()
+        found = self._read(files) if files is not None else self._default
+        source.local, source.why, source.loading = found.local, found.why, None
+
+    def _is_named(self, name: str) -> bool:
+        model = self._models.get(name)
+        return model is not None and named_files(model, self._home) is not None
+
+    def _source(self) -> TokenizerSource:
+        return TokenizerSource(trusts_templates=self._trusts_templates)
 
     def _read(self, files: ModelFiles) -> TokenizerSource:
         found = self._loaded.get(files)
         if found is None:
-            try:
-                found = LocalModel(files)
-            except Unrenderable as error:
-                found = error.reason
-            self._loaded[files] = found
-        source = TokenizerSource(trusts_templates=self._trusts_templates)
+            found = self._loaded[files] = read_files(files)
+        source = self._source()
         if isinstance(found, str):
             source.why = found
         else:
@@ -152,7 +189,8 @@ class ModelSources:
         folder = self._folder(root) or self._folder(model)
         if folder is None:
             return
-        files = ModelFiles(folder, chat_template=self._templates.get(model))
+        settings = self._models.get(model)
+        files = ModelFiles(folder, chat_template=settings.chat_template if settings is not None else None)
         known = self._loaded.get(files)
         if isinstance(known, LocalModel):
             source.local = known
@@ -185,12 +223,32 @@ class ModelSources:
         return source
 
 
-def home_of(config: Config) -> Path | None:
-    """Return the folder of the models that have none of their own in the settings."""
-    if config.model_dir is not None or config.tokenizer is None:
-        return Path(config.model_dir) if config.model_dir is not None else None
-    tokenizer = Path(config.tokenizer)
-    return tokenizer if tokenizer.is_dir() else tokenizer.parent
+def home_files(config: Config) -> ModelFiles | None:
+    """Return the files of the models that have no folder of their own in the settings."""
+    tokenizer = Path(config.tokenizer) if config.tokenizer is not None else None
+    if config.model_dir is not None:
+        return ModelFiles(Path(config.model_dir), tokenizer)
+    return None if tokenizer is None else ModelFiles(tokenizer if tokenizer.is_dir() else tokenizer.parent, tokenizer)
+
+
+def named_files(model: ModelConfig, home: ModelFiles | None) -> ModelFiles | None:
+    """Return the files that the settings of a model name; `home` are those of `home_files`."""
+    if model.dir is not None:
+        return ModelFiles(Path(model.dir), None, model.chat_template)
+    return None if home is None else replace(home, chat_template=model.chat_template)
+
+
+def read_files(files: ModelFiles) -> LocalModel | str:
+    """Return a model folder, or the reason why it cannot be used."""
+    try:
+        return LocalModel(files)
+    except Unrenderable as error:
+        return error.reason
+
+
+def places_of(model: ModelConfig | None) -> tuple[str | None, str | None]:
+    """Return the folder and the chat template that the settings of a model name; None for a model without settings."""
+    return (None, None) if model is None else (model.dir, model.chat_template)
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:

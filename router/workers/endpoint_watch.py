@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from backends.vllm.control import ProbeError, WorkerClient
@@ -79,6 +79,12 @@ class EndpointWatch:
         """Check soon whether the same process still answers."""
         self._load_due_s = 0.0
         self.look_again()
+
+    def test_again(self, models: Collection[str]) -> None:
+        """Repeat the self-test soon if the worker serves one of `models`."""
+        if self._facts is not None and any(card.id in models for card in self._facts.models):
+            self._self_tests.renew()
+            self.look_again()
 
     def statistics(self) -> dict[str, Any]:
         """Return restarts, and by candidate id the subscription and the verdict of the self-test."""

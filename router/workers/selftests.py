@@ -47,7 +47,7 @@ class SelfTests:
         self._task: asyncio.Task[None] | None = None
 
     def renew(self) -> None:
-        """Test again, because the worker is or may be another process."""
+        """Test again, because the worker may be another process, or its prompts are tokenised in another way."""
         self._renewals += 1
         self._due_s = -math.inf
         self._again_s = AGAIN_S

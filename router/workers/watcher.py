@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import zmq
@@ -131,6 +131,11 @@ class Watcher:
             self._looked_s = now_s
             for watch in self._watches.values():
                 watch.look_again()
+
+    def test_again(self, models: Collection[str]) -> None:
+        """Repeat the self-tests of workers that serve one of `models`, because other files tokenise its prompts."""
+        for watch in self._watches.values():
+            watch.test_again(models)
 
     def look_for_process(self, endpoint_id: str) -> None:
         """Check soon whether the same process still answers at an endpoint."""

@@ -28,16 +28,19 @@ PARSED_AGAIN_BYTES = 262_144
 class ModelChoice:
     """Applies `ModelNames` to requests. `renamed` counts the requests that got the name of another model."""
 
-    __slots__ = ("_fleet", "_identity", "_names", "_pins", "falls_back", "renamed")
+    __slots__ = ("_fleet", "_identity", "_names", "_pins", "renamed")
 
     def __init__(self, names: ModelNames, fleet: Fleet, identity: Identity, pins: Pins) -> None:
         self._names = names
         self._fleet = fleet
         self._identity = identity
         self._pins = pins
-        self.falls_back = names.falls_back
-        """Whether any model has a fallback."""
         self.renamed = 0
+
+    @property
+    def falls_back(self) -> bool:
+        """Whether any model has a fallback."""
+        return self._names.falls_back
 
     def named(self, outbound: OutboundRequest, reading: Reading, *, counted: bool = True) -> Reading:
         """Return `reading` with the model that serves it, and put that model's name into the request.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from router.config.model import Config, RouteConfig, SloConfig
+from router.config.model import Config, ModelConfig, RouteConfig, SloConfig
 
 _NONE = SloConfig()
 
@@ -18,9 +18,17 @@ class ServiceLevels:
         self._models = {name: model.slo for name, model in config.models.items()}
         self.adopt(config.routes)
 
+    def adopt_models(self, models: Mapping[str, ModelConfig]) -> None:
+        """Use the targets of other models."""
+        self._models = {name: model.slo for name, model in models.items()}
+        self._look()
+
     def adopt(self, routes: Sequence[RouteConfig]) -> None:
         """Use the targets of other routes."""
         self._routes = {route.name: route.slo for route in routes}
+        self._look()
+
+    def _look(self) -> None:
         self.any = any(slo != _NONE for slo in (*self._routes.values(), *self._models.values()))
         """Whether any target is set."""
 

@@ -13,6 +13,7 @@ import msgspec
 
 from router.admin import changes, documents, health, routes
 from router.admin.decisions import LogPlace
+from router.admin.named_settings import NAMED_OPERATIONS
 from router.admin.operations import Answer, Call, Operation
 from router.admin.paging import page_of
 from router.admin.problems import MEDIA_TYPE, AdminError
@@ -80,6 +81,7 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
         **dict.fromkeys(("list_policies", "put_policy", "remove_policy"), _here),
         **dict.fromkeys(("list_routes", "get_route", "set_routes"), _here),
         "compare_shadows": request.shadows,
+        **dict.fromkeys((operation.name for operation in NAMED_OPERATIONS), _here),
     }
     reads = {operation.name: request.first for operation in OPERATIONS if operation.method == "GET"}
     handlers = {**reads, **named}

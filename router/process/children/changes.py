@@ -14,10 +14,14 @@ from http import HTTPStatus
 from typing import Protocol
 
 from router.admin.problems import AdminError
+from router.config.model import ModelConfig
 from router.control.desired_state import DesiredState
 from router.control.reconciler import NotAppliedError
 from router.process.children.child_client import CHANGE_S, ChildClient, ChildReply, NoReplyError
-from router.process.children.state_channel import state_request
+from router.process.children.state_channel import prepare_request, state_request
+
+PREPARE_S = 120.0
+"""Time limit of the preparation for a change. A process that takes longer keeps the old state, as all others do."""
 
 log = logging.getLogger("warmroute.process")
 
@@ -39,20 +43,36 @@ class Changes:
 
     def __init__(self, children: Sequence[Child]) -> None:
         self._children = children
+        self._models: dict[str, ModelConfig] = {}
+        """The settings of models in the last state that all processes could prepare for."""
 
     async def apply(self, state: DesiredState) -> None:
         """Bring every process to `state`.
 
         Raises:
-            NotAppliedError: the first process refused it; no process changed.
+            NotAppliedError: the first process refused it, or one could not prepare; no process changed.
             AdminError: no process serves.
         """
         await asyncio.gather(*(child.settled.wait() for child in self._children))
+        if state.settings.models != self._models:
+            await self._prepare(state)
         waiting = list(self._children)
         first = await self._ask_first(state, waiting)
         if not first.is_success:
             raise NotAppliedError(first.detail)
         await asyncio.gather(*(self._bring(child, state) for child in waiting))
+
+    async def _prepare(self, state: DesiredState) -> None:
+        """Let every process read the tokenizers of `state`, which may take seconds each. Then the change is quick."""
+        clients = [child.client for child in self._children if child.client is not None]
+        try:
+            answers = await asyncio.gather(*(client.ask(prepare_request(state), PREPARE_S) for client in clients))
+        except NoReplyError as error:
+            raise NotAppliedError(str(error)) from None
+        for answer in answers:
+            if not answer.is_success:
+                raise NotAppliedError(answer.detail)
+        self._models = state.settings.models
 
     def behind(self, state: DesiredState) -> list[Child]:
         """Return the children whose last reply was from another version than that of `state`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
 import msgspec
@@ -12,11 +13,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from router.admin.problems import AdminError, problem_response
 from router.control.control import Control
-from router.control.desired_state import DesiredState
+from router.control.desired_state import DesiredState, LiveSettings
 from router.control.reconciler import NotAppliedError
 from router.process.children.child_client import STATE_VERSION, ChildRequest
 
 STATE_PATH = "/private/desired-state"
+PREPARE_PATH = "/private/desired-state/prepare"
+Prepare = Callable[[LiveSettings], Awaitable[None]]
+"""Do the slow work of a change in advance. Raise `NotAppliedError` if it cannot be done."""
 
 
 def state_request(state: DesiredState) -> ChildRequest:
@@ -24,18 +28,37 @@ def state_request(state: DesiredState) -> ChildRequest:
     return ChildRequest("PUT", STATE_PATH, body=msgspec.json.encode(state))
 
 
+def prepare_request(state: DesiredState) -> ChildRequest:
+    """Return the request by which a child does the slow work of `state` in advance, and changes nothing."""
+    return ChildRequest("PUT", PREPARE_PATH, body=msgspec.json.encode(state))
+
+
+def prepare_route(prepare: Prepare) -> Route:
+    """Return the route of a child that prepares for a state."""
+
+    async def ready(request: Request) -> Response:
+        state = msgspec.json.decode(await request.body(), type=DesiredState)
+        return await _done(prepare(state.settings))
+
+    return Route(PREPARE_PATH, ready, methods=["PUT"])
+
+
 def state_route(control: Control) -> Route:
     """Return the route of a child that receives the state."""
 
     async def follow(request: Request) -> Response:
         state = msgspec.json.decode(await request.body(), type=DesiredState)
-        try:
-            await control.follow(state)
-        except NotAppliedError as error:
-            return problem_response(AdminError(HTTPStatus.CONFLICT, "not_applied", str(error)))
-        return Response(status_code=HTTPStatus.NO_CONTENT)
+        return await _done(control.follow(state))
 
     return Route(STATE_PATH, follow, methods=["PUT"])
+
+
+async def _done(work: Awaitable[None]) -> Response:
+    try:
+        await work
+    except NotAppliedError as error:
+        return problem_response(AdminError(HTTPStatus.CONFLICT, "not_applied", str(error)))
+    return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
 def with_version(app: ASGIApp, control: Control) -> ASGIApp:

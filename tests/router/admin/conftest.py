@@ -45,8 +45,12 @@ class FakeSystem:
         self.dispatcher = Dispatcher(
             self.fleet, self.residency, policy, spec=PolicySpec("marginal_cost", {}), decisions_kept=50
         )
-        self.identity = SimpleNamespace(describe=lambda model: f"ids of {model} from a test")
-        self.watcher = SimpleNamespace(statistics=self._watches, watch=self.watch, forget=self.forget)
+        self.identity = SimpleNamespace(
+            describe=lambda model: f"ids of {model} from a test", use_models=lambda models, read: frozenset()
+        )
+        self.watcher = SimpleNamespace(
+            statistics=self._watches, watch=self.watch, forget=self.forget, test_again=lambda models: None
+        )
         self.accepting = True
         self.requests: dict[str, int] = {}
         self.handover_state = HandoverState.NONE
@@ -57,7 +61,15 @@ class FakeSystem:
         """The settings that a reload reads."""
         self.keys: dict[str, str | None] = {}
         self.running = RunningGateway(
-            config, self.fleet, self.watcher, self, self.dispatcher, self.now_s, ProcessShare(), lambda *_: None
+            config,
+            self.fleet,
+            self.watcher,
+            self,
+            self.identity,
+            self.dispatcher,
+            self.now_s,
+            ProcessShare(),
+            lambda *_: None,
         )
         self.reconciler = Reconciler(self.running)
         self.control = Control(Sources(config, self.read), initial(config), self.reconcile)
@@ -84,6 +96,9 @@ class FakeSystem:
 
     def use_routes(self, routes):
         self.routes = routes
+
+    def use_models(self, models):
+        self.models = models
 
     def in_flight(self):
         return self.requests

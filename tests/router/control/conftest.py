@@ -16,6 +16,7 @@ class Process:
         self.workers = live_settings(config).workers
         self.policy = config.policy
         self.routing = routing_of(config)
+        self.models = config.models
         self.calls = 0
         self.refuses = None
         """A policy that cannot be built here."""
@@ -42,6 +43,10 @@ class Process:
         assert built is routing
         self.routing = routing
 
+    def use_models(self, models):
+        self._called()
+        self.models = models
+
     def add_worker(self, worker):
         self._called()
         name = worker.url.removeprefix("http://")
@@ -65,6 +70,7 @@ class Process:
             policy=self.policy,
             policies=dict(self.routing.policies),
             routes=self.routing.routes,
+            models=self.models,
         )
 
     def _called(self):

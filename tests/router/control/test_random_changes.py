@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from router.config.model import (
     Config,
     KvEventsConfig,
+    ModelConfig,
     PolicyConfig,
     RouteConfig,
     RouteLimitsConfig,
     RouteMatch,
+    SloConfig,
 )
 from router.config.problems import ConfigError
 from router.control.control import Change
@@ -31,7 +33,9 @@ from router.control.edits import (
     set_routes,
 )
 from router.control.merge import api_changes, merge, reloaded
+from router.control.named_settings import MODELS, NameUnknownError
 from router.control.state_file import decode, encode
+from router.gateway.settings import check_models
 from tests.router.control.conftest import Fleet, worker
 
 PORTS = st.integers(1, 5)
@@ -64,7 +68,19 @@ ROUTES = st.builds(
     st.builds(RouteLimitsConfig, max_requests=st.integers(0, 3)),
     st.sampled_from([(), ("lpwl",), ("default", "chat")]),
 )
+MODEL_NAMES = st.sampled_from(["big", "org/small"])
+MODEL = st.builds(
+    ModelConfig,
+    slo=st.builds(SloConfig, ttft=st.sampled_from([None, 1.0, 2.0])),
+    aliases=st.sampled_from([(), ("chat",), ("chat", "fast"), ("big",)]),
+    fallback=st.sampled_from([None, "big", "org/small", "tiny"]),
+    default=st.booleans(),
+)
+MODELS_OF = st.dictionaries(MODEL_NAMES, MODEL, max_size=2)
 EDITS = st.one_of(
+    st.builds(MODELS.set_all, MODELS_OF),
+    st.builds(MODELS.set_one, MODEL_NAMES, MODEL),
+    st.builds(MODELS.remove, MODEL_NAMES),
     st.builds(set_named_policy, NAMES, POLICIES),
     st.builds(remove_named_policy, NAMES),
     st.builds(set_routes, st.one_of(st.just(()), ROUTES)),
@@ -74,9 +90,12 @@ EDITS = st.one_of(
     st.builds(set_policy, POLICIES),
 )
 FILES = st.builds(
-    lambda workers, policy: Config(workers=tuple({each.url: each for each in workers}.values()), policy=policy),
+    lambda workers, policy, models: Config(
+        workers=tuple({each.url: each for each in workers}.values()), policy=policy, models=models
+    ),
     st.lists(WORKERS, max_size=4),
     POLICIES,
+    MODELS_OF.filter(lambda models: not list(check_models(Config(models=models)))),
 )
 STEPS = st.lists(st.one_of(EDITS, EDITS, EDITS, FILES), min_size=40, max_size=60)
 EXAMPLES = 200
@@ -104,9 +123,9 @@ async def _agree_after_each(first, steps):
     for step in steps:
         try:
             await (_reload(fleet, step) if isinstance(step, Config) else fleet.control.make(Change(step, "random")))
-        except (WorkerKnownError, WorkerUnknownError, PolicyUnknownError):
+        except (WorkerKnownError, WorkerUnknownError, PolicyUnknownError, NameUnknownError):
             continue
-        except ConfigError:  # a route names a policy that is not there
+        except ConfigError:  # a route names a policy that is not there, or two models have one alias
             assert fleet.agree()
             continue
         states[fleet.control.state.version] = fleet.control.state.settings

@@ -1,12 +1,18 @@
 """One gateway process with its real fleet is changed in place."""
 
+import shutil
+from pathlib import Path
+
 import msgspec
 import pytest
 
+from backends.simulated.settings import shipped_model_dir
 from router.app import System
-from router.config.model import Config, KvEventsConfig, WorkerConfig
+from router.config.model import Config, KvEventsConfig, ModelConfig, WorkerConfig
+from router.config.problems import ConfigError
 from router.control.control import Change
 from router.control.edits import add_worker
+from router.control.named_settings import MODELS
 
 WORKER = {"url": "http://127.0.0.1:9", "labels": {"rack": "1"}, "maintenance": True}
 
@@ -78,3 +84,28 @@ async def test_the_process_shows_the_settings_that_it_was_given(system):
     assert not system.running.workers["127.0.0.1:9"].maintenance
     await make(system, lambda now: now)
     assert system.fleet.get("127.0.0.1:9").draining, "a process that has become something else is corrected"
+
+
+async def test_a_tokenizer_changes_in_place_and_its_workers_are_tested_again(system, tmp_path):
+    folder = shutil.copytree(shipped_model_dir(), tmp_path / "model")
+    tested = []
+    system.watcher.test_again = lambda models: tested.append(set(models))
+    wanted = {"m": ModelConfig(dir=str(folder), aliases=("chat",))}
+    await make(system, MODELS.set_all(wanted))
+    assert system.running.models == wanted
+    assert system.identity.describe("m") == f"rendered locally from {folder}"
+    assert system.gateway._parts.names.target("chat") == "m"
+    assert tested == [{"m"}]
+    await make(system, MODELS.remove("m"))
+    assert system.identity.describe("m").startswith("text only")
+
+
+async def test_a_broken_tokenizer_is_refused_and_the_old_one_stays(system, tmp_path):
+    folder = Path(shutil.copytree(shipped_model_dir(), tmp_path / "model"))
+    await make(system, MODELS.set_one("m", ModelConfig(dir=str(folder))))
+    broken = Path(shutil.copytree(folder, tmp_path / "broken"))
+    (broken / "tokenizer.json").write_text("{")
+    with pytest.raises(ConfigError) as refused:
+        await make(system, MODELS.set_one("m", ModelConfig(dir=str(broken))))
+    assert (refused.value.problems[0].place, system.control.state.version) == ("models.m.dir", 2)
+    assert system.identity.describe("m") == f"rendered locally from {folder}"

@@ -3,9 +3,11 @@
 import asyncio
 import json
 
+import msgspec
 import pytest
 
 from backends.worker import RankCache, ServedModel, WorkerFacts
+from router.config.model import ModelConfig
 from tests.support.answers import answer_json
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.scripted_worker import ScriptedWorker
@@ -302,3 +304,48 @@ async def test_an_operator_can_ask_about_an_alias(fleet):
     request = await gate.gateway.preview("/v1/chat/completions", {}, b'{"model":"fast","messages":[]}')
     assert request.model == "big"
     assert gate.gateway.statistics()["rewrites"]["model"] == 0
+
+
+# changes while the gateway runs
+
+
+def settings_of(**models):
+    return {name: msgspec.convert(fields, ModelConfig) for name, fields in models.items()}
+
+
+async def test_an_alias_that_is_added_serves_the_next_request_of_an_open_connection(fleet):
+    gate, workers = await fleet("big", "small")
+    client = await gate.connect()
+    body = b'{"model":"fast","messages":[]}'
+    client.writer.write(post(body=body))
+    assert (await client.read()).status == 404
+    gate.gateway.use_models(settings_of(big={"aliases": ["fast"]}))
+    client.writer.write(post(body=body))
+    assert (await client.read()).status == 200
+    assert json.loads(sent(workers["big"]))["model"] == "big"
+    listed = json.loads((await gate.ask(get(b"/v1/models"))).body)["data"]
+    assert "fast" in {model["id"] for model in listed}
+    gate.gateway.use_models({})
+    assert (await gate.ask(post(body=body))).status == 404
+
+
+async def test_a_default_and_service_levels_change(fleet):
+    gate, workers = await fleet("big", "small")
+    body = b'{"messages":[]}'
+    assert (await gate.ask(post(body=body))).code == "model_required"
+    gate.gateway.use_models(settings_of(small={"default": True, "slo": {"ttft": 2.0}}))
+    assert (await gate.ask(post(body=body))).status == 200
+    assert json.loads(sent(workers["small"]))["model"] == "small"
+    assert gate.gateway._parts.service_levels.of("default", "small").ttft == 2.0
+    assert gate.gateway._parts.service_levels.any
+
+
+async def test_a_fallback_that_is_added_serves_a_request_that_waits(fleet):
+    gate, workers = await fleet("big", "small")
+    gate.fleet.drain(workers["big"].id)
+    client = await gate.connect()
+    client.writer.write(post(body=b'{"model":"big","messages":[]}'))
+    await eventually(lambda: gate.gateway.statistics()["queued"] == 1)
+    gate.gateway.use_models(settings_of(big={"fallback": "small"}))
+    assert (await client.read()).status == 200
+    assert json.loads(sent(workers["small"]))["model"] == "small"

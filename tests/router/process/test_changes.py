@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from router.admin.problems import AdminError
-from router.config.model import Config
+from router.config.model import Config, ModelConfig
 from router.control.desired_state import DesiredState, live_settings
 from router.control.reconciler import NotAppliedError
 from router.process.children.changes import Changes
@@ -72,3 +72,28 @@ async def test_a_process_with_another_version_receives_the_state_again(children,
     await changes.correct(state)
     assert [len(child.asked) for child in fleet] == [0, 1, 0]
     assert changes.behind(state) == []
+
+
+PREPARED = ("PUT", "/private/desired-state/prepare")
+
+
+def with_models(version, **models):
+    settings = live_settings(Config(models={name: ModelConfig(aliases=aliases) for name, aliases in models.items()}))
+    return DesiredState(version=version, lineage="a", settings=settings)
+
+
+async def test_processes_prepare_once_for_the_same_models(children, state):
+    fleet = children([204, 204, 204], [204, 204, 204])
+    changes = Changes(fleet)
+    await changes.apply(with_models(2, m=("chat",)))
+    await changes.apply(with_models(3, m=("chat",)))
+    assert [child.asked for child in fleet] == [[PREPARED, SENT, SENT]] * 2
+
+
+@pytest.mark.parametrize(("reply", "reason"), [(409, "said 409"), (None, "did not answer")])
+async def test_a_process_that_cannot_prepare_keeps_all_at_the_old_state(children, reply, reason):
+    fleet = children([204], [reply])
+    with pytest.raises(NotAppliedError, match=reason):
+        await Changes(fleet).apply(with_models(2, m=("chat",)))
+    assert [child.asked for child in fleet] == [[PREPARED]] * 2
+    assert not any(child.killed for child in fleet)

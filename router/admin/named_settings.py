@@ -1,0 +1,164 @@
+"""List, show, set and remove entries of settings by name: the same five operations for each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from router.admin import changes, documents
+from router.admin.operations import Answer, Call, Operation
+from router.admin.paging import CURSOR, page_of
+from router.admin.parameters import Query
+from router.admin.problems import AdminError, not_found
+from router.config.model import ModelConfig
+from router.control import named_settings
+from router.control.control import ChangeOutcome
+from router.control.named_settings import Entries, NamedSettings, NameUnknownError
+from router.security.token import Role
+
+
+@dataclass(frozen=True, slots=True)
+class NamedResource:
+    """Settings by name as a resource of the API, at `path` below /admin/v1. Its operations are named by `noun`.
+
+    `about` is an entry in words. `gives` is the document of a page and `takes` that of all entries; both have them in
+    the field `field`.
+    """
+
+    settings: NamedSettings
+    path: str
+    noun: str
+    about: str
+    field: str
+    entry: type[Any]
+    gives: type[Any]
+    takes: type[Any]
+
+    async def page(self, call: Call) -> Answer:
+        """Answer with one page of the entries."""
+        entries = self._entries(call)
+        names, cursor = page_of(list(entries), str, call.query["limit"], call.query["cursor"])
+        return changes.versioned(call, Answer(self._document({name: entries[name] for name in names}, cursor)))
+
+    async def show(self, call: Call) -> Answer:
+        """Answer with one entry."""
+        entry = self._entries(call).get(call.path["name"])
+        if entry is None:
+            raise self._unknown(call)
+        return changes.versioned(call, Answer(entry))
+
+    async def set_all(self, call: Call) -> Answer:
+        """Replace all entries."""
+        entries: Entries = getattr(call.body, self.field)
+        outcome = await changes.make(call, self.settings.set_all(entries), f"set every {self.settings.one}")
+        return _answer(call, outcome, Answer(self._document(entries, None)))
+
+    async def set_one(self, call: Call) -> Answer:
+        """Add an entry, or replace the one of that name."""
+        name = call.path["name"]
+        outcome = await changes.make(call, self.settings.set_one(name, call.body), f"set {self.settings.one} {name}")
+        return _answer(call, outcome, Answer(call.body))
+
+    async def remove(self, call: Call) -> Answer:
+        """Remove an entry."""
+        name = call.path["name"]
+        try:
+            outcome = await changes.make(call, self.settings.remove(name), f"removed {self.settings.one} {name}")
+        except NameUnknownError:
+            raise self._unknown(call) from None
+        return _answer(call, outcome, Answer(None, HTTPStatus.NO_CONTENT))
+
+    def _entries(self, call: Call) -> Entries:
+        return self.settings.of(call.system.control.state.settings)
+
+    def _document(self, entries: Entries, cursor: str | None) -> Any:
+        return self.gives(**{self.field: dict(entries), "next": cursor})
+
+    def _unknown(self, call: Call) -> AdminError:
+        return not_found(f"{self.settings.one} {call.path['name']!r}", f"GET /admin/v1/{self.path} lists all")
+
+
+MODELS = NamedResource(
+    named_settings.MODELS,
+    "models",
+    "model",
+    "the settings of a model",
+    "models",
+    ModelConfig,
+    documents.Models,
+    documents.NewModels,
+)
+
+
+def operations_of(resource: NamedResource) -> Iterator[Operation]:
+    """Yield the operations of one kind of settings. A name may have slashes in it."""
+    noun, about, every = resource.noun, resource.about, f"/admin/v1/{resource.path}"
+    each, missing = f"{every}/{{name:path}}", {404: "there is no entry with that name"}
+    yield Operation(
+        "GET",
+        every,
+        f"list_{noun}s",
+        f"{about[0].upper()}{about[1:]}, for every name.",
+        resource.page,
+        gives=resource.gives,
+        query=(Query("limit", 10_000, 10_000, "most entries to return"), CURSOR),
+        problems={
+            410: "the entry that the cursor names was removed",
+            422: "a query parameter has a value that is not valid",
+        },
+    )
+    yield _change(
+        "PUT",
+        every,
+        f"set_{noun}s",
+        f"Replace {about}, for all names at once.",
+        resource.set_all,
+        takes=resource.takes,
+        gives=resource.gives,
+    )
+    summary = f"{about[0].upper()}{about[1:]}."
+    yield Operation("GET", each, f"get_{noun}", summary, resource.show, gives=resource.entry, problems=missing)
+    yield _change(
+        "PUT",
+        each,
+        f"put_{noun}",
+        f"Set {about}, from the next request on.",
+        resource.set_one,
+        takes=resource.entry,
+        gives=resource.entry,
+    )
+    yield _change(
+        "DELETE",
+        each,
+        f"remove_{noun}",
+        f"Remove {about}.",
+        resource.remove,
+        status=HTTPStatus.NO_CONTENT,
+        problems={**missing, 422: "the other settings are not valid without it"},
+    )
+
+
+def _change(
+    method: str, path: str, name: str, summary: str, handle: Callable[[Call], Awaitable[Answer]], **more: Any
+) -> Operation:
+    return Operation(
+        method,
+        path,
+        name,
+        summary,
+        handle,
+        role=Role.ADMIN,
+        query=(changes.DRY_RUN,),
+        changes_state=True,
+        **{"problems": {422: "a field is missing, unknown, or has a value that is not valid"}, **more},
+    )
+
+
+def _answer(call: Call, outcome: ChangeOutcome, answer: Answer) -> Answer:
+    return changes.dry(outcome) if call.dry_run else changes.done(outcome, answer)
+
+
+NAMED_OPERATIONS = (*operations_of(MODELS),)
+"""The operations of all kinds."""

@@ -1,0 +1,51 @@
+"""Live settings that are a mapping by names which operators choose, and the changes of one entry or of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from router.control.desired_state import LiveSettings
+from router.control.edits import Edit
+
+Entries = Mapping[str, Any]
+
+
+class NameUnknownError(LookupError):
+    """There is no entry with that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSettings:
+    """One such mapping: `one` is the word for an entry. `of` reads the mapping, and `put` replaces it."""
+
+    one: str
+    of: Callable[[LiveSettings], Entries]
+    put: Callable[[LiveSettings, dict[str, Any]], LiveSettings]
+
+    def set_all(self, entries: Entries) -> Edit:
+        """Replace all entries."""
+        return lambda settings: self.put(settings, dict(entries))
+
+    def set_one(self, name: str, entry: Any) -> Edit:
+        """Add an entry, or replace the one of that name."""
+        return lambda settings: self.put(settings, {**self.of(settings), name: entry})
+
+    def remove(self, name: str) -> Edit:
+        """Remove an entry. Raises `NameUnknownError`."""
+
+        def edit(settings: LiveSettings) -> LiveSettings:
+            entries = dict(self.of(settings))
+            if entries.pop(name, None) is None:
+                raise NameUnknownError(name)
+            return self.put(settings, entries)
+
+        return edit
+
+
+MODELS = NamedSettings(
+    "model", lambda settings: settings.models, lambda settings, models: replace(settings, models=models)
+)

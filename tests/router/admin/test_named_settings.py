@@ -1,0 +1,68 @@
+"""Models, tenants and limits in the admin API: list, show, replace, set and remove."""
+
+import msgspec
+import pytest
+
+from router.config.model import Config, ModelConfig
+from tests.router.admin.conftest import FakeSystem
+
+
+@pytest.fixture
+def system() -> FakeSystem:
+    return FakeSystem(msgspec.convert({"models": {"m": {"aliases": ["chat"]}, "org/n": {}}}, Config))
+
+
+async def test_models_are_listed_in_pages(client):
+    first = await client.get("/admin/v1/models?limit=1")
+    assert first.json()["models"]["m"]["aliases"] == ["chat"]
+    rest = await client.get("/admin/v1/models", params={"limit": 1, "cursor": first.json()["next"]})
+    assert (list(rest.json()["models"]), rest.json()["next"]) == (["org/n"], None)
+    assert rest.headers["etag"]
+
+
+async def test_a_name_may_have_slashes(client):
+    changed = await client.put("/admin/v1/models/org/n", json={"fallback": "m"})
+    assert (changed.status_code, changed.json()["fallback"]) == (200, "m")
+    shown = await client.get("/admin/v1/models/org%2Fn")
+    assert shown.json() == changed.json()
+    assert (await client.delete("/admin/v1/models/org/n")).status_code == 204
+    assert list((await client.get("/admin/v1/models")).json()["models"]) == ["m"]
+
+
+async def test_a_change_reaches_the_process(client, system):
+    await client.put("/admin/v1/models/n", json={"aliases": ["other"], "default": True})
+    assert system.models["n"] == ModelConfig(aliases=("other",), default=True)
+    assert system.running.models == system.control.state.settings.models
+
+
+async def test_all_entries_are_replaced_at_once(client):
+    moved = {"models": {"n": {"aliases": ["chat"]}}}
+    dry = await client.put("/admin/v1/models?dry_run=true", json=moved)
+    assert [one["path"] for one in dry.json()["differences"]] == ["models[m]", "models[org/n]", "models[n]"]
+    changed = await client.put("/admin/v1/models", json=moved, headers={"if-match": dry.headers["etag"]})
+    assert list(changed.json()["models"]) == ["n"]
+    stale = await client.delete("/admin/v1/models/n", headers={"if-match": dry.headers["etag"]})
+    assert stale.status_code == 412
+
+
+async def test_a_change_that_is_not_valid_is_refused_with_its_place(client, problem):
+    _, detail = problem(await client.put("/admin/v1/models/n", json={"aliases": ["chat"]}), 422)
+    assert detail == "models.n.aliases[0]: 'chat' is an alias of m and of n; remove it from one of the two"
+    _, detail = problem(await client.put("/admin/v1/models/n", json={"dir": "/nowhere"}), 422)
+    assert detail.startswith("models.n.dir: no folder '/nowhere'")
+    _, detail = problem(await client.put("/admin/v1/models/", json={}), 422)
+    assert "a model's name is empty" in detail
+    assert problem(await client.put("/admin/v1/models/n", json={"alias": []}), 422)[0] == "invalid_value"
+
+
+async def test_an_unknown_name_is_a_404(client, problem):
+    for method in ("GET", "DELETE"):
+        code, detail = problem(await client.request(method, "/admin/v1/models/x"), 404)
+        assert (code, detail) == ("not_found", "there is no model 'x'; GET /admin/v1/models lists all")
+
+
+async def test_a_restore_brings_models_back(client, system):
+    before = system.control.state.settings.models
+    await client.put("/admin/v1/models", json={"models": {}})
+    assert (await client.post("/admin/v1/revisions/1/restore")).status_code == 200
+    assert system.running.models == before
