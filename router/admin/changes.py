@@ -8,6 +8,8 @@ from dataclasses import replace
 from http import HTTPStatus
 from urllib.parse import quote
 
+import msgspec
+
 from router.admin.documents import ChangeDocument, DifferenceDocument, NewPolicy, NewRoutes, NewWorker
 from router.admin.operations import Answer, Call
 from router.admin.parameters import TruthQuery
@@ -50,6 +52,15 @@ async def remove_worker(call: Call) -> ChangeOutcome:
     """Remove the worker that the path names."""
     name = call.path["id"]
     return await make(call, edits.remove_worker(name), f"removed worker {name}")
+
+
+async def change_worker(call: Call) -> ChangeOutcome:
+    """Change settings of the worker that the path names."""
+    name, patch = call.path["id"], msgspec.to_builtins(call.body)
+    try:
+        return await make(call, edits.change_worker(name, patch), f"changed worker {name}")
+    except msgspec.ValidationError as error:
+        raise invalid(f"the worker would not be valid: {error}") from None
 
 
 async def set_maintenance(call: Call, maintenance: bool) -> ChangeOutcome:

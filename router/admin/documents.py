@@ -161,6 +161,26 @@ class NewWorker(Body):
         return f"NewWorker(url={self.url!r}, name={self.name!r}, labels={self.labels!r})"
 
 
+class KvEventsChange(Body):
+    """A merge patch of `kv_events`. Null takes a value back to its default."""
+
+    endpoint: str | msgspec.UnsetType = msgspec.UNSET
+    replay_endpoint: str | msgspec.UnsetType | None = msgspec.UNSET
+    topic: str | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class WorkerChange(Body):
+    """A merge patch (RFC 7396) of a worker's settings: what it leaves out stays, and null takes a setting back to its
+    default. A label that is null is removed."""
+
+    name: WorkerName | msgspec.UnsetType | None = msgspec.UNSET
+    weight: WorkerWeight | msgspec.UnsetType | None = msgspec.UNSET
+    role: WorkerRole | msgspec.UnsetType | None = msgspec.UNSET
+    labels: dict[str, str | None] | msgspec.UnsetType | None = msgspec.UNSET
+    maintenance: bool | msgspec.UnsetType | None = msgspec.UNSET
+    kv_events: KvEventsChange | msgspec.UnsetType | None = msgspec.UNSET
+
+
 class ServedModelDocument(Shape):
     """A served model. `parent` is set for a LoRA adapter. `prompts` says where prompt token ids come from."""
 

@@ -103,7 +103,7 @@ def _json_or_nothing(headers: Headers) -> bool:
     """Accept JSON or no body. An HTML form always sends a content type, and a page's text body is text/plain."""
     kind = headers.get("content-type")
     if kind is not None:
-        return kind.partition(";")[0].strip().lower() == "application/json"
+        return kind.partition(";")[0].strip().lower() in ("application/json", "application/merge-patch+json")
     return headers.get("content-length", "0").strip() == "0" and "transfer-encoding" not in headers
 
 

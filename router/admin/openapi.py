@@ -100,7 +100,6 @@ def problems_of(operation: Operation) -> dict[int, str]:
     change = _CHANGE if operation.changes_state else {}
     watch = _WATCHED if operation.watch is not None else {}
     taken = body if operation.takes else {}
-    taken = body if operation.takes else {}
     return dict(sorted({**everywhere, **change, **watch, **taken, **operation.problems}.items()))
 
 
@@ -111,6 +110,8 @@ def _describe(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
         described["parameters"] = parameters
     if operation.takes is not None:
         content = {"application/json": {"schema": schemas[operation.takes]}}
+        if operation.method == "PATCH":
+            content["application/merge-patch+json"] = content["application/json"]
         described["requestBody"] = {"required": True, "content": content}
     problem = {"application/problem+json": {"schema": schemas[ProblemDocument]}}
     described["responses"] = _successes(operation, schemas) | {

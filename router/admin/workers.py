@@ -1,4 +1,4 @@
-"""List, show, add, remove, drain and undrain workers."""
+"""List, show, add, change, remove, drain and undrain workers."""
 
 from __future__ import annotations
 
@@ -45,6 +45,14 @@ async def add(call: Call) -> Answer:
         return changes.dry(outcome)
     answer = Answer(_shown(call, name), HTTPStatus.CREATED, {"location": changes.location_of(name)})
     return changes.done(outcome, answer)
+
+
+async def change(call: Call) -> Answer:
+    """Change settings of the worker in place."""
+    outcome = await changes.change_worker(call)
+    if call.dry_run:
+        return changes.dry(outcome)
+    return changes.done(outcome, Answer(_shown(call, call.path["id"])))
 
 
 async def remove(call: Call) -> Answer:

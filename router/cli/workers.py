@@ -1,4 +1,4 @@
-"""``warmroute workers``: list, add, remove, drain and undrain the workers of a running gateway."""
+"""``warmroute workers``: list and change the workers of a running gateway."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ def register(commands: Commands) -> None:
     add.add_argument("--name", help="name for people, unique in the fleet")
     add.add_argument("--weight", type=float, help="share of the traffic in relation to others (default: 1)")
     add.add_argument("--role", help="what it is for, as a word of your own (default: mixed)")
+    change = add_command(workers, "set", "change settings of a worker", _set, changes=True)
+    change.add_argument("id", metavar="HOST:PORT", help="id of the worker")
+    change.add_argument(
+        "settings",
+        metavar="KEY=VALUE",
+        nargs="+",
+        help="name, weight, role, maintenance, labels.KEY, kv_events.KEY; without a value: back to the default",
+    )
     remove = add_command(workers, "remove", "remove a worker at once", _remove, changes=True)
     drain = add_command(workers, "drain", "send a worker no new requests", _drain, changes=True)
     undrain = add_command(workers, "undrain", "send a drained worker requests again", _undrain, changes=True)
@@ -64,6 +72,31 @@ def _add(arguments: argparse.Namespace) -> int:
     wanted |= {field: value for field, value in given.items() if value is not None}
     reply = call(arguments, "POST", "/workers", wanted)
     return changed(arguments, reply, f"added {arguments.worker_url}; it takes requests after its first probe")
+
+
+def _set(arguments: argparse.Namespace) -> int:
+    patch: dict[str, Any] = {}
+    for place, text in pairs("KEY=VALUE", arguments.settings).items():
+        section, _, key = place.partition(".")
+        if not key:
+            patch[section] = _value(section, text)
+        elif isinstance(patch.get(section), dict):
+            patch[section][key] = text or None
+        else:
+            patch[section] = {key: text or None}
+    return changed(arguments, call(arguments, "PATCH", _path(arguments), patch), f"changed {arguments.id}")
+
+
+def _value(key: str, text: str) -> object:
+    """Return a setting as JSON. The gateway refuses what is no number and no truth value."""
+    if not text:
+        return None
+    if key == "weight":
+        try:
+            return float(text)
+        except ValueError:
+            return text
+    return {"true": True, "false": False}.get(text, text) if key == "maintenance" else text
 
 
 def _remove(arguments: argparse.Namespace) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from router.config.model import PolicyConfig, RouteConfig, WorkerConfig
@@ -42,6 +44,19 @@ def remove_worker(name: str) -> Edit:
     def edit(settings: LiveSettings) -> LiveSettings:
         _find(settings, name)
         return replace(settings, workers={key: each for key, each in settings.workers.items() if key != name})
+
+    return edit
+
+
+def change_worker(name: str, patch: Mapping[str, Any]) -> Edit:
+    """Change settings of a worker by a merge patch (RFC 7396): null takes a setting back to its default.
+
+    Raises `WorkerUnknownError`, and `msgspec.ValidationError` if a value has the wrong form.
+    """
+
+    def edit(settings: LiveSettings) -> LiveSettings:
+        worker = msgspec.convert(_merged(msgspec.to_builtins(_find(settings, name)), patch), WorkerConfig)
+        return replace(settings, workers={**settings.workers, name: worker})
 
     return edit
 
@@ -100,6 +115,19 @@ def remove_named_policy(name: str) -> Edit:
 def set_routes(routes: Sequence[RouteConfig]) -> Edit:
     """Use other routes."""
     return lambda settings: replace(settings, routes=tuple(routes))
+
+
+def _merged(tree: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(tree)
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, Mapping):
+            below = merged.get(key)
+            merged[key] = _merged(below if isinstance(below, Mapping) else {}, value)
+        else:
+            merged[key] = value
+    return merged
 
 
 def _find(settings: LiveSettings, name: str) -> WorkerConfig:

@@ -67,6 +67,7 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
         "list_workers": request.list_workers,
         "get_worker": request.worker,
         "add_worker": request.add_worker,
+        "change_worker": request.change_worker,
         "remove_worker": request.remove_worker,
         "drain_worker": request.drain,
         "undrain_worker": request.drain,
@@ -187,6 +188,12 @@ class _AllChildren:
         shown = await self._worker(name)
         answer = replace(shown, status=HTTPStatus.CREATED, headers={"location": changes.location_of(name)})
         return changes.done(outcome, answer)
+
+    async def change_worker(self, _: Operation, call: Call) -> Answer:
+        outcome = await changes.change_worker(call)
+        if call.dry_run:
+            return changes.dry(outcome)
+        return changes.done(outcome, await self._worker(call.path["id"]))
 
     async def remove_worker(self, _: Operation, call: Call) -> Answer:
         outcome = await changes.remove_worker(call)

@@ -28,6 +28,7 @@ async def test_an_answer_says_how_long_a_change_lasts(client, system):
 
 CHANGES = [
     ("POST", "/admin/v1/workers", NEW),
+    ("PATCH", "/admin/v1/workers/a:1", {"weight": 0.5}),
     ("DELETE", "/admin/v1/workers/a:1", None),
     ("POST", "/admin/v1/workers/a:1/drain", None),
     ("PUT", "/admin/v1/policy", {"rule": "random"}),
@@ -47,6 +48,70 @@ async def test_a_dry_run_shows_the_difference_and_changes_nothing(client, system
     assert system.control.state is before
     real = await client.request(method, f"{path}?dry_run=false", json=body)
     assert real.is_success and system.control.state.version == 2
+
+
+PATCH = "/admin/v1/workers/a:1"
+
+
+async def test_a_patch_changes_what_it_names_and_null_is_the_default(client, system):
+    events = {"endpoint": "tcp://a:5557", "topic": "kv"}
+    await client.post("/admin/v1/workers", json={"url": "http://a:1", "labels": {"rack": "7"}, "kv_events": events})
+    endpoint = system.fleet.get("a:1")
+    body = {"name": "left", "weight": 0.5, "role": "prefill", "labels": {"zone": "b"}, "kv_events": {"topic": None}}
+    shown = (await client.patch(PATCH, json=body)).json()
+    assert (shown["name"], shown["weight"], shown["role"]) == ("left", 0.5, "prefill")
+    assert shown["labels"] == {"rack": "7", "zone": "b"}
+    worker = system.control.state.settings.workers["a:1"]
+    assert (worker.kv_events.endpoint, worker.kv_events.topic) == ("tcp://a:5557", "")
+    body = {"name": None, "weight": None, "labels": {"rack": None}, "kv_events": None}
+    shown = (await client.patch(PATCH, json=body)).json()
+    assert (shown["name"], shown["weight"], shown["role"], shown["labels"]) == (None, 1.0, "prefill", {"zone": "b"})
+    assert system.control.state.settings.workers["a:1"].kv_events is None
+    assert system.fleet.get("a:1") is endpoint, "its requests continue"
+
+
+async def test_a_patch_drains_and_undrains(client, system):
+    system.join("http://a:1")
+    assert (await client.patch(PATCH, json={"maintenance": True})).json()["state"] == "draining"
+    assert (await client.patch(PATCH, json={"maintenance": False})).json()["state"] != "draining"
+
+
+async def test_a_patch_names_its_differences(client, system):
+    system.join("http://a:1")
+    answer = await client.patch(f"{PATCH}?dry_run=true", json={"labels": {"zone": "b"}, "weight": 2})
+    assert {one["path"]: one.get("after") for one in answer.json()["differences"]} == {
+        "workers[a:1].weight": 2.0,
+        "workers[a:1].labels.zone": "b",
+    }
+
+
+async def test_a_merge_patch_may_be_declared_as_one(client, system):
+    system.join("http://a:1")
+    headers = {"content-type": "application/merge-patch+json"}
+    assert (await client.patch(PATCH, content=b'{"weight":2}', headers=headers)).json()["weight"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"weight": -1}, "$.weight"),
+        ({"url": "http://b:1"}, "unknown field `url`"),
+        ({"labels": {"lane": "fast"}}, "'fast' is no lane"),
+        ({"kv_events": {"topic": "x"}}, "missing required field `endpoint`"),
+        ({"kv_events": {"endpoint": "x"}}, "is not a ZeroMQ address"),
+        ({"name": "right"}, "is the name of http://b:1 already"),
+    ],
+)
+async def test_a_patch_that_is_not_valid_is_refused(client, system, problem, body, said):
+    await client.post("/admin/v1/workers", json={"url": "http://b:1", "name": "right"})
+    system.join("http://a:1")
+    before = system.control.state
+    assert said in problem(await client.patch(PATCH, json=body), 422)[1]
+    assert system.control.state is before
+
+
+async def test_a_patch_of_no_worker_is_not_found(client, problem):
+    assert problem(await client.patch(PATCH, json={"weight": 2}), 404)[0] == "not_found"
 
 
 async def test_a_dry_run_names_paths_and_values(client, system):

@@ -49,6 +49,26 @@ async def test_workers_are_added_drained_listed_and_removed(run, system):
     assert system.fleet.endpoints == ()
 
 
+async def test_settings_of_a_worker_are_set_listed_and_taken_back(run, system):
+    await run("workers", "add", f"http://{ADDED}", "--name", "left", "--weight", "2", "--role", "decode")
+    listed = (await run("workers", "list"))[1]
+    assert "left" in listed and "decode" in listed
+    words = ("weight=0.5", "labels.rack=7", "labels.row=", "maintenance=true", "kv_events.endpoint=tcp://a:1", "role=")
+    assert (await run("workers", "set", ADDED, *words))[:2] == (0, f"changed {ADDED}\n")
+    worker = system.control.state.settings.workers[ADDED]
+    assert (worker.name, worker.weight, worker.role, worker.maintenance) == ("left", 0.5, "mixed", True)
+    assert (worker.labels, worker.kv_events.endpoint) == ({"rack": "7"}, "tcp://a:1")
+    assert (await run("workers", "set", ADDED, "labels=", "kv_events=", "maintenance=false"))[0] == 0
+    worker = system.control.state.settings.workers[ADDED]
+    assert (worker.labels, worker.kv_events, worker.maintenance) == ({}, None, False)
+    code, _, err = await run("workers", "set", ADDED, "weight=heavy")
+    assert (code, "$.weight" in err) == (1, True)
+    code, _, err = await run("workers", "set", ADDED, "weight")
+    assert (code, "'weight' is not KEY=VALUE" in err) == (2, True)
+    code, _, err = await run("workers", "set", ADDED, "labels=x", "labels.a=b", "speed=2")
+    assert (code, "unknown field `speed`" in err) == (1, True)
+
+
 async def test_a_dry_run_prints_the_differences(run, system):
     code, out, _ = await run("workers", "add", f"http://{ADDED}", "--dry-run")
     assert (code, f"workers[{ADDED}]" in out) == (0, True)
