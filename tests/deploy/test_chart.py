@@ -1,6 +1,8 @@
 """The Helm chart, as Helm itself renders it, against the schemas of Kubernetes and the gateway's own settings."""
 
 import json
+import re
+import shlex
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -43,9 +45,15 @@ BARE = {
     "podDisruptionBudget": {"enabled": False},
 }
 VALUES = {"default": {}, "everything": EVERYTHING, "without sidecar": WITHOUT_SIDECAR, "bare": BARE}
+PAGE = (ROOT / "docs" / "how-to" / "deploy-with-kubernetes.md").read_text()
 every_values = pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 
 pytestmark = pytest.mark.skipif(not (TOOLS / "helm").exists(), reason="Helm is not installed: run `make deploy-env`")
+
+
+def blocks(kind):
+    """Return the text of the blocks of a kind on the page."""
+    return re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
 def run(tool, *arguments, **options):
@@ -257,6 +265,35 @@ class TestWorkers:
 def test_a_wrong_value_is_refused_by_name(values, named):
     done = template(json.dumps(values))
     assert done.returncode != 0 and named in done.stderr
+
+
+class TestPage:
+    """docs/how-to/deploy-with-kubernetes.md, tried from its own text."""
+
+    @pytest.mark.parametrize("text", [each for each in blocks("yaml") if not each.startswith("rules:")])
+    def test_its_values_render_to_settings_that_the_gateway_accepts(self, text, tmp_path):
+        settings = one(rendered(yaml.safe_load(text)), "ConfigMap")["data"]["warmroute.yaml"]
+        (tmp_path / "api-keys").touch()
+        file = tmp_path / "warmroute.yaml"
+        file.write_text(settings.replace("/etc/warmroute-keys", str(tmp_path)))
+        load({}, {}, file)
+
+    def test_its_helm_commands_render(self):
+        commands = [line for block in blocks("sh") for line in block.replace("\\\n", "").splitlines()]
+        texts = [*[line for line in commands if line.startswith("helm")], *re.findall(r"`(helm template .*?)`", PAGE)]
+        assert len(texts) == 2
+        for text in texts:
+            words = shlex.split(text)[2:]
+            done = run("helm", "template", *[word for word in words if word != "--create-namespace"], cwd=ROOT)
+            assert done.returncode == 0, done.stderr
+            assert "warmroute" in done.stdout
+
+    def test_the_adapters_query_is_over_the_metric_that_the_autoscaler_reads(self):
+        (rules,) = (yaml.safe_load(each) for each in blocks("yaml") if each.startswith("rules:"))
+        scaler = one(rendered(EVERYTHING), "HorizontalPodAutoscaler", "warmroute-workers")
+        assert (
+            rules["rules"]["external"][0]["seriesQuery"] == scaler["spec"]["metrics"][0]["external"]["metric"]["name"]
+        )
 
 
 def test_the_plain_manifests_are_those_of_the_chart():

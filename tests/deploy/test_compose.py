@@ -1,5 +1,7 @@
 """docker-compose.yml: what Docker Compose makes of it, and its services as processes with the file's own commands."""
 
+import re
+import shlex
 import shutil
 import subprocess
 
@@ -18,7 +20,8 @@ pytestmark = pytest.mark.skipif(not COMPOSE.exists(), reason="Docker Compose is 
 GATEWAYS = ("gateway-1", "gateway-2")
 WORKERS = ("worker-1", "worker-2", "worker-3", "worker-4")
 GPU = "--env-file=deploy/compose/gpu.env"
-PROGRAMS = ("haproxy", "redis-server", "redis-cli", "prometheus", "wget")
+PAGE = (ROOT / "docs" / "how-to" / "deploy-with-compose.md").read_text()
+PROGRAMS = ("curl", "haproxy", "redis-server", "redis-cli", "prometheus", "wget")
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +84,18 @@ class TestConfig:
     def test_every_image_has_a_version(self, services):
         images = {service["image"] for service in services.values()} - {"warmroute"}
         assert all(":" in image and not image.endswith(":latest") for image in images)
+
+
+def on_the_page(start):
+    """Return the shell lines of docs/how-to/deploy-with-compose.md that begin so, without their `start`."""
+    text = "".join(re.findall(r"^```sh\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)).replace("\\\n", "")
+    return [match[1] for match in re.finditer(rf"^{start} (.*?)(?: +#.*)?$", text, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("arguments", on_the_page("docker compose"))
+def test_a_command_on_the_page_has_options_that_compose_knows(arguments):
+    done = subprocess.run([COMPOSE, "--dry-run", *shlex.split(arguments), "--help"], cwd=ROOT, capture_output=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +166,14 @@ class TestProcesses:
         fleet.start("gateway-1")
         up = f"http://{fleet.addresses['gateway-1']}:8000/readyz"
         block_until(lambda: httpx.get(up).status_code == 200, 30)
+
+    def test_the_pages_requests_are_answered(self, fleet):
+        lines = on_the_page("curl")
+        assert len(lines) == 2
+        for line in lines:
+            words = shlex.split(line.replace("localhost", fleet.addresses["haproxy"]))
+            done = subprocess.run(["curl", "--fail", *words], capture_output=True, text=True, timeout=30)
+            assert done.returncode == 0 and "warmroute-simulated" in done.stdout
 
     def test_haproxy_finds_no_mistake_in_its_file(self, fleet):
         (file,) = (path for path in fleet.files("haproxy"))
