@@ -167,7 +167,11 @@ class System:
     def _build_gateway(self) -> Gateway:
         config = self.config
         return Gateway(
-            replace(config, routes=self._share.routes(config.routes)),
+            replace(
+                config,
+                routes=self._share.routes(config.routes),
+                tenants=self._share.tenants(config.tenants, config.limits.max_body_bytes),
+            ),
             self.dispatcher,
             self.fleet,
             self.identity,

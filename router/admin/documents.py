@@ -13,8 +13,10 @@ from router.config.model import (
     KvEventsConfig,
     ModelConfig,
     PolicyConfig,
+    RateLimitsConfig,
     RouteConfig,
     Secret,
+    TenantConfig,
     WorkerName,
     WorkerRole,
     WorkerWeight,
@@ -572,6 +574,38 @@ class Models(Shape):
     """
 
     models: dict[str, ModelConfig]
+    next: str | None = None
+
+
+class NewTenants(Body):
+    """All tenants by name."""
+
+    tenants: dict[str, TenantConfig]
+
+
+class Tenants(Shape):
+    """Tenants by name. Their fields are those of the setting `tenants`.
+
+    `next` is the `cursor` of the following page, or null.
+    """
+
+    tenants: dict[str, TenantConfig]
+    next: str | None = None
+
+
+class NewNamedLimits(Body):
+    """The limits of all tenants, or of all keys, by name."""
+
+    limits: dict[str, RateLimitsConfig]
+
+
+class NamedLimits(Shape):
+    """Limits of tenants or keys by name. Their fields are those of the setting `limits.tenants`.
+
+    `next` is the `cursor` of the following page, or null.
+    """
+
+    limits: dict[str, RateLimitsConfig]
     next: str | None = None
 
 

@@ -12,7 +12,7 @@ from router.admin.operations import Answer, Call, Operation
 from router.admin.paging import CURSOR, page_of
 from router.admin.parameters import Query
 from router.admin.problems import AdminError, not_found
-from router.config.model import ModelConfig
+from router.config.model import ModelConfig, RateLimitsConfig, TenantConfig
 from router.control import named_settings
 from router.control.control import ChangeOutcome
 from router.control.named_settings import Entries, NamedSettings, NameUnknownError
@@ -91,6 +91,37 @@ MODELS = NamedResource(
     documents.NewModels,
 )
 
+TENANTS = NamedResource(
+    named_settings.TENANTS,
+    "tenants",
+    "tenant",
+    "the keys, quotas and trust of a tenant",
+    "tenants",
+    TenantConfig,
+    documents.Tenants,
+    documents.NewTenants,
+)
+TENANT_LIMITS = NamedResource(
+    named_settings.TENANT_LIMITS,
+    "limits/tenants",
+    "tenant_limit",
+    "the limits of a tenant",
+    "limits",
+    RateLimitsConfig,
+    documents.NamedLimits,
+    documents.NewNamedLimits,
+)
+KEY_LIMITS = NamedResource(
+    named_settings.KEY_LIMITS,
+    "limits/keys",
+    "key_limit",
+    "the limits of an API key",
+    "limits",
+    RateLimitsConfig,
+    documents.NamedLimits,
+    documents.NewNamedLimits,
+)
+
 
 def operations_of(resource: NamedResource) -> Iterator[Operation]:
     """Yield the operations of one kind of settings. A name may have slashes in it."""
@@ -160,5 +191,7 @@ def _answer(call: Call, outcome: ChangeOutcome, answer: Answer) -> Answer:
     return changes.dry(outcome) if call.dry_run else changes.done(outcome, answer)
 
 
-NAMED_OPERATIONS = (*operations_of(MODELS),)
+NAMED_OPERATIONS = tuple(
+    operation for each in (MODELS, TENANTS, TENANT_LIMITS, KEY_LIMITS) for operation in operations_of(each)
+)
 """The operations of all kinds."""

@@ -7,10 +7,25 @@ from typing import Any
 import msgspec
 
 from backends.worker import parse_endpoint
-from router.config.model import Config, ModelConfig, PolicyConfig, RouteConfig, WorkerConfig
+from router.config.model import (
+    Config,
+    ModelConfig,
+    PolicyConfig,
+    RateLimitsConfig,
+    RouteConfig,
+    TenantConfig,
+    WorkerConfig,
+)
 
 Tree = dict[str, Any]
 """Live settings as nested dicts of plain values."""
+
+
+class LiveLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The part of `limits` that can change while the gateway runs: what tenants and keys may use."""
+
+    tenants: dict[str, RateLimitsConfig] = {}
+    keys: dict[str, RateLimitsConfig] = {}
 
 
 class LiveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,6 +40,8 @@ class LiveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     policies: dict[str, PolicyConfig] = {}
     routes: tuple[RouteConfig, ...] = ()
     models: dict[str, ModelConfig] = {}
+    tenants: dict[str, TenantConfig] = {}
+    limits: LiveLimits = LiveLimits()
 
 
 class DesiredState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,6 +69,8 @@ def live_settings(config: Config) -> LiveSettings:
         policies=config.policies,
         routes=config.routes,
         models=config.models,
+        tenants=config.tenants,
+        limits=LiveLimits(tenants=config.limits.tenants, keys=config.limits.keys),
     )
 
 
@@ -64,6 +83,8 @@ def with_live_settings(config: Config, settings: LiveSettings) -> Config:
         policies=settings.policies,
         routes=settings.routes,
         models=settings.models,
+        tenants=settings.tenants,
+        limits=msgspec.structs.replace(config.limits, tenants=settings.limits.tenants, keys=settings.limits.keys),
     )
 
 

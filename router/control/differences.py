@@ -15,10 +15,17 @@ from router.config.schema import SECRETS
 from router.control.desired_state import Tree
 
 Path = tuple[str, ...]
-WHOLE: tuple[Path, ...] = (("policy",), ("policies", "*"), ("routes",))
-"""Paths whose value changes as one: parameters belong to their rule, and routes to their order. `*` is any name."""
+WHOLE: tuple[Path, ...] = (
+    ("policy",),
+    ("policies", "*"),
+    ("routes",),
+    ("limits", "tenants", "*"),
+    ("limits", "keys", "*"),
+)
+"""Paths whose value changes as one: parameters belong to their rule, routes to their order, and a burst to its rate.
+`*` is any name."""
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NAMED = frozenset({("workers",), ("policies",), ("models",)})
+_NAMED = frozenset({("workers",), ("policies",), ("models",), ("tenants",), ("limits", "tenants"), ("limits", "keys")})
 """Paths of settings whose keys are names that operators choose."""
 
 

@@ -49,3 +49,16 @@ class NamedSettings:
 MODELS = NamedSettings(
     "model", lambda settings: settings.models, lambda settings, models: replace(settings, models=models)
 )
+TENANTS = NamedSettings(
+    "tenant", lambda settings: settings.tenants, lambda settings, tenants: replace(settings, tenants=tenants)
+)
+TENANT_LIMITS = NamedSettings(
+    "limit of tenant",
+    lambda settings: settings.limits.tenants,
+    lambda settings, limits: replace(settings, limits=replace(settings.limits, tenants=limits)),
+)
+KEY_LIMITS = NamedSettings(
+    "limit of key",
+    lambda settings: settings.limits.keys,
+    lambda settings, limits: replace(settings, limits=replace(settings.limits, keys=limits)),
+)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from router.config.model import Config
-from router.control.desired_state import LiveSettings
+from router.control.desired_state import live_settings, with_live_settings
 from router.control.differences import SettingDifference, differences
 
 RESTART = "restart the gateway"
@@ -32,9 +32,8 @@ def pending_lines(found: Sequence[SettingDifference], processes: int | str) -> l
 
 
 def _rest(config: Config) -> dict[str, object]:
-    live = LiveSettings.__struct_fields__
-    tree: dict[str, object] = msgspec.to_builtins(config)
-    return {key: _keyed(value) for key, value in tree.items() if key not in live}
+    tree: dict[str, object] = msgspec.to_builtins(with_live_settings(config, live_settings(Config())))
+    return {key: _keyed(value) for key, value in tree.items()}
 
 
 def _keyed(value: object) -> object:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 from policies.view import Policy
-from router.config.model import ModelConfig, PolicyConfig, WorkerConfig
-from router.control.desired_state import DesiredState, LiveSettings
+from router.config.model import ModelConfig, PolicyConfig, TenantConfig, WorkerConfig
+from router.control.desired_state import DesiredState, LiveLimits, LiveSettings
 from router.control.routing import BuiltRouting, Routing, routing_of
 
 Step = Callable[[], object]
@@ -54,6 +54,20 @@ class Running(Protocol):
 
     def use_models(self, models: Mapping[str, ModelConfig]) -> None:
         """Use other names, service levels and files of models from the next request on."""
+        ...
+
+    @property
+    def tenants(self) -> Mapping[str, TenantConfig]:
+        """The tenants, with quotas for all processes."""
+        ...
+
+    @property
+    def limits(self) -> LiveLimits:
+        """The limits of tenants and keys."""
+        ...
+
+    def use_callers(self, tenants: Mapping[str, TenantConfig], limits: LiveLimits) -> None:
+        """Use other tenants and limits from the next request on."""
         ...
 
     def build_policy(self, policy: PolicyConfig) -> Policy:
@@ -107,6 +121,8 @@ class Reconciler:
             policies=dict(policies),
             routes=routes,
             models=dict(running.models),
+            tenants=dict(running.tenants),
+            limits=running.limits,
         )
         try:
             steps = list(self._steps(desired.settings))
@@ -136,6 +152,8 @@ class Reconciler:
             yield self._routing_step(desired)
         if desired.models != self._running.models:
             yield lambda: self._running.use_models(desired.models)
+        if (desired.tenants, desired.limits) != (self._running.tenants, self._running.limits):
+            yield lambda: self._running.use_callers(desired.tenants, desired.limits)
         now = self._running.workers
         for name, worker in desired.workers.items():
             if name not in now:

@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from router.config.model import Config, PolicyConfig, RouteConfig
+from router.config.model import Config, PolicyConfig, RouteConfig, TenantConfig
 from router.control.desired_state import LiveSettings
 from router.placement.named_policies import named_policies
 from router.placement.policy_runner import PolicyRunner
 from router.placement.shadow import RouteShadows
 from router.placement.traffic_routes import DEFAULT
+from router.security.tenancy import quotas_of
 
 Failed = Callable[[str, str, bool], None]
 
@@ -41,7 +42,7 @@ def routing_of(settings: LiveSettings | Config) -> Routing:
 
 
 class ProcessShare(NamedTuple):
-    """One of several processes: its seeds, and its share of the limits of routes.
+    """One of several processes: its seeds, and its share of the limits of routes and of the quotas of tenants.
 
     Each process has its own seeds. With one seed, all processes would draw the same workers at the same time.
     """
@@ -56,6 +57,10 @@ class ProcessShare(NamedTuple):
     def routes(self, routes: Sequence[RouteConfig]) -> tuple[RouteConfig, ...]:
         """Return the routes, each with this process's share of the limit and of the queue."""
         return tuple([self._route(route) for route in routes])
+
+    def tenants(self, tenants: Mapping[str, TenantConfig], max_body_bytes: int) -> dict[str, TenantConfig]:
+        """Return the tenants, each with this process's share of its quotas. See `quotas_of`."""
+        return dict(tenants) if self.processes == 1 else quotas_of(tenants, self.processes, max_body_bytes)
 
     def built(self, routing: Routing, policy: PolicyConfig, failed: Failed) -> BuiltRouting:
         """Build the policies and the shadow policies. `policy` is the one in use.

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from backends.worker import parse_endpoint
 from policies.registry import build_policy
 from policies.view import Policy
-from router.config.model import Config, ModelConfig, PolicyConfig, WorkerConfig
-from router.control.desired_state import LiveSettings, live_settings, worker_id
+from router.config.model import Config, ModelConfig, PolicyConfig, TenantConfig, WorkerConfig
+from router.control.desired_state import LiveLimits, LiveSettings, live_settings, worker_id
 from router.control.reconciler import NotAppliedError
 from router.control.routing import BuiltRouting, Failed, ProcessShare, Routing, routing_of
 from router.gateway.server import Gateway
@@ -52,6 +52,8 @@ class RunningGateway:
         self._workers = live_settings(config).workers
         self._policy = config.policy
         self._models: Mapping[str, ModelConfig] = config.models
+        self._tenants: Mapping[str, TenantConfig] = config.tenants
+        self._limits = config.limits
         self._prepared: tuple[Mapping[str, ModelConfig], ReadFiles] = {}, {}
         """The settings of models that `prepare` saw last, and their files that are not in use."""
 
@@ -137,6 +139,22 @@ class RunningGateway:
         self._watcher.test_again(self._identity.use_models(models, read))
         self._gateway.use_models(models)
         self._models = models
+
+    @property
+    def tenants(self) -> Mapping[str, TenantConfig]:
+        """The tenants, with quotas for all processes."""
+        return self._tenants
+
+    @property
+    def limits(self) -> LiveLimits:
+        """The limits of tenants and keys."""
+        return LiveLimits(tenants=self._limits.tenants, keys=self._limits.keys)
+
+    def use_callers(self, tenants: Mapping[str, TenantConfig], limits: LiveLimits) -> None:
+        """Use other tenants and limits from the next request on. Limits that stay keep their fill."""
+        self._tenants = tenants
+        self._limits = replace(self._limits, tenants=limits.tenants, keys=limits.keys)
+        self._gateway.use_callers(self._share.tenants(tenants, self._limits.max_body_bytes), self._limits)
 
     def add_worker(self, worker: WorkerConfig) -> None:
         """Add an endpoint to the fleet and watch it."""

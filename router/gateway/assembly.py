@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from router.config.model import Config, ModelConfig, RouteConfig
+from router.config.model import Config, LimitsConfig, ModelConfig, RouteConfig, TenantConfig
 from router.gateway.client_services import ClientServices
 from router.gateway.drain_state import DrainState
 from router.gateway.flow.attempt import AttemptServices
@@ -184,6 +184,12 @@ class Assembly:
         self.names.adopt(models)
         self.service_levels.adopt_models(models)
         self.queue.changed()
+
+    def use_callers(self, tenants: Mapping[str, TenantConfig], limits: LimitsConfig) -> None:
+        """Use other tenants, and other limits of tenants and keys. Open connections look up their callers again."""
+        self.callers.adopt(tenants, limits)
+        if self.keys is not None:
+            self.keys.generation += 1
 
     def close(self) -> None:
         """Unsubscribe from the fleet and the dispatcher, and close the connections to workers."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from router.config.model import Config, ModelConfig, RouteConfig
+from router.config.model import Config, LimitsConfig, ModelConfig, RouteConfig, TenantConfig
 from router.gateway.assembly import Assembly, GatewayContext
 from router.gateway.client import ClientConnection
 from router.gateway.listen.accept import Acceptor, listen
@@ -129,6 +129,12 @@ class Gateway:
         self._configure(models=dict(models))
         if self._parts is not None:
             self._parts.use_models(models)
+
+    def use_callers(self, tenants: Mapping[str, TenantConfig], limits: LimitsConfig) -> None:
+        """Use other tenants, and other limits of tenants and keys, for the requests that follow."""
+        self._configure(tenants=dict(tenants), limits=limits)
+        if self._parts is not None:
+            self._parts.use_callers(tenants, limits)
 
     def _configure(self, **changed: Any) -> None:
         """Change the settings with which `start` makes the parts."""

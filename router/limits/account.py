@@ -38,19 +38,23 @@ class RateAccount:
 
     def __init__(self, name: str, config: RateLimitsConfig, table: RateTable) -> None:
         self.name = name
-        self.max_running = config.max_concurrent_requests
-        self.requests = Rate(config.requests_per_minute, config.burst_requests)
-        self.tokens = Rate(config.tokens_per_minute, config.burst_tokens)
+        self.adopt(config)
         self.requests_left = self.requests.burst
         self.tokens_left = self.tokens.burst
         self.admitted = 0
         self.used_tokens = 0
         self.refused = dict.fromkeys(LIMITS, 0)
         self._at_s = 0.0
-        self._heads = _head("requests", self.requests), _head("tokens", self.tokens)
         self._key = key_of(name)
         self._slot = 0  # probably of another key, which the first call finds out
         self._table = table
+
+    def adopt(self, config: RateLimitsConfig) -> None:
+        """Use other limits from the next check on. What was used stays used."""
+        self.max_running = config.max_concurrent_requests
+        self.requests = Rate(config.requests_per_minute, config.burst_requests)
+        self.tokens = Rate(config.tokens_per_minute, config.burst_tokens)
+        self._heads = _head("requests", self.requests), _head("tokens", self.tokens)
 
     def check(self, tokens: int, now_s: float) -> Refusal | None:
         """Return why a request of `tokens` may not start now; of several reasons, the one that lasts longest."""

@@ -19,7 +19,7 @@ class Rate:
 
     def __init__(self, per_minute: int, burst: float | None = None) -> None:
         self.per_minute = per_minute
-        self.per_s = per_minute / 60.0
+        self.per_s = per_minute / 60.0 if per_minute else math.inf  # a bucket whose limit was removed is full at once
         self.burst = math.inf if not per_minute else float(per_minute if burst is None else burst)
         self.slack = _SLACK * self.burst if per_minute else 0.0
 

@@ -19,17 +19,26 @@ class RateLimits:
     """Accounts by name, made when they are first needed. Their number is bounded, because a key file may change."""
 
     def __init__(self, config: LimitsConfig, table: RateTable | None = None) -> None:
+        self._table = table
+        self._accounts: dict[str, RateAccount] = {}
+        self._earlier: dict[str, RateAccount] = {}
+        """Accounts under earlier limits. Their counts go on if they are limited again."""
+        self.adopt(config)
+
+    def adopt(self, config: LimitsConfig) -> None:
+        """Use other limits of tenants and keys. The levels of all buckets stay, within their new sizes."""
         self._tenants = config.tenants
         self._keys = config.keys
         self._default = config.tenants.get(DEFAULT)
         self._on = bool(config.tenants or config.keys)
-        self._table = table
-        self._accounts: dict[str, RateAccount] = {}
+        self._earlier = {**self._earlier, **self._accounts} if len(self._earlier) < SLOTS else self._accounts
+        self._accounts = {}
 
     def share(self, table: RateTable) -> None:
         """Use a table that other processes share. Call it before the first request."""
         self._table = table
         self._accounts.clear()
+        self._earlier.clear()
 
     def of(self, key_name: str | None, tenant: str | None) -> CallerLimits | None:
         """Return the limits of a caller; None if it has none."""
@@ -54,7 +63,14 @@ class RateLimits:
         if account is None:
             while len(self._accounts) >= SLOTS:
                 del self._accounts[next(iter(self._accounts))]
-            account = self._accounts[name] = RateAccount(name, config, self._shared())
+            account = self._accounts[name] = self._made(name, config)
+        return account
+
+    def _made(self, name: str, config: RateLimitsConfig) -> RateAccount:
+        account = self._earlier.pop(name, None)
+        if account is None:
+            return RateAccount(name, config, self._shared())
+        account.adopt(config)
         return account
 
     def _shared(self) -> RateTable:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from router.config.model import Config, TenantConfig
+from router.config.model import Config, LimitsConfig, TenantConfig
 from router.errors import ErrorKind, RequestError
 from router.limits.caller import CallerLimits
 from router.limits.registry import RateLimits
@@ -30,14 +30,18 @@ class TenantUsage:
 
     def __init__(self, name: str, tenant: TenantConfig) -> None:
         self.name = name
-        self._max_queued = tenant.max_queued_requests
-        self._max_body_bytes = tenant.max_buffered_body_bytes
+        self.adopt(tenant)
         self.queued = 0
         """Requests that wait for a worker."""
         self.body_bytes = 0
         """Bytes of request bodies in memory."""
         self.queued_refused = 0
         self.bodies_refused = 0
+
+    def adopt(self, tenant: TenantConfig) -> None:
+        """Use other quotas for the requests that follow."""
+        self._max_queued = tenant.max_queued_requests
+        self._max_body_bytes = tenant.max_buffered_body_bytes
 
     @property
     def may_queue(self) -> bool:
@@ -109,15 +113,30 @@ class Callers:
 
     def __init__(self, config: Config) -> None:
         self._allowed = frozenset(config.auth.allow)
-        self._isolation = Isolation(config.auth, config.tenants)
-        self._accounts = {name: TenantUsage(name, tenant) for name, tenant in config.tenants.items()}
-        self._tenants = tenants_of(config.tenants)
-        self._trusted = {name for name, tenant in config.tenants.items() if tenant.trusted}
+        self._auth = config.auth
+        self._accounts: dict[str, TenantUsage] = {}
         self._callers: dict[str, Caller] = {}
+        self._use_tenants(config.tenants)
         self._limits = RateLimits(config.limits)
         self._open = not has_keys(config.auth)
         self.anybody = Caller(None, self._allowed, None, None, self._anybodys_limits())
         """The caller without a key, if none is needed."""
+
+    def adopt(self, tenants: Mapping[str, TenantConfig], limits: LimitsConfig) -> None:
+        """Use other tenants and limits from the next request on. Tenants and limits that stay keep their use."""
+        self._use_tenants(tenants)
+        self._limits.adopt(limits)
+        self._callers.clear()
+        self.anybody.limits = self._anybodys_limits()
+
+    def _use_tenants(self, tenants: Mapping[str, TenantConfig]) -> None:
+        before = self._accounts
+        self._accounts = {name: before.get(name) or TenantUsage(name, tenant) for name, tenant in tenants.items()}
+        for name, tenant in tenants.items():
+            self._accounts[name].adopt(tenant)
+        self._isolation = Isolation(self._auth, tenants)
+        self._tenants = tenants_of(tenants)
+        self._trusted = {name for name, tenant in tenants.items() if tenant.trusted}
 
     def share_limits(self, table: RateTable) -> None:
         """Keep the fill of all limits in `table`, which other processes share. Call it before the first request."""

@@ -126,7 +126,8 @@ class ApiKeys:
         self._file = config.api_keys_file
         self._entries = self._read()
         self.generation = 0
-        """Grows with each `load`. A key that was valid is valid as long as it stays the same."""
+        """Grows with each `load`, and with a change of tenants or limits. As long as it stays the same, a key that was
+        valid is valid and belongs to the same caller."""
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -1,10 +1,13 @@
-"""Mistakes in the settings of tenants and isolation, and warnings about them."""
+"""Mistakes in the settings of tenants and isolation, warnings about them, and the quotas of one process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 
-from router.config.model import AuthConfig, Config
+import msgspec
+
+from router.config.model import AuthConfig, Config, TenantConfig
 from router.security.file_problem import UnusableFileError
 from router.security.isolation import has_keys, mode_of
 from router.security.keys import NAME, api_keys, parse_entry
@@ -81,3 +84,19 @@ def warnings(config: Config) -> Iterator[str]:
     missing = sorted(set(config.limits.keys) - known)
     if missing:
         yield f"limits.keys names keys that do not exist yet: {', '.join(missing)}"
+
+
+def quotas_of(tenants: Mapping[str, TenantConfig], processes: int, max_body_bytes: int) -> dict[str, TenantConfig]:
+    """Return the tenants' quotas for one of `processes`. A share admits one whole body if the whole quota does."""
+    return {name: _quota(tenant, processes, max_body_bytes) for name, tenant in tenants.items()}
+
+
+def _quota(tenant: TenantConfig, processes: int, max_body_bytes: int) -> TenantConfig:
+    queued, body_bytes = tenant.max_queued_requests, tenant.max_buffered_body_bytes
+    return msgspec.structs.replace(
+        tenant,
+        max_queued_requests=None if queued is None else math.ceil(queued / processes),
+        max_buffered_body_bytes=(
+            None if body_bytes is None else max(math.ceil(body_bytes / processes), min(body_bytes, max_body_bytes))
+        ),
+    )

@@ -6,13 +6,12 @@ import asyncio
 import math
 import os
 import socket
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from router.config.budgets import BODIES, RESPONSES
-from router.config.model import Config, DecisionLogConfig, LimitsConfig, TenantConfig
+from router.config.model import Config, DecisionLogConfig, LimitsConfig
 from router.control.desired_state import DesiredState, with_live_settings
 
 READY = b"\n"
@@ -71,15 +70,15 @@ def cores() -> int:
 
 
 def config_of(config: Config, state: DesiredState, process: int, processes: int) -> Config:
-    """Return the settings that a process starts with: its share of limits and quotas, and the desired state.
+    """Return the settings that a process starts with: its share of limits, and the desired state.
 
     Each process has its own seeds. With one seed, all processes would draw the same workers at the same time.
     """
+    live = with_live_settings(config, state.settings)
     return msgspec.structs.replace(
-        with_live_settings(config, state.settings),
-        limits=share_of(config.limits, process, processes),
+        live,
+        limits=share_of(live.limits, process, processes),
         decision_log=decision_log_of(config.decision_log, process),
-        tenants=quotas_of(config.tenants, processes, config.limits.max_body_bytes),
     )
 
 
@@ -104,11 +103,6 @@ def share_of(limits: LimitsConfig, process: int, processes: int) -> LimitsConfig
     )
 
 
-def quotas_of(tenants: Mapping[str, TenantConfig], processes: int, max_body_bytes: int) -> dict[str, TenantConfig]:
-    """Return the tenants' quotas for one of `processes`. A share admits one whole body if the whole quota does."""
-    return {name: _quota(tenant, processes, max_body_bytes) for name, tenant in tenants.items()}
-
-
 def decision_log_of(log: DecisionLogConfig, process: int) -> DecisionLogConfig:
     """Return the decision log of one process: ``decisions.jsonl`` becomes ``decisions-0.jsonl``."""
     if log.path is None:
@@ -116,17 +110,6 @@ def decision_log_of(log: DecisionLogConfig, process: int) -> DecisionLogConfig:
     path = Path(log.path)
     stem, dot, endings = path.name.partition(".")
     return msgspec.structs.replace(log, path=str(path.with_name(f"{stem}-{process}{dot}{endings}")))
-
-
-def _quota(tenant: TenantConfig, processes: int, max_body_bytes: int) -> TenantConfig:
-    queued, body_bytes = tenant.max_queued_requests, tenant.max_buffered_body_bytes
-    return msgspec.structs.replace(
-        tenant,
-        max_queued_requests=None if queued is None else _part(queued, processes),
-        max_buffered_body_bytes=(
-            None if body_bytes is None else max(_part(body_bytes, processes), min(body_bytes, max_body_bytes))
-        ),
-    )
 
 
 def _part(limit: int, processes: int) -> int:

@@ -100,6 +100,9 @@ class FakeSystem:
     def use_models(self, models):
         self.models = models
 
+    def use_callers(self, tenants, limits):
+        self.tenants, self.limited = tenants, limits
+
     def in_flight(self):
         return self.requests
 

@@ -1,9 +1,11 @@
 """Models, tenants and limits in the admin API: list, show, replace, set and remove."""
 
+import httpx
 import msgspec
 import pytest
 
-from router.config.model import Config, ModelConfig
+from router.admin.app import build_admin
+from router.config.model import Config, ModelConfig, RateLimitsConfig
 from tests.router.admin.conftest import FakeSystem
 
 
@@ -66,3 +68,63 @@ async def test_a_restore_brings_models_back(client, system):
     await client.put("/admin/v1/models", json={"models": {}})
     assert (await client.post("/admin/v1/revisions/1/restore")).status_code == 200
     assert system.running.models == before
+
+
+KEYED = {
+    "auth": {"api_keys": [f"{name} sha256:{number:064x}" for number, name in enumerate(("a", "b"))]},
+    "tenants": {"red": {"keys": ["a"]}},
+}
+
+
+@pytest.fixture
+async def keyed():
+    system = FakeSystem(msgspec.convert(KEYED, Config))
+    transport = httpx.ASGITransport(build_admin(system, guarded=False))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        yield system, client
+
+
+async def test_tenants_and_limits_reach_the_process(keyed):
+    system, client = keyed
+    made = await client.put("/admin/v1/tenants/blue", json={"keys": ["b"], "max_queued_requests": 3})
+    assert (made.status_code, made.json()["max_queued_requests"]) == (200, 3)
+    for path in ("limits/tenants/blue", "limits/keys/b"):
+        changed = await client.put(f"/admin/v1/{path}", json={"requests_per_minute": 60})
+        assert changed.json()["requests_per_minute"] == 60
+    assert list(system.tenants) == ["red", "blue"]
+    assert system.limited.tenants["blue"] == system.limited.keys["b"] == RateLimitsConfig(requests_per_minute=60)
+    assert list((await client.get("/admin/v1/limits/tenants")).json()["limits"]) == ["blue"]
+    assert (await client.delete("/admin/v1/limits/keys/b")).status_code == 204
+    assert system.limited.keys == {}
+
+
+async def test_a_tenant_with_limits_is_not_removed_before_them(keyed, problem):
+    _, client = keyed
+    await client.put("/admin/v1/limits/tenants", json={"limits": {"red": {"tokens_per_minute": 9}}})
+    _, detail = problem(await client.delete("/admin/v1/tenants/red"), 422)
+    assert detail == "limits.tenants.red: tenants has no tenant named 'red'; write one of default"
+    assert (await client.delete("/admin/v1/limits/tenants/red")).status_code == 204
+    assert (await client.delete("/admin/v1/tenants/red")).status_code == 204
+
+
+async def test_limits_and_tenants_that_are_not_valid_name_the_place(keyed, problem):
+    _, client = keyed
+    _, detail = problem(await client.put("/admin/v1/limits/keys/a", json={"burst_tokens": 9}), 422)
+    assert detail.startswith("limits.keys.a.burst_tokens: limits.keys.a.burst_tokens is set, and no tokens_per_minute")
+    _, detail = problem(await client.put("/admin/v1/limits/keys/z", json={}), 422)
+    assert "auth.api_keys has no key named 'z'" in detail
+    _, detail = problem(await client.put("/admin/v1/tenants/blue", json={"keys": ["a"]}), 422)
+    assert "key a is in tenants red and blue" in detail
+    _, detail = problem(await client.delete("/admin/v1/limits/keys/b"), 404)
+    assert detail == "there is no limit of key 'b'; GET /admin/v1/limits/keys lists all"
+
+
+async def test_differences_name_limits_by_their_settings(keyed):
+    _, client = keyed
+    await client.put("/admin/v1/limits/tenants/default", json={"requests_per_minute": 60})
+    dry = await client.put("/admin/v1/limits/tenants/default?dry_run=true", json={"requests_per_minute": 6})
+    (one,) = dry.json()["differences"]
+    assert one == {"path": "limits.tenants[default].requests_per_minute", "before": 60, "after": 6}
+    state = (await client.get("/admin/v1/desired-state")).json()
+    assert state["settings"]["limits"]["tenants"]["default"]["requests_per_minute"] == 60
+    assert [one["path"] for one in state["changed_by_api"]] == ["limits.tenants[default]"]

@@ -17,6 +17,7 @@ class Process:
         self.policy = config.policy
         self.routing = routing_of(config)
         self.models = config.models
+        self.tenants, self.limits = live_settings(config).tenants, live_settings(config).limits
         self.calls = 0
         self.refuses = None
         """A policy that cannot be built here."""
@@ -47,6 +48,10 @@ class Process:
         self._called()
         self.models = models
 
+    def use_callers(self, tenants, limits):
+        self._called()
+        self.tenants, self.limits = tenants, limits
+
     def add_worker(self, worker):
         self._called()
         name = worker.url.removeprefix("http://")
@@ -71,6 +76,8 @@ class Process:
             policies=dict(self.routing.policies),
             routes=self.routing.routes,
             models=self.models,
+            tenants=self.tenants,
+            limits=self.limits,
         )
 
     def _called(self):

@@ -7,14 +7,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from router.config.model import (
+    AuthConfig,
     Config,
     KvEventsConfig,
+    LimitsConfig,
     ModelConfig,
     PolicyConfig,
+    RateLimitsConfig,
     RouteConfig,
     RouteLimitsConfig,
     RouteMatch,
     SloConfig,
+    TenantConfig,
 )
 from router.config.problems import ConfigError
 from router.control.control import Change
@@ -33,9 +37,9 @@ from router.control.edits import (
     set_routes,
 )
 from router.control.merge import api_changes, merge, reloaded
-from router.control.named_settings import MODELS, NameUnknownError
+from router.control.named_settings import KEY_LIMITS, MODELS, TENANT_LIMITS, TENANTS, NameUnknownError
+from router.control.start import settings_problems
 from router.control.state_file import decode, encode
-from router.gateway.settings import check_models
 from tests.router.control.conftest import Fleet, worker
 
 PORTS = st.integers(1, 5)
@@ -77,7 +81,30 @@ MODEL = st.builds(
     default=st.booleans(),
 )
 MODELS_OF = st.dictionaries(MODEL_NAMES, MODEL, max_size=2)
+TENANT_NAMES = st.sampled_from(["red", "blue"])
+TENANT = st.builds(
+    TenantConfig,
+    keys=st.sampled_from([("a",), ("b",), ("a", "b"), ("z",), ()]),
+    max_queued_requests=st.sampled_from([None, 0, 7]),
+    trusted=st.booleans(),
+)
+LIMIT = st.builds(
+    RateLimitsConfig,
+    requests_per_minute=st.sampled_from([0, 60]),
+    tokens_per_minute=st.sampled_from([0, 9_000]),
+    burst_requests=st.sampled_from([None, 5]),
+)
+LIMITED_TENANTS = st.sampled_from(["default", "red", "blue"])
+LIMITED_KEYS = st.sampled_from(["a", "b", "z"])
+AUTH = AuthConfig(api_keys=tuple(f"{name} sha256:{number:064x}" for number, name in enumerate("ab")))
 EDITS = st.one_of(
+    st.builds(TENANTS.set_one, TENANT_NAMES, TENANT),
+    st.builds(TENANTS.remove, TENANT_NAMES),
+    st.builds(TENANT_LIMITS.set_one, LIMITED_TENANTS, LIMIT),
+    st.builds(TENANT_LIMITS.remove, LIMITED_TENANTS),
+    st.builds(TENANT_LIMITS.set_all, st.dictionaries(LIMITED_TENANTS, LIMIT, max_size=2)),
+    st.builds(KEY_LIMITS.set_one, LIMITED_KEYS, LIMIT),
+    st.builds(KEY_LIMITS.remove, LIMITED_KEYS),
     st.builds(MODELS.set_all, MODELS_OF),
     st.builds(MODELS.set_one, MODEL_NAMES, MODEL),
     st.builds(MODELS.remove, MODEL_NAMES),
@@ -90,13 +117,21 @@ EDITS = st.one_of(
     st.builds(set_policy, POLICIES),
 )
 FILES = st.builds(
-    lambda workers, policy, models: Config(
-        workers=tuple({each.url: each for each in workers}.values()), policy=policy, models=models
+    lambda workers, policy, models, tenants, limits, keys: Config(
+        workers=tuple({each.url: each for each in workers}.values()),
+        policy=policy,
+        models=models,
+        auth=AUTH,
+        tenants=tenants,
+        limits=LimitsConfig(tenants=limits, keys=keys),
     ),
     st.lists(WORKERS, max_size=4),
     POLICIES,
-    MODELS_OF.filter(lambda models: not list(check_models(Config(models=models)))),
-)
+    MODELS_OF,
+    st.dictionaries(TENANT_NAMES, TENANT, max_size=2),
+    st.dictionaries(LIMITED_TENANTS, LIMIT, max_size=1),
+    st.dictionaries(st.sampled_from("ab"), LIMIT, max_size=1),
+).map(lambda config: config if not settings_problems(config, live_settings(config)) else Config(auth=AUTH))
 STEPS = st.lists(st.one_of(EDITS, EDITS, EDITS, FILES), min_size=40, max_size=60)
 EXAMPLES = 200
 """At 50 changes each."""
@@ -125,7 +160,7 @@ async def _agree_after_each(first, steps):
             await (_reload(fleet, step) if isinstance(step, Config) else fleet.control.make(Change(step, "random")))
         except (WorkerKnownError, WorkerUnknownError, PolicyUnknownError, NameUnknownError):
             continue
-        except ConfigError:  # a route names a policy that is not there, or two models have one alias
+        except ConfigError:  # a route names a policy that is not there, a key belongs to two tenants, and so on
             assert fleet.agree()
             continue
         states[fleet.control.state.version] = fleet.control.state.settings

@@ -6,11 +6,21 @@ import os
 import pytest
 from msgspec.structs import replace
 
-from router.config.model import Config, PolicyConfig, TimeoutsConfig
+from router.config.model import (
+    AuthConfig,
+    Config,
+    LimitsConfig,
+    ModelConfig,
+    PolicyConfig,
+    RateLimitsConfig,
+    TenantConfig,
+    TimeoutsConfig,
+)
 from router.config.problems import ConfigError, Problem
 from router.control.config_watch import ConfigWatch
 from router.control.control import Change
 from router.control.edits import add_worker, set_maintenance
+from router.control.named_settings import TENANT_LIMITS
 from router.control.pending import RESTART, RESTART_OR_TAKE_OVER, pending, pending_lines, remedy
 from router.control.start import sources_of
 from tests.router.control.conftest import Fleet, worker
@@ -140,3 +150,31 @@ async def test_a_watched_file_is_reloaded(config, tmp_path, monkeypatch):
 def test_a_watch_needs_a_file(config):
     with pytest.raises(ConfigError, match="there is no settings file to watch; write --config FILE"):
         sources_of(replace(config, watch=True))
+
+
+KEYED = AuthConfig(api_keys=("a sha256:" + "0" * 64,))
+
+
+async def test_models_tenants_and_limits_apply_and_the_other_limits_are_pending():
+    config = Config(auth=KEYED, tenants={"red": TenantConfig(keys=("a",))})
+    fleet = Fleet(config)
+    limited = {"red": RateLimitsConfig(requests_per_minute=60)}
+    fleet.read = replace(
+        config, models={"m": ModelConfig(aliases=("chat",))}, limits=LimitsConfig(max_held_requests=7, tenants=limited)
+    )
+    found = await fleet.control.reload()
+    assert [str(one).split(":")[0] for one in found.outcome.differences] == ["models[m]", "limits.tenants[red]"]
+    assert [one.place for one in found.pending] == ["limits.max_held_requests"]
+    assert fleet.agree()
+    assert fleet.processes[0].limits.tenants == limited
+
+
+async def test_limits_that_the_api_and_the_file_changed_are_one_conflict():
+    config = Config(limits=LimitsConfig(tenants={"default": RateLimitsConfig(requests_per_minute=60)}))
+    fleet = Fleet(config)
+    await fleet.control.make(Change(TENANT_LIMITS.set_one("default", RateLimitsConfig(tokens_per_minute=9)), "a test"))
+    new = {"default": RateLimitsConfig(requests_per_minute=6, burst_requests=9)}
+    fleet.read = replace(config, limits=LimitsConfig(tenants=new))
+    found = await fleet.control.reload()
+    assert [one.path for one in found.conflicts] == [("limits", "tenants", "default")]
+    assert fleet.control.state.settings.limits.tenants == new

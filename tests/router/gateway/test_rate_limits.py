@@ -3,8 +3,10 @@
 import asyncio
 import json
 
+import msgspec
 import pytest
 
+from router.config.model import LimitsConfig, TenantConfig
 from router.security.keys import KeyEntry, digest_of, new_key
 from tests.support.answers import END, STREAM_HEAD, answer_json, answer_stream, chunk, event
 from tests.support.raw_client import PLAIN, get, post
@@ -249,3 +251,53 @@ async def test_all_limits_are_shown_before_their_first_request(rig):
     limits = {"tenants": {"default": {"requests_per_minute": 60}, "blue": {"tokens_per_minute": 5}}}
     gate = await rig(auth=AUTH, tenants=TENANTS, limits=limits)
     assert {each["account"] for each in gate.gateway.limits()} == {"tenant:red", "tenant:blue", "key:loner"}
+
+
+# changes while the gateway runs
+
+
+def change(gate, tenants, /, **limits):
+    settings = {name: msgspec.convert(each, TenantConfig) for name, each in tenants.items()}
+    gate.gateway.use_callers(settings, msgspec.convert(limits, LimitsConfig))
+
+
+async def test_a_limit_that_is_added_counts_for_an_open_connection(rig):
+    gate = await rig(answer_json)
+    client = await gate.connect()
+    for limits, status in (({}, 200), ({"tenants": {"default": {"requests_per_minute": 1}}}, 200), (None, 429)):
+        if limits is not None:
+            change(gate, {}, **limits)
+        client.writer.write(post(body=PLAIN))
+        assert (await client.read()).status == status
+
+
+async def test_a_key_moves_to_a_limited_tenant_on_an_open_connection(rig):
+    gate = await rig(answer_json, auth=AUTH, tenants=TENANTS)
+    client = await gate.connect()
+    request = post(body=PLAIN, extra=bearer(RED))
+    client.writer.write(request)
+    assert headers(await client.read()) == {}
+    change(gate, {"blue": {"keys": ["red", "blue"]}}, tenants={"blue": {"requests_per_minute": 9}})
+    client.writer.write(request)
+    assert headers(await client.read())["remaining-requests"] == "8"
+    assert (await gate.ask(post(body=PLAIN, extra=bearer(BLUE)))).header(b"x-ratelimit-remaining-requests") == b"7"
+
+
+async def test_a_request_in_progress_is_settled_when_its_limit_is_gone(rig):
+    go = asyncio.Event()
+
+    async def slow(script):
+        await go.wait()
+        await answer_json(script)
+
+    gate = await rig(slow, **default(max_concurrent_requests=1))
+    client = await gate.connect()
+    client.writer.write(post(body=PLAIN))
+    await eventually(lambda: gate.workers[0].requests)
+    change(gate, {})
+    assert gate.gateway.limits() == []
+    go.set()
+    assert (await client.read()).status == 200
+    change(gate, {}, tenants={"default": {"max_concurrent_requests": 1}})
+    await eventually(lambda: account(gate)["running"] == 0)
+    assert (await gate.ask(post(body=PLAIN))).status == 200

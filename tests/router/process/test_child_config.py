@@ -20,12 +20,12 @@ from router.process.children.child_config import (
     ChildConfig,
     config_of,
     count_of,
-    quotas_of,
     receive_config,
     send_config,
     share_of,
 )
 from router.process.settings import check
+from router.security.tenancy import quotas_of
 
 
 def test_auto_is_a_process_per_core(monkeypatch):

@@ -1,8 +1,9 @@
 """The tenant of a key, its permissions, and the tenant's use of the gateway."""
 
+import msgspec
 import pytest
 
-from router.config.model import AuthConfig, Config, TenantConfig
+from router.config.model import AuthConfig, Config, LimitsConfig, TenantConfig
 from router.errors import ErrorKind, RequestError
 from router.security import callers as module
 from router.security.callers import Callers, TenantUsage
@@ -89,3 +90,44 @@ def test_a_tenant_has_no_quota_by_default():
     account.queued = account.body_bytes = 10**12
     account.check(10**12)
     assert account.may_queue
+
+
+def changed(known, tenants, /, **limits):
+    known.adopt(tenants, msgspec.convert(limits, LimitsConfig))
+    return known
+
+
+def test_tenants_that_stay_keep_their_use_and_get_new_quotas():
+    known = callers(red=TenantConfig(keys=("a",), max_queued_requests=5))
+    account = known.of("a").account
+    account.queued = 3
+    changed(known, {"red": TenantConfig(keys=("a", "b"), max_queued_requests=2)})
+    assert known.of("a").account is known.of("b").account is account
+    assert not account.may_queue
+
+
+def test_a_key_moves_to_another_tenant_with_its_trust_and_limits():
+    known = callers(red=TenantConfig(keys=("a",)))
+    assert (known.of("a").tenant, known.of("a").may, known.of("a").limits) == ("red", frozenset(), None)
+    changed(known, {"blue": TenantConfig(keys=("a",), trusted=True)}, tenants={"blue": {"requests_per_minute": 1}})
+    assert (known.of("a").tenant, "rank" in known.of("a").may) == ("blue", True)
+    assert known.of("a").limits is not None
+    assert "red" not in known.statistics()
+
+
+def test_another_cache_group_salts_prompts_in_another_way():
+    auth = AuthConfig(api_keys=AUTH.api_keys, isolate_cache="group")
+    known = callers(auth, red=TenantConfig(keys=("a",)), blue=TenantConfig(keys=("b",)))
+    assert known.of("a").salts.plain != known.of("b").salts.plain
+    changed(known, {name: TenantConfig(keys=(key,), cache_group="g") for name, key in (("red", "a"), ("blue", "b"))})
+    assert known.of("a").salts.plain == known.of("b").salts.plain
+
+
+def test_a_port_without_keys_gets_limits_while_it_is_open():
+    known = Callers(Config())
+    anybody = known.anybody
+    assert anybody.limits is None
+    changed(known, {}, tenants={"default": {"requests_per_minute": 1}})
+    assert known.anybody is anybody and anybody.limits is not None
+    changed(known, {})
+    assert anybody.limits is None
