@@ -46,6 +46,8 @@ from router.process.handover.client import HandoverClient
 from router.process.lifecycle import Lifecycle
 from router.process.listeners import ListenAddresses, Listeners, admin_socket, listen_addresses, url_of
 from router.process.shared_memory.ledger import Ledger
+from router.process.shared_memory.replica_rows import ReplicaLedger
+from router.replicas.replica import Replica
 from router.residency.residency_map import ResidencyMap
 from router.security.admin_security import guard_of
 from router.security.reload import FileWatch
@@ -64,6 +66,7 @@ from router.telemetry.readings import (
     policy_readings,
     process_readings,
     queue_readings,
+    replica_readings,
     residency_readings,
     watch_readings,
 )
@@ -101,7 +104,11 @@ class System:
         self.config = config
         self._resources = resources
         self._share = ProcessShare() if resources is None else ProcessShare(resources.process, resources.processes)
+        shared = config.redis.url is not None
+        self._replica_ledger = ReplicaLedger() if resources is None and shared else None
         ledger = resources.ledger if resources is not None else None
+        if self._replica_ledger is not None:
+            ledger = self._replica_ledger.ledger
         self.metrics = Metrics()
         self.residency = ResidencyMap(VIEWS.of(config.residency), config.residency.relearn_blocks_per_s)
         self.fleet = Fleet(config.health, self.residency, kv_events=config.residency.kv_events)
@@ -115,7 +122,7 @@ class System:
             self.dispatcher.record(
                 Recorder(self._decision_log, time.time, share=log_settings.share, window_s=log_settings.window_s)
             )
-        self.watcher = self._build_watcher(ledger)
+        self.watcher = self._build_watcher(resources.ledger if resources is not None else None)
         self.gateway = self._build_gateway()
         self.running = RunningGateway(
             config,
@@ -130,6 +137,7 @@ class System:
         )
         self.reconciler = Reconciler(self.running)
         self.control = Control(self._sources, first, self._reconcile)
+        self.replica = Replica(config, rows=self._replica_ledger.rows) if self._replica_ledger is not None else None
         self._files = FileWatch(self.metrics.reloaded)
         self.loop_lag = LoopLag(self.metrics.loop_lag)
         self._exposition = self._build_exposition()
@@ -213,6 +221,7 @@ class System:
                 lambda: policy_readings(self.dispatcher.named_statistics(), self._decision_log),
                 lambda: identity_readings(self.identity.statistics()),
                 lambda: budget_readings(self.config, limit),
+                lambda: replica_readings(self.replica.statistics() if self.replica is not None else None),
                 process_readings,
             ],
         )
@@ -235,6 +244,8 @@ class System:
         """Watch the configured workers."""
         self.running.start()
         self.loop_lag.start()
+        if self.replica is not None:
+            self.replica.start()
 
     async def open(self, listeners: Listeners | None = None) -> None:
         """Serve the public port, on `listeners` if given, and bind the admin port.
@@ -406,11 +417,15 @@ class System:
             remove_socket_file(self._socket_file)
         if self._admin is not None:
             await self._admin.aclose(leave_queue=self.leave_queue)
+        if self.replica is not None:
+            await self.replica.aclose()
         await self.watcher.aclose()
         await self.loop_lag.aclose()
         await self.identity.aclose()
         if self._decision_log is not None:
             await asyncio.to_thread(self._decision_log.close)
+        if self._replica_ledger is not None:
+            self._replica_ledger.close()
 
     async def _reconcile(self, state: DesiredState) -> None:
         await self.running.prepare(state.settings)

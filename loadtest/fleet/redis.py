@@ -69,9 +69,9 @@ class RedisServer:
 
 
 @contextmanager
-def redis_server(options: Sequence[str] = (), program: str = "redis") -> Iterator[RedisServer]:
+def redis_server(options: Sequence[str] = (), program: str = "redis", port: int | None = None) -> Iterator[RedisServer]:
     """Run one server."""
-    server = RedisServer(options, program)
+    server = RedisServer(options, program, port)
     try:
         yield server
     finally:
@@ -128,13 +128,20 @@ def redis_cluster() -> Iterator[str]:
     """Run three masters as a cluster, and yield its URL."""
     with ExitStack() as stack:
         options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000")
-        nodes = [stack.enter_context(redis_server(options)) for _ in range(3)]
+        nodes = [stack.enter_context(redis_server(options, port=_cluster_port())) for _ in range(3)]
         addresses = [f"127.0.0.1:{node.port}" for node in nodes]
         subprocess.run(
             ["redis-cli", "--cluster", "create", *addresses, "--cluster-yes"], check=True, capture_output=True
         )
         _until(lambda: all("cluster_state:ok" in _ask(node.port, "cluster", "info") for node in nodes), 20.0)
         yield "redis+cluster://" + ",".join(addresses)
+
+
+def _cluster_port() -> int:
+    """Return a free port whose port for the cluster's own traffic, 10,000 above, lies below those of clients."""
+    while (port := free_ports(1)) > 22_000:
+        pass
+    return port
 
 
 def _ask(port: int, *words: str) -> list[str]:

@@ -133,13 +133,16 @@ class Live(Shape):
 
 
 class Ready(Shape, kw_only=True):
-    """The gateway can serve requests: `processes_ready` of its `processes` are ready."""
+    """The gateway can serve requests: `processes_ready` of its `processes` are ready. `alone`: Redis is configured and
+    does not answer, so that the gateway goes on with what it has.
+    """
 
     status: str = "ready"
     workers_ready: int
     workers: int
     processes_ready: int = 1
     processes: int = 1
+    alone: bool = False
 
 
 class NewWorker(Body):
@@ -678,3 +681,31 @@ class LimitsDocument(Shape):
     """All accounts with limits, by name."""
 
     accounts: list[AccountLimits]
+
+
+class ReplicaDocument(Shape):
+    """One gateway of the fleet. `silent_s` is the time since its last message; null if it has a lease only. Fields that
+    its lease tells are null until that is read.
+    """
+
+    id: str
+    name: str | None
+    version: str | None
+    processes: int | None
+    started_at: float | None
+    itself: bool
+    silent_s: float | None
+
+
+class ReplicasDocument(Shape):
+    """The gateways of the fleet. `fleet` is null without Redis.
+
+    `alone`: this gateway's own messages do not come back, so that it goes on with what it has; `problem` says why.
+    `lag_s` is the time that the last own message took.
+    """
+
+    fleet: str | None
+    alone: bool
+    problem: str | None
+    lag_s: float | None
+    replicas: list[ReplicaDocument]

@@ -8,6 +8,7 @@ from itertools import islice
 from router.admin.documents import Live, Ready
 from router.admin.operations import Answer, Call
 from router.admin.problems import AdminError
+from router.admin.replicas import is_alone
 from router.config.model import to_builtins
 from router.control.desired_state import with_live_settings
 
@@ -29,7 +30,7 @@ async def ready(call: Call) -> Answer:
         states = [f"{endpoint.id} is {endpoint.state} ({endpoint.reason})" for endpoint in islice(endpoints, _NAMED)]
         more = [f"and {len(endpoints) - _NAMED} more"] if len(endpoints) > _NAMED else []
         raise _not_ready("no worker is ready: " + (", ".join(states + more) or "none is configured"))
-    return Answer(Ready(workers_ready=serving, workers=len(endpoints)))
+    return Answer(Ready(workers_ready=serving, workers=len(endpoints), alone=is_alone(call)))
 
 
 async def metrics(call: Call) -> Answer:

@@ -11,6 +11,7 @@ from router.control.control import Control
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request
+from router.replicas.replica import Replica
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.identity import Identity
 
@@ -71,6 +72,11 @@ class AdminSystem(Protocol):
     @property
     def identity(self) -> Identity:
         """How each model's prompts are rendered and tokenised."""
+        ...
+
+    @property
+    def replica(self) -> Replica | None:
+        """This gateway among those of its fleet; None without Redis."""
         ...
 
     @property

@@ -13,6 +13,7 @@ from router.admin import (
     log_level,
     policy,
     reload,
+    replicas,
     revisions,
     routes,
     workers,
@@ -333,6 +334,14 @@ OPERATIONS = (
         gives=documents.AuditPage,
         query=(Query("limit", 100, 1_000, "most entries to return; the latest 1,000 are kept"), CURSOR),
         problems=_WRONG_PARAMETER,
+    ),
+    Operation(
+        "GET",
+        "/admin/v1/replicas",
+        "list_replicas",
+        "The gateways of the fleet, and whether this one is alone.",
+        replicas.list_all,
+        gives=documents.ReplicasDocument,
     ),
     Operation(
         "GET",

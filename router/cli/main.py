@@ -16,6 +16,7 @@ from router.cli import (
     keys,
     policy,
     replay,
+    replicas,
     revisions,
     routes,
     serve,
@@ -66,7 +67,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"warmroute {_version()}")
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in (serve, sidecar, check, explain, replay, workers, policy, routes, revisions, config, keys, worker):
+    for command in (
+        *(serve, sidecar, check, explain, replay, workers, policy),
+        *(routes, revisions, replicas, config, keys, worker),
+    ):
         command.register(commands)
     completion.register(commands, parser)
     _register_further(commands)

@@ -287,7 +287,20 @@ WATCH = (
     _counter("log_lines_dropped", "Log lines dropped because their reader is too slow, stuck or gone."),
 )
 
-CATALOGUE: tuple[MetricSpec, ...] = tuple(chain(GATEWAY, IDENTITY, DECISIONS, FLEET, RESIDENCY, WATCH))
+REPLICAS = (
+    _common("replicas", "Gateways of the fleet that this one hears through Redis, with itself."),
+    _common("replica_alone", "1 while Redis is configured and this gateway's own messages do not come back."),
+    _common("replica_lag_seconds", "Time from sending to hearing the gateway's last own message."),
+    _counter("replica_messages", "Messages on the fleet's channel, by direction: sent or received.", "direction"),
+    _counter(
+        "replica_faults",
+        "Failed calls of Redis (errors), messages of other gateways that did not arrive (missed), and messages that "
+        "could not be read (malformed).",
+        "kind",
+    ),
+)
+
+CATALOGUE: tuple[MetricSpec, ...] = tuple(chain(GATEWAY, IDENTITY, DECISIONS, FLEET, RESIDENCY, WATCH, REPLICAS))
 
 PROCESS: tuple[MetricSpec, ...] = (
     MetricSpec("process_virtual_memory_bytes", Kind.GAUGE, "Virtual memory size in bytes."),

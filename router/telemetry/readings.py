@@ -59,6 +59,19 @@ def watch_readings(watched: Mapping[str, Any]) -> Iterator[Reading]:
                 yield "warmroute_event_lag_seconds", (worker,), subscription["lag_s"]
 
 
+def replica_readings(replica: Mapping[str, Any] | None) -> Iterator[Reading]:
+    """Yield the state of the fleet's channel, from `Replica.statistics()`; nothing without Redis."""
+    if replica is None:
+        return
+    yield "warmroute_replicas", (), replica["replicas"]
+    yield "warmroute_replica_alone", (), float(replica["alone"])
+    yield "warmroute_replica_lag_seconds", (), replica["lag_s"]
+    yield "warmroute_replica_messages", ("sent",), replica["sent"]
+    yield "warmroute_replica_messages", ("received",), replica["received"]
+    for key in ("errors", "missed", "malformed"):
+        yield "warmroute_replica_faults", (key,), replica[key]
+
+
 def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
     """Yield gauges of the data plane, from `Gateway.statistics()` (empty while it does not listen)."""
     yield "warmroute_client_connections", (), plane.get("connections", 0)

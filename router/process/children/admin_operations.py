@@ -17,6 +17,7 @@ from router.admin.named_settings import NAMED_OPERATIONS
 from router.admin.operations import Answer, Call, Operation
 from router.admin.paging import page_of
 from router.admin.problems import MEDIA_TYPE, AdminError
+from router.admin.replicas import is_alone
 from router.admin.table import OPERATIONS
 from router.admin.workers import still_busy, still_not_ready
 from router.placement.health import SERVING
@@ -76,7 +77,7 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
         **dict.fromkeys(("reload", "get_desired_state", "list_revisions", "get_revision", "restore_revision"), _here),
         "explain": request.first,
         "list_decisions": request.decisions,
-        **dict.fromkeys(("list_audit", "get_log_level"), _here),
+        **dict.fromkeys(("list_audit", "get_log_level", "list_replicas"), _here),
         "set_log_level": request.set_log_level,
         "get_config": request.config,
         **dict.fromkeys(("list_policies", "put_policy", "remove_policy"), _here),
@@ -139,6 +140,7 @@ class _AllChildren:
             return _forwarded(next(iter(answers.values())))
         document = msgspec.json.decode(ready[0].content, type=documents.Ready)
         document.processes, document.processes_ready = len(self._supervisor.children), len(ready)
+        document.alone = is_alone(call)
         return Answer(document)
 
     async def metrics(self, operation: Operation, call: Call) -> Answer:

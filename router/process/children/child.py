@@ -17,6 +17,7 @@ from router.process.children.accept_balancer import LeastConnections
 from router.process.children.child_config import READY, ChildConfig, receive_config
 from router.process.children.child_resources import ChildResources
 from router.process.shared_memory.ledger import Ledger
+from router.process.shared_memory.replica_rows import ledger_rows
 from router.telemetry.logs import log_interpreter_messages, setup_logging
 
 
@@ -83,7 +84,7 @@ async def serve(start: ChildConfig, line: socket.socket, build: Build) -> int:
 
 def resources_of(start: ChildConfig) -> ChildResources:
     """Return the sockets and the shared memory that `start` names by file descriptor."""
-    ledger = Ledger(start.table, start.processes, start.process)
+    ledger = Ledger(start.table, ledger_rows(start.config, start.processes), start.process)
     return ChildResources(
         public=[socket.socket(fileno=descriptor) for descriptor in start.public],
         admin=socket.socket(fileno=start.admin),

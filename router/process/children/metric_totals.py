@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from router.process.children.child_client import ChildClient, ChildRequest, ask_all
 from router.process.children.metric_snapshots import READINGS_PATH, decode_readings
 from router.telemetry.exposition import OwnProcess
 from router.telemetry.logs import lines_dropped
+from router.telemetry.readings import replica_readings
 from router.telemetry.snapshot import Snapshot, lasting, merged
 
 
@@ -18,7 +20,8 @@ class MetricTotals:
     counts. Counts after that answer are lost.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, replica: Callable[[], Mapping[str, Any] | None] = lambda: None) -> None:
+        self._replica = replica
         self._latest: dict[int, Snapshot] = {}
         self._ended = Snapshot({}, {})
         self._own = OwnProcess()
@@ -51,7 +54,10 @@ class MetricTotals:
             "warmroute_reloads": dict(self._reloads),
             "warmroute_log_lines_dropped": {(): float(lines_dropped())},
         }
-        own = Snapshot({**self._own.values(), **counted}, {})
+        shared: dict[str, dict[tuple[str, ...], float]] = {}
+        for name, labels, value in replica_readings(self._replica()):
+            shared.setdefault(name, {})[labels] = value
+        own = Snapshot({**self._own.values(), **counted, **shared}, {})
         total = merged([own, self._ended, *self._latest.values()])
         total.values["warmroute_processes"] = {(): float(len(fresh))}
         return total

@@ -34,7 +34,9 @@ from router.process.children.child_process import TRIES, ChildCallbacks, ChildPr
 from router.process.children.metric_totals import MetricTotals
 from router.process.listeners import Listeners, admin_socket, url_of
 from router.process.shared_memory.ledger import Ledger, make_table
+from router.process.shared_memory.replica_rows import ReplicaRows, ledger_rows
 from router.process.systemd import Notifier, activated
+from router.replicas.replica import Replica
 from router.security.admin_security import guard_of
 from router.security.reload import FileWatch
 from router.security.startup_warnings import warnings
@@ -52,15 +54,19 @@ class Supervisor:
     def __init__(self, config: Config, processes: int, child_module: str, sources: Sources | None = None) -> None:
         sources = sources or Sources(config, lambda: config)
         self.config = config
-        self.totals = MetricTotals()
+        self.totals = MetricTotals(lambda: self.replica.statistics() if self.replica is not None else None)
         self.accepting = False
         self.handover_state = HandoverState.NONE
         self.given_up = asyncio.Event()
         """Set when no process can be started."""
         self._folder = Path(tempfile.mkdtemp(prefix="warmroute-"))  # only this user can enter it
-        self._table = make_table(processes)
-        # the supervisor reads and clears rows; it makes no reservations
-        self._ledger = Ledger(self._table, processes, 0)
+        rows = ledger_rows(config, processes)
+        self._table = make_table(rows)
+        # the supervisor reads and clears rows, and writes the one of other replicas; it makes no reservations
+        self._ledger = Ledger(self._table, rows, rows - 1)
+        self.replica: Replica | None = None
+        if config.redis.url is not None:
+            self.replica = Replica(config, processes=processes, rows=ReplicaRows(self._ledger))
         self._served = asyncio.Event()
         callbacks = ChildCallbacks(self._begin, self._served.set, self._ended)
         self.children = [ChildProcess(number, self._folder, callbacks, child_module) for number in range(processes)]
@@ -101,6 +107,8 @@ class Supervisor:
         for listener in self._public:
             url = url_of(address_of(listener.getsockname()), self.config.tls)
             log.info("public port listening", extra={"url": url})
+        if self.replica is not None:
+            self.replica.start()
         await self.control.opened()
         await admin.start()
         log.info("admin port listening", extra={"url": url_of(admin.address, self.config.admin_tls)})
@@ -136,6 +144,8 @@ class Supervisor:
         if self._admin is not None:
             await self._admin.aclose(leave_queue=self._given is not None)
         await self._notifier.aclose()
+        if self.replica is not None:
+            await self.replica.aclose()
         self._ledger.close()
         os.close(self._table)
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -148,13 +148,36 @@ class Ledger:
         if self._asked is None or self._asked[0] is not accounts:
             found = [row.slot if isinstance(row, LedgerRow) else -1 for row in accounts]
             self._asked = accounts, np.array(found, np.int64)
-        slots, processes = self._asked[1], self._layout.processes
-        # An array over the memory would prevent its end, so this one lasts for the call.
-        table = np.frombuffer(self._memory, np.float64, SLOTS * processes * _FIELDS, self._layout.row(0, 0))
-        rows = table.reshape(SLOTS, processes, _FIELDS)[slots].transpose(1, 2, 0)
+        slots = self._asked[1]
+        rows = self._all_rows()[slots].transpose(1, 2, 0)
         others = np.delete(rows, self._process, axis=0)[:, 1:]
         others[:, :, slots < 0] = 0.0
         return others
+
+    def earlier_rows(self) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.float64]]:
+        """Return keys, slots and the rows of the processes before this one, for all candidates that one of these
+        knows."""
+        keys = np.frombuffer(self._memory, np.uint64, SLOTS, 0)
+        slots = np.flatnonzero(keys)
+        rows = self._all_rows()[slots, : self._process]
+        known = rows[:, :, 0].any(axis=1)
+        if not known.all():
+            slots, rows = slots[known], rows[known]
+        return keys[slots], slots, rows
+
+    def write_own(self, slot: int, totals: LoadTotals | None) -> None:
+        """Set this process's row of a slot that others know; None clears it."""
+        at = self._layout.row(slot, self._process)
+        row = bytes(_ROW_BYTES)
+        if totals is not None:
+            row = _LOAD.pack(1.0, *totals[: _LOAD_FIELDS - 1]) + _WORK.pack(*(totals.work or (0.0,) * _WORK_FIELDS))
+        self._memory[at : at + _ROW_BYTES] = row
+
+    def _all_rows(self) -> NDArray[np.float64]:
+        """Return the rows of all slots. An array over the memory prevents its end, so drop it with the call."""
+        processes = self._layout.processes
+        table = np.frombuffer(self._memory, np.float64, SLOTS * processes * _FIELDS, self._layout.row(0, 0))
+        return table.reshape(SLOTS, processes, _FIELDS)
 
     def accept_counters(self, process: int) -> AcceptCounters:
         """Return the connections of one process."""
@@ -310,6 +333,11 @@ class LedgerRow:
         if self._open:
             self._open = False
             self._memory[self._at : self._at + _ROW_BYTES] = bytes(_ROW_BYTES)
+
+
+def sum_of(rows: bytes) -> LoadTotals:
+    """Return the sum of the rows of one slot."""
+    return _sum(rows, list(range(len(rows) // _ROW_BYTES)))
 
 
 def _sum(rows: bytes, processes: list[int]) -> LoadTotals:

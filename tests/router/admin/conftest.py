@@ -52,6 +52,7 @@ class FakeSystem:
             statistics=self._watches, watch=self.watch, forget=self.forget, test_again=lambda models: None
         )
         self.accepting = True
+        self.replica = None
         self.requests: dict[str, int] = {}
         self.handover_state = HandoverState.NONE
         self.followed = True

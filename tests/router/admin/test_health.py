@@ -22,7 +22,7 @@ async def test_not_ready_until_a_worker_is(client, system, problem):
     assert "a:1 is starting" in problem(response, 503)[1]
     assert response.headers["retry-after"] == "1"
     system.join("http://a:1")
-    ready = {"status": "ready", "workers_ready": 1, "workers": 1, "processes_ready": 1, "processes": 1}
+    ready = {"status": "ready", "workers_ready": 1, "workers": 1, "processes_ready": 1, "processes": 1, "alone": False}
     assert (await client.get("/readyz")).json() == ready
 
 

@@ -1,0 +1,130 @@
+"""The ledger of the fleet: the rows that this replica publishes, and the sums over the rows of all others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from router.placement.shared_load import LoadTotals
+from router.placement.utilisation import Work
+from router.replicas.messages import Row
+
+WHOLE_S = 1.0
+"""All rows are sent after this time, so that a lost message costs no more."""
+_SOON = 1e-9
+"""Times are positive in the ledger; 0 stands for none."""
+
+
+class HostRows(Protocol):
+    """The ledger that the processes of this host share (`router.process.shared_memory.replica_rows.ReplicaRows`)."""
+
+    def changed(self) -> dict[int, LoadTotals]:
+        """Return the sums over this host's processes that have changed since the last call, by candidate."""
+        ...
+
+    def all(self) -> dict[int, LoadTotals]:
+        """Return all of them that are not zero."""
+        ...
+
+    def write(self, key: int, totals: LoadTotals) -> None:
+        """Set what other replicas have reserved on a candidate. It lasts while a process of this host knows it."""
+        ...
+
+
+class FleetRows:
+    """Rows out, rows in. Times are monotonic seconds of this host."""
+
+    def __init__(self, host: HostRows) -> None:
+        self._host = host
+        self._others: dict[str, dict[int, LoadTotals]] = {}
+        self._whole_s = 0.0
+
+    def out(self, now_s: float) -> tuple[bool, list[Row]]:
+        """Return the rows to send, and whether they are all."""
+        if now_s - self._whole_s >= WHOLE_S:
+            self._whole_s = now_s
+            self._host.changed()
+            return True, [row_of(key, totals, now_s) for key, totals in self._host.all().items()]
+        return False, [row_of(key, totals, now_s) for key, totals in self._host.changed().items()]
+
+    def lost(self) -> None:
+        """Send all rows next time, because a message was lost."""
+        self._whole_s = 0.0
+
+    def heard(self, replica: str, whole: bool, rows: Iterable[Row], now_s: float) -> None:
+        """Take on the rows of another replica."""
+        fresh = {row.key: totals_of(row, now_s) for row in rows}
+        before = self._others.setdefault(replica, {})
+        gone = [key for key in before if key not in fresh] if whole else []
+        before.update(fresh)
+        for key in gone:
+            del before[key]
+        self._write({*fresh, *gone})
+
+    def left(self, replica: str) -> None:
+        """Drop the rows of a replica that is silent."""
+        self._write(self._others.pop(replica, {}))
+
+    def _write(self, keys: Iterable[int]) -> None:
+        for key in keys:
+            self._host.write(key, summed(self._others, key))
+
+
+def summed(replicas: Mapping[str, Mapping[int, LoadTotals]], key: int) -> LoadTotals:
+    """Return the sum over replicas, by the rules of `LoadTotals`."""
+    rows = [rows[key] for rows in replicas.values() if key in rows]
+    work: Work | None = None
+    for row in rows:
+        if row.work is not None:
+            work = row.work if work is None else work.plus(row.work)
+    return LoadTotals(
+        sum(row.queued_requests for row in rows),
+        sum(row.queued_tokens for row in rows),
+        sum(row.queued_attention for row in rows),
+        sum(row.running_requests for row in rows),
+        sum(row.kv_tokens for row in rows),
+        sum(row.decode_tokens for row in rows),
+        min((row.head_since_s for row in rows if row.queued_requests), default=0.0),
+        max((row.freed_s for row in rows), default=0.0),
+        work,
+    )
+
+
+def row_of(key: int, totals: LoadTotals, now_s: float) -> Row:
+    """Return the row to send."""
+    work = totals.work
+    return Row(
+        key,
+        totals.queued_requests,
+        totals.queued_tokens,
+        max(0.0, totals.queued_attention),
+        totals.running_requests,
+        totals.kv_tokens,
+        totals.decode_tokens,
+        max(0.0, now_s - totals.head_since_s) if totals.queued_requests else None,
+        max(0.0, now_s - totals.freed_s) if totals.freed_s else None,
+        None
+        if work is None
+        else (
+            max(0.0, work.tokens),
+            max(0.0, work.attention),
+            max(0.0, now_s - work.at_s),
+            max(0.0, now_s - work.since_s),
+        ),
+    )
+
+
+def totals_of(row: Row, now_s: float) -> LoadTotals:
+    """Return a row that has arrived, in this host's time."""
+    work = row.work
+    return LoadTotals(
+        int(row.queued_requests),
+        int(row.queued_tokens),
+        row.queued_attention,
+        int(row.running_requests),
+        int(row.kv_tokens),
+        int(row.decode_tokens),
+        0.0 if row.head_age_s is None else max(_SOON, now_s - row.head_age_s),
+        0.0 if row.freed_age_s is None else max(_SOON, now_s - row.freed_age_s),
+        None if work is None else Work(work[0], work[1], max(_SOON, now_s - work[2]), now_s - work[3]),
+    )

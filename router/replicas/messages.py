@@ -1,0 +1,123 @@
+"""Messages on the fleet's channel: msgpack arrays, in absolute numbers, so that a lost message heals with the next.
+
+Other replicas' clocks are not known, so times travel as ages in seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+
+MOST_MESSAGE_BYTES = 4 << 20
+"""A longer message is not read. 4,096 rows take a tenth of it."""
+MOST_ROWS = 4_096
+MOST_PLACED = 4_096
+MOST_BLOCKS = 65_536
+
+_Amount = Annotated[float, Meta(ge=0, le=1e15)]
+_Age = Annotated[float, Meta(ge=0, le=1e9)]
+Hash = Annotated[int, Meta(ge=0)]
+"""64 bits: msgpack has no longer numbers."""
+Name = Annotated[str, Meta(min_length=1, max_length=100)]
+
+
+class Row(Struct, array_like=True, frozen=True):
+    """The load that all processes of one replica have reserved on one candidate, as `LoadTotals` has it.
+
+    `key` is the hash of the candidate's id. An age of None: there was none.
+    """
+
+    key: Hash
+    queued_requests: _Amount = 0.0
+    queued_tokens: _Amount = 0.0
+    queued_attention: _Amount = 0.0
+    running_requests: _Amount = 0.0
+    kv_tokens: _Amount = 0.0
+    decode_tokens: _Amount = 0.0
+    head_age_s: _Age | None = None
+    freed_age_s: _Age | None = None
+    work: tuple[_Amount, _Amount, _Age, _Age] | None = None
+
+
+class Placed(Struct, array_like=True, frozen=True):
+    """Blocks of a prompt that its sender's view of a candidate did not have before: those of `hashes` from `new` on.
+
+    The hashes before them say where in the view the new ones belong. `tokens` is the length of the prompt.
+    """
+
+    key: Hash
+    block_size: Annotated[int, Meta(ge=1, le=1_000_000)]
+    hashes: Annotated[list[Hash], Meta(max_length=MOST_BLOCKS)]
+
+
+class StateVersion(Struct, array_like=True, frozen=True, order=True):
+    """The version of the shared changes that a replica has, and the random name of the change that made it."""
+
+    number: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
+    change: Annotated[str, Meta(max_length=32)] = ""
+
+
+class FleetMessage(Struct, array_like=True, frozen=True):
+    """What one process tells the fleet. Process 0 speaks for its replica; the others send placements alone.
+
+    `rows` are `Row`s that have changed, or with `whole` all that are not zero. `placed` are `Placed`s.
+    """
+
+    replica: Name
+    process: Annotated[int, Meta(ge=0, le=10_000)]
+    started_s: float
+    seq: Annotated[int, Meta(ge=0)]
+    whole: bool
+    rows: Raw
+    placed: Raw
+    state: StateVersion
+    use: Raw
+
+
+_BATCH = msgspec.msgpack.Decoder(FleetMessage)
+_ROWS = msgspec.msgpack.Decoder(Annotated[list[Row], Meta(max_length=MOST_ROWS)])
+_PLACED = msgspec.msgpack.Decoder(Annotated[list[Placed], Meta(max_length=MOST_PLACED)])
+_ENCODER = msgspec.msgpack.Encoder()
+NOTHING = Raw(_ENCODER.encode([]))
+
+
+def packed(values: object) -> Raw:
+    """Return a part of a batch."""
+    return Raw(_ENCODER.encode(values))
+
+
+def encode(batch: FleetMessage) -> bytes:
+    """Return the bytes of a batch."""
+    return _ENCODER.encode(batch)
+
+
+def decode(message: bytes) -> FleetMessage | None:
+    """Return a batch; None if the bytes are none."""
+    if len(message) > MOST_MESSAGE_BYTES:
+        return None
+    try:
+        return _BATCH.decode(message)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+
+
+def rows_of(batch: FleetMessage) -> list[Row]:
+    """Return the rows.
+
+    Raises:
+        msgspec.MsgspecError: they are none.
+    """
+    rows: list[Row] = _ROWS.decode(batch.rows)
+    return rows
+
+
+def placed_of(batch: FleetMessage) -> list[Placed]:
+    """Return the placements.
+
+    Raises:
+        msgspec.MsgspecError: they are none.
+    """
+    placed: list[Placed] = _PLACED.decode(batch.placed)
+    return placed

@@ -1,0 +1,112 @@
+"""This gateway as a replica of its fleet: its line, its channel and its lease."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from router.config.model import Config, RedisConfig
+from router.replicas.connection import connect, key
+from router.replicas.fleet_channel import FleetChannel
+from router.replicas.fleet_rows import HostRows
+from router.replicas.leases import RENEW_S, Registered, ReplicaLeases
+from router.replicas.line import PAUSE_S, Line
+from router.replicas.messages import StateVersion
+
+log = logging.getLogger("warmroute.replicas")
+
+
+def new_id() -> str:
+    """Return a random id. A gateway has another one after each start."""
+    return secrets.token_hex(8)
+
+
+def name_of(config: Config) -> str:
+    """Return the name that people see: host and public port, or the Unix socket."""
+    return f"{socket.gethostname()}:{config.uds or config.port}"
+
+
+def _version() -> str:
+    try:
+        return version("warmroute")
+    except PackageNotFoundError:
+        return ""
+
+
+def channel_of(config: RedisConfig) -> str:
+    """Return the channel of the fleet."""
+    return key(config, "channel")
+
+
+class Replica:
+    """One process of a gateway in its fleet. Process 0 has `rows`, and holds the lease."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        replica: str | None = None,
+        process: int = 0,
+        processes: int = 1,
+        rows: HostRows | None = None,
+        state: Callable[[], StateVersion] = StateVersion,
+    ) -> None:
+        now = time.time()
+        self.id = replica or new_id()
+        self.own = Registered(self.id, name_of(config), _version(), processes, now)
+        self.channel = FleetChannel(self.id, process, now, rows, state)
+        self._client = connect(config.redis)
+        self._leases = ReplicaLeases(self._client, config.redis) if rows is not None else None
+        self.registered: list[Registered] = []
+        """The replicas with a lease, as of the last renewal."""
+        self.line = Line(
+            self._client, channel_of(config.redis), self.channel.take, self.channel.receive, self.channel.lost
+        )
+        self._renewing: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Join the fleet. Nothing waits for Redis."""
+        self.line.start()
+        if self._leases is not None:
+            self._renewing = asyncio.create_task(self._renew(self._leases), name="replicas: lease")
+
+    async def aclose(self) -> None:
+        """Leave the fleet."""
+        if self._renewing is not None:
+            self._renewing.cancel()
+        await self.line.aclose()
+        with suppress(Exception):  # the lease ends by itself
+            if self._leases is not None:
+                await self._leases.leave(self.own)
+        with suppress(Exception):
+            await self._client.aclose()
+
+    async def _renew(self, leases: ReplicaLeases) -> None:
+        while True:
+            try:
+                await leases.renew(self.own)
+                self.registered = await leases.all()
+                pause_s = RENEW_S
+            except Exception as error:  # of the library, of TLS or of the system
+                log.debug("lease not renewed", extra={"reason": str(error)})
+                pause_s = PAUSE_S
+            await asyncio.sleep(pause_s)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return the state of the line and of the channel."""
+        line = self.line
+        return {
+            "alone": line.alone,
+            "problem": line.problem,
+            "sent": line.sent,
+            "received": line.received,
+            "errors": line.errors,
+            **self.channel.statistics(),
+        }
