@@ -137,7 +137,9 @@ class System:
         )
         self.reconciler = Reconciler(self.running)
         self.control = Control(self._sources, first, self._reconcile)
-        self.replica = Replica(config, rows=self._replica_ledger.rows) if self._replica_ledger is not None else None
+        self.replica: Replica | None = None
+        if self._replica_ledger is not None:
+            self.replica = Replica(config, rows=self._replica_ledger.rows, control=self.control)
         self._files = FileWatch(self.metrics.reloaded)
         self.loop_lag = LoopLag(self.metrics.loop_lag)
         self._exposition = self._build_exposition()

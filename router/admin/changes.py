@@ -30,11 +30,16 @@ from router.control.desired_state import worker_id
 from router.control.differences import SettingDifference, without_secrets
 from router.control.reconciler import NotAppliedError
 from router.control.revisions import Source
+from router.control.sharing import OvertakenError
 from router.control.state_file import NotSavedError
 from router.workers.settings import worker_findings
 
 KEPT = "x-warmroute-kept"
 """Header of answers to changes. state_dir: the change is on disk. process: it ends with the process."""
+
+SHARED = "x-warmroute-shared"
+"""Header of answers to changes, with Redis. fleet: all gateways get the change. apart: Redis does not answer, so that
+the change is here alone, and is lost if another gateway has a higher version when Redis is back."""
 
 DRY_RUN = TruthQuery("dry_run", "answer with the differences that the change would make, and change nothing")
 
@@ -138,6 +143,11 @@ def refusals() -> Iterator[None]:
         raise AdminError(HTTPStatus.PRECONDITION_REQUIRED, "if_match_required", detail) from None
     except ConfigError as error:
         raise invalid("\n".join(map(str, error.problems))) from None
+    except OvertakenError as error:
+        detail = (
+            f"the change was undone, because {error}; GET the state again, and repeat the change if it still applies"
+        )
+        raise AdminError(HTTPStatus.CONFLICT, "overtaken", detail) from None
     except NotAppliedError as error:
         detail = f"the gateway cannot be brought to this state and stays as it was: {error}"
         raise AdminError(HTTPStatus.INTERNAL_SERVER_ERROR, "not_applied", detail) from None
@@ -149,6 +159,8 @@ def refusals() -> Iterator[None]:
 def done(outcome: ChangeOutcome, answer: Answer) -> Answer:
     """Return `answer` with the version that the change made, and how long it lasts."""
     headers = {**answer.headers, "etag": outcome.state.tag, KEPT: "state_dir" if outcome.kept else "process"}
+    if outcome.shared is not None:
+        headers[SHARED] = "fleet" if outcome.shared else "apart"
     return replace(answer, headers=headers, differences=shown(outcome.differences))
 
 

@@ -8,15 +8,28 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import UNSET
+from msgspec.structs import replace as replace_struct
+
 from router.config.problems import ConfigError
 from router.control.config_watch import ConfigWatch
 from router.control.desired_state import DesiredState, LiveSettings, live_settings
 from router.control.differences import SettingDifference
 from router.control.edits import drain_only
-from router.control.merge import Conflict, reloaded
+from router.control.merge import Conflict, api_changes, reloaded
 from router.control.pending import pending, pending_lines
 from router.control.reconciler import NotAppliedError
 from router.control.revisions import Revision, RevisionHistory, Source
+from router.control.sharing import (
+    NONE_SHARED,
+    ApartError,
+    OvertakenError,
+    SharedChanges,
+    Sharing,
+    lost_changes,
+    next_shared,
+    over,
+)
 from router.control.start import (
     Initial,
     Sources,
@@ -34,6 +47,7 @@ log = logging.getLogger("warmroute.control")
 Apply = Callable[[DesiredState], Awaitable[None]]
 """Bring the process, or all processes, to a state. Raise `NotAppliedError` and change nothing if that cannot be."""
 RELOADED = "reloaded the settings"
+_APART = " (while Redis did not answer)"
 _LOGGED = 20
 """Differences of one change that are logged."""
 
@@ -81,12 +95,13 @@ class Reloaded:
 class ChangeOutcome:
     """The state after a change, and how it differs from the one before. After a dry run the state is unchanged.
 
-    `kept`: the change outlives the process.
+    `kept`: the change outlives the process. `shared`: the other gateways of the fleet have it; None without a fleet.
     """
 
     state: DesiredState
     differences: tuple[SettingDifference, ...]
     kept: bool
+    shared: bool | None = None
 
 
 class Control:
@@ -105,12 +120,16 @@ class Control:
         self._watch: ConfigWatch | None = None
         self._reloads: set[asyncio.Task[None]] = set()
         self._handed_over = False
+        self._opened = False
+        self.sharing: Sharing | None = None
+        """Where the gateways of a fleet share the admin API's changes."""
         self._adopt(start)
 
     def _adopt(self, start: Initial) -> None:
         self.state = start.stored.state
         self.file = start.stored.file
         self.history = RevisionHistory(self.config.revisions_kept, start.stored.revisions)
+        self.shared = start.stored.shared or NONE_SHARED
         for conflict in start.conflicts:
             log.warning("a change of the admin API was replaced", extra={"reason": str(conflict)})
 
@@ -122,7 +141,12 @@ class Control:
     @property
     def stored(self) -> Stored:
         """Everything that another process needs to continue from here."""
-        return Stored(state=self.state, file=self.file, revisions=self.history.revisions)
+        return self._stored(self.state, self.file, self.history, self.shared)
+
+    def _stored(
+        self, state: DesiredState, file: LiveSettings, history: RevisionHistory, shared: SharedChanges
+    ) -> Stored:
+        return Stored(state=state, file=file, revisions=history.revisions, shared=shared if shared.number else UNSET)
 
     async def opened(self) -> None:
         """Write the first state, once this process serves, and watch the settings file if a setting asks for it.
@@ -137,6 +161,7 @@ class Control:
                 await self._save(self.stored)
             except NotSavedError as error:
                 log.error("the desired state could not be saved", extra={"reason": str(error)})
+            self._opened = True
 
     async def take_over(self, handed: Stored) -> None:
         """Continue from the state of the gateway that this one takes over from, which writes no more.
@@ -185,6 +210,46 @@ class Control:
         async with self.lock:
             await self._apply(state)
             self.state = state
+
+    async def follow_shared(self, shared: SharedChanges) -> bool:
+        """Take on the changes that another gateway has shared, over this one's own file. Return False if it is too
+        early, or another process serves.
+
+        Raises:
+            msgspec.ValidationError, ConfigError: the settings would not be valid here.
+            NotAppliedError: a process refused them.
+            NotSavedError: they cannot be written.
+        """
+        async with self.lock:
+            if self._handed_over or not self._opened:
+                return False
+            wanted = over(self.file, shared.changes)
+            what = f"{shared.what} (on {shared.gateway})" + self._lost_to(shared)
+            changed = settings_differences(self.state.settings, wanted)
+            if changed:
+                self._check(wanted)
+            change = Change(lambda _: wanted, what, "fleet", shared.who)
+            await self._change(change, wanted, changed, self.file, shared)
+            return True
+
+    def _lost_to(self, shared: SharedChanges) -> str:
+        """Return the changes that were made here alone and are lost to `shared`, as a part of a revision's summary."""
+        if self.shared.number and self.shared.change in (shared.change, *shared.lineage):
+            return ""
+        lost = lost_changes(api_changes(self.file, self.state.settings), shared.changes)
+        if not lost:
+            return ""
+        log.warning("changes that were made here alone are lost", extra={"lost": lost, "to": shared.gateway})
+        return f"; replaced changes that were made here alone: {lost}"
+
+    async def share_kept(self) -> None:
+        """Share the changes that this gateway kept from a time without a fleet."""
+        async with self.lock:
+            if self.shared.number or self._handed_over or not api_changes(self.file, self.state.settings):
+                return
+            what = "kept changes"
+            settings = self.state.settings
+            self.shared = await self._propose(Change(lambda _: settings, what), settings, self.file)
 
     async def make(self, change: Change) -> ChangeOutcome:
         """Make a change. It is finished even if the caller is cancelled.
@@ -263,7 +328,8 @@ class Control:
             await self._check(wanted)
         if not change.dry_run:
             await self._change(change, wanted, changed, file)
-        return ChangeOutcome(self.state, changed, self.keeps)
+        shared = None if self.sharing is None else self.shared.apart is not True
+        return ChangeOutcome(self.state, changed, self.keeps, shared)
 
     def _check_tag(self, change: Change) -> None:
         if change.if_match is None:
@@ -281,28 +347,55 @@ class Control:
             raise ConfigError(problems)
 
     async def _change(
-        self, change: Change, wanted: LiveSettings, changed: tuple[SettingDifference, ...], file: LiveSettings
+        self,
+        change: Change,
+        wanted: LiveSettings,
+        changed: tuple[SettingDifference, ...],
+        file: LiveSettings,
+        shared: SharedChanges | None = None,
     ) -> None:
-        """Apply, save, and only then record the change. If saving fails, the processes return to the old state.
+        """Apply, share, save, and only then record the change. If that fails, the processes return to the old state.
 
-        A change to what is there already is applied too, since a process may have become something else.
+        A change to what is there already is applied too, since a process may have become something else. `shared` is
+        the document that the change follows; None if it is this gateway's own change.
         """
         state, history = self.state, self.history
         if changed:
             state = next_state(self.state, wanted)
-            history = RevisionHistory(self.config.revisions_kept, history.revisions)
-            history.add(revision_of(state, changed, change.what, change.source, change.who))
         await self._bring(state)
-        if state is self.state and file == self.file:
-            return
         try:
-            await self._save(Stored(state=state, file=file, revisions=history.revisions))
-        except NotSavedError:
+            shared = shared or await self._propose(change, wanted, file)
+            if state is self.state and file == self.file and shared == self.shared:
+                return
+            if changed:
+                history = RevisionHistory(self.config.revisions_kept, history.revisions)
+                what = change.what + (_APART if shared.apart is True else "")
+                history.add(revision_of(state, changed, what, change.source, change.who))
+            await self._save(self._stored(state, file, history, shared))
+        except (NotSavedError, OvertakenError):
             await self._bring(self.state)
             raise
-        self.state, self.file, self.history = state, file, history
+        self.state, self.file, self.history, self.shared = state, file, history, shared
         if changed:
             self._log(history.revisions[-1])
+
+    async def _propose(self, change: Change, wanted: LiveSettings, file: LiveSettings) -> SharedChanges:
+        """Share what the change makes of the API's changes. Return the document as it is then.
+
+        Raises:
+            OvertakenError: another gateway was first.
+        """
+        changes = api_changes(file, wanted)
+        if self.sharing is None or changes == self.shared.changes:
+            return self.shared
+        after = next_shared(self.shared, changes, self.sharing.gateway, change.what, change.who)
+        try:
+            newer = await self.sharing.propose(after, self.shared)
+        except ApartError:
+            return replace_struct(after, apart=True)
+        if newer is not None:
+            raise OvertakenError(newer)
+        return after
 
     async def _bring(self, state: DesiredState) -> None:
         try:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from router.config.findings import Check
 from router.config.model import Config
 from router.config.problems import ConfigError, Problem
@@ -88,10 +90,11 @@ def initial(config: Config, kept: Stored | None = None) -> Initial:
     merged = reloaded(kept.state.settings, kept.file, file)
     changed = settings_differences(kept.state.settings, merged.settings)
     if not changed:
-        return Initial(Stored(state=kept.state, file=file, revisions=kept.revisions), ())
+        return Initial(replace(kept, file=file), ())
     state = next_state(kept.state, merged.settings)
     revision = revision_of(state, changed, "started with changed settings")
-    return Initial(Stored(state=state, file=file, revisions=(*kept.revisions, revision)), merged.conflicts)
+    stored = replace(kept, state=state, file=file, revisions=(*kept.revisions, revision))
+    return Initial(stored, merged.conflicts)
 
 
 def following(config: Config, state: DesiredState) -> Initial:

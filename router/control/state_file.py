@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from router.config.problems import ConfigError, Problem
 from router.control.desired_state import DesiredState, LiveSettings
 from router.control.revisions import Revision
+from router.control.sharing import SharedChanges
 
 NAME = "state.json"
 _PRIVATE_FILE = 0o600
@@ -28,6 +30,8 @@ class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     state: DesiredState
     file: LiveSettings
     revisions: tuple[Revision, ...]
+    shared: SharedChanges | UnsetType = UNSET
+    """The document that the gateways of a fleet share, as last seen."""
 
 
 class NotSavedError(Exception):

@@ -59,8 +59,3 @@ class Peers:
     def replicas(self) -> dict[str, Peer]:
         """The other replicas by id."""
         return {replica: peer for (replica, process), peer in self._peers.items() if process == 0}
-
-    @property
-    def newest(self) -> StateVersion:
-        """The highest version that another replica has."""
-        return max((peer.state for peer in self.replicas.values()), default=StateVersion())

@@ -7,18 +7,19 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from router.config.model import Config, RedisConfig
+from router.control.control import Control
 from router.replicas.connection import connect, key
 from router.replicas.fleet_channel import FleetChannel
 from router.replicas.fleet_rows import HostRows
 from router.replicas.leases import RENEW_S, Registered, ReplicaLeases
 from router.replicas.line import PAUSE_S, Line
 from router.replicas.messages import StateVersion
+from router.replicas.state_sharing import StateSharing
 
 log = logging.getLogger("warmroute.replicas")
 
@@ -56,13 +57,16 @@ class Replica:
         process: int = 0,
         processes: int = 1,
         rows: HostRows | None = None,
-        state: Callable[[], StateVersion] = StateVersion,
+        control: Control | None = None,
     ) -> None:
         now = time.time()
         self.id = replica or new_id()
         self.own = Registered(self.id, name_of(config), _version(), processes, now)
-        self.channel = FleetChannel(self.id, process, now, rows, state)
+        self.channel = FleetChannel(self.id, process, now, rows, self._state)
         self._client = connect(config.redis)
+        self.sharing: StateSharing | None = None
+        if control is not None:
+            self.sharing = StateSharing(self._client, config.redis, control, self.own.name, self._heard)
         self._leases = ReplicaLeases(self._client, config.redis) if rows is not None else None
         self.registered: list[Registered] = []
         """The replicas with a lease, as of the last renewal."""
@@ -71,9 +75,17 @@ class Replica:
         )
         self._renewing: asyncio.Task[None] | None = None
 
+    def _state(self) -> StateVersion:
+        return StateVersion() if self.sharing is None else self.sharing.version
+
+    def _heard(self) -> list[StateVersion]:
+        return [peer.state for peer in self.channel.peers.replicas.values()]
+
     def start(self) -> None:
         """Join the fleet. Nothing waits for Redis."""
         self.line.start()
+        if self.sharing is not None:
+            self.sharing.start()
         if self._leases is not None:
             self._renewing = asyncio.create_task(self._renew(self._leases), name="replicas: lease")
 
@@ -82,6 +94,8 @@ class Replica:
         if self._renewing is not None:
             self._renewing.cancel()
         await self.line.aclose()
+        if self.sharing is not None:
+            await self.sharing.aclose()
         with suppress(Exception):  # the lease ends by itself
             if self._leases is not None:
                 await self._leases.leave(self.own)

@@ -60,18 +60,19 @@ class Supervisor:
         self.given_up = asyncio.Event()
         """Set when no process can be started."""
         self._folder = Path(tempfile.mkdtemp(prefix="warmroute-"))  # only this user can enter it
-        rows = ledger_rows(config, processes)
-        self._table = make_table(rows)
+        rows_per_slot = ledger_rows(config, processes)
+        self._table = make_table(rows_per_slot)
         # the supervisor reads and clears rows, and writes the one of other replicas; it makes no reservations
-        self._ledger = Ledger(self._table, rows, rows - 1)
-        self.replica: Replica | None = None
-        if config.redis.url is not None:
-            self.replica = Replica(config, processes=processes, rows=ReplicaRows(self._ledger))
+        self._ledger = Ledger(self._table, rows_per_slot, rows_per_slot - 1)
         self._served = asyncio.Event()
         callbacks = ChildCallbacks(self._begin, self._served.set, self._ended)
         self.children = [ChildProcess(number, self._folder, callbacks, child_module) for number in range(processes)]
         self.changes = Changes(self.children)
         self.control = Control(sources, sources.initial(), self.changes.apply)
+        self.replica: Replica | None = None
+        if config.redis.url is not None:
+            rows = ReplicaRows(self._ledger)
+            self.replica = Replica(config, processes=processes, rows=rows, control=self.control)
         self._public: Sequence[socket.socket] = ()
         self._given: Listeners | None = None
         self._notifier = Notifier(os.environ, self._status)

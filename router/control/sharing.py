@@ -1,0 +1,110 @@
+"""The admin API's changes as the gateways of a fleet share them: one document with a version.
+
+Each gateway puts the changes over its own file. The document with the higher version wins; of two with the same
+version, the one that was written first.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from router.control.desired_state import LiveSettings, tree_of
+from router.control.differences import SettingDifference, path_text, value_at
+from router.control.merge import merge
+
+_LINEAGE = 100
+_NAMED_DEPTH = 2
+"""Paths below this depth change an item that must be there: a label of a worker, a limit of a route."""
+
+
+class SharedChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """The changes over each gateway's file. `number` is the version, and `change` a random name of the change that
+    made it, so that two changes made apart are told from each other. `gateway` made it, and `what` says it in words.
+    """
+
+    number: int = 0
+    change: str = ""
+    changes: tuple[SettingDifference, ...] = ()
+    gateway: str = ""
+    what: str = ""
+    who: str | None = None
+    lineage: tuple[str, ...] = ()
+    """The names of the changes before it, latest first: a change that is not among them is lost to this one."""
+    apart: bool | UnsetType = UNSET
+    """Whether it was made while Redis did not answer."""
+
+
+NONE_SHARED = SharedChanges()
+
+
+class OvertakenError(Exception):
+    """Another gateway of the fleet made a change at the same time."""
+
+    def __init__(self, newer: SharedChanges) -> None:
+        super().__init__(f"{newer.gateway or 'another gateway'} made shared version {newer.number}: {newer.what}")
+
+
+class Sharing(Protocol):
+    """Where the document is kept (`router.replicas.state_sharing`)."""
+
+    @property
+    def gateway(self) -> str:
+        """The name of this gateway."""
+        ...
+
+    async def propose(self, after: SharedChanges, before: SharedChanges) -> SharedChanges | None:
+        """Replace the document. Return the one that is there instead if it is not `before`, nor older.
+
+        Raises:
+            ApartError: it cannot be reached.
+        """
+        ...
+
+
+class ApartError(Exception):
+    """Redis does not answer."""
+
+
+def next_shared(
+    before: SharedChanges, changes: tuple[SettingDifference, ...], gateway: str, what: str, who: str | None
+) -> SharedChanges:
+    """Return the next version."""
+    return SharedChanges(
+        number=before.number + 1,
+        change=secrets.token_hex(8),
+        changes=changes,
+        gateway=gateway,
+        what=what,
+        who=who,
+        lineage=(before.change, *before.lineage)[:_LINEAGE] if before.number else (),
+    )
+
+
+def over(file: LiveSettings, changes: Sequence[SettingDifference]) -> LiveSettings:
+    """Return the settings of the file with the changes over them. Changes of items that the file lacks are left out.
+
+    Raises:
+        msgspec.ValidationError: they are no settings then.
+    """
+    tree = tree_of(file)
+    added = {change.path for change in changes if len(change.path) <= _NAMED_DEPTH}
+    usable = [
+        change
+        for change in changes
+        if len(change.path) <= _NAMED_DEPTH
+        or change.path[:_NAMED_DEPTH] in added
+        or value_at(tree, change.path[:_NAMED_DEPTH]) is not UNSET
+    ]
+    return merge(file, usable)
+
+
+def lost_changes(mine: Sequence[SettingDifference], theirs: Sequence[SettingDifference]) -> str:
+    """Return the changes of `mine` that `theirs` does not have, in words; empty if there are none."""
+    others = {change.path: change.after for change in theirs}
+    lost = [change for change in mine if change.path not in others or others[change.path] != change.after]
+    return ", ".join(path_text(change.path) for change in lost)
