@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +19,18 @@ ECHO_S = 1.0
 PAUSE_S = 0.2
 """Time between two attempts to connect."""
 _LOOK_S = 0.25
+_CANCELS = 20
+
+
+async def ended(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancel tasks, and again while they go on: the library's timeouts can swallow a cancellation."""
+    running = {task for task in tasks if not task.done()}
+    for _ in range(_CANCELS):
+        if not running:
+            return
+        for task in running:
+            task.cancel()
+        _, running = await asyncio.wait(running, timeout=_LOOK_S)
 
 
 class Line:
@@ -56,9 +68,7 @@ class Line:
 
     async def aclose(self) -> None:
         """End both."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await ended(self._tasks)
 
     @property
     def alone(self) -> bool:

@@ -17,9 +17,12 @@ from router.replicas.connection import connect, key
 from router.replicas.fleet_channel import FleetChannel
 from router.replicas.fleet_rows import HostRows
 from router.replicas.leases import RENEW_S, Registered, ReplicaLeases
-from router.replicas.line import PAUSE_S, Line
+from router.replicas.line import PAUSE_S, Line, ended
 from router.replicas.messages import StateVersion
 from router.replicas.state_sharing import StateSharing
+
+_LEAVE_S = 1.0
+"""Longest wait for Redis at the end."""
 
 log = logging.getLogger("warmroute.replicas")
 
@@ -91,16 +94,17 @@ class Replica:
 
     async def aclose(self) -> None:
         """Leave the fleet."""
-        if self._renewing is not None:
-            self._renewing.cancel()
+        await ended([self._renewing] if self._renewing is not None else [])
         await self.line.aclose()
         if self.sharing is not None:
             await self.sharing.aclose()
         with suppress(Exception):  # the lease ends by itself
-            if self._leases is not None:
-                await self._leases.leave(self.own)
+            async with asyncio.timeout(_LEAVE_S):
+                if self._leases is not None:
+                    await self._leases.leave(self.own)
         with suppress(Exception):
-            await self._client.aclose()
+            async with asyncio.timeout(_LEAVE_S):
+                await self._client.aclose()
 
     async def _renew(self, leases: ReplicaLeases) -> None:
         while True:

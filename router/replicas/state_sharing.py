@@ -20,6 +20,7 @@ from router.control.reconciler import NotAppliedError
 from router.control.sharing import ApartError, SharedChanges
 from router.control.state_file import NotSavedError
 from router.replicas.connection import RedisClient, key
+from router.replicas.line import ended
 from router.replicas.messages import StateVersion
 
 log = logging.getLogger("warmroute.replicas")
@@ -69,8 +70,7 @@ class StateSharing:
     async def aclose(self) -> None:
         """Stop to follow it."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await ended([self._task])
 
     @property
     def gateway(self) -> str:
