@@ -227,7 +227,7 @@ class Control:
             what = f"{shared.what} (on {shared.gateway})" + self._lost_to(shared)
             changed = settings_differences(self.state.settings, wanted)
             if changed:
-                self._check(wanted)
+                await self._check(wanted)
             change = Change(lambda _: wanted, what, "fleet", shared.who)
             await self._change(change, wanted, changed, self.file, shared)
             return True

@@ -24,7 +24,7 @@ _NAMED_DEPTH = 2
 
 class SharedChanges(msgspec.Struct, frozen=True, kw_only=True):
     """The changes over each gateway's file. `number` is the version, and `change` a random name of the change that
-    made it, so that two changes made apart are told from each other. `gateway` made it, and `what` says it in words.
+    made it, so that two changes made apart differ. `gateway` made it, and `what` says it in words.
     """
 
     number: int = 0
