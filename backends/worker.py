@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from urllib.parse import SplitResult, urlsplit
 
 _PORTS = {"http": 80, "https": 443}
@@ -34,6 +35,7 @@ class Endpoint:
         return f"{self.scheme}://{self.authority}{self.base_path}"
 
 
+@lru_cache(maxsize=8_192)
 def parse_endpoint(url: str) -> Endpoint:
     """Read a worker's base URL. ``host:port`` alone means http; without a port it is the scheme's.
 

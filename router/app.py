@@ -28,6 +28,7 @@ from router.control.reconciler import Reconciler
 from router.control.routing import ProcessShare, routing_of
 from router.control.running_gateway import RunningGateway
 from router.control.start import Sources, following
+from router.discovery.discovery import Discovery
 from router.gateway.http.heap_trim import map_large_blocks
 from router.gateway.listen.drain import SETTLE_S
 from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket_file
@@ -40,6 +41,7 @@ from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request
 from router.process.banner import Readiness, announce, readiness_of
 from router.process.children.child_resources import ChildResources
+from router.process.children.in_flight import in_flight_route
 from router.process.children.metric_snapshots import readings_route
 from router.process.children.state_channel import prepare_route, state_route, with_version
 from router.process.handover.client import HandoverClient
@@ -59,6 +61,7 @@ from router.telemetry.loop_lag import LoopLag
 from router.telemetry.metrics import Metrics
 from router.telemetry.readings import (
     budget_readings,
+    discovery_readings,
     fleet_readings,
     gateway_readings,
     identity_readings,
@@ -73,7 +76,7 @@ from router.telemetry.readings import (
 from router.telemetry.snapshot import Snapshot
 from router.tokenization.identity import Identity
 from router.workers.watch_context import WorkerObserver
-from router.workers.watcher import Watcher
+from router.workers.watcher import SPREAD_S, Watcher
 
 log = logging.getLogger("warmroute.process")
 
@@ -100,7 +103,7 @@ class System:
         self._answers = answers
         self._sources = sources or Sources(config, lambda: config)
         first = self._sources.initial() if resources is None else following(config, resources.state)
-        config = with_live_settings(config, first.stored.state.settings)
+        config = with_live_settings(config, first.stored.state.effective)
         self.config = config
         self._resources = resources
         self._share = ProcessShare() if resources is None else ProcessShare(resources.process, resources.processes)
@@ -140,6 +143,8 @@ class System:
         self.replica: Replica | None = None
         if self._replica_ledger is not None:
             self.replica = Replica(config, rows=self._replica_ledger.rows, control=self.control)
+        self.discovery = Discovery(config, self.control, self._in_flight) if resources is None else None
+        """The sources of workers; None in one of several processes, whose supervisor runs them."""
         self._files = FileWatch(self.metrics.reloaded)
         self.loop_lag = LoopLag(self.metrics.loop_lag)
         self._exposition = self._build_exposition()
@@ -221,6 +226,7 @@ class System:
                 lambda: gateway_readings(self.gateway.statistics()),
                 lambda: limit_readings(self.limits()),
                 lambda: policy_readings(self.dispatcher.named_statistics(), self._decision_log),
+                lambda: discovery_readings({} if self.discovery is None else self.discovery.statistics()),
                 lambda: identity_readings(self.identity.statistics()),
                 lambda: budget_readings(self.config, limit),
                 lambda: replica_readings(self.replica.statistics() if self.replica is not None else None),
@@ -243,8 +249,11 @@ class System:
         await self.open_admin()
 
     def begin(self) -> None:
-        """Watch the configured workers."""
+        """Watch the configured workers, and run the sources of further ones."""
+        self.watcher.spread_s = min(SPREAD_S, self.config.timeouts.takeover_ready_s / 2)
         self.running.start()
+        if self.discovery is not None:
+            self.discovery.start()
         self.loop_lag.start()
         if self.replica is not None:
             self.replica.start()
@@ -260,6 +269,7 @@ class System:
         _tune_memory()
         await self._open_gateway(listeners)
         self.running.opened()
+        self.watcher.spread_s = SPREAD_S
         self._files.start()
         self.accepting = True
 
@@ -284,7 +294,12 @@ class System:
     def _admin_server(self, listeners: Listeners | None) -> AdminServer:
         self._files.add("worker_tls", self.worker_tls)
         if self._resources is not None:
-            further = [readings_route(self.snapshot), state_route(self.control), prepare_route(self.running.prepare)]
+            further = [
+                readings_route(self.snapshot),
+                state_route(self.control),
+                prepare_route(self.running.prepare),
+                in_flight_route(self.in_flight),
+            ]
             app = build_admin(self, operations=READS, guarded=False, further=further)
             return AdminServer(with_version(app, self.control), self._resources.admin, self.config)
         tokens, tls = guard_of(self.config, self._files)
@@ -326,6 +341,9 @@ class System:
         """Return the requests at each worker, including those of the gateway that this one took over from."""
         elsewhere = self.handover_client.in_flight if self.handover_client is not None else {}
         return Counter(self.gateway.in_flight()) + Counter(elsewhere)
+
+    async def _in_flight(self) -> Mapping[str, int]:
+        return self.in_flight()
 
     def limits(self) -> list[dict[str, Any]]:
         """Return the fill of each tenant's and key's limits now."""
@@ -406,6 +424,8 @@ class System:
         timeouts = self.config.timeouts
         self.let_go()
         self._end_banner()
+        if self.discovery is not None:
+            await self.discovery.aclose()
         self.control.close()
         self._files.close()
         self.gateway.drain()

@@ -13,6 +13,7 @@ from router.config.findings import Check
 from router.config.load import Loaded
 from router.config.load import load as load_checked
 from router.config.model import Config
+from router.discovery.settings import check as check_discovery
 from router.gateway.settings import check as check_gateway
 from router.placement.settings import check as check_policy
 from router.process.settings import check as check_process
@@ -25,6 +26,7 @@ CHECKS: tuple[Check, ...] = (
     check_process,
     check_security,
     check_workers,
+    check_discovery,
     check_prompts,
     check_policy,
     check_gateway,

@@ -51,12 +51,16 @@ class SourceReport:
         self.refused: tuple[str, ...] = ()
         """Entries of the last answer that are no workers, each with the reason."""
 
-    def answer(self, workers: Workers, refused: Sequence[str] = ()) -> None:
-        """Take the whole current answer. `refused` are entries that cannot be used, with their reasons."""
+    def answer(self, workers: Workers, refused: Sequence[str] = (), *, complete: bool = True) -> None:
+        """Take the whole current answer. `refused` are entries that cannot be used, with their reasons.
+
+        Without `complete`, the source may not know all of its workers yet.
+        """
         if len(workers) > MOST_WORKERS:
             self.failed(f"{len(workers)} workers; a source may name {MOST_WORKERS}")
             return
-        first, self.answered = not self.answered, True
+        first = complete and not self.answered
+        self.answered = self.answered or complete
         self.failing_since = None
         self.refused = tuple(refused)
         if first or workers != self.workers:

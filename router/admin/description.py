@@ -17,6 +17,7 @@ from router.admin.documents import (
     ServedModelDocument,
     Worker,
 )
+from router.admin.sources import with_source
 from router.admin.system import AdminSystem
 from router.placement.fleet import Candidate, FleetEndpoint
 
@@ -26,7 +27,7 @@ Counters = dict[str, Any]
 def describe_workers(system: AdminSystem, endpoints: Iterable[FleetEndpoint]) -> list[Worker]:
     """Return one document for each of `endpoints`."""
     describing = _Describing(system)
-    return [describing.worker(endpoint) for endpoint in endpoints]
+    return [with_source(system, describing.worker(endpoint)) for endpoint in endpoints]
 
 
 class _Describing:

@@ -5,10 +5,11 @@ A class here ends in Document if another class of the router has the same name. 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from backends.discovery.registration import LEASE_S, KvEvents
 from router.config.model import (
     KvEventsConfig,
     ModelConfig,
@@ -132,9 +133,29 @@ class Live(Shape):
     status: str = "alive"
 
 
+class SourceDocument(Shape):
+    """One source of workers. `state` is ok, failing, or waiting for its first answer.
+
+    A source that fails keeps the workers of its last answer; `failing_since` and `error` say since when and why, and
+    `error` stays after the source has recovered. `refused` counts entries that cannot be used, `refused_first` names
+    some.
+    """
+
+    name: str
+    kind: str
+    state: Literal["ok", "failing", "waiting"]
+    workers: int
+    changed_at: str | None
+    failing_since: str | None
+    error: str | None
+    failures: int
+    refused: int
+    refused_first: list[str]
+
+
 class Ready(Shape, kw_only=True):
     """The gateway can serve requests: `processes_ready` of its `processes` are ready. `alone`: Redis is configured and
-    does not answer, so that the gateway goes on with what it has.
+    does not answer, so that the gateway goes on with what it has. `sources` are given with `verbose`.
     """
 
     status: str = "ready"
@@ -143,6 +164,7 @@ class Ready(Shape, kw_only=True):
     processes_ready: int = 1
     processes: int = 1
     alone: bool = False
+    sources: list[SourceDocument] | None = None
 
 
 class NewWorker(Body):
@@ -315,6 +337,10 @@ class Worker(Shape):
     `name`, `weight`, `role` and `labels` are those of the setting `workers`. `restarts` counts restarts since the
     worker was added. `in_flight` counts the requests at the worker now, with those of a gateway that this one took over
     from. `notes` name the data that the worker does not report, with the fix.
+
+    `source` says where the worker's settings come from: settings, api, or the name of a source in `discovery`, or
+    registered. `also` are further sources that name it. `leaving`: no source names it any more, so it is drained and
+    leaves.
     """
 
     id: str
@@ -331,16 +357,44 @@ class Worker(Shape):
     name: str | None
     weight: float
     role: str
+    source: str = ""
+    also: list[str] = []
+    leaving: bool = False
 
 
 class Workers(Shape):
     """The workers of one page, in the order in which they were added.
 
-    `next` is the `cursor` of the following page, or null.
+    `next` is the `cursor` of the following page, or null. `sources` are the sources of workers.
     """
 
     workers: list[Worker]
     next: str | None = None
+    sources: list[SourceDocument] = []
+
+
+class NewRegistration(Body):
+    """A worker that registers itself for `ttl_s` seconds. It registers again before they have passed.
+
+    The fields are those of a worker in `discovery`. `started_at` is in seconds since 1970.
+    """
+
+    url: str
+    name: str | None = None
+    model: str | None = None
+    role: str | None = None
+    weight: float | None = None
+    labels: dict[str, str] = {}
+    kv_events: KvEvents | None = None
+    started_at: float | None = None
+    ttl_s: Annotated[float, msgspec.Meta(ge=1, le=3600)] = LEASE_S
+
+
+class RegistrationDocument(Shape):
+    """A registration, which lasts for `ttl_s` seconds from now."""
+
+    id: str
+    ttl_s: float
 
 
 class LogLevel(Body):

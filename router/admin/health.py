@@ -9,6 +9,7 @@ from router.admin.documents import Live, Ready
 from router.admin.operations import Answer, Call
 from router.admin.problems import AdminError
 from router.admin.replicas import is_alone
+from router.admin.sources import described_sources, failing
 from router.config.model import to_builtins
 from router.control.desired_state import with_live_settings
 
@@ -29,8 +30,10 @@ async def ready(call: Call) -> Answer:
     if not serving:
         states = [f"{endpoint.id} is {endpoint.state} ({endpoint.reason})" for endpoint in islice(endpoints, _NAMED)]
         more = [f"and {len(endpoints) - _NAMED} more"] if len(endpoints) > _NAMED else []
-        raise _not_ready("no worker is ready: " + (", ".join(states + more) or "none is configured"))
-    return Answer(Ready(workers_ready=serving, workers=len(endpoints), alone=is_alone(call)))
+        detail = ", ".join(states + more) or "none is configured"
+        raise _not_ready(f"no worker is ready: {detail}{failing(call.system)}")
+    sources = described_sources(call.system) if call.query["verbose"] else None
+    return Answer(Ready(workers_ready=serving, workers=len(endpoints), alone=is_alone(call), sources=sources))
 
 
 async def metrics(call: Call) -> Answer:

@@ -82,10 +82,12 @@ class Operation:
     media_type: str = "application/json"
     changes_state: bool = False
     watch: Watch | None = None
+    audited: bool = True
+    """Whether a change is audited; not if callers repeat it every few seconds."""
 
     @property
     def changes(self) -> bool:
-        """Whether it changes something, so that it is audited."""
+        """Whether it changes something."""
         return self.role is not Role.READ
 
 
@@ -113,7 +115,7 @@ def endpoint(
         request.state.differences = answer.differences
         return _response(answer)
 
-    return audited(serve, operation.name, audit) if operation.changes and recorded else serve
+    return audited(serve, operation.name, audit) if operation.changes and operation.audited and recorded else serve
 
 
 async def _watched(operation: Operation, watch: Watch, call: Call) -> Response:

@@ -87,7 +87,7 @@ class TextQuery:
 
 @dataclass(frozen=True, slots=True)
 class TruthQuery:
-    """true or false; false if it is not given."""
+    """true or false; false if it is not given, true if it is given without a value."""
 
     name: str
     summary: str
@@ -97,8 +97,8 @@ class TruthQuery:
         return "`true` or `false`, default `false`"
 
     def read(self, text: str | None) -> bool:
-        if text in (None, "true", "false"):
-            return text == "true"
+        if text in (None, "", "true", "false"):
+            return text in ("", "true")
         raise invalid(f"{self.name} is {_shown(text or '')}; write true or false")
 
     def schema(self) -> dict[str, Any]:

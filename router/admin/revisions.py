@@ -33,7 +33,7 @@ async def desired_state(call: Call) -> Answer:
         version=control.state.version,
         kept=control.keeps,
         settings=without_secrets((), tree_of(control.state.settings)),
-        changed_by_api=changes.shown(api_changes(control.file, control.state.settings)),
+        changed_by_api=changes.shown(api_changes(control.base, control.state.settings)),
     )
     return changes.versioned(call, Answer(document))
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from router.config.model import Config
 from router.control.control import Control
+from router.discovery.discovery import Discovery
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request
@@ -47,6 +48,11 @@ class AdminSystem(Protocol):
     @property
     def control(self) -> Control:
         """The desired state, and the only way to change it."""
+        ...
+
+    @property
+    def discovery(self) -> Discovery | None:
+        """The sources of workers; None in one of several processes, whose supervisor runs them."""
         ...
 
     @property

@@ -16,13 +16,14 @@ from router.admin import (
     replicas,
     revisions,
     routes,
+    sources,
     workers,
 )
 from router.admin.changes import DRY_RUN
 from router.admin.named_settings import NAMED_OPERATIONS
 from router.admin.operations import Operation
 from router.admin.paging import CURSOR
-from router.admin.parameters import Query
+from router.admin.parameters import Query, TruthQuery
 from router.admin.watch import WATCH
 from router.config.model import Config, RouteConfig
 from router.security.token import Role
@@ -51,6 +52,7 @@ OPERATIONS = (
         "Can requests be served?",
         health.ready,
         gives=documents.Ready,
+        query=(TruthQuery("verbose", "show the sources of workers too"),),
         problems={503: "no worker is ready, or the gateway is starting or stopping; detail says which"},
     ),
     Operation(
@@ -146,6 +148,28 @@ OPERATIONS = (
         query=(Query("wait_s", 0, 3_600, "seconds to wait until the worker is ready; default: do not wait"), DRY_RUN),
         problems={409: "it is not ready after wait_s; it will take requests once it is", **_UNKNOWN, **_WRONG_QUERY},
         changes_state=True,
+    ),
+    Operation(
+        "PUT",
+        "/admin/v1/registrations/{id}",
+        "register_worker",
+        "Register a worker for ttl_s seconds, or renew its registration. 201: it is new. Renewals are not audited.",
+        sources.register,
+        role=Role.OPERATE,
+        takes=documents.NewRegistration,
+        gives=documents.RegistrationDocument,
+        problems={507: "there are 20,000 registrations already", **_INVALID},
+        audited=False,
+    ),
+    Operation(
+        "DELETE",
+        "/admin/v1/registrations/{id}",
+        "deregister_worker",
+        "End a registration. The worker gets no new requests, and leaves once it has none.",
+        sources.deregister,
+        role=Role.OPERATE,
+        status=HTTPStatus.NO_CONTENT,
+        problems={404: "no such registration"},
     ),
     Operation(
         "GET",

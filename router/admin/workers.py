@@ -12,6 +12,7 @@ from router.admin.documents import Worker, Workers
 from router.admin.operations import Answer, Call
 from router.admin.paging import page_of
 from router.admin.problems import AdminError, handed_over
+from router.admin.sources import described_sources
 from router.admin.system import AdminSystem, HandoverState
 from router.admin.watch import Watch
 from router.placement.fleet import FleetEndpoint
@@ -29,7 +30,9 @@ async def list_all(call: Call) -> Answer:
     endpoints, cursor = page_of(
         call.system.fleet.endpoints, lambda endpoint: endpoint.id, call.query["limit"], call.query["cursor"]
     )
-    workers = Workers(workers=describe_workers(call.system, endpoints), next=cursor)
+    workers = Workers(
+        workers=describe_workers(call.system, endpoints), next=cursor, sources=described_sources(call.system)
+    )
     return changes.versioned(call, Answer(workers))
 
 

@@ -72,6 +72,37 @@ class WorkerConfig(Section, frozen=True):
         return f"WorkerConfig({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
+class FileSourceConfig(Section, frozen=True):
+    """Workers in a file that another program writes."""
+
+    path: str
+    """YAML or JSON file: a list of workers, or the file_sd format of Prometheus; read again when it changes."""
+
+
+class DiscoverySourceConfig(Section, frozen=True):
+    """One source of workers: exactly one of the kinds, and what its workers have in common."""
+
+    file: FileSourceConfig | None = None
+    """A file."""
+    defaults: dict[str, str] = field(default_factory=dict)
+    """Fields of workers that the source gives none: model, role, weight, kv-events-port, kv-replay-port, kv-topic, and
+    label.NAME for the label NAME."""
+    api_key: Secret | None = None
+    """vLLM's --api-key of these workers."""
+
+
+class DiscoveryConfig(Section, frozen=True):
+    """Sources of workers beside `workers`. The settings' workers come before those of sources, and the admin API's
+    changes before both."""
+
+    sources: dict[str, DiscoverySourceConfig] = field(default_factory=dict)
+    """Sources by name. If two name one worker, the first one counts."""
+    drain_s: Seconds = 300.0
+    """Longest drain of a worker that its source no longer names: no new requests, and removal once it has none."""
+    first_answer_s: Seconds = 600.0
+    """After a takeover, how long workers stay whose source has not answered the new process."""
+
+
 class SloConfig(Section, frozen=True):
     """Service levels of a stream. They change no decision: metrics count the streams that met them."""
 
@@ -561,6 +592,8 @@ class Config(Section, frozen=True):
     reload needs none."""
     workers: tuple[WorkerConfig, ...] = ()
     """The workers. The admin API can add more."""
+    discovery: DiscoveryConfig = field(default_factory=DiscoveryConfig)
+    """Sources that name further workers."""
     worker_tls: WorkerTlsConfig = field(default_factory=WorkerTlsConfig)
     """TLS to workers."""
     model_dir: str | None = None
@@ -623,6 +656,9 @@ def to_builtins(config: Config) -> dict[str, Any]:
     for worker in built["workers"]:
         if worker["api_key"] is not None:
             worker["api_key"] = STRUCK_OUT
+    for source in built["discovery"]["sources"].values():
+        if source["api_key"] is not None:
+            source["api_key"] = STRUCK_OUT
     if built["admin_token"] is not None:
         built["admin_token"] = STRUCK_OUT
     if built["auth"]["isolation_secret"] is not None:

@@ -51,6 +51,9 @@ _EXAMPLES: dict[tuple[str, ...], Any] = {
             "role": "prefill",
         },
     ],
+    ("discovery", "sources"): {
+        "lab": {"file": {"path": "/etc/warmroute/workers.yaml"}, "defaults": {"role": "prefill"}},
+    },
     ("model_dir",): "/models/Llama-3.1-8B-Instruct",
     ("tokenizer",): "/models/Llama-3.1-8B-Instruct/tokenizer.json",
     ("models",): {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,8 +13,9 @@ from msgspec.structs import replace as replace_struct
 
 from router.config.problems import ConfigError
 from router.control.config_watch import ConfigWatch
-from router.control.desired_state import DesiredState, LiveSettings, live_settings
+from router.control.desired_state import DesiredState, FoundWorker, LiveSettings, live_settings
 from router.control.differences import SettingDifference
+from router.control.discovered import Found, based, counting, lasting, rediscovered
 from router.control.edits import drain_only
 from router.control.merge import Conflict, api_changes, reloaded
 from router.control.pending import pending, pending_lines
@@ -44,6 +45,8 @@ from router.control.state_file import NotSavedError, Stored
 
 log = logging.getLogger("warmroute.control")
 
+SETTINGS, API = "settings", "api"
+"""Sources of workers beside those that are discovered: the settings of the start, and the admin API."""
 Apply = Callable[[DesiredState], Awaitable[None]]
 """Bring the process, or all processes, to a state. Raise `NotAppliedError` and change nothing if that cannot be."""
 RELOADED = "reloaded the settings"
@@ -123,6 +126,8 @@ class Control:
         self._opened = False
         self.sharing: Sharing | None = None
         """Where the gateways of a fleet share the admin API's changes."""
+        self._found: Found | None = None
+        """The last answer of the sources of workers; None before the first."""
         self._adopt(start)
 
     def _adopt(self, start: Initial) -> None:
@@ -132,6 +137,23 @@ class Control:
         self.shared = start.stored.shared or NONE_SHARED
         for conflict in start.conflicts:
             log.warning("a change of the admin API was replaced", extra={"reason": str(conflict)})
+
+    @property
+    def base(self) -> LiveSettings:
+        """The settings that the API's changes are differences from."""
+        return based(self.file, self.state.discovered)
+
+    def origin_of(self, worker_id: str) -> tuple[str, tuple[str, ...]]:
+        """Return the source that a worker's settings are from, and further sources that name it.
+
+        Beside the names of sources, these are `SETTINGS` and `API`.
+        """
+        counts = self.state.discovered.get(worker_id)
+        if counts is not None:
+            return counts.source, counts.also
+        found = self._sources_say.get(worker_id)
+        sources = (found.source, *found.also) if found is not None else ()
+        return SETTINGS if worker_id in self.file.workers else API, sources
 
     @property
     def keeps(self) -> bool:
@@ -193,6 +215,9 @@ class Control:
                     await self._continue_from(kept)
             except (ConfigError, NotAppliedError) as error:
                 log.error("the changes of the other process are lost", extra={"reason": str(error)})
+            await self._rediscover_or_log()
+        leaving = {name for name, one in self.state.discovered.items() if one.leaving}
+        drained = [name for name in drained if name not in leaving]
         await self.make(Change(drain_only(drained), "drained the same workers as the process that died", "start"))
 
     async def _continue_from(self, stored: Stored) -> None:
@@ -200,6 +225,48 @@ class Control:
         await self._check(start.stored.state.settings)
         await self._bring(start.stored.state)
         self._adopt(start)
+
+    async def discover(self, found: Mapping[str, FoundWorker]) -> None:
+        """Take on the workers that sources name, as one change. It makes no revision.
+
+        Raises:
+            NotAppliedError: a process refused them; the next call tries again.
+        """
+        async with self.lock:
+            self._found = dict(found)
+            if not self._handed_over:
+                await self._rediscover()
+
+    @property
+    def _sources_say(self) -> Found:
+        return self._found if self._found is not None else self.state.discovered
+
+    async def _rediscover(self) -> None:
+        discovered = counting(self._sources_say, self.file, self.base, self.state.settings)
+        if discovered == self.state.discovered:
+            return
+        before, state = self.stored, rediscovered(self.state, self.file, discovered)
+        state = replace_struct(state, settings=over(state.settings, self._shared_of(discovered)))
+        await self._bring(state)
+        self.state = state
+        fields = {"workers": len(discovered), "leaving": sum(one.leaving for one in discovered.values())}
+        log.info("discovered workers changed", extra=fields)
+        if self._store is not None and lasting(before) != lasting(self.stored):
+            try:
+                await self._save(self.stored)
+            except NotSavedError as error:
+                log.error("the desired state could not be saved", extra={"reason": str(error)})
+
+    def _shared_of(self, discovered: Found) -> list[SettingDifference]:
+        """Return the changes that another gateway shared of workers that this one did not know until now."""
+        new = discovered.keys() - self.state.discovered.keys() - self.state.settings.workers.keys()
+        return [one for one in self.shared.changes if one.path[0] == "workers" and one.path[1] in new]
+
+    async def _rediscover_or_log(self) -> None:
+        try:
+            await self._rediscover()
+        except Exception as error:  # the next call of `discover` tries again
+            log.error("discovered workers not applied", extra={"reason": str(error)})
 
     async def follow(self, state: DesiredState) -> None:
         """Take on a state that another process decided.
@@ -223,20 +290,24 @@ class Control:
         async with self.lock:
             if self._handed_over or not self._opened:
                 return False
-            wanted = over(self.file, shared.changes)
+            added = {
+                change.path[1] for change in shared.changes if change.path[0] == "workers" and len(change.path) == 2
+            }
+            discovered = {name: one for name, one in self.state.discovered.items() if name not in added}
+            wanted = over(based(self.file, discovered), shared.changes)
             what = f"{shared.what} (on {shared.gateway})" + self._lost_to(shared)
             changed = settings_differences(self.state.settings, wanted)
             if changed:
                 await self._check(wanted)
             change = Change(lambda _: wanted, what, "fleet", shared.who)
-            await self._change(change, wanted, changed, self.file, shared)
+            await self._change(change, wanted, changed, self.file, discovered, shared)
             return True
 
     def _lost_to(self, shared: SharedChanges) -> str:
         """Return the changes that were made here alone and are lost to `shared`, as a part of a revision's summary."""
         if self.shared.number and self.shared.change in (shared.change, *shared.lineage):
             return ""
-        lost = lost_changes(api_changes(self.file, self.state.settings), shared.changes)
+        lost = lost_changes(api_changes(self.base, self.state.settings), shared.changes)
         if not lost:
             return ""
         log.warning("changes that were made here alone are lost", extra={"lost": lost, "to": shared.gateway})
@@ -245,11 +316,11 @@ class Control:
     async def share_kept(self) -> None:
         """Share the changes that this gateway kept from a time without a fleet."""
         async with self.lock:
-            if self.shared.number or self._handed_over or not api_changes(self.file, self.state.settings):
+            if self.shared.number or self._handed_over or not api_changes(self.base, self.state.settings):
                 return
             what = "kept changes"
             settings = self.state.settings
-            self.shared = await self._propose(Change(lambda _: settings, what), settings, self.file)
+            self.shared = await self._propose(Change(lambda _: settings, what), settings, self.base)
 
     async def make(self, change: Change) -> ChangeOutcome:
         """Make a change. It is finished even if the caller is cancelled.
@@ -288,8 +359,9 @@ class Control:
         async with self.lock:
             config = await asyncio.to_thread(self._sources.read)
             after = live_settings(config)
-            merged = reloaded(self.state.settings, self.file, after)
-            outcome = await self._locked(replace(change, edit=lambda _: merged.settings), after)
+            discovered = counting(self._sources_say, after, self.base, self.state.settings)
+            merged = reloaded(self.state.settings, self.base, based(after, discovered))
+            outcome = await self._locked(replace(change, edit=lambda _: merged.settings), after, discovered)
             return Reloaded(outcome, merged.conflicts, pending(self.config, config))
 
     async def _reload_and_log(self, why: str) -> None:
@@ -316,9 +388,12 @@ class Control:
 
     async def _make(self, change: Change) -> ChangeOutcome:
         async with self.lock:
-            return await self._locked(change, self.file)
+            outcome = await self._locked(change, self.file, self.state.discovered)
+            if not change.dry_run:
+                await self._rediscover_or_log()  # a worker that the API has let go may have another source
+            return outcome
 
-    async def _locked(self, change: Change, file: LiveSettings) -> ChangeOutcome:
+    async def _locked(self, change: Change, file: LiveSettings, discovered: Found) -> ChangeOutcome:
         if self._handed_over:
             raise HandedOverError
         self._check_tag(change)
@@ -327,7 +402,7 @@ class Control:
         if changed:
             await self._check(wanted)
         if not change.dry_run:
-            await self._change(change, wanted, changed, file)
+            await self._change(change, wanted, changed, file, discovered)
         shared = None if self.sharing is None else self.shared.apart is not True
         return ChangeOutcome(self.state, changed, self.keeps, shared)
 
@@ -352,6 +427,7 @@ class Control:
         wanted: LiveSettings,
         changed: tuple[SettingDifference, ...],
         file: LiveSettings,
+        discovered: Found,
         shared: SharedChanges | None = None,
     ) -> None:
         """Apply, share, save, and only then record the change. If that fails, the processes return to the old state.
@@ -362,9 +438,11 @@ class Control:
         state, history = self.state, self.history
         if changed:
             state = next_state(self.state, wanted)
+        if discovered != state.discovered:
+            state = replace_struct(state, discovered=dict(discovered), discovery=state.discovery + 1)
         await self._bring(state)
         try:
-            shared = shared or await self._propose(change, wanted, file)
+            shared = shared or await self._propose(change, wanted, based(file, discovered))
             if state is self.state and file == self.file and shared == self.shared:
                 return
             if changed:
@@ -379,13 +457,13 @@ class Control:
         if changed:
             self._log(history.revisions[-1])
 
-    async def _propose(self, change: Change, wanted: LiveSettings, file: LiveSettings) -> SharedChanges:
-        """Share what the change makes of the API's changes. Return the document as it is then.
+    async def _propose(self, change: Change, wanted: LiveSettings, base: LiveSettings) -> SharedChanges:
+        """Share what the change makes of the API's changes over `base`. Return the document as it is then.
 
         Raises:
             OvertakenError: another gateway was first.
         """
-        changes = api_changes(file, wanted)
+        changes = api_changes(base, wanted)
         if self.sharing is None or changes == self.shared.changes:
             return self.shared
         after = next_shared(self.shared, changes, self.sharing.gateway, change.what, change.who)
@@ -406,7 +484,7 @@ class Control:
 
     async def _save(self, stored: Stored) -> None:
         if self._store is not None:
-            await asyncio.to_thread(self._store.save, stored)
+            await asyncio.to_thread(self._store.save, lasting(stored))
 
     def _log(self, revision: Revision) -> None:
         shown = [str(one) for one in revision.differences[:_LOGGED]]

@@ -44,21 +44,53 @@ class LiveSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     limits: LiveLimits = LiveLimits()
 
 
+class FoundWorker(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A worker that sources of workers name: `source` is the one that counts, `also` are the others.
+
+    `leaving`: no source names it any more. It gets no new requests, and leaves once it has none.
+    """
+
+    worker: WorkerConfig
+    source: str
+    also: tuple[str, ...] = ()
+    leaving: bool = False
+
+
 class DesiredState(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Live settings with their version, which grows by one with each change.
 
     `lineage` is a random name of the sequence of versions. It changes when versions start again at 1, so that equal
-    tags always mean equal states.
+    tags always mean equal changes by operators.
+
+    `discovered` are the workers of `settings` that sources name and the settings of the start do not, by id, with those
+    that the API has removed. `discovery` grows by one when they change, and `version` does not.
     """
 
     version: int
     lineage: str
     settings: LiveSettings
+    discovered: dict[str, FoundWorker] = {}
+    discovery: int = 0
 
     @property
     def tag(self) -> str:
         """The version as an entity tag (RFC 9110), with its quotes."""
         return f'"{self.lineage}.{self.version}"'
+
+    @property
+    def mark(self) -> str:
+        """The version with that of the discovered workers."""
+        return f"{self.version}.{self.discovery}"
+
+    @property
+    def effective(self) -> LiveSettings:
+        """The settings, with the workers drained that are leaving."""
+        workers = self.settings.workers
+        leaving = [name for name, found in self.discovered.items() if found.leaving and name in workers]
+        if not leaving:
+            return self.settings
+        drained = {name: msgspec.structs.replace(workers[name], maintenance=True) for name in leaving}
+        return msgspec.structs.replace(self.settings, workers={**workers, **drained})
 
 
 def live_settings(config: Config) -> LiveSettings:

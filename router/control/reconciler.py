@@ -125,7 +125,7 @@ class Reconciler:
             limits=running.limits,
         )
         try:
-            steps = list(self._steps(desired.settings))
+            steps = list(self._steps(desired.effective))
         except Exception as error:  # a third party's policy may raise anything
             raise NotAppliedError(str(error)) from error
         try:

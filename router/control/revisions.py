@@ -84,6 +84,8 @@ class RevisionHistory:
         for revision in reversed(self._revisions):
             if revision.number > number:
                 tree = undone(tree, revision.differences)
+        # a discovered worker that has left since may be in the differences with single fields
+        tree["workers"] = {name: worker for name, worker in tree["workers"].items() if "url" in worker}
         return from_tree(tree)
 
     def statistics(self) -> dict[str, int]:

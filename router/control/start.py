@@ -16,6 +16,7 @@ from router.config.problems import ConfigError, Problem
 from router.config.tree import dotted
 from router.control.desired_state import DesiredState, LiveSettings, live_settings, tree_of, with_live_settings
 from router.control.differences import SettingDifference, differences
+from router.control.discovered import based, counting
 from router.control.merge import Conflict, reloaded
 from router.control.revisions import Revision, Source
 from router.control.state_file import StateFile, Stored
@@ -87,11 +88,14 @@ def initial(config: Config, kept: Stored | None = None) -> Initial:
     if kept is None:
         first = DesiredState(version=1, lineage=secrets.token_hex(4), settings=file)
         return Initial(Stored(state=first, file=file, revisions=(revision_of(first, (), "started"),)), ())
-    merged = reloaded(kept.state.settings, kept.file, file)
-    changed = settings_differences(kept.state.settings, merged.settings)
+    base, settings = based(kept.file, kept.state.discovered), kept.state.settings
+    discovered = counting(kept.state.discovered, file, base, settings)
+    merged = reloaded(settings, base, based(file, discovered))
+    changed = settings_differences(settings, merged.settings)
+    before = replace(kept.state, discovered=discovered)
     if not changed:
-        return Initial(replace(kept, file=file), ())
-    state = next_state(kept.state, merged.settings)
+        return Initial(replace(kept, state=before, file=file), ())
+    state = next_state(before, merged.settings)
     revision = revision_of(state, changed, "started with changed settings")
     stored = replace(kept, state=state, file=file, revisions=(*kept.revisions, revision))
     return Initial(stored, merged.conflicts)
@@ -121,7 +125,7 @@ def settings_differences(before: LiveSettings, after: LiveSettings) -> tuple[Set
 
 def next_state(state: DesiredState, settings: LiveSettings) -> DesiredState:
     """Return the next version, with other settings."""
-    return DesiredState(version=state.version + 1, lineage=state.lineage, settings=settings)
+    return replace(state, version=state.version + 1, settings=settings)
 
 
 def revision_of(

@@ -23,8 +23,8 @@ POLL_S = 0.1
 VIEWS_WAIT_S = 5.0
 """Longest wait for the self-tests once a worker is ready. The line then says what is known."""
 NO_WORKERS = (
-    "no workers are configured, so no request can be served; give --worker URL, write workers in the file, or add one "
-    "with POST /admin/v1/workers"
+    "no workers are known, so no request can be served; give --worker URL, write workers or sources of workers "
+    "(discovery) in the file, or add one with POST /admin/v1/workers"
 )
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 _GREEN, _PLAIN = "\x1b[1;32m", "\x1b[0m"

@@ -283,6 +283,11 @@ WATCH = (
         "Memory blocks that Python has in use. Fragmentation can raise resident memory while they stay constant.",
     ),
     _gauge("processes", "Gateway processes that answered this scrape."),
+    _common("discovery_up", "Whether a source of workers answers (1) or fails (0).", "source"),
+    _common("discovery_workers", "Workers in the last answer of a source.", "source"),
+    _common("discovery_refused_workers", "Entries of the last answer of a source that cannot be used.", "source"),
+    _counter("discovery_failures", "Failures of a source of workers, which keeps its last answer.", "source"),
+    _common("discovery_changed_timestamp_seconds", "When the answer of a source changed last, since 1970.", "source"),
     _counter("process_restarts", "Gateway processes that ended unexpectedly and were restarted."),
     _counter("log_lines_dropped", "Log lines dropped because their reader is too slow, stuck or gone."),
 )

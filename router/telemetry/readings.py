@@ -121,6 +121,16 @@ def policy_readings(named: Mapping[str, Any], log: DecisionLogFile | None) -> It
     yield "warmroute_decision_log_bytes", (), 0 if log is None else log.bytes_written
 
 
+def discovery_readings(sources: Mapping[str, Mapping[str, Any]]) -> Iterator[Reading]:
+    """Yield the state of each source of workers, from `Discovery.statistics()`."""
+    for name, state in sources.items():
+        yield "warmroute_discovery_up", (name,), float(state["answered"] and state["failing_since"] is None)
+        yield "warmroute_discovery_workers", (name,), state["workers"]
+        yield "warmroute_discovery_refused_workers", (name,), state["refused"]
+        yield "warmroute_discovery_failures", (name,), state["failures"]
+        yield "warmroute_discovery_changed_timestamp_seconds", (name,), state["changed_at"] or 0.0
+
+
 def identity_readings(known: Mapping[str, Any]) -> Iterator[Reading]:
     """Yield the memory of prompts and its savings, from `Identity.statistics()`."""
     memo = known["memo"]

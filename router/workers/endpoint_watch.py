@@ -69,8 +69,14 @@ class EndpointWatch:
             self._task.cancel()
         return self._task
 
+    def probe_later(self, delay_s: float) -> None:
+        """Probe for the first time after `delay_s`."""
+        self._probe_due_s = self._context.clock() + delay_s
+
     def look_again(self) -> None:
-        """Probe everything soon, because something about the worker may have changed."""
+        """Probe everything soon, because something about the worker may have changed. A first probe keeps its time."""
+        if self._probed_s == -math.inf:
+            return
         self._full_due_s = 0.0
         self._probe_due_s = min(self._probe_due_s, self._probed_s + MIN_GAP_S)
         self._woken.set()

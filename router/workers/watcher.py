@@ -25,6 +25,9 @@ from router.workers.watch_context import (
     WorkerObserver,
 )
 
+SPREAD_S = 30.0
+"""Time over which the first probes are spread of workers that join together, if they are more than `SPREAD_FROM`."""
+SPREAD_FROM = 64
 LOOK_AGAIN_S = 1.0
 """Minimum time between two full probes of all endpoints on demand, because clients can cause them."""
 
@@ -62,6 +65,10 @@ class Watcher:
         self._context: WatchContext | None = None
         self._looked_s = -math.inf
         self._watches: dict[str, EndpointWatch] = {}
+        self.spread_s = SPREAD_S
+        """Less while another process waits for this one's first probes."""
+        self._joined: list[EndpointWatch] = []
+        """Watches that started in this iteration of the event loop."""
         self._ending: set[asyncio.Task[None]] = set()
         self._events = {
             parse_endpoint(worker.url).authority: configured_events(worker.kv_events)
@@ -112,7 +119,16 @@ class Watcher:
         watch = self._watches[endpoint_id] = EndpointWatch(
             self._context, endpoint, self._events.get(endpoint_id), self._api_keys.get(endpoint_id)
         )
+        if not self._joined:
+            asyncio.get_running_loop().call_soon(self._spread)  # before the first of them probes
+        self._joined.append(watch)
         watch.start()
+
+    def _spread(self) -> None:
+        joined, self._joined = self._joined, []
+        if len(joined) > SPREAD_FROM:
+            for number, watch in enumerate(joined):
+                watch.probe_later(number * self.spread_s / len(joined))
 
     def forget(self, endpoint_id: str) -> None:
         """Stop watching an endpoint that leaves the fleet. Its sockets are closed when this returns."""

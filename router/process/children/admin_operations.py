@@ -18,6 +18,7 @@ from router.admin.operations import Answer, Call, Operation
 from router.admin.paging import page_of
 from router.admin.problems import MEDIA_TYPE, AdminError
 from router.admin.replicas import is_alone
+from router.admin.sources import described_sources, failing, with_source
 from router.admin.table import OPERATIONS
 from router.admin.workers import still_busy, still_not_ready
 from router.placement.health import SERVING
@@ -72,6 +73,7 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
         "remove_worker": request.remove_worker,
         "drain_worker": request.drain,
         "undrain_worker": request.drain,
+        **dict.fromkeys(("register_worker", "deregister_worker"), _here),
         "get_policy": request.policy,
         "set_policy": request.set_policy,
         **dict.fromkeys(("reload", "get_desired_state", "list_revisions", "get_revision", "restore_revision"), _here),
@@ -137,10 +139,11 @@ class _AllChildren:
             raise AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", "no process serves yet")
         ready = [answer for answer in answers.values() if answer.is_success]
         if not ready:
-            return _forwarded(next(iter(answers.values())))
+            raise _not_ready(next(iter(answers.values())), call)
         document = msgspec.json.decode(ready[0].content, type=documents.Ready)
         document.processes, document.processes_ready = len(self._supervisor.children), len(ready)
         document.alone = is_alone(call)
+        document.sources = described_sources(call.system) if call.query["verbose"] else None
         return Answer(document)
 
     async def metrics(self, operation: Operation, call: Call) -> Answer:
@@ -154,11 +157,16 @@ class _AllChildren:
         lists = {number: msgspec.json.decode(a.content, type=documents.Workers) for number, a in _successful(answers)}
         merged = merge_workers({number: each.workers for number, each in lists.items()})
         page, cursor = page_of(merged, lambda worker: worker.id, call.query["limit"], call.query["cursor"])
-        return changes.versioned(call, Answer(documents.Workers(workers=list(page), next=cursor)))
+        workers = [with_source(call.system, worker) for worker in page]
+        shown = documents.Workers(workers=workers, next=cursor, sources=described_sources(call.system))
+        return changes.versioned(call, Answer(shown))
 
     async def worker(self, operation: Operation, call: Call) -> Answer:
         """Return one worker, merged from all processes."""
-        return changes.versioned(call, _one_worker(await self._all(operation, call)))
+        answer = _one_worker(await self._all(operation, call))
+        if isinstance(answer.content, documents.Worker):
+            answer = replace(answer, content=with_source(call.system, answer.content))
+        return changes.versioned(call, answer)
 
     async def policy(self, operation: Operation, call: Call) -> Answer:
         """Return the policy, with the statistics of the first process that answers."""
@@ -308,6 +316,11 @@ def _one_worker(answers: dict[int, ChildReply]) -> Answer:
         number: msgspec.json.decode(answer.content, type=documents.Worker) for number, answer in successful.items()
     }
     return Answer(merge_worker(reports), HTTPStatus(first.status_code), _forwarded_headers(first))
+
+
+def _not_ready(answer: ChildReply, call: Call) -> AdminError:
+    detail = f"{answer.detail}{failing(call.system)}"
+    return AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "not_ready", detail, headers={"retry-after": "1"})
 
 
 def _forwarded(answer: ChildReply) -> Answer:

@@ -79,7 +79,7 @@ class Changes:
         return [
             child
             for child in self._children
-            if child.client is not None and child.client.state_version not in (None, state.version)
+            if child.client is not None and child.client.state_version not in (None, state.mark)
         ]
 
     async def correct(self, state: DesiredState) -> None:

@@ -68,7 +68,7 @@ class ChildClient:
 
     def __init__(self, number: int, path: Path) -> None:
         self.number = number
-        self.state_version: int | None = None
+        self.state_version: str | None = None
         """The version of the desired state in the last reply; None before the first."""
         self._client = httpx.AsyncClient(
             transport=httpx.AsyncHTTPTransport(uds=str(path), limits=_LIMITS),
@@ -104,8 +104,7 @@ class ChildClient:
                 content += piece
                 if len(content) > MAX_REPLY_BYTES:
                     raise NoReplyError(f"process {self.number} answered more than {MAX_REPLY_BYTES} bytes")
-            version = response.headers.get(STATE_VERSION, "")
-            self.state_version = int(version) if version.isdecimal() else None
+            self.state_version = response.headers.get(STATE_VERSION)
             return ChildReply(response.status_code, bytes(content), response.headers)
         finally:
             await response.aclose()

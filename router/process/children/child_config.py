@@ -74,7 +74,7 @@ def config_of(config: Config, state: DesiredState, process: int, processes: int)
 
     Each process has its own seeds. With one seed, all processes would draw the same workers at the same time.
     """
-    live = with_live_settings(config, state.settings)
+    live = with_live_settings(config, state.effective)
     return msgspec.structs.replace(
         live,
         limits=share_of(live.limits, process, processes),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from router.process.children.child_client import ChildClient, ChildRequest, ask_all
 from router.process.children.metric_snapshots import READINGS_PATH, decode_readings
-from router.telemetry.exposition import OwnProcess
+from router.telemetry.exposition import OwnProcess, Reading
 from router.telemetry.logs import lines_dropped
-from router.telemetry.readings import replica_readings
 from router.telemetry.snapshot import Snapshot, lasting, merged
 
 
@@ -17,11 +15,11 @@ class MetricTotals:
     """Merge the metrics of the children, of children that have ended, and of the supervisor.
 
     A counter must never fall, or its rate is wrong. So for a process that does not answer or has ended, the last answer
-    counts. Counts after that answer are lost.
+    counts. Counts after that answer are lost. `own` returns what the supervisor alone knows.
     """
 
-    def __init__(self, replica: Callable[[], Mapping[str, Any] | None] = lambda: None) -> None:
-        self._replica = replica
+    def __init__(self, own: Callable[[], Iterable[Reading]] = tuple) -> None:
+        self._read_own = own
         self._latest: dict[int, Snapshot] = {}
         self._ended = Snapshot({}, {})
         self._own = OwnProcess()
@@ -54,10 +52,9 @@ class MetricTotals:
             "warmroute_reloads": dict(self._reloads),
             "warmroute_log_lines_dropped": {(): float(lines_dropped())},
         }
-        shared: dict[str, dict[tuple[str, ...], float]] = {}
-        for name, labels, value in replica_readings(self._replica()):
-            shared.setdefault(name, {})[labels] = value
-        own = Snapshot({**self._own.values(), **counted, **shared}, {})
+        for name, labels, value in self._read_own():
+            counted.setdefault(name, {})[labels] = value
+        own = Snapshot({**self._own.values(), **counted}, {})
         total = merged([own, self._ended, *self._latest.values()])
         total.values["warmroute_processes"] = {(): float(len(fresh))}
         return total

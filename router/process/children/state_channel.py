@@ -67,7 +67,7 @@ def with_version(app: ASGIApp, control: Control) -> ASGIApp:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def versioned(message: Message) -> None:
             if message["type"] == "http.response.start":
-                version = str(control.state.version).encode()
+                version = control.state.mark.encode()
                 message["headers"] = [*message["headers"], (STATE_VERSION.encode(), version)]
             await send(message)
 

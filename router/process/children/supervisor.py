@@ -9,7 +9,7 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +23,7 @@ from router.admin.system import AdminSystem, HandoverState
 from router.config.model import Config
 from router.control.control import Control
 from router.control.start import Sources
+from router.discovery.discovery import Discovery
 from router.gateway.listen.drain import SETTLE_S, refuse_handshakes
 from router.gateway.listen.sockets import ListenError, SocketFile, public_sockets, remove_socket_file, socket_file
 from router.gateway.server import BACKLOG, LAST_WORDS_S, address_of
@@ -31,6 +32,7 @@ from router.process.children.admin_operations import operations_for_all
 from router.process.children.changes import Changes
 from router.process.children.child_config import ChildConfig, config_of
 from router.process.children.child_process import TRIES, ChildCallbacks, ChildProcess
+from router.process.children.in_flight import in_flight_of
 from router.process.children.metric_totals import MetricTotals
 from router.process.listeners import Listeners, admin_socket, url_of
 from router.process.shared_memory.ledger import Ledger, make_table
@@ -40,7 +42,9 @@ from router.replicas.replica import Replica
 from router.security.admin_security import guard_of
 from router.security.reload import FileWatch
 from router.security.startup_warnings import warnings
+from router.telemetry.exposition import Reading
 from router.telemetry.logs import log_level, say
+from router.telemetry.readings import discovery_readings, replica_readings
 
 log = logging.getLogger("warmroute.process")
 
@@ -54,7 +58,7 @@ class Supervisor:
     def __init__(self, config: Config, processes: int, child_module: str, sources: Sources | None = None) -> None:
         sources = sources or Sources(config, lambda: config)
         self.config = config
-        self.totals = MetricTotals(lambda: self.replica.statistics() if self.replica is not None else None)
+        self.totals = MetricTotals(self._own_readings)
         self.accepting = False
         self.handover_state = HandoverState.NONE
         self.given_up = asyncio.Event()
@@ -73,6 +77,7 @@ class Supervisor:
         if config.redis.url is not None:
             rows = ReplicaRows(self._ledger)
             self.replica = Replica(config, processes=processes, rows=rows, control=self.control)
+        self.discovery = Discovery(config, self.control, self._in_flight)
         self._public: Sequence[socket.socket] = ()
         self._given: Listeners | None = None
         self._notifier = Notifier(os.environ, self._status)
@@ -111,9 +116,17 @@ class Supervisor:
         if self.replica is not None:
             self.replica.start()
         await self.control.opened()
+        self.discovery.start()
         await admin.start()
         log.info("admin port listening", extra={"url": url_of(admin.address, self.config.admin_tls)})
         self._notifier.ready()
+
+    def _own_readings(self) -> Iterator[Reading]:
+        yield from discovery_readings(self.discovery.statistics())
+        yield from replica_readings(self.replica.statistics() if self.replica is not None else None)
+
+    async def _in_flight(self) -> Mapping[str, int] | None:
+        return await in_flight_of([child.client for child in self.children if child.client is not None])
 
     def _status(self) -> str:
         serving = sum(child.client is not None for child in self.children)
@@ -127,6 +140,7 @@ class Supervisor:
         """
         self.accepting = False
         self._notifier.stopping()
+        await self.discovery.aclose()
         self.control.close()
         self._files.close()
         if self._announcing is not None:

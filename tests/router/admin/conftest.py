@@ -73,6 +73,7 @@ class FakeSystem:
             lambda *_: None,
         )
         self.reconciler = Reconciler(self.running)
+        self.discovery = None
         self.control = Control(Sources(config, self.read), initial(config), self.reconcile)
         self.asked: list[tuple[str, dict[str, str], bytes]] = []
 

@@ -23,6 +23,7 @@ async def test_not_ready_until_a_worker_is(client, system, problem):
     assert response.headers["retry-after"] == "1"
     system.join("http://a:1")
     ready = {"status": "ready", "workers_ready": 1, "workers": 1, "processes_ready": 1, "processes": 1, "alone": False}
+    ready["sources"] = None
     assert (await client.get("/readyz")).json() == ready
 
 

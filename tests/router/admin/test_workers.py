@@ -8,7 +8,7 @@ from tests.support.waiting import eventually
 
 
 async def test_empty_fleet(client):
-    assert (await client.get("/admin/v1/workers")).json() == {"workers": [], "next": None}
+    assert (await client.get("/admin/v1/workers")).json() == {"workers": [], "next": None, "sources": []}
 
 
 async def test_a_worker_is_added_shown_and_removed(client, system, problem):

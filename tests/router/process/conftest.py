@@ -29,7 +29,8 @@ class FakeChildClient:
         if isinstance(answer, int):
             answer = (answer, {"detail": f"said {answer}"})
         if request.method == "PUT" and answer[0] < 300:
-            self.state_version = json.loads(request.body)["version"]
+            sent = json.loads(request.body)
+            self.state_version = f"{sent['version']}.{sent['discovery']}"
         return ChildReply(answer[0], json.dumps(answer[1]).encode())
 
 

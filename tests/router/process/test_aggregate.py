@@ -24,6 +24,7 @@ def worker(name="a:1", state="ready", running=1, foreign=0, observations=0, toke
     return Worker(
         id=name, url=f"http://{name}", state=state, reason="why", version=None, restarts=0, in_flight=running,
         models=[], candidates=[candidate], notes=["a note"], labels={"lane": "decode"},
+        name=None, weight=1.0, role="mixed",
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ async def test_all_processes_receive_the_state(children, state):
     fleet = children([], [], [])
     await Changes(fleet).apply(state)
     assert [child.asked for child in fleet] == [[SENT]] * 3
-    assert {child.client.state_version for child in fleet} == {7}
+    assert {child.client.state_version for child in fleet} == {"7.0"}
 
 
 async def test_a_refusal_by_the_first_process_reaches_no_other(children, state):
@@ -43,7 +43,7 @@ async def test_a_silent_process_is_killed_and_the_others_continue(children, stat
     fleet = children([None], [], [None])
     await Changes(fleet).apply(state)
     assert [child.killed for child in fleet] == [1, 0, 1]
-    assert fleet[1].client.state_version == 7
+    assert fleet[1].client.state_version == "7.0"
 
 
 async def test_a_change_without_a_serving_process_answers_503(children, state):
@@ -66,7 +66,7 @@ async def test_a_change_waits_for_a_starting_process(children, state):
 
 async def test_a_process_with_another_version_receives_the_state_again(children, state):
     fleet = children([], [], [])
-    fleet[0].client.state_version, fleet[1].client.state_version = 7, 5
+    fleet[0].client.state_version, fleet[1].client.state_version = "7.0", "5.0"
     changes = Changes(fleet)
     assert changes.behind(state) == [fleet[1]], "one that has not answered yet started with the state"
     await changes.correct(state)

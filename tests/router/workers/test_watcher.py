@@ -11,7 +11,7 @@ import pytest
 
 from backends.simulated.serving import serving, start
 from backends.simulated.settings import WorkerSettings
-from backends.worker import parse_endpoint
+from backends.worker import Endpoint, parse_endpoint
 from policies.view import Residency
 from router.config.model import Config, HealthConfig, KvEventsConfig, ResidencyConfig, WorkerConfig
 from router.placement.fleet import Fleet, WorkerState
@@ -20,7 +20,7 @@ from router.tokenization.identity import Identity
 from router.tokenization.intake import COMPLETIONS_PATH as PATH
 from router.tokenization.intake import parse
 from router.workers.watcher import Watcher
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, iterations
 
 FAST = WorkerSettings(time_scale=0.0)
 HEALTH = HealthConfig(probe_interval_s=0.05, load_interval_s=0.05, probe_timeout_s=1.0, failure_threshold=2)
@@ -335,6 +335,24 @@ async def test_look_again_finds_a_new_adapter_at_a_limited_rate(wire, metrics):
         assert metrics.probes.count(("full", True)) == full + 1
         await watcher.aclose()
         await identity.aclose()
+
+
+async def test_first_probes_of_many_workers_are_spread(wire, metrics):
+    now_s = [100.0]
+    config = Config(health=HEALTH, residency=ResidencyConfig(self_test=False))
+    identity = Identity(config)
+    fleet = Fleet(HEALTH, ResidencyMap())
+    watcher = Watcher(fleet, ResidencyMap(), identity, config, metrics, clock=lambda: now_s[0])
+    watcher.start()
+    watcher.spread_s = 100_000.0
+    for port in range(1, 101):
+        watcher.watch(fleet.add(Endpoint("http", "127.0.0.1", port), 0.0).id)
+    await eventually(lambda: len(metrics.probes) == 1)
+    watcher.look_again()  # a client asked for a model that nobody serves
+    await iterations(100)
+    assert len(metrics.probes) == 1, "the others come later"
+    await watcher.aclose()
+    await identity.aclose()
 
 
 async def test_the_workers_api_key_is_sent_with_probes(wire, system, metrics):

@@ -1,0 +1,171 @@
+"""Run the sources of workers, and bring the desired state to what they say."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from backends.discovery.registered import RegisteredSource
+from backends.discovery.report import Source, SourceReport
+from router.config.model import Config, DiscoverySourceConfig, WorkerConfig
+from router.control.control import Control
+from router.control.desired_state import FoundWorker
+from router.discovery.leaving import Leaving
+from router.discovery.merged import merged
+from router.discovery.settings import REGISTERED
+from router.discovery.sources import sources_of
+from router.discovery.workers import FoundSettings
+
+BATCH_S = 0.1
+"""Answers that come within this time are one change of the desired state."""
+LOOK_S = 0.5
+"""Interval of the checks whether a worker that leaves has requests."""
+_AGAIN_S = 1.0
+"""Pause after a source or a change has failed."""
+
+log = logging.getLogger("warmroute.discovery")
+
+InFlight = Callable[[], Awaitable[Mapping[str, int] | None]]
+"""Return the requests at each worker, in all processes; None if a process did not say."""
+
+
+class _Running:
+    """One source with its last answer."""
+
+    def __init__(self, source: Source, config: DiscoverySourceConfig, changed: Callable[[], None]) -> None:
+        self.source = source
+        self.report = SourceReport(changed, time.time)
+        self.settings = FoundSettings(config)
+        self._named: set[str] = set()
+
+    def workers(self) -> dict[str, WorkerConfig]:
+        """Return the settings of the workers of the last answer."""
+        workers = self.settings.of(self.report.workers)
+        self._named = set() if self.report.answered else self._named | workers.keys()
+        return workers
+
+    def may_name(self, worker_id: str) -> bool:
+        """Return whether the source may still name a worker that an earlier process had from it."""
+        return not self.report.answered and worker_id not in self._named
+
+
+class Discovery:
+    """The sources of workers of one gateway, in the order of precedence.
+
+    A source that fails keeps its last answer. The workers that an earlier process had from a source stay until it has
+    answered here, at most for `first_answer_s`.
+    """
+
+    def __init__(
+        self, config: Config, control: Control, in_flight: InFlight, sources: Mapping[str, Source] | None = None
+    ) -> None:
+        self._config = config.discovery
+        self._control = control
+        self._in_flight = in_flight
+        self._woken = asyncio.Event()
+        self.registered = RegisteredSource(time.monotonic)
+        """Workers that register themselves at the admin API. The sources of the settings come before it."""
+        sources = {**(sources_of(config) if sources is None else sources), REGISTERED: self.registered}
+        configured = self._config.sources
+        self._running = {
+            name: _Running(source, configured.get(name, DiscoverySourceConfig()), self._woken.set)
+            for name, source in sources.items()
+        }
+        self._leaving = Leaving(self._config.drain_s)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._started_s = 0.0
+        self._waiting = False
+        """Whether workers stay that no source has named so far."""
+
+    def start(self) -> None:
+        """Run the sources on the running loop."""
+        self._started_s = asyncio.get_running_loop().time()
+        self._woken.set()
+        self._tasks = [
+            asyncio.create_task(self._follow(name, one), name=f"discovery {name}")
+            for name, one in self._running.items()
+        ]
+        self._tasks.append(asyncio.create_task(self._feed(), name="discovery"))
+
+    async def aclose(self) -> None:
+        """Stop all sources."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    def statistics(self) -> dict[str, dict[str, Any]]:
+        """Return the state of each source, by name."""
+        return {name: _statistics(one) for name, one in self._running.items()}
+
+    async def _follow(self, name: str, one: _Running) -> None:
+        """Run one source again whenever it ends."""
+        while True:
+            try:
+                await one.source.run(one.report)
+            except Exception as error:
+                log.exception("source of workers ended", extra={"source": name})
+                one.report.failed(f"{type(error).__name__}: {error}")
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _feed(self) -> None:
+        applied: object = None
+        while True:
+            if (
+                not await self._woken_within_look()
+                and not self._unsettled
+                and applied is self._control.state.discovered
+            ):
+                continue
+            self._woken.clear()
+            try:
+                await self._control.discover(await self._found())
+                applied = self._control.state.discovered
+            except Exception as error:  # a process did not take the workers, or none serves
+                log.error("discovered workers not applied", extra={"reason": str(error) or type(error).__name__})
+                self._woken.set()
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _woken_within_look(self) -> bool:
+        """Return soon after an answer, or after `LOOK_S`; return whether there was an answer."""
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await self._woken.wait()
+        except TimeoutError:
+            return False
+        await asyncio.sleep(BATCH_S)
+        return True
+
+    @property
+    def _unsettled(self) -> bool:
+        return bool(self._leaving) or self._waiting
+
+    async def _found(self) -> dict[str, FoundWorker]:
+        named = merged({name: one.workers() for name, one in self._running.items()})
+        before = self._control.state.discovered
+        kept = {name: one for name, one in before.items() if name not in named and self._awaited(name, one)}
+        self._waiting = bool(kept)
+        in_flight = await self._in_flight() if any(one.leaving for one in before.values()) else {}
+        leaving = self._leaving.among(
+            {**named, **kept},
+            before,
+            lambda name: in_flight is not None and not in_flight.get(name, 0),
+            asyncio.get_running_loop().time(),
+        )
+        return {**named, **kept, **leaving}
+
+    def _awaited(self, worker_id: str, one: FoundWorker) -> bool:
+        """Whether a source that named a worker to an earlier process has not answered here so far."""
+        since_s = asyncio.get_running_loop().time() - self._started_s
+        if one.leaving or since_s >= self._config.first_answer_s:
+            return False
+        sources = [self._running[name] for name in (one.source, *one.also) if name in self._running]
+        return any(source.may_name(worker_id) for source in sources)
+
+
+def _statistics(one: _Running) -> dict[str, Any]:
+    refused = [*one.report.refused, *one.settings.refused]
+    return {"kind": one.source.kind, **one.report.statistics(), "refused": len(refused), "refused_first": refused[:3]}

@@ -1,0 +1,71 @@
+"""Check the settings of sources of workers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from backends.discovery.fields import FIELDS, LABEL
+from backends.discovery.registration import Registration
+from router.config.findings import Finding
+from router.config.model import STRUCK_OUT, Config, DiscoverySourceConfig
+from router.config.problems import closest
+from router.config.tree import Path
+from router.control.control import API, SETTINGS
+from router.discovery.workers import settings_of
+
+REGISTERED = "registered"
+"""The source of workers that register themselves at the admin API."""
+KINDS = ("file",)
+_RESERVED = (SETTINGS, API, REGISTERED)
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_COMMON = ("model", "role", "weight", "kv-events-port", "kv-replay-port", "kv-topic")
+"""Fields that several workers can have in common."""
+
+
+def kinds_of(source: DiscoverySourceConfig) -> list[str]:
+    """Return the kinds that a source has settings for."""
+    return [kind for kind in KINDS if getattr(source, kind) is not None]
+
+
+def check(config: Config) -> Iterator[Finding]:
+    """Find mistakes in the sources."""
+    for name, source in config.discovery.sources.items():
+        path = ("discovery", "sources", name)
+        yield from _name_findings(name, path)
+        yield from _kind_findings(source, path)
+        yield from _default_findings(source, (*path, "defaults"))
+        if source.api_key == STRUCK_OUT:
+            problem = f"api_key is {STRUCK_OUT}, which stands for a key that is not shown"
+            yield (*path, "api_key"), problem, "write the key"
+
+
+def _name_findings(name: str, path: Path) -> Iterator[Finding]:
+    if not _NAME.fullmatch(name):
+        yield path, f"{name!r} cannot name a source", "write small letters, digits, - and _"
+    elif name in _RESERVED:
+        yield path, f"the name {name} is taken", f"write another name than {', '.join(_RESERVED)}"
+
+
+def _kind_findings(source: DiscoverySourceConfig, path: Path) -> Iterator[Finding]:
+    found = kinds_of(source)
+    if not found:
+        yield path, "the source has no kind", f"write one of {', '.join(KINDS)}"
+    elif len(found) > 1:
+        yield (*path, found[1]), f"the source has the kinds {' and '.join(found)}", "write two sources"
+
+
+def _default_findings(source: DiscoverySourceConfig, path: Path) -> Iterator[Finding]:
+    wrong = False
+    for field in source.defaults:
+        if field not in _COMMON and not field.startswith(LABEL):
+            wrong = True
+            meant = closest(field, _COMMON)
+            own = "each worker has its own" if field in FIELDS else "it is no field of a worker"
+            fix = f"did you mean {meant}?" if meant else f"write one of {', '.join(_COMMON)}, {LABEL}NAME"
+            yield (*path, field), f"{field} cannot be a default: {own}", fix
+    if not wrong and source.api_key != STRUCK_OUT:
+        try:
+            settings_of(Registration(url="http://worker:1"), source)
+        except ValueError as error:
+            yield path, str(error), "write values that a worker can have"

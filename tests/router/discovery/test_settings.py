@@ -1,0 +1,42 @@
+"""Mistakes in the settings of sources."""
+
+from __future__ import annotations
+
+import pytest
+
+from router.config.problems import ConfigError
+from router.settings import load
+
+
+def problems(tmp_path, text):
+    file = tmp_path / "g.yaml"
+    file.write_text(f"discovery:\n  sources:\n{text}")
+    with pytest.raises(ConfigError) as raised:
+        load({}, {}, file)
+    return [str(one).replace(str(file), "g.yaml") for one in raised.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "said"),
+    [
+        ("    Lab: {file: /x}\n", "g.yaml:3:5", "cannot name a source"),
+        ("    api: {file: /x}\n", "g.yaml:3:5", "the name api is taken"),
+        ("    lab: {}\n", "g.yaml:3:5", "the source has no kind"),
+        ("    lab: {file: {}}\n", "g.yaml:3:11", "has no path"),
+        ("    lab: {file: /x, defaults: {rolle: x}}\n", "g.yaml:3:32", "did you mean role?"),
+        ("    lab: {file: /x, defaults: {name: x}}\n", "g.yaml:3:32", "each worker has its own"),
+        ("    lab: {file: /x, defaults: {weight: heavy}}\n", "g.yaml:3:21", "weight is 'heavy'"),
+        ("    lab: {file: /x, defaults: {label.lane: fast}}\n", "g.yaml:3:21", "'fast' is no lane"),
+        ("    lab: {file: /x, api_key: '***'}\n", "g.yaml:3:21", "stands for a key"),
+        ("    lab: {files: /x}\n", "g.yaml:3:11", "did you mean discovery.sources.lab.file?"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(tmp_path, text, place, said):
+    found = problems(tmp_path, text)
+    assert any(one.startswith(place) and said in one for one in found), found
+
+
+def test_a_source_may_be_written_short(tmp_path):
+    file = tmp_path / "g.yaml"
+    file.write_text("discovery:\n  sources:\n    lab: {file: /etc/workers.yaml}\n")
+    assert load({}, {}, file).discovery.sources["lab"].file.path == "/etc/workers.yaml"
