@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 
 from backends.discovery.registration import KvEvents, Registration
@@ -12,6 +13,7 @@ LABEL = "label."
 """Begins the field of one label: label.zone is the worker's label `zone`."""
 FIELDS = ("name", "model", "role", "weight", "scheme", "path", "kv-events-port", "kv-replay-port", "kv-topic")
 _HIGHEST_PORT = 65_535
+_DNS_PORT = 53
 
 
 def described(host: str, port: int, fields: Mapping[str, str], labels: Mapping[str, str] | None = None) -> Registration:
@@ -70,6 +72,25 @@ def port_of(name: str, text: str) -> int:
     if not 0 < (port := int(text)) <= _HIGHEST_PORT:
         raise ValueError(f"{name} is {port}; write a port number from 1 to {_HIGHEST_PORT}")
     return port
+
+
+def parse_server(text: str) -> tuple[str, int]:
+    """Return address and port of a DNS server: ``10.0.0.2``, ``10.0.0.2:5353``, ``fd00::2`` or ``[fd00::2]:5353``.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    host, port = text, str(_DNS_PORT)
+    if text.startswith("[") and "]" in text:
+        host, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":") or port
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        raise ValueError(f"{text!r} is no address of a DNS server; write ADDRESS or ADDRESS:PORT") from None
+    return host, port_of(f"the port of {text!r}", port)
 
 
 def _kv_events(host: str, fields: Mapping[str, str]) -> KvEvents | None:

@@ -79,11 +79,27 @@ class FileSourceConfig(Section, frozen=True):
     """YAML or JSON file: a list of workers, or the file_sd format of Prometheus; read again when it changes."""
 
 
+class DnsSourceConfig(Section, frozen=True):
+    """Workers in DNS. Records are asked for again when their time to live is over."""
+
+    name: str
+    """The name to ask for: with `port` its addresses (A and AAAA), else its SRV records, of which those with the lowest
+    priority number count."""
+    port: Annotated[int, Meta(ge=1, le=65535)] | None = None
+    """Port of the workers at the addresses. Not set: SRV records name the ports."""
+    scheme: Literal["http", "https"] = "http"
+    """Scheme of the workers' URLs."""
+    nameservers: tuple[str, ...] = ()
+    """DNS servers to ask, each as ADDRESS or ADDRESS:PORT. Default: those of the system."""
+
+
 class DiscoverySourceConfig(Section, frozen=True):
     """One source of workers: exactly one of the kinds, and what its workers have in common."""
 
     file: FileSourceConfig | None = None
     """A file."""
+    dns: DnsSourceConfig | None = None
+    """A DNS name."""
     defaults: dict[str, str] = field(default_factory=dict)
     """Fields of workers that the source gives none: model, role, weight, kv-events-port, kv-replay-port, kv-topic, and
     label.NAME for the label NAME."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from backends.discovery.fields import FIELDS, LABEL
+from backends.discovery.fields import FIELDS, LABEL, parse_server
 from backends.discovery.registration import Registration
 from router.config.findings import Finding
 from router.config.model import STRUCK_OUT, Config, DiscoverySourceConfig
@@ -16,7 +16,7 @@ from router.discovery.workers import settings_of
 
 REGISTERED = "registered"
 """The source of workers that register themselves at the admin API."""
-KINDS = ("file",)
+KINDS = ("file", "dns")
 _RESERVED = (SETTINGS, API, REGISTERED)
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _COMMON = ("model", "role", "weight", "kv-events-port", "kv-replay-port", "kv-topic")
@@ -34,6 +34,7 @@ def check(config: Config) -> Iterator[Finding]:
         path = ("discovery", "sources", name)
         yield from _name_findings(name, path)
         yield from _kind_findings(source, path)
+        yield from _server_findings(source, (*path, "dns", "nameservers"))
         yield from _default_findings(source, (*path, "defaults"))
         if source.api_key == STRUCK_OUT:
             problem = f"api_key is {STRUCK_OUT}, which stands for a key that is not shown"
@@ -53,6 +54,15 @@ def _kind_findings(source: DiscoverySourceConfig, path: Path) -> Iterator[Findin
         yield path, "the source has no kind", f"write one of {', '.join(KINDS)}"
     elif len(found) > 1:
         yield (*path, found[1]), f"the source has the kinds {' and '.join(found)}", "write two sources"
+
+
+def _server_findings(source: DiscoverySourceConfig, path: Path) -> Iterator[Finding]:
+    for index, server in enumerate(source.dns.nameservers if source.dns is not None else ()):
+        try:
+            parse_server(server)
+        except ValueError as error:
+            problem, _, fix = str(error).partition("; ")
+            yield (*path, index), problem, fix
 
 
 def _default_findings(source: DiscoverySourceConfig, path: Path) -> Iterator[Finding]:

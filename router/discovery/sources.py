@@ -16,4 +16,8 @@ def sources_of(config: Config) -> dict[str, Source]:
 def _source(config: DiscoverySourceConfig) -> Source:
     if config.file is not None:
         return FileSource(config.file.path)
+    if config.dns is not None:
+        from backends.discovery.dns import DnsSource  # late: only this source needs the library
+
+        return DnsSource(config.dns.name, config.dns.port, config.dns.scheme, config.dns.nameservers)
     raise ValueError(f"a source without a kind: {kinds_of(config)}")

@@ -28,6 +28,9 @@ def problems(tmp_path, text):
         ("    lab: {file: /x, defaults: {weight: heavy}}\n", "g.yaml:3:21", "weight is 'heavy'"),
         ("    lab: {file: /x, defaults: {label.lane: fast}}\n", "g.yaml:3:21", "'fast' is no lane"),
         ("    lab: {file: /x, api_key: '***'}\n", "g.yaml:3:21", "stands for a key"),
+        ("    lab: {file: /x, dns: y}\n", "g.yaml:3:21", "the source has the kinds file and dns"),
+        ("    lab: {dns: {name: y, nameservers: [ns1]}}\n", "g.yaml:3:40", "'ns1' is no address"),
+        ("    lab: {dns: {name: y, port: 0}}\n", "g.yaml:3:26", "port"),
         ("    lab: {files: /x}\n", "g.yaml:3:11", "did you mean discovery.sources.lab.file?"),
     ],
 )

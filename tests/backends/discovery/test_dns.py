@@ -1,0 +1,178 @@
+"""Workers in DNS, against a real dnsmasq."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+from contextlib import asynccontextmanager
+
+import dns.asyncquery
+import dns.message
+import pytest
+
+from backends.discovery.dns import DnsSource
+from backends.discovery.fields import parse_server
+from backends.discovery.registration import Registration
+from backends.discovery.report import SourceReport
+from tests.support.waiting import eventually
+
+ZONE = """\
+port={port}
+listen-address=127.0.0.1
+bind-interfaces
+no-resolv
+no-hosts
+no-daemon
+local=/test/
+local-ttl={ttl_s}
+addn-hosts={hosts}
+host-record=empty.test,::1
+srv-host=_vllm._tcp.test,one.test,8001,0
+srv-host=_vllm._tcp.test,two.test,8002,0
+srv-host=_vllm._tcp.test,spare.test,8003,10
+"""
+
+
+def free_port():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Dnsmasq:
+    """One dnsmasq, whose hosts a test changes."""
+
+    def __init__(self, folder, ttl_s=1):
+        self.port, self._hosts, self._conf = free_port(), folder / "hosts", folder / "dnsmasq.conf"
+        self._conf.write_text(ZONE.format(port=self.port, ttl_s=ttl_s, hosts=self._hosts))
+        self._process = None
+
+    @property
+    def server(self):
+        return f"127.0.0.1:{self.port}"
+
+    def has(self, **hosts):
+        lines = [f"{address} {name}.test" for name, addresses in hosts.items() for address in addresses]
+        self._hosts.write_text("\n".join(lines) + "\n")
+        if self._process is not None:
+            self._process.send_signal(1)  # SIGHUP: read the hosts again
+
+    async def start(self):
+        self._process = await asyncio.create_subprocess_exec(
+            "dnsmasq", f"--conf-file={self._conf}", stderr=asyncio.subprocess.DEVNULL
+        )
+        query = dns.message.make_query("one.test", "A")
+        for _ in range(100):
+            try:
+                await dns.asyncquery.udp(query, "127.0.0.1", port=self.port, timeout=0.2)
+                return
+            except (dns.exception.DNSException, OSError):
+                await asyncio.sleep(0.05)
+        raise AssertionError("dnsmasq does not answer")
+
+    async def stop(self):
+        if self._process is not None:
+            self._process.kill()
+            await self._process.wait()
+            self._process = None
+
+
+@pytest.fixture
+async def zone(tmp_path):
+    if shutil.which("dnsmasq") is None:
+        pytest.skip("there is no dnsmasq (Debian package dnsmasq-base)")
+    zone = Dnsmasq(tmp_path)
+    zone.has(one=["10.0.0.1"], two=["10.0.0.2"], spare=["10.0.0.9"], vllm=["10.0.0.1", "10.0.0.2", "fd00::3"])
+    await zone.start()
+    yield zone
+    await zone.stop()
+
+
+@asynccontextmanager
+async def following(source):
+    report = SourceReport(lambda: None, lambda: 0.0)
+    task = asyncio.ensure_future(source.run(report))
+    try:
+        yield report
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_the_addresses_of_a_name_are_workers_at_one_port(zone):
+    async with following(DnsSource("vllm.test", 8000, "https", [zone.server])) as report:
+        await eventually(lambda: report.answered)
+        assert {name: one.url for name, one in report.workers.items()} == {
+            "10.0.0.1:8000": "https://10.0.0.1:8000",
+            "10.0.0.2:8000": "https://10.0.0.2:8000",
+            "[fd00::3]:8000": "https://[fd00::3]:8000",
+        }
+
+
+async def test_srv_records_name_the_ports_and_the_lowest_priority_counts(zone):
+    async with following(DnsSource("_vllm._tcp.test", None, "http", [zone.server])) as report:
+        await eventually(lambda: report.answered)
+        assert report.workers.keys() == {"10.0.0.1:8001", "10.0.0.2:8002"}
+
+
+async def test_a_change_is_seen_when_the_time_to_live_is_over(zone):
+    async with following(DnsSource("vllm.test", 8000, "http", [zone.server])) as report:
+        await eventually(lambda: len(report.workers) == 3)
+        zone.has(vllm=["10.0.0.2", "10.0.0.4"])
+        await eventually(lambda: report.workers.keys() == {"10.0.0.2:8000", "10.0.0.4:8000"}, 3.0)
+
+
+async def test_records_are_not_asked_for_before_their_time(tmp_path):
+    if shutil.which("dnsmasq") is None:
+        pytest.skip("there is no dnsmasq (Debian package dnsmasq-base)")
+    zone = Dnsmasq(tmp_path, ttl_s=60)
+    zone.has(one=["10.0.0.1"])
+    await zone.start()
+    source = DnsSource("one.test", 8000, "http", [zone.server])
+    assert await source._ask() == ({"10.0.0.1:8000": Registration(url="http://10.0.0.1:8000")}, 60.0)
+    await zone.stop()
+
+
+async def test_a_name_that_does_not_exist_is_a_failure(zone):
+    async with following(DnsSource("vlm.test", 8000, "http", [zone.server])) as report:
+        await eventually(lambda: report.failing_since is not None)
+        assert "vlm.test" in report.error and "does not exist" in report.error
+        assert not report.answered
+
+
+async def test_a_server_that_is_gone_leaves_the_last_answer(zone, monkeypatch):
+    monkeypatch.setattr("backends.discovery.dns.LIFETIME_S", 0.3)
+    async with following(DnsSource("vllm.test", 8000, "http", [zone.server])) as report:
+        await eventually(lambda: len(report.workers) == 3)
+        await zone.stop()
+        await eventually(lambda: report.failing_since is not None)
+        assert len(report.workers) == 3
+        await zone.start()
+        await eventually(lambda: report.failing_since is None)
+
+
+async def test_a_name_without_records_of_the_kind_is_an_empty_answer(zone):
+    async with following(DnsSource("one.test", None, "http", [zone.server])) as report:
+        await eventually(lambda: report.answered)
+        assert report.workers == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "server"),
+    [
+        ("10.0.0.2", ("10.0.0.2", 53)),
+        ("10.0.0.2:5353", ("10.0.0.2", 5353)),
+        ("fd00::2", ("fd00::2", 53)),
+        ("[fd00::2]", ("fd00::2", 53)),
+        ("[fd00::2]:5353", ("fd00::2", 5353)),
+    ],
+)
+def test_a_server_is_an_address_with_or_without_a_port(text, server):
+    assert parse_server(text) == server
+
+
+@pytest.mark.parametrize("text", ["", "ns1", "10.0.0.2:0", "10.0.0.2:x", "[fd00::2", "https://10.0.0.2/dns-query"])
+def test_another_text_is_no_server(text):
+    with pytest.raises(ValueError, match="write"):
+        parse_server(text)
