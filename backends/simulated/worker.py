@@ -113,7 +113,7 @@ class SimulatedWorker:
             self._clock_task.cancel()
             await asyncio.gather(self._clock_task, return_exceptions=True)
         if self.publisher is not None:
-            await self.publisher.aclose()
+            self.publisher.close()
 
     def adapter(self, model: str | None) -> str | None:
         """Return the LoRA adapter that a request names, None for the base model; raises `ApiError` 404."""

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 SEQ_BYTES = 8
-_END_SEQ = b"\xff" * SEQ_BYTES
+END_SEQ = b"\xff" * SEQ_BYTES
 
 
 class WireError(ValueError):
@@ -231,4 +231,4 @@ def parse_replay(frames: Sequence[bytes]) -> ReplayedBatch | ReplayEnd:
     if len(frames) not in (3, 4) or len(frames[-2]) != SEQ_BYTES:
         raise WireError(f"expected [empty, (topic,) 8-byte sequence number, payload], got {len(frames)} frames")
     seq = bytes(frames[-2])
-    return ReplayEnd.END if seq == _END_SEQ else ReplayedBatch(int.from_bytes(seq, "big"), bytes(frames[-1]))
+    return ReplayEnd.END if seq == END_SEQ else ReplayedBatch(int.from_bytes(seq, "big"), bytes(frames[-1]))

@@ -12,6 +12,7 @@ from router.gateway.local import Answer
 from router.placement.fleet import Fleet
 from router.placement.health import SERVING
 from router.sidecar.engine_check import EngineCheck
+from router.sidecar.event_relays import EventRelays
 
 
 class SidecarState(StrEnum):
@@ -30,13 +31,15 @@ class ObservedWorker:
 
     def __init__(self, check: EngineCheck) -> None:
         self._check = check
+        self._relays: EventRelays | None = None
         self._fleet: Fleet | None = None
         self._draining: Callable[[], bool] = lambda: False
         self._version: str | None = None
 
-    def serve(self, fleet: Fleet, draining: Callable[[], bool]) -> None:
-        """Answer from the state of `fleet`, and of the drain."""
+    def serve(self, fleet: Fleet, relays: EventRelays, draining: Callable[[], bool]) -> None:
+        """Answer from the state of `fleet`, of the drain and of the relays, which follow the facts."""
         self._fleet = fleet
+        self._relays = relays
         self._draining = draining
 
     def answers(self) -> Mapping[str, Callable[[], Answer]]:
@@ -47,7 +50,7 @@ class ObservedWorker:
             "/readyz": self._readiness,
             "/livez/engine": self._engine,
             "/version": lambda: (200, {"version": self._version or "unknown"}),
-            "/kv_event_sources": lambda: (200, {}),
+            "/kv_event_sources": self._event_sources,
         }
 
     # observer
@@ -56,6 +59,8 @@ class ObservedWorker:
         """Take the facts. The fleet gets those of one rank, because the gateways choose the rank."""
         self._version = facts.version
         self._check.learned(endpoint, facts)
+        if self._relays is not None:
+            self._relays.fit(facts.event_sources)
         first = {rank: cache for rank, cache in facts.caches.items() if rank == 0}
         return replace(facts, caches=first, event_sources=())
 
@@ -92,6 +97,9 @@ class ObservedWorker:
         if state is SidecarState.READY:
             return 200, {"status": state.value}
         return 503, {"status": state.value, "reason": self.reason}
+
+    def _event_sources(self) -> Answer:
+        return 200, self._relays.describe() if self._relays is not None else {}
 
     def _engine(self) -> Answer:
         fault = self._check.fault()

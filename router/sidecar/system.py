@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from backends.vllm.control import WorkerClient
+from backends.worker import parse_endpoint
 from router.app import System
 from router.config.model import Config
 from router.control.start import Sources
@@ -15,6 +16,7 @@ from router.placement.health import WorkerState
 from router.security.worker_tls import WorkerTls
 from router.sidecar.drain_port import Drained, DrainPort
 from router.sidecar.engine_check import EngineCheck
+from router.sidecar.event_relays import EventRelays, RelayEvents
 from router.sidecar.observed_worker import ObservedWorker
 from router.sidecar.worker_process import WorkerProcess
 
@@ -35,7 +37,12 @@ class SidecarSystem(System):
         self._check = EngineCheck(config.sidecar, client, self.now_s)
         self._worker = ObservedWorker(self._check)
         super().__init__(config, sources=sources, observer=self._worker, answers=self._worker.answers())
-        self._worker.serve(self.fleet, lambda: self._drain is not None or self._closing)
+        worker = parse_endpoint(config.workers[0].url).authority
+        events = RelayEvents(
+            self._check.moved, lambda: self.watcher.look_for_process(worker), self.metrics.event_iteration
+        )
+        self._relays = EventRelays(config, worker, self.metrics, events)
+        self._worker.serve(self.fleet, self._relays, lambda: self._drain is not None or self._closing)
         self._drain: asyncio.Task[Drained] | None = None
         self._return: asyncio.Task[None] | None = None
         self._drain_port = DrainPort(config, self.drain)
@@ -111,6 +118,7 @@ class SidecarSystem(System):
         await super().aclose(min(limit_s, LAST_ERRORS_S) if dead else limit_s)
         if self._child is not None:
             await self._child.stop(self.config.sidecar.stop_s)
+        self._relays.close()
         await self._drain_port.aclose()
         await self._check.aclose()
 

@@ -14,7 +14,7 @@ from loadtest.fleet.process import Process, warmroute
 from tests.support.scripted_worker import ScriptedWorker
 
 MODEL = "warmroute-simulated"
-KEY = "wr-alice-key"
+EVENT_PORTS = ("--set", "sidecar.kv_events_port=0", "--set", "sidecar.kv_events_replay_port=0")
 
 
 class Sidecar:
@@ -60,7 +60,17 @@ def sidecar(start):
 
     def begin(*flags, worker=None, command=()):
         port = free_ports(1)
-        places = ("--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--set", "sidecar.drain_port=0")
+        places = (
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--admin-port",
+            "0",
+            "--set",
+            "sidecar.drain_port=0",
+            *EVENT_PORTS,
+        )
         url = worker or f"http://127.0.0.1:{port}"
         if worker is None and not command:
             command = warmroute("worker", "--port", str(port))
@@ -206,6 +216,79 @@ def test_a_command_that_cannot_be_started_ends_the_sidecar_with_127(sidecar):
 def test_the_commands_output_passes_through(sidecar):
     one = sidecar(command=("sh", "-c", "echo said by the worker; exec sleep 60"))
     one.process.wait_for("said by the worker")
+
+
+class Front:
+    """A gateway in front of a sidecar."""
+
+    def __init__(self, process):
+        self.url = process.wait_for(r"public port.*url=(\S+)")[1]
+        self.admin = process.wait_for(r"admin port.*url=(\S+)")[1]
+
+    def candidate(self):
+        workers = httpx.get(f"{self.admin}/admin/v1/workers").json()["workers"]
+        return workers[0]["candidates"][0] if workers[0]["candidates"] else {"residency": "none"}
+
+    def until(self, residency, limit_s=20.0):
+        end_s = time.monotonic() + limit_s
+        while (found := self.candidate())["residency"] != residency:
+            assert time.monotonic() < end_s, found
+            time.sleep(0.05)
+        return found
+
+    def cached(self, prompt):
+        """Send a prompt; return its cached tokens as predicted and as reported."""
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": 1}
+        answer = httpx.post(f"{self.url}/v1/completions", json=body, timeout=30)
+        reported = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        return int(answer.headers["x-warmroute-predicted-cached-tokens"]), reported
+
+
+@pytest.fixture
+def front(start):
+    def begin(one):
+        places = ("--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--worker", one.url)
+        return Front(start("serve", *places, "--set", "headers.predicted_cached_tokens=true"))
+
+    return begin
+
+
+def test_a_worker_behind_its_sidecar_is_exact_also_for_a_gateway_that_starts_late(sidecar, front, start):
+    port = free_ports(1)
+    start("worker", "--port", str(port), "--kv-events-buffer-steps", "1")
+    one = sidecar(worker=f"http://127.0.0.1:{port}")
+    one.until("ready")
+    first = front(one)
+    first.until("exact")
+    prompts = [list(range(start, start + 100)) for start in (1_000, 2_000, 3_000)]
+    for prompt in prompts:
+        assert first.cached(prompt) == (0, 0)
+        assert first.cached(prompt) == (96, 96)
+    late = front(one)
+    late.until("exact")
+    for prompt in prompts:
+        assert late.cached(prompt) == (96, 96)
+    assert httpx.get(f"{one.url}/kv_event_sources").json()["0"]["endpoint"].startswith("tcp://127.0.0.1:")
+
+
+def test_a_worker_that_restarts_behind_its_sidecar_has_an_empty_cache_and_is_exact_again(sidecar, front, start):
+    ports = free_ports(3)
+    command = ("worker", *("--port", str(ports)), "--kv-events-port", str(ports + 1))
+    command = (*command, "--kv-events-replay-port", str(ports + 2))
+    worker = start(*command)
+    one = sidecar(worker=f"http://127.0.0.1:{ports}")
+    gateway = front(one)
+    gateway.until("exact")
+    prompt = list(range(1_000, 1_100))
+    gateway.cached(prompt)
+    assert gateway.cached(prompt) == (96, 96)
+    worker.stop()
+    one.until("unhealthy")
+    start(*command)
+    one.until("ready")
+    gateway.until("exact")
+    assert gateway.cached(prompt) == (0, 0)
+    assert gateway.cached(prompt) == (96, 96)
 
 
 PAGES = {
