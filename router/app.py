@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import uvloop
@@ -56,7 +56,7 @@ from router.security.reload import FileWatch
 from router.security.startup_warnings import warnings
 from router.security.worker_tls import WorkerTls
 from router.telemetry.decision_log_file import open_decision_log
-from router.telemetry.exposition import Exposition
+from router.telemetry.exposition import Exposition, Reading
 from router.telemetry.loop_lag import LoopLag
 from router.telemetry.metrics import Metrics
 from router.telemetry.readings import (
@@ -231,8 +231,13 @@ class System:
                 lambda: budget_readings(self.config, limit),
                 lambda: replica_readings(self.replica.statistics() if self.replica is not None else None),
                 process_readings,
+                self.further_readings,
             ],
         )
+
+    def further_readings(self) -> Iterable[Reading]:
+        """Return the readings of parts that not every gateway has."""
+        return ()
 
     def now_s(self) -> float:
         """Return the event loop's clock: monotonic seconds."""

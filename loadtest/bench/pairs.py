@@ -1,7 +1,8 @@
 """Compare the CPU cost of two builds of the gateway: ``python -m loadtest.bench.pairs --build NAME OLD NEW``.
 
 OLD and NEW are environments in which Warmroute is installed. ``--features ENVIRONMENT`` compares one build with itself:
-its defaults as old, and API keys, limits and routes as new (`loadtest.bench.features`). Each pair starts both gateways
+its defaults as old, and API keys, limits and routes as new (`loadtest.bench.features`). ``--sidecar ENVIRONMENT`` has
+a gateway with defaults and one worker as old, and a sidecar beside that worker as new. Each pair starts both gateways
 again, each with a stand-in worker of its own. It measures old, new, new, old; every second pair reverses the order. A
 load generator from this source tree drives both. CPU time is that of the gateway's process tree. The result is the
 median over pairs of new / old, with a bootstrap interval.
@@ -24,7 +25,7 @@ from loadtest.bench.features import KEY_LINE, with_features
 from loadtest.bench.measures.catalogue import FIGURES, Kind, chosen
 from loadtest.bench.measures.subject import Sample, Setting, Subject
 from loadtest.bench.proxies.entrant import Place, standin
-from loadtest.bench.proxies.warmroute import exact
+from loadtest.bench.proxies.warmroute import exact, sidecar
 from loadtest.bench.rounds import measured
 
 MEASURES = ("request-2k", "tokens-64")
@@ -36,12 +37,14 @@ _NEW_FIRST = ("new", "old", "old", "new")
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Two environments to compare, and the name of their rows. `features`: the new one has its features on."""
+    """Two environments to compare, and the name of their rows. `features`: the new one has its features on; `sidecar`:
+    it is a sidecar."""
 
     name: str
     old: Path
     new: Path
     features: bool = False
+    sidecar: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,9 @@ def main() -> int:
     args = parser.parse_args()
     builds = [Build(name, Path(old), Path(new)) for name, old, new in args.build]
     builds += [Build("features on", Path(one), Path(one), features=True) for one in args.features]
+    builds += [Build("sidecar", Path(one), Path(one), sidecar=True) for one in args.sidecar]
     if not builds:
-        parser.error("nothing to compare: give --build or --features")
+        parser.error("nothing to compare: give --build, --features or --sidecar")
     costs: dict[tuple[str, str], list[Cost]] = {}
     for number in range(args.pairs):
         for build in builds:
@@ -98,6 +102,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="ENVIRONMENT",
         help="compare the defaults of one build with its keys, limits and routes; repeat for further builds",
     )
+    parser.add_argument(
+        "--sidecar",
+        action="append",
+        default=[],
+        metavar="ENVIRONMENT",
+        help="compare a gateway with one worker with a sidecar of the same build; repeat for further builds",
+    )
     parser.add_argument("--pairs", type=positive, default=12, help="pairs of each build (default %(default)s)")
     parser.add_argument(
         "--window-s", type=above_zero, default=1.0, help="length of one of four windows (default %(default)g)"
@@ -113,19 +124,21 @@ def _pair(build: Build, setting: Setting, number: int) -> dict[str, Cost]:
     """Start both gateways, take each measure of both, and stop them."""
     with tempfile.TemporaryDirectory(prefix="warmroute-pairs-") as folder, ExitStack() as stack:
         sides = {
-            side: _started(side, environment, Path(folder) / side, stack, features)
-            for side, environment, features in (("old", build.old, False), ("new", build.new, build.features))
+            side: _started(side, made, Path(folder) / side, stack)
+            for side, made in (("old", Build(build.name, build.old, build.old)), ("new", build))
         }
         order = _NEW_FIRST if number % 2 else _OLD_FIRST
         return {kind.name: _cost(kind, sides, order, setting) for kind in chosen(MEASURES)}
 
 
-def _started(side: str, environment: Path, folder: Path, stack: ExitStack, features: bool) -> Subject:
+def _started(side: str, build: Build, folder: Path, stack: ExitStack) -> Subject:
+    """Start the new side of `build`."""
     folder.mkdir()
     place = Place(stack.enter_context(standin(folder, kv_events=True)), folder)
-    program = [str(environment.absolute() / "bin" / "warmroute")]
-    proxy = stack.enter_context(exact(side, program, with_features if features else None)(place))
-    return Subject(side, proxy.url, proxy.pid, place.worker_url, 0, lines=KEY_LINE if features else "")
+    program = [str(build.new.absolute() / "bin" / "warmroute")]
+    flags = with_features if build.features else None
+    proxy = stack.enter_context((sidecar(side, program) if build.sidecar else exact(side, program, flags))(place))
+    return Subject(side, proxy.url, proxy.pid, place.worker_url, 0, lines=KEY_LINE if build.features else "")
 
 
 def _cost(kind: Kind, sides: Mapping[str, Subject], order: Sequence[str], setting: Setting) -> Cost:

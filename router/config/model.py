@@ -552,6 +552,18 @@ class SidecarConfig(Section, frozen=True):
     until its engine moves again. 0: no test."""
     test_interval_s: Seconds = 10.0
     """Time without progress of the engine after which it gets a test request."""
+    gateways: tuple[str, ...] = ()
+    """Base URLs of gateways' admin ports, http://HOST:PORT, at which the sidecar registers its worker. With redis.url
+    it also registers there."""
+    gateway_token: Secret | None = None
+    """Admin token of these gateways; the role operate suffices."""
+    gateway_token_file: str | None = None
+    """File with the token; read again at each call."""
+    gateway_ca_file: str | None = None
+    """PEM file with the CAs of gateways with https://, beside the system's."""
+    advertise_url: str | None = None
+    """URL at which gateways reach the sidecar. Default: its own address on the way to the registry, and its public
+    port."""
     kv_events_port: Port = 5657
     """Port on which the sidecar publishes the worker's KV events to gateways. Other data-parallel ranks use the next
     ports. 0: chosen by the system."""
@@ -684,6 +696,8 @@ def to_builtins(config: Config) -> dict[str, Any]:
             source["api_key"] = STRUCK_OUT
     if built["admin_token"] is not None:
         built["admin_token"] = STRUCK_OUT
+    if built["sidecar"]["gateway_token"] is not None:
+        built["sidecar"]["gateway_token"] = STRUCK_OUT
     if built["auth"]["isolation_secret"] is not None:
         built["auth"]["isolation_secret"] = STRUCK_OUT
     for key in ("password", "sentinel_password"):

@@ -14,7 +14,16 @@ from router.config.model import STRUCK_OUT, Config
 from router.config.tree import Path
 
 SECRETS = frozenset(
-    {"api_key", "api_keys", "admin_token", "admin_tokens", "isolation_secret", "password", "sentinel_password"}
+    {
+        "api_key",
+        "api_keys",
+        "admin_token",
+        "admin_tokens",
+        "gateway_token",
+        "isolation_secret",
+        "password",
+        "sentinel_password",
+    }
 )
 """Settings whose values are never shown."""
 

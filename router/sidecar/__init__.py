@@ -2,6 +2,6 @@
 
 `run.run` is the entry, and `system.SidecarSystem` a `router.app.System` with these parts: `observed_worker` answers for
 the worker, `engine_check` finds an engine that hangs, `drain_port` serves ``POST /drain``, `event_relays` publish the
-worker's KV events again, and `worker_process` is vLLM as a child process. `defaults` makes the settings of one worker.
-Imported by `router.cli` only.
+worker's KV events again, `registration` keeps the worker's leases in `registries`, and `worker_process` is vLLM as a
+child process. `defaults` makes the settings of one worker. Imported by `router.cli` only.
 """

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from msgspec.structs import replace
 
+from backends.worker import parse_endpoint
 from router.config.findings import Finding
 from router.config.load import Loaded, refuse
-from router.config.model import Config, PathConfig, PolicyConfig, WorkerConfig
+from router.config.model import Config, PathConfig, PolicyConfig, SidecarConfig, WorkerConfig
 
+_URL = re.compile(r"https?://[^\s/?#@]+")
 WORKER_URL = "http://127.0.0.1:8000"
 """vLLM's default port, on loopback."""
 PORT = 8080
@@ -59,5 +62,20 @@ def _unfit(config: Config) -> Iterator[Finding]:
         yield ("workers",), problem, "name one worker, or run `warmroute serve`"
     if config.processes != 1:
         yield ("processes",), "a sidecar runs one process", "remove it, or write 1"
+    yield from _registration(config.sidecar)
     if config.takeover is not None:
         yield ("takeover",), "a sidecar hands nothing over", "remove it, and drain the worker instead"
+
+
+def _registration(settings: SidecarConfig) -> Iterator[Finding]:
+    for index, url in enumerate(settings.gateways):
+        if not _URL.fullmatch(url):
+            yield ("sidecar", "gateways", index), f"{url!r} is not the URL of an admin port", "write http://HOST:PORT"
+    if settings.gateway_token is not None and settings.gateway_token_file is not None:
+        yield ("sidecar", "gateway_token"), "gateway_token_file is set as well", "keep one of the two"
+    if settings.advertise_url is not None:
+        try:
+            parse_endpoint(settings.advertise_url)
+        except ValueError as error:
+            problem, _, fix = str(error).partition("; ")
+            yield ("sidecar", "advertise_url"), problem, fix

@@ -34,7 +34,12 @@ class ObservedWorker:
         self._relays: EventRelays | None = None
         self._fleet: Fleet | None = None
         self._draining: Callable[[], bool] = lambda: False
-        self._version: str | None = None
+        self.facts: WorkerFacts | None = None
+        """What the worker last reported; None until it has answered a probe."""
+        self.started_s: float | None = None
+        """When the worker's process began, by its metrics; another value is another process."""
+        self.on_facts: Callable[[], None] = lambda: None
+        """Called when the worker reports other facts than before."""
 
     def serve(self, fleet: Fleet, relays: EventRelays, draining: Callable[[], bool]) -> None:
         """Answer from the state of `fleet`, of the drain and of the relays, which follow the facts."""
@@ -49,7 +54,7 @@ class ObservedWorker:
             "/ping": self._readiness,
             "/readyz": self._readiness,
             "/livez/engine": self._engine,
-            "/version": lambda: (200, {"version": self._version or "unknown"}),
+            "/version": self._version,
             "/kv_event_sources": self._event_sources,
         }
 
@@ -57,7 +62,9 @@ class ObservedWorker:
 
     def learned(self, endpoint: Endpoint, facts: WorkerFacts) -> WorkerFacts:
         """Take the facts. The fleet gets those of one rank, because the gateways choose the rank."""
-        self._version = facts.version
+        before, self.facts = self.facts, facts
+        if facts != before:
+            self.on_facts()
         self._check.learned(endpoint, facts)
         if self._relays is not None:
             self._relays.fit(facts.event_sources)
@@ -66,6 +73,7 @@ class ObservedWorker:
 
     def load_read(self, page: MetricsPage) -> None:
         """Take the worker's metrics."""
+        self.started_s = page.started_s
         self._check.load_read(page)
 
     def fault(self) -> str | None:
@@ -97,6 +105,9 @@ class ObservedWorker:
         if state is SidecarState.READY:
             return 200, {"status": state.value}
         return 503, {"status": state.value, "reason": self.reason}
+
+    def _version(self) -> Answer:
+        return 200, {"version": (self.facts.version if self.facts is not None else None) or "unknown"}
 
     def _event_sources(self) -> Answer:
         return 200, self._relays.describe() if self._relays is not None else {}

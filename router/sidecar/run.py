@@ -10,8 +10,12 @@ import uvloop
 from router.config.model import Config
 from router.control.start import Sources
 from router.process.lifecycle import Lifecycle
+from router.replicas.connection import MissingRedisError
+from router.security.file_problem import UnusableFileError
 from router.security.startup_warnings import warnings
+from router.sidecar.registries import registries
 from router.sidecar.system import SidecarSystem
+from router.telemetry.logs import say
 
 log = logging.getLogger("warmroute.sidecar")
 
@@ -20,7 +24,12 @@ async def serve(config: Config, sources: Sources | None, command: Sequence[str])
     """Run a sidecar, and `command` as its child if there is one; return the exit code."""
     for warning in warnings(config):
         log.warning(warning)
-    system = SidecarSystem(config, sources, command, on_end=lambda: lifecycle.end())
+    try:
+        found = registries(config)
+    except (MissingRedisError, UnusableFileError) as error:
+        say(f"warmroute sidecar: cannot register: {error}")
+        return 1
+    system = SidecarSystem(config, sources, found, command, on_end=lambda: lifecycle.end())
     lifecycle = Lifecycle(system, command="sidecar")
     return await lifecycle.run() or system.exit_code
 

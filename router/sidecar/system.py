@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec.structs import replace
 
 from backends.vllm.control import WorkerClient
 from backends.worker import parse_endpoint
 from router.app import System
-from router.config.model import Config
+from router.config.model import Config, RedisConfig
 from router.control.start import Sources
-from router.placement.fleet import FleetEndpoint
-from router.placement.health import WorkerState
+from router.placement.health import SERVING, WorkerState
 from router.security.worker_tls import WorkerTls
 from router.sidecar.drain_port import Drained, DrainPort
 from router.sidecar.engine_check import EngineCheck
 from router.sidecar.event_relays import EventRelays, RelayEvents
 from router.sidecar.observed_worker import ObservedWorker
+from router.sidecar.registration import WorkerRegistration
+from router.sidecar.registries import Registry
 from router.sidecar.worker_process import WorkerProcess
+from router.telemetry.exposition import Reading
 
 LOOK_S = 0.05
 LAST_ERRORS_S = 1.0
@@ -31,12 +35,18 @@ class SidecarSystem(System):
     """One sidecar. `command` starts the worker as a child process, if given; `on_end` is called when it has ended."""
 
     def __init__(
-        self, config: Config, sources: Sources | None, command: Sequence[str], on_end: Callable[[], None]
+        self,
+        config: Config,
+        sources: Sources | None,
+        registries: Sequence[Registry],
+        command: Sequence[str],
+        on_end: Callable[[], None],
     ) -> None:
         client = WorkerClient(config.workers[0].api_key, WorkerTls(config.worker_tls).context_for)
         self._check = EngineCheck(config.sidecar, client, self.now_s)
         self._worker = ObservedWorker(self._check)
-        super().__init__(config, sources=sources, observer=self._worker, answers=self._worker.answers())
+        alone = replace(config, redis=RedisConfig())  # of the gateways' state, the sidecar shares nothing
+        super().__init__(alone, sources=sources, observer=self._worker, answers=self._worker.answers())
         worker = parse_endpoint(config.workers[0].url).authority
         events = RelayEvents(
             self._check.moved, lambda: self.watcher.look_for_process(worker), self.metrics.event_iteration
@@ -46,6 +56,8 @@ class SidecarSystem(System):
         self._drain: asyncio.Task[Drained] | None = None
         self._return: asyncio.Task[None] | None = None
         self._drain_port = DrainPort(config, self.drain)
+        self._registration = WorkerRegistration(config, registries, lambda: self._worker.facts, self._public_port)
+        self._worker.on_facts = self._registration.renew
         self._closing = False
         self._on_end = on_end
         self._child = WorkerProcess(command, self._child_ended) if command else None
@@ -54,8 +66,24 @@ class SidecarSystem(System):
         """Serve the admin port and the drain port, then start the worker."""
         await super().open_admin()
         log.info("drain port listening", extra={"url": f"http://{await self._drain_port.start()}/drain"})
+        self._registration.start()
         if self._child is not None:
             await self._child.start()
+
+    def _public_port(self) -> int:
+        name = self.gateway.listeners[0].getsockname()
+        return int(name[1]) if isinstance(name, tuple) else 0
+
+    def further_readings(self) -> Iterator[Reading]:
+        """Yield the engine's test, the relays and the registrations."""
+        check = self._check.statistics()
+        yield "warmroute_sidecar_engine_tests", (), check["tests"]
+        yield "warmroute_sidecar_engine_stuck_seconds", (), check["stuck_s"]
+        for rank, relay in self._relays.statistics().items():
+            yield "warmroute_sidecar_events_open", (str(rank),), float(relay["open"])
+            yield "warmroute_sidecar_events_buffered_bytes", (str(rank),), relay["buffered_bytes"]
+            yield "warmroute_sidecar_events_replays", (str(rank),), relay["replays"]
+        yield from self._registration.readings()
 
     async def drain(self) -> Drained:
         """Report not ready, and send the worker no new requests; return when the running ones have ended, or after
@@ -71,6 +99,7 @@ class SidecarSystem(System):
         timeouts = self.config.timeouts
         log.info("draining", extra={"delay_s": timeouts.drain_delay_s, "drain_s": timeouts.drain_s})
         self.begin_drain()
+        await self._registration.withdraw()
         await asyncio.sleep(timeouts.drain_delay_s)
         for endpoint in self.fleet.endpoints:
             self.fleet.drain(endpoint.id)
@@ -78,7 +107,8 @@ class SidecarSystem(System):
         while self._running and self.now_s() < end_s and self._check.fault() is None:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)
         log.info("drained", extra={"requests": self._running})
-        self._return = asyncio.get_running_loop().create_task(self._returned(), name="return")
+        if not self._closing:
+            self._return = asyncio.get_running_loop().create_task(self._returned(), name="return")
         return Drained(self._running)
 
     @property
@@ -88,14 +118,26 @@ class SidecarSystem(System):
 
     async def _returned(self) -> None:
         """End the drain once another process of the worker answers."""
-        for state in (WorkerState.UNHEALTHY, None):
-            while not any(_in(endpoint, state) for endpoint in self.fleet.endpoints):  # noqa: ASYNC110
-                await asyncio.sleep(LOOK_S)
+        before_s = self._worker.started_s
+        gone = False
+        while not (gone and self._worker_answers):
+            started_s = self._worker.started_s
+            if started_s is None or before_s is None:  # several API servers: only an outage shows another process
+                gone = gone or any(one.health.condition is WorkerState.UNHEALTHY for one in self.fleet.endpoints)
+            else:
+                gone = started_s != before_s
+            await asyncio.sleep(LOOK_S)
         for endpoint in self.fleet.endpoints:
             self.fleet.undrain(endpoint.id)
         self._drain = None
         self.end_drain()
+        self._registration.start()
         log.info("the worker is back; the drain has ended")
+
+    @property
+    def _worker_answers(self) -> bool:
+        """Whether the worker would take requests, were it not for the drain."""
+        return any(one.health.condition in SERVING for one in self.fleet.endpoints)
 
     def _child_ended(self) -> None:
         self._closing = True
@@ -115,15 +157,13 @@ class SidecarSystem(System):
         limit_s = self.config.timeouts.drain_s if drain_s is None else drain_s
         if self._return is not None:
             self._return.cancel()
+        self.gateway.drain()
+        await self._registration.aclose()
         await super().aclose(min(limit_s, LAST_ERRORS_S) if dead else limit_s)
         if self._child is not None:
             await self._child.stop(self.config.sidecar.stop_s)
         self._relays.close()
         await self._drain_port.aclose()
+        if self._drain is not None:
+            self._drain.cancel()
         await self._check.aclose()
-
-
-def _in(endpoint: FleetEndpoint, state: WorkerState | None) -> bool:
-    """Return whether probes find the worker in `state`; None: in a state in which it answers."""
-    condition = endpoint.health.condition
-    return condition is state if state is not None else condition in (WorkerState.READY, WorkerState.HALF_OPEN)

@@ -1,6 +1,7 @@
 """`warmroute sidecar` as a process, beside a worker and as its parent."""
 
 import asyncio
+import json
 import os
 import signal
 import threading
@@ -8,10 +9,14 @@ import time
 
 import httpx
 import pytest
+import redis
 
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, warmroute
+from loadtest.fleet.redis import redis_server
+from tests.support.redis import needs_redis
 from tests.support.scripted_worker import ScriptedWorker
+from tests.support.waiting import block_until
 
 MODEL = "warmroute-simulated"
 EVENT_PORTS = ("--set", "sidecar.kv_events_port=0", "--set", "sidecar.kv_events_replay_port=0")
@@ -35,8 +40,8 @@ class Sidecar:
             assert time.monotonic() < end_s, f"{found}, not {state}: {self.process.tail()}"
             time.sleep(0.02)
 
-    def complete(self, tokens=4, **options):
-        body = {"model": MODEL, "prompt": "a b c", "max_tokens": tokens, "ignore_eos": True, "stream": False}
+    def complete(self, tokens=4, model=MODEL, **options):
+        body = {"model": model, "prompt": "a b c", "max_tokens": tokens, "ignore_eos": True, "stream": False}
         return httpx.post(f"{self.url}/v1/completions", json=body, timeout=60, **options)
 
 
@@ -172,8 +177,6 @@ def test_a_drained_worker_that_another_process_replaces_takes_requests_again(sid
     one.until("ready")
     assert httpx.post(one.drain_url, timeout=30).status_code == 200
     worker.stop()
-    one.process.wait_for("probe failed|unhealthy|draining")
-    time.sleep(0.5)  # for three probes to fail
     start("worker", "--port", str(port))
     one.until("ready")
     assert one.complete().status_code == 200
@@ -215,7 +218,7 @@ def test_a_command_that_cannot_be_started_ends_the_sidecar_with_127(sidecar):
 
 def test_the_commands_output_passes_through(sidecar):
     one = sidecar(command=("sh", "-c", "echo said by the worker; exec sleep 60"))
-    one.process.wait_for("said by the worker")
+    block_until(lambda: "said by the worker" in one.process.tail())
 
 
 class Front:
@@ -291,6 +294,33 @@ def test_a_worker_that_restarts_behind_its_sidecar_has_an_empty_cache_and_is_exa
     assert gateway.cached(prompt) == (96, 96)
 
 
+@needs_redis
+def test_a_worker_is_in_redis_from_its_first_answer_until_its_drain(sidecar):
+    with redis_server() as server:
+        one = sidecar("--set", f"redis.url={server.url}")
+        key = "warmroute:{default}:worker:" + one.url.removeprefix("http://")
+        client = redis.Redis.from_url(server.url)
+        block_until(lambda: client.get(key), 20)
+        registered = json.loads(client.get(key))
+        assert (registered["url"], registered["model"]) == (one.url, MODEL)
+        server.kill()
+        one.until("ready")
+        assert one.complete().status_code == 200, "traffic goes on without the registry"
+        server.restart()
+        block_until(lambda: client.get(key), 20)
+        running = while_running(one)
+        drain = Call(lambda: httpx.post(one.drain_url, timeout=30))
+        block_until(lambda: client.get(key) is None)
+        assert drain.answer().status_code == 200 and running.answer().status_code == 200
+
+
+def test_a_registry_without_its_package_or_with_a_wrong_file_is_an_error_at_the_start(start, tmp_path):
+    places = ("--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--set", "sidecar.gateways=https://gw:8001")
+    process = start("sidecar", *places, "--set", f"sidecar.gateway_ca_file={tmp_path / 'none.pem'}")
+    assert process.wait(20) == 1
+    assert "cannot register: " in process.tail() and "none.pem" in process.tail()
+
+
 PAGES = {
     b"/health": b"",
     b"/version": b'{"version": "0.33.0"}',
@@ -321,4 +351,21 @@ async def test_an_engine_that_hangs_behind_a_healthy_server_is_not_ready(sidecar
     assert (await asyncio.to_thread(one.status, "/livez")).status_code == 200
     hangs.clear()
     await asyncio.to_thread(one.until, "ready")
+    await worker.stop()
+
+
+async def test_the_gateways_choice_of_a_rank_reaches_the_worker(sidecar):
+    async def script(script):
+        await script.say(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
+
+    ranks = b"".join(
+        b'vllm:cache_config_info{block_size="16",num_gpu_blocks="9",engine="%d"} 1\n' % rank for rank in (0, 1)
+    )
+    worker = await ScriptedWorker(script, pages=PAGES | {b"/metrics": ranks}).start()
+    one = await asyncio.to_thread(sidecar, worker=f"http://{worker.id}")
+    await asyncio.to_thread(one.until, "ready")
+    answer = await asyncio.to_thread(one.complete, model="m", headers={"X-data-parallel-rank": "1"})
+    assert answer.status_code == 200
+    (seen,) = worker.requests_to(b"/v1/completions")
+    assert [line for line in seen.lines if b"rank" in line.lower()] == [b"X-data-parallel-rank: 1"]
     await worker.stop()

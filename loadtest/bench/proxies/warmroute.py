@@ -19,6 +19,7 @@ from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import StartError
 from loadtest.fleet.process import warmroute as our_own
 
+FREE_PORTS = ("sidecar.drain_port=0", "sidecar.kv_events_port=0", "sidecar.kv_events_replay_port=0")
 ROUND_ROBIN = ("--policy", "round_robin", "--set", "residency.kv_events=false")
 READY_LIMIT_S = 60.0
 
@@ -69,28 +70,33 @@ def exact(
 
 
 def starter(
-    name: str, flags: Sequence[str], program: Sequence[str] | None = None
+    name: str, flags: Sequence[str], program: Sequence[str] | None = None, command: str = "serve"
 ) -> Callable[[Place], AbstractContextManager[Proxy]]:
-    """Return a start function with `flags`. If they contain ``--config``, that file names the worker."""
+    """Return a start function of `command` with `flags`. If they contain ``--config``, that file names the worker."""
 
     @contextmanager
     def start(place: Place) -> Iterator[Proxy]:
         port, admin = free_ports(1), free_ports(1)
-        command = [*(program or our_own()), "serve", "--host", "127.0.0.1", "--port", str(port)]
-        command += ["--log-level", "warning", "--model-dir", str(shipped_model_dir()), *flags]
+        line = [*(program or our_own()), command, "--host", "127.0.0.1", "--port", str(port)]
+        line += ["--log-level", "warning", "--model-dir", str(shipped_model_dir()), *flags]
         if "--config" not in flags:
-            command += ["--worker", place.worker_url]
+            line += ["--worker", place.worker_url]
         if "--admin-port" in flags:
             admin = int(flags[flags.index("--admin-port") + 1])
         else:
-            command += ["--admin-port", str(admin)]
+            line += ["--admin-port", str(admin)]
         # PYTHONPATH may lead to this tree; another environment must import its own build instead.
         environment = {} if program is None else {"PYTHONPATH": ""}
-        with running(name, command, port, place.folder, environment) as process:
+        with running(name, line, port, place.folder, environment) as process:
             _wait_until_ready(name, admin)
             yield Proxy(name, f"http://127.0.0.1:{port}", process.pid)
 
     return start
+
+
+def sidecar(name: str, program: Sequence[str]) -> Callable[[Place], AbstractContextManager[Proxy]]:
+    """Return a start function of a sidecar beside the stand-in, with its defaults and its relay of KV events."""
+    return starter(name, [part for port in FREE_PORTS for part in ("--set", port)], program, "sidecar")
 
 
 def _wait_until_ready(name: str, admin: int) -> None:

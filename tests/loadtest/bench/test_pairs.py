@@ -64,4 +64,4 @@ def test_something_must_be_compared(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["pairs"])
     with pytest.raises(SystemExit):
         main()
-    assert "give --build or --features" in capsys.readouterr().err
+    assert "give --build, --features or --sidecar" in capsys.readouterr().err

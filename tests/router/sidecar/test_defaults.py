@@ -39,6 +39,21 @@ def test_metrics_that_are_forwarded_already_are_not_forwarded_twice():
     [
         ({"workers": "http://a:1,http://b:2"}, "--worker", "there are 2 workers, and a sidecar has one"),
         ({"processes": "2"}, "--processes", "a sidecar runs one process"),
+        (
+            {"sidecar.gateways": "http://gw:8001,gw2"},
+            "--set sidecar.gateways",
+            "'gw2' is not the URL of an admin port",
+        ),
+        (
+            {"sidecar.gateway_token": "a", "sidecar.gateway_token_file": "b"},
+            "--set sidecar.gateway_token",
+            "gateway_token_file is set as well",
+        ),
+        (
+            {"sidecar.advertise_url": "ftp://x"},
+            "--set sidecar.advertise_url",
+            "'ftp://x' has scheme 'ftp'",
+        ),
         ({"takeover": "/run/w.sock"}, "--takeover", "a sidecar hands nothing over"),
     ],
 )
