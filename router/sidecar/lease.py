@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from backends.discovery.registration import RENEW_S, Registration
-from router.sidecar.registries import Registry, RegistryError
+from router.sidecar.registries import RegistryError, WorkerRegistry
 
 FIRST_RETRY_S = 0.5
 WITHDRAW_S = 2.0
@@ -28,7 +28,7 @@ class Lease:
     A failure is logged once, until the registry answers again. It never stops traffic.
     """
 
-    def __init__(self, registry: Registry, describe: Describe) -> None:
+    def __init__(self, registry: WorkerRegistry, describe: Describe) -> None:
         self._registry = registry
         self._describe = describe
         self._here: str | None = None

@@ -10,7 +10,7 @@ from backends.discovery.registration import Registration
 from backends.worker import WorkerFacts
 from router.config.model import Config
 from router.sidecar.lease import Lease
-from router.sidecar.registries import Registry
+from router.sidecar.registries import WorkerRegistry
 from router.telemetry.exposition import Reading
 
 _ANY = ("0.0.0.0", "::", "[::]")
@@ -25,7 +25,7 @@ class WorkerRegistration:
     def __init__(
         self,
         config: Config,
-        registries: Sequence[Registry],
+        registries: Sequence[WorkerRegistry],
         facts: Callable[[], WorkerFacts | None],
         port: Callable[[], int],
     ) -> None:

@@ -25,7 +25,7 @@ class RegistryError(Exception):
     """A registry could not be reached, or refused; the message says why."""
 
 
-class Registry(Protocol):
+class WorkerRegistry(Protocol):
     """A place from which gateways learn of workers. Its calls raise `RegistryError`."""
 
     @property
@@ -137,14 +137,14 @@ def _trusted(ca_file: str | None) -> ssl.SSLContext:
     return context
 
 
-def registries(config: Config) -> list[Registry]:
+def registries(config: Config) -> list[WorkerRegistry]:
     """Return every registry in the settings.
 
     Raises:
         MissingRedisError: Redis is configured, and its package is not installed.
         UnusableFileError: the CA file cannot be used.
     """
-    found: list[Registry] = [GatewayRegistry(url, config.sidecar) for url in config.sidecar.gateways]
+    found: list[WorkerRegistry] = [GatewayRegistry(url, config.sidecar) for url in config.sidecar.gateways]
     if config.redis.url is not None:
         found.append(RedisRegistry(config.redis))
     return found

@@ -20,7 +20,7 @@ from router.sidecar.engine_check import EngineCheck
 from router.sidecar.event_relays import EventRelays, RelayEvents
 from router.sidecar.observed_worker import ObservedWorker
 from router.sidecar.registration import WorkerRegistration
-from router.sidecar.registries import Registry
+from router.sidecar.registries import WorkerRegistry
 from router.sidecar.worker_process import WorkerProcess
 from router.telemetry.exposition import Reading
 
@@ -38,7 +38,7 @@ class SidecarSystem(System):
         self,
         config: Config,
         sources: Sources | None,
-        registries: Sequence[Registry],
+        registries: Sequence[WorkerRegistry],
         command: Sequence[str],
         on_end: Callable[[], None],
     ) -> None:
