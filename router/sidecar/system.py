@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from backends.vllm.control import WorkerClient
 from backends.worker import parse_endpoint
 from router.app import System
-from router.config.model import Config, RedisConfig
+from router.config.model import Config, DiscoveryConfig, RedisConfig
 from router.control.start import Sources
 from router.placement.health import SERVING, WorkerState
 from router.security.worker_tls import WorkerTls
@@ -45,7 +45,8 @@ class SidecarSystem(System):
         client = WorkerClient(config.workers[0].api_key, WorkerTls(config.worker_tls).context_for)
         self._check = EngineCheck(config.sidecar, client, self.now_s)
         self._worker = ObservedWorker(self._check)
-        alone = replace(config, redis=RedisConfig())  # of the gateways' state, the sidecar shares nothing
+        # a sidecar has its own worker only, and no part in what the gateways of a fleet share
+        alone = replace(config, redis=RedisConfig(), discovery=DiscoveryConfig())
         super().__init__(alone, sources=sources, observer=self._worker, answers=self._worker.answers())
         worker = parse_endpoint(config.workers[0].url).authority
         events = RelayEvents(

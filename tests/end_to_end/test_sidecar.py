@@ -19,6 +19,7 @@ from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import block_until
 
 MODEL = "warmroute-simulated"
+TOKEN = "a-token-of-the-admin-port"
 EVENT_PORTS = ("--set", "sidecar.kv_events_port=0", "--set", "sidecar.kv_events_replay_port=0")
 
 
@@ -314,7 +315,27 @@ def test_a_worker_is_in_redis_from_its_first_answer_until_its_drain(sidecar):
         assert drain.answer().status_code == 200 and running.answer().status_code == 200
 
 
-def test_a_registry_without_its_package_or_with_a_wrong_file_is_an_error_at_the_start(start, tmp_path):
+def test_a_worker_registers_at_gateways_and_leaves_them_when_it_drains(sidecar, start):
+    places = ("--host", "127.0.0.1", "--port", "0", "--admin-port", "0")
+    gateways = [Front(start("serve", *places, "--set", f"admin_token={TOKEN}")) for _ in range(2)]
+    named = ",".join(gateway.admin for gateway in gateways)
+    one = sidecar("--set", f"sidecar.gateways={named}", "--set", f"sidecar.gateway_token={TOKEN}")
+    token = {"Authorization": f"Bearer {TOKEN}"}
+
+    def workers(gateway):
+        return httpx.get(f"{gateway.admin}/admin/v1/workers", headers=token).json()["workers"]
+
+    for gateway in gateways:
+        block_until(lambda gateway=gateway: [worker["state"] for worker in workers(gateway)] == ["ready"], 20)
+        assert [worker["id"] for worker in workers(gateway)] == [one.url.removeprefix("http://")]
+        body = {"model": MODEL, "prompt": "a b c", "max_tokens": 1}
+        assert httpx.post(f"{gateway.url}/v1/completions", json=body).status_code == 200
+    assert httpx.post(one.drain_url, timeout=30).status_code == 200
+    for gateway in gateways:
+        block_until(lambda gateway=gateway: not workers(gateway), 20)
+
+
+def test_a_registry_with_a_wrong_ca_file_is_an_error_at_the_start(start, tmp_path):
     places = ("--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--set", "sidecar.gateways=https://gw:8001")
     process = start("sidecar", *places, "--set", f"sidecar.gateway_ca_file={tmp_path / 'none.pem'}")
     assert process.wait(20) == 1
