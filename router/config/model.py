@@ -93,6 +93,29 @@ class DnsSourceConfig(Section, frozen=True):
     """DNS servers to ask, each as ADDRESS or ADDRESS:PORT. Default: those of the system."""
 
 
+class KubernetesSourceConfig(Section, frozen=True):
+    """Workers in Kubernetes: exactly one of `service`, `pods` and `pool`. Labels and annotations that begin with
+    warmroute.io/ give a worker's fields."""
+
+    service: str | None = None
+    """Name of a service: the ready endpoints of its EndpointSlices."""
+    pods: str | None = None
+    """Label selector, such as app=vllm: the pods that are ready."""
+    pool: str | None = None
+    """Name of an InferencePool: the ready pods that it selects, at its target ports."""
+    namespace: str | None = None
+    """Namespace. Default: that of the gateway's own pod."""
+    port: Annotated[int, Meta(ge=1, le=65535)] | str | None = None
+    """Number or name of the workers' port, not for `pool`. Default for a service: its only port, or the one named http;
+    for pods: the one named http, else the first, else 8000."""
+    api_url: str = "https://kubernetes.default.svc"
+    """URL of the API server."""
+    token_file: str | None = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    """File with the token of the service account; read again every minute, since Kubernetes renews it. null: none."""
+    ca_file: str | None = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt"
+    """File with the CA of the API server. null: the system's CAs."""
+
+
 class DiscoverySourceConfig(Section, frozen=True):
     """One source of workers: exactly one of the kinds, and what its workers have in common."""
 
@@ -100,6 +123,8 @@ class DiscoverySourceConfig(Section, frozen=True):
     """A file."""
     dns: DnsSourceConfig | None = None
     """A DNS name."""
+    kubernetes: KubernetesSourceConfig | None = None
+    """The API server of Kubernetes."""
     defaults: dict[str, str] = field(default_factory=dict)
     """Fields of workers that the source gives none: model, role, weight, kv-events-port, kv-replay-port, kv-topic, and
     label.NAME for the label NAME."""

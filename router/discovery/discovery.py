@@ -25,6 +25,7 @@ LOOK_S = 0.5
 """Interval of the checks whether a worker that leaves has requests."""
 _AGAIN_S = 1.0
 """Pause after a source or a change has failed."""
+_LONGEST_PAUSE_S = 30.0
 
 log = logging.getLogger("warmroute.discovery")
 
@@ -102,14 +103,19 @@ class Discovery:
         return {name: _statistics(one) for name, one in self._running.items()}
 
     async def _follow(self, name: str, one: _Running) -> None:
-        """Run one source again whenever it ends."""
+        """Run one source again whenever it ends. Log each reason once in a row."""
+        logged, pause_s = "", _AGAIN_S
         while True:
             try:
                 await one.source.run(one.report)
             except Exception as error:
-                log.exception("source of workers ended", extra={"source": name})
-                one.report.failed(f"{type(error).__name__}: {error}")
-            await asyncio.sleep(_AGAIN_S)
+                reason = f"{type(error).__name__}: {error}"
+                one.report.failed(reason)
+                if reason != logged:
+                    log.exception("source of workers ended", extra={"source": name})
+                logged = reason
+            await asyncio.sleep(pause_s)
+            pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
 
     async def _feed(self) -> None:
         applied: object = None

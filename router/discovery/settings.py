@@ -16,9 +16,11 @@ from router.discovery.workers import settings_of
 
 REGISTERED = "registered"
 """The source of workers that register themselves at the admin API."""
-KINDS = ("file", "dns")
+KINDS = ("file", "dns", "kubernetes")
 _RESERVED = (SETTINGS, API, REGISTERED)
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_SELECTIONS = ("service", "pods", "pool")
+_OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _COMMON = ("model", "role", "weight", "kv-events-port", "kv-replay-port", "kv-topic")
 """Fields that several workers can have in common."""
 
@@ -35,6 +37,7 @@ def check(config: Config) -> Iterator[Finding]:
         yield from _name_findings(name, path)
         yield from _kind_findings(source, path)
         yield from _server_findings(source, (*path, "dns", "nameservers"))
+        yield from _kubernetes_findings(source, (*path, "kubernetes"))
         yield from _default_findings(source, (*path, "defaults"))
         if source.api_key == STRUCK_OUT:
             problem = f"api_key is {STRUCK_OUT}, which stands for a key that is not shown"
@@ -63,6 +66,23 @@ def _server_findings(source: DiscoverySourceConfig, path: Path) -> Iterator[Find
         except ValueError as error:
             problem, _, fix = str(error).partition("; ")
             yield (*path, index), problem, fix
+
+
+def _kubernetes_findings(source: DiscoverySourceConfig, path: Path) -> Iterator[Finding]:
+    wanted = source.kubernetes
+    if wanted is None:
+        return
+    given = [name for name in _SELECTIONS if getattr(wanted, name) is not None]
+    if len(given) != 1:
+        yield path, f"the source names {' and '.join(given) or 'no workers'}", f"write one of {', '.join(_SELECTIONS)}"
+    for name in ("service", "pool", "namespace"):
+        text = getattr(wanted, name)
+        if text is not None and not _OBJECT.fullmatch(text):
+            yield (*path, name), f"{text!r} is no name of Kubernetes", "write small letters, digits, - and ."
+    if wanted.port is not None and wanted.pool is not None:
+        yield (*path, "port"), "the pool names the ports itself", "leave port out"
+    if not wanted.api_url.startswith(("https://", "http://")):
+        yield (*path, "api_url"), f"{wanted.api_url!r} is no URL", "write https://HOST:PORT"
 
 
 def _default_findings(source: DiscoverySourceConfig, path: Path) -> Iterator[Finding]:

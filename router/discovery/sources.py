@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from backends.discovery.file import FileSource
 from backends.discovery.report import Source
-from router.config.model import Config, DiscoverySourceConfig
+from router.config.model import Config, DiscoverySourceConfig, KubernetesSourceConfig
 from router.discovery.settings import kinds_of
 
 
@@ -20,4 +20,15 @@ def _source(config: DiscoverySourceConfig) -> Source:
         from backends.discovery.dns import DnsSource  # late: only this source needs the library
 
         return DnsSource(config.dns.name, config.dns.port, config.dns.scheme, config.dns.nameservers)
+    if config.kubernetes is not None:
+        return _kubernetes(config.kubernetes)
     raise ValueError(f"a source without a kind: {kinds_of(config)}")
+
+
+def _kubernetes(config: KubernetesSourceConfig) -> Source:
+    from backends.discovery.kubernetes.api import Access  # late: only this source needs httpx here
+    from backends.discovery.kubernetes.source import KubernetesSource, Wanted
+
+    port = None if config.port is None else str(config.port)
+    wanted = Wanted(config.service, config.pods, config.pool, config.namespace, port)
+    return KubernetesSource(wanted, Access(config.api_url, config.token_file, config.ca_file))

@@ -31,12 +31,24 @@ def problems(tmp_path, text):
         ("    lab: {file: /x, dns: y}\n", "g.yaml:3:21", "the source has the kinds file and dns"),
         ("    lab: {dns: {name: y, nameservers: [ns1]}}\n", "g.yaml:3:40", "'ns1' is no address"),
         ("    lab: {dns: {name: y, port: 0}}\n", "g.yaml:3:26", "port"),
+        ("    lab: {kubernetes: {namespace: x}}\n", "g.yaml:3:11", "names no workers"),
+        ("    lab: {kubernetes: {pods: a=b, pool: p}}\n", "g.yaml:3:11", "names pods and pool"),
+        ("    lab: {kubernetes: {service: A_b}}\n", "g.yaml:3:24", "no name of Kubernetes"),
+        ("    lab: {kubernetes: {pool: p, port: 80}}\n", "g.yaml:3:33", "the pool names the ports itself"),
+        ("    lab: {kubernetes: {pool: p, api_url: k8s}}\n", "g.yaml:3:33", "'k8s' is no URL"),
         ("    lab: {files: /x}\n", "g.yaml:3:11", "did you mean discovery.sources.lab.file?"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(tmp_path, text, place, said):
     found = problems(tmp_path, text)
     assert any(one.startswith(place) and said in one for one in found), found
+
+
+@pytest.mark.parametrize("port", ["8000", "http"])
+def test_a_port_is_a_number_or_a_name(tmp_path, port):
+    file = tmp_path / "g.yaml"
+    file.write_text(f"discovery: {{sources: {{lab: {{kubernetes: {{pods: app=vllm, port: {port}}}}}}}}}")
+    assert str(load({}, {}, file).discovery.sources["lab"].kubernetes.port) == port
 
 
 def test_a_source_may_be_written_short(tmp_path):
