@@ -10,6 +10,9 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
+from backends.simulated.settings import shipped_model_dir
+from router.security.keys import KeyEntry, digest_of
+
 pytestmark = pytest.mark.slow
 
 ABSENT = [f"127.0.0.1:{port}" for port in (1, 2, 3)]
@@ -18,13 +21,13 @@ RULES = ["lpwl", "random", "round_robin", "marginal_cost"]
 
 
 @contextmanager
-def load(url, model):
+def load(url, model, key="unused"):
     """Keep asking, and give the answers that failed."""
     failed, done = [], threading.Event()
     body = {"model": model, "prompt": "a b c", "max_tokens": 3}
 
     def ask():
-        with httpx.Client(timeout=20) as client:
+        with httpx.Client(timeout=20, headers={"authorization": f"Bearer {key}"}) as client:
             while not done.wait(0.01):
                 answer = client.post(f"{url}/v1/completions", json=body)
                 if answer.status_code != 200:
@@ -44,7 +47,7 @@ def change(admin, rng) -> httpx.Response:
     known = admin.get("/admin/v1/desired-state").json()["settings"]["workers"]
     added = [worker for worker in ABSENT if worker in known]
     missing = [worker for worker in ABSENT if worker not in known]
-    kind = rng.choice(["add", "remove", "drain", "undrain", "policy", "restore"])
+    kind = rng.choice(["add", "remove", "drain", "undrain", "policy", "restore", "models", "limits", "tenants"])
     if kind == "add" and missing:
         labels = {"rack": str(rng.randrange(3))}
         return admin.post("/admin/v1/workers", json={"url": f"http://{rng.choice(missing)}", "labels": labels})
@@ -55,7 +58,21 @@ def change(admin, rng) -> httpx.Response:
     if kind == "restore":
         kept = admin.get("/admin/v1/revisions?limit=5").json()["revisions"]
         return admin.post(f"/admin/v1/revisions/{rng.choice(kept)['number']}/restore")
+    if kind == "models":
+        models = {name: model(rng) for name in rng.sample(["m", "org/n"], rng.randrange(3))}
+        return admin.put("/admin/v1/models", json={"models": models})
+    if kind == "limits":
+        name, limit = rng.choice(["tenants/default", "keys/a", "keys/b"]), rng.choice([6_000, 9_000])
+        return admin.put(f"/admin/v1/limits/{name}", json={"requests_per_minute": limit * 1_000})
+    if kind == "tenants":
+        return admin.put("/admin/v1/tenants", json={"tenants": {"red": {"keys": rng.sample("ab", 1)}}})
     return admin.put("/admin/v1/policy", json={"rule": rng.choice(RULES)})
+
+
+def model(rng) -> dict:
+    """Return random settings of a model, at times with a tokenizer."""
+    folder = str(shipped_model_dir()) if rng.randrange(3) else None
+    return {"dir": folder, "slo": {"ttft": rng.choice([1, 2])}, "fallback": rng.choice([None, "z"])}
 
 
 def running(admin) -> dict:
@@ -65,11 +82,30 @@ def running(admin) -> dict:
     return {worker["id"]: worker["labels"] for worker in workers}
 
 
+def limits_in_force(admin) -> dict:
+    accounts = admin.get("/admin/v1/limits").json()["accounts"]
+    return {each["account"]: each["requests"]["per_minute"] for each in accounts}
+
+
+def limits_wanted(settings) -> dict:
+    """Return the limit of each account by the settings, with the key `a` and its tenant among them."""
+    limits = settings["limits"]
+    found = {f"key:{name}": each["requests_per_minute"] for name, each in limits["keys"].items()}
+    default = limits["tenants"].get("default", {}).get("requests_per_minute")
+    if default:
+        found |= {f"tenant:{name}": default for name in settings["tenants"]}
+        free = {"a", "b"} - {key for each in settings["tenants"].values() for key in each["keys"]}
+        found |= {f"key:{name}": default for name in free if name not in limits["keys"]}
+    return found
+
+
 def test_two_hundred_changes_reach_both_processes_and_the_file(start, tmp_path):
-    system = start(serve_flags=("--processes", "2", "--state-dir", str(tmp_path / "state")))
+    keys = json.dumps([KeyEntry(name, digest_of(name.encode())).line for name in "ab"])
+    flags = ("--processes", "2", "--state-dir", str(tmp_path / "state"), "--set", f"auth.api_keys={keys}")
+    system = start(serve_flags=flags)
     system.wait_for(lambda: system.admin.get("/readyz").json().get("processes_ready") == 2, what="both processes")
     rng = random.Random(5371)
-    with load(system.url, system.model) as failed:
+    with load(system.url, system.model, "a") as failed:
         for number in range(200):
             answer = change(system.admin, rng)
             assert answer.is_success, answer.text
@@ -83,6 +119,7 @@ def test_two_hundred_changes_reach_both_processes_and_the_file(start, tmp_path):
                 assert now == {name: each["labels"] for name, each in wanted["settings"]["workers"].items()}
                 rule = system.admin.get("/admin/v1/policy").json()["rule"]
                 assert rule == wanted["settings"]["policy"]["rule"]
+                assert limits_in_force(system.admin) == limits_wanted(wanted["settings"])
         assert system.metric("warmroute_process_restarts_total") == 0
     assert failed == []
 

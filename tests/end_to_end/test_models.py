@@ -93,3 +93,18 @@ def test_a_drained_model_is_served_by_its_fallback(site, client):
         httpx.post(f"{site.admin}/admin/v1/workers/{worker}/undrain?wait_s=9")
     assert asked(client, "big").model == "big"
     assert 'warmroute_fallbacks_total{served="small",wanted="big"} 2' in httpx.get(f"{site.admin}/metrics").text
+
+
+def test_an_alias_that_is_added_at_run_time_serves_the_next_request(site, client):
+    with pytest.raises(openai.NotFoundError):
+        asked(client, "assistant")
+    models = f"{site.admin}/admin/v1/models"
+    before = httpx.get(models)
+    small = before.json()["models"].get("small", {}) | {"aliases": ["assistant"]}
+    changed = httpx.put(f"{models}/small", json=small, headers={"if-match": before.headers["etag"]})
+    assert changed.status_code == 200, changed.text
+    assert asked(client, "assistant").model == "small"
+    assert client.models.retrieve("assistant").id == "assistant"
+    assert httpx.post(f"{site.admin}/admin/v1/revisions/1/restore").status_code == 200
+    with pytest.raises(openai.NotFoundError):
+        asked(client, "assistant")

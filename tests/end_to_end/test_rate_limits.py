@@ -101,3 +101,27 @@ def ready(system):
 
 def ask(client, body):
     return client.post("/v1/chat/completions", json=body).status_code
+
+
+def test_a_limit_that_is_changed_at_run_time_counts_in_two_processes(start):
+    system = start(workers=1, serve_flags=("--processes", "2"))
+    system.wait_for(lambda: ready(system) == 2, limit_s=60.0, what="two processes")
+    body = {"model": system.model, "messages": MESSAGES, "max_tokens": 1}
+    clients = [httpx.Client(base_url=system.url, timeout=30) for _ in range(8)]
+
+    def passed() -> int:
+        with ThreadPoolExecutor(8) as threads:
+            return sum(status == 200 for _ in range(5) for status in threads.map(lambda each: ask(each, body), clients))
+
+    def limit(**limits):
+        return system.admin.put("/admin/v1/limits/tenants/default", json=limits).status_code
+
+    assert passed() == 40
+    assert limit(requests_per_minute=1, burst_requests=20) == 200
+    assert passed() == 20, "on connections that were open before"
+    assert limit(requests_per_minute=1, burst_requests=30) == 200
+    assert passed() <= 1, "the bucket keeps its fill"
+    with pytest.raises(openai.RateLimitError):
+        client(system, max_retries=0).chat.completions.create(**body)
+    assert system.admin.delete("/admin/v1/limits/tenants/default").status_code == 204
+    assert passed() == 40
