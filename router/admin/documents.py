@@ -11,11 +11,14 @@ import msgspec
 
 from backends.discovery.registration import LEASE_S, KvEvents
 from router.config.model import (
+    Count,
     KvEventsConfig,
     ModelConfig,
     PolicyConfig,
+    Positive,
     RateLimitsConfig,
     RouteConfig,
+    Seconds,
     Secret,
     TenantConfig,
     WorkerName,
@@ -616,6 +619,46 @@ class Policies(Shape):
     """The further policies by name. Their fields are those of the setting `policies`."""
 
     policies: dict[str, PolicyConfig]
+
+
+class SloChange(Body):
+    """A merge patch of `slo`. Null removes a target."""
+
+    ttft: Seconds | msgspec.UnsetType | None = msgspec.UNSET
+    tpot: Seconds | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class ModelChange(Body):
+    """A merge patch (RFC 7396) of a model's settings: what it leaves out stays, and null takes a setting back to its
+    default."""
+
+    dir: str | msgspec.UnsetType | None = msgspec.UNSET
+    chat_template: str | msgspec.UnsetType | None = msgspec.UNSET
+    slo: SloChange | msgspec.UnsetType | None = msgspec.UNSET
+    aliases: tuple[str, ...] | msgspec.UnsetType | None = msgspec.UNSET
+    fallback: str | msgspec.UnsetType | None = msgspec.UNSET
+    default: bool | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class TenantChange(Body):
+    """A merge patch (RFC 7396) of a tenant's settings: what it leaves out stays, and null takes a setting back to its
+    default."""
+
+    keys: tuple[str, ...] | msgspec.UnsetType | None = msgspec.UNSET
+    cache_group: str | msgspec.UnsetType | None = msgspec.UNSET
+    max_queued_requests: Count | msgspec.UnsetType | None = msgspec.UNSET
+    max_buffered_body_bytes: Positive | msgspec.UnsetType | None = msgspec.UNSET
+    trusted: bool | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class RateLimitsChange(Body):
+    """A merge patch (RFC 7396) of the limits of a tenant or key: what it leaves out stays, and null removes a limit."""
+
+    max_concurrent_requests: Count | msgspec.UnsetType | None = msgspec.UNSET
+    requests_per_minute: Count | msgspec.UnsetType | None = msgspec.UNSET
+    tokens_per_minute: Count | msgspec.UnsetType | None = msgspec.UNSET
+    burst_requests: Positive | msgspec.UnsetType | None = msgspec.UNSET
+    burst_tokens: Positive | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class NewModels(Body):

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
+
 from router.admin import changes, documents
 from router.admin.operations import Answer, Call, Operation
 from router.admin.paging import CURSOR, page_of
@@ -15,8 +17,11 @@ from router.admin.problems import AdminError, not_found
 from router.config.model import ModelConfig, RateLimitsConfig, TenantConfig
 from router.control import named_settings
 from router.control.control import ChangeOutcome
+from router.control.edits import Edit
 from router.control.named_settings import Entries, NamedSettings, NameUnknownError
 from router.security.token import Role
+
+_INVALID = {422: "a field is missing, unknown, or has a value that is not valid"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,7 @@ class NamedResource:
     about: str
     field: str
     entry: type[Any]
+    patch: type[Any]
     gives: type[Any]
     takes: type[Any]
 
@@ -61,14 +67,23 @@ class NamedResource:
         outcome = await changes.make(call, self.settings.set_one(name, call.body), f"set {self.settings.one} {name}")
         return _answer(call, outcome, Answer(call.body))
 
+    async def change(self, call: Call) -> Answer:
+        """Change fields of an entry."""
+        edit = self.settings.change(call.path["name"], msgspec.to_builtins(call.body))
+        outcome = await self._known(call, edit, "changed")
+        return _answer(call, outcome, await self.show(call))
+
     async def remove(self, call: Call) -> Answer:
         """Remove an entry."""
-        name = call.path["name"]
+        outcome = await self._known(call, self.settings.remove(call.path["name"]), "removed")
+        return _answer(call, outcome, Answer(None, HTTPStatus.NO_CONTENT))
+
+    async def _known(self, call: Call, edit: Edit, did: str) -> ChangeOutcome:
+        """Change an entry that must exist."""
         try:
-            outcome = await changes.make(call, self.settings.remove(name), f"removed {self.settings.one} {name}")
+            return await changes.make(call, edit, f"{did} {self.settings.one} {call.path['name']}")
         except NameUnknownError:
             raise self._unknown(call) from None
-        return _answer(call, outcome, Answer(None, HTTPStatus.NO_CONTENT))
 
     def _entries(self, call: Call) -> Entries:
         return self.settings.of(call.system.control.state.settings)
@@ -87,6 +102,7 @@ MODELS = NamedResource(
     "the settings of a model",
     "models",
     ModelConfig,
+    documents.ModelChange,
     documents.Models,
     documents.NewModels,
 )
@@ -98,6 +114,7 @@ TENANTS = NamedResource(
     "the keys, quotas and trust of a tenant",
     "tenants",
     TenantConfig,
+    documents.TenantChange,
     documents.Tenants,
     documents.NewTenants,
 )
@@ -108,6 +125,7 @@ TENANT_LIMITS = NamedResource(
     "the limits of a tenant",
     "limits",
     RateLimitsConfig,
+    documents.RateLimitsChange,
     documents.NamedLimits,
     documents.NewNamedLimits,
 )
@@ -118,6 +136,7 @@ KEY_LIMITS = NamedResource(
     "the limits of an API key",
     "limits",
     RateLimitsConfig,
+    documents.RateLimitsChange,
     documents.NamedLimits,
     documents.NewNamedLimits,
 )
@@ -161,6 +180,16 @@ def operations_of(resource: NamedResource) -> Iterator[Operation]:
         gives=resource.entry,
     )
     yield _change(
+        "PATCH",
+        each,
+        f"change_{noun}",
+        f"Change {about} in part, by a merge patch.",
+        resource.change,
+        takes=resource.patch,
+        gives=resource.entry,
+        problems={**missing, **_INVALID},
+    )
+    yield _change(
         "DELETE",
         each,
         f"remove_{noun}",
@@ -183,7 +212,7 @@ def _change(
         role=Role.ADMIN,
         query=(changes.DRY_RUN,),
         changes_state=True,
-        **{"problems": {422: "a field is missing, unknown, or has a value that is not valid"}, **more},
+        **{"problems": _INVALID, **more},
     )
 
 

@@ -55,7 +55,7 @@ def change_worker(name: str, patch: Mapping[str, Any]) -> Edit:
     """
 
     def edit(settings: LiveSettings) -> LiveSettings:
-        worker = msgspec.convert(_merged(msgspec.to_builtins(_find(settings, name)), patch), WorkerConfig)
+        worker = msgspec.convert(merged(msgspec.to_builtins(_find(settings, name)), patch), WorkerConfig)
         return replace(settings, workers={**settings.workers, name: worker})
 
     return edit
@@ -117,17 +117,18 @@ def set_routes(routes: Sequence[RouteConfig]) -> Edit:
     return lambda settings: replace(settings, routes=tuple(routes))
 
 
-def _merged(tree: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(tree)
+def merged(tree: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tree of settings after a merge patch (RFC 7396)."""
+    result = dict(tree)
     for key, value in patch.items():
         if value is None:
-            merged.pop(key, None)
+            result.pop(key, None)
         elif isinstance(value, Mapping):
-            below = merged.get(key)
-            merged[key] = _merged(below if isinstance(below, Mapping) else {}, value)
+            below = result.get(key)
+            result[key] = merged(below if isinstance(below, Mapping) else {}, value)
         else:
-            merged[key] = value
-    return merged
+            result[key] = value
+    return result
 
 
 def _find(settings: LiveSettings, name: str) -> WorkerConfig:

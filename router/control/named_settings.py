@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from router.control.desired_state import LiveSettings
-from router.control.edits import Edit
+from router.control.edits import Edit, merged
 
 Entries = Mapping[str, Any]
 
@@ -33,6 +34,21 @@ class NamedSettings:
     def set_one(self, name: str, entry: Any) -> Edit:
         """Add an entry, or replace the one of that name."""
         return lambda settings: self.put(settings, {**self.of(settings), name: entry})
+
+    def change(self, name: str, patch: Mapping[str, Any]) -> Edit:
+        """Change an entry by a merge patch (RFC 7396): null takes a field back to its default.
+
+        Raises `NameUnknownError`.
+        """
+
+        def edit(settings: LiveSettings) -> LiveSettings:
+            before = self.of(settings).get(name)
+            if before is None:
+                raise NameUnknownError(name)
+            after = msgspec.convert(merged(msgspec.to_builtins(before), patch), type(before))
+            return self.put(settings, {**self.of(settings), name: after})
+
+        return edit
 
     def remove(self, name: str) -> Edit:
         """Remove an entry. Raises `NameUnknownError`."""

@@ -4,8 +4,9 @@ import httpx
 import msgspec
 import pytest
 
+from router.admin import documents
 from router.admin.app import build_admin
-from router.config.model import Config, ModelConfig, RateLimitsConfig
+from router.config.model import Config, ModelConfig, RateLimitsConfig, SloConfig, TenantConfig
 from tests.router.admin.conftest import FakeSystem
 
 
@@ -128,3 +129,24 @@ async def test_differences_name_limits_by_their_settings(keyed):
     state = (await client.get("/admin/v1/desired-state")).json()
     assert state["settings"]["limits"]["tenants"]["default"]["requests_per_minute"] == 60
     assert [one["path"] for one in state["changed_by_api"]] == ["limits.tenants[default]"]
+
+
+async def test_a_merge_patch_changes_some_fields(client, problem):
+    changed = await client.patch("/admin/v1/models/m", json={"slo": {"ttft": 2}, "fallback": "org/n"})
+    assert (changed.json()["aliases"], changed.json()["slo"]["ttft"]) == (["chat"], 2.0)
+    back = await client.patch("/admin/v1/models/m", json={"aliases": None, "slo": {"tpot": 0.1}})
+    assert (back.json()["aliases"], back.json()["slo"]) == ([], {"ttft": 2.0, "tpot": 0.1})
+    dry = await client.patch("/admin/v1/models/m?dry_run=true", json={"slo": None})
+    assert [one["path"] for one in dry.json()["differences"]] == ["models[m].slo.ttft", "models[m].slo.tpot"]
+    assert problem(await client.patch("/admin/v1/models/x", json={}), 404)[0] == "not_found"
+    assert problem(await client.patch("/admin/v1/models/m", json={"alias": []}), 422)[0] == "invalid_value"
+
+
+async def test_patches_are_complete():
+    for patch, entry in (
+        (documents.ModelChange, ModelConfig),
+        (documents.SloChange, SloConfig),
+        (documents.TenantChange, TenantConfig),
+        (documents.RateLimitsChange, RateLimitsConfig),
+    ):
+        assert patch.__struct_fields__ == entry.__struct_fields__
