@@ -8,12 +8,13 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import uvloop
 from msgspec.structs import replace
 
+from backends.vllm.operations import WorkerOperation
 from policies.registry import build_policy
 from router.admin.app import build_admin
 from router.admin.server import AdminServer
@@ -43,6 +44,7 @@ from router.process.banner import Readiness, announce, readiness_of
 from router.process.children.child_resources import ChildResources
 from router.process.children.in_flight import in_flight_route
 from router.process.children.metric_snapshots import readings_route
+from router.process.children.operations_channel import operation_routes
 from router.process.children.state_channel import prepare_route, state_route, with_version
 from router.process.handover.client import HandoverClient
 from router.process.lifecycle import Lifecycle
@@ -75,6 +77,7 @@ from router.telemetry.readings import (
 )
 from router.telemetry.snapshot import Snapshot
 from router.tokenization.identity import Identity
+from router.workers.operations import WorkerOperations, WorkerOutcome
 from router.workers.watch_context import WorkerObserver
 from router.workers.watcher import SPREAD_S, Watcher
 
@@ -126,6 +129,7 @@ class System:
                 Recorder(self._decision_log, time.time, share=log_settings.share, window_s=log_settings.window_s)
             )
         self.watcher = self._build_watcher(resources.ledger if resources is not None else None)
+        self.operations = WorkerOperations(self.fleet, self.residency, self.watcher)
         self.gateway = self._build_gateway()
         self.running = RunningGateway(
             config,
@@ -304,6 +308,7 @@ class System:
                 state_route(self.control),
                 prepare_route(self.running.prepare),
                 in_flight_route(self.in_flight),
+                *operation_routes(self.operations),
             ]
             app = build_admin(self, operations=READS, guarded=False, further=further)
             return AdminServer(with_version(app, self.control), self._resources.admin, self.config)
@@ -353,6 +358,14 @@ class System:
     def limits(self) -> list[dict[str, Any]]:
         """Return the fill of each tenant's and key's limits now."""
         return self.gateway.limits()
+
+    async def operate(self, wanted: WorkerOperation, workers: Sequence[str]) -> list[WorkerOutcome]:
+        """Carry out an operation on workers, all at once."""
+        return await self.operations.run(wanted, workers)
+
+    async def serving(self, model: str) -> Collection[str]:
+        """Return the ids of the workers that serve `model`."""
+        return self.operations.serving(model)
 
     def drained_everywhere(self, endpoint_id: str) -> bool:
         """Return whether the gateway that this one took over from also sends no requests to a drained worker."""

@@ -27,6 +27,8 @@ class EngineClock:
         self._time_scale = time_scale
         self._on_step = on_step
         self._work = asyncio.Event()
+        self._thawed = asyncio.Event()
+        self._thawed.set()
         self._steps = 0
         self._busy_s = 0.0
         self._late_s = 0.0
@@ -35,17 +37,26 @@ class EngineClock:
         """Start stepping: the engine has work."""
         self._work.set()
 
+    def freeze(self) -> None:
+        """Take no further step until `thaw`."""
+        self._thawed.clear()
+
+    def thaw(self) -> None:
+        """Step again."""
+        self._thawed.set()
+
     async def run(self) -> None:
         """Step until cancelled."""
         while True:
             self._work.clear()
             if not self._engine.has_work:
                 await self._work.wait()
+            await self._thawed.wait()
             await self._run_busy()
 
     async def _run_busy(self) -> None:
         due_s = time.monotonic()
-        while (result := self._engine.step(due_s)) is not None:
+        while self._thawed.is_set() and (result := self._engine.step(due_s)) is not None:
             due_s += result.duration_s * self._time_scale
             now_s = await self._wait_until(due_s)
             self._steps += 1

@@ -97,6 +97,20 @@ class DetokenizeBody(msgspec.Struct, frozen=True):
     model: str | None = None
 
 
+class LoadAdapterBody(msgspec.Struct, frozen=True):
+    """The fields of /v1/load_lora_adapter."""
+
+    lora_name: str
+    lora_path: str
+    load_inplace: bool = False
+
+
+class UnloadAdapterBody(msgspec.Struct, frozen=True):
+    """The fields of /v1/unload_lora_adapter."""
+
+    lora_name: str
+
+
 @dataclass(frozen=True, slots=True)
 class Stopping:
     """Conditions that end an answer before its length: strings in its text, token ids, and the earliest end."""

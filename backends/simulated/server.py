@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -16,8 +17,16 @@ from backends.simulated.answers import AnswerApp, DialectApp
 from backends.simulated.dialects import MessagesDialect, ResponsesDialect
 from backends.simulated.errors import ApiError
 from backends.simulated.frames import CHAT, COMPLETION
-from backends.simulated.request import DetokenizeBody, TokenizeBody, TokenizeChatBody, read_body, read_object
-from backends.simulated.worker import VERSION, SimulatedWorker
+from backends.simulated.request import (
+    DetokenizeBody,
+    LoadAdapterBody,
+    TokenizeBody,
+    TokenizeChatBody,
+    UnloadAdapterBody,
+    read_body,
+    read_object,
+)
+from backends.simulated.worker import VERSION, PauseMode, SimulatedWorker
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -47,9 +56,17 @@ def build_app(worker: SimulatedWorker) -> Starlette:
     if worker.settings.dev_mode:
         routes += [
             Route("/reset_prefix_cache", paths.reset_prefix_cache, methods=["POST"]),
+            Route("/pause", paths.pause, methods=["POST"]),
+            Route("/resume", paths.resume, methods=["POST"]),
+            Route("/is_paused", paths.is_paused),
             Route("/sleep", paths.sleep, methods=["POST"]),
             Route("/wake_up", paths.wake_up, methods=["POST"]),
             Route("/is_sleeping", paths.is_sleeping),
+        ]
+    if worker.settings.runtime_lora:
+        routes += [
+            Route("/v1/load_lora_adapter", paths.load_lora_adapter, methods=["POST"]),
+            Route("/v1/unload_lora_adapter", paths.unload_lora_adapter, methods=["POST"]),
         ]
     if worker.settings.openai_only:
         routes = openai
@@ -91,7 +108,10 @@ class _Paths:
         worker = self._worker
         root = str(worker.settings.folder.resolve())
         cards = [self._card(worker.settings.model_name, root, None, worker.max_model_len)]
-        cards += [self._card(name, name, worker.settings.model_name, None) for name in worker.settings.lora_adapters]
+        cards += [
+            self._card(name, worker.adapters[name] or name, worker.settings.model_name, None)
+            for name in worker.adapters
+        ]
         return JSONResponse({"object": "list", "data": cards})
 
     def _card(self, name: str, root: str, parent: str | None, max_model_len: int | None) -> dict[str, Any]:
@@ -179,6 +199,33 @@ class _Paths:
     async def wake_up(self, _request: Request) -> Response:
         self._worker.wake_up()
         return Response()
+
+    async def pause(self, request: Request) -> Response:
+        query = request.query_params
+        try:
+            mode = msgspec.convert(query.get("mode", "abort"), PauseMode)
+            clear_cache = msgspec.convert(query.get("clear_cache", "true"), bool, strict=False)
+        except msgspec.ValidationError as error:
+            raise ApiError(f"{error}.", status=HTTPStatus.UNPROCESSABLE_ENTITY) from None
+        await self._worker.pause(mode, clear_cache)
+        return JSONResponse({"status": "paused"})
+
+    async def resume(self, _request: Request) -> Response:
+        self._worker.resume()
+        return JSONResponse({"status": "resumed"})
+
+    async def is_paused(self, _request: Request) -> Response:
+        return JSONResponse({"is_paused": self._worker.pause_mode is not None})
+
+    async def load_lora_adapter(self, request: Request) -> Response:
+        body = read_body(LoadAdapterBody, await _json_object(request))
+        self._worker.load_adapter(body.lora_name, body.lora_path, in_place=body.load_inplace)
+        return Response(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
+
+    async def unload_lora_adapter(self, request: Request) -> Response:
+        body = read_body(UnloadAdapterBody, await _json_object(request))
+        self._worker.unload_adapter(body.lora_name)
+        return Response(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
     async def is_sleeping(self, _request: Request) -> Response:
         return JSONResponse({"is_sleeping": self._worker.sleep_level is not None})

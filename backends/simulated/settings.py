@@ -61,7 +61,10 @@ class WorkerSettings:
     request_id_headers: bool = False
     """Answer with X-Request-Id (vLLM: --enable-request-id-headers)."""
     dev_mode: bool = False
-    """Serve /sleep, /wake_up, /is_sleeping and /reset_prefix_cache (vLLM: VLLM_SERVER_DEV_MODE=1)."""
+    """Serve /sleep, /wake_up, /is_sleeping, /pause, /resume, /is_paused and /reset_prefix_cache (vLLM:
+    VLLM_SERVER_DEV_MODE=1)."""
+    runtime_lora: bool = False
+    """Serve /v1/load_lora_adapter and /v1/unload_lora_adapter (vLLM: VLLM_ALLOW_RUNTIME_LORA_UPDATING)."""
 
     kv_events: bool = True
     kv_events_port: int = 0

@@ -8,8 +8,9 @@ import logging
 import time
 from collections.abc import Sequence
 from http import HTTPStatus
+from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 from backends.engine.engine import Engine, StepResult
 from backends.engine.profile import load_profile
@@ -28,6 +29,7 @@ from backends.simulated.vocabulary import Vocabulary
 
 _log = logging.getLogger(__name__)
 
+PauseMode = Literal["abort", "wait", "keep"]
 VERSION = "0.33.0+simulated"
 """The modelled vLLM version, which /version reports."""
 
@@ -44,11 +46,16 @@ class SimulatedWorker:
         self.vocabulary = Vocabulary(self.prompts.tokenizer, settings.seed)
         self.started_unix_s = time.time()
         self.sleep_level: int | None = None
+        self.pause_mode: PauseMode | None = None
+        self.adapters = dict.fromkeys(settings.lora_adapters, "")
+        """Path of each LoRA adapter by its name; empty for those of the settings."""
         self.server_load = 0
         self.event_endpoints: tuple[str, str] | None = None
         self._draw_stop = Random(settings.seed + 1).random
         self._numbers = itertools.count()
         self._live: dict[str, Generation] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
         profile = load_profile(settings.profile)
         capacity = read_capacity(settings, profile)
         self.max_model_len = capacity.max_model_len
@@ -119,7 +126,7 @@ class SimulatedWorker:
         """Return the LoRA adapter that a request names, None for the base model; raises `ApiError` 404."""
         if model is None or model == self.settings.model_name:
             return None
-        if model in self.settings.lora_adapters:
+        if model in self.adapters:
             return model
         raise unknown_model(model)
 
@@ -152,6 +159,7 @@ class SimulatedWorker:
                 raise ApiError(str(error), param="prompt") from None
             generation = Generation(state, index, inbox, stopping, self._stopped_by_text)
             self._live[request.id] = generation
+            self._idle.clear()
             generations.append(generation)
         self.clock.wake()
         return inbox, generations
@@ -161,6 +169,8 @@ class SimulatedWorker:
             raise ApiError("The engine is dead.", status=HTTPStatus.INTERNAL_SERVER_ERROR)
         if self.sleep_level is not None:
             raise unavailable("The engine is asleep.")
+        if self.pause_mode in ("abort", "wait"):
+            raise unavailable("The engine is paused.")
         limit = self.settings.max_num_queued_reqs
         if limit is not None and len(self._live) + prompts > limit:
             self.metrics.rejected()
@@ -182,6 +192,8 @@ class SimulatedWorker:
 
     def _forget(self, generation: Generation, reason: FinishReason) -> None:
         del self._live[generation.state.request.id]
+        if not self._live:
+            self._idle.set()
         self.metrics.finished(generation, reason, time.monotonic())
 
     def _stopped_by_text(self, generation: Generation) -> None:
@@ -213,6 +225,37 @@ class SimulatedWorker:
     def wake_up(self) -> None:
         """Take work again."""
         self.sleep_level = None
+
+    async def pause(self, mode: PauseMode, clear_cache: bool) -> None:
+        """Refuse work until `resume`, and end running work first (abort, wait), or hold all work (keep)."""
+        self.pause_mode = mode
+        if mode == "keep":
+            self.clock.freeze()
+            return
+        if mode == "abort":
+            self.abort_all()
+        await self._idle.wait()
+        if clear_cache:
+            self.engine.reset_prefix_cache()
+
+    def resume(self) -> None:
+        """Take work again, and continue the work that was held."""
+        self.pause_mode = None
+        self.clock.thaw()
+
+    def load_adapter(self, name: str, path: str, *, in_place: bool) -> None:
+        """Serve a LoRA adapter from a folder; raises `ApiError` 400 or 404."""
+        if name == self.settings.model_name or (name in self.adapters and not in_place):
+            raise ApiError(f"The lora adapter '{name}' has already been loaded.")
+        if not Path(path).is_dir():
+            raise ApiError(f"Loading lora {name} failed: No adapter found for {path}", status=HTTPStatus.NOT_FOUND)
+        self.adapters[name] = path
+
+    def unload_adapter(self, name: str) -> None:
+        """Stop serving a LoRA adapter; raises `ApiError` 404."""
+        if name not in self.adapters:
+            raise ApiError(f"The lora adapter '{name}' cannot be found.", status=HTTPStatus.NOT_FOUND)
+        del self.adapters[name]
 
     def statistics(self) -> dict[str, Any]:
         """Return the statistics of engine, clock, publisher and HTTP, by part."""

@@ -32,7 +32,8 @@ class LargeAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WorkerAnswer:
-    """A worker's answer. Only a 200 has its body, and only if it is not compressed. Header names are in lower case."""
+    """A worker's answer. A body that is compressed is left out, and of an error only as much is read as was asked for.
+    Header names are in lower case."""
 
     status: int
     headers: dict[bytes, bytes]
@@ -57,20 +58,20 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[WorkerAnswer] | None = None
         self._expiry: asyncio.TimerHandle | None = None
-        self._status = self._wire_bytes = self._body_bytes = self._max_bytes = 0
+        self._status = self._wire_bytes = self._body_bytes = self._max_bytes = self._error_bytes = 0
         self._final = self._complete = self._behind = False
-        self._begin(0)
+        self._begin(0, 0)
 
-    async def ask(self, request: bytes, max_bytes: int) -> WorkerAnswer:
+    async def ask(self, request: bytes, max_bytes: int, error_bytes: int = 0) -> WorkerAnswer:
         """Send `request` and wait for the answer. The caller limits the time, and closes the connection if it is not
-        reusable.
+        reusable. Of the body of an answer that is no 200, only the first `error_bytes` are read.
 
         Raises:
             BrokenAnswer: the worker closed the connection, or does not speak HTTP/1.1.
             LargeAnswer: the body has more than `max_bytes`.
         """
         assert self._transport is not None and self._waiter is None
-        self._begin(max_bytes)
+        self._begin(max_bytes, error_bytes)
         if self._transport.is_closing():
             raise BrokenAnswer("the connection was closed", unsent=True)
         self._waiter = asyncio.get_running_loop().create_future()
@@ -162,9 +163,10 @@ class Connection(asyncio.Protocol):
 
     # Internals.
 
-    def _begin(self, max_bytes: int) -> None:
+    def _begin(self, max_bytes: int, error_bytes: int) -> None:
         self._parser: Any = httptools.HttpResponseParser(self)
         self._max_bytes = max_bytes
+        self._error_bytes = error_bytes
         self._headers: dict[bytes, bytes] = {}
         self._pieces: list[bytes] = []
         self._status = self._wire_bytes = self._body_bytes = 0
@@ -178,13 +180,18 @@ class Connection(asyncio.Protocol):
                 self._fail(BrokenAnswer(f"a head of more than {MAX_HEAD_BYTES} bytes"))
             return
         answer = WorkerAnswer(self._status, self._headers)
-        if answer.status != 200 or answer.compressed:
+        much_framing = framing_bytes > MAX_HEAD_BYTES + self._body_bytes
+        if answer.compressed:
             self._succeed(answer)
+        elif answer.status != 200:
+            if self._complete or self._body_bytes >= self._error_bytes or much_framing:
+                body = b"".join(self._pieces)[: self._error_bytes]
+                self._succeed(WorkerAnswer(self._status, self._headers, body))
         elif max(self._body_bytes, self._announced_bytes()) > self._max_bytes:
             self._fail(LargeAnswer())
         elif self._complete:
             self._succeed(WorkerAnswer(self._status, self._headers, b"".join(self._pieces)))
-        elif framing_bytes > MAX_HEAD_BYTES + self._body_bytes:
+        elif much_framing:
             self._fail(BrokenAnswer("more framing than content"))
 
     def _announced_bytes(self) -> int:

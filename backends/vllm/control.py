@@ -34,11 +34,12 @@ class ProbeError(Exception):
 
 
 class RefusedError(ProbeError):
-    """The endpoint answered with a status other than 200."""
+    """The endpoint answered with a status other than 200. `body` is what was read of its body."""
 
-    def __init__(self, reason: str, status: int) -> None:
+    def __init__(self, reason: str, status: int, body: bytes = b"") -> None:
         super().__init__(reason)
         self.status = status
+        self.body = body
 
 
 class WorkerClient:
@@ -73,16 +74,17 @@ class WorkerClient:
         headers: Mapping[str, str] | None = None,
         timeout_s: float,
         max_bytes: int = MAX_ANSWER_BYTES,
+        error_bytes: int = 0,
     ) -> bytes:
         """Return the body of the 200 answer to a JSON POST, with the limits of `get`.
 
         Raises:
-            RefusedError: another status.
+            RefusedError: another status. It has the first `error_bytes` of the body.
             ProbeError: any other failure.
         """
         every = {**(headers or {}), "content-type": "application/json", "content-length": str(len(body))}
         request = self._head(endpoint, "POST", path, every) + body
-        return await self._fetch(endpoint, path, request, timeout_s, max_bytes)
+        return await self._fetch(endpoint, path, request, timeout_s, max_bytes, error_bytes)
 
     async def aclose(self) -> None:
         """Close all connections; calls in progress fail."""
@@ -109,11 +111,13 @@ class WorkerClient:
         except UnicodeEncodeError as error:
             raise ProbeError(f"{endpoint.url!r} is not a usable address: {_why(error)}") from None
 
-    async def _fetch(self, endpoint: Endpoint, path: str, request: bytes, timeout_s: float, max_bytes: int) -> bytes:
+    async def _fetch(
+        self, endpoint: Endpoint, path: str, request: bytes, timeout_s: float, max_bytes: int, error_bytes: int = 0
+    ) -> bytes:
         """Return the body of a 200 answer. Every failure is a `ProbeError`."""
         try:
             async with asyncio.timeout(timeout_s):
-                answer = await self._lane(endpoint).ask(request, max_bytes)
+                answer = await self._lane(endpoint).ask(request, max_bytes, error_bytes)
         except ProbeError:
             raise
         except TimeoutError:
@@ -150,7 +154,7 @@ class _WorkerConnections:
         """Return whether no call runs and no connection is kept."""
         return not self._calls and not any(connection.alive for connection in self._idle)
 
-    async def ask(self, request: bytes, max_bytes: int) -> WorkerAnswer:
+    async def ask(self, request: bytes, max_bytes: int, error_bytes: int) -> WorkerAnswer:
         """Send one call, on a kept connection if there is one. Send it again if the worker had just closed that
         connection."""
         self._calls += 1
@@ -158,11 +162,11 @@ class _WorkerConnections:
             async with self._turns:
                 while (kept := self._kept()) is not None:
                     try:
-                        return await self._on(kept, request, max_bytes)
+                        return await self._on(kept, request, max_bytes, error_bytes)
                     except BrokenAnswer as error:
                         if not error.unsent:
                             raise
-                return await self._on(await self._connect(), request, max_bytes)
+                return await self._on(await self._connect(), request, max_bytes, error_bytes)
         finally:
             self._calls -= 1
 
@@ -194,10 +198,10 @@ class _WorkerConnections:
             raise ProbeError(f"cannot connect to {endpoint.authority}: {_why(error)}") from None
         return connection
 
-    async def _on(self, connection: Connection, request: bytes, max_bytes: int) -> WorkerAnswer:
+    async def _on(self, connection: Connection, request: bytes, max_bytes: int, error_bytes: int) -> WorkerAnswer:
         self._busy.add(connection)
         try:
-            return await connection.ask(request, max_bytes)
+            return await connection.ask(request, max_bytes, error_bytes)
         finally:
             self._busy.discard(connection)
             if connection.reusable:
@@ -212,7 +216,7 @@ def _judged(answer: WorkerAnswer, path: str) -> bytes:
         target = answer.header(b"location")[:200] or "nowhere"
         raise RefusedError(f"{path} redirects to {target}: give the worker's own address", answer.status)
     if answer.status != 200:
-        raise RefusedError(f"{path} answered {answer.status}", answer.status)
+        raise RefusedError(f"{path} answered {answer.status}", answer.status, answer.body)
     if answer.compressed:
         raise ProbeError(f"{path} answered with a compressed body, which was not requested: is this a vLLM server?")
     return answer.body

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from backends.discovery.registration import LEASE_S, KvEvents
+from backends.vllm.operations import OperationName
 from router.config.model import (
     Count,
     KvEventsConfig,
@@ -209,6 +210,55 @@ class WorkerChange(Body):
     labels: dict[str, str | None] | msgspec.UnsetType | None = msgspec.UNSET
     maintenance: bool | msgspec.UnsetType | None = msgspec.UNSET
     kv_events: KvEventsChange | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class LoraName(Body):
+    """A LoRA adapter by the name under which it is served."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+
+
+class LoraAdapter(Body):
+    """A LoRA adapter to load: the name under which it is served, and its folder on the worker's host."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    path: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+
+
+class SelectedOperation(Body):
+    """An operation on all workers that serve `model`, and have all of `labels`, and the role `role`; or on `all`.
+
+    `lora_name` and `lora_path` are for adapters; the path is one on the workers' hosts. A pause waits up to `wait_s`
+    for the requests that run on a worker.
+    """
+
+    operation: OperationName
+    model: str | None = None
+    labels: dict[str, str] | None = None
+    role: str | None = None
+    all: bool = False
+    lora_name: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] | None = None
+    lora_path: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)] | None = None
+    wait_s: Annotated[int, msgspec.Meta(ge=1, le=3600)] = 60
+
+
+class WorkerResult(Shape):
+    """What became of an operation on one worker. `detail` says why it is not done.
+
+    `outcome` is done, refused, unknown (the worker gave no answer, and may have done it) or dry_run.
+    """
+
+    worker: str
+    outcome: Literal["done", "refused", "unknown", "dry_run"]
+    name: str | None = None
+    detail: str | None = None
+
+
+class WorkerResults(Shape):
+    """The result of an operation on each worker, in the order in which they were added."""
+
+    operation: OperationName
+    results: list[WorkerResult]
 
 
 class ServedModelDocument(Shape):

@@ -122,7 +122,8 @@ def _describe(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
 
 def _successes(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:
     """Return the good answers. A dry run answers 200 with a document of its own."""
-    answers = {str(operation.status.value): _success(operation, schemas)}
+    good = (operation.status, *operation.further)
+    answers = {str(status.value): {**_success(operation, schemas), "description": status.phrase} for status in good}
     if not operation.changes_state or operation.gives in (ChangeDocument, ReloadDocument):
         return answers
     dry = schemas[ChangeDocument]

@@ -65,8 +65,8 @@ class Answer:
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One method of one path. `role` is the least role of a token that may call it. `problems` maps an error status to
-    its reason. An operation that `changes_state` takes If-Match. A list with `watch` can be a stream of events.
-    """
+    its reason. `further` are other good statuses. An operation that `changes_state` takes If-Match. A list with `watch`
+    can be a stream of events."""
 
     method: str
     path: str
@@ -77,6 +77,7 @@ class Operation:
     takes: Any = None
     gives: Any = None
     status: HTTPStatus = HTTPStatus.OK
+    further: tuple[HTTPStatus, ...] = ()
     query: tuple[Parameter, ...] = ()
     problems: Mapping[int, str] = field(default_factory=dict)
     media_type: str = "application/json"

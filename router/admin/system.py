@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
 
+from backends.vllm.operations import WorkerOperation
 from router.config.model import Config
 from router.control.control import Control
 from router.discovery.discovery import Discovery
@@ -15,6 +16,7 @@ from router.placement.lifecycle_events import Request
 from router.replicas.replica import Replica
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.identity import Identity
+from router.workers.operations import WorkerOutcome
 
 
 class HandoverState(StrEnum):
@@ -122,6 +124,14 @@ class AdminSystem(Protocol):
         Raises:
             RequestError: the error that the public port would answer.
         """
+        ...
+
+    async def operate(self, wanted: WorkerOperation, workers: Sequence[str]) -> list[WorkerOutcome]:
+        """Carry out an operation on workers, all at once, and let every process follow what has changed there."""
+        ...
+
+    async def serving(self, model: str) -> Collection[str]:
+        """Return the ids of the workers that serve `model`."""
         ...
 
     def exposition(self) -> tuple[bytes, str]:

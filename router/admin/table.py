@@ -17,6 +17,7 @@ from router.admin import (
     revisions,
     routes,
     sources,
+    worker_operations,
     workers,
 )
 from router.admin.changes import DRY_RUN
@@ -35,6 +36,18 @@ _UNKNOWN = {404: "no such worker"}
 _WRONG_QUERY = {422: "wait_s is not a whole number from 1 to 3600"}
 _WRONG_PARAMETER = {422: "a query parameter has a value that is not valid"}
 _INVALID = {422: "a field is missing, unknown, or has a value that is not valid"}
+_NOT_ALLOWED = (
+    "the Host or Origin header is not allowed, the token's role is too low, or the setting worker_operations does not "
+    "have the operation"
+)
+_OPERATED = {
+    403: _NOT_ALLOWED,
+    404: "no such worker",
+    422: "a value is not valid",
+    409: "the worker refused; detail says why",
+    502: "the worker gave no answer, and may have done it",
+}
+_OPERATION_DRY_RUN = TruthQuery("dry_run", "answer with the workers that would be asked, and ask none")
 
 OPERATIONS = (
     Operation(
@@ -170,6 +183,76 @@ OPERATIONS = (
         role=Role.OPERATE,
         status=HTTPStatus.NO_CONTENT,
         problems={404: "no such registration"},
+    ),
+    Operation(
+        "POST",
+        "/admin/v1/workers/{id}/pause",
+        "pause_worker",
+        "Send a worker no new requests, wait for those that run there, and pause it. Maintenance is on afterwards.",
+        worker_operations.one("pause"),
+        role=Role.OPERATE,
+        gives=documents.WorkerResult,
+        query=(worker_operations.WAIT_S, _OPERATION_DRY_RUN),
+        problems={**_OPERATED},
+    ),
+    Operation(
+        "POST",
+        "/admin/v1/workers/{id}/resume",
+        "resume_worker",
+        "Resume a paused worker and end its maintenance.",
+        worker_operations.one("resume"),
+        role=Role.OPERATE,
+        gives=documents.WorkerResult,
+        query=(_OPERATION_DRY_RUN,),
+        problems={**_OPERATED},
+    ),
+    Operation(
+        "POST",
+        "/admin/v1/workers/{id}/reset-prefix-cache",
+        "reset_prefix_cache",
+        "Empty the prefix cache of a worker. It must be idle.",
+        worker_operations.one("reset-prefix-cache"),
+        role=Role.OPERATE,
+        gives=documents.WorkerResult,
+        query=(_OPERATION_DRY_RUN,),
+        problems={**_OPERATED},
+    ),
+    Operation(
+        "POST",
+        "/admin/v1/workers/{id}/load-lora",
+        "load_lora",
+        "Load a LoRA adapter from a folder on the worker's host, and serve it as a model.",
+        worker_operations.one("load-lora"),
+        role=Role.ADMIN,
+        takes=documents.LoraAdapter,
+        gives=documents.WorkerResult,
+        query=(_OPERATION_DRY_RUN,),
+        problems={**_OPERATED, **_INVALID},
+    ),
+    Operation(
+        "POST",
+        "/admin/v1/workers/{id}/unload-lora",
+        "unload_lora",
+        "Stop serving a LoRA adapter.",
+        worker_operations.one("unload-lora"),
+        role=Role.ADMIN,
+        takes=documents.LoraName,
+        gives=documents.WorkerResult,
+        query=(_OPERATION_DRY_RUN,),
+        problems={**_OPERATED, **_INVALID},
+    ),
+    Operation(
+        "POST",
+        "/admin/v1/worker-operations",
+        "operate_workers",
+        "One operation on all workers of a model, with labels or of a role. 207: some have not done it.",
+        worker_operations.selected,
+        role=Role.ADMIN,
+        takes=documents.SelectedOperation,
+        gives=documents.WorkerResults,
+        further=(HTTPStatus.MULTI_STATUS,),
+        query=(_OPERATION_DRY_RUN,),
+        problems={403: _NOT_ALLOWED, 404: "no worker is selected", **_INVALID},
     ),
     Operation(
         "GET",

@@ -56,6 +56,7 @@ def call(
     document: dict[str, Any] | None = None,
     *,
     wait_s: int = 0,
+    limit_s: float | None = None,
     if_match: str | None = None,
     dry_run: bool | None = None,
 ) -> AdminReply:
@@ -73,7 +74,7 @@ def call(
         token=token_of(arguments),
         ca_file=arguments.ca_file,
         if_match=if_match or getattr(arguments, "if_match", None),
-        timeout_s=wait_s + _WAIT_MARGIN_S,
+        timeout_s=wait_s + _WAIT_MARGIN_S if limit_s is None else limit_s,
     )
 
 

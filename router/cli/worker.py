@@ -58,7 +58,8 @@ def _add_serving(group: argparse._ArgumentGroup) -> None:
         "--max-num-queued-reqs", type=_positive, metavar="N", help="answer 503 beyond N requests in flight"
     )
     group.add_argument("--enable-request-id-headers", action="store_true", help="answer with X-Request-Id")
-    group.add_argument("--dev-mode", action="store_true", help="serve /sleep, /wake_up and /reset_prefix_cache")
+    group.add_argument("--dev-mode", action="store_true", help="serve /sleep, /pause, /reset_prefix_cache and so on")
+    group.add_argument("--runtime-lora", action="store_true", help="serve /v1/load_lora_adapter and its inverse")
 
 
 def _add_hardware(group: argparse._ArgumentGroup) -> None:
@@ -170,6 +171,7 @@ def _settings(args: argparse.Namespace) -> WorkerSettings:
         openai_only=args.openai_only,
         request_id_headers=args.enable_request_id_headers,
         dev_mode=args.dev_mode,
+        runtime_lora=args.runtime_lora,
         kv_events=not (args.no_kv_events or args.openai_only),
         kv_events_port=args.kv_events_port,
         kv_events_replay_port=args.kv_events_replay_port,

@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 from urllib.parse import quote
 
+from router.cli import worker_operations
 from router.cli.operating import add_command, as_json, call, changed, group, print_table
 from router.cli.options import Commands, pairs
 
@@ -33,6 +34,7 @@ def register(commands: Commands) -> None:
     undrain = add_command(workers, "undrain", "send a drained worker requests again", _undrain, changes=True)
     for parser in (remove, drain, undrain):
         parser.add_argument("id", metavar="HOST:PORT", help="id of the worker")
+    worker_operations.register(workers)
     for parser, what in ((drain, "no request is there"), (undrain, "it takes requests")):
         parser.add_argument("--wait", metavar="SECONDS", type=_seconds, default=0, help=f"wait until {what}")
 

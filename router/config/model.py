@@ -22,6 +22,7 @@ Secret = Annotated[str, Meta(pattern=r"^[!-~]+$(?!\n)")]
 WorkerName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$(?!\n)")]
 WorkerWeight = Annotated[float, Meta(ge=0.01, le=100)]
 WorkerRole = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$(?!\n)")]
+WorkerOperationName = Literal["pause", "resume", "reset-prefix-cache", "load-lora", "unload-lora"]
 STRUCK_OUT = "***"
 """Shown in place of a secret."""
 
@@ -702,6 +703,10 @@ class Config(Section, frozen=True):
     """A log of decisions that can be replayed."""
     sidecar: SidecarConfig = field(default_factory=SidecarConfig)
     """`warmroute sidecar` only."""
+    worker_operations: tuple[WorkerOperationName, ...] = ("reset-prefix-cache",)
+    """Operations on workers that the admin API passes on, of pause, resume, reset-prefix-cache, load-lora and
+    unload-lora. A cache reset costs time alone. The others stop a worker, or load files of its host, so they are not
+    allowed by default. vLLM offers them only with VLLM_SERVER_DEV_MODE=1 or VLLM_ALLOW_RUNTIME_LORA_UPDATING=True."""
     admin_hosts: tuple[str, ...] = ()
     """Host names that the admin port accepts, in addition to loopback names and admin_host."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

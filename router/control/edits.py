@@ -71,6 +71,19 @@ def set_maintenance(name: str, maintenance: bool) -> Edit:
     return edit
 
 
+def set_maintenance_of(names: Collection[str], maintenance: bool) -> Edit:
+    """Drain or undrain these workers, of those that there are."""
+
+    def edit(settings: LiveSettings) -> LiveSettings:
+        workers = {
+            name: replace(each, maintenance=maintenance) if name in names else each
+            for name, each in settings.workers.items()
+        }
+        return replace(settings, workers=workers)
+
+    return edit
+
+
 def drain_only(names: Collection[str]) -> Edit:
     """Drain exactly these workers, of those that there are."""
 

@@ -357,6 +357,13 @@ class ResidencyMap:
         view.release(reservation)
         self._bound(view.model_bytes - before)
 
+    def modelled_cache_cleared(self, slot: int) -> None:
+        """Record that the slot's cache was emptied. The view from KV events follows its own events."""
+        if view := self._slots.get(slot):
+            view.shrink(0)
+            view.mark_stale()
+            self._recount()
+
     def _bound(self, grown_bytes: int) -> None:
         """Keep the sum of all models under the bound by shrinking the largest, a part of the bound at a time."""
         self._modelled_bytes += grown_bytes

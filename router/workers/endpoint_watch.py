@@ -10,6 +10,7 @@ from typing import Any
 
 from backends.vllm.control import ProbeError, WorkerClient
 from backends.vllm.metrics import MetricsPage
+from backends.vllm.operations import WorkerOperation, operate
 from backends.vllm.probe import probe, quick_probe, read_metrics
 from backends.worker import KvEventSource, LoadReport, WorkerFacts
 from router.placement.fleet import FleetEndpoint, WorkerState
@@ -80,6 +81,10 @@ class EndpointWatch:
         self._full_due_s = 0.0
         self._probe_due_s = min(self._probe_due_s, self._probed_s + MIN_GAP_S)
         self._woken.set()
+
+    async def operate(self, wanted: WorkerOperation) -> None:
+        """Carry out an operation on the worker; raises what `backends.vllm.operations.operate` raises."""
+        await operate(self._client, self._endpoint.endpoint, wanted)
 
     def look_for_process(self) -> None:
         """Check soon whether the same process still answers."""

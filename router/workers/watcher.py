@@ -10,6 +10,7 @@ from typing import Any
 
 import zmq
 
+from backends.vllm.operations import WorkerOperation
 from backends.worker import KvEventSource, parse_endpoint
 from router.config.model import Config, KvEventsConfig, WorkerConfig
 from router.placement.fleet import Fleet
@@ -152,6 +153,22 @@ class Watcher:
         """Repeat the self-tests of workers that serve one of `models`, because other files tokenise its prompts."""
         for watch in self._watches.values():
             watch.test_again(models)
+
+    def look_again_at(self, endpoint_id: str) -> None:
+        """Probe everything of one endpoint soon, because it has changed."""
+        watch = self._watches.get(endpoint_id)
+        if watch is not None:
+            watch.look_again()
+
+    async def operate(self, endpoint_id: str, wanted: WorkerOperation) -> None:
+        """Carry out an operation on an endpoint.
+
+        Raises:
+            KeyError: it is not watched.
+            RefusedError: it answered, and did not do it.
+            ProbeError: it gave no answer.
+        """
+        await self._watches[endpoint_id].operate(wanted)
 
     def look_for_process(self, endpoint_id: str) -> None:
         """Check soon whether the same process still answers at an endpoint."""

@@ -64,3 +64,23 @@ def test_salted_adapters(gateway):
             assert gateway.chat(PROMPT, model=model, cache_salt=salt).reported == 0
             assert gateway.chat(PROMPT + "!", model=model, cache_salt=salt).reported > 200
     gateway.exact(18)
+
+
+def test_the_gateway_loads_and_unloads_an_adapter(vllm, front, tmp_path):
+    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"], "bias": "none"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    allowed = (("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True"),)
+    server = vllm("--enable-lora", environment=allowed)
+    gateway = front(server, flags=("--set", 'worker_operations=["load-lora", "unload-lora"]'))
+    path = f"/admin/v1/workers/{gateway.workers()[0]['id']}"
+    answer = gateway.admin.post(f"{path}/load-lora", json={"name": "live", "path": str(tmp_path)})
+    assert (answer.status_code, answer.json()["outcome"]) == (200, "done")
+    served = lambda: [model["id"] for model in gateway.workers()[0]["models"]]  # noqa: E731
+    gateway.wait_for(lambda: "live" in served(), "the adapter among the models")
+    assert gateway.chat(PROMPT, model="live").reported == 0
+    assert gateway.chat(PROMPT, model="live").reported > 200
+    again = gateway.admin.post(f"{path}/load-lora", json={"name": "live", "path": str(tmp_path)})
+    assert (again.status_code, "already been loaded" in again.json()["detail"]) == (409, True)
+    assert gateway.admin.post(f"{path}/unload-lora", json={"name": "live"}).status_code == 200
+    gateway.wait_for(lambda: "live" not in served(), "the adapter gone")
+    gateway.exact(2)

@@ -74,6 +74,8 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
         "drain_worker": request.drain,
         "undrain_worker": request.drain,
         **dict.fromkeys(("register_worker", "deregister_worker"), _here),
+        **dict.fromkeys(("pause_worker", "resume_worker", "reset_prefix_cache"), _here),
+        **dict.fromkeys(("load_lora", "unload_lora", "operate_workers"), _here),
         "get_policy": request.policy,
         "set_policy": request.set_policy,
         **dict.fromkeys(("reload", "get_desired_state", "list_revisions", "get_revision", "restore_revision"), _here),

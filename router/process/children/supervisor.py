@@ -9,7 +9,7 @@ import shutil
 import signal
 import socket
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +17,7 @@ from typing import Any, cast
 import uvloop
 from msgspec.structs import replace
 
+from backends.vllm.operations import WorkerOperation
 from router.admin.app import build_admin
 from router.admin.server import AdminServer
 from router.admin.system import AdminSystem, HandoverState
@@ -30,10 +31,12 @@ from router.gateway.server import BACKLOG, LAST_WORDS_S, address_of
 from router.process import signals
 from router.process.children.admin_operations import operations_for_all
 from router.process.children.changes import Changes
+from router.process.children.child_client import ChildClient
 from router.process.children.child_config import ChildConfig, config_of
 from router.process.children.child_process import TRIES, ChildCallbacks, ChildProcess
 from router.process.children.in_flight import in_flight_of
 from router.process.children.metric_totals import MetricTotals
+from router.process.children.operations_channel import run_in_one, serving_in_one
 from router.process.listeners import Listeners, admin_socket, url_of
 from router.process.shared_memory.ledger import Ledger, make_table
 from router.process.shared_memory.replica_rows import ReplicaRows, ledger_rows
@@ -45,6 +48,7 @@ from router.security.startup_warnings import warnings
 from router.telemetry.exposition import Reading
 from router.telemetry.logs import log_level, say
 from router.telemetry.readings import discovery_readings, replica_readings
+from router.workers.operations import WorkerOutcome
 
 log = logging.getLogger("warmroute.process")
 
@@ -97,7 +101,7 @@ class Supervisor:
         self._public = given.public if given is not None else public_sockets(self.config, BACKLOG)
         if self.config.uds is not None and given is None:
             self._socket_file = socket_file(self.config.uds)
-        # the operations call the children and do not read the system
+        # the operations call the children, and read of the system only what this class has
         tokens, tls = guard_of(self.config, self._files)
         app = build_admin(cast(AdminSystem, self), tokens, operations=operations_for_all(self))
         listener = (given.admin if given is not None else None) or admin_socket(self.config)
@@ -203,6 +207,17 @@ class Supervisor:
         if self.changes.behind(self.control.state):
             async with self.control.lock:
                 await self.changes.correct(self.control.state)
+
+    async def operate(self, wanted: WorkerOperation, workers: Sequence[str]) -> list[WorkerOutcome]:
+        """Let one process call the workers, and all follow what has changed there."""
+        return await run_in_one(self._clients(), wanted, workers)
+
+    async def serving(self, model: str) -> Collection[str]:
+        """Return the ids of the workers that serve `model`."""
+        return await serving_in_one(self._clients(), model)
+
+    def _clients(self) -> list[ChildClient]:
+        return [child.client for child in self.children if child.client is not None]
 
     def _ended(self, number: int) -> None:
         """Clear the load and the metrics of a process that has ended."""

@@ -1,5 +1,6 @@
 import asyncio
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 COMPLETIONS = "/v1/completions"
@@ -131,6 +132,50 @@ async def test_a_sleeping_worker_aborts_and_refuses_work(worker_with, until):
         assert (await client.post("/wake_up")).status_code == 200
         assert (await client.post(COMPLETIONS, json={"prompt": "a", "max_tokens": 1})).status_code == 200
         assert (await client.post("/sleep?level=7")).status_code == 400
+
+
+@pytest.mark.parametrize(("mode", "ends"), [("abort", "abort"), ("wait", "length")])
+async def test_a_paused_worker_ends_its_work_and_refuses_more(worker_with, until, mode, ends):
+    async with worker_with(dev_mode=True, time_scale=0.1) as client:
+        answer = asyncio.create_task(client.post(COMPLETIONS, json={"prompt": "a", "max_tokens": 100}))
+        await until(lambda: client.engine()["running"] == 1)
+        assert (await client.post(f"/pause?mode={mode}")).json() == {"status": "paused"}
+        assert client.engine()["running"] == 0
+        assert (await answer).json()["choices"][0]["finish_reason"] == ends
+        assert (await client.get("/is_paused")).json() == {"is_paused": True}
+        assert (await client.post(COMPLETIONS, json={"prompt": "a"})).status_code == 503
+        assert (await client.post("/resume")).json() == {"status": "resumed"}
+        assert (await client.get("/is_paused")).json() == {"is_paused": False}
+        assert (await client.post(COMPLETIONS, json={"prompt": "a", "max_tokens": 1})).status_code == 200
+        assert (await client.post("/pause?mode=later")).status_code == 422
+
+
+async def test_a_pause_that_keeps_work_freezes_it(worker_with, until):
+    async with worker_with(dev_mode=True, time_scale=0.1) as client:
+        assert (await client.post("/pause?mode=keep")).status_code == 200
+        answer = asyncio.create_task(client.post(COMPLETIONS, json={"prompt": "a", "max_tokens": 3}))
+        await until(lambda: client.engine()["waiting"] + client.engine()["running"] == 1)
+        assert client.engine()["generation_tokens"] == 0
+        await client.post("/resume")
+        assert (await answer).json()["usage"]["completion_tokens"] == 3
+
+
+async def test_adapters_are_loaded_and_unloaded(worker_with, tmp_path):
+    async with worker_with(runtime_lora=True) as client:
+        adapter = {"lora_name": "support", "lora_path": str(tmp_path)}
+        assert (await client.post("/v1/load_lora_adapter", json=adapter)).status_code == 200
+        assert (await client.post("/v1/load_lora_adapter", json=adapter)).status_code == 400
+        cards = {card["id"]: card for card in (await client.get("/v1/models")).json()["data"]}
+        assert cards["support"]["root"] == str(tmp_path) and cards["support"]["parent"]
+        body = {"model": "support", "prompt": "a", "max_tokens": 1}
+        assert (await client.post(COMPLETIONS, json=body)).status_code == 200
+        assert (await client.post("/v1/unload_lora_adapter", json={"lora_name": "support"})).status_code == 200
+        assert (await client.post(COMPLETIONS, json=body)).status_code == 404
+        assert (await client.post("/v1/unload_lora_adapter", json={"lora_name": "support"})).status_code == 404
+        missing = {"lora_name": "b", "lora_path": str(tmp_path / "none")}
+        assert (
+            "No adapter found" in (await client.post("/v1/load_lora_adapter", json=missing)).json()["error"]["message"]
+        )
 
 
 async def test_metrics_without_log_stats_omit_the_engine(worker_with):

@@ -25,6 +25,7 @@ from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request, Usage
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
+from router.workers.operations import WorkerOutcome
 
 BLOCK = 16
 MODEL = "m"
@@ -75,6 +76,10 @@ class FakeSystem:
         self.reconciler = Reconciler(self.running)
         self.discovery = None
         self.control = Control(Sources(config, self.read), initial(config), self.reconcile)
+        self.operated: list = []
+        """Operations on workers: what, on which, and who was drained meanwhile."""
+        self.outcomes: dict[str, WorkerOutcome] = {}
+        self.models_of: dict[str, list[str]] = {}
         self.asked: list[tuple[str, dict[str, str], bytes]] = []
 
     def _watches(self):
@@ -141,6 +146,17 @@ class FakeSystem:
         prompt = Prompt(tokens, PromptSource.RENDERED, lambda block: chain(request_id, block, tokens))
         return Request(request_id, "/v1/chat/completions", MODEL, prompt, tokens, self.clock_s)
 
+    async def operate(self, wanted, workers):
+        self.operated.append((wanted, list(workers), self.maintained()))
+        return [self.outcomes.get(worker, WorkerOutcome(worker, "done")) for worker in workers]
+
+    async def serving(self, model):
+        return self.models_of.get(model, [])
+
+    def maintained(self):
+        """The workers that get no requests."""
+        return [endpoint.id for endpoint in self.fleet.endpoints if endpoint.draining]
+
     def exposition(self):
         return b"# HELP warmroute_up x\n", "text/plain; version=1.0.0; charset=utf-8"
 
@@ -169,8 +185,13 @@ class FakeSystem:
 
 
 @pytest.fixture
-def system() -> FakeSystem:
-    return FakeSystem(Config(admin_hosts=("router.example",)))
+def config() -> Config:
+    return Config(admin_hosts=("router.example",))
+
+
+@pytest.fixture
+def system(config) -> FakeSystem:
+    return FakeSystem(config)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 from router.app import System
 from router.cli.main import main
 from router.config.model import Config
+from router.workers.operations import WorkerOutcome
 
 ADDED = "127.0.0.1:9"
 
@@ -67,6 +68,31 @@ async def test_settings_of_a_worker_are_set_listed_and_taken_back(run, system):
     assert (code, "'weight' is not KEY=VALUE" in err) == (2, True)
     code, _, err = await run("workers", "set", ADDED, "labels=x", "labels.a=b", "speed=2")
     assert (code, "unknown field `speed`" in err) == (1, True)
+
+
+async def test_operations_on_workers_print_a_line_for_each(run, system, monkeypatch):
+    await run("workers", "add", f"http://{ADDED}", "--name", "left")
+    asked = []
+
+    async def operate(wanted, workers):
+        asked.append((wanted.operation, list(workers)))
+        return [WorkerOutcome(worker, "refused", "not offered") for worker in workers]
+
+    code, out, _ = await run("workers", "reset-cache", "--all", "--dry-run")
+    assert (code, "dry run" in out, "left" in out) == (0, True, True)
+    monkeypatch.setattr(system, "operate", operate)
+    code, out, _ = await run("workers", "reset-cache", "--all")
+    assert (code, "refused" in out, "not offered" in out) == (1, True, True)
+    code, _, err = await run("workers", "reset-cache", ADDED)
+    assert (code, f"{ADDED}: not offered" in err) == (1, True)
+    assert asked == [("reset-prefix-cache", [ADDED])] * 2
+    for words in (("pause", ADDED), ("load-lora", ADDED, "--lora-name", "x", "--lora-path", "/x")):
+        code, _, err = await run("workers", *words)
+        assert (code, "worker_operations" in err) == (1, True)
+    code, _, err = await run("workers", "pause")
+    assert (code, "one worker or a selector is needed" in err) == (2, True)
+    code, _, err = await run("workers", "unload-lora", "--lora-name", "x", "--label", "rack=7")
+    assert (code, "unload-lora is not in the setting" in err) == (1, True)
 
 
 async def test_a_dry_run_prints_the_differences(run, system):

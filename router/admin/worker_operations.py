@@ -1,0 +1,140 @@
+"""Pause and resume workers, reset their caches, and load adapters: one worker, or all that a selector names."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
+from http import HTTPStatus
+
+from backends.vllm.operations import OperationName, WorkerOperation
+from router.admin import changes
+from router.admin.documents import LoraAdapter, LoraName, SelectedOperation, WorkerResult, WorkerResults
+from router.admin.operations import Answer, Call
+from router.admin.parameters import Query
+from router.admin.problems import AdminError, invalid, not_found
+from router.config.model import WorkerConfig
+from router.control import edits
+from router.workers.operations import WorkerOutcome
+
+SETTING = "worker_operations"
+WAIT_S = Query("wait_s", 60, 3_600, "longest wait for requests that run on the worker, in seconds")
+
+
+def one(name: OperationName) -> Callable[[Call], Awaitable[Answer]]:
+    """Return the handler of an operation on the worker that the path names."""
+
+    async def handle(call: Call) -> Answer:
+        wanted = _of_body(name, call)
+        worker = call.path["id"]
+        if worker not in call.system.control.state.settings.workers:
+            raise changes.unknown_worker(worker)
+        (result,) = (await _results(call, wanted, [worker])).results
+        if result.outcome == "refused":
+            raise AdminError(HTTPStatus.CONFLICT, "worker_refused", f"{worker}: {result.detail}")
+        if result.outcome == "unknown":
+            raise AdminError(HTTPStatus.BAD_GATEWAY, "worker_silent", f"{worker}: {result.detail}")
+        return Answer(result)
+
+    return handle
+
+
+async def selected(call: Call) -> Answer:
+    """Carry out one operation on every worker that the body selects. The status is 207 unless all have done it."""
+    body: SelectedOperation = call.body
+    wanted = WorkerOperation(
+        operation=body.operation, lora_name=body.lora_name or "", lora_path=body.lora_path or "", wait_s=body.wait_s
+    )
+    _check(call, wanted)
+    if body.all == (body.model is not None or body.role is not None or bool(body.labels)):
+        raise invalid("name the workers by model, labels and role, or write all: true for the whole fleet")
+    workers = await _select(call, body)
+    if not workers:
+        raise not_found("worker that the selector names", "GET /admin/v1/workers lists all")
+    results = await _results(call, wanted, workers)
+    complete = all(each.outcome in ("done", "dry_run") for each in results.results)
+    return Answer(results, HTTPStatus.OK if complete else HTTPStatus.MULTI_STATUS)
+
+
+def _of_body(name: OperationName, call: Call) -> WorkerOperation:
+    body = call.body
+    if isinstance(body, LoraAdapter):
+        wanted = WorkerOperation(operation=name, lora_name=body.name, lora_path=body.path)
+    elif isinstance(body, LoraName):
+        wanted = WorkerOperation(operation=name, lora_name=body.name)
+    else:
+        wanted = WorkerOperation(operation=name, wait_s=call.query.get(WAIT_S.name, WAIT_S.default))
+    _check(call, wanted)
+    return wanted
+
+
+def _check(call: Call, wanted: WorkerOperation) -> None:
+    allowed = call.system.config.worker_operations
+    if wanted.operation not in allowed:
+        may = f"it has {', '.join(allowed)}" if allowed else "it is empty"
+        detail = f"{wanted.operation} is not in the setting {SETTING} ({may}); add it there, and restart the gateway"
+        raise AdminError(HTTPStatus.FORBIDDEN, "operation_not_allowed", detail)
+    if wanted.operation in ("load-lora", "unload-lora") and not wanted.lora_name:
+        raise invalid(f"{wanted.operation} needs lora_name")
+    if wanted.operation == "load-lora" and not wanted.lora_path:
+        raise invalid("load-lora needs lora_path, a path on the workers' hosts")
+
+
+async def _select(call: Call, body: SelectedOperation) -> list[str]:
+    serving = None if body.model is None else await call.system.serving(body.model)
+    workers = call.system.control.state.settings.workers
+    return [name for name, worker in workers.items() if (serving is None or name in serving) and _matches(worker, body)]
+
+
+def _matches(worker: WorkerConfig, body: SelectedOperation) -> bool:
+    labels = worker.labels.items()
+    return body.role in (None, worker.role) and all(label in labels for label in (body.labels or {}).items())
+
+
+async def _results(call: Call, wanted: WorkerOperation, workers: Sequence[str]) -> WorkerResults:
+    if call.dry_run:
+        return _shown(call, wanted, [WorkerResult(worker=worker, outcome="dry_run") for worker in workers])
+    run = {"pause": _pause, "resume": _resume}.get(wanted.operation, _run)
+    outcomes = await run(call, wanted, workers)
+    found = [WorkerResult(worker=each.worker, outcome=each.outcome, detail=each.detail) for each in outcomes]
+    return _shown(call, wanted, found)
+
+
+def _shown(call: Call, wanted: WorkerOperation, results: list[WorkerResult]) -> WorkerResults:
+    workers = call.system.control.state.settings.workers
+    for each in results:
+        each.name = workers[each.worker].name if each.worker in workers else None
+    return WorkerResults(operation=wanted.operation, results=results)
+
+
+async def _run(call: Call, wanted: WorkerOperation, workers: Sequence[str]) -> list[WorkerOutcome]:
+    return await call.system.operate(wanted, workers)
+
+
+async def _pause(call: Call, wanted: WorkerOperation, workers: Sequence[str]) -> list[WorkerOutcome]:
+    """Send the workers no new requests, then pause them. A worker that refuses gets requests as before."""
+    settings = call.system.control.state.settings.workers
+    before = {worker for worker in workers if settings[worker].maintenance}
+    await _maintain(call, workers, True, f"paused {_named(workers)}")
+    outcomes = await call.system.operate(wanted, workers)
+    refused = {each.worker for each in outcomes if each.outcome == "refused"} - before
+    if refused:
+        await _maintain(call, refused, False, f"undrained {_named(refused)}, which refused to pause")
+    return outcomes
+
+
+async def _resume(call: Call, wanted: WorkerOperation, workers: Sequence[str]) -> list[WorkerOutcome]:
+    """Resume the workers, then send them requests again."""
+    outcomes = await call.system.operate(wanted, workers)
+    done = [each.worker for each in outcomes if each.outcome == "done"]
+    if done:
+        await _maintain(call, done, False, f"resumed {_named(done)}")
+    return outcomes
+
+
+async def _maintain(call: Call, workers: Collection[str], maintenance: bool, what: str) -> None:
+    """Drain or undrain workers. The operation is on them, whatever the state is, so no version of it is needed."""
+    await changes.make(replace(call, if_match="*"), edits.set_maintenance_of(workers, maintenance), what)
+
+
+def _named(workers: Collection[str]) -> str:
+    return f"worker {next(iter(workers))}" if len(workers) == 1 else f"{len(workers)} workers"
