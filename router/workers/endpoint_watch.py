@@ -160,6 +160,7 @@ class EndpointWatch:
         client, timeout_s = self._client, self._context.health.probe_timeout_s
         try:
             if full:
+                self._full_due_s = now_s + FULL_PROBE_S  # before it, so that `look_again` meanwhile is not lost
                 facts = await probe(client, endpoint, events=self._events, timeout_s=timeout_s)
             else:
                 await quick_probe(client, endpoint, timeout_s=timeout_s)
@@ -173,7 +174,7 @@ class EndpointWatch:
             self._log_facts(facts)
             if self._context.observer is not None:
                 facts = self._context.observer.learned(endpoint, facts)
-            self._facts, self._full_due_s = facts, now_s + FULL_PROBE_S
+            self._facts = facts
         assert self._facts is not None
         self._up = True
         self._context.fleet.probe_succeeded(self._endpoint.id, self._facts, self._context.clock())

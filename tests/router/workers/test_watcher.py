@@ -11,6 +11,7 @@ import pytest
 
 from backends.simulated.serving import serving, start
 from backends.simulated.settings import WorkerSettings
+from backends.vllm.probe import probe
 from backends.worker import Endpoint, parse_endpoint
 from policies.view import Residency
 from router.config.model import Config, HealthConfig, KvEventsConfig, ResidencyConfig, WorkerConfig
@@ -173,6 +174,24 @@ async def test_a_worker_that_is_down_is_logged_once_and_still_probed(wire, syste
     assert len(caplog.records) == 1
     async with serving(replace(FAST, port=port)):
         await eventually(lambda: endpoint.state is WorkerState.READY)
+
+
+async def test_a_change_during_a_probe_is_found_by_another_one(wire, system, monkeypatch):
+    """For one, an adapter that is loaded after the probe has read the models."""
+    probes = []
+
+    async def changed_meanwhile(*arguments, **settings):
+        facts = await probe(*arguments, **settings)
+        probes.append(facts)
+        if len(probes) == 1:
+            its.watcher.look_again_at(endpoint.id)
+        return facts
+
+    monkeypatch.setattr("router.workers.endpoint_watch.probe", changed_meanwhile)
+    async with serving(FAST) as worker:
+        its = system(self_test=False, kv_events=False)
+        endpoint = its.follow(worker.url)
+        await eventually(lambda: len(probes) == 2)
 
 
 async def test_a_sleeping_worker_takes_no_traffic_until_it_wakes(wire, system):
