@@ -66,7 +66,10 @@ OPERATIONS = (
         health.ready,
         gives=documents.Ready,
         query=(TruthQuery("verbose", "show the sources of workers too"),),
-        problems={503: "no worker is ready, or the gateway is starting or stopping; detail says which"},
+        problems={
+            **_WRONG_PARAMETER,
+            503: "no worker is ready, or the gateway is starting or stopping; detail says which",
+        },
     ),
     Operation(
         "GET",
@@ -171,6 +174,7 @@ OPERATIONS = (
         role=Role.OPERATE,
         takes=documents.NewRegistration,
         gives=documents.RegistrationDocument,
+        further=(HTTPStatus.CREATED,),
         problems={507: "there are 20,000 registrations already", **_INVALID},
         audited=False,
     ),
