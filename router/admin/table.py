@@ -216,7 +216,7 @@ OPERATIONS = (
         "reset_prefix_cache",
         "Empty the prefix cache of a worker. It must be idle.",
         worker_operations.one("reset-prefix-cache"),
-        role=Role.OPERATE,
+        role=Role.ADMIN,
         gives=documents.WorkerResult,
         query=(_OPERATION_DRY_RUN,),
         problems={**_OPERATED},

@@ -623,7 +623,7 @@ class Config(Section, frozen=True):
     """File with the token or its sha256:HEX; read again when it changes."""
     admin_tokens: tuple[str, ...] = ()
     """Hashed tokens with a role, each as NAME ROLE sha256:HEX; `warmroute keys new NAME --role ROLE` makes one. Roles:
-    read sees everything, operate also drains workers and changes the log level, admin makes every change."""
+    read sees everything, operate also drains and pauses workers and changes the log level, admin makes every change."""
     admin_tokens_file: str | None = None
     """File with more of these, one per line; read again when it changes. If the changed file is not valid, the old
     tokens stay."""
