@@ -117,6 +117,13 @@ class KubernetesSourceConfig(Section, frozen=True):
     """File with the CA of the API server. null: the system's CAs."""
 
 
+class RedisSourceConfig(Section, frozen=True):
+    """Workers that register themselves in the Redis of the section `redis`, as a sidecar does for its worker."""
+
+    fleet: str | None = None
+    """The fleet whose workers are read. Default: redis.fleet."""
+
+
 class DiscoverySourceConfig(Section, frozen=True):
     """One source of workers: exactly one of the kinds, and what its workers have in common."""
 
@@ -126,6 +133,8 @@ class DiscoverySourceConfig(Section, frozen=True):
     """A DNS name."""
     kubernetes: KubernetesSourceConfig | None = None
     """The API server of Kubernetes."""
+    redis: RedisSourceConfig | None = None
+    """Registrations in Redis; {} reads those of the gateway's own fleet."""
     defaults: dict[str, str] = field(default_factory=dict)
     """Fields of workers that the source gives none: model, role, weight, kv-events-port, kv-replay-port, kv-topic, and
     label.NAME for the label NAME."""

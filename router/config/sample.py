@@ -54,6 +54,7 @@ _EXAMPLES: dict[tuple[str, ...], Any] = {
     ("discovery", "sources"): {
         "lab": {"file": {"path": "/etc/warmroute/workers.yaml"}, "defaults": {"role": "prefill"}},
         "cluster": {"kubernetes": {"pods": "app=vllm", "namespace": "inference"}},
+        "sidecars": {"redis": {"fleet": "default"}},
         "rack": {"dns": {"name": "vllm.example", "port": 8000}},
     },
     ("model_dir",): "/models/Llama-3.1-8B-Instruct",

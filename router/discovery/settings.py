@@ -16,7 +16,7 @@ from router.discovery.workers import settings_of
 
 REGISTERED = "registered"
 """The source of workers that register themselves at the admin API."""
-KINDS = ("file", "dns", "kubernetes")
+KINDS = ("file", "dns", "kubernetes", "redis")
 _RESERVED = (SETTINGS, API, REGISTERED)
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _SELECTIONS = ("service", "pods", "pool")
@@ -38,6 +38,8 @@ def check(config: Config) -> Iterator[Finding]:
         yield from _kind_findings(source, path)
         yield from _server_findings(source, (*path, "dns", "nameservers"))
         yield from _kubernetes_findings(source, (*path, "kubernetes"))
+        if source.redis is not None and config.redis.url is None:
+            yield (*path, "redis"), "the source reads Redis, and redis.url is not set", "write redis.url"
         yield from _default_findings(source, (*path, "defaults"))
         if source.api_key == STRUCK_OUT:
             problem = f"api_key is {STRUCK_OUT}, which stands for a key that is not shown"

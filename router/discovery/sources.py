@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from backends.discovery.file import FileSource
+from backends.discovery.redis import RedisClient, RedisSource
 from backends.discovery.report import Source
 from router.config.model import Config, DiscoverySourceConfig, KubernetesSourceConfig
 from router.discovery.settings import kinds_of
+from router.replicas.connection import connect
 
 
 def sources_of(config: Config) -> dict[str, Source]:
     """Return the sources by name, in the order of the settings."""
-    return {name: _source(source) for name, source in config.discovery.sources.items()}
+    return {name: _source(source, config) for name, source in config.discovery.sources.items()}
 
 
-def _source(config: DiscoverySourceConfig) -> Source:
+def _source(config: DiscoverySourceConfig, settings: Config) -> Source:
     if config.file is not None:
         return FileSource(config.file.path)
     if config.dns is not None:
@@ -22,6 +26,10 @@ def _source(config: DiscoverySourceConfig) -> Source:
         return DnsSource(config.dns.name, config.dns.port, config.dns.scheme, config.dns.nameservers)
     if config.kubernetes is not None:
         return _kubernetes(config.kubernetes)
+    if config.redis is not None:
+        redis = settings.redis
+        fleet = config.redis.fleet or redis.fleet
+        return RedisSource(lambda: cast("RedisClient", connect(redis)), redis.prefix, fleet)
     raise ValueError(f"a source without a kind: {kinds_of(config)}")
 
 

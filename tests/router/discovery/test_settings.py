@@ -36,6 +36,7 @@ def problems(tmp_path, text):
         ("    lab: {kubernetes: {service: A_b}}\n", "g.yaml:3:24", "no name of Kubernetes"),
         ("    lab: {kubernetes: {pool: p, port: 80}}\n", "g.yaml:3:33", "the pool names the ports itself"),
         ("    lab: {kubernetes: {pool: p, api_url: k8s}}\n", "g.yaml:3:33", "'k8s' is no URL"),
+        ("    lab: {redis: {}}\n", "g.yaml:3:11", "redis.url is not set"),
         ("    lab: {files: /x}\n", "g.yaml:3:11", "did you mean discovery.sources.lab.file?"),
     ],
 )
