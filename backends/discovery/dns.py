@@ -24,6 +24,7 @@ SHORTEST_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 _MOST_TARGETS = 1_000
 """SRV records of one name that are read."""
+_KINDS = (dns.rdatatype.A, dns.rdatatype.AAAA)
 _AT_ONCE = 20
 """Targets that are resolved at once."""
 
@@ -45,6 +46,8 @@ class DnsSource:
         self._scheme = scheme
         self._nameservers = nameservers
         self._resolver: dns.asyncresolver.Resolver | None = None
+        self._kinds: set[dns.rdatatype.RdataType] = set()
+        """The kinds of addresses that there have been."""
 
     async def run(self, report: SourceReport) -> None:
         """Ask until cancelled."""
@@ -73,7 +76,7 @@ class DnsSource:
         if self._port is None:
             places, ttl_s = await self._targets(self._resolver)
         else:
-            addresses, ttl_s = await _addresses(self._resolver, self._name)
+            addresses, ttl_s = await self._addresses(self._resolver, self._name)
             places = [(address, self._port) for address in addresses]
         workers = [described(address, port, {"scheme": self._scheme}) for address, port in places]
         return {worker.worker_id: worker for worker in workers}, ttl_s
@@ -90,19 +93,32 @@ class DnsSource:
 
         async def resolved(record: SRV) -> tuple[list[str], float]:
             async with room:
-                return await _addresses(resolver, record.target.to_text())
+                return await self._addresses(resolver, record.target.to_text())
 
         found = await asyncio.gather(*map(resolved, chosen))
         pairs = zip(chosen, found, strict=True)
         places = [(address, record.port) for record, (addresses, _) in pairs for address in addresses]
         return places, min([_ttl_s([answer]), *(ttl_s for _, ttl_s in found)])
 
+    async def _addresses(self, resolver: dns.asyncresolver.Resolver, name: str) -> tuple[list[str], float]:
+        """Return the IPv4 and IPv6 addresses of a name, and the shorter of their times to live.
 
-async def _addresses(resolver: dns.asyncresolver.Resolver, name: str) -> tuple[list[str], float]:
-    """Return the IPv4 and IPv6 addresses of a name, and the shorter of their times to live."""
-    kinds = (dns.rdatatype.A, dns.rdatatype.AAAA)
-    answers = await asyncio.gather(*(resolver.resolve(name, kind, raise_on_no_answer=False) for kind in kinds))
-    return [record.to_text() for answer in answers for record in answer.rrset or ()], _ttl_s(answers)
+        Some servers refuse to answer for AAAA what they know as A. A refusal counts as no records if the other kind has
+        some, and if this kind never had any: else its workers would leave.
+        """
+        asked = (resolver.resolve(name, kind, raise_on_no_answer=False) for kind in _KINDS)
+        answers = dict(zip(_KINDS, await asyncio.gather(*asked, return_exceptions=True), strict=True))
+        found = {
+            kind: one for kind, one in answers.items() if not isinstance(one, BaseException) and one.rrset is not None
+        }
+        self._kinds |= found.keys()
+        for kind, one in answers.items():
+            if isinstance(one, BaseException) and not (
+                found and kind not in self._kinds and isinstance(one, dns.resolver.NoNameservers)
+            ):
+                raise one
+        addresses = [record.to_text() for answer in found.values() for record in answer.rrset or ()]
+        return addresses, _ttl_s(found.values())
 
 
 def _ttl_s(answers: Iterable[dns.resolver.Answer]) -> float:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import dns.asyncquery
 import dns.message
+import dns.rdatatype
 import pytest
 
 from backends.discovery.dns import DnsSource
@@ -24,7 +25,7 @@ bind-interfaces
 no-resolv
 no-hosts
 no-daemon
-local=/test/
+{local}
 local-ttl={ttl_s}
 addn-hosts={hosts}
 host-record=empty.test,::1
@@ -51,9 +52,9 @@ def free_port():
 class Dnsmasq:
     """One dnsmasq, whose hosts a test changes."""
 
-    def __init__(self, folder, ttl_s=1):
+    def __init__(self, folder, ttl_s=1, local="local=/test/"):
         self.port, self._hosts, self._conf = free_port(), folder / "hosts", folder / "dnsmasq.conf"
-        self._conf.write_text(ZONE.format(port=self.port, ttl_s=ttl_s, hosts=self._hosts))
+        self._conf.write_text(ZONE.format(port=self.port, ttl_s=ttl_s, hosts=self._hosts, local=local))
         self._process = None
 
     @property
@@ -139,6 +140,22 @@ async def test_records_are_not_asked_for_before_their_time(tmp_path):
     await zone.start()
     source = DnsSource("one.test", 8000, "http", [zone.server])
     assert await source._ask() == ({"10.0.0.1:8000": Registration(url="http://10.0.0.1:8000")}, 60.0)
+    await zone.stop()
+
+
+async def test_a_server_that_refuses_the_other_kind_of_address_still_names_workers(tmp_path):
+    if shutil.which("dnsmasq") is None:
+        pytest.skip("there is no dnsmasq (Debian package dnsmasq-base)")
+    zone = Dnsmasq(tmp_path, local="")
+    zone.has(one=["10.0.0.1"])
+    await zone.start()
+    async with following(DnsSource("one.test", 8000, "http", [zone.server])) as report:
+        await eventually(lambda: report.workers.keys() == {"10.0.0.1:8000"})
+        assert report.failures == 0
+    refused = DnsSource("one.test", 8000, "http", [zone.server])
+    refused._kinds.add(dns.rdatatype.AAAA)  # it had IPv6 addresses
+    async with following(refused) as report:
+        await eventually(lambda: report.failing_since is not None)
     await zone.stop()
 
 
