@@ -107,7 +107,13 @@ PATTERNS: dict[str, Row] = {
     "router.gateway.settings._AMBIGUOUS": Row(OPERATOR, "search"),
     "router.gateway.settings._ORIGIN": Row(OPERATOR, "fullmatch"),
     "router.gateway.settings._PATH": Row(OPERATOR, "fullmatch"),
-    "router.workers.settings._EVENT_ADDRESS": Row(OPERATOR, "fullmatch"),
+    "router.discovery.settings._NAME": Row(OPERATOR, "fullmatch"),
+    "router.discovery.settings._OBJECT": Row(OPERATOR, "fullmatch"),
+    "router.replicas.settings._NAME": Row(OPERATOR, "fullmatch"),
+    "router.sidecar.defaults._URL": Row(OPERATOR, "fullmatch"),
+    "router.workers.settings._EVENT_ADDRESS": Row(
+        WORKER, "fullmatch", (lambda size: "tcp://" + ":1" * (size // 2) + "x",)
+    ),
     "router.gateway.http.access_log._WITH_PORT": Row(CLIENT, "fullmatch"),
     "router.gateway.http.chunked_body._PLAIN_SIZE": Row(CLIENT, "match"),
     "router.gateway.http.chunked_body._SIZE": Row(
