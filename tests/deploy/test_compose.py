@@ -142,9 +142,21 @@ class TestProcesses:
         answers = [chat(client, model, text, max_tokens=4) for _ in range(8)]
         assert all(answer.usage.completion_tokens == 4 for answer in answers)
         assert answers[-1].usage.prompt_tokens_details.cached_tokens > 200
-        for name in GATEWAYS:
-            exposition = httpx.get(f"http://{fleet.addresses[name]}:8001/metrics").text
-            assert 'warmroute_requests_total{path="/v1/chat/completions",status="200"}' in exposition
+
+        def both_answered():  # HAProxy may see the second gateway a check later
+            chat(client, model, text, max_tokens=1)
+            pages = [httpx.get(f"http://{fleet.addresses[name]}:8001/metrics").text for name in GATEWAYS]
+            return all('warmroute_requests_total{path="/v1/chat/completions",status="200"}' in page for page in pages)
+
+        block_until(both_answered, 30)
+
+    def test_a_change_on_one_gateway_reaches_the_other_through_redis(self, fleet):
+        one, other = (f"http://{fleet.addresses[name]}:8001/admin/v1" for name in GATEWAYS)
+        block_until(lambda: len(httpx.get(f"{other}/replicas").json()["replicas"]) == len(GATEWAYS), 30)
+        changed = httpx.put(f"{one}/policies/batch", json={"rule": "lpwl"})
+        assert changed.is_success, changed.text
+        assert changed.headers["x-warmroute-shared"] == "fleet"
+        block_until(lambda: "batch" in httpx.get(f"{other}/policies").json()["policies"], 10)
 
     def test_prometheus_scrapes_both_gateways(self, fleet):
         def up():
