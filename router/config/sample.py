@@ -85,6 +85,7 @@ _EXAMPLES: dict[tuple[str, ...], Any] = {
     ("extra_paths",): [{"path": "/v1/my_path", "methods": ["POST"]}],
     ("trusted_proxies",): ["10.0.0.0/8"],
     ("decision_log", "path"): "/var/log/decisions.jsonl",
+    ("redis", "url"): "redis://redis:6379",
     ("admin_hosts",): ["router.example"],
 }
 """Examples for settings whose default is empty."""

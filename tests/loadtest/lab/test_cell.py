@@ -116,6 +116,7 @@ def test_a_built_in_rule_counts_by_its_own_modules(cell, monkeypatch):
         "policies.lazy_terms",
         "policies.least_recently_used",
         "policies.view",
+        "policies.weights",
     }
     assert {"policies.marginal_cost.rule", "policies.marginal_cost.ties"} <= cells._imported(
         "policies.marginal_cost.rule"
