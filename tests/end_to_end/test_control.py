@@ -20,6 +20,14 @@ ABSENT = [f"127.0.0.1:{port}" for port in (1, 2, 3)]
 RULES = ["lpwl", "random", "round_robin", "marginal_cost"]
 
 
+@pytest.fixture(autouse=True)
+def hang_up():
+    """Let gateways obey SIGHUP, also where the tests run under nohup: what is ignored here, they would ignore, too."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @contextmanager
 def load(url, model, key="unused"):
     """Keep asking, and give the answers that failed."""
