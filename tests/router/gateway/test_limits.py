@@ -179,6 +179,12 @@ async def full(gate, reading=0):
     await eventually(is_full, 60)
 
 
+def all_came(gate, count):
+    """Whether `count` readers have a stream, or had one until the limit cut them."""
+    statistics = gate.gateway.statistics()
+    return statistics["streams"] + statistics["slow_readers_cut"] == count
+
+
 async def stall(gate, count, request):
     return [await asyncio.to_thread(stalled, gate.address, request) for _ in range(count)]
 
@@ -187,11 +193,11 @@ async def test_readers_are_cut_above_max_buffered_response_bytes(rig, firehose):
     gate = await rig(limits={"max_buffered_response_bytes": 4_000_000})
     gate.join(firehose(65_000))
     clients = await stall(gate, 80, post())
-    await eventually(lambda: gate.gateway.statistics()["slow_readers_cut"] > 0, 20)
+    await eventually(lambda: all_came(gate, 80), 60)
     await full(gate)
     statistics = gate.gateway.statistics()
+    assert statistics["slow_readers_cut"] > 0
     assert statistics["buffered_response_bytes"] <= 4_000_000
-    assert statistics["streams"] + statistics["slow_readers_cut"] == 80
     for client in clients:
         client.close()
     await eventually(lambda: gate.idle)
@@ -252,13 +258,8 @@ async def test_a_thousand_stalled_readers_stay_within_the_memory_limit(rig, fire
     gate.join(firehose(event_bytes))
     before = memory_now()
     clients = await stall(gate, 1_000, post())
-
-    def all_came() -> bool:
-        statistics = gate.gateway.statistics()
-        # A busy machine lets sockets fill less before the streams begin; then the limit may cut some readers.
-        return statistics["streams"] + statistics["slow_readers_cut"] == 1_000
-
-    await eventually(all_came, 60)
+    # A busy machine lets sockets fill less before the streams begin; then the limit may cut some readers.
+    await eventually(lambda: all_came(gate, 1_000), 60)
     await full(gate)
     held = gate.gateway.statistics()["buffered_response_bytes"]
     held_mb, grown_mb = held / 1e6, grown(before) / 1e6

@@ -12,6 +12,7 @@ from router.config.model import Config, RedisConfig
 from router.placement.ledger import LoadAccount
 from router.placement.running import LoadReservation
 from router.process.shared_memory.replica_rows import ReplicaLedger
+from router.replicas.leases import RENEW_S
 from router.replicas.replica import Replica
 from tests.support.redis import needs_redis
 from tests.support.waiting import eventually
@@ -77,7 +78,7 @@ async def test_fleets_on_one_server_do_not_mix(redis):
 async def test_leases_name_all_replicas_and_end_with_them(redis):
     async with Gateway(redis.url, "leases") as one:
         async with Gateway(redis.url, "leases") as two:
-            await eventually(lambda: len(two.replica.registered) == 2)
+            await eventually(lambda: len(two.replica.registered) == 2, within_s=3 * RENEW_S)
         leases = one.replica._leases
         assert [each.id for each in await leases.all()] == [one.replica.id]
 

@@ -201,7 +201,7 @@ async def test_an_engine_that_restarts_is_another_engine_to_the_gateway(view):
         await gateway.knows(SECOND)
         engine.stop()
         await eventually(lambda: gateway.residency.state(0).residency is Residency.UNKNOWN)
-        assert lost and not relays.statistics()[0]["open"]
+        await eventually(lambda: lost and not relays.statistics()[0]["open"])
         again = Engine(engine.ports)
         again.stores(THIRD)
         await gateway.knows(THIRD)
