@@ -10,16 +10,18 @@ import pytest
 import yaml
 from openai import OpenAI
 
-from router.cli import serve
+from router.cli import serve, sidecar
 from router.cli.main import build_parser
+from router.cli.options import read_settings
 from router.settings import load
+from router.sidecar.defaults import sidecar_config
 from tests.support.compose import COMPOSE, ROOT, ComposeProcesses, compose_config
 from tests.support.waiting import block_until
 
 pytestmark = pytest.mark.skipif(not COMPOSE.exists(), reason="Docker Compose is not installed: run `make deploy-env`")
 GATEWAYS = ("gateway-1", "gateway-2")
 WORKERS = ("worker-1", "worker-2", "worker-3", "worker-4")
-GPU = "--env-file=deploy/compose/gpu.env"
+GPU, SIDECAR = "--env-file=deploy/compose/gpu.env", "--profile=sidecar"
 PAGE = (ROOT / "docs" / "how-to" / "deploy-with-compose.md").read_text()
 PROGRAMS = ("curl", "haproxy", "redis-server", "redis-cli", "prometheus", "wget")
 
@@ -30,7 +32,8 @@ def services():
 
 
 def seconds(text):
-    return {"m": 60, "s": 1}[text[-1]] * int(text[:-1])
+    """Return the seconds of a time such as 1m10s."""
+    return sum({"m": 60, "s": 1}[unit] * int(number) for number, unit in re.findall(r"(\d+)([ms])", text))
 
 
 def settings(services, name):
@@ -48,6 +51,23 @@ class TestConfig:
         assert [worker.url for worker in settings(services, "gateway-1").workers] == ["http://vllm:8000"]
         assert services["vllm"]["deploy"]["resources"]["reservations"]["devices"][0]["driver"] == "nvidia"
 
+    def test_an_empty_list_of_workers_leaves_only_those_that_register_themselves(self, monkeypatch):
+        monkeypatch.setenv("WORKERS", "")
+        assert settings(compose_config()["services"], "gateway-1").workers == ()
+
+    def test_the_profile_sidecar_adds_workers_that_need_no_list(self, services):
+        profile = compose_config(SIDECAR)["services"]
+        assert profile.keys() - services.keys() == {"sidecar"}
+        arguments = build_parser().parse_args(profile["sidecar"]["command"])
+        assert arguments.run is sidecar.run and arguments.child[:2] == ["warmroute", "worker"]
+        config = sidecar_config(read_settings(arguments))
+        assert config.redis.url == settings(services, "gateway-1").redis.url
+        assert [source.redis is None for source in settings(services, "gateway-1").discovery.sources.values()] == [
+            False
+        ]
+        stop_s = config.timeouts.drain_delay_s + config.timeouts.drain_s + config.sidecar.stop_s
+        assert seconds(profile["sidecar"]["stop_grace_period"]) > stop_s + 5
+
     @pytest.mark.parametrize("name", GATEWAYS)
     def test_a_gateways_command_is_serve_and_its_workers_are_the_services(self, services, name):
         assert build_parser().parse_args(services[name]["command"]).run is serve.run
@@ -55,9 +75,9 @@ class TestConfig:
             f"http://{each}:9001" for each in WORKERS
         ]
 
-    @pytest.mark.parametrize("name", [*GATEWAYS, *WORKERS])
+    @pytest.mark.parametrize("name", [*GATEWAYS, *WORKERS, "sidecar"])
     def test_our_services_cannot_write_to_their_root_and_have_no_capabilities(self, services, name):
-        service = services[name]
+        service = (services if name in services else compose_config(SIDECAR)["services"])[name]
         assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
         assert "no-new-privileges:true" in service["security_opt"]
 
@@ -104,8 +124,8 @@ def fleet(tmp_path_factory):
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}")
-    names = (*WORKERS, "redis", *GATEWAYS, "haproxy", "prometheus")
-    fleet = ComposeProcesses(compose_config(), names, tmp_path_factory.mktemp("compose"))
+    names = (*WORKERS, "redis", "sidecar", *GATEWAYS, "haproxy", "prometheus")
+    fleet = ComposeProcesses(compose_config(SIDECAR), names, tmp_path_factory.mktemp("compose"))
     try:
         fleet.start()
         public = f"http://{fleet.addresses['haproxy']}:8000"
@@ -157,6 +177,16 @@ class TestProcesses:
         assert changed.is_success, changed.text
         assert changed.headers["x-warmroute-shared"] == "fleet"
         block_until(lambda: "batch" in httpx.get(f"{other}/policies").json()["policies"], 10)
+
+    def test_both_gateways_find_the_worker_behind_its_sidecar_with_exact_residency(self, fleet):
+        name = f"{fleet.addresses['sidecar']}:8080"
+
+        def found(gateway):
+            answer = httpx.get(f"http://{fleet.addresses[gateway]}:8001/admin/v1/workers/{name}")
+            candidates = answer.json().get("candidates", ())
+            return [one["residency"] for one in candidates] == ["exact"] and answer.json()["source"] == "sidecars"
+
+        block_until(lambda: all(map(found, GATEWAYS)), 60)
 
     def test_prometheus_scrapes_both_gateways(self, fleet):
         def up():

@@ -1,7 +1,7 @@
 """The services of docker-compose.yml as plain processes on loopback, with the commands that the file gives them.
 
 Each service gets a loopback address of its own (127.A.B.N), so that ports stay as they are in the file. In commands,
-environment, health checks and mounted files its name becomes this address, and so does `0.0.0.0`.
+environment, health checks and mounted files its name becomes this address, and so do `0.0.0.0` and `127.0.0.1`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tests.support.waiting import block_until
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / ".venv-deploy" / "bin" / "docker-compose"
 OWN_IMAGE = "warmroute"
+OWN_PROGRAM = (sys.executable, "-P", "-m", "warmroute")
 
 
 def compose_config(*options: str) -> dict[str, Any]:
@@ -83,13 +84,19 @@ class ComposeProcesses:
         service = self._services[name]
         words = [self._local(word, name) for word in service["command"]]
         if service["image"] == OWN_IMAGE:
-            return [sys.executable, "-P", "-m", "warmroute", *words]
+            child = words.index("--") + 1 if "--" in words else len(words)
+            return [*OWN_PROGRAM, *words[:child], *(each for word in words[child:] for each in _program(word))]
         program = service["image"].split(":")[0].rpartition("/")[2]
         return words if shutil.which(words[0]) else [program, *words]
 
     def _environment(self, name: str) -> dict[str, str]:
         given: Mapping[str, str] = self._services[name].get("environment", {})
-        return {key: self._local(value, name) for key, value in given.items()}
+        # All have one loopback interface here: the drain ports differ, and no source address says who calls.
+        apart = {
+            "WARMROUTE_SIDECAR__DRAIN_PORT": "0",
+            "WARMROUTE_SIDECAR__ADVERTISE_URL": f"http://{self.addresses[name]}:8080",
+        }
+        return apart | {key: self._local(value, name) for key, value in given.items()}
 
     def _health_check(self, name: str) -> list[str]:
         service = self._services[name]
@@ -99,7 +106,7 @@ class ComposeProcesses:
             test = image_health_check()
         else:
             return []
-        here = [self._local(word.replace("127.0.0.1", self.addresses[name]), name) for word in test]
+        here = [self._local(word, name) for word in test]
         return [sys.executable if word == "python3" else word for word in here]
 
     def _local(self, text: str, name: str) -> str:
@@ -122,4 +129,9 @@ class ComposeProcesses:
     def _addressed(self, text: str, name: str) -> str:
         known = "|".join(sorted(map(re.escape, self.addresses), key=len, reverse=True))
         named = re.sub(rf"(?<![\w.-])({known})(?=:\d)", lambda match: self.addresses[match[1]], text)
-        return named.replace("0.0.0.0", self.addresses[name])
+        return re.sub(r"(?<![\d.])(0\.0\.0\.0|127\.0\.0\.1)(?![\d.])", self.addresses[name], named)
+
+
+def _program(word: str) -> Sequence[str]:
+    """Return the words that run a program of the image here."""
+    return OWN_PROGRAM if word == OWN_IMAGE else (word,)
