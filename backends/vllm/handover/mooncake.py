@@ -1,0 +1,69 @@
+"""``MooncakeConnector``: the workers find each other through the prefill worker's bootstrap server."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from backends.vllm.handover.connector import Connector, Legs, Order, Reporter, known
+from backends.vllm.handover.parameters import MAX_TEXT_CHARACTERS, HandoverError, TransferParams
+
+BOOTSTRAP_PORT = 8_998
+"""vLLM's default of ``VLLM_MOONCAKE_BOOTSTRAP_PORT``. The server's ``GET /query`` names the engine ids."""
+MAX_RANKS = 1_024
+
+
+class Mooncake(Connector):
+    """Both workers get their request at once, with one ``transfer_id``.
+
+    A decode worker whose prefill worker is dead, or ended its prefill by an end-of-sequence token, answers only after
+    ``VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT``.
+    """
+
+    name: ClassVar[str] = "mooncake"
+    vllm_names: ClassVar[tuple[str, ...]] = ("MooncakeConnector",)
+    order: ClassVar[Order] = Order.TOGETHER
+    cached_tokens_from: ClassVar[Reporter] = Reporter.PREFILL
+    ends_by_length: ClassVar[bool] = True
+    unmatched_s: ClassVar[float] = 480.0
+    dropped_decode_frees: ClassVar[bool] = False
+
+    def prefill_params(self, legs: Legs) -> TransferParams:
+        """Ask the worker to send the blocks of this transfer."""
+        return {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": legs.transfer_id}
+
+    def decode_params(self, legs: Legs, handed: TransferParams | None) -> TransferParams:
+        """Name the bootstrap server and the engine that will send the blocks."""
+        peer = legs.prefill
+        host = f"[{peer.connector_host}]" if ":" in peer.connector_host else peer.connector_host
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_bootstrap_addr": f"http://{host}:{peer.side_port or BOOTSTRAP_PORT}",
+            "remote_engine_id": known(peer.engine_id, "engine id"),
+            "transfer_id": legs.transfer_id,
+        }
+
+
+class _Engine(msgspec.Struct):
+    engine_id: str
+
+
+_ENGINES = msgspec.json.Decoder(dict[str, _Engine])
+
+
+def read_engine_ids(body: bytes) -> dict[int, str]:
+    """Return the engine id of each data-parallel rank, from the answer of the bootstrap server's ``/query``.
+
+    Raises:
+        HandoverError: the answer is another document.
+    """
+    try:
+        engines = _ENGINES.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise HandoverError("the bootstrap server's answer names no engines") from None
+    found = {int(rank): one.engine_id for rank, one in engines.items() if rank.isdecimal() and len(rank) < 5}
+    if not found or len(found) > MAX_RANKS or any(len(one) > MAX_TEXT_CHARACTERS for one in found.values()):
+        raise HandoverError("the bootstrap server's answer names no engines")
+    return found

@@ -1,0 +1,70 @@
+"""``NixlConnector``: the decode worker reads the blocks from the prefill worker after its answer."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from backends.vllm.handover import parameters
+from backends.vllm.handover.connector import Connector, Legs
+from backends.vllm.handover.parameters import HandoverError, TransferParams
+from backends.vllm.handover.prefill_answer import PrefillAnswer
+
+_CHECKS = {
+    "do_remote_prefill": lambda value: value is True,
+    "remote_block_ids": parameters.is_block_ids,
+    "remote_engine_id": parameters.is_text,
+    "remote_request_id": parameters.is_text,
+    "remote_host": parameters.is_host,
+    "remote_port": parameters.is_port,
+    "tp_size": parameters.is_positive,
+}
+
+
+class NixlPull(Connector):
+    """The prefill worker returns the addresses of its blocks, and the decode worker gets them unchanged.
+
+    The lease (``kv_lease_duration``) is renewed only once the decode worker has the request. ``remote_host`` is
+    ``VLLM_NIXL_SIDE_CHANNEL_HOST``, by default a loopback name. It is replaced by the worker's own host unless both
+    workers are on one machine. ``remote_blocks_expiry_time`` is in the engine's own clock and means nothing here.
+    """
+
+    name: ClassVar[str] = "nixl_pull"
+    vllm_names: ClassVar[tuple[str, ...]] = ("NixlConnector", "NixlPullConnector")
+    lease_s: ClassVar[float | None] = 30.0
+    unmatched_s: ClassVar[float] = 30.0
+
+    def prefill_params(self, legs: Legs) -> TransferParams:
+        """Ask the worker to keep the blocks for another one."""
+        return {
+            "do_remote_decode": True,
+            "do_remote_prefill": False,
+            "remote_engine_id": None,
+            "remote_block_ids": None,
+            "remote_host": None,
+            "remote_port": None,
+        }
+
+    def handed_over(self, answer: PrefillAnswer) -> TransferParams:
+        """Return the complete parameters of the worker's answer."""
+        self.check_end(answer)
+        handed = parameters.checked_object(answer.params)
+        parameters.check_members(handed, _CHECKS)
+        if handed.get("do_remote_decode"):
+            raise HandoverError("kv_transfer_params.do_remote_decode is set in an answer")
+        return handed
+
+    def decode_params(self, legs: Legs, handed: TransferParams | None) -> TransferParams:
+        """Return the worker's parameters, with a host that the decode worker can reach."""
+        if handed is None:
+            raise HandoverError("the prefill worker has handed nothing over")
+        if not misses_side_channel_host(legs, handed):
+            return handed
+        return {**handed, "remote_host": legs.prefill.host}
+
+
+def misses_side_channel_host(legs: Legs, handed: TransferParams) -> bool:
+    """Return whether the prefill worker names a loopback host to a decode worker on another machine."""
+    both_local = parameters.is_loopback(legs.prefill.host) and parameters.is_loopback(legs.decode.host)
+    return (
+        not both_local and legs.prefill.host != legs.decode.host and parameters.is_loopback(str(handed["remote_host"]))
+    )

@@ -1,0 +1,46 @@
+"""``OffloadingConnector`` with its tier of peers: blocks move between the host memory of workers."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from backends.vllm.handover.connector import Connector, HandoverPeer, Legs, Order, Reporter
+from backends.vllm.handover.parameters import TransferParams
+
+SIDE_CHANNEL_PORT = 5_710
+"""vLLM's default of ``VLLM_P2P_SIDE_CHANNEL_PORT``; each data-parallel rank adds its number."""
+
+
+class OffloadingPeer(Connector):
+    """Each member of the parameters is named after the other worker of the transfer, which pairs by ``kv_request_id``.
+
+    The prefill worker keeps unclaimed blocks for ``unbound_store_timeout_s``. The connector's documentation and its
+    sources describe these fields; Warmroute has not run them.
+    """
+
+    name: ClassVar[str] = "offloading_peer"
+    vllm_names: ClassVar[tuple[str, ...]] = ("OffloadingConnector",)
+    order: ClassVar[Order] = Order.TOGETHER
+    cached_tokens_from: ClassVar[Reporter] = Reporter.PREFILL
+    unmatched_s: ClassVar[float] = 60.0
+
+    def prefill_params(self, legs: Legs) -> TransferParams:
+        """Ask the worker to keep the blocks of this transfer for a decode worker."""
+        return {"remote_decoder": {"kv_request_id": legs.transfer_id}}
+
+    def decode_params(self, legs: Legs, handed: TransferParams | None) -> TransferParams:
+        """Name the worker that has all blocks of the prompt."""
+        return {"remote_prefiller": _source(legs.transfer_id, legs.prefill)}
+
+
+def pull_params(transfer_id: str, source: HandoverPeer) -> TransferParams:
+    """Return the parameters of a request that takes from `source` what it holds of the prompt, and computes the rest.
+
+    They may be joined with those of a prefill request, and with no others.
+    """
+    return {"remote_kv_source": _source(transfer_id, source)}
+
+
+def _source(transfer_id: str, source: HandoverPeer) -> TransferParams:
+    port = source.side_port or SIDE_CHANNEL_PORT + (source.rank or 0)
+    return {"kv_request_id": transfer_id, "remote_host": source.connector_host, "remote_port": port}

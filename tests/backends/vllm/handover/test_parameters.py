@@ -1,0 +1,80 @@
+"""Transfer parameters that a worker returned: what passes, and what no other worker may get."""
+
+import pytest
+
+from backends.vllm.handover import parameters
+from backends.vllm.handover.parameters import HandoverError
+
+
+@pytest.mark.parametrize("value", [None, [], "text", 1, True])
+def test_parameters_that_are_no_object_are_refused(value):
+    with pytest.raises(HandoverError, match="no kv_transfer_params"):
+        parameters.checked_object(value)
+
+
+def test_an_object_of_too_many_members_or_with_a_long_name_is_refused():
+    assert parameters.checked_object({"a": [1]}) == {"a": [1]}
+    with pytest.raises(HandoverError, match="more than 64 members"):
+        parameters.checked_object(dict.fromkeys(map(str, range(65))))
+    with pytest.raises(HandoverError, match="too long"):
+        parameters.checked_object({"a" * 65: 1})
+
+
+def test_a_missing_and_an_invalid_member_are_named():
+    with pytest.raises(HandoverError, match="lacks port"):
+        parameters.check_members({}, {"port": parameters.is_port})
+    with pytest.raises(HandoverError, match="port is not valid"):
+        parameters.check_members({"port": 0}, {"port": parameters.is_port})
+
+
+@pytest.mark.parametrize("host", ["gpu1", "gpu-1.example.org", "10.0.0.1", "fd00::1", "[fd00::1]", "localhost"])
+def test_hosts_pass(host):
+    assert parameters.is_host(host)
+
+
+@pytest.mark.parametrize("host", ["", "a b", "http://a", "a/b", "a@b", "a\n", "ä", "-a", "a" * 256, None, 1, ["a"]])
+def test_what_is_no_host_is_refused(host):
+    assert not parameters.is_host(host)
+
+
+@pytest.mark.parametrize(("port", "valid"), [(1, True), (65_535, True), (0, False), (65_536, False), (True, False)])
+def test_ports_are_bounded(port, valid):
+    assert parameters.is_port(port) is valid
+
+
+@pytest.mark.parametrize("count", [-1, 2**63, 1.0, "1", True, None])
+def test_what_is_no_count_is_refused(count):
+    assert not parameters.is_count(count)
+
+
+@pytest.mark.parametrize("ids", [[[1, 2]], [[1], [7, 8]], [[1], []]])
+def test_block_ids_by_group_pass(ids):
+    assert parameters.is_block_ids(ids)
+
+
+@pytest.mark.parametrize("ids", [None, [], [[]], [1], [["1"]], [[-1]], [[True]], [[1]] * 65, {"0": [1]}])
+def test_what_are_no_block_ids_is_refused(ids):
+    assert not parameters.is_block_ids(ids)
+
+
+def test_block_ids_and_token_ids_are_bounded():
+    assert not parameters.is_block_ids([[0] * (parameters.MAX_BLOCKS + 1)])
+    assert parameters.is_token_ids([0, 1])
+    assert not parameters.is_token_ids([])
+    assert not parameters.is_token_ids([0.5])
+    assert not parameters.is_token_ids([0] * (parameters.MAX_TOKEN_IDS + 1))
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("localhost", True),
+        ("a.localhost", True),
+        ("127.0.0.2", True),
+        ("[::1]", True),
+        ("10.0.0.1", False),
+        ("gpu1", False),
+    ],
+)
+def test_loopback_hosts_are_known(host, loopback):
+    assert parameters.is_loopback(host) is loopback
