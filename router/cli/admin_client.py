@@ -18,7 +18,14 @@ TIMEOUT_S = 60.0
 
 
 class AdminClientError(Exception):
-    """The admin port cannot be reached, or answered with a problem. The message says what to do."""
+    """The admin port cannot be reached, or answered with a problem. The message says what to do.
+
+    `code` is that of the problem document; None without one.
+    """
+
+    def __init__(self, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,7 @@ def ask(
             headers = response.headers
             return AdminReply(response.read(), headers.get("etag"), headers.get("x-warmroute-kept"))
     except HTTPError as error:
-        raise AdminClientError(_refusal(url, error)) from None
+        raise _refusal(url, error) from None
     except (URLError, OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise AdminClientError(
@@ -103,11 +110,13 @@ def _context(ca_file: str | None) -> ssl.SSLContext:
         raise ConfigError([Problem("--ca-file", f"cannot use {ca_file!r}: {said}", fix)]) from None
 
 
-def _refusal(url: str, error: HTTPError) -> str:
+def _refusal(url: str, error: HTTPError) -> AdminClientError:
     try:
         problem = json.loads(error.read())
-        title, detail = problem["title"], problem["detail"]
+        title, detail, code = problem["title"], problem["detail"], problem.get("code")
     except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
-        return f"{url}: {error.code}, and not as an admin port answers; write the gateway's admin port as --url"
+        return AdminClientError(
+            f"{url}: {error.code}, and not as an admin port answers; write the gateway's admin port as --url"
+        )
     fix = "; write its token with --token-file or --token" if error.code == 401 else ""
-    return f"{url}: {error.code} {title}: {detail}{fix}"
+    return AdminClientError(f"{url}: {error.code} {title}: {detail}{fix}", code)

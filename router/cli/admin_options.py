@@ -21,11 +21,12 @@ def add_admin(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ca-file", metavar="FILE", help="PEM file with the CAs of an https admin port")
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the form of the output."""
+def add_output(parser: argparse.ArgumentParser, form: str = "table") -> None:
+    """Add the form of the output: `form` for people, or JSON."""
     parser.add_argument(
-        "-o", "--output", choices=["table", "json"], default="table", help="form of the output (default %(default)s)"
+        "-o", "--output", choices=[form, "json"], default=form, help="form of the output (default %(default)s)"
     )
+    parser.add_argument("--json", dest="output", action="store_const", const="json", help="the same as -o json")
 
 
 def add_change(parser: argparse.ArgumentParser) -> None:

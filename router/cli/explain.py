@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from router.cli.admin_options import TOKEN_VARIABLE, add_admin, token_of
+from router.cli.admin_options import TOKEN_VARIABLE, add_admin, add_output, token_of
 from router.cli.options import Commands, HelpFormatter
 from router.config.problems import ConfigError, Problem
 
@@ -37,7 +37,7 @@ def register(commands: Commands) -> None:
     parser.add_argument("--path", default="/v1/chat/completions", help="path of the request (default %(default)s)")
     parser.add_argument("--key", metavar="NAME", help="name of the API key that the client would use")
     add_admin(parser)
-    parser.add_argument("--json", action="store_true", help="print the gateway's JSON document")
+    add_output(parser, "text")
     parser.set_defaults(run=run)
 
 
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     except AdminClientError as error:
         print(f"warmroute: {error}", file=sys.stderr)
         return 1
-    if arguments.json:
+    if arguments.output == "json":
         print(json.dumps(json.loads(answer), indent=2))
     else:
         print("\n".join(sentences(answer)))

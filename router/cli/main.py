@@ -14,6 +14,7 @@ from router.cli import (
     config,
     explain,
     keys,
+    named_settings,
     policy,
     replay,
     replicas,
@@ -69,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in (
         *(serve, sidecar, check, explain, replay, workers, policy),
-        *(routes, revisions, replicas, config, keys, worker),
+        *(routes, named_settings, revisions, replicas, config, keys, worker),
     ):
         command.register(commands)
     completion.register(commands, parser)

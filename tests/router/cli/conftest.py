@@ -1,3 +1,4 @@
+import asyncio
 import os
 import socket
 import subprocess
@@ -5,12 +6,15 @@ import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from starlette.responses import JSONResponse
 
 from backends.simulated import serving as embedded_serving
 from backends.simulated.settings import WorkerSettings
+from router.app import System
 from router.cli.main import main
+from router.config.model import Config
 
 
 @pytest.fixture
@@ -85,3 +89,31 @@ def dead_port() -> int:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return taken.getsockname()[1]
+
+
+@pytest.fixture
+def settings() -> dict[str, object]:
+    """Settings of `system`, which a test may override."""
+    return {}
+
+
+@pytest.fixture
+async def system(settings):
+    """A running gateway without workers."""
+    system = System(msgspec.convert({"host": "127.0.0.1", "port": 0, "admin_port": 0, **settings}, Config))
+    await system.start()
+    yield system
+    await system.aclose(0.0)
+
+
+@pytest.fixture
+def run(system, monkeypatch, capsys):
+    """Run a command in a thread of its own, because the gateway runs in this one."""
+    monkeypatch.delenv("WARMROUTE_ADMIN_TOKEN", raising=False)
+
+    async def command(*words: str) -> tuple[int, str, str]:
+        code = await asyncio.to_thread(main, [*words, "--url", f"http://{system._admin.address}"])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return command

@@ -1,39 +1,15 @@
 """The commands that operate a running gateway, against a real admin port."""
 
-import asyncio
 import dataclasses
 import json
 
 import msgspec
 import pytest
 
-from router.app import System
 from router.cli.main import main
-from router.config.model import Config
 from router.workers.operations import WorkerOutcome
 
 ADDED = "127.0.0.1:9"
-
-
-@pytest.fixture
-async def system():
-    system = System(msgspec.convert({"host": "127.0.0.1", "port": 0, "admin_port": 0}, Config))
-    await system.start()
-    yield system
-    await system.aclose(0.0)
-
-
-@pytest.fixture
-def run(system, monkeypatch, capsys):
-    """Run a command in a thread of its own, because the gateway runs in this one."""
-    monkeypatch.delenv("WARMROUTE_ADMIN_TOKEN", raising=False)
-
-    async def command(*words: str) -> tuple[int, str, str]:
-        code = await asyncio.to_thread(main, [*words, "--url", f"http://{system._admin.address}"])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return command
 
 
 async def test_workers_are_added_drained_listed_and_removed(run, system):
@@ -175,6 +151,8 @@ async def test_routes_and_further_policies_are_set_listed_and_removed(run, syste
     listed = (await run("routes", "list"))[1]
     for text in ("long", "prompt_tokens: >32000, stream: true", "batch", "7", "default 9, batch 1", "lmetric"):
         assert text in listed
+    assert '{"default": 9, "batch": 1}' in (await run("routes", "show", "rest"))[1]
+    assert json.loads((await run("routes", "show", "long", "--json"))[1])["match"]["prompt_tokens"] == ">32000"
     shown = (await run("routes", "shadow", "rest"))[1]
     assert "route rest: default, batch decided; last 600 s" in shown
     assert "lmetric" in shown
