@@ -491,9 +491,9 @@ class System:
         """Return all metrics as values."""
         return self._exposition.snapshot()
 
-    def exposition(self) -> tuple[bytes, str]:
-        """Return all metrics in Prometheus text format, and their content type."""
-        return self._exposition.render()
+    def exposition(self, accept: str = "") -> tuple[bytes, str]:
+        """Return all metrics in the format that the Accept header `accept` asks for, and their content type."""
+        return self._exposition.render(accept)
 
 
 def _tune_memory() -> None:

@@ -37,8 +37,8 @@ async def ready(call: Call) -> Answer:
 
 
 async def metrics(call: Call) -> Answer:
-    """Answer with metrics in Prometheus text format."""
-    text, media_type = call.system.exposition()
+    """Answer with metrics: OpenMetrics for a scraper that takes it, else Prometheus text format."""
+    text, media_type = call.system.exposition(call.accept)
     return Answer(text, media_type=media_type)
 
 

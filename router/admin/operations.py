@@ -29,8 +29,8 @@ _CONDITIONS = ("if-match", "if-none-match", "if-unmodified-since")
 class Call:
     """One request to an operation: path parameters, the value of each query parameter, and the decoded body.
 
-    `audit` and `watchers` are those of the port, `if_match` is the If-Match header, and `who` the name of the caller's
-    token.
+    `audit` and `watchers` are those of the port, `if_match` is the If-Match header, `who` the name of the caller's
+    token, and `accept` the Accept header.
     """
 
     system: AdminSystem
@@ -41,6 +41,7 @@ class Call:
     watchers: Watchers
     if_match: str | None = None
     who: str | None = None
+    accept: str = ""
 
     @property
     def dry_run(self) -> bool:
@@ -109,7 +110,8 @@ def endpoint(
         if operation.changes and body is not None:
             request.state.change = summary_of(body)
         if_match, who = request.headers.get("if-match"), _name_of_caller(request)
-        call = Call(system, request.path_params, query, body, audit, watchers, if_match, who)
+        accept = request.headers.get("accept", "")
+        call = Call(system, request.path_params, query, body, audit, watchers, if_match, who, accept)
         if operation.watch is not None and query["watch"] and request.method != "HEAD":
             return await _watched(operation, operation.watch, call)
         answer = await operation.handle(call)

@@ -134,6 +134,6 @@ class AdminSystem(Protocol):
         """Return the ids of the workers that serve `model`."""
         ...
 
-    def exposition(self) -> tuple[bytes, str]:
-        """Return all metrics in Prometheus text format, and their content type."""
+    def exposition(self, accept: str = "") -> tuple[bytes, str]:
+        """Return all metrics in the format that the Accept header `accept` asks for, and their content type."""
         ...

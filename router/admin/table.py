@@ -75,7 +75,7 @@ OPERATIONS = (
         "GET",
         "/metrics",
         "metrics",
-        "All metrics, in Prometheus text format.",
+        "All metrics: OpenMetrics with exemplars if Accept asks for it, else Prometheus text format.",
         health.metrics,
         media_type="text/plain",
     ),

@@ -24,6 +24,7 @@ from router.config.budgets import BYTE_BUDGETS, RSS_PER_BYTE, SHARE, plan_memory
 from router.config.memory import MemoryLimit
 from router.config.model import Config
 from router.config.sample import sample_yaml
+from router.gateway.flow.request_log import MODELS_NAMED
 from router.gateway.http.routes import FORBIDDEN_PATHS, FORBIDDEN_PREFIXES, ROUTES, Route
 from router.telemetry.catalogue import CATALOGUE, MetricSpec
 
@@ -99,16 +100,30 @@ def metrics_page() -> str:
         "",
         MADE,
         "`GET /metrics` on the admin port, Prometheus text format. With `--processes` a metric is the `sum` over "
-        "all processes, or the largest (`max`) or least (`min`) of their values.",
+        "all processes, or the largest (`max`) or least (`min`) of their values. A scraper that accepts OpenMetrics "
+        "gets it: with exemplars, which name the trace of a request with a `traceparent` that is sampled.",
+        "",
+        "`route` is a route of the settings. `model` is a model that a worker lists; other names, and models after the "
+        f"first {MODELS_NAMED}, count as `other`. Both are empty for requests that have none. The buckets of times to "
+        "first token, between tokens and of whole requests are those of vLLM.",
+        "",
+        "## Stability",
+        "",
+        "A `stable` metric keeps its name, labels, unit and meaning within a major version; it may get further label "
+        "values. To replace one, a release exports both and marks the old one as deprecated, here and in the "
+        "changelog. A later minor release, after at least 90 days, removes it. An `experimental` metric may change in "
+        "any release.",
+        "",
+        "## All metrics",
         "",
     ]
-    heads = ("metric", "type", "labels", "processes", "meaning")
+    heads = ("metric", "type", "labels", "processes", "stability", "meaning")
     return "\n".join([*lines, *table(heads, map(_metric, CATALOGUE))]) + "\n"
 
 
 def _metric(spec: MetricSpec) -> tuple[str, ...]:
     labels = ", ".join(f"`{label}`" for label in spec.labels)
-    return f"`{spec.exported_name}`", spec.kind.value, labels, spec.merge.value, spec.help
+    return f"`{spec.exported_name}`", spec.kind.value, labels, spec.merge.value, spec.stability.value, spec.help
 
 
 def paths_page() -> str:

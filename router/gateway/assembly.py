@@ -150,7 +150,7 @@ class Assembly:
             ),
             pins=self.pins,
             lines=ResponseLines(cors, config.headers),
-            log=LogSinks(metrics, access, self.loop.time, self.service_levels),
+            log=LogSinks(metrics, access, self.loop.time, self.service_levels, context.fleet),
         )
 
     def _client_services(

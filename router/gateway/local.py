@@ -145,7 +145,7 @@ class LocalAnswers:
         self,
         head: RequestHead | None,
         peer: str,
-        route: str,
+        path: str,
         status: int,
         body: bytes,
         lines: bytes,
@@ -158,7 +158,7 @@ class LocalAnswers:
             lines += self._cors.lines(head)
         lines += connection_line(head, close)
         reply = own_reply(status, body, lines, without_body=head is not None and head.method == "HEAD")
-        self._metrics.request_ended(route, status, 0.0)
+        self._metrics.request_ended((path, "", ""), status, 0.0)
         if self._access.enabled and head is not None:
             named = {} if key_name is None else {"key_name": key_name}
             said = {"bytes": len(reply), "request_id": identifier.decode("latin-1")}

@@ -1,8 +1,10 @@
 """The interface from the gateway to its metrics. `router.telemetry.metrics` implements it.
 
 All calls come from the event loop's thread. They must be cheap, and must not block, raise or keep their arguments.
-Durations are seconds. `route` is a pattern of `http.routes` (``/v1/responses/{id}``, ...), ``local`` for replies of the
-gateway itself, or ``unknown``, so that the number of routes is bounded.
+Durations are seconds. `labels` are the path, the route and the model of a request. The path is a pattern of
+`http.routes` (``/v1/responses/{id}``, ...), ``local`` for replies of the gateway itself, or ``unknown``, and the model
+is one that the fleet lists, or ``other``, so that the number of series is bounded. `trace_id` is set for requests that
+are traced.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from typing import Protocol
 
 from router.placement.lifecycle_events import FailurePoint
 
+Labels = tuple[str, str, str]
+
 
 class GatewayMetrics(Protocol):
     """Counters and observations of the data plane. Gauges are read from `Gateway.statistics()`."""
 
-    def request_ended(self, route: str, status: int, duration_s: float) -> None:
+    def request_ended(self, labels: Labels, status: int, duration_s: float, trace_id: str | None = None) -> None:
         """A response ended. `status` is the client's view, 499 if the client left before its end.
 
         `duration_s` is the time from the request's last byte to the response's last byte.
@@ -27,12 +31,16 @@ class GatewayMetrics(Protocol):
         """The gateway sent error `code` (`ErrorSpec.code`). `phase`: ``request``, ``before_first`` or ``stream``."""
         ...
 
-    def first_event(self, route: str, ttft_s: float) -> None:
+    def first_event(self, labels: Labels, ttft_s: float, trace_id: str | None = None) -> None:
         """Time from the request's last byte to the first real event (streams) or the first body byte."""
         ...
 
-    def gaps(self, gaps_s: Sequence[float]) -> None:
+    def gaps(self, gaps_s: Sequence[float], labels: Labels) -> None:
         """Gaps between consecutive reads of an event stream (inter-token latency), up to 32 per call."""
+        ...
+
+    def lengths(self, labels: Labels, prompt_tokens: int | None, output_tokens: int | None) -> None:
+        """Tokens of an answered request's prompt, and of its answer if that is complete; None if not known."""
         ...
 
     def identified(self, wait_s: float, source: str) -> None:

@@ -64,6 +64,7 @@ class Fleet:
         self._slots: list[Candidate | None] = []
         self._candidate_sets: dict[str | None, CandidateSet] = {}
         self._adapters: frozenset[str] | None = None
+        self._listed: frozenset[str] | None = None
         self._different_models: tuple[str, ...] | None = None
 
     @property
@@ -266,6 +267,13 @@ class Fleet:
             adapters = self._adapters = frozenset(card.id for card in self._cards() if card.parent)
         return model if model in adapters else None
 
+    def lists(self, model: str) -> bool:
+        """Return whether any worker lists `model`, or did when it last answered."""
+        listed = self._listed
+        if listed is None:
+            listed = self._listed = frozenset(card.id for card in self._cards())
+        return model in listed
+
     def models(self) -> tuple[ServedModel, ...]:
         """Return the models of all workers; of several cards with one id, the one with the longest context."""
         union: dict[str, ServedModel] = {}
@@ -349,7 +357,7 @@ class Fleet:
 
     def _forget_candidate_sets(self) -> None:
         self._candidate_sets.clear()
-        self._adapters = None
+        self._adapters = self._listed = None
         self._different_models = None
 
     def _announce(self) -> None:

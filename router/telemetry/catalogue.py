@@ -1,12 +1,13 @@
 """Every metric that Warmroute exports. The exposition and the reference page are made from this table.
 
-Labels take few values: paths are the gateway's patterns, routes are those of the settings, and workers are the fleet's
-candidates (``host:port`` or ``host:port#rank``). A label never has a value that a client can choose.
+Labels take few values: paths are the gateway's patterns, routes are those of the settings, workers are the fleet's
+candidates (``host:port`` or ``host:port#rank``), and models are those that the workers list. A label never has a value
+that a client can choose.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 
@@ -31,6 +32,13 @@ class Merge(StrEnum):
     MIN = "min"
 
 
+class Stability(StrEnum):
+    """What users may rely on (`docs/reference/metrics.md`)."""
+
+    STABLE = "stable"
+    EXPERIMENTAL = "experimental"
+
+
 @dataclass(frozen=True, slots=True)
 class MetricSpec:
     """One metric. A counter's `name` is given without its ``_total``; `buckets` are upper bounds."""
@@ -41,6 +49,7 @@ class MetricSpec:
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
     merge: Merge = Merge.SUM
+    stability: Stability = Stability.STABLE
 
     @property
     def exported_name(self) -> str:
@@ -48,9 +57,19 @@ class MetricSpec:
         return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
 
 
-TTFT_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 20.0, 60.0, 180.0, 600.0)
-ITL_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
-DURATION_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0, 1800.0, 3600.0)
+# vLLM's bounds (vllm/v1/metrics/loggers.py), so that quantiles of the gateway and of its workers can be compared.
+TTFT_S = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
+    640.0, 2560.0,
+)  # fmt: skip
+ITL_S = (
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+DURATION_S = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
+    1920.0, 7680.0,
+)  # fmt: skip
+TOKENS = tuple(float(m * 10**p) for p in range(7) for m in (1, 2, 5) if m * 10**p <= 1_000_000)
 WAIT_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 CPU_S = (
     *(0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025),
@@ -76,23 +95,48 @@ def _histogram(name: str, buckets: tuple[float, ...], text: str, *labels: str) -
     return MetricSpec(f"warmroute_{name}", Kind.HISTOGRAM, text, labels, buckets)
 
 
+def _experimental(spec: MetricSpec) -> MetricSpec:
+    return replace(spec, stability=Stability.EXPERIMENTAL)
+
+
+_REQUEST = ("path", "route", "model")
+"""The labels of a request. `route` and `model` are empty before they are known and where there is none."""
+
 GATEWAY = (
     _counter(
         "requests",
-        "Responses ended, by route and by status as the client saw it (499: the client left before the end).",
-        "path",
-        "status",
+        "Responses ended, by status as the client saw it (499: the client left before the end).",
+        *(*_REQUEST, "status"),
     ),
     _histogram(
-        "request_duration_seconds", DURATION_S, "Time from a request's last byte to its response's last byte.", "path"
+        "request_duration_seconds",
+        DURATION_S,
+        "Time from a request's last byte to its response's last byte.",
+        *_REQUEST,
     ),
     _histogram(
         "time_to_first_token_seconds",
         TTFT_S,
         "Time from a request's last byte to the first real event or body byte.",
-        "path",
+        *_REQUEST,
     ),
-    _histogram("inter_token_latency_seconds", ITL_S, "Gap between two reads of an event stream."),
+    _histogram("inter_token_latency_seconds", ITL_S, "Gap between two reads of an event stream.", *_REQUEST),
+    _experimental(
+        _histogram(
+            "request_prompt_tokens",
+            TOKENS,
+            "Prompt tokens of requests that a worker answered: as reported, or else as identified.",
+            *_REQUEST,
+        )
+    ),
+    _experimental(
+        _histogram(
+            "request_output_tokens",
+            TOKENS,
+            "Output tokens of complete answers: as reported, or else the events of the stream.",
+            *_REQUEST,
+        )
+    ),
     _histogram(
         "identify_seconds", CPU_S, "Time to parse a request and find its prompt's identity, by source.", "source"
     ),
@@ -283,6 +327,11 @@ WATCH = (
         "Memory blocks that Python has in use. Fragmentation can raise resident memory while they stay constant.",
     ),
     _gauge("processes", "Gateway processes that answered this scrape."),
+    _common(
+        "build_info",
+        "Always 1; the labels say what runs: Warmroute's version, Python's, and whether the hot path is compiled.",
+        *("version", "python", "compiled"),
+    ),
     _common("discovery_up", "Whether a source of workers answers (1) or fails (0).", "source"),
     _common("discovery_workers", "Workers in the last answer of a source.", "source"),
     _common("discovery_refused_workers", "Entries of the last answer of a source that cannot be used.", "source"),

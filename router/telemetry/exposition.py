@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from router.telemetry.catalogue import CATALOGUE, PROCESS, Kind
-from router.telemetry.instruments import Labels
+from router.telemetry.instruments import Distribution, Labels
 from router.telemetry.metrics import Registry
 from router.telemetry.snapshot import Snapshot, Tally, page
 
@@ -29,9 +29,9 @@ class Exposition:
         self._readings = tuple(readings)
         self._process = OwnProcess()
 
-    def render(self) -> tuple[bytes, str]:
-        """Return the page and its content type."""
-        return page(self.snapshot())
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """Return the page and its content type, by the Accept header `accept`."""
+        return page(self.snapshot(), accept)
 
     def snapshot(self) -> Snapshot:
         """Return all current values."""
@@ -41,7 +41,7 @@ class Exposition:
         for name, read in self._read().items():
             values.setdefault(name, {}).update(read)
         histograms = {
-            name: {labels: Tally(list(one.counts), one.total) for labels, one in histogram.values.items()}
+            name: {labels: _tally(one) for labels, one in histogram.values.items()}
             for name, histogram in self._instruments.histograms.items()
         }
         return Snapshot(values | self._process.values(), histograms)
@@ -55,6 +55,10 @@ class Exposition:
                     raise KeyError(f"{name} is not a gauge or counter of the catalogue")
                 read[name][labels] = value
         return read
+
+
+def _tally(one: Distribution) -> Tally:
+    return Tally(list(one.counts), one.total, dict(one.exemplars))
 
 
 class OwnProcess:

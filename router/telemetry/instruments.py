@@ -10,6 +10,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 Labels = tuple[str, ...]
+Exemplar = tuple[str, float, float]
+"""A request's trace id, its value, and when it was observed: seconds since 1970."""
 
 
 class Counter:
@@ -30,12 +32,14 @@ class Distribution:
     count is for observations above all bounds.
     """
 
-    __slots__ = ("bounds", "counts", "total")
+    __slots__ = ("bounds", "counts", "exemplars", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
+        self.exemplars: dict[int, Exemplar] = {}
+        """The latest traced observation of each bucket, by its place in `counts`."""
 
     @property
     def count(self) -> int:
@@ -78,3 +82,8 @@ class Histogram:
             found = self.at(labels)
         found.counts[bisect_left(found.bounds, value)] += 1
         found.total += value
+
+    def exemplify(self, value: float, labels: Labels, trace_id: str, at_s: float) -> None:
+        """Keep a value that was just counted as the exemplar of its bucket."""
+        found = self.at(labels)
+        found.exemplars[bisect_left(found.bounds, value)] = (trace_id, value, at_s)

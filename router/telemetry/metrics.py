@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,8 @@ from router.telemetry.instruments import Counter, Histogram, Labels
 
 log = logging.getLogger("warmroute.policy")
 
+COMPILED = not __file__.endswith(".py")
+"""Whether the hot path, of which this module is a part, is compiled."""
 _SPECS = {spec.name: spec for spec in CATALOGUE}
 
 
@@ -66,7 +69,9 @@ class Metrics:
         self._requests = counter("requests")
         self._durations = histogram("request_duration_seconds")
         self._ttft = histogram("time_to_first_token_seconds")
-        self._itl = histogram("inter_token_latency_seconds").at()
+        self._itl = histogram("inter_token_latency_seconds")
+        self._input_lengths = histogram("request_prompt_tokens")
+        self._output_lengths = histogram("request_output_tokens")
         self._identify = histogram("identify_seconds")
         self._queue = histogram("queue_seconds")
         self._hold = histogram("hold_seconds").at()
@@ -101,19 +106,30 @@ class Metrics:
 
     # GatewayMetrics
 
-    def request_ended(self, route: str, status: int, duration_s: float) -> None:
-        self._requests.add(1.0, (route, str(status)))
-        self._durations.observe(duration_s, (route,))
+    def request_ended(self, labels: Labels, status: int, duration_s: float, trace_id: str | None = None) -> None:
+        self._requests.add(1.0, (*labels, str(status)))
+        self._durations.observe(duration_s, labels)
+        if trace_id is not None:
+            self._durations.exemplify(duration_s, labels, trace_id, time.time())
 
     def error(self, code: str, phase: str) -> None:
         self._errors.add(1.0, (code, phase))
 
-    def first_event(self, route: str, ttft_s: float) -> None:
+    def first_event(self, labels: Labels, ttft_s: float, trace_id: str | None = None) -> None:
         """Observe the time to the first real event or body byte."""
-        self._ttft.observe(ttft_s, (route,))
+        self._ttft.observe(ttft_s, labels)
+        if trace_id is not None:
+            self._ttft.exemplify(ttft_s, labels, trace_id, time.time())
 
-    def gaps(self, gaps_s: Sequence[float]) -> None:
-        self._itl.observe_all(gaps_s)
+    def gaps(self, gaps_s: Sequence[float], labels: Labels) -> None:
+        self._itl.at(labels).observe_all(gaps_s)
+
+    def lengths(self, labels: Labels, prompt_tokens: int | None, output_tokens: int | None) -> None:
+        """Observe the length of an answered request's prompt, and that of its answer if it is complete."""
+        if prompt_tokens is not None:
+            self._input_lengths.observe(prompt_tokens, labels)
+        if output_tokens is not None:
+            self._output_lengths.observe(output_tokens, labels)
 
     def identified(self, wait_s: float, source: str) -> None:
         self._identify.observe(wait_s, (source,))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,6 +17,7 @@ from router.residency.residency_map import ResidencyMap
 from router.telemetry.decision_log_file import DecisionLogFile
 from router.telemetry.exposition import Reading
 from router.telemetry.logs import lines_dropped
+from router.telemetry.metrics import COMPILED
 
 
 def fleet_readings(fleet: Fleet) -> Iterator[Reading]:
@@ -154,6 +157,7 @@ def process_readings() -> Iterator[Reading]:
     yield "warmroute_processes", (), 1.0
     yield "warmroute_process_restarts", (), 0.0
     yield "warmroute_log_lines_dropped", (), lines_dropped()
+    yield "warmroute_build_info", (_version(), platform.python_version(), str(COMPILED).lower()), 1.0
 
 
 _EVENT_FIGURES = (
@@ -179,6 +183,13 @@ _REWRITES = (
     ("relearn", "relearn_asked"),
     ("model", "model"),
 )
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("warmroute")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def _load(candidate: Candidate) -> Iterator[Reading]:

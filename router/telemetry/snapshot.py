@@ -7,21 +7,24 @@ from itertools import accumulate
 
 import msgspec
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.core import CounterMetricFamily, Exemplar, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
 from router.telemetry.catalogue import CATALOGUE, PROCESS, Kind, Merge, MetricSpec
+from router.telemetry.instruments import Exemplar as Traced
 from router.telemetry.instruments import Labels
 
 
 class Tally(msgspec.Struct, array_like=True):
-    """One histogram: observations per bucket, of which the last bucket is above all bounds, and the sum of the
-    values.
+    """One histogram: observations per bucket, of which the last bucket is above all bounds, the sum of the values, and
+    the latest traced observation of some buckets by their place.
     """
 
     counts: list[int]
     total: float
+    exemplars: dict[int, Traced] = {}
 
 
 class Snapshot(msgspec.Struct):
@@ -36,6 +39,7 @@ _MERGES: Mapping[Merge, Callable[[float, float], float]] = {
     Merge.MAX: max,
     Merge.MIN: min,
 }
+_OPENMETRICS = "application/openmetrics-text"
 _SPECS = (*CATALOGUE, *PROCESS)
 
 
@@ -57,11 +61,17 @@ def lasting(snapshot: Snapshot) -> Snapshot:
     return Snapshot({name: snapshot.values[name] for name in snapshot.values.keys() & counters}, snapshot.histograms)
 
 
-def page(snapshot: Snapshot) -> tuple[bytes, str]:
-    """Return Prometheus text and its content type, in the catalogue's order."""
+def page(snapshot: Snapshot, accept: str = "") -> tuple[bytes, str]:
+    """Return the metrics in the catalogue's order, and their content type.
+
+    `accept` is the Accept header. A scraper that takes OpenMetrics gets it, with exemplars; others get Prometheus text.
+    """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(snapshot))
-    return generate_latest(registry), CONTENT_TYPE_LATEST
+    if any(kind.split(";")[0].strip().lower() == _OPENMETRICS for kind in accept.split(",")):
+        encoded: bytes = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]
+        return encoded, openmetrics.CONTENT_TYPE_LATEST
+    return generate_latest(registry), CONTENT_TYPE_PLAIN_0_0_4
 
 
 def _merge_values(
@@ -78,7 +88,15 @@ def _merge_tallies(into: dict[Labels, Tally], tallies: Mapping[Labels, Tally]) -
             into[labels] = tally
         else:
             counts = [one + other for one, other in zip(before.counts, tally.counts, strict=True)]
-            into[labels] = Tally(counts, before.total + tally.total)
+            into[labels] = Tally(counts, before.total + tally.total, _newest(before.exemplars, tally.exemplars))
+
+
+def _newest(one: Mapping[int, Traced], other: Mapping[int, Traced]) -> dict[int, Traced]:
+    newest = dict(one)
+    for bucket, traced in other.items():
+        if bucket not in newest or traced[2] > newest[bucket][2]:
+            newest[bucket] = traced
+    return newest
 
 
 class _Families(Collector):
@@ -109,6 +127,14 @@ def _histogram(spec: MetricSpec, tallies: Mapping[Labels, Tally]) -> Metric:
     family = HistogramMetricFamily(spec.name, spec.help, labels=spec.labels)
     bounds = [*map(str, spec.buckets), "+Inf"]
     for labels, tally in tallies.items():
-        buckets = list(zip(bounds, accumulate(map(float, tally.counts)), strict=True))
+        totals = zip(bounds, accumulate(map(float, tally.counts)), strict=True)
+        buckets = [_bucket(bound, total, tally.exemplars.get(place)) for place, (bound, total) in enumerate(totals)]
         family.add_metric(labels, buckets, tally.total)
     return family
+
+
+def _bucket(bound: str, total: float, traced: Traced | None) -> tuple[str, float] | tuple[str, float, Exemplar]:
+    if traced is None:
+        return bound, total
+    trace_id, value, at_s = traced
+    return bound, total, Exemplar({"trace_id": trace_id}, value, at_s)

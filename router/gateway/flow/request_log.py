@@ -2,31 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.service_levels import ServiceLevels
 from router.gateway.http.access_log import AccessLog
-from router.gateway.metrics_protocol import GatewayMetrics
+from router.gateway.http.trace_context import traced
+from router.gateway.metrics_protocol import GatewayMetrics, Labels
+from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Usage
 from router.placement.tickets import Ticket
 
 _NO_USAGE: Final = Usage()
+_OTHER: Final = "other"
+MODELS_NAMED: Final = 100
+"""Models that the metrics of one process name. Further ones count as other."""
 
 
 class LogSinks:
     """The metrics and the access log that the entries of all requests go to."""
 
-    __slots__ = ("access", "metrics", "service_levels", "time")
+    __slots__ = ("_fleet", "_models", "access", "metrics", "service_levels", "time")
 
     def __init__(
-        self, metrics: GatewayMetrics, access: AccessLog, time: Callable[[], float], service_levels: ServiceLevels
+        self,
+        metrics: GatewayMetrics,
+        access: AccessLog,
+        time: Callable[[], float],
+        service_levels: ServiceLevels,
+        fleet: Fleet,
     ) -> None:
         self.metrics = metrics
         self.access = access
         self.time = time
         self.service_levels = service_levels
+        self._fleet = fleet
+        self._models: set[str] = set()
+        """The models that metrics name."""
+
+    def model(self, model: str | None) -> str:
+        """Return the label of a model: its name if a worker lists it, up to `MODELS_NAMED` names, or else "other".
+
+        A client chooses the name, and the workers' lists can change at run time (LoRA adapters).
+        """
+        if not model:
+            return ""
+        if model in self._models:
+            return model
+        if len(self._models) >= MODELS_NAMED or not self._fleet.lists(model):
+            return _OTHER
+        self._models.add(model)
+        return model
 
 
 class RequestLog:
@@ -36,12 +63,15 @@ class RequestLog:
     complete answer: as reported, or else the number of its events.
     """
 
-    __slots__ = ("_request", "_sinks", "_ttft_s", "output_tokens", "ticket", "usage")
+    __slots__ = ("_labels", "_request", "_sinks", "_trace_id", "_ttft_s", "output_tokens", "ticket", "usage")
 
     def __init__(self, sinks: LogSinks, request: OutboundRequest) -> None:
         self._sinks = sinks
         self._request = request
         self._ttft_s: float | None = None
+        self._labels: Labels | None = None
+        context = traced(request.head.fields.get(b"traceparent"))
+        self._trace_id = context.trace_id if context is not None and context.sampled else None
         self.output_tokens: int | None = None
         self.ticket: Ticket | None = None
         self.usage = _NO_USAGE
@@ -54,7 +84,21 @@ class RequestLog:
     def first_event(self, now_s: float) -> None:
         """Record the first real event, or body byte."""
         self._ttft_s = now_s - self._request.arrived_s
-        self._sinks.metrics.first_event(self._request.route.pattern, self._ttft_s)
+        self._labels = self._labelled()
+        self._sinks.metrics.first_event(self._labels, self._ttft_s, self._trace_id)
+
+    def gaps(self, gaps_s: Sequence[float]) -> None:
+        """Record the gaps between some reads of the answer, after `first_event`."""
+        assert self._labels is not None
+        self._sinks.metrics.gaps(gaps_s, self._labels)
+
+    def _labelled(self) -> Labels:
+        """Return the labels of the request. A fallback counts under the model that serves."""
+        placed, request = self.ticket, self._request.request
+        if request is None:
+            return self._request.route.pattern, "", ""
+        model = request.model if placed is None else placed.request.model
+        return self._request.route.pattern, request.route, self._sinks.model(model)
 
     def close(self, status: int, response_bytes: int, events: int, left_in: str | None, error: str | None) -> None:
         """Write the entry of the ended request.
@@ -64,8 +108,11 @@ class RequestLog:
         """
         sinks, request = self._sinks, self._request
         duration_s = sinks.time() - request.arrived_s
-        sinks.metrics.request_ended(request.route.pattern, status, duration_s)
+        labels = self._labels or self._labelled()
+        sinks.metrics.request_ended(labels, status, duration_s, self._trace_id)
         sinks.metrics.relayed(request.size_bytes, response_bytes)
+        if self._ttft_s is not None:
+            sinks.metrics.lengths(labels, self._prompt_tokens(), self.output_tokens)
         if sinks.service_levels.any:
             self._judge(status, duration_s)
         if sinks.access.enabled:
@@ -109,13 +156,18 @@ class RequestLog:
         }
 
     def _tokens(self, events: int) -> dict[str, Any]:
-        """Return token counts: as reported, or None. Prompt tokens that are not reported come from the prompt."""
-        request, usage = self._request.request, self.usage
-        prompt = request.prompt if request is not None else None
-        known_tokens = prompt.tokens if prompt is not None else None
+        """Return token counts: as reported, or None."""
+        usage = self.usage
         return {
-            "prompt_tokens": known_tokens if usage.prompt_tokens is None else usage.prompt_tokens,
+            "prompt_tokens": self._prompt_tokens(),
             "cached_tokens": usage.cached_tokens,
             "output_tokens": usage.completion_tokens,
             "events": events,
         }
+
+    def _prompt_tokens(self) -> int | None:
+        """Return the prompt tokens as reported, or else those of the identified prompt."""
+        if self.usage.prompt_tokens is not None:
+            return self.usage.prompt_tokens
+        request = self._request.request
+        return request.prompt.tokens if request is not None and request.prompt is not None else None

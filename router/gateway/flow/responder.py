@@ -112,7 +112,7 @@ class Responder:
 
     def _progressed(self, gaps_s: Sequence[float], events: int) -> None:
         """Count a batch of reads of the answer."""
-        self._services.metrics.gaps(gaps_s)
+        self.log.gaps(gaps_s)
         if self.answering is not None:
             self._services.placements.progress(self.answering, events)
 

@@ -150,7 +150,7 @@ class _AllChildren:
 
     async def metrics(self, operation: Operation, call: Call) -> Answer:
         """Return the metrics of all processes, merged."""
-        text, media_type = page(await self._supervisor.totals.snapshot(self._clients()))
+        text, media_type = page(await self._supervisor.totals.snapshot(self._clients()), call.accept)
         return Answer(text, media_type=media_type)
 
     async def list_workers(self, operation: Operation, call: Call) -> Answer:

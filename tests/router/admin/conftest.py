@@ -157,7 +157,7 @@ class FakeSystem:
         """The workers that get no requests."""
         return [endpoint.id for endpoint in self.fleet.endpoints if endpoint.draining]
 
-    def exposition(self):
+    def exposition(self, accept=""):
         return b"# HELP warmroute_up x\n", "text/plain; version=1.0.0; charset=utf-8"
 
     # for tests

@@ -490,6 +490,7 @@ async def test_after_many_streams_no_connection_and_no_load_is_left(rig):
     assert gate.idle
     gaps = gate.metrics.named("gaps")
     assert all(0 < len(each[0]) <= 64 for each in gaps)
+    assert {each[1] for each in gaps} == {("/v1/chat/completions", "default", "m")}
     assert any(each.startswith("progress") for each in gate.dispatcher.events)
 
 

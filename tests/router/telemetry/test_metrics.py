@@ -1,6 +1,7 @@
 from types import SimpleNamespace
 
 import pytest
+from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from policies.view import Residency
@@ -10,6 +11,11 @@ from router.residency.difference import Difference
 from router.telemetry.catalogue import CATALOGUE, Kind
 from router.telemetry.exposition import Exposition
 from router.telemetry.metrics import Metrics, Registry
+
+REQUEST = ("/v1/completions", "default", "m")
+LABELS = (("model", "m"), ("path", "/v1/completions"), ("route", "default"))
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
 
 
 def scrape(metrics, *readings):
@@ -24,10 +30,11 @@ def scrape(metrics, *readings):
 
 def exercised():
     metrics = Metrics()
-    metrics.request_ended("/v1/completions", 200, 0.3)
+    metrics.request_ended(REQUEST, 200, 0.3, TRACE)
     metrics.error("no_worker_available", "before_first")
-    metrics.first_event("/v1/completions", 0.02)
-    metrics.gaps([0.001, 0.02, 99.0])
+    metrics.first_event(REQUEST, 0.02)
+    metrics.gaps([0.001, 0.02, 99.0], REQUEST)
+    metrics.lengths(REQUEST, 700, None)
     metrics.identified(0.0001, "rendered")
     metrics.queued(0.2, True)
     metrics.queued(9.0, False)
@@ -64,11 +71,13 @@ def test_every_call_appears_in_the_exposition():
     assert page["warmroute_route_decisions_total", (("policy", "marginal_cost"), ("route", "default"))] == 1
     level = (("met", "true"), ("route", "default"), ("target", "ttft"))
     assert page["warmroute_service_level_requests_total", level] == 1
-    assert page["warmroute_requests_total", (("path", "/v1/completions"), ("status", "200"))] == 1
-    assert page["warmroute_inter_token_latency_seconds_count", ()] == 3
-    assert page["warmroute_inter_token_latency_seconds_bucket", (("le", "0.001"),)] == 1
-    assert page["warmroute_inter_token_latency_seconds_bucket", (("le", "10.0"),)] == 2
-    assert page["warmroute_inter_token_latency_seconds_bucket", (("le", "+Inf"),)] == 3
+    assert page["warmroute_requests_total", (*LABELS, ("status", "200"))] == 1
+    assert page["warmroute_inter_token_latency_seconds_count", LABELS] == 3
+    for bound, count in (("0.01", 1), ("80.0", 2), ("+Inf", 3)):
+        assert page["warmroute_inter_token_latency_seconds_bucket", (("le", bound), *LABELS)] == count
+    assert page["warmroute_request_prompt_tokens_bucket", (("le", "500.0"), *LABELS)] == 0
+    assert page["warmroute_request_prompt_tokens_bucket", (("le", "1000.0"), *LABELS)] == 1
+    assert ("warmroute_request_output_tokens_count", LABELS) not in page
     assert page["warmroute_queue_seconds_count", (("placed", "false"),)] == 1
     assert page["warmroute_decisions_total", (("residency", "exact"), ("worker", "h:1"))] == 1
     assert page["warmroute_predicted_cached_tokens_total", (("worker", "h:1"),)] == 80
@@ -134,7 +143,33 @@ def test_catalogue_names_labels_and_buckets_are_valid():
         assert spec.help.endswith(".")
         assert bool(spec.buckets) == (spec.kind is Kind.HISTOGRAM)
         assert list(spec.buckets) == sorted(set(spec.buckets))
-        assert "model" not in spec.labels
+
+
+def test_a_scraper_of_openmetrics_gets_the_trace_of_the_latest_request_in_a_bucket():
+    metrics = exercised()
+    metrics.request_ended(REQUEST, 200, 0.2, "b" * 32)
+    page, content_type = Exposition(metrics.registry).render(OPENMETRICS)
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0")
+    families = {family.name: family for family in openmetrics.text_string_to_metric_families(page.decode())}
+    durations = families["warmroute_request_duration_seconds"].samples
+    traced = {sample.labels["le"]: sample.exemplar for sample in durations if sample.exemplar}
+    assert [(bound, each.labels, each.value) for bound, each in traced.items()] == [
+        ("0.3", {"trace_id": "b" * 32}, 0.2)
+    ]
+    assert families.keys() >= {spec.name for spec in CATALOGUE}
+
+
+@pytest.mark.parametrize("accept", ["", "*/*", "text/plain;version=x.y", "text/plain; version=1.0.0, */*;q=0.1"])
+def test_other_scrapers_get_the_classic_format(accept):
+    page, content_type = Exposition(exercised().registry).render(accept)
+    assert content_type == "text/plain; version=0.0.4; charset=utf-8"
+    assert TRACE.encode() not in page and b"# EOF" not in page
+
+
+@pytest.mark.parametrize("version", ["", ";version=abc", "; version=1.0.0;escaping=what; q=0.7"])
+def test_every_version_of_openmetrics_gets_the_one_there_is(version):
+    accept = f"text/plain;q=0.3, Application/OpenMetrics-Text{version}"
+    assert Exposition(Registry()).render(accept)[0].endswith(b"# EOF\n")
 
 
 def test_process_metrics_are_exported():

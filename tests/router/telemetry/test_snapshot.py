@@ -10,6 +10,8 @@ from router.telemetry.metrics import Metrics
 from router.telemetry.readings import process_readings
 from router.telemetry.snapshot import Snapshot, Tally, lasting, merged, page
 
+LABELS = ("/v1/x", "default", "m")
+
 
 def of(name: str, *values: tuple[Labels, float]) -> Snapshot:
     return Snapshot({f"warmroute_{name}": dict(values)}, {})
@@ -31,6 +33,14 @@ def test_histograms_are_added_bucket_by_bucket():
     assert one.histograms["warmroute_queue_seconds"][("true",)] == Tally([1, 2], 0.5)
 
 
+def test_the_newest_exemplar_of_a_bucket_counts():
+    one, other = {0: ("a", 0.1, 5.0), 1: ("b", 0.3, 9.0)}, {1: ("c", 0.4, 8.0), 2: ("d", 0.7, 1.0)}
+    tallies = [Tally([1, 1, 1], 1.0, exemplars) for exemplars in (one, other)]
+    total = merged(Snapshot({}, {"warmroute_queue_seconds": {("true",): tally}}) for tally in tallies)
+    found = total.histograms["warmroute_queue_seconds"][("true",)].exemplars
+    assert {bucket: exemplar[0] for bucket, exemplar in found.items()} == {0: "a", 1: "b", 2: "d"}
+
+
 def test_only_counters_outlive_a_process():
     snapshot = of("retries", (("connect",), 2.0))
     snapshot.values |= of("active_requests", ((), 3.0)).values | of("worker_prefix_hits", (("a",), 9.0)).values
@@ -41,8 +51,8 @@ def test_two_processes_merge_into_the_page_of_one():
     halves, alone = [Metrics(), Metrics()], Metrics()
     for number in range(20):
         for each in (halves[number % 2], alone):
-            each.request_ended("/v1/x", 200, 0.25 * number)
-            each.gaps([0.125 * number, 0.5])
+            each.request_ended(LABELS, 200, 0.25 * number)
+            each.gaps([0.125 * number, 0.5], LABELS)
     readings = [Exposition(each.registry, [process_readings]).snapshot() for each in halves]
     sent = [msgspec.msgpack.decode(msgspec.msgpack.encode(each), type=Snapshot) for each in readings]
     ours = page(merged(sent))[0].decode().splitlines()
