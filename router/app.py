@@ -34,12 +34,12 @@ from router.gateway.http.heap_trim import map_large_blocks
 from router.gateway.listen.drain import SETTLE_S
 from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket_file
 from router.gateway.local import Answer
+from router.gateway.preview import PreviewedRequest
 from router.gateway.server import Gateway, address_of
 from router.placement.chosen_policy import spec_of
 from router.placement.decision_log.recorder import Recorder
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
-from router.placement.lifecycle_events import Request
 from router.process.banner import Readiness, announce, readiness_of
 from router.process.children.child_resources import ChildResources
 from router.process.children.in_flight import in_flight_route
@@ -473,7 +473,7 @@ class System:
 
     async def request_of(
         self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None
-    ) -> Request:
+    ) -> PreviewedRequest:
         """Return the request that the gateway would make of these bytes, identified but not dispatched.
 
         `key_name` is the API key's name.

@@ -10,13 +10,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from policies.registry import terms_of
-from router.admin.documents import CandidateView, DecisionDocument, ExplanationDocument, Question
+from router.admin.documents import CandidateView, DecisionDocument, ExplanationDocument, PassedOverModel, Question
 from router.admin.operations import Answer, Call
 from router.admin.paging import decode_cursor, encode_cursor
 from router.admin.parameters import TextQuery
 from router.admin.problems import invalid
 from router.admin.watch import Watch
-from router.placement.decisions import DecisionRecord
+from router.gateway.preview import PreviewedRequest
+from router.placement.decisions import DecisionRecord, Explanation
+from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 
 FILTERS = (
@@ -130,19 +132,42 @@ class _Clock(NamedTuple):
 
 
 async def explain(call: Call) -> Answer:
-    """Answer with the dispatcher's decision. Nothing is sent to a worker and nothing is reserved."""
+    """Answer with the dispatcher's decision, which may be about a fallback. Nothing is sent and nothing is reserved."""
     question: Question = call.body
     if not question.path.startswith("/"):
         raise invalid(f"path is {question.path!r}; write one that starts with a slash, as in /v1/chat/completions")
     headers = {name.lower(): value for name, value in question.headers.items()}
-    request = await call.system.request_of(question.path, headers, _bytes(question.body), question.key)
+    previewed = await call.system.request_of(question.path, headers, _bytes(question.body), question.key)
     dispatcher = call.system.dispatcher
-    explanation = dispatcher.explain(request, call.system.now_s())
-    terms = terms_of(dispatcher.spec_of(request.policy))
+    explanation, passed_over = _explained(dispatcher, previewed, call.system.now_s())
+    terms = terms_of(dispatcher.spec_of(previewed.request.policy))
     document = msgspec.convert({**explanation.to_builtins(), "terms": terms}, ExplanationDocument)
+    document.passed_over = list(map(_passed_over, passed_over))
     _name(document.candidates, call.system.fleet)
     document.choice_name = None if document.choice is None else call.system.fleet.name_of(document.choice)
     return Answer(document)
+
+
+def _explained(
+    dispatcher: Dispatcher, previewed: PreviewedRequest, now_s: float
+) -> tuple[Explanation, list[Explanation]]:
+    """Return the decision about the request, or about the first fallback that has a worker if its model has none.
+
+    The list has those about the other models that were tried.
+    """
+    own = dispatcher.explain(previewed.request, now_s)
+    without_worker: list[Explanation] = []
+    for other in previewed.fallbacks if own.lacks_worker else ():
+        fallback = dispatcher.explain(other, now_s)
+        if fallback.choice is not None:
+            return fallback, [own, *without_worker]
+        without_worker.append(fallback)
+    return own, without_worker
+
+
+def _passed_over(explanation: Explanation) -> PassedOverModel:
+    excluded = {str(worker): reason for worker, reason in explanation.excluded.items()}
+    return PassedOverModel(model=explanation.request.model, reason=explanation.reason, excluded=excluded)
 
 
 def _name(candidates: Sequence[CandidateView], fleet: Fleet) -> None:

@@ -583,6 +583,14 @@ class CandidateView(Shape):
     name: str | None = None
 
 
+class PassedOverModel(Shape):
+    """A model without a worker for the request: the reason, and one for each worker that cannot take it."""
+
+    model: str | None
+    reason: str
+    excluded: dict[str, str]
+
+
 class ExplanationDocument(Shape):
     """The decision that a request would get now; nothing was sent or reserved.
 
@@ -591,7 +599,8 @@ class ExplanationDocument(Shape):
     first. `terms` explains each term of their cost in one line. `excluded` gives a reason for each other worker.
     `prompt_tokens` is counted if `prompt_tokens_exact`, else estimated from the size of the body or of the text.
     `policy` is the name in `policies`, or the rule of `policy`. `choice_name` is the name of the chosen worker, if it
-    has one.
+    has one. `passed_over` are the other models that were tried, in order, of the request's model and its fallbacks.
+    If a fallback would serve, `model` is the fallback.
     """
 
     request_id: str
@@ -609,6 +618,7 @@ class ExplanationDocument(Shape):
     terms: dict[str, str]
     excluded: dict[str, str]
     choice_name: str | None = None
+    passed_over: list[PassedOverModel] = []
 
 
 class DecisionDocument(Shape):

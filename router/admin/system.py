@@ -10,9 +10,9 @@ from backends.vllm.operations import WorkerOperation
 from router.config.model import Config
 from router.control.control import Control
 from router.discovery.discovery import Discovery
+from router.gateway.preview import PreviewedRequest
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
-from router.placement.lifecycle_events import Request
 from router.replicas.replica import Replica
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.identity import Identity
@@ -118,7 +118,7 @@ class AdminSystem(Protocol):
 
     async def request_of(
         self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None
-    ) -> Request:
+    ) -> PreviewedRequest:
         """Return the request that the gateway would make of these bytes, identified but not dispatched.
 
         Raises:

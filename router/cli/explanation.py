@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -14,6 +14,12 @@ def sentences(document: bytes) -> Iterator[str]:
     """Yield what would happen, then each candidate with one sentence for each term of its cost, best first."""
     explained = msgspec.json.decode(document, type=ExplanationDocument)
     yield _outcome(explained)
+    served = explained.choice is not None
+    for index, other in enumerate(explained.passed_over):
+        which = "The fallback" if index or not served else "The model"
+        yield f"{which} {other.model} has no worker for it: {other.reason.rstrip('.')}."
+    if explained.passed_over and served:
+        yield f"The fallback {explained.model} would serve the request."
     model = explained.model or "no model"
     yield f"The prompt has {explained.prompt_tokens:,} tokens for {model}; the policy is {explained.policy}."
     if any(one.speed == "prior" for one in explained.candidates):
@@ -24,7 +30,15 @@ def sentences(document: bytes) -> Iterator[str]:
     if explained.excluded:
         yield ""
         yield "Not considered:"
-        yield from (f"  {worker}: {reason}." for worker, reason in explained.excluded.items())
+        yield from _excluded(explained.excluded)
+    for other in explained.passed_over:
+        yield ""
+        yield f"Not considered for {other.model}:"
+        yield from _excluded(other.excluded)
+
+
+def _excluded(reasons: Mapping[str, str]) -> Iterator[str]:
+    return (f"  {worker}: {reason}." for worker, reason in reasons.items())
 
 
 def _outcome(explained: ExplanationDocument) -> str:

@@ -120,7 +120,7 @@ class Assembly:
             self.traffic_routes,
             self.models,
         )
-        self.preview = Preview(identifier, paths, self.callers, self.keys, request_ids, loop.time)
+        self.preview = Preview(identifier, paths, self.callers, self.keys, request_ids, loop.time, self.models)
         local = LocalAnswers(metrics, paths, cors, access, request_ids, fleet, self.drain, self.names, context.answers)
         requests = self._request_services(context, identifier, cors, access)
         self.clients = self._client_services(context, request_ids, local, requests)

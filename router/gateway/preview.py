@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from router.errors import ErrorKind, RequestError
 from router.gateway.flow.identify import Identifier
+from router.gateway.flow.model_choice import ModelChoice
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.request_ids import RequestIds
@@ -13,6 +15,14 @@ from router.gateway.http.routes import RouteTable
 from router.placement.lifecycle_events import Request
 from router.security.callers import Caller, Callers
 from router.security.keys import ApiKeys
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewedRequest:
+    """A request that was not dispatched. `fallbacks` yields it once for each fallback of its model."""
+
+    request: Request
+    fallbacks: Iterator[Request]
 
 
 class Preview:
@@ -26,6 +36,7 @@ class Preview:
         keys: ApiKeys | None,
         request_ids: RequestIds,
         time: Callable[[], float],
+        models: ModelChoice,
     ) -> None:
         self._identifier = identifier
         self._paths = paths
@@ -33,8 +44,11 @@ class Preview:
         self._keys = keys
         self._request_ids = request_ids
         self._time = time
+        self._models = models
 
-    async def request(self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None) -> Request:
+    async def request(
+        self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None
+    ) -> PreviewedRequest:
         """Return the request that these bytes would become if sent with the key named `key_name`.
 
         Raises:
@@ -46,7 +60,8 @@ class Preview:
             raise RequestError(ErrorKind.PATH_NOT_FOUND, f"no such path: {head.path[:200]}")
         caller = self._caller(key_name)
         outbound = OutboundRequest(head, body, route, self._request_ids.of(head), "", caller, self._time())
-        return await self._identifier.preview(outbound)
+        request = await self._identifier.preview(outbound)
+        return PreviewedRequest(request, self._models.instead(outbound, request))
 
     def _caller(self, key_name: str | None) -> Caller:
         if key_name is None:

@@ -22,11 +22,11 @@ from router.gateway.listen.sockets import public_sockets
 from router.gateway.local import Answer
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.pins import SharedPins
+from router.gateway.preview import PreviewedRequest
 from router.gateway.rewrites.body_rewriter import Relearn
 from router.limits.table import RateTable
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
-from router.placement.lifecycle_events import Request
 from router.placement.query_of_death import Deaths
 from router.security.reload import FileWatch
 from router.security.server_tls import serving_tls
@@ -219,7 +219,9 @@ class Gateway:
         while parts.drain.connections or (parts.drain.places.opening and parts.loop.time() < late_s):
             await (parts.drain.empty.wait() if parts.drain.connections else asyncio.sleep(_LOOK_S))
 
-    async def preview(self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None) -> Request:
+    async def preview(
+        self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None
+    ) -> PreviewedRequest:
         """Return the request that these bytes would become if sent with that key, identified but not dispatched.
 
         Raises:

@@ -163,7 +163,10 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The answer to `Dispatcher.explain`. `choice` is None if the request would be queued or rejected (`reason`)."""
+    """The answer to `Dispatcher.explain`. `choice` is None if the request would be queued or rejected (`reason`).
+
+    `lacks_worker`: no worker of the model can take the request now, so that one of a fallback may.
+    """
 
     request: RequestView
     asked: Asked
@@ -174,6 +177,7 @@ class Explanation:
     fleet: FleetView | None
     decision: Decision | None
     excluded: Mapping[WorkerId, str]
+    lacks_worker: bool = False
 
     def to_builtins(self) -> dict[str, object]:
         """Return the explanation for the admin API, candidates best first."""

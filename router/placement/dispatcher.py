@@ -26,7 +26,7 @@ from router.placement.shadow import RouteShadows
 from router.placement.shared_load import SharedLedger
 from router.placement.speed import SpeedSource
 from router.placement.ticket_life import DispatchObserver, TicketLife
-from router.placement.tickets import Held, Queued, Reject, Ticket, gave_up
+from router.placement.tickets import Held, Queued, Reject, Ticket, gave_up, lacks_worker
 from router.placement.views import ViewBuilder
 
 __all__ = ["DispatchObserver", "Dispatcher", "Held", "Queued", "Reject", "Ticket"]
@@ -182,11 +182,13 @@ class Dispatcher(TicketLife):
             seen = self._view_builder.request_view(request, now_s)
             queued = isinstance(selection, Queued)
             reason = selection.reason if isinstance(selection, Queued) else selection.error.message
-            return Explanation(seen, asked, None, "queue" if queued else "reject", 0.0, reason, None, None, excluded)
+            action: Action = "queue" if queued else "reject"
+            lacks = lacks_worker(selection)
+            return Explanation(seen, asked, None, action, 0.0, reason, None, None, excluded, lacks)
         view, fleet, _ = self._view_builder.build(request, selection.candidates, now_s)
         decision = trial_first(runner.explain(view, fleet), selection)
         held = _hold(request, selection, decision, now_s)
-        action: Action = "dispatch" if held is None else "hold"
+        action = "dispatch" if held is None else "hold"
         hold_s = 0.0 if held is None else held.until_s - now_s
         return Explanation(view, asked, decision.ranked[0], action, hold_s, decision.reason, fleet, decision, excluded)
 

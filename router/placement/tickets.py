@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from policies.view import RequestView, Residency, WorkerId
 from router.errors import ErrorKind, RequestError
@@ -111,6 +112,14 @@ class Reject:
     """The request cannot be served; answer the client with `error`."""
 
     error: RequestError
+
+
+_NO_WORKER: Final = frozenset({ErrorKind.OVERLOADED, ErrorKind.MODEL_NOT_FOUND})
+
+
+def lacks_worker(result: Queued | Reject) -> bool:
+    """Return whether no worker of the model can take the request now, so that one of a fallback may."""
+    return isinstance(result, Queued) or result.error.kind in _NO_WORKER
 
 
 def gave_up(point: FailurePoint, reason: str, refusal_s: float | None) -> Reject:

@@ -22,15 +22,13 @@ from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.placement.retry_budget import tried
-from router.placement.tickets import Held, Queued, Reject, Ticket
+from router.placement.tickets import Held, Queued, Reject, Ticket, lacks_worker
 
 Placement: TypeAlias = Ticket | Queued | Held | RequestError
 """Load reserved on a worker; no worker is ready; the policy holds the request; or the request is refused."""
 # Module constants, because looking up a member of an enum is slow.
 _QUEUED: Final = RequestState.QUEUED
 _HELD: Final = RequestState.HELD
-_NO_WORKER: Final = frozenset({ErrorKind.OVERLOADED, ErrorKind.MODEL_NOT_FOUND})
-"""Errors that say that no worker of the model can take a request now."""
 
 
 class Placements:
@@ -121,8 +119,7 @@ class Placements:
         within: frozenset[str] | None,
     ) -> Ticket | Held | Queued | Reject:
         """Ask for a worker of the first fallback that has one, if the request's own model has none now."""
-        lacks = isinstance(placed, Queued) or placed.error.kind in _NO_WORKER
-        for other in self._models.instead(outbound, request) if lacks and request.model is not None else ():
+        for other in self._models.instead(outbound, request) if lacks_worker(placed) else ():
             again = self._dispatcher.dispatch(other, now_s, may_hold=may_hold, within=within)
             if isinstance(again, Ticket):
                 self._models.renamed += 1

@@ -20,6 +20,7 @@ from router.control.routing import ProcessShare
 from router.control.running_gateway import RunningGateway
 from router.control.start import Sources, initial
 from router.errors import ErrorKind, RequestError
+from router.gateway.preview import PreviewedRequest
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request, Usage
@@ -80,6 +81,8 @@ class FakeSystem:
         """Operations on workers: what, on which, and who was drained meanwhile."""
         self.outcomes: dict[str, WorkerOutcome] = {}
         self.models_of: dict[str, list[str]] = {}
+        self.fallbacks: list[Request] = []
+        """The same request for the fallbacks of its model."""
         self.asked: list[tuple[str, dict[str, str], bytes]] = []
 
     def _watches(self):
@@ -140,7 +143,7 @@ class FakeSystem:
         self.asked.append((path, dict(headers), body))
         if not body.startswith(b"{"):
             raise RequestError(ErrorKind.INVALID_JSON, "not JSON, as the gateway would say")
-        return self.request("explained")
+        return PreviewedRequest(self.request("explained"), iter(self.fallbacks))
 
     def request(self, request_id: str, tokens: int = 100) -> Request:
         prompt = Prompt(tokens, PromptSource.RENDERED, lambda block: chain(request_id, block, tokens))

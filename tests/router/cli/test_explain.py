@@ -14,7 +14,7 @@ from policies.spec import PolicySpec
 from policies.view import Decision
 from router.app import System
 from router.cli.main import main
-from router.config.model import Config
+from router.config.model import Config, ModelConfig
 
 TOKEN = "an-admin-token-of-the-tests"
 BODY = {"messages": [{"role": "user", "content": "hello " * 200}], "max_tokens": 2}
@@ -130,12 +130,38 @@ async def test_a_request_that_the_policy_holds_is_explained_with_the_longest_wai
 async def test_at_the_limit_of_every_worker_the_request_would_be_rejected(gateway, explain):
     async with gateway(1, limits={"max_requests_per_worker": 1}) as gate:
         system, body = gate.system, json.dumps({"model": gate.model, **BODY}).encode()
-        request = await system.request_of("/v1/chat/completions", {}, body)
+        request = (await system.request_of("/v1/chat/completions", {}, body)).request
         ticket = system.dispatcher.dispatch(request, system.now_s())
         _, out, _ = await explain({"model": gate.model, **BODY}, "--url", gate.url)
         system.dispatcher.cancelled(ticket, system.now_s())
     assert out.startswith("Reject: the gateway would refuse the request. Reason: Every worker for this model has 1 ")
     assert f"  {ticket.candidate.id}: its requests have reached limits.max_requests_per_worker (1)." in out
+
+
+async def test_a_fallback_that_would_serve_is_explained_with_the_models_before_it(gateway, explain):
+    fallbacks = {"big": {"aliases": ["chat"], "fallback": "middle"}}
+    async with gateway(1) as gate:
+        system = gate.system
+        system.gateway.use_models(
+            msgspec.convert({**fallbacks, "middle": {"fallback": gate.model}}, dict[str, ModelConfig])
+        )
+        worker = system.fleet.endpoints[0].id
+        returncode, out, _ = await explain({"model": "chat", **BODY}, "--url", gate.url)
+        document = json.loads((await explain({"model": "chat", **BODY}, "--url", gate.url, "-o", "json"))[1])
+        system.fleet.drain(worker)
+        _, nobody, _ = await explain({"model": "chat", **BODY}, "--url", gate.url)
+    assert returncode == 0
+    lines = out.splitlines()
+    assert lines[0].startswith(f"Dispatch: the request would go to {worker} now.")
+    assert lines[1].startswith("The model big has no worker for it: ")
+    assert lines[2].startswith("The fallback middle has no worker for it: ")
+    assert lines[3] == f"The fallback {gate.model} would serve the request."
+    assert "Not considered for big:" in lines and "Not considered for middle:" in lines
+    assert document["model"] == gate.model
+    assert [one["model"] for one in document["passed_over"]] == ["big", "middle"]
+    assert list(document["passed_over"][0]["excluded"]) == [worker]
+    assert nobody.splitlines()[1].startswith("The fallback middle has no worker for it: ")
+    assert f"Not considered for {gate.model}:\n  {worker}: draining" in nobody
 
 
 async def test_a_request_for_an_unknown_model_would_be_rejected(gateway, explain):

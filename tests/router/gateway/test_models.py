@@ -301,8 +301,8 @@ async def test_an_alias_is_shown_and_an_unknown_model_is_not_found(fleet):
 
 async def test_an_operator_can_ask_about_an_alias(fleet):
     gate, _ = await fleet("big", models={"big": {"aliases": ["fast"]}})
-    request = await gate.gateway.preview("/v1/chat/completions", {}, b'{"model":"fast","messages":[]}')
-    assert request.model == "big"
+    previewed = await gate.gateway.preview("/v1/chat/completions", {}, b'{"model":"fast","messages":[]}')
+    assert (previewed.request.model, list(previewed.fallbacks)) == ("big", [])
     assert gate.gateway.statistics()["rewrites"]["model"] == 0
 
 

@@ -347,9 +347,9 @@ async def test_a_dry_run_sends_no_request(rig):
         gate.identity.later = later
         if later is not None:
             later.set()
-        request = await gate.gateway.preview("/v1/chat/completions?x", headers, PLAIN)
+        request = (await gate.gateway.preview("/v1/chat/completions?x", headers, PLAIN)).request
         assert (request.id, request.model, request.session_id, request.prompt_tokens) == ("r", "m", "s", 40)
-    request = await gate.gateway.preview("/v1/embeddings", {}, b'{"model":"e","input":"12345678"}')
+    request = (await gate.gateway.preview("/v1/embeddings", {}, b'{"model":"e","input":"12345678"}')).request
     assert (request.model, request.prompt, request.prompt_tokens) == ("e", None, 8)
     with pytest.raises(RequestError, match="no such path"):
         await gate.gateway.preview("/sleep", {}, b"")
