@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from io import BytesIO
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
+from loadtest.lab.comparison import Standing
 from loadtest.lab.findings import MEASURES, Findings, Measure
 from loadtest.lab.measures import QUANTILES
 
@@ -20,13 +21,28 @@ _LEGEND_WITHIN = 6
 """Number of rules. The legend of more rules would cover the lines, so it stands next to the plot."""
 
 
+class Compared(Protocol):
+    """What a load curve is drawn from: `standings` are in the order of `policies`."""
+
+    @property
+    def policies(self) -> Sequence[str]:
+        """The rules."""
+
+    @property
+    def loads(self) -> Sequence[float]:
+        """The loads, lowest first."""
+
+    def standings(self, measure: Measure, load: float) -> list[Standing]:
+        """Compare the rules in one measure at one load."""
+
+
 def draw(findings: Findings) -> dict[str, bytes]:
     """Draw all plots; return PNG images by name. The same findings give the same images."""
     distributions = {f"ttft_cdf_load_{load:g}": _picture(partial(_cdf, findings, load)) for load in findings.loads}
     return curves(findings) | distributions
 
 
-def curves(findings: Findings, names: Sequence[str] = CURVES) -> dict[str, bytes]:
+def curves(findings: Compared, names: Sequence[str] = CURVES) -> dict[str, bytes]:
     """Draw the load curves of the named measures; return PNG images by name."""
     return {f"{one.name}_by_load": _picture(partial(_curve, findings, one)) for one in MEASURES if one.name in names}
 
@@ -46,7 +62,7 @@ def _picture(paint: Callable[[Any], None]) -> bytes:
     return file.getvalue()
 
 
-def _curve(findings: Findings, measure: Measure, axes: Any) -> None:
+def _curve(findings: Compared, measure: Measure, axes: Any) -> None:
     every: list[float] = []
     by_load = [findings.standings(measure, load) for load in findings.loads]
     for number, policy in enumerate(findings.policies):

@@ -4,7 +4,8 @@ The workloads are the conversation trace, agents, a hot prompt, shared prefixes,
 without reuse. Each is played at five loads over ten seeds of 20-minute windows; --quick plays two loads, three seeds
 and five minutes. Load 1.0 is defined as in `python -m loadtest sim`. After one run of each workload the command prints
 an estimate. It stores each finished run in --out; after Ctrl-C the same command resumes. It then writes tournament.md,
-plots and results.json.
+plots and results.json. With --update it plays only --policy's rules, at the rates of a finished tournament, and keeps
+the results of the others.
 """
 
 from __future__ import annotations
@@ -57,6 +58,12 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--first-seed", type=whole, default=0, metavar="K", help="first seed (default 0, as published)")
     parser.add_argument(
         "--window-s", type=above_zero, metavar="S", help="length of a window (default 1200, with --quick 300)"
+    )
+    parser.add_argument(
+        "--update",
+        type=Path,
+        metavar="FILE",
+        help="results.json of a finished tournament: play --policy at its load 1.0, and keep its other rules' results",
     )
 
 

@@ -35,7 +35,7 @@ class Games:
         self._tell = tell
 
     def firsts(self) -> None:
-        """Run the bisection's first cell of each course; their times give the estimate."""
+        """Run the first cell of each course; their times give the estimate."""
         courses = {course.study.trace: course for course in self._courses}
 
         def heard(result: Result) -> None:
@@ -44,7 +44,7 @@ class Games:
             self._report(f"{course.contest.title}: first cell")
 
         self._report("first cells")
-        self._sweep.results([course.study.first() for course in self._courses], heard)
+        self._sweep.results([course.first() for course in self._courses], heard)
 
     def play(self) -> list[Played]:
         """Play every course."""
@@ -52,7 +52,7 @@ class Games:
 
     def _play(self, course: Course) -> Findings:
         asked = course.study
-        one, robin = asked.saturations(partial(self._tried, course))
+        one, robin = course.saturations(partial(self._tried, course))
         self._pace.saturated(course.contest.name, one.rate)
         left = duration(self._pace.left_s())
         self._tell(f"{course.contest.title}: load 1.0 is {one.arrivals_per_s:.2f} calls/s; {left} left of all")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from loadtest.lab.saturation import SEEDS
+from loadtest.lab.cell import Cell
+from loadtest.lab.saturation import SEEDS, Run, Saturation
 from loadtest.lab.store import Result
 from loadtest.lab.study import Study
 from loadtest.tournament.contests import Contest
@@ -18,10 +19,27 @@ _RULES = 2
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """A contest to be played."""
+    """A contest to be played; `load_1` if it is known before."""
 
     contest: Contest
     study: Study
+    load_1: Saturation | None = None
+
+    def first(self) -> Cell:
+        """Return a cell of about mean size."""
+        return self.study.first() if self.load_1 is None else self.study.cells(self.load_1)[0]
+
+    def saturations(self, run: Run) -> tuple[Saturation, Saturation | None]:
+        """Return load 1.0, and round robin's saturation if load 1.0 was not known.
+
+        Raises:
+            SaturationError: there is no load 1.0.
+        """
+        return self.study.saturations(run) if self.load_1 is None else (self.load_1, None)
+
+    def tries(self) -> int:
+        """Return about how many cells the search for load 1.0 plays."""
+        return _RULES * SEEDS * TRIES if self.load_1 is None else 0
 
     def size(self, rate: float) -> float:
         """Return a cell's calls relative to those at rate 1. A trace's window holds the same calls at every rate."""
@@ -45,8 +63,7 @@ class Pace:
         self._jobs = jobs
         self._seen: dict[str, tuple[float, float]] = {}
         self._counted: set[str] = set()
-        tries = _RULES * SEEDS * TRIES
-        self._left = {name: tries + course.cells_size(1.0) for name, course in self._courses.items()}
+        self._left = {name: course.tries() + course.cells_size(1.0) for name, course in self._courses.items()}
 
     def done(self, name: str, result: Result) -> None:
         """Count a finished cell or try of the bisection, from this run or an earlier one. Each counts once."""

@@ -17,13 +17,13 @@ import msgspec
 
 class _Row(msgspec.Struct, frozen=True):
     load: float
+    calls: int
     values: dict[str, list[float]]
 
 
 class _Workload(msgspec.Struct, frozen=True):
     load_1_calls_per_s: float
     round_robin_calls_per_s: float | None
-    calls: int
     rows: list[_Row]
 
 
@@ -60,7 +60,7 @@ def results_digest(packed: bytes) -> str:
         [
             workload.load_1_calls_per_s,
             workload.round_robin_calls_per_s,
-            workload.calls,
+            sum(row.calls for row in workload.rows),
             [[row.load, list(row.values.values())] for row in workload.rows],
         ]
         for workload in results.workloads

@@ -15,7 +15,7 @@ from loadtest.lab.run_cell import RuleFailed
 from loadtest.lab.saturation import SaturationError
 from loadtest.lab.store import Store, StoreError
 from loadtest.lab.sweep import Sweep, SweepError
-from loadtest.tournament import page, scores
+from loadtest.tournament import page, scores, update
 from loadtest.tournament.contests import CONTESTS, WARM_UP_SHARE, Contest, Extent, full, quick
 from loadtest.tournament.match import Games, Played
 from loadtest.tournament.overall import overall
@@ -28,9 +28,24 @@ from policies.registry import BUILT_IN
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return the exit code: 2 if the user has to correct something first."""
-    extent = _extent(args)
+    if args.update is not None:
+        return _update(args)
     contests = [contest for contest in CONTESTS if contest.name in args.workload]
-    return hold(extent, contests, args.traces, args.out, args.jobs, _asked(args))
+    return hold(_extent(args), contests, args.traces, args.out, args.jobs, _asked(args))
+
+
+def _update(args: argparse.Namespace) -> int:
+    """Play rules of a finished tournament again, and return the exit code."""
+    console = Console()
+    if found := _extent_flags(args):
+        return _refuse(console, f"--update plays what {args.update} holds: leave out {' '.join(found)}")
+    try:
+        before = update.read(args.update)
+        contests = update.contests(before)
+    except update.UpdateError as error:
+        return _refuse(console, str(error))
+    extent = update.extent(before, args.policy)
+    return hold(extent, contests, args.traces, args.out, args.jobs, _asked(args), before)
 
 
 def _extent(args: argparse.Namespace) -> Extent:
@@ -47,24 +62,41 @@ def _extent(args: argparse.Namespace) -> Extent:
 def _asked(args: argparse.Namespace) -> str:
     """Return the command, reduced to the flags that change the table."""
     words = ["python -m loadtest tournament"]
-    words += ["--quick"] if args.quick else []
+    words += [f"--update {args.update.name}"] if args.update else []
     words += [f"--policy {','.join(args.policy)}"] if args.policy != list(BUILT_IN) else []
+    return " ".join(words + _extent_flags(args))
+
+
+def _extent_flags(args: argparse.Namespace) -> list[str]:
+    """Return the flags that say what is played, but for the rules."""
+    words = ["--quick"] if args.quick else []
     words += [f"--workload {','.join(args.workload)}"] if len(args.workload) < len(CONTESTS) else []
     words += [f"--load {','.join(f'{load:g}' for load in args.load)}"] if args.load else []
     words += [f"--seeds {args.seeds}"] if args.seeds else []
     words += [f"--first-seed {args.first_seed}"] if args.first_seed else []
     words += [f"--window-s {args.window_s:g}"] if args.window_s else []
-    return " ".join(words)
+    return words
 
 
 def hold(
-    extent: Extent, contests: Sequence[Contest], traces: Path | None, out: Path, jobs: int, asked: str = ""
+    extent: Extent,
+    contests: Sequence[Contest],
+    traces: Path | None,
+    out: Path,
+    jobs: int,
+    asked: str = "",
+    before: scores.Scores | None = None,
 ) -> int:
-    """Play a tournament of these contests and return the exit code; `asked` is the command that the page names."""
+    """Play a tournament of these contests and return the exit code.
+
+    `asked` is the command that the page names. With `before` the rules join that tournament's, at its load 1.0.
+    """
     console = Console()
     try:
-        courses = _courses(extent, contests, traces)
+        courses = _courses(extent, contests, traces, before)
         left_out = _left_out(contests, courses, traces)
+        if before is not None and left_out:
+            return _refuse(console, f"--update plays all workloads of the file; {left_out[0]}")
         for line in left_out:
             console.print(f"left out: {line}", style="yellow", highlight=False, markup=False)
         if not courses:
@@ -78,7 +110,9 @@ def hold(
     except KeyboardInterrupt:
         console.print(f"\nstopped; what had finished is kept in {out}: the same command goes on from there")
         return INTERRUPTED
-    found = _write(out, extent, played, left_out, asked)
+    found = _scores(extent, played, left_out, asked)
+    found = found if before is None else update.updated(before, found)
+    _write(out, found)
     _say(console, found, out)
     return 0
 
@@ -88,18 +122,20 @@ def _refuse(console: Console, problem: str) -> int:
     return 2
 
 
-def _courses(extent: Extent, contests: Sequence[Contest], traces: Path | None) -> list[Course]:
+def _courses(
+    extent: Extent, contests: Sequence[Contest], traces: Path | None, before: scores.Scores | None
+) -> list[Course]:
     """Return the courses whose traces exist.
 
     Raises:
         WorkloadError: a trace cannot be read.
     """
-    courses = []
+    courses, known = [], {} if before is None else update.load_1(before)
     for contest in contests:
         trace = contest.source(traces)
         if trace is not None:
             parse_source(trace)
-            courses.append(Course(contest, extent.study(contest, trace)))
+            courses.append(Course(contest, extent.study(contest, trace), known.get(contest.name)))
     return courses
 
 
@@ -151,17 +187,19 @@ def _estimate(extent: Extent, courses: Sequence[Course], pace: Pace, jobs: int) 
     )
 
 
-def _write(out: Path, extent: Extent, played: Sequence[Played], left_out: Sequence[str], asked: str) -> scores.Scores:
-    """Write results.json, the page and its pictures."""
+def _scores(extent: Extent, played: Sequence[Played], left_out: Sequence[str], asked: str) -> scores.Scores:
     workloads = [scores.workload(one.course.contest, one.findings) for one in played]
-    found = scores.scores(extent, workloads, left_out, WARM_UP_SHARE * extent.window_s, asked)
+    return scores.scores(extent, workloads, left_out, WARM_UP_SHARE * extent.window_s, asked)
+
+
+def _write(out: Path, found: scores.Scores) -> None:
+    """Write results.json, the page and its pictures."""
     scores.write(out / scores.FILE, found)
     (out / page.FILE).write_text(page.page(found), encoding="utf-8")
-    for workload, one in zip(workloads, played, strict=True):
-        names = [name.removesuffix("_by_load") for name in page.PICTURES]
-        for name, png in plots.curves(one.findings, names).items():
+    names = [name.removesuffix("_by_load") for name in page.PICTURES]
+    for workload in found.workloads:
+        for name, png in plots.curves(scores.Curves(workload, found.policies, found.loads), names).items():
             (out / page.picture(workload, name)).write_bytes(png)
-    return found
 
 
 def _say(console: Console, found: scores.Scores, out: Path) -> None:

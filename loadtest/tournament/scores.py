@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from loadtest.lab.cell import code_version
 from loadtest.lab.comparison import Standing, standings
 from loadtest.lab.findings import MEASURES, Findings, Measure
+from loadtest.lab.store import Result
 from loadtest.tournament.contests import Contest, Extent
 
 FILE = "results.json"
@@ -22,15 +24,16 @@ REPORTED = RANKED + tuple(one for one in MEASURES if one.name in _ALSO)
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One rule at one load; each measure has a value per seed."""
+    """One rule at one load; each measure has a value per seed, and `calls` counts the measured ones of all seeds."""
 
     policy: str
     load: float
+    calls: int
     values: dict[str, list[float]]
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """One contest's results. `load_1_calls_per_s` is its load 1.0.
+    """One contest's results. `load_1_calls_per_s` is its load 1.0, `load_1_rate` the same as a factor on its own rate.
 
     `round_robin_calls_per_s` is the rate at which round robin saturates, None if it holds the service level at no
     rate. `block_tokens` is None for the trace's own.
@@ -45,27 +48,39 @@ class Workload(msgspec.Struct, frozen=True):
     ttft_ms: float
     tpot_ms: float
     block_tokens: int | None
+    load_1_rate: float
     load_1_calls_per_s: float
     round_robin_calls_per_s: float | None
-    calls: int
     rows: list[Row]
+
+    @property
+    def calls(self) -> int:
+        """The number of measured calls."""
+        return sum(row.calls for row in self.rows)
 
     def values(self, measure: str, policy: str, load: float) -> list[float]:
         """Return a rule's values by seed."""
         return next(row.values[measure] for row in self.rows if (row.policy, row.load) == (policy, load))
 
+    def compared(self, measure: Measure, load: float, policies: Sequence[str]) -> list[Standing]:
+        """Compare the rules at one load, in the order of `policies`."""
+        values = {one: self.values(measure.name, one, load) for one in policies}
+        return standings(values, higher_is_better=bool(measure.higher_is_better))
+
     def standings(self, measure: Measure, load: float, policies: Sequence[str]) -> list[Standing]:
         """Compare the rules at one load, best mean first."""
         up = bool(measure.higher_is_better)
-        found = standings({one: self.values(measure.name, one, load) for one in policies}, higher_is_better=up)
-        return sorted(found, key=lambda one: -one.mean if up else one.mean)
+        return sorted(self.compared(measure, load, policies), key=lambda one: -one.mean if up else one.mean)
 
 
 class Scores(msgspec.Struct, frozen=True):
-    """A whole tournament. `asked` is its command; the first of `policies` is the judged one."""
+    """A whole tournament. `asked` is its command; the first of `policies` is the judged one.
+
+    `code` is the version that played a rule, by its name. `again` are commands that played rules again (--update).
+    """
 
     asked: str
-    code: str
+    code: dict[str, str]
     quick: bool
     policies: list[str]
     loads: list[float]
@@ -74,11 +89,26 @@ class Scores(msgspec.Struct, frozen=True):
     warm_up_s: float
     workloads: list[Workload]
     left_out: list[str] = []
+    first_seed: int = 0
+    again: list[str] = []
 
     @property
     def judged(self) -> str:
         """The rule whose losses are listed."""
         return self.policies[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """A workload's rules by load, as the lab's plots take them."""
+
+    workload: Workload
+    policies: Sequence[str]
+    loads: Sequence[float]
+
+    def standings(self, measure: Measure, load: float) -> list[Standing]:
+        """Compare the rules at one load, in the order of `policies`."""
+        return self.workload.compared(measure, load, self.policies)
 
 
 def workload(contest: Contest, findings: Findings) -> Workload:
@@ -94,14 +124,16 @@ def workload(contest: Contest, findings: Findings) -> Workload:
         contest.slo.ttft_ms,
         contest.slo.tpot_ms,
         contest.block_tokens,
+        findings.saturation.rate,
         findings.saturation.arrivals_per_s,
         findings.round_robin.arrivals_per_s if findings.round_robin is not None else None,
-        sum(one.measures.all.calls for one in findings.results),
-        [
-            Row(policy, load, {measure.name: [_short(measure.of(one)) for one in found] for measure in REPORTED})
-            for policy, load, found in results
-        ],
+        [_row(policy, load, found) for policy, load, found in results],
     )
+
+
+def _row(policy: str, load: float, found: Sequence[Result]) -> Row:
+    values = {measure.name: [_short(measure.of(one)) for one in found] for measure in REPORTED}
+    return Row(policy, load, sum(one.measures.all.calls for one in found), values)
 
 
 def _short(value: float) -> float:
@@ -115,7 +147,7 @@ def scores(
     """Return the scores of a tournament."""
     return Scores(
         asked,
-        code_version(),
+        dict.fromkeys(extent.policies, code_version()),
         extent.quick,
         list(extent.policies),
         list(extent.loads),
@@ -124,6 +156,7 @@ def scores(
         warm_up_s,
         list(workloads),
         list(left_out),
+        extent.first_seed,
     )
 
 

@@ -37,14 +37,15 @@ def renamed(scores):
             title=f"new {one.title}",
             trace=f"{one.trace}:changed=1",
             rows=[
-                Row(f"{row.policy}:new=1", row.load, {f"new_{name}": found for name, found in row.values.items()})
+                Row(f"{row.policy}:new=1", row.load, row.calls, {f"new_{name}": of for name, of in row.values.items()})
                 for row in one.rows
             ],
         )
         for one in scores.workloads
     ]
     policies = [f"{name}:new=1" for name in scores.policies]
-    return msgspec.structs.replace(scores, workloads=workloads, policies=policies, code="other", asked="other")
+    code = dict.fromkeys(policies, "other")
+    return msgspec.structs.replace(scores, workloads=workloads, policies=policies, code=code, asked="other")
 
 
 def test_names_code_and_command_do_not_change_the_digest(scores, digest):

@@ -168,7 +168,7 @@ def test_without_flags_it_is_the_published_table(monkeypatch):
 
 
 def test_flags_make_it_smaller(monkeypatch):
-    words = ("--quick", "--policy", "lpwl,random", "--workload", "agents")
+    words = ("--policy", "lpwl,random", "--quick", "--workload", "agents")
     extent, contests, *_, asked = held(monkeypatch, *words)
     assert asked == f"python -m loadtest tournament {' '.join(words)}"
     assert extent.quick and extent.seeds < 10 and extent.policies == ["lpwl", "random"]
