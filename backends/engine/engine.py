@@ -171,6 +171,15 @@ class Engine:
         self._finished[FinishReason.ABORT] += 1
         return True
 
+    def kept_blocks(self, request_id: str) -> list[int] | None:
+        """Return the blocks that an ended request keeps (`EngineRequest.keeps_blocks`); None if it keeps none."""
+        return self._scheduler.kept_blocks(request_id)
+
+    def let_go(self, request_id: str) -> None:
+        """Release the blocks that an ended request keeps, if any."""
+        self._foreseen_s = []
+        self._scheduler.let_go(request_id)
+
     def step(self, now_s: float) -> StepResult | None:
         """Run one step that starts now; return None if no request runs or waits."""
         if not self.has_work:

@@ -44,6 +44,9 @@ class EngineRequest:
     end-of-sequence token first. `lora_name` and `cache_salt` split the cache as in vLLM. `announces_reuse`: reused
     cached blocks of the prompt are announced again (``kv_cache_report_mode: full``).
 
+    `keeps_blocks`: the prompt's blocks stay in use after the request's end, until `Engine.let_go`. `received`: the KV
+    of the prompt comes from another engine, so only its last token is computed. After a preemption all of it is.
+
     With `hashed` there are no token ids: `prompt_ids` is empty, no token is sampled, and `BlocksCached` has none.
     """
 
@@ -54,6 +57,8 @@ class EngineRequest:
     lora_name: str | None = None
     cache_salt: str | None = None
     announces_reuse: bool = False
+    keeps_blocks: bool = False
+    received: bool = False
     hashed: HashedText | None = None
 
 

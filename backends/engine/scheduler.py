@@ -48,6 +48,7 @@ class Scheduler:
     __slots__ = (
         "_block_size",
         "_cache",
+        "_kept",
         "_max_num_batched_tokens",
         "_max_num_seqs",
         "_preemptions",
@@ -68,6 +69,8 @@ class Scheduler:
         self._max_num_seqs = max_num_seqs
         self.running: list[EngineRequestState] = []
         self.waiting: deque[EngineRequestState] = deque()
+        self._kept: dict[str, list[int]] = {}
+        """Blocks that stay in use after the end of their request, by its id."""
         self._queue_stuck = False
         """Whether the head of the queue was refused, and no change since then could admit it."""
         self._prefix_queries_tokens = 0
@@ -140,10 +143,24 @@ class Scheduler:
         if state.blocks:
             # Do not wait for a step scheduled beyond the end: its tokens fill no block.
             self._store_known(state, state.computed_tokens - state.pending_tokens)
+            if state.request.keeps_blocks:
+                kept = self._kept[state.id] = state.blocks[: -(-state.prompt_tokens // self._block_size)]
+                self._cache.take(kept)
             self.release(state)
         else:
             self.waiting.remove(state)  # preempted while its last token was pending
             self._queue_stuck = False
+
+    def kept_blocks(self, request_id: str) -> list[int] | None:
+        """Return the blocks that an ended request keeps, in the order of its prompt; None if it keeps none."""
+        return self._kept.get(request_id)
+
+    def let_go(self, request_id: str) -> None:
+        """Release the blocks that an ended request keeps, if any."""
+        kept = self._kept.pop(request_id, None)
+        if kept is not None:
+            self._queue_stuck = False
+            self._cache.release(kept)
 
     def statistics(self) -> dict[str, int | float]:
         """Return queue lengths and cumulative counts. As in vLLM, a look-up after a preemption does not count."""
@@ -153,6 +170,7 @@ class Scheduler:
             "prefix_queries_tokens": self._prefix_queries_tokens,
             "prefix_hits_tokens": self._prefix_hits_tokens,
             "preemptions": self._preemptions,
+            "kept_blocks": sum(map(len, self._kept.values())),
         }
 
     def _schedule_running(self, batch: Batch) -> int:
@@ -241,7 +259,10 @@ class Scheduler:
         state.blocks = matched
         state.stored_blocks = len(matched)
         state.computed_tokens = cached
-        self._extend(state, self._missing_blocks(state, min(total - cached, budget)))
+        received = total - 1 - cached if state.request.received and not state.preemptions else 0
+        self._extend(state, self._missing_blocks(state, total - cached if received else min(total - cached, budget)))
+        state.computed_tokens += received
+        state.slots_left -= received
         if not state.preemptions:
             self._prefix_queries_tokens += total
             self._prefix_hits_tokens += cached

@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from backends.simulated.dialects import Dialect
 from backends.simulated.errors import ApiError
 from backends.simulated.frames import DONE, AnswerHead, ApiShape, Frames, Stream, usage, whole_body
 from backends.simulated.generation import ClientGone, Delivery, Generation, Inbox
+from backends.simulated.kv_transfers import FailedLoad
 from backends.simulated.request import (
     ChatBody,
     CompletionBody,
@@ -31,6 +32,10 @@ from backends.simulated.worker import SimulatedWorker
 Headers = list[tuple[bytes, bytes]]
 
 
+class StreamedError(ApiError):
+    """An error that is the first event of a stream, because the head with status 200 is on its way."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineCall:
     """One checked HTTP request on its way through the engine."""
@@ -40,6 +45,8 @@ class EngineCall:
     prompts: Sequence[Sequence[int]]
     inbox: Inbox
     generations: list[Generation]
+    remote_cached_tokens: int | None = None
+    """Tokens that the worker which computed the prompt had cached; None if this worker computes it."""
 
 
 async def read_request(receive: Receive) -> bytes:
@@ -52,6 +59,19 @@ async def read_request(receive: Receive) -> bytes:
         parts.append(message.get("body", b""))
         if not message.get("more_body", False):
             return b"".join(parts)
+
+
+async def _unless_gone(load: Awaitable[Any], receive: Receive) -> Any:
+    """Return the result of `load`; raises `ClientGone` if the client leaves before."""
+    loading, leaving = asyncio.ensure_future(load), asyncio.ensure_future(receive())
+    try:
+        await asyncio.wait((loading, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if loading.done():
+            return loading.result()
+        raise ClientGone
+    finally:
+        loading.cancel()
+        leaving.cancel()
 
 
 async def send_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
@@ -97,8 +117,13 @@ class AnswerPath(ABC):
         self._worker.server_load += 1
         try:
             raw = await read_request(receive)
-            call = await self._submit(raw, headers.get(b"content-type", b"").decode("latin-1"), request_id)
+            content_type = headers.get(b"content-type", b"").decode("latin-1")
+            call = await self._submit(raw, content_type, request_id, receive)
             await (self._stream if call.body.stream else self._whole)(call, receive, send, echoed)
+        except StreamedError as error:
+            await begin_stream(send, echoed)
+            event = b"data: " + error.body() + b"\n\n" + DONE
+            await send({"type": "http.response.body", "body": event})
         except ApiError as error:
             await send_json(send, int(error.status), error.body(), echoed)
         except ClientGone:
@@ -111,16 +136,28 @@ class AnswerPath(ABC):
             return []
         return [(b"x-request-id", (request_id or uuid.uuid4().hex).encode("latin-1"))]
 
-    async def _submit(self, raw: bytes, content_type: str, request_id: str) -> EngineCall:
+    async def _submit(self, raw: bytes, content_type: str, request_id: str, receive: Receive) -> EngineCall:
         values = read_object(raw, content_type)
         body = self._read(values)
         self._worker.adapter(body.model)
         check_supported(body)
         prompts = await self._prompts(body, values)
+        cached_tokens = await self._received(body, prompts, receive)
         identity = self._id_prefix + (request_id or body.request_id or uuid.uuid4().hex)
         head = AnswerHead(identity, int(time.time()), body.model or self._worker.settings.model_name)
-        inbox, generations = self._worker.submit(prompts, body, identity)
-        return EngineCall(head, body, prompts, inbox, generations)
+        inbox, generations = self._worker.submit(prompts, body, identity, received=cached_tokens is not None)
+        return EngineCall(head, body, prompts, inbox, generations, cached_tokens)
+
+    async def _received(
+        self, body: ChatBody | CompletionBody, prompts: Sequence[Sequence[int]], receive: Receive
+    ) -> int | None:
+        """Load the prompts' KV cache, if the body says from where. Return the tokens that were cached there."""
+        try:
+            return await self._worker.transfers.receive(
+                body.kv_transfer_params, sum(map(len, prompts)), lambda load: _unless_gone(load, receive)
+            )
+        except FailedLoad as error:
+            raise StreamedError(error.message, status=error.status) if body.stream else error from None
 
     @asynccontextmanager
     async def _watched(self, call: EngineCall, receive: Receive) -> AsyncIterator[None]:
@@ -164,6 +201,8 @@ class AnswerApp(AnswerPath):
 
     async def _prompts(self, body: ChatBody | CompletionBody, values: dict[str, Any]) -> list[list[int]]:
         reader = self._worker.prompts
+        if (given := body.given_ids) is not None:
+            return [reader.ids(given, "kv_transfer_params")]
         if isinstance(body, ChatBody):
             return [await reader.chat(values)]
         return [
@@ -174,9 +213,11 @@ class AnswerApp(AnswerPath):
     async def _whole(self, call: EngineCall, receive: Receive, send: Send, headers: Headers) -> None:
         await self._complete(call, receive)
         # vLLM reports the cached tokens of the last prompt only.
-        numbers = usage(call.generations, self._cached_tokens(call.generations[-1]))
+        numbers = usage(call.generations, self._cached_tokens(call, call.generations[-1]))
         prompts = call.prompts if call.body.return_token_ids else None
-        await send_json(send, 200, whole_body(self._shape, call.head, call.generations, numbers, prompts), headers)
+        params = self._worker.transfers.offered(call.generations[-1].state)
+        body = whole_body(self._shape, call.head, call.generations, numbers, prompts, params)
+        await send_json(send, 200, body, headers)
 
     async def _stream(self, call: EngineCall, receive: Receive, send: Send, headers: Headers) -> None:
         await begin_stream(send, headers)
@@ -193,12 +234,14 @@ class AnswerApp(AnswerPath):
         if options is None or not options.include_usage:
             return DONE
         # A stream of several prompts reports the cached tokens of the one that answered first.
-        cached_tokens = self._cached_tokens(stream.first or call.generations[0])
+        cached_tokens = self._cached_tokens(call, stream.first or call.generations[0])
         return frames.usage(usage(call.generations, cached_tokens)) + DONE
 
-    def _cached_tokens(self, generation: Generation) -> int | None:
+    def _cached_tokens(self, call: EngineCall, generation: Generation) -> int | None:
         if not self._worker.settings.prompt_tokens_details:
             return None
+        if call.remote_cached_tokens is not None:
+            return call.remote_cached_tokens
         return generation.state.cached_tokens or 0
 
 

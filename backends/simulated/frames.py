@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,13 +169,19 @@ def whole_body(
     generations: Sequence[Generation],
     numbers: dict[str, Any],
     prompts: Sequence[Sequence[int]] | None,
+    params: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """Return the JSON body of a response that was not streamed; `prompts` if token ids are requested."""
+    """Return the JSON body of a response that was not streamed; `prompts` if token ids are requested.
+
+    `params` are the transfer parameters for another worker.
+    """
     body = head.fields(shape.whole_object)
     body["choices"] = [_choice(shape, generation, prompts) for generation in generations]
     body["usage"] = numbers
     if shape.chat:
         body["prompt_token_ids"] = list(prompts[0]) if prompts is not None else None
+    if params is not None:
+        body["kv_transfer_params"] = params
     return _encode(body)
 
 

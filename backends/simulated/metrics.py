@@ -79,6 +79,7 @@ class WorkerMetrics(Collector):
         engine_statistics: Callable[[], Mapping[str, int | float]],
         sleep_level: Callable[[], int],
         log_stats: bool = True,
+        transfers: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
         self._labels = {"model_name": model_name, "engine": "0"}
         self._cache_config = {**cache_config, "engine": "0"}
@@ -86,6 +87,7 @@ class WorkerMetrics(Collector):
         self._engine_statistics = engine_statistics
         self._sleep_level = sleep_level
         self._log_stats = log_stats
+        self._transfers = transfers
         lengths = length_bounds(max_model_len)
         self.ttft = TokenHistogram("vllm:time_to_first_token_seconds", "Time to first token.", _TTFT_S)
         self.itl = TokenHistogram("vllm:inter_token_latency_seconds", "Time between two tokens.", _TOKEN_S)
@@ -198,6 +200,10 @@ class WorkerMetrics(Collector):
             "vllm:prompt_tokens_cached", "Prompt tokens taken from the cache.", numbers["prompt_cached_tokens"]
         )
         yield self._counter("vllm:generation_tokens", "Tokens generated.", numbers["generation_tokens"])
+        if self._transfers is not None:
+            moved = self._transfers()
+            yield self._counter("vllm:nixl_num_kv_expired_reqs", "Leases that ended unread.", moved["expired"])
+            yield self._counter("vllm:nixl_num_failed_transfers", "Loads that failed.", moved["failed"])
         rejections = CounterMetricFamily(
             "vllm:admission_rejections", "Requests refused.", labels=("model_name", "reason")
         )

@@ -48,8 +48,17 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: bool | int | None = None
     prompt_logprobs: int | None = None
     use_beam_search: bool | None = None
+    kv_transfer_params: dict[str, Any] | None = None
     vllm_xargs: dict[str, str | int | float | list[str | int | float]] | None = None
     response_format: dict[str, Any] | None = None
+
+    @property
+    def given_ids(self) -> TokenIds | None:
+        """The prompt's token ids, if the body brings them. Raises `ApiError` 400 for ids that are none."""
+        params = self.kv_transfer_params
+        if params is None or params.get("prompt_token_ids") is None:
+            return None
+        return _token_ids(params["prompt_token_ids"])
 
     @property
     def announces_reuse(self) -> bool:
@@ -205,7 +214,7 @@ def split_prompts(prompt: Prompts) -> list[str | list[int]]:
     )
 
 
-def _token_ids(values: list[Any]) -> list[int]:
+def _token_ids(values: Any) -> list[int]:
     try:
         return msgspec.convert(values, TokenIds)
     except msgspec.ValidationError as error:

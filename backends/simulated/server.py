@@ -17,6 +17,7 @@ from backends.simulated.answers import AnswerApp, DialectApp
 from backends.simulated.dialects import MessagesDialect, ResponsesDialect
 from backends.simulated.errors import ApiError
 from backends.simulated.frames import CHAT, COMPLETION
+from backends.simulated.kv_transfers import SIDE_CHANNEL, SideChannelCall
 from backends.simulated.request import (
     DetokenizeBody,
     LoadAdapterBody,
@@ -63,6 +64,8 @@ def build_app(worker: SimulatedWorker) -> Starlette:
             Route("/wake_up", paths.wake_up, methods=["POST"]),
             Route("/is_sleeping", paths.is_sleeping),
         ]
+    if worker.transfers.enabled:
+        routes.append(Route(SIDE_CHANNEL, paths.side_channel, methods=["POST"]))
     if worker.settings.runtime_lora:
         routes += [
             Route("/v1/load_lora_adapter", paths.load_lora_adapter, methods=["POST"]),
@@ -226,6 +229,10 @@ class _Paths:
         body = read_body(UnloadAdapterBody, await _json_object(request))
         self._worker.unload_adapter(body.lora_name)
         return Response(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
+
+    async def side_channel(self, request: Request) -> Response:
+        call = read_body(SideChannelCall, await _json_object(request))
+        return Response(msgspec.json.encode(self._worker.transfers.answer(call)), media_type="application/json")
 
     async def is_sleeping(self, _request: Request) -> Response:
         return JSONResponse({"is_sleeping": self._worker.sleep_level is not None})

@@ -126,6 +126,7 @@ async def start(settings: WorkerSettings) -> RunningWorker:
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_SHUTDOWN_S,
     )
+    worker.transfers.address = settings.host, listener.getsockname()[1]
     server = _WorkerServer(config)
     serve = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]))
     await server.serves.wait()

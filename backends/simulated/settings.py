@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Literal
 
 SHIPPED_MODEL = "warmroute-simulated"
 """Served name of the tokenizer in Warmroute's package."""
@@ -65,6 +66,13 @@ class WorkerSettings:
     VLLM_SERVER_DEV_MODE=1)."""
     runtime_lora: bool = False
     """Serve /v1/load_lora_adapter and /v1/unload_lora_adapter (vLLM: VLLM_ALLOW_RUNTIME_LORA_UPDATING)."""
+
+    kv_connector: Literal["nixl_pull"] | None = None
+    """Hand the KV cache of prompts over between embedded workers, as vLLM's NixlConnector does. None: no connector."""
+    kv_lease_s: float = 30.0
+    """How long handed-over blocks wait for the other worker (vLLM: kv_lease_duration)."""
+    kv_transfer_tokens_per_s: float = 400_000.0
+    """Prompt tokens moved per second. Llama 3.1 8B has 128 KiB per token, so the default is 50 GB/s."""
 
     kv_events: bool = True
     kv_events_port: int = 0

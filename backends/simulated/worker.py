@@ -19,6 +19,7 @@ from backends.simulated.capacity import read_capacity
 from backends.simulated.engine_clock import EngineClock
 from backends.simulated.errors import ApiError, unavailable, unknown_model
 from backends.simulated.generation import NO_TOKEN, Generation, Inbox
+from backends.simulated.kv_transfers import KvTransfers
 from backends.simulated.limits import COMPLETION_MAX_TOKENS, answer_tokens, draw_stop
 from backends.simulated.metrics import WorkerMetrics
 from backends.simulated.prompts import PromptReader
@@ -69,6 +70,7 @@ class SimulatedWorker:
             jitter=settings.jitter,
             speed=settings.speed,
         )
+        self.transfers = KvTransfers(settings, self.engine, self.die)
         self.clock = EngineClock(self.engine, settings.time_scale, self._on_step)
         self.metrics = WorkerMetrics(
             settings.model_name,
@@ -78,6 +80,7 @@ class SimulatedWorker:
             self.engine.statistics,
             lambda: self.sleep_level or 0,
             settings.log_stats,
+            self.transfers.statistics if self.transfers.enabled else None,
         )
         self.publisher: EventPublisher | None = None
         self._clock_task: asyncio.Task[None] | None = None
@@ -108,6 +111,12 @@ class SimulatedWorker:
             _log.error("the simulated engine died", exc_info=error)
             self.abort_all()
 
+    def die(self) -> None:
+        """End the engine, as vLLM's ends after an exception. The server goes on and answers 500."""
+        if self._clock_task is not None:
+            self._clock_task.cancel()
+        self.abort_all()
+
     @property
     def alive(self) -> bool:
         """Whether the engine's clock runs."""
@@ -116,6 +125,7 @@ class SimulatedWorker:
     async def aclose(self) -> None:
         """Abort running requests, stop the clock and close the event sockets."""
         self.abort_all()
+        await self.transfers.aclose()
         if self._clock_task is not None:
             self._clock_task.cancel()
             await asyncio.gather(self._clock_task, return_exceptions=True)
@@ -131,9 +141,17 @@ class SimulatedWorker:
         raise unknown_model(model)
 
     def submit(
-        self, prompts: Sequence[Sequence[int]], body: ChatBody | CompletionBody, request_id: str
+        self,
+        prompts: Sequence[Sequence[int]],
+        body: ChatBody | CompletionBody,
+        request_id: str,
+        *,
+        received: bool = False,
     ) -> tuple[Inbox, list[Generation]]:
-        """Queue every prompt of one HTTP request, or none; raises `ApiError` 400, 404 or 503."""
+        """Queue every prompt of one HTTP request, or none; raises `ApiError` 400, 404 or 503.
+
+        `received`: the KV cache of the prompts has come from another worker.
+        """
         adapter = self.adapter(body.model)
         default = self.settings.default_max_tokens if isinstance(body, ChatBody) else COMPLETION_MAX_TOKENS
         self._admit(len(prompts))
@@ -150,6 +168,8 @@ class SimulatedWorker:
                 lora_name=adapter,
                 cache_salt=body.cache_salt,
                 announces_reuse=body.announces_reuse,
+                keeps_blocks=self.transfers.keeps(body.kv_transfer_params),
+                received=received,
             )
             try:
                 state = self.engine.add(request, time.monotonic())
@@ -194,6 +214,7 @@ class SimulatedWorker:
         del self._live[generation.state.request.id]
         if not self._live:
             self._idle.set()
+        self.transfers.ended(generation.state.request.id)
         self.metrics.finished(generation, reason, time.monotonic())
 
     def _stopped_by_text(self, generation: Generation) -> None:
@@ -264,5 +285,6 @@ class SimulatedWorker:
             "clock": self.clock.statistics(),
             "publisher": self.publisher.statistics() if self.publisher is not None else None,
             "metrics": self.metrics.statistics(),
+            "transfers": self.transfers.statistics(),
             "in_flight": len(self._live),
         }

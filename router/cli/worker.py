@@ -33,6 +33,7 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_serving(parser.add_argument_group("serving"))
     _add_hardware(parser.add_argument_group("simulated hardware"))
     _add_answers(parser.add_argument_group("answers"))
+    _add_connector(parser.add_argument_group("KV connector"))
     _add_events(parser.add_argument_group("KV events"))
     parser.set_defaults(run=_run)
 
@@ -125,6 +126,26 @@ def _add_answers(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_connector(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--kv-connector", choices=["nixl_pull"], help="hand the KV cache of prompts over between simulated workers"
+    )
+    group.add_argument(
+        "--kv-lease",
+        type=_above_zero,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long blocks wait for the other worker (default: %(default)s)",
+    )
+    group.add_argument(
+        "--kv-transfer-speed",
+        type=_above_zero,
+        default=400_000.0,
+        metavar="TOKENS",
+        help="prompt tokens moved per second (default: %(default)s)",
+    )
+
+
 def _add_events(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--no-kv-events", action="store_true", help="publish no KV events")
     group.add_argument(
@@ -172,6 +193,9 @@ def _settings(args: argparse.Namespace) -> WorkerSettings:
         request_id_headers=args.enable_request_id_headers,
         dev_mode=args.dev_mode,
         runtime_lora=args.runtime_lora,
+        kv_connector=args.kv_connector,
+        kv_lease_s=args.kv_lease,
+        kv_transfer_tokens_per_s=args.kv_transfer_speed,
         kv_events=not (args.no_kv_events or args.openai_only),
         kv_events_port=args.kv_events_port,
         kv_events_replay_port=args.kv_events_replay_port,

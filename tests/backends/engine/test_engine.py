@@ -151,6 +151,7 @@ def test_statistics_follow_vllms_definitions(engine, run_one):
         "prefix_queries_tokens": 20,
         "prefix_hits_tokens": 8,
         "preemptions": 0,
+        "kept_blocks": 0,
         "prompt_tokens": 20,
         "prompt_cached_tokens": 8,
         "prefill_tokens": 12,

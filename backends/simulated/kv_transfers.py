@@ -1,0 +1,214 @@
+"""NIXL pull between embedded workers: fields, leases and failures as vLLM 0.33 has them, without moving bytes.
+
+The workers' side channel is the path `SIDE_CHANNEL` of their HTTP server. A worker that reads blocks after their lease
+does not notice, as in vLLM: it answers, and counts a stale read, which vLLM cannot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from backends.engine.engine import Engine
+from backends.engine.request import EngineRequestState
+from backends.simulated.errors import ApiError
+from backends.simulated.settings import WorkerSettings
+from backends.vllm.control import ProbeError, WorkerClient
+from backends.worker import Endpoint
+
+SIDE_CHANNEL = "/simulated/kv_blocks"
+_ANSWER_S = 60.0
+_RENEWALS = 6
+"""Renewals within a lease, as in vLLM."""
+_NEEDED = ("remote_engine_id", "remote_request_id", "remote_block_ids", "remote_host", "remote_port", "tp_size")
+
+
+class FailedLoad(ApiError):
+    """The prompt's KV cache cannot be loaded. A stream gets it as its first event, as from vLLM."""
+
+    def __init__(self) -> None:
+        super().__init__("KV load failed (kv_load_failure_policy: fail).", status=HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+class SideChannelCall(msgspec.Struct, frozen=True):
+    """A call of one worker to the other: it reads blocks, or has `done` with them."""
+
+    engine_id: str
+    request_id: str
+    done: bool = False
+
+
+class SideChannelAnswer(msgspec.Struct, frozen=True):
+    """`held`: the blocks are still those of the request."""
+
+    held: bool
+
+
+@dataclass(slots=True)
+class TransferFaults:
+    """Failures on demand, for tests."""
+
+    without_params: bool = False
+    """Answer prefills without transfer parameters."""
+    failed_loads: bool = False
+    """Fail every load."""
+    slowdown: float = 1.0
+    """Factor on the time of each transfer."""
+
+
+class KvTransfers:
+    """The connector of one worker. `die` ends its engine."""
+
+    def __init__(self, settings: WorkerSettings, engine: Engine, die: Callable[[], None]) -> None:
+        self.enabled = settings.kv_connector is not None
+        self.engine_id = str(uuid.uuid4())
+        self.address: tuple[str, int] = (settings.host, settings.port)
+        """Host and port of the side channel, once the worker listens."""
+        self.faults = TransferFaults()
+        self.expired = self.failed = self.stale_reads = self.received = 0
+        self._lease_s = settings.kv_lease_s
+        self._tokens_per_s = settings.kv_transfer_tokens_per_s
+        self._time_scale = settings.time_scale
+        self._engine = engine
+        self._die = die
+        self._client = WorkerClient()
+        self._leases: dict[str, asyncio.TimerHandle] = {}
+        """Ends of the leases, by the ids of the ended requests whose blocks wait for another worker."""
+
+    async def aclose(self) -> None:
+        """Stop all leases, and close the connections to other workers."""
+        for timer in self._leases.values():
+            timer.cancel()
+        self._leases.clear()
+        await self._client.aclose()
+
+    # the worker that has computed the prompt
+
+    def keeps(self, params: dict[str, Any] | None) -> bool:
+        """Return whether a request's blocks stay for another worker."""
+        return self.enabled and params is not None and params.get("do_remote_decode") is True
+
+    def ended(self, request_id: str) -> None:
+        """Begin the lease of the blocks that an ended request keeps, if any."""
+        if self._engine.kept_blocks(request_id) is not None:
+            self._renew(request_id)
+
+    def offered(self, state: EngineRequestState) -> dict[str, Any] | None:
+        """Return the parameters with which another worker gets an ended request's blocks; None if it keeps none."""
+        blocks = self._engine.kept_blocks(state.id)
+        if blocks is None or self.faults.without_params:
+            return None
+        host, port = self.address
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_block_ids": [blocks],
+            "remote_engine_id": self.engine_id,
+            "remote_request_id": state.id,
+            "remote_host": host,
+            "remote_port": port,
+            "tp_size": 1,
+            "dcp_size": 1,
+            "pp_size": 1,
+            "remote_num_tokens": state.prompt_tokens,
+            "remote_prefill_cached_tokens": state.cached_tokens or 0,
+            "transfer_mode": "pull",
+        }
+
+    def answer(self, call: SideChannelCall) -> SideChannelAnswer:
+        """Answer another worker's call; raises `ApiError` 409 if it means an earlier process."""
+        if call.engine_id != self.engine_id:
+            raise ApiError("another engine", status=HTTPStatus.CONFLICT)
+        timer = self._leases.get(call.request_id)
+        if timer is None:
+            return SideChannelAnswer(False)
+        timer.cancel()
+        if call.done:
+            self._free(call.request_id)
+        else:
+            self._renew(call.request_id)
+        return SideChannelAnswer(True)
+
+    def _renew(self, request_id: str) -> None:
+        loop = asyncio.get_running_loop()
+        self._leases[request_id] = loop.call_later(self._lease_s, self._expire, request_id)
+
+    def _expire(self, request_id: str) -> None:
+        self.expired += 1
+        self._free(request_id)
+
+    def _free(self, request_id: str) -> None:
+        del self._leases[request_id]
+        self._engine.let_go(request_id)
+
+    # the worker that gets it
+
+    async def receive(
+        self, params: dict[str, Any] | None, tokens: int, unless_gone: Callable[[Awaitable[Any]], Awaitable[Any]]
+    ) -> int | None:
+        """Load a prompt of `tokens` as its parameters say. Return how many of them the other worker had cached.
+
+        None for a plain request. `unless_gone` raises when the client leaves before the load has ended. The other
+        worker is notified in any case.
+
+        Raises:
+            ApiError: the load failed; or the parameters are incomplete, which ends the engine.
+        """
+        if not self.enabled or params is None or params.get("do_remote_prefill") is not True:
+            return None
+        if any(params.get(name) is None for name in _NEEDED):
+            self._die()
+            raise ApiError("EngineCore encountered an issue.", status=HTTPStatus.INTERNAL_SERVER_ERROR)
+        peer = Endpoint("http", str(params["remote_host"]), int(params["remote_port"]))
+        call = SideChannelCall(str(params["remote_engine_id"]), str(params["remote_request_id"]))
+        if self.faults.failed_loads:
+            self.failed += 1
+            raise FailedLoad
+        try:
+            answer = await unless_gone(self._load(peer, call, tokens))
+        except ProbeError:
+            self.failed += 1
+            raise FailedLoad from None
+        finally:
+            await self._done(peer, call)
+        self.received += 1
+        self.stale_reads += not answer.held
+        return int(params.get("remote_prefill_cached_tokens") or 0)
+
+    async def _load(self, peer: Endpoint, call: SideChannelCall, tokens: int) -> SideChannelAnswer:
+        """Wait for as long as the transfer takes, and renew the lease meanwhile."""
+        first = await self._ask(peer, call)
+        left_s = tokens / self._tokens_per_s * self.faults.slowdown * self._time_scale
+        while left_s > 0.0:
+            pause_s = min(left_s, self._lease_s / _RENEWALS)
+            await asyncio.sleep(pause_s)
+            left_s -= pause_s
+            if left_s > 0.0:
+                await self._ask(peer, call)
+        return first
+
+    async def _ask(self, peer: Endpoint, call: SideChannelCall) -> SideChannelAnswer:
+        body = await self._client.post_json(peer, SIDE_CHANNEL, msgspec.json.encode(call), timeout_s=_ANSWER_S)
+        return msgspec.json.decode(body, type=SideChannelAnswer)
+
+    async def _done(self, peer: Endpoint, call: SideChannelCall) -> None:
+        try:
+            await self._ask(peer, msgspec.structs.replace(call, done=True))
+        except ProbeError:
+            return
+
+    def statistics(self) -> dict[str, int]:
+        """Return the transfers so far, and the requests whose blocks wait for another worker."""
+        return {
+            "leased": len(self._leases),
+            "received": self.received,
+            "expired": self.expired,
+            "failed": self.failed,
+            "stale_reads": self.stale_reads,
+        }
