@@ -146,7 +146,8 @@ class System:
         self.control = Control(self._sources, first, self._reconcile)
         self.replica: Replica | None = None
         if self._replica_ledger is not None:
-            self.replica = Replica(config, rows=self._replica_ledger.rows, control=self.control)
+            own = self._replica_ledger
+            self.replica = Replica(config, rows=own.rows, use=own.use, control=self.control)
         self.discovery = Discovery(config, self.control, self._in_flight) if resources is None else None
         """The sources of workers; None in one of several processes, whose supervisor runs them."""
         self._files = FileWatch(self.metrics.reloaded)
@@ -329,7 +330,10 @@ class System:
             )
             self.leave_queue = True
             return
-        addresses = await self.gateway.start(listeners.public if listeners is not None else None)
+        addresses = await self.gateway.start(
+            listeners.public if listeners is not None else None,
+            limits=self._replica_ledger.limits if self._replica_ledger is not None else None,
+        )
         self.leave_queue = listeners is not None
         if self.config.uds is not None and not (listeners is not None and listeners.manager_owned):
             self._socket_file = socket_file(self.config.uds)

@@ -824,7 +824,8 @@ class BucketDocument(Shape):
 class AccountLimits(Shape):
     """A tenant or key with limits. `account` is tenant:NAME, key:NAME or anybody. null: no such limit.
 
-    `running_requests` are its requests in progress in all processes.
+    `running_requests` are its requests in progress in all processes, and of all gateways that share Redis. So is what
+    is left.
     """
 
     account: str

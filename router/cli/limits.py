@@ -124,7 +124,7 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
 }
 """Settings that bound something: unit, and what the client sees when the bound is reached."""
 
-NOT_LIMITS = frozenset({"cors.max_age_s"})
+NOT_LIMITS = frozenset({"cors.max_age_s", "limits.alone"})
 """Settings whose names begin like the names of limits."""
 
 _MOST_BYTES = {budget.path: budget.most_bytes for budget in BYTE_BUDGETS}

@@ -324,6 +324,10 @@ class LimitsConfig(Section, frozen=True):
     and for every key without a tenant; each has buckets of its own."""
     keys: dict[str, RateLimitsConfig] = field(default_factory=dict)
     """Limits of single API keys, by their name. A key of a tenant must also keep to the limits of the tenant."""
+    alone: Literal["whole", "share"] = "whole"
+    """What a gateway with redis.url admits of each tenant's and key's limits while Redis is away. whole: the limit, so
+    that N gateways may together admit N times as much. share: the limit divided by the number of gateways that it last
+    heard, so that a caller who uses few of them gets less."""
 
 
 class TimeoutsConfig(Section, frozen=True):

@@ -32,12 +32,13 @@ class RateAccount:
     """
 
     __slots__ = (
-        "_at_s", "_heads", "_key", "_slot", "_table", "admitted", "max_running", "name", "refused", "requests",
-        "requests_left", "tokens", "tokens_left", "used_tokens",
+        "_at_s", "_config", "_heads", "_key", "_parts", "_placed", "_slot", "_table", "admitted", "max_running", "name",
+        "refused", "requests", "requests_left", "tokens", "tokens_left", "used_tokens",
     )  # fmt: skip
 
     def __init__(self, name: str, config: RateLimitsConfig, table: RateTable) -> None:
         self.name = name
+        self._parts = 1.0
         self.adopt(config)
         self.requests_left = self.requests.burst
         self.tokens_left = self.tokens.burst
@@ -46,21 +47,32 @@ class RateAccount:
         self.refused = dict.fromkeys(LIMITS, 0)
         self._at_s = 0.0
         self._key = key_of(name)
-        self._slot = 0  # probably of another key, which the first call finds out
+        self._slot = 0
         self._table = table
 
     def adopt(self, config: RateLimitsConfig) -> None:
         """Use other limits from the next check on. What was used stays used."""
-        self.max_running = config.max_concurrent_requests
-        self.requests = Rate(config.requests_per_minute, config.burst_requests)
-        self.tokens = Rate(config.tokens_per_minute, config.burst_tokens)
+        self._config = config
+        self._placed = False
+        self._divide(self._parts)
+
+    def _divide(self, parts: float) -> None:
+        """Use one of `parts` of the limits: 1, unless this host is alone and the setting divides them."""
+        config = self._config
+        self._parts = parts
+        running = config.max_concurrent_requests
+        self.max_running = max(1, int(running / parts)) if running else 0
+        self.requests = Rate(config.requests_per_minute, config.burst_requests, parts)
+        self.tokens = Rate(config.tokens_per_minute, config.burst_tokens, parts)
         self._heads = _head("requests", self.requests), _head("tokens", self.tokens)
 
     def check(self, tokens: int, now_s: float) -> Refusal | None:
         """Return why a request of `tokens` may not start now; of several reasons, the one that lasts longest."""
         self._fill(now_s)
         if self.requests_left + self.requests.slack < 1 or self.tokens_left + self.tokens.slack < tokens:
-            return self._above(tokens)
+            refusal = self._above(tokens)
+            if refusal is not None:
+                return refusal
         if self.max_running and self._table.running(self._slot) >= self.max_running:
             return self._busy()
         return None
@@ -69,20 +81,23 @@ class RateAccount:
         """Charge a request that `check` has just allowed."""
         self.requests_left -= 1.0
         self.tokens_left -= tokens
-        self._table.write(self._slot, self.requests_left, self.tokens_left, self._at_s, 1)
+        self._table.write(self._slot, self.requests_left, self.tokens_left, self._at_s)
+        self._table.count(self._slot, 1, 1.0, tokens)
         self.admitted += 1
 
     def settle(self, charged_tokens: int, used_tokens: int, now_s: float, *, served: bool) -> None:
         """Correct the charge of a request that has ended: all of it comes back if no worker has `served` it."""
         self._fill(now_s)
-        requests, tokens = self.requests_left, self.tokens_left + charged_tokens
+        requests, tokens = 0.0, float(-charged_tokens)
         if served:
-            tokens -= used_tokens
+            tokens += used_tokens
             self.used_tokens += used_tokens
         else:
-            requests = min(self.requests.burst, requests + 1.0)
-        self.requests_left, self.tokens_left = requests, min(self.tokens.burst, tokens)
-        self._table.write(self._slot, requests, self.tokens_left, self._at_s, -1)
+            requests = -1.0
+        self.requests_left = min(self.requests.burst, self.requests_left - requests)
+        self.tokens_left = min(self.tokens.burst, self.tokens_left - tokens)
+        self._table.write(self._slot, self.requests_left, self.tokens_left, self._at_s)
+        self._table.count(self._slot, -1, requests, tokens)
 
     def statistics(self, now_s: float) -> dict[str, Any]:
         """Return the limits, what is left of them now, and this process's counters."""
@@ -102,9 +117,12 @@ class RateAccount:
         """Read the levels, and let the buckets fill until now. The clock of another process may be a little ahead."""
         table = self._table
         key, requests, tokens, at_s = table.read(self._slot)
-        if key != self._key:
-            self._slot = table.place(self._key)
+        if key != self._key or not self._placed:
+            self._place()
             _, requests, tokens, at_s = table.read(self._slot)
+        parts = table.parts
+        if parts != self._parts:
+            self._divide(parts)
         elapsed_s = now_s - at_s
         if elapsed_s > 0.0:
             self._at_s = now_s
@@ -117,6 +135,16 @@ class RateAccount:
         level = tokens + elapsed_s * rate.per_s
         self.tokens_left = level if level < rate.burst else rate.burst
 
+    def _place(self) -> None:
+        """Take a slot, and write the rates by which it fills."""
+        table = self._table
+        self._placed = True
+        slot = self._slot = table.place(self._key)
+        if not table.rates(slot)[1]:  # only other hosts have used it: what they say is bounded here
+            _, requests, tokens, at_s = table.read(slot)
+            table.write(slot, max(requests, -self.requests.most), max(tokens, -self.tokens.most), at_s)
+        table.set_rates(slot, self.requests.whole + self.tokens.whole)
+
     # what a client sees
 
     def lines(self) -> tuple[bytes, bytes]:
@@ -127,10 +155,12 @@ class RateAccount:
             _lines(tokens, self.tokens, self.tokens_left) if tokens else b"",
         )
 
-    def _above(self, tokens: int) -> Refusal:
-        """Return the refusal by the bucket that takes longer to hold the request."""
+    def _above(self, tokens: int) -> Refusal | None:
+        """Return the refusal by the bucket that takes longer to hold the request; None if both may lend the rest."""
         requests_s = self.requests.wait_s(self.requests_left, 1)
         tokens_s = self.tokens.wait_s(self.tokens_left, tokens)
+        if not requests_s and not tokens_s:
+            return None
         if requests_s >= tokens_s:
             return self._too_many(ErrorKind.REQUESTS_PER_MINUTE, self.requests, self.requests_left, 1, requests_s)
         return self._too_many(ErrorKind.TOKENS_PER_MINUTE, self.tokens, self.tokens_left, tokens, tokens_s)
@@ -140,7 +170,7 @@ class RateAccount:
         limit = f"limit {rate.per_minute}, left {max(0, math.floor(level))}, requested {cost}"
         if math.isinf(wait_s):
             message = (
-                f"The request is too large for {self.name}: {limit} tokens per minute, at most {rate.burst:.0f} at "
+                f"The request is too large for {self.name}: {limit} tokens per minute, at most {rate.most:.0f} at "
                 "once. Send a shorter prompt or a smaller max_tokens."
             )
             error = RequestError(ErrorKind.REQUEST_ABOVE_TOKEN_LIMIT, message)

@@ -13,21 +13,37 @@ _SLACK = 1e-9
 
 
 class Rate:
-    """How fast a bucket fills, and how much it holds. `per_minute` is the limit as it is set; 0 stands for no limit."""
+    """How fast a bucket fills, and how much it holds. `per_minute` is the limit as it is set; 0 stands for no limit.
 
-    __slots__ = ("burst", "per_minute", "per_s", "slack")
+    The bucket is one of `parts` into which the limit is divided. `most` is the size of all parts, and the largest cost.
+    """
 
-    def __init__(self, per_minute: int, burst: float | None = None) -> None:
+    __slots__ = ("burst", "most", "per_minute", "per_s", "slack")
+
+    def __init__(self, per_minute: int, burst: float | None = None, parts: float = 1.0) -> None:
         self.per_minute = per_minute
-        self.per_s = per_minute / 60.0 if per_minute else math.inf  # a bucket whose limit was removed is full at once
-        self.burst = math.inf if not per_minute else float(per_minute if burst is None else burst)
+        # a bucket whose limit was removed is full at once
+        self.per_s = per_minute / 60.0 / parts if per_minute else math.inf
+        self.most = math.inf if not per_minute else float(per_minute if burst is None else burst)
+        self.burst = self.most / parts
         self.slack = _SLACK * self.burst if per_minute else 0.0
 
     def wait_s(self, level: float, cost: float) -> float:
-        """Return how long a bucket at `level` takes until it holds `cost`; 0 if it does, infinity if it never will."""
+        """Return how long a bucket at `level` takes until `cost` may be taken; 0 if it may, infinity if it never may.
+
+        A full part lends what it lacks of a cost that the whole could hold.
+        """
         if level + self.slack >= cost:
             return 0.0
-        return math.inf if cost > self.burst else (cost - level) / self.per_s
+        if cost > self.most:
+            return math.inf
+        needed = min(cost, self.burst)
+        return 0.0 if level + self.slack >= needed else (needed - level) / self.per_s
+
+    @property
+    def whole(self) -> tuple[float, float]:
+        """Units per second and size of all parts; 0 and infinity without a limit."""
+        return self.per_minute / 60.0, self.most
 
     def full_s(self, level: float) -> float:
         """Return how long a bucket at `level` takes until it is full."""

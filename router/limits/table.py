@@ -1,13 +1,14 @@
 """The buckets and the counts of all accounts, in one block of memory that several processes may share.
 
-Layout in 8-byte words: for each slot the account's key, the levels of its request bucket and of its token bucket, and
-the time of both; then for each slot one count of running requests per process. A count has one writer, its own process.
-A level changes while the lock is held, because each process reads and writes it. A bucket that was never used has an
-infinite level, which its size bounds.
+Layout in 8-byte words: the number of parts into which limits are divided now (0 stands for 1); for each slot the
+account's key, the levels of its request bucket and of its token bucket, and the time of both; for each slot what this
+host has used, and the rates of both buckets; then for each slot one count of running requests per process. A count has
+one writer, its own process. Levels and use change while the lock is held, because each process reads and writes them. A
+bucket that was never used has an infinite level, which its size bounds.
 
-Levels and times are absolute, so that a store on another host can hold the same values by name. A slot is found by the
-account's key and is never free again. If all slots are taken, an account takes over the slot that was used least
-recently and has no running request: a bucket that nobody uses for long is full, and then says nothing.
+A slot is found by the account's key and is never free again. If all slots are taken, an account takes over the slot
+that was used least recently and has no running request: a bucket that nobody uses for long is full, and then says
+nothing. `host_use` passes on what other hosts use.
 """
 
 from __future__ import annotations
@@ -26,11 +27,20 @@ _KEY = struct.Struct("@Q")
 _LEVELS = struct.Struct("@3d")
 _ENTRY_BYTES = _ENTRY.size
 _KEY_BYTES = _KEY.size
+_USE = struct.Struct("@2d")
+_RATES = struct.Struct("@4d")
+_USE_BYTES = _USE.size + _RATES.size
 _COUNT = struct.Struct("@q")
+_PARTS = struct.Struct("@d")
+_NEW = bytes(_USE_BYTES)
 
 Memory: TypeAlias = bytearray | mmap.mmap
 Entry: TypeAlias = tuple[int, float, float, float]
 """An account's key, the levels of its request bucket and of its token bucket, and the time of both."""
+
+
+Rates: TypeAlias = tuple[float, float, float, float]
+"""Units per second and size of the request bucket, then of the token bucket. No limit: 0 and infinity."""
 
 
 class Lock(Protocol):
@@ -47,7 +57,7 @@ class Lock(Protocol):
 
 def table_bytes(processes: int) -> int:
     """Return the size of a table for `processes`."""
-    return SLOTS * (_ENTRY.size + processes * _COUNT.size)
+    return _PARTS.size + SLOTS * (_ENTRY.size + _USE_BYTES + processes * _COUNT.size)
 
 
 class RateTable:
@@ -56,9 +66,14 @@ class RateTable:
     def __init__(
         self, memory: Memory, at: int = 0, *, processes: int = 1, process: int = 0, lock: Lock | None = None
     ) -> None:
+        self.memory = memory
+        self.process = process
+        self.processes = processes
+        self._parts_at = at
+        self.entries_at = self._at = at + _PARTS.size
+        self.use_at = self._at + SLOTS * _ENTRY.size
+        self.counts_at = self._counts_at = self.use_at + SLOTS * _USE_BYTES
         self._memory = memory
-        self._at = at
-        self._counts_at = at + SLOTS * _ENTRY.size
         self._row = struct.Struct(f"@{processes}q")
         self._row_bytes = self._row.size
         self._own_at = self._counts_at + process * _COUNT.size
@@ -87,6 +102,8 @@ class RateTable:
         else:
             slot = self._least_used()
         _ENTRY.pack_into(self._memory, self._at + slot * _ENTRY_BYTES, key, math.inf, math.inf, 0.0)
+        place = self.use_at + slot * _USE_BYTES
+        self._memory[place : place + _USE_BYTES] = _NEW
         return slot
 
     def read(self, slot: int) -> Entry:
@@ -94,17 +111,46 @@ class RateTable:
         entry: Entry = _ENTRY.unpack_from(self._memory, self._at + slot * _ENTRY_BYTES)
         return entry
 
-    def write(self, slot: int, requests: float, tokens: float, at_s: float, change: int = 0) -> None:
-        """Set both levels and their time, and change this process's count of running requests. Hold the lock."""
+    def write(self, slot: int, requests: float, tokens: float, at_s: float) -> None:
+        """Set both levels and their time. Hold the lock."""
+        _LEVELS.pack_into(self._memory, self._at + slot * _ENTRY_BYTES + _KEY_BYTES, requests, tokens, at_s)
+
+    def count(self, slot: int, running: int, requests: float, tokens: float) -> None:
+        """Add to this process's count of running requests, and to what this host has used. Hold the lock."""
         memory = self._memory
-        _LEVELS.pack_into(memory, self._at + slot * _ENTRY_BYTES + _KEY_BYTES, requests, tokens, at_s)
         place = self._own_at + slot * self._row_bytes
-        _COUNT.pack_into(memory, place, _COUNT.unpack_from(memory, place)[0] + change)
+        _COUNT.pack_into(memory, place, _COUNT.unpack_from(memory, place)[0] + running)
+        place = self.use_at + slot * _USE_BYTES
+        used_requests, used_tokens = _USE.unpack_from(memory, place)
+        _USE.pack_into(memory, place, used_requests + requests, used_tokens + tokens)
+
+    def rates(self, slot: int) -> Rates:
+        """Return the undivided rates of a slot, all zero if no account of this host has used it."""
+        rates: Rates = _RATES.unpack_from(self._memory, self.use_at + slot * _USE_BYTES + _USE.size)
+        return rates
+
+    def set_rates(self, slot: int, rates: Rates) -> None:
+        """Set the undivided rates of a slot. Hold the lock."""
+        _RATES.pack_into(self._memory, self.use_at + slot * _USE_BYTES + _USE.size, *rates)
+
+    @property
+    def parts(self) -> float:
+        """The number of parts of which this host has one. Hold the lock."""
+        parts: float = _PARTS.unpack_from(self._memory, self._parts_at)[0]
+        return parts or 1.0
+
+    def divide(self, parts: float) -> None:
+        """Set the number of parts. Hold the lock."""
+        _PARTS.pack_into(self._memory, self._parts_at, parts)
 
     def running(self, slot: int) -> int:
         """Return the running requests of a slot's account in all processes."""
         counts = self._row.unpack_from(self._memory, self._counts_at + slot * self._row.size)
         return counts[0] if len(counts) == 1 else sum(counts)
+
+    def set_running(self, slot: int, running: int) -> None:
+        """Set this process's count of running requests."""
+        _COUNT.pack_into(self._memory, self._own_at + slot * self._row_bytes, running)
 
     def clear(self, process: int) -> None:
         """Clear the counts of a process that has ended. What its requests were charged stays."""

@@ -1,8 +1,9 @@
-"""What one process sends to the fleet and hears from it, put together: ledger rows, placements, versions."""
+"""What one process sends to the fleet and hears from it, put together: load, use of limits, placements, versions."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,9 @@ import msgspec
 
 from router.replicas import messages
 from router.replicas.fleet_rows import FleetRows, HostRows
-from router.replicas.messages import NOTHING, FleetMessage, StateVersion
-from router.replicas.peers import Peers
+from router.replicas.fleet_use import FleetUse
+from router.replicas.messages import NOTHING, FleetMessage, StateVersion, Uses
+from router.replicas.peers import SILENCE_S, Peers
 
 HEARTBEAT_S = 0.1
 """A replica is never silent for longer."""
@@ -20,7 +22,8 @@ HEARTBEAT_S = 0.1
 class FleetChannel:
     """Make the batches of one process and take in those of others. Pure: the line brings bytes and time.
 
-    Process 0 of a replica has `rows`, and speaks for the replica. The others send only when there is something.
+    Process 0 of a replica has `rows` and `use`, and speaks for the replica. The others send only when there is
+    something.
     """
 
     def __init__(
@@ -30,6 +33,7 @@ class FleetChannel:
         started_s: float,
         rows: HostRows | None,
         state: Callable[[], StateVersion] = StateVersion,
+        use: FleetUse | None = None,
     ) -> None:
         self.peers = Peers(replica)
         self.malformed = 0
@@ -38,16 +42,22 @@ class FleetChannel:
         self._sender = (replica, process)
         self._started_s = started_s
         self._rows = FleetRows(rows) if rows is not None else None
+        self._use = use
         self._state = state
         self._seq = itertools.count(1)
         self._sent: tuple[int, float] = (0, 0.0)
         self._placed: list[messages.Placed] = []
+        self._echo_s = self._since_s = -math.inf
+        """Time of the last own message that came back, and of the first one without a gap."""
+        self._size = 1
+        """Replicas of the fleet, as of the last message that arrived."""
 
     def take(self, now_s: float) -> bytes | None:
         """Return the next message; None if there is nothing to say yet."""
         self._expire(now_s)
         whole, rows = self._rows.out(now_s) if self._rows is not None else (False, [])
-        if not rows and not whole and not self._placed and now_s - self._sent[1] < HEARTBEAT_S:
+        uses = self._uses(now_s)
+        if not (rows or whole or uses.rows or self._placed) and now_s - self._sent[1] < HEARTBEAT_S:
             return None
         placed, self._placed = self._placed, []
         self._sent = (next(self._seq), now_s)
@@ -60,14 +70,22 @@ class FleetChannel:
                 messages.packed(rows) if rows else NOTHING,
                 messages.packed(placed) if placed else NOTHING,
                 self._state(),
-                NOTHING,
+                messages.packed(uses) if uses.rows or uses.whole else NOTHING,
             )
         )
+
+    def _uses(self, now_s: float) -> Uses:
+        if self._use is None:
+            return Uses()
+        alone = now_s - self._echo_s > SILENCE_S
+        return self._use.out(now_s, self._sent[0] + 1, self._size if alone else 0)
 
     def lost(self) -> None:
         """Note that the last message was not sent."""
         if self._rows is not None:
             self._rows.lost()
+        if self._use is not None:
+            self._use.lost()
 
     def receive(self, message: bytes, now_s: float) -> bool:
         """Take in a message. Return whether it is this process's own. Never raises for any bytes."""
@@ -88,19 +106,31 @@ class FleetChannel:
             return False
         if batch.seq == self._sent[0]:
             self.lag_s = now_s - self._sent[1]
+        if now_s - self._echo_s > SILENCE_S:
+            self._since_s = now_s
+        self._echo_s = now_s
+        size = 1 + len(self.peers.replicas)
+        # those that are silent right after a break may have lost Redis, too
+        self._size = size if now_s - self._since_s > SILENCE_S else max(self._size, size)
         return True
 
     def _take_in(self, batch: FleetMessage, now_s: float) -> None:
         rows = messages.rows_of(batch) if self._rows is not None and batch.process == 0 else []
+        uses = messages.uses_of(batch) if self._use is not None and batch.process == 0 else None
         if batch.replica == self._sender[0] or not self.peers.heard(batch, now_s):
             return
+        self._size = max(self._size, 1 + len(self.peers.replicas))
         if self._rows is not None and batch.process == 0:
             self._rows.heard(batch.replica, batch.whole, rows, now_s)
+        if self._use is not None and uses is not None:
+            self._use.heard(batch.replica, batch.seq, uses, now_s)
 
     def _expire(self, now_s: float) -> None:
         for replica in self.peers.expire(now_s):
             if self._rows is not None:
                 self._rows.left(replica)
+            if self._use is not None:
+                self._use.left(replica)
 
     def statistics(self) -> dict[str, Any]:
         """Return counts and the state of the other replicas."""

@@ -13,10 +13,12 @@ from msgspec import Meta, Raw, Struct
 MOST_MESSAGE_BYTES = 4 << 20
 """A longer message is not read. 4,096 rows take a tenth of it."""
 MOST_ROWS = 4_096
+MOST_USES = 4_096
 MOST_PLACED = 4_096
 MOST_BLOCKS = 65_536
 
 _Amount = Annotated[float, Meta(ge=0, le=1e15)]
+_Sum = Annotated[float, Meta(ge=-1e15, le=1e15)]
 _Age = Annotated[float, Meta(ge=0, le=1e9)]
 Hash = Annotated[int, Meta(ge=0)]
 """64 bits: msgpack has no longer numbers."""
@@ -52,6 +54,29 @@ class Placed(Struct, array_like=True, frozen=True):
     hashes: Annotated[list[Hash], Meta(max_length=MOST_BLOCKS)]
 
 
+class Used(Struct, array_like=True, frozen=True):
+    """What one replica has used of the limits of one account, and what it has left in the buckets.
+
+    `key` is the hash of the account's name. Amounts used are sums since the message with the number `since`; a sum
+    falls when a request's estimate was too high. None: there is no such limit, or nothing was used.
+    """
+
+    key: Annotated[int, Meta(ge=1)]
+    since: Annotated[int, Meta(ge=0)]
+    requests: _Sum = 0.0
+    tokens: _Sum = 0.0
+    running: Annotated[int, Meta(ge=0, le=1_000_000_000)] = 0
+    requests_left: _Sum | None = None
+    tokens_left: _Sum | None = None
+
+
+class Uses(Struct, array_like=True, frozen=True):
+    """Rows that have changed, or with `whole` those of all accounts that are in use."""
+
+    whole: bool = False
+    rows: Annotated[list[Used], Meta(max_length=MOST_USES)] = []
+
+
 class StateVersion(Struct, array_like=True, frozen=True, order=True):
     """The version of the shared changes that a replica has, and the random name of the change that made it."""
 
@@ -62,7 +87,8 @@ class StateVersion(Struct, array_like=True, frozen=True, order=True):
 class FleetMessage(Struct, array_like=True, frozen=True):
     """What one process tells the fleet. Process 0 speaks for its replica; the others send placements alone.
 
-    `rows` are `Row`s that have changed, or with `whole` all that are not zero. `placed` are `Placed`s.
+    `rows` are `Row`s that have changed, or with `whole` all that are not zero. `placed` are `Placed`s. `use` is
+    `Uses`.
     """
 
     replica: Name
@@ -79,6 +105,7 @@ class FleetMessage(Struct, array_like=True, frozen=True):
 _BATCH = msgspec.msgpack.Decoder(FleetMessage)
 _ROWS = msgspec.msgpack.Decoder(Annotated[list[Row], Meta(max_length=MOST_ROWS)])
 _PLACED = msgspec.msgpack.Decoder(Annotated[list[Placed], Meta(max_length=MOST_PLACED)])
+_USES = msgspec.msgpack.Decoder(Uses)
 _ENCODER = msgspec.msgpack.Encoder()
 NOTHING = Raw(_ENCODER.encode([]))
 
@@ -121,3 +148,13 @@ def placed_of(batch: FleetMessage) -> list[Placed]:
     """
     placed: list[Placed] = _PLACED.decode(batch.placed)
     return placed
+
+
+def uses_of(batch: FleetMessage) -> Uses:
+    """Return what limits were used.
+
+    Raises:
+        msgspec.MsgspecError: it is none.
+    """
+    uses: Uses = _USES.decode(batch.use)
+    return uses

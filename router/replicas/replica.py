@@ -13,9 +13,11 @@ from typing import Any
 
 from router.config.model import Config, RedisConfig
 from router.control.control import Control
+from router.limits.host_use import HostUse
 from router.replicas.connection import connect, key
 from router.replicas.fleet_channel import FleetChannel
 from router.replicas.fleet_rows import HostRows
+from router.replicas.fleet_use import FleetUse
 from router.replicas.leases import RENEW_S, Registered, ReplicaLeases
 from router.replicas.line import PAUSE_S, Line, ended
 from router.replicas.messages import StateVersion
@@ -50,7 +52,7 @@ def channel_of(config: RedisConfig) -> str:
 
 
 class Replica:
-    """One process of a gateway in its fleet. Process 0 has `rows`, and holds the lease."""
+    """One process of a gateway in its fleet. Process 0 has `rows` and `use`, and holds the lease."""
 
     def __init__(
         self,
@@ -60,12 +62,14 @@ class Replica:
         process: int = 0,
         processes: int = 1,
         rows: HostRows | None = None,
+        use: HostUse | None = None,
         control: Control | None = None,
     ) -> None:
         now = time.time()
         self.id = replica or new_id()
         self.own = Registered(self.id, name_of(config), _version(), processes, now)
-        self.channel = FleetChannel(self.id, process, now, rows, self._state)
+        shared = FleetUse(use, divided=config.limits.alone == "share") if use is not None else None
+        self.channel = FleetChannel(self.id, process, now, rows, self._state, shared)
         self._client = connect(config.redis)
         self.sharing: StateSharing | None = None
         if control is not None:

@@ -209,7 +209,7 @@ GATEWAY = (
         *("tenant", "quota"),
     ),
     _common(
-        "limit_running_requests", "Requests in progress of a tenant or key with limits, in all processes.", "account"
+        "limit_running_requests", "Requests in progress of a tenant or key with limits, in the whole fleet.", "account"
     ),
     _common(
         "limit_remaining",

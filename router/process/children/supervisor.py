@@ -28,6 +28,7 @@ from router.discovery.discovery import Discovery
 from router.gateway.listen.drain import SETTLE_S, refuse_handshakes
 from router.gateway.listen.sockets import ListenError, SocketFile, public_sockets, remove_socket_file, socket_file
 from router.gateway.server import BACKLOG, LAST_WORDS_S, address_of
+from router.limits.host_use import HostUse
 from router.process import signals
 from router.process.children.admin_operations import operations_for_all
 from router.process.children.changes import Changes
@@ -79,8 +80,8 @@ class Supervisor:
         self.control = Control(sources, sources.initial(), self.changes.apply)
         self.replica: Replica | None = None
         if config.redis.url is not None:
-            rows = ReplicaRows(self._ledger)
-            self.replica = Replica(config, processes=processes, rows=rows, control=self.control)
+            rows, use = ReplicaRows(self._ledger), HostUse(self._ledger.rate_limits())
+            self.replica = Replica(config, processes=processes, rows=rows, use=use, control=self.control)
         self.discovery = Discovery(config, self.control, self._in_flight)
         self._public: Sequence[socket.socket] = ()
         self._given: Listeners | None = None

@@ -206,9 +206,9 @@ class Ledger:
         """Return the table of deaths."""
         return SharedDeaths(self._memory, self._layout.deaths, self._locked)
 
-    def rate_limits(self) -> RateTable:
-        """Return the buckets and counts of all limits."""
-        lock, layout = RateLock(self._table), self._layout
+    def rate_limits(self, *, locked: bool = True) -> RateTable:
+        """Return the buckets and counts of all limits. `locked`: other processes share them."""
+        lock, layout = RateLock(self._table) if locked else None, self._layout
         return RateTable(self._memory, layout.limits, processes=layout.processes, process=self._process, lock=lock)
 
     @contextmanager

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from router.config.model import Config
+from router.limits.host_use import HostUse
 from router.placement.shared_load import LoadTotals
 from router.process.shared_memory.ledger import Ledger, make_table, sum_of
 
@@ -18,13 +19,15 @@ def ledger_rows(config: Config, processes: int) -> int:
 
 
 class ReplicaLedger:
-    """The ledger of a gateway of one process, whose other row stands for other replicas."""
+    """The ledger and the limits of a gateway of one process, whose other row stands for other replicas."""
 
     def __init__(self) -> None:
         self._table = make_table(2)
         self.ledger = Ledger(self._table, 2, 0)
         self._last = Ledger(self._table, 2, 1)
         self.rows = ReplicaRows(self._last)
+        self.limits = self.ledger.rate_limits(locked=False)
+        self.use = HostUse(self._last.rate_limits(locked=False))
 
     def close(self) -> None:
         """Release the memory."""

@@ -30,7 +30,7 @@ def test_a_full_table_gives_away_the_slot_that_was_used_least_recently(monkeypat
     slots = [table.place(key) for key in (1, 2, 3, 4)]
     for at_s, slot in zip((20.0, 10.0, 40.0, 30.0), slots, strict=True):
         table.write(slot, 0.0, 0.0, at_s)
-    table.write(slots[1], 0.0, 0.0, 10.0, 1)  # an account with a running request keeps its slot
+    table.count(slots[1], 1, 1.0, 0.0)  # an account with a running request keeps its slot
     assert table.place(5) == slots[0]
     assert table.read(slots[0]) == (5, inf, inf, 0.0)
 
@@ -40,7 +40,7 @@ def test_running_requests_are_summed_over_processes_and_cleared_for_one():
     tables = [RateTable(memory, processes=3, process=process) for process in range(3)]
     slot = tables[0].place(7)
     for table in tables:
-        table.write(slot, 0.0, 0.0, 5.0, 2)
+        table.count(slot, 2, 2.0, 0.0)
     assert tables[0].running(slot) == 6
     tables[0].clear(2)
     assert tables[1].running(slot) == 4
@@ -52,7 +52,12 @@ def test_tables_of_other_offsets_do_not_overlap(processes):
     first = RateTable(memory, 0, processes=processes)
     second = RateTable(memory, table_bytes(processes), processes=processes)
     slot = first.place(9)
-    first.write(slot, 1.0, 1.0, 2.0, 1)
+    first.write(slot, 1.0, 1.0, 2.0)
+    first.count(slot, 1, 1.0, 7.0)
+    first.set_rates(slot, (1.0, 60.0, 2.0, 120.0))
+    first.divide(3.0)
     assert second.place(9) == slot
     assert second.read(slot) == (9, inf, inf, 0.0)
     assert second.running(slot) == 0
+    assert (second.rates(slot), second.parts) == ((0.0, 0.0, 0.0, 0.0), 1.0)
+    assert first.rates(slot) == (1.0, 60.0, 2.0, 120.0)

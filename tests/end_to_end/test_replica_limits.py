@@ -1,0 +1,85 @@
+"""Two gateways with one Redis: a tenant's limit holds for both together, and outlives the restart of one."""
+
+import json
+import time
+
+import httpx
+import pytest
+
+from loadtest.fleet.ports import free_ports
+from loadtest.fleet.process import Process, warmroute
+from loadtest.fleet.redis import redis_server
+from tests.support.redis import needs_redis
+from tests.support.waiting import block_until
+
+pytestmark = [pytest.mark.slow, needs_redis]
+
+START_S = 60.0
+LIMITS = {"default": {"requests_per_minute": 6, "burst_requests": 60}}
+
+
+class Gateway:
+    """A gateway process with its ports."""
+
+    def __init__(self, process):
+        self.process = process
+        self.url = process.wait_for(r"public port.*url=(\S+)")[1]
+        self.admin = process.wait_for(r"admin port.*url=(\S+)")[1]
+        block_until(lambda: httpx.get(f"{self.url}/readyz").status_code == 200, START_S)
+
+    def replicas(self):
+        listed = httpx.get(f"{self.admin}/admin/v1/replicas").json()["replicas"]
+        return [each for each in listed if each["silent_s"] is not None]
+
+    def account(self):
+        (account,) = httpx.get(f"{self.admin}/admin/v1/limits").json()["accounts"]
+        return account
+
+    def left(self):
+        return self.account()["requests"]["remaining"]
+
+    def passed(self, count):
+        body = {"model": "warmroute-simulated", "prompt": "a b c", "max_tokens": 1}
+        with httpx.Client(base_url=self.url, timeout=30) as client:
+            statuses = [client.post("/v1/completions", json=body).status_code for _ in range(count)]
+        assert set(statuses) <= {200, 429}
+        return statuses.count(200)
+
+
+@pytest.fixture
+def start():
+    """Start processes, and stop them at the end."""
+    started = []
+
+    def begin(*arguments):
+        started.append(Process(warmroute(*arguments), arguments[0]))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.stop()
+
+
+def test_two_gateways_admit_one_limit_and_a_restarted_one_remembers(start):
+    port = free_ports(1)
+    start("worker", "--port", str(port), "--default-max-tokens", "1").wait_for("worker http")
+    with redis_server() as server:
+
+        def gateway(processes):
+            places = ("--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--processes", str(processes))
+            flags = ("--set", f"redis.url={server.url}", "--set", f"limits.tenants={json.dumps(LIMITS)}")
+            return Gateway(start("serve", *places, "--worker", f"http://127.0.0.1:{port}", *flags))
+
+        one, two = gateway(1), gateway(2)
+        block_until(lambda: len(one.replicas()) == len(two.replicas()) == 2, START_S)
+        began_s = time.monotonic()
+        assert one.passed(40) == 40
+        block_until(lambda: two.left() < 40, START_S)
+        both = 40 + two.passed(60)
+        assert 60 <= both <= 60 + (time.monotonic() - began_s) / 10 + 1
+        block_until(lambda: one.left() < 20 and one.account()["running_requests"] == 0, START_S)
+
+        two.process.stop()
+        again = gateway(2)
+        block_until(lambda: again.left() < 40, START_S)
+        assert 60 + again.passed(40) <= 60 + (time.monotonic() - began_s) / 10 + 2
