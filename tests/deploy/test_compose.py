@@ -166,7 +166,8 @@ class TestProcesses:
         def both_answered():  # HAProxy may see the second gateway a check later
             chat(client, model, text, max_tokens=1)
             pages = [httpx.get(f"http://{fleet.addresses[name]}:8001/metrics").text for name in GATEWAYS]
-            return all('warmroute_requests_total{path="/v1/chat/completions",status="200"}' in page for page in pages)
+            sample = re.compile(r'warmroute_requests_total\{.*path="/v1/chat/completions",.*status="200"\}')
+            return all(sample.search(page) for page in pages)
 
         block_until(both_answered, 30)
 
