@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from msgspec import UNSET
+from msgspec import UNSET, ValidationError
 from msgspec.structs import replace as replace_struct
 
 from router.config.problems import ConfigError
@@ -44,6 +44,7 @@ from router.control.start import (
 from router.control.state_file import NotSavedError, Stored
 
 log = logging.getLogger("warmroute.control")
+T = TypeVar("T")
 
 SETTINGS, API = "settings", "api"
 """Sources of workers beside those that are discovered: the settings of the start, and the admin API."""
@@ -51,6 +52,8 @@ Apply = Callable[[DesiredState], Awaitable[None]]
 """Bring the process, or all processes, to a state. Raise `NotAppliedError` and change nothing if that cannot be."""
 RELOADED = "reloaded the settings"
 _APART = " (while Redis did not answer)"
+_OVERTAKEN = 3
+"""How often a change is made again over another gateway's."""
 _LOGGED = 20
 """Differences of one change that are logged."""
 
@@ -325,7 +328,11 @@ class Control:
     async def make(self, change: Change) -> ChangeOutcome:
         """Make a change. It is finished even if the caller is cancelled.
 
+        If another gateway of the fleet was first, it is made again over that gateway's change, unless `if_match` says
+        that the caller has seen the state.
+
         Raises:
+            OvertakenError: another gateway was first.
             HandedOverError: another process serves.
             StaleTagError: `if_match` names another state.
             TagRequiredError: `if_match` is missing, and a setting requires it.
@@ -333,16 +340,17 @@ class Control:
             NotAppliedError: a process refused the state.
             NotSavedError: the state cannot be written.
         """
-        return await asyncio.shield(asyncio.ensure_future(self._make(change)))
+        return await asyncio.shield(asyncio.ensure_future(self._over_others(self._make, change)))
 
     async def reload(self, change: Change | None = None) -> Reloaded:
         """Read the settings again and apply what has changed, as a whole. `change` says for whom; its edit is not used.
 
         Raises:
             ConfigError: the settings are not valid; it names every mistake with its place. Nothing has changed.
-            HandedOverError, StaleTagError, NotAppliedError, NotSavedError: as `make`.
+            OvertakenError, HandedOverError, StaleTagError, NotAppliedError, NotSavedError: as `make`.
         """
-        return await asyncio.shield(asyncio.ensure_future(self._reload(change or Change(_same, RELOADED, "reload"))))
+        change = change or Change(_same, RELOADED, "reload")
+        return await asyncio.shield(asyncio.ensure_future(self._over_others(self._reload, change)))
 
     def reload_soon(self, why: str) -> None:
         """Start a reload, and log how it ends."""
@@ -354,6 +362,22 @@ class Control:
         """Stop watching the settings file."""
         if self._watch is not None:
             self._watch.close()
+
+    async def _over_others(self, once: Callable[[Change], Awaitable[T]], change: Change) -> T:
+        for left in reversed(range(_OVERTAKEN + 1)):
+            try:
+                return await once(change)
+            except OvertakenError as error:
+                if not left or change.if_match not in (None, "*") or not await self._caught_up(error.newer):
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    async def _caught_up(self, newer: SharedChanges) -> bool:
+        """Take on another gateway's change, if that has not happened yet. Return False if it is not valid here."""
+        try:
+            return self.shared.number >= newer.number or await self.follow_shared(newer)
+        except (ConfigError, NotAppliedError, NotSavedError, ValidationError):
+            return False
 
     async def _reload(self, change: Change) -> Reloaded:
         async with self.lock:

@@ -43,9 +43,10 @@ NONE_SHARED = SharedChanges()
 
 
 class OvertakenError(Exception):
-    """Another gateway of the fleet made a change at the same time."""
+    """Another gateway of the fleet made a change at the same time, `newer`."""
 
     def __init__(self, newer: SharedChanges) -> None:
+        self.newer = newer
         super().__init__(f"{newer.gateway or 'another gateway'} made shared version {newer.number}: {newer.what}")
 
 

@@ -55,8 +55,16 @@ class Gateway:
     def number(self) -> int:
         return self.control.shared.number
 
-    async def choose(self, rule: str):
-        return await self.control.make(Change(set_policy(PolicyConfig(rule=rule)), f"chose {rule}", who="ann"))
+    @property
+    def drained(self) -> list[str]:
+        return [name for name, one in self.control.state.settings.workers.items() if one.maintenance]
+
+    async def choose(self, rule: str, if_match: str | None = None):
+        change = Change(set_policy(PolicyConfig(rule=rule)), f"chose {rule}", who="ann", if_match=if_match)
+        return await self.control.make(change)
+
+    async def drain(self, worker: str):
+        return await self.control.make(Change(set_maintenance(worker, True), f"drained {worker}"))
 
 
 async def test_a_change_on_one_gateway_is_obeyed_by_the_other_within_a_second(redis):
@@ -92,9 +100,24 @@ async def test_a_gateway_that_joins_takes_the_changes_on(redis):
             await eventually(lambda: late.rule == "lpwl" and late.number == 1)
 
 
-async def test_of_two_changes_at_once_one_is_refused_with_the_reason(redis):
+async def test_of_two_changes_at_once_the_second_is_made_over_the_first(redis):
     async with Gateway(redis.url, "race") as one, Gateway(redis.url, "race") as two:
-        done = await asyncio.gather(one.choose("lpwl"), two.choose("random"), return_exceptions=True)
+        await asyncio.gather(one.choose("lpwl"), two.drain("a:1"))
+        await eventually(lambda: one.rule == two.rule == "lpwl" and one.drained == two.drained == ["a:1"])
+        assert one.number == two.number == 2
+
+
+async def test_the_same_change_on_two_gateways_at_once_is_made_once(redis):
+    async with Gateway(redis.url, "same") as one, Gateway(redis.url, "same") as two:
+        outcomes = await asyncio.gather(one.choose("lpwl"), two.choose("lpwl"))
+        assert all(outcome.shared for outcome in outcomes)
+        await eventually(lambda: one.number == two.number == 1)
+
+
+async def test_of_two_changes_of_one_version_at_once_one_is_refused_with_the_reason(redis):
+    async with Gateway(redis.url, "tags") as one, Gateway(redis.url, "tags") as two:
+        changes = (each.choose(rule, each.control.state.tag) for each, rule in ((one, "lpwl"), (two, "random")))
+        done = await asyncio.gather(*changes, return_exceptions=True)
         refused = [each for each in done if isinstance(each, OvertakenError)]
         assert len(refused) == 1 and "shared version 1" in str(refused[0])
         await eventually(lambda: one.rule == two.rule != "marginal_cost")
