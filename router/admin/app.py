@@ -16,7 +16,7 @@ from starlette.routing import Route
 from router.admin.audit_log import AuditLog
 from router.admin.guard import AdminGuard
 from router.admin.openapi import OPENAPI_PATH, openapi_document
-from router.admin.operations import Operation, check, endpoint
+from router.admin.operations import Operation, check, check_accept, endpoint
 from router.admin.problems import AdminError, answer_admin_error, answer_bug, answer_http_error, answer_request_error
 from router.admin.system import AdminSystem
 from router.admin.table import OPEN_PATHS, OPERATIONS
@@ -80,4 +80,5 @@ async def _by_method(methods: dict[str, Callable[[Request], Awaitable[Response]]
 
 async def _openapi(document: bytes, request: Request) -> Response:
     check(request)
+    check_accept(request, "application/json")
     return Response(document, media_type="application/json")

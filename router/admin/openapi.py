@@ -32,6 +32,7 @@ _CHANGE = {
 }
 """Errors of operations that change the desired state."""
 _WATCHED = {429: "there are too many watchers"}
+_NEGOTIATED = {406: "the Accept header does not allow the answer's media type"}
 _GUARDED = {401: "an admin token is set, and the request does not bring it"}
 
 
@@ -100,7 +101,8 @@ def problems_of(operation: Operation) -> dict[int, str]:
     change = _CHANGE if operation.changes_state else {}
     watch = _WATCHED if operation.watch is not None else {}
     taken = body if operation.takes else {}
-    return dict(sorted({**everywhere, **change, **watch, **taken, **operation.problems}.items()))
+    negotiated = _NEGOTIATED if operation.negotiates else {}
+    return dict(sorted({**everywhere, **negotiated, **change, **watch, **taken, **operation.problems}.items()))
 
 
 def _describe(operation: Operation, schemas: dict[Any, Any]) -> dict[str, Any]:

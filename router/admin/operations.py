@@ -14,15 +14,18 @@ from starlette.responses import Response
 
 from router.admin.audit_log import AuditLog, Serve, audited, summary_of
 from router.admin.documents import DifferenceDocument
+from router.admin.negotiation import accepts
 from router.admin.parameters import Parameter
 from router.admin.problems import AdminError, handed_over, invalid
 from router.admin.system import AdminSystem, HandoverState
+from router.admin.watch import MEDIA_TYPE as EVENT_STREAM
 from router.admin.watch import EventStream, Watch, Watchers, events_of
 from router.security.token import AdminCaller, Role
 
 MAX_BODY_BYTES = 1_000_000
 _CONDITIONS = ("if-match", "if-none-match", "if-unmodified-since")
 """Headers that a change may depend on."""
+_SHOWN_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,11 @@ class Operation:
     """Whether a change is audited; not if callers repeat it every few seconds."""
 
     @property
+    def negotiates(self) -> bool:
+        """Whether the Accept header must allow its media type. Probes and scrapes are answered whatever it says."""
+        return self.path.startswith("/admin/")
+
+    @property
     def changes(self) -> bool:
         """Whether it changes something."""
         return self.role is not Role.READ
@@ -105,14 +113,17 @@ def endpoint(
             raise handed_over()
         given = request.query_params
         query = {parameter.name: parameter.read(given.get(parameter.name)) for parameter in operation.query}
+        watched = operation.watch is not None and query["watch"] and request.method != "HEAD"
+        if operation.negotiates:
+            check_accept(request, EVENT_STREAM if watched else operation.media_type)
         raw = await _bounded(request)
         body = _decode(raw, operation.takes) if operation.takes is not None else None
         if operation.changes and body is not None:
             request.state.change = summary_of(body)
         if_match, who = request.headers.get("if-match"), _name_of_caller(request)
-        accept = request.headers.get("accept", "")
+        accept = ",".join(request.headers.getlist("accept"))
         call = Call(system, request.path_params, query, body, audit, watchers, if_match, who, accept)
-        if operation.watch is not None and query["watch"] and request.method != "HEAD":
+        if operation.watch is not None and watched:
             return await _watched(operation, operation.watch, call)
         answer = await operation.handle(call)
         request.state.differences = answer.differences
@@ -170,6 +181,21 @@ def check(request: Request, known: Sequence[Parameter] = (), *, changes_state: b
         if name in request.headers and not (changes_state and name == "if-match"):
             detail = f"{name.title()} is not supported here; send the request without it"
             raise AdminError(HTTPStatus.NOT_IMPLEMENTED, "condition_not_supported", detail)
+
+
+def check_accept(request: Request, media_type: str) -> None:
+    """Refuse a request whose Accept header does not allow the answer's media type.
+
+    Raises:
+        AdminError: 406, with the media type.
+    """
+    accept = ",".join(request.headers.getlist("accept"))
+    if not accepts(accept, media_type):
+        hint = "; ?watch=true makes a stream of a list" if EVENT_STREAM in accept else ""
+        detail = (
+            f"the answer is {media_type}, and Accept is {accept[:_SHOWN_CHARACTERS]!r}; add {media_type} to it{hint}"
+        )
+        raise AdminError(HTTPStatus.NOT_ACCEPTABLE, "not_acceptable", detail)
 
 
 def _name_of_caller(request: Request) -> str | None:

@@ -20,6 +20,9 @@ for programs. `python -m router.cli.reference` generates this page; a test compa
   what to do.
 - A body is JSON with `Content-Type: application/json` and at most {MAX_BODY_BYTES:,} bytes. An unknown field is an
   error (422). A query parameter that an operation does not have, or that comes twice, is one too (400).
+- Answers are `application/json`, a watch is `text/event-stream`, and errors are always problem documents. An `Accept`
+  header that does not allow the answer gets 406, and nothing changes. `/livez`, `/readyz` and `/metrics` answer
+  whatever it says; `/metrics` is OpenMetrics for a scraper that asks for it.
 - A list comes in pages: `limit` bounds a page, and its `next` is the `cursor` of the following page, null at the end.
   Entries that join meanwhile move no page.
 - A list with `watch` can be a stream of server-sent events, each with JSON as its data. `snapshot` is the list. Then,

@@ -11,6 +11,9 @@ from router.admin.table import OPERATIONS
 
 pytestmark = pytest.mark.slow
 
+OPERATED = "pause,resume,reset-prefix-cache,load-lora,unload-lora"
+KEYS = f"nightly sha256:{1:064x}"
+"""A key, so that there can be tenants."""
 SETTINGS = """
 [checks]
 # 422: the value fits the schema, and means nothing here, such as an unknown policy. 410, 412: an old cursor or tag.
@@ -35,13 +38,14 @@ def run(system, folder: Path, examples: int) -> subprocess.CompletedProcess:
     command = [Path(sys.executable).with_name("schemathesis"), "--config-file", settings, "run"]
     command += [f"{system.running.admin_url}/admin/v1/openapi.json", "--checks", "all", "--max-examples", str(examples)]
     command += ["--continue-on-failure", "--request-timeout", "20", "--seed", "1", "--warnings", "off"]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=170)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=380)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize(("processes", "examples"), [(1, 15), (2, 8)])
 def test_every_answer_conforms_to_the_document(start, tmp_path, processes, examples):
-    system = start(serve_flags=("--processes", str(processes)))
+    flags = ("--processes", str(processes), "--set", f"worker_operations={OPERATED}", "--set", f"auth.api_keys={KEYS}")
+    system = start(worker_flags=("--time-scale", "0.02", "--dev-mode", "--runtime-lora"), serve_flags=flags)
     report = run(system, tmp_path, examples)
     assert report.returncode == 0, report.stdout[-20_000:] + report.stderr[-2_000:]
     assert "No issues found" in report.stdout, report.stdout
