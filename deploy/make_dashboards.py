@@ -210,6 +210,17 @@ ROUTING = Dashboard(
                 1,
             ),
             Panel(
+                "Incorrect routing",
+                "Responses with fewer cached tokens than predicted and than another worker was predicted to have.",
+                {
+                    "share": or_zero(
+                        share(rate("misrouted_requests_total"), rate("cached_comparisons_total")),
+                    )
+                },
+                "percentunit",
+                1,
+            ),
+            Panel(
                 "Why predictions differ",
                 "Responses that reported another number, by reason.",
                 {"{{reason}}": or_zero(f"sum by (reason) ({rate('cached_differences_total')})")},

@@ -472,6 +472,10 @@ class HeadersConfig(Section, frozen=True):
     predicted_cached_tokens: bool = False
     """x-warmroute-predicted-cached-tokens: the predicted cached tokens. x-warmroute-residency: how far this prediction
     can be trusted (exact, approximate, unknown, off)."""
+    receipt: Literal["off", "trusted", "all"] = "off"
+    """x-warmroute-receipt in the response to a request with the header x-warmroute-receipt: 1. It says where the
+    request went and why. trusted: for trusted tenants. all: for every caller, without ids of workers for those who are
+    not trusted."""
 
 
 class DecisionLogConfig(Section, frozen=True):

@@ -33,6 +33,9 @@ class ComparisonObserver(Protocol):
     def differed(self, worker: WorkerId, difference: Difference) -> None:
         """A difference between report and prediction has been explained."""
 
+    def misrouted(self, worker: WorkerId) -> None:
+        """A prompt found fewer cached tokens than predicted, and fewer than another worker was predicted to have."""
+
 
 class Comparisons:
     """Record reports and explanations in a ticket's record and in its worker's `PredictionAccuracy`.
@@ -71,6 +74,8 @@ class Comparisons:
         ticket.load.accuracy.compare(predicted, reported)
         if self._observer is not None:
             self._observer.compared(ticket.candidate.id, predicted, reported)
+            if reported < predicted and reported < _most_elsewhere(ticket):
+                self._observer.misrouted(ticket.candidate.id)
         if predicted != reported:
             difference = difference or _unjudged(ticket)
             ticket.load.accuracy.explain(difference)
@@ -93,6 +98,14 @@ class Comparisons:
     def statistics(self) -> dict[str, int]:
         """Return the number of differences without explanation so far."""
         return {"unexplained": len(self._unexplained)}
+
+
+def _most_elsewhere(ticket: Ticket) -> int:
+    """Return the most cached tokens that a response of another candidate was predicted to report."""
+    fleet, chosen = ticket.record.fleet, ticket.candidate
+    place, cached = fleet.place_of(chosen.id) or 0, fleet.cached_tokens
+    most = int(max(cached[:place].max(initial=0), cached[place + 1 :].max(initial=0)))
+    return ticket.request.reported(most, chosen.block_tokens) if most else 0
 
 
 def _unjudged(ticket: Ticket) -> Difference:

@@ -84,11 +84,11 @@ class Caller:
     """One API key name, or everybody if the port has no keys.
 
     `may` contains transfer_params, priority or rank. `salts` is None if nothing is isolated, and `limits` if nothing
-    is limited. `withheld` names the request headers that are not sent to workers; for a body with a salt,
-    `withheld_salted` does.
+    is limited. `trusted`: it belongs to a trusted tenant. `withheld` names the request headers that are not sent to
+    workers; for a body with a salt, `withheld_salted` does.
     """
 
-    __slots__ = ("account", "limits", "may", "name", "salts", "tenant", "withheld", "withheld_salted")
+    __slots__ = ("account", "limits", "may", "name", "salts", "tenant", "trusted", "withheld", "withheld_salted")
 
     def __init__(
         self,
@@ -97,6 +97,8 @@ class Caller:
         account: TenantUsage | None,
         salts: Salts | None,
         limits: CallerLimits | None = None,
+        *,
+        trusted: bool = False,
     ) -> None:
         self.name = name
         self.may = may
@@ -104,6 +106,7 @@ class Caller:
         self.tenant = account.name if account is not None else None
         self.salts = salts
         self.limits = limits
+        self.trusted = trusted
         self.withheld = frozenset(header for what, header in _HEADERS.items() if what not in may)
         self.withheld_salted = self.withheld | VOUCHING
 
@@ -154,10 +157,12 @@ class Callers:
             if len(self._callers) >= CALLERS_KEPT:
                 self._callers.clear()
             tenant = self._tenants.get(key_name)
-            may = ALL if tenant in self._trusted else self._allowed
+            trusted = tenant in self._trusted
+            may = ALL if trusted else self._allowed
             account = self._accounts[tenant] if tenant is not None else None
             limits = self._limits.of(key_name, tenant)
-            caller = self._callers[key_name] = Caller(key_name, may, account, self._isolation.salts(key_name), limits)
+            salts = self._isolation.salts(key_name)
+            caller = self._callers[key_name] = Caller(key_name, may, account, salts, limits, trusted=trusted)
         return caller
 
     def limits(self, key_names: Iterable[str] | None, now_s: float) -> list[dict[str, Any]]:

@@ -251,6 +251,14 @@ DECISIONS = (
     _counter("predicted_cached_tokens", "Cached tokens predicted, for responses that report them.", "worker"),
     _counter("reported_cached_tokens", "Cached tokens that the worker reported.", "worker"),
     _counter("cached_comparisons", "Predictions compared with reports: equal, over or under.", "worker", "outcome"),
+    _experimental(
+        _counter(
+            "misrouted_requests",
+            "Responses with fewer cached tokens than predicted, and fewer than another worker was predicted to have. "
+            "Their share of cached_comparisons is the rate of incorrect routing.",
+            "worker",
+        )
+    ),
     _counter(
         "cached_differences",
         "Predictions that differed from reports, by reason: scheduled_since, slower_tier, evicted_while_queued, "

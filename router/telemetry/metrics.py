@@ -98,6 +98,7 @@ class Metrics:
         self._reported = counter("reported_cached_tokens")
         self._comparisons = counter("cached_comparisons")
         self._differences = counter("cached_differences")
+        self._misrouted = counter("misrouted_requests")
         self._probes = counter("probes")
         self._self_tests = counter("self_tests")
         self._event_replays = counter("event_replays")
@@ -199,6 +200,10 @@ class Metrics:
     def differed(self, worker: WorkerId, difference: Difference) -> None:
         """Count a report that differed from its prediction, by the reason."""
         self._differences.add(1.0, (worker, difference.value))
+
+    def misrouted(self, worker: WorkerId) -> None:
+        """Count a request that another worker was predicted to have more cached tokens of than this one had."""
+        self._misrouted.add(1.0, (worker,))
 
     def policy_failed(self, policy: str, reason: str, first: bool) -> None:
         """Count a policy that failed on a request. Only the first failure is logged, because a broken rule fails on

@@ -81,8 +81,9 @@ class Responder:
         self.log = RequestLog(services.log, outbound)
 
     def _lines(self, ticket: Ticket | None) -> bytes:
-        lines = self._services.lines.of(self._outbound.head, self._outbound.id, ticket)
-        limit_lines = self._outbound.limit_lines
+        outbound = self._outbound
+        lines = self._services.lines.of(outbound.head, outbound.id, ticket, outbound.caller.trusted)
+        limit_lines = outbound.limit_lines
         return lines + limit_lines if limit_lines else lines
 
     def _promise(self) -> bool:

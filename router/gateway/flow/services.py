@@ -10,6 +10,7 @@ from router.gateway.flow.attempt import AttemptServices
 from router.gateway.flow.deadlines import Limits
 from router.gateway.flow.identify import Identifier
 from router.gateway.flow.placements import Placements
+from router.gateway.flow.receipt import Receipts
 from router.gateway.flow.request_log import LogSinks
 from router.gateway.http.client_input import ClientInput
 from router.gateway.http.client_output import ClientOutput
@@ -57,15 +58,19 @@ class RequestClient(Protocol):
 class ResponseLines:
     """The gateway's own header lines in responses."""
 
-    __slots__ = ("_cors", "_wanted", "cors_enabled")
+    __slots__ = ("_cors", "_receipts", "_wanted", "cors_enabled")
 
     def __init__(self, cors: Cors, wanted: HeadersConfig) -> None:
         self._cors = cors
         self._wanted = wanted
+        self._receipts = Receipts(wanted)
         self.cors_enabled = cors.enabled
 
-    def of(self, head: RequestHead, request_id: bytes, ticket: Ticket | None) -> bytes:
-        """Return the lines of the response to `head`. They name the ticket's worker if the settings ask for it."""
+    def of(self, head: RequestHead, request_id: bytes, ticket: Ticket | None, trusted: bool) -> bytes:
+        """Return the lines of the response to `head`. They name the ticket's worker if the settings ask for it.
+
+        `trusted`: the caller belongs to a trusted tenant.
+        """
         lines = b"x-request-id: " + request_id + b"\r\n"
         if self.cors_enabled:
             lines += self._cors.lines(head)
@@ -78,6 +83,8 @@ class ResponseLines:
         if wanted.predicted_cached_tokens and cached is not None:
             lines += b"x-warmroute-predicted-cached-tokens: %d\r\n" % cached
             lines += b"x-warmroute-residency: " + ticket.residency.value.encode("ascii") + b"\r\n"
+        if self._receipts.enabled:
+            lines += self._receipts.line(head, ticket, trusted)
         return lines
 
 

@@ -10,7 +10,10 @@ from router.gateway.http.request_head import RequestHead
 # Headers that OpenAI's SDK adds in browsers. Its preflight fails unless they are allowed.
 _SDK_PREFIXES = (b"x-stainless-", b"openai-")
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_EXPOSED = b"x-request-id, x-warmroute-worker, x-warmroute-predicted-cached-tokens, x-warmroute-residency, retry-after"
+_EXPOSED = (
+    b"x-request-id, x-warmroute-worker, x-warmroute-predicted-cached-tokens, x-warmroute-residency, "
+    b"x-warmroute-receipt, retry-after"
+)
 
 
 class Cors:

@@ -27,6 +27,8 @@ IDENTITY: Mapping[str, str] = {
     "else the gateway makes one",
     "Authorization": "API key, as `Bearer KEY`, if the port has keys",
     "X-Api-Key": "API key, if there is no `Authorization`",
+    "X-Warmroute-Receipt": "`1` asks for a [receipt](../how-to/troubleshoot.md#where-a-request-went), if "
+    "`headers.receipt` allows it",
     "Traceparent": "trace of the request: passed on, and named by exemplars of metrics if it is sampled",
     "X-Forwarded-For": "address of the client in the access log, as far as `trusted_proxies` wrote it",
     "X-Forwarded-Proto": "passed on; set if absent",

@@ -270,6 +270,9 @@ class Recorder:
     def differed(self, worker, difference):
         self.calls.append(("differed", difference))
 
+    def misrouted(self, worker):
+        self.calls.append(("misrouted", worker))
+
     def retry_refused(self):
         self.calls.append(("retry refused",))
 

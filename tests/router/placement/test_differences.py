@@ -37,6 +37,7 @@ class Rig(SimpleNamespace):
             decided=lambda ticket: None,
             compared=lambda *compared: None,
             differed=lambda worker, difference: told.append((worker, difference.value)),
+            misrouted=lambda worker: None,
             policy_failed=lambda *failed: None,
         )
         dispatcher = Dispatcher(fleet, residency, policy, spec=PolicySpec("least_tokens"), observer=observer)

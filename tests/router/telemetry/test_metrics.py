@@ -57,6 +57,7 @@ def exercised():
         metrics.compared("h:1", predicted, reported)
     metrics.differed("h:1", Difference.EVICTED_WHILE_QUEUED)
     metrics.differed("h:1", Difference.OTHER)
+    metrics.misrouted("h:1")
     metrics.probed("quick", True)
     metrics.probed("load", False)
     metrics.self_tested("exact")
@@ -87,6 +88,7 @@ def test_every_call_appears_in_the_exposition():
         for o in ("equal", "over", "under")
     ]
     assert outcomes == [1, 1, 1]
+    assert page["warmroute_misrouted_requests_total", (("worker", "h:1"),)] == 1
     for reason in ("evicted_while_queued", "other"):
         assert page["warmroute_cached_differences_total", (("reason", reason), ("worker", "h:1"))] == 1
     assert page["warmroute_rejections_total", (("code", "model_not_found"),)] == 1

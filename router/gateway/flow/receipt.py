@@ -1,0 +1,51 @@
+"""The route receipt: where a request went and why, as one response header for clients that ask for it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from router.config.model import HeadersConfig
+from router.gateway.http.request_head import RequestHead
+from router.placement.tickets import Ticket
+
+_REASON_CHARACTERS: Final = 200
+
+
+class Receipts:
+    """Writes receipts for the callers that the setting `headers.receipt` admits."""
+
+    __slots__ = ("_all", "enabled")
+
+    def __init__(self, wanted: HeadersConfig) -> None:
+        self.enabled = wanted.receipt != "off"
+        self._all = wanted.receipt == "all"
+
+    def line(self, head: RequestHead, ticket: Ticket, trusted: bool) -> bytes:
+        """Return the header line of a placed request; empty if its client did not ask, or may not have one."""
+        if head.fields.get(b"x-warmroute-receipt") != b"1" or not (trusted or self._all):
+            return b""
+        return b"x-warmroute-receipt: " + receipt(ticket, trusted).encode("ascii") + b"\r\n"
+
+
+def receipt(ticket: Ticket, trusted: bool) -> str:
+    """Return the receipt as a dictionary of RFC 9651. Only trusted callers learn ids of workers."""
+    record = ticket.record
+    why = record.decision.reason[:_REASON_CHARACTERS]
+    if not trusted:
+        for worker in sorted(record.fleet.ids, key=len, reverse=True):
+            why = why.replace(worker, "a worker")
+    members = {"worker": _string(ticket.candidate.id)} if trusted else {}
+    members |= {"route": _string(record.route), "policy": _string(record.policy), "attempt": str(ticket.attempt)}
+    if ticket.predicted_cached_tokens is not None:
+        members["predicted-cached-tokens"] = str(ticket.predicted_cached_tokens)
+    members["prompt-tokens"] = str(record.request.prompt_tokens)
+    members["residency"] = ticket.residency.value
+    members["waited-ms"] = str(round(record.request.waited_s * 1e3))
+    members["why"] = _string(why)
+    return ", ".join([f"{key}={value}" for key, value in members.items()])
+
+
+def _string(text: str) -> str:
+    """Return a string of RFC 9651, which has printable ASCII alone. A policy writes the reason, so it may have more."""
+    kept = "".join([each if " " <= each <= "~" else "?" for each in text])
+    return '"' + kept.replace("\\", "\\\\").replace('"', '\\"') + '"'
