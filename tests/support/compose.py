@@ -59,8 +59,7 @@ class ComposeProcesses:
         """Start these services, or all, and wait until their health checks succeed."""
         for name in names or self.names:
             command, environment = self._command(name), self._environment(name)
-            log = self._folder / f"{name}.log"
-            self.processes[name] = Process(command, name, environment, log)
+            self.processes[name] = Process(command, name, environment, self._log(name))
         for name in names or self.names:
             block_until(lambda name=name: self.healthy(name), 60)  # type: ignore[misc]
 
@@ -74,6 +73,13 @@ class ComposeProcesses:
     def files(self, name: str) -> list[Path]:
         """Return the mounted files of a service as they are here."""
         return sorted((self._folder / name).iterdir())
+
+    def log(self, name: str) -> str:
+        """Return the output of a service, of all its starts."""
+        return self._log(name).read_text()
+
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
 
     def stop(self) -> None:
         """End every process, the first one first."""

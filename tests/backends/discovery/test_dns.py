@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import socket
 from contextlib import asynccontextmanager
 
-import dns.asyncquery
-import dns.message
 import dns.rdatatype
 import pytest
 
@@ -16,86 +12,17 @@ from backends.discovery.dns import DnsSource
 from backends.discovery.fields import parse_server
 from backends.discovery.registration import Registration
 from backends.discovery.report import SourceReport
+from tests.support.dnsmasq import Dnsmasq
 from tests.support.waiting import eventually
-
-ZONE = """\
-port={port}
-listen-address=127.0.0.1
-bind-interfaces
-no-resolv
-no-hosts
-no-daemon
-{local}
-local-ttl={ttl_s}
-addn-hosts={hosts}
-host-record=empty.test,::1
-srv-host=_vllm._tcp.test,one.test,8001,0
-srv-host=_vllm._tcp.test,two.test,8002,0
-srv-host=_vllm._tcp.test,spare.test,8003,10
-"""
-
-
-def free_port():
-    """A port that is free for UDP and TCP: dnsmasq listens on both."""
-    for _ in range(100):
-        with socket.socket() as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
-            tcp.bind(("127.0.0.1", 0))
-            port = tcp.getsockname()[1]
-            try:
-                udp.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no port is free")
-
-
-class Dnsmasq:
-    """One dnsmasq, whose hosts a test changes."""
-
-    def __init__(self, folder, ttl_s=1, local="local=/test/"):
-        self.port, self._hosts, self._conf = free_port(), folder / "hosts", folder / "dnsmasq.conf"
-        self._conf.write_text(ZONE.format(port=self.port, ttl_s=ttl_s, hosts=self._hosts, local=local))
-        self._process = None
-
-    @property
-    def server(self):
-        return f"127.0.0.1:{self.port}"
-
-    def has(self, **hosts):
-        lines = [f"{address} {name}.test" for name, addresses in hosts.items() for address in addresses]
-        self._hosts.write_text("\n".join(lines) + "\n")
-        if self._process is not None:
-            self._process.send_signal(1)  # SIGHUP: read the hosts again
-
-    async def start(self):
-        self._process = await asyncio.create_subprocess_exec(
-            "dnsmasq", f"--conf-file={self._conf}", stderr=asyncio.subprocess.DEVNULL
-        )
-        query = dns.message.make_query("one.test", "A")
-        for _ in range(100):
-            try:
-                await dns.asyncquery.udp(query, "127.0.0.1", port=self.port, timeout=0.2)
-                return
-            except (dns.exception.DNSException, OSError):
-                await asyncio.sleep(0.05)
-        raise AssertionError("dnsmasq does not answer")
-
-    async def stop(self):
-        if self._process is not None:
-            self._process.kill()
-            await self._process.wait()
-            self._process = None
 
 
 @pytest.fixture
-async def zone(tmp_path):
-    if shutil.which("dnsmasq") is None:
-        pytest.skip("there is no dnsmasq (Debian package dnsmasq-base)")
+def zone(tmp_path):
     zone = Dnsmasq(tmp_path)
     zone.has(one=["10.0.0.1"], two=["10.0.0.2"], spare=["10.0.0.9"], vllm=["10.0.0.1", "10.0.0.2", "fd00::3"])
-    await zone.start()
+    zone.start()
     yield zone
-    await zone.stop()
+    zone.stop()
 
 
 @asynccontextmanager
@@ -133,22 +60,18 @@ async def test_a_change_is_seen_when_the_time_to_live_is_over(zone):
 
 
 async def test_records_are_not_asked_for_before_their_time(tmp_path):
-    if shutil.which("dnsmasq") is None:
-        pytest.skip("there is no dnsmasq (Debian package dnsmasq-base)")
     zone = Dnsmasq(tmp_path, ttl_s=60)
     zone.has(one=["10.0.0.1"])
-    await zone.start()
+    zone.start()
     source = DnsSource("one.test", 8000, "http", [zone.server])
     assert await source._ask() == ({"10.0.0.1:8000": Registration(url="http://10.0.0.1:8000")}, 60.0)
-    await zone.stop()
+    zone.stop()
 
 
 async def test_a_server_that_refuses_the_other_kind_of_address_still_names_workers(tmp_path):
-    if shutil.which("dnsmasq") is None:
-        pytest.skip("there is no dnsmasq (Debian package dnsmasq-base)")
     zone = Dnsmasq(tmp_path, local="")
     zone.has(one=["10.0.0.1"])
-    await zone.start()
+    zone.start()
     async with following(DnsSource("one.test", 8000, "http", [zone.server])) as report:
         await eventually(lambda: report.workers.keys() == {"10.0.0.1:8000"})
         assert report.failures == 0
@@ -156,7 +79,7 @@ async def test_a_server_that_refuses_the_other_kind_of_address_still_names_worke
     refused._kinds.add(dns.rdatatype.AAAA)  # it had IPv6 addresses
     async with following(refused) as report:
         await eventually(lambda: report.failing_since is not None)
-    await zone.stop()
+    zone.stop()
 
 
 async def test_a_name_that_does_not_exist_is_a_failure(zone):
@@ -170,10 +93,10 @@ async def test_a_server_that_is_gone_leaves_the_last_answer(zone, monkeypatch):
     monkeypatch.setattr("backends.discovery.dns.LIFETIME_S", 0.3)
     async with following(DnsSource("vllm.test", 8000, "http", [zone.server])) as report:
         await eventually(lambda: len(report.workers) == 3)
-        await zone.stop()
+        zone.stop()
         await eventually(lambda: report.failing_since is not None)
         assert len(report.workers) == 3
-        await zone.start()
+        zone.start()
         await eventually(lambda: report.failing_since is None)
 
 
