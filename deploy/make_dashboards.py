@@ -102,6 +102,33 @@ FLEET = Dashboard(
                 "reqps",
             ),
         ),
+        "Scaling": (
+            Panel(
+                "Workers needed",
+                "By role, and how many are ready. docs/how-to/operate.md explains the number.",
+                {
+                    "needed: {{role}}": common("desired_replicas", "role"),
+                    "ready: {{role}}": common("ready_replicas", "role"),
+                },
+            ),
+            Panel(
+                "Measures",
+                "Means of each role: KV cache in use, time spent on prefills, streams in their service level.",
+                {
+                    "KV cache: {{role}}": common("role_kv_occupancy_ratio", "role"),
+                    "prefills: {{role}}": common("role_prefill_utilisation_ratio", "role"),
+                    "service level: {{role}}": f"min by (role) (warmroute_role_service_level_ratio{JOB})",
+                },
+                "percentunit",
+                1,
+            ),
+            Panel(
+                "Mean queue wait",
+                "By role.",
+                {"{{role}}": common("role_queued_prefill_seconds", "role")},
+                "s",
+            ),
+        ),
         "Load": (
             Panel(
                 "Queue wait",

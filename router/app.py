@@ -40,6 +40,7 @@ from router.placement.chosen_policy import spec_of
 from router.placement.decision_log.recorder import Recorder
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
+from router.placement.scaling import Needed, needed
 from router.process.banner import Readiness, announce, readiness_of
 from router.process.children.child_resources import ChildResources
 from router.process.children.in_flight import in_flight_route
@@ -73,6 +74,7 @@ from router.telemetry.readings import (
     queue_readings,
     replica_readings,
     residency_readings,
+    scaling_readings,
     watch_readings,
 )
 from router.telemetry.snapshot import Snapshot
@@ -226,6 +228,7 @@ class System:
             [
                 lambda: fleet_readings(self.fleet),
                 lambda: queue_readings(self.dispatcher.views(self.now_s())),
+                lambda: scaling_readings(self.needed()),
                 lambda: residency_readings(self.fleet, self.residency),
                 lambda: watch_readings(self.watcher.statistics()),
                 lambda: gateway_readings(self.gateway.statistics()),
@@ -239,6 +242,12 @@ class System:
                 self.further_readings,
             ],
         )
+
+    def needed(self) -> dict[str, Needed]:
+        """Return how many workers of each role the load needs."""
+        now_s = self.now_s()
+        attained = self.gateway.attainment(now_s)
+        return needed(self.fleet.endpoints, self.dispatcher.views(now_s), attained, self.config.scaling)
 
     def further_readings(self) -> Iterable[Reading]:
         """Return the readings of parts that not every gateway has."""

@@ -394,6 +394,21 @@ class HealthConfig(Section, frozen=True):
     """Time between two reads of a worker's /metrics."""
 
 
+class ScalingConfig(Section, frozen=True):
+    """What the workers of a role should have at most, on average, for the metric warmroute_desired_replicas. The
+    gateway starts and stops no workers."""
+
+    kv_occupancy: Annotated[float, Meta(gt=0, le=1)] = 0.8
+    """Share of the KV cache that requests in progress use."""
+    prefill_utilisation: Annotated[float, Meta(gt=0, le=0.97)] = 0.7
+    """Share of time spent on prefills."""
+    queue_wait_s: Seconds = 1.0
+    """Estimated time until the prefill of a new prompt would start."""
+    service_level: Annotated[float, Meta(gt=0, le=1)] = 0.95
+    """Least share of streams that meet their `slo`. It counts only while another measure is above half of its
+    target."""
+
+
 class RetriesConfig(Section, frozen=True):
     """Retries on another worker, for a request that failed before its response began."""
 
@@ -697,6 +712,8 @@ class Config(Section, frozen=True):
     """Durations."""
     health: HealthConfig = field(default_factory=HealthConfig)
     """When a worker is ready."""
+    scaling: ScalingConfig = field(default_factory=ScalingConfig)
+    """Targets of the metric warmroute_desired_replicas."""
     retries: RetriesConfig = field(default_factory=RetriesConfig)
     """Retries on another worker."""
     residency: ResidencyConfig = field(default_factory=ResidencyConfig)

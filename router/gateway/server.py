@@ -239,6 +239,10 @@ class Gateway:
         """Return the fill of each account that has limits now; see `RateAccount.statistics`."""
         return self._parts.limits() if self._parts is not None else []
 
+    def attainment(self, now_s: float) -> dict[str, float | None]:
+        """Return the share of recent streams that met their service levels, by the role of their workers."""
+        return self._parts.service_levels.attainment.statistics(now_s) if self._parts is not None else {}
+
     def in_flight(self) -> dict[str, int]:
         """Return the number of requests that are at a worker now, by endpoint."""
         running = self._parts.running if self._parts is not None else ()

@@ -291,6 +291,25 @@ FLEET = (
     ),
 )
 
+SCALING = tuple(
+    map(
+        _experimental,
+        (
+            _common("desired_replicas", "Workers that the load of a role needs, by the targets in `scaling`.", "role"),
+            _common("ready_replicas", "Workers of a role that get requests.", "role"),
+            _common("role_kv_occupancy_ratio", "Mean share of the KV cache that requests in progress use.", "role"),
+            _common("role_prefill_utilisation_ratio", "Mean share of time spent on prefills.", "role"),
+            _common("role_queued_prefill_seconds", "Mean queue wait of a role's workers.", "role"),
+            _gauge(
+                "role_service_level_ratio",
+                "Share of the last minute's streams that met their service levels; missing while few were judged.",
+                "role",
+                merge=Merge.MIN,
+            ),
+        ),
+    )
+)
+
 RESIDENCY = (
     _common(
         "view_residency", "1 for the residency of the worker's view, 0 for the other values.", "worker", "residency"
@@ -373,7 +392,7 @@ SIDECAR = (
 )
 
 CATALOGUE: tuple[MetricSpec, ...] = tuple(
-    chain(GATEWAY, IDENTITY, DECISIONS, FLEET, RESIDENCY, WATCH, REPLICAS, SIDECAR)
+    chain(GATEWAY, IDENTITY, DECISIONS, FLEET, SCALING, RESIDENCY, WATCH, REPLICAS, SIDECAR)
 )
 
 PROCESS: tuple[MetricSpec, ...] = (

@@ -13,6 +13,7 @@ from router.config.budgets import BODIES, PROMPTS, RESPONSES, VIEWS
 from router.config.memory import MemoryLimit
 from router.config.model import Config
 from router.placement.fleet import Candidate, Fleet, WorkerState
+from router.placement.scaling import Needed
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.decision_log_file import DecisionLogFile
 from router.telemetry.exposition import Reading
@@ -33,6 +34,19 @@ def queue_readings(views: Iterable[WorkerView]) -> Iterator[Reading]:
     """Yield the queue wait of each candidate, from `Dispatcher.views`."""
     for view in views:
         yield "warmroute_queued_prefill_seconds", (view.id,), view.queue_wait_s
+
+
+def scaling_readings(roles: Mapping[str, Needed]) -> Iterator[Reading]:
+    """Yield the number of workers that each role needs and its inputs, from `needed`."""
+    for role, found in roles.items():
+        yield "warmroute_desired_replicas", (role,), found.desired
+        yield "warmroute_ready_replicas", (role,), found.ready
+        if found.attainment is not None:
+            yield "warmroute_role_service_level_ratio", (role,), found.attainment
+        if found.ready:
+            yield "warmroute_role_kv_occupancy_ratio", (role,), found.kv_occupancy
+            yield "warmroute_role_prefill_utilisation_ratio", (role,), found.utilisation
+            yield "warmroute_role_queued_prefill_seconds", (role,), found.queue_wait_s
 
 
 def residency_readings(fleet: Fleet, residency: ResidencyMap) -> Iterator[Reading]:

@@ -22,7 +22,7 @@ OF_OPERATORS = {"ServiceMonitor", "PrometheusRule"}
 """Kinds that are no part of Kubernetes: there is no schema here, so tests look at their fields."""
 EVERYTHING = {
     "workers": {"enabled": True, "args": ["--max-model-len=8192"], "env": [{"name": "HF_TOKEN", "value": "x"}]},
-    "autoscaling": {"enabled": True, "queuedPrefillSeconds": 0.75},
+    "autoscaling": {"enabled": True, "role": "decode"},
     "serviceMonitor": {"enabled": True, "labels": {"release": "p"}, "authorization": {"name": "t", "key": "token"}},
     "dashboards": {"enabled": True, "annotations": {"grafana_folder": "Warmroute"}},
     "prometheusRule": {"enabled": True, "labels": {"release": "p"}},
@@ -47,6 +47,8 @@ BARE = {
     "podDisruptionBudget": {"enabled": False},
 }
 VALUES = {"default": {}, "everything": EVERYTHING, "without sidecar": WITHOUT_SIDECAR, "bare": BARE}
+OF_OTHERS = ("rules:", "apiVersion:")
+"""How the blocks on the page begin that are no values of the chart."""
 PAGE = (ROOT / "docs" / "how-to" / "deploy-with-kubernetes.md").read_text()
 every_values = pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 
@@ -205,7 +207,8 @@ class TestOperators:
         scaler = one(rendered(EVERYTHING), "HorizontalPodAutoscaler", "warmroute-workers")
         (metric,) = scaler["spec"]["metrics"]
         assert metric["external"]["metric"]["name"] in {spec.exported_name for spec in CATALOGUE}
-        assert metric["external"]["target"] == {"type": "AverageValue", "averageValue": "750m"}
+        assert metric["external"]["metric"]["selector"] == {"matchLabels": {"role": "decode"}}
+        assert metric["external"]["target"] == {"type": "AverageValue", "averageValue": "1"}
         assert scaler["spec"]["scaleTargetRef"]["name"] == "warmroute-workers"
         assert "replicas" not in one(rendered(EVERYTHING), "Deployment", "warmroute-workers")["spec"]
 
@@ -264,6 +267,7 @@ class TestWorkers:
         ({"config": {"port": 9000}}, "config.port"),
         ({"config": {"timeouts": {"drain_s": 9}}}, "drain.seconds"),
         ({"autoscaling": {"enabled": True}}, "autoscaling.target.name"),
+        ({"autoscaling": {"role": "No Role"}}, "/autoscaling/role"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(values, named):
@@ -274,7 +278,7 @@ def test_a_wrong_value_is_refused_by_name(values, named):
 class TestPage:
     """docs/how-to/deploy-with-kubernetes.md, tried from its own text."""
 
-    @pytest.mark.parametrize("text", [each for each in blocks("yaml") if not each.startswith("rules:")])
+    @pytest.mark.parametrize("text", [each for each in blocks("yaml") if not each.startswith(OF_OTHERS)])
     def test_its_values_render_to_settings_that_the_gateway_accepts(self, text, tmp_path):
         settings = one(rendered(yaml.safe_load(text)), "ConfigMap")["data"]["warmroute.yaml"]
         (tmp_path / "api-keys").touch()
@@ -291,6 +295,13 @@ class TestPage:
             done = run("helm", "template", *[word for word in words if word != "--create-namespace"], cwd=ROOT)
             assert done.returncode == 0, done.stderr
             assert "warmroute" in done.stdout
+
+    def test_kedas_object_scales_the_charts_workers_by_the_same_metric(self):
+        (scaled,) = (yaml.safe_load(each) for each in blocks("yaml") if each.startswith("apiVersion: keda.sh"))
+        assert scaled["spec"]["scaleTargetRef"]["name"] == "warmroute-workers"
+        (trigger,) = scaled["spec"]["triggers"]
+        assert (trigger["metricType"], trigger["metadata"]["threshold"]) == ("AverageValue", "1")
+        assert "warmroute_desired_replicas{" in trigger["metadata"]["query"]
 
     def test_the_adapters_query_is_over_the_metric_that_the_autoscaler_reads(self):
         (rules,) = (yaml.safe_load(each) for each in blocks("yaml") if each.startswith("rules:"))

@@ -138,10 +138,17 @@ class RequestLog:
         sinks, ttft_s, tokens = self._sinks, self._ttft_s, self.output_tokens
         levels = sinks.service_levels.of(request.route, request.model)
         if levels.ttft is not None:
-            sinks.metrics.service_level(request.route, "ttft", ttft_s is not None and ttft_s <= levels.ttft)
+            self._judged("ttft", ttft_s is not None and ttft_s <= levels.ttft)
         if levels.tpot is not None and ttft_s is not None and (tokens is None or tokens > 1):
             met = tokens is not None and (duration_s - ttft_s) / (tokens - 1) <= levels.tpot
-            sinks.metrics.service_level(request.route, "tpot", met)
+            self._judged("tpot", met)
+
+    def _judged(self, target: str, met: bool) -> None:
+        sinks, request, ticket = self._sinks, self._request.request, self.ticket
+        assert request is not None
+        sinks.metrics.service_level(request.route, target, met)
+        if ticket is not None:
+            sinks.service_levels.attainment.judged(ticket.candidate.endpoint.role, met, sinks.time())
 
     def _placement(self) -> dict[str, Any]:
         """Return the fields on the placement. Their values are None, and `attempts` 0, if the request had none."""

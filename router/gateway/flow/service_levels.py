@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from router.config.model import Config, ModelConfig, RouteConfig, SloConfig
+from router.placement.scaling import Attainment
 
 _NONE = SloConfig()
 
@@ -12,9 +13,11 @@ _NONE = SloConfig()
 class ServiceLevels:
     """The targets of each route, and of each model where its route has none."""
 
-    __slots__ = ("_models", "_routes", "any")
+    __slots__ = ("_models", "_routes", "any", "attainment")
 
     def __init__(self, config: Config) -> None:
+        self.attainment = Attainment()
+        """How many streams met them lately."""
         self._models = {name: model.slo for name, model in config.models.items()}
         self.adopt(config.routes)
 

@@ -214,6 +214,13 @@ async def test_service_levels_are_judged_by_route(rig):
     ]
 
 
+async def test_service_levels_are_counted_by_the_role_of_the_worker(rig):
+    gate = await rig(answer_stream, routes=[{"name": "rest", "slo": {"ttft": 60}}])
+    for _ in range(6):
+        assert (await gate.ask(post())).status == 200
+    await eventually(lambda: gate.gateway.attainment(gate.loop.time()).get("mixed") == 1.0)
+
+
 async def test_a_models_service_levels_hold_where_the_route_has_none(rig):
     gate = await rig(answer_stream, models={"m": {"slo": {"ttft": 60}}})
     assert (await gate.ask(post())).status == 200

@@ -10,6 +10,7 @@ from router.config.model import Config, HealthConfig
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request
+from router.placement.scaling import Needed
 from router.placement.tickets import Ticket
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.catalogue import CATALOGUE
@@ -24,6 +25,7 @@ from router.telemetry.readings import (
     policy_readings,
     queue_readings,
     residency_readings,
+    scaling_readings,
     watch_readings,
 )
 from router.tokenization.identity import Identity
@@ -48,6 +50,16 @@ def test_fleet_readings_have_states_and_loads():
     assert read["warmroute_worker_state", ("down:2", "starting")] == 1
     assert read["warmroute_worker_prefix_hits", ("h:1",)] == 60
     assert not any(labels == ("down:2",) for _, labels in read)
+
+
+def test_scaling_readings_leave_out_what_was_not_measured():
+    roles = {"mixed": Needed(2, 0.5, 0.3, 0.1, 0.9, 3), "down": Needed(0, 0.0, 0.0, 0.0, None, 4)}
+    read = {(name.removeprefix("warmroute_"), role): value for name, (role,), value in scaling_readings(roles)}
+    assert read == {
+        ("desired_replicas", "mixed"): 3, ("ready_replicas", "mixed"): 2, ("role_service_level_ratio", "mixed"): 0.9,
+        ("role_kv_occupancy_ratio", "mixed"): 0.5, ("role_prefill_utilisation_ratio", "mixed"): 0.3,
+        ("role_queued_prefill_seconds", "mixed"): 0.1, ("desired_replicas", "down"): 4, ("ready_replicas", "down"): 0,
+    }  # fmt: skip
 
 
 def test_every_byte_budget_has_a_gauge_of_its_limit_and_one_of_its_use():
