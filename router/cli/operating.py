@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from router.cli.admin_options import add_admin, add_change, add_output, token_of
+from router.cli.differences import rows
 from router.cli.options import Commands, HelpFormatter
 
 if TYPE_CHECKING:
@@ -103,11 +104,10 @@ def print_differences(differences: Sequence[dict[str, Any]]) -> None:
     if not differences:
         print("no difference")
         return
-    rows = [(one["path"], _value(one, "before"), _value(one, "after")) for one in differences]
-    print_table(("setting", "now", "then"), rows)
+    print_table(("setting", "now", "then"), rows(differences))
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def print_table(headings: Sequence[str], lines: Iterable[Sequence[object]]) -> None:
     """Print a table for people. Where output is not a terminal, no cell is cut."""
     # late: `warmroute --help` must not wait for the table printer
     from rich.console import Console
@@ -120,8 +120,8 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> No
     table = Table()
     for heading in headings:
         table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    for line in lines:
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in line))
     console.print(table)
 
 
@@ -133,7 +133,3 @@ def _guarded(run: Run, arguments: argparse.Namespace) -> int:
     except AdminClientError as error:
         print(f"warmroute: {error}", file=sys.stderr)
         return 1
-
-
-def _value(difference: dict[str, Any], key: str) -> str:
-    return json.dumps(difference[key], ensure_ascii=False) if key in difference else "-"
