@@ -128,7 +128,7 @@ class WorkerFacts:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """One rank's gauges and counters from ``/metrics``; counters are cumulative tokens."""
+    """One rank's gauges and counters from ``/metrics``; counters are cumulative, of tokens or preemptions."""
 
     rank: int
     running: int
@@ -137,3 +137,4 @@ class LoadReport:
     prefix_queries: int | None = None
     prefix_hits: int | None = None
     generation_tokens: int | None = None
+    preemptions: int | None = None

@@ -29,6 +29,9 @@ from router.control.reconciler import Reconciler
 from router.control.routing import ProcessShare, routing_of
 from router.control.running_gateway import RunningGateway
 from router.control.start import Sources, following
+from router.diagnosis.diagnose import SERVICE_LEVELS, Diagnosis, diagnose, levels_of
+from router.diagnosis.measured import Measured
+from router.diagnosis.measurements import Measurements
 from router.discovery.discovery import Discovery
 from router.gateway.http.heap_trim import map_large_blocks
 from router.gateway.listen.drain import SETTLE_S
@@ -44,6 +47,7 @@ from router.placement.scaling import Needed, needed
 from router.process.banner import Readiness, announce, readiness_of
 from router.process.children.child_resources import ChildResources
 from router.process.children.in_flight import in_flight_route
+from router.process.children.measured_traffic import measured_route
 from router.process.children.metric_snapshots import readings_route
 from router.process.children.operations_channel import operation_routes
 from router.process.children.state_channel import prepare_route, state_route, with_version
@@ -124,6 +128,10 @@ class System:
         self.identity = Identity(config, worker_tls=self.worker_tls)
         self.dispatcher = self._build_dispatcher(ledger)
         self.residency.on_settled.append(self.dispatcher.explained)
+        levels = self.metrics.registry.counter(SERVICE_LEVELS.removeprefix("warmroute_")).values
+        self.measurements = Measurements(config.diagnosis, lambda: levels_of(levels))
+        self.dispatcher.traffic = self.measurements
+        self.fleet.on_load.append(self.measurements.load_reported)
         self._decision_log = open_decision_log(config.decision_log)
         if self._decision_log is not None:
             log_settings = config.decision_log
@@ -318,6 +326,7 @@ class System:
                 state_route(self.control),
                 prepare_route(self.running.prepare),
                 in_flight_route(self.in_flight),
+                measured_route(self.measured),
                 *operation_routes(self.operations),
             ]
             app = build_admin(self, operations=READS, guarded=False, further=further)
@@ -503,6 +512,14 @@ class System:
     def snapshot(self) -> Snapshot:
         """Return all metrics as values."""
         return self._exposition.snapshot()
+
+    def measured(self) -> Measured:
+        """Return what was measured in the last `diagnosis.window_s`."""
+        return self.measurements.measured(self.now_s())
+
+    def diagnosis(self) -> Diagnosis:
+        """Return what hurts."""
+        return diagnose(self.measured(), self.config.diagnosis)
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """Return all metrics in the format that the Accept header `accept` asks for, and their content type."""

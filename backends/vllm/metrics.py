@@ -20,6 +20,7 @@ USAGE = "vllm:kv_cache_usage_perc"
 QUERIES = "vllm:prefix_cache_queries_total"
 HITS = "vllm:prefix_cache_hits_total"
 GENERATED = "vllm:generation_tokens_total"
+PREEMPTIONS = "vllm:num_preemptions_total"
 SLEEP = "vllm:engine_sleep_state"
 CACHE = "vllm:cache_config_info"
 STARTED = "process_start_time_seconds"
@@ -31,7 +32,9 @@ OLDER_NAMES: Mapping[str, str] = {
 }
 """Read if the page lacks the newer name; 0.11 has both."""
 
-_NAMES = "|".join((RUNNING, WAITING, USAGE, QUERIES, HITS, GENERATED, SLEEP, CACHE, STARTED, *OLDER_NAMES.values()))
+_NAMES = "|".join(
+    (RUNNING, WAITING, USAGE, QUERIES, HITS, GENERATED, PREEMPTIONS, SLEEP, CACHE, STARTED, *OLDER_NAMES.values())
+)
 _SAMPLE = re.compile(
     rf'^({_NAMES})(?:\{{((?:[^"}}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\}})?[ \t]++(\S++)',
     re.MULTILINE,
@@ -130,8 +133,13 @@ def _load(rank: int, sums: Mapping[str, float]) -> LoadReport:
         kv_usage=min(1.0, max(0.0, _either(sums, USAGE) or 0.0)),
         prefix_queries=int(queries) if queries is not None else None,
         prefix_hits=int(hits) if hits is not None else None,
-        generation_tokens=int(generated) if (generated := sums.get(GENERATED)) is not None else None,
+        generation_tokens=_total(sums, GENERATED),
+        preemptions=_total(sums, PREEMPTIONS),
     )
+
+
+def _total(sums: Mapping[str, float], name: str) -> int | None:
+    return None if name not in sums else int(sums[name])
 
 
 def _either(sums: Mapping[str, float], name: str) -> float | None:

@@ -127,7 +127,8 @@ class EngineWorker:
     def load(self) -> LoadReport:
         """Return the gauges that a scrape would find."""
         engine = self.engine
-        return LoadReport(0, len(engine.running), engine.waiting_requests, engine.kv_usage)
+        preemptions = int(engine.statistics()["preemptions"])
+        return LoadReport(0, len(engine.running), engine.waiting_requests, engine.kv_usage, preemptions=preemptions)
 
     def _next_token(self, state: EngineRequestState) -> int:
         return self._answers[state.id].output_ids[state.output_tokens]

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from backends.vllm.operations import WorkerOperation
 from router.config.model import Config
 from router.control.control import Control
+from router.diagnosis.diagnose import Diagnosis
 from router.discovery.discovery import Discovery
 from router.gateway.preview import PreviewedRequest
 from router.placement.dispatcher import Dispatcher
@@ -132,6 +133,10 @@ class AdminSystem(Protocol):
 
     async def serving(self, model: str) -> Collection[str]:
         """Return the ids of the workers that serve `model`."""
+        ...
+
+    def diagnosis(self) -> Diagnosis:
+        """Return what hurts, from the measurements of this process."""
         ...
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:

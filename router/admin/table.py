@@ -7,6 +7,7 @@ from http import HTTPStatus
 from router.admin import (
     audit,
     decisions,
+    diagnosis,
     documents,
     health,
     limits,
@@ -27,6 +28,7 @@ from router.admin.paging import CURSOR
 from router.admin.parameters import Query, TruthQuery
 from router.admin.watch import WATCH
 from router.config.model import Config, RouteConfig
+from router.diagnosis.diagnose import Diagnosis
 from router.security.token import Role
 
 OPEN_PATHS = ("/livez", "/readyz")
@@ -435,6 +437,14 @@ OPERATIONS = (
         ),
         watch=decisions.WATCHED,
         problems=_WRONG_PARAMETER,
+    ),
+    Operation(
+        "GET",
+        "/admin/v1/diagnosis",
+        "diagnose",
+        "What hurts, and what to try: findings with evidence, from the gateway's own measurements.",
+        diagnosis.show,
+        gives=Diagnosis,
     ),
     Operation(
         "GET",

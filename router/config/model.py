@@ -510,6 +510,40 @@ class DecisionLogConfig(Section, frozen=True):
     """Files kept."""
 
 
+class DiagnosisConfig(Section, frozen=True):
+    """Thresholds of the diagnosis, which `GET /admin/v1/diagnosis` and `warmroute diagnose` show. It looks back over
+    `window_s`."""
+
+    window_s: Annotated[float, Meta(ge=60, le=3600)] = 600.0
+    """Seconds to look back, in whole minutes."""
+    min_requests: Positive = 50
+    """Requests, tokens or reports below which a check says that it has seen too little."""
+    long_prompt_tokens: Positive = 4_096
+    """Tokens to prefill from which a prompt counts as long."""
+    ttft_s: Seconds = 2.0
+    """Time to first token that 95 % of the requests of each prompt length should meet."""
+    wait_share: Annotated[float, Meta(gt=0, lt=1)] = 0.5
+    """Share of the time to first token that requests may wait before their own prefill."""
+    gap_s: Seconds = 0.1
+    """Gap between two tokens that 95 % of a worker's gaps should meet while no long prompt is prefilled."""
+    gap_ratio: Annotated[float, Meta(gt=1)] = 4.0
+    """Factor by which the 99th percentile of the gaps may grow while a long prompt is prefilled on the same worker."""
+    kv_usage: Annotated[float, Meta(gt=0, le=1)] = 0.9
+    """Share of a worker's KV cache that running requests may hold, on average."""
+    preemptions_per_minute: Seconds = 1.0
+    """Preemptions of a worker per minute that are accepted."""
+    evicted_share: Annotated[float, Meta(gt=0, lt=1)] = 0.3
+    """Share of a session's earlier prompts that its worker may have evicted when the next turn comes."""
+    utilisation: Annotated[float, Meta(gt=0, le=1)] = 0.7
+    """Share of time spent on prefills below which a worker counts as modestly used."""
+    reuse_share: Annotated[float, Meta(gt=0, lt=1)] = 0.7
+    """Share of a session's earlier prompts that the next turn should find cached."""
+    changed_share: Annotated[float, Meta(gt=0, lt=1)] = 0.2
+    """Share of further turns that may go to another worker than the turn before."""
+    slo_share: Annotated[float, Meta(gt=0, le=1)] = 0.95
+    """Share of a route's streams that should meet its service levels (`slo`)."""
+
+
 class AuthConfig(Section, frozen=True):
     """Who may use the public port. Without keys, everyone may."""
 
@@ -735,6 +769,8 @@ class Config(Section, frozen=True):
     """Decisions kept for GET /admin/v1/decisions. The latest 32,768 candidates are kept with them."""
     decision_log: DecisionLogConfig = field(default_factory=DecisionLogConfig)
     """A log of decisions that can be replayed."""
+    diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
+    """Thresholds of the diagnosis."""
     sidecar: SidecarConfig = field(default_factory=SidecarConfig)
     """`warmroute sidecar` only."""
     worker_operations: tuple[WorkerOperationName, ...] = ("reset-prefix-cache",)

@@ -230,7 +230,10 @@ class Dispatcher(TicketLife):
 
     def _place(self, request: Request, decided: Decided, now_s: float, attempt: int) -> Ticket:
         self._counts["dispatched"] += 1
-        return self._placer.place(request, decided, now_s, attempt)
+        ticket = self._placer.place(request, decided, now_s, attempt)
+        if attempt == 1 and self.traffic is not None:
+            self.traffic.placed(ticket, decided.fleet)
+        return ticket
 
     def _select(
         self, request: Request, tried: tuple[str, ...], now_s: float, within: Container[str] | None

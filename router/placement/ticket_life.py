@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from policies.view import LifecycleEvent, LifecycleEventKind, Residency, WorkerId
+from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, Residency, WorkerId
 from router.errors import RequestError
 from router.placement import shadow
 from router.placement.comparison import ComparisonObserver, Comparisons
@@ -37,6 +37,22 @@ class DispatchObserver(ComparisonObserver, RefusalObserver, Protocol):
         """`policy` raised or gave an invalid answer. `first`: for the first time since the policy was adopted."""
 
 
+class TrafficObserver(Protocol):
+    """Measures the traffic. Must not raise."""
+
+    def placed(self, ticket: Ticket, fleet: FleetView) -> None:
+        """The first attempt at a request was placed, with `fleet` as the policy saw it."""
+
+    def first_token(self, ticket: Ticket, now_s: float) -> None:
+        """The first event of a stream arrived."""
+
+    def progressed(self, ticket: Ticket, gaps_s: Sequence[float], now_s: float) -> None:
+        """A stream brought some tokens, with `gaps_s` between them. The last one arrived at `now_s`."""
+
+    def finished(self, ticket: Ticket, cached_tokens: int | None, output_tokens: int | None, now_s: float) -> None:
+        """A request was served. None: the response did not report the number."""
+
+
 class TicketLife:
     """Follow tickets to their ends: learn from what is seen, release the load once, and notify policy and observer.
 
@@ -61,6 +77,7 @@ class TicketLife:
         self._counts = dict.fromkeys(
             ("dispatched", "queued", "rejected", "retried", "finished", "cancelled", "failed"), 0
         )
+        self.traffic: TrafficObserver | None = None
         self.on_prefills_done: list[Callable[[WorkerId], None]] = []
         """Called when a worker has no reserved prefill left. Callbacks must not dispatch."""
 
@@ -74,6 +91,8 @@ class TicketLife:
             return
         ticket.record.ttft_s = now_s - ticket.reservation.at_s
         ticket.work_done = ticket.load.account.work_done(now_s)
+        if self.traffic is not None:
+            self.traffic.first_token(ticket, now_s)
         if ticket.shadow is not None:
             shadow.first_token(ticket.shadow, ticket.record.ttft_s)
         if ticket.situation is not None:
@@ -84,9 +103,14 @@ class TicketLife:
         self._tell_policy(LifecycleEventKind.FIRST_TOKEN, ticket, now_s)
         self._tell_prefills_done(ticket)
 
-    def progress(self, ticket: Ticket, output_tokens: int) -> None:
-        """Record that the stream has produced `output_tokens` in total."""
+    def progress(self, ticket: Ticket, output_tokens: int, gaps_s: Sequence[float] = (), now_s: float = 0.0) -> None:
+        """Record that the stream has produced `output_tokens` in total.
+
+        `gaps_s` are the gaps between the latest reads, of which the last was at `now_s`.
+        """
         ticket.load.account.progressed(ticket.reservation, output_tokens)
+        if gaps_s and self.traffic is not None:
+            self.traffic.progressed(ticket, gaps_s, now_s)
 
     def finished(self, ticket: Ticket, usage: Usage, now_s: float, *, status: int = 200) -> None:
         """Record a complete answer. A 4xx is complete, too, but nothing was prefilled for it."""
@@ -109,6 +133,8 @@ class TicketLife:
             if ticket.shadow is not None:
                 shadow.finished(ticket.shadow, usage.cached_tokens)
             decode_s, generated = ticket.decode_s(now_s), _generated(ticket, usage)
+            if self.traffic is not None:
+                self.traffic.finished(ticket, usage.cached_tokens, generated, now_s)
             self._output_lengths.observe(ticket.request, decode_s, generated)
             if decode_s is not None and ticket.work_done is not None:
                 self._loads.decoded(ticket.load, ticket.work_done, generated, decode_s, now_s)

@@ -29,6 +29,7 @@ class Ticket:
     __slots__ = (
         "attempt",
         "candidate",
+        "earlier_tokens",
         "ended",
         "id",
         "load",
@@ -41,9 +42,11 @@ class Ticket:
         "sent_failures",
         "shadow",
         "situation",
+        "stayed",
         "suspect",
         "trial",
         "tried",
+        "turn",
         "view",
         "work_done",
     )
@@ -81,6 +84,12 @@ class Ticket:
         """Longest Retry-After of earlier attempts."""
         self.suspect: tuple[FleetEndpoint, str] | None = None
         """The endpoint that answered the previous attempt with a server error, and the error."""
+        self.turn = 0
+        """The number of the turn in its session, from 1; 0 while the dispatcher has no `TrafficObserver`."""
+        self.earlier_tokens = 0
+        """The length of the prompt of the turn before; 0 for a first turn."""
+        self.stayed = False
+        """The turn before had the same worker."""
         self.ended = False
 
     def decode_s(self, now_s: float) -> float | None:

@@ -109,6 +109,8 @@ def test_metrics_are_the_sum_and_decisions_come_newest_first(two, clients):
     assert system.metric("warmroute_requests_total") == 6
     assert system.metric("warmroute_request_duration_seconds_count") == 6
     assert system.metric("warmroute_decisions_total") == 6
+    diagnosis = system.admin.get("/admin/v1/diagnosis").json()
+    assert (diagnosis["requests"], diagnosis["findings"]) == (6, [])
     assert system.metric("warmroute_processes") == 2
     assert system.metric("warmroute_process_restarts_total") == 0
     listed = system.admin.get("/admin/v1/decisions?limit=5").json()["decisions"]

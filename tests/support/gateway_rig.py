@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Any, Self, cast
 
 import msgspec
@@ -108,9 +108,9 @@ class RecordingDispatcher(Dispatcher):
         self.events.append("first_token")
         super().first_token(ticket, now_s)
 
-    def progress(self, ticket: Ticket, output_tokens: int) -> None:
+    def progress(self, ticket: Ticket, output_tokens: int, gaps_s: Sequence[float] = (), now_s: float = 0.0) -> None:
         self.events.append(f"progress {output_tokens}")
-        super().progress(ticket, output_tokens)
+        super().progress(ticket, output_tokens, gaps_s, now_s)
 
     def finished(self, ticket: Ticket, usage: Usage, now_s: float, *, status: int = 200) -> None:
         self.events.append(f"finished {status}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Final, TypeAlias
 
@@ -271,9 +272,10 @@ class Placements:
         if self._quarantine.active:
             self._quarantine.survived(self.body_key(outbound))
 
-    def progress(self, attempt: Attempt, output_tokens: int) -> None:
-        """Record that the attempt's stream has brought `output_tokens` so far."""
-        self._dispatcher.progress(attempt.ticket, output_tokens)
+    def progress(self, attempt: Attempt, output_tokens: int, gaps_s: Sequence[float], now_s: float) -> None:
+        """Record that the attempt's stream has brought `output_tokens` so far, the latest with `gaps_s` between them
+        and at `now_s`."""
+        self._dispatcher.progress(attempt.ticket, output_tokens, gaps_s, now_s)
 
     def finish(self, outbound: OutboundRequest, attempt: Attempt, usage: Usage, now_s: float) -> None:
         """Release an attempt whose answer is complete."""

@@ -115,7 +115,7 @@ class Responder:
         """Count a batch of reads of the answer."""
         self.log.gaps(gaps_s)
         if self.answering is not None:
-            self._services.placements.progress(self.answering, events)
+            self._services.placements.progress(self.answering, events, gaps_s, self.relay.last_read_s)
 
     def worker_failed(self, kind: ErrorKind, message: str) -> Attempt | None:
         """Record that the worker failed the answer in progress. Return its attempt; None without such an answer."""

@@ -21,6 +21,7 @@ from router.admin.replicas import is_alone
 from router.admin.sources import described_sources, failing, with_source
 from router.admin.table import OPERATIONS
 from router.admin.workers import still_busy, still_not_ready
+from router.diagnosis.diagnose import diagnose
 from router.placement.health import SERVING
 from router.process.children.aggregate import merge_worker, merge_workers
 from router.process.children.changes import Child, no_process
@@ -33,6 +34,7 @@ from router.process.children.child_client import (
     ask_each,
 )
 from router.process.children.decision_logs import cursor_for, merge_logs
+from router.process.children.measured_traffic import measured_by
 from router.process.children.metric_totals import MetricTotals
 from router.telemetry.snapshot import page
 
@@ -81,6 +83,7 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
         **dict.fromkeys(("reload", "get_desired_state", "list_revisions", "get_revision", "restore_revision"), _here),
         "explain": request.first,
         "list_decisions": request.decisions,
+        "diagnose": request.diagnosis,
         **dict.fromkeys(("list_audit", "get_log_level", "list_replicas"), _here),
         "set_log_level": request.set_log_level,
         "get_config": request.config,
@@ -186,6 +189,13 @@ class _AllChildren:
             raise no_process()
         logs = {number: msgspec.json.decode(answer.content) for number, answer in _successful(answers)}
         return Answer(merge_logs(logs, call.query["limit"]))
+
+    async def diagnosis(self, _: Operation, call: Call) -> Answer:
+        """Return the diagnosis of what all processes have measured."""
+        measured = await measured_by(self._clients())
+        if measured is None:
+            raise no_process()
+        return Answer(diagnose(measured, call.system.config.diagnosis))
 
     async def first(self, operation: Operation, call: Call) -> Answer:
         """Return the reply of the first process that answers."""

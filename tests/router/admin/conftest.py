@@ -19,6 +19,8 @@ from router.control.reconciler import Reconciler
 from router.control.routing import ProcessShare
 from router.control.running_gateway import RunningGateway
 from router.control.start import Sources, initial
+from router.diagnosis.diagnose import diagnose
+from router.diagnosis.measurements import Measurements
 from router.errors import ErrorKind, RequestError
 from router.gateway.preview import PreviewedRequest
 from router.placement.dispatcher import Dispatcher
@@ -47,6 +49,8 @@ class FakeSystem:
         self.dispatcher = Dispatcher(
             self.fleet, self.residency, policy, spec=PolicySpec("marginal_cost", {}), decisions_kept=50
         )
+        self.measurements = Measurements(config.diagnosis)
+        self.dispatcher.traffic = self.measurements
         self.identity = SimpleNamespace(
             describe=lambda model: f"ids of {model} from a test", use_models=lambda models, read: frozenset()
         )
@@ -112,6 +116,9 @@ class FakeSystem:
 
     def use_callers(self, tenants, limits):
         self.tenants, self.limited = tenants, limits
+
+    def diagnosis(self):
+        return diagnose(self.measurements.measured(self.clock_s), self.config.diagnosis)
 
     def in_flight(self):
         return self.requests

@@ -7,6 +7,8 @@ import msgspec
 import pytest
 
 from router.cli.main import main
+from router.diagnosis.diagnose import ServiceLevel
+from router.diagnosis.finding import Finding, Pressure, table
 from router.workers.operations import WorkerOutcome
 
 ADDED = "127.0.0.1:9"
@@ -169,3 +171,23 @@ async def test_a_file_without_routes_is_named(run, tmp_path, text):
     file.write_text(text)
     code, _, err = await run("routes", "set", str(file))
     assert (code, str(file) in err) == (2, True)
+
+
+async def test_diagnose_prints_findings_service_levels_and_what_was_not_checked(run, system, monkeypatch):
+    code, out, _ = await run("diagnose")
+    assert code == 0
+    assert "0 requests ended" in out and "No check has found anything." in out
+    assert "Not checked: prefix reuse needs 50 further turns of sessions; there were 0." in out
+    evidence = table("Gaps", ["worker", "p99 s"], [["a:1", 0.25]])
+    finding = Finding(Pressure.DECODE_SCHEDULING, "Streams stutter.", "On a:1.", [evidence], ["fewer streams"])
+    level = ServiceLevel("chat", "ttft", 900, 100, out=True)
+    found = msgspec.structs.replace(system.diagnosis(), requests=1_234, findings=[finding], service_levels=[level])
+    monkeypatch.setattr(system, "diagnosis", lambda: found)
+    out = (await run("diagnose"))[1]
+    assert "1,234 requests ended" in out and "DECODE SCHEDULING: Streams stutter." in out
+    assert "0.25" in out and "- fewer streams" in out and "No check has found" not in out
+    assert "Route chat: ttft is out of its service level: 900 of 1,000 streams met it." in out
+    assert "Prompts by length" not in out and "Prompts by length" in (await run("diagnose", "--figures"))[1]
+    document = json.loads((await run("diagnose", "--json"))[1])
+    assert document["findings"][0]["pressure"] == "decode_scheduling"
+    assert document["thresholds"]["gap_s"] == 0.1

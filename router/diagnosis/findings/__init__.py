@@ -1,0 +1,1 @@
+"""The checks, one module for each pressure point, each with one function ``check(measured, thresholds)``."""

@@ -1,0 +1,50 @@
+"""The KV cache is full while utilisation is modest: memory, and not time, limits the workers."""
+
+from __future__ import annotations
+
+from router.config.model import DiagnosisConfig
+from router.diagnosis import evidence
+from router.diagnosis.finding import Checked, Finding, Pressure, Unsure
+from router.diagnosis.measured import Measured, WorkerMeasured
+
+TO_TRY = [
+    "give vLLM more KV memory: --gpu-memory-utilization, or a smaller model or quantised weights",
+    "store the KV cache in fp8: --kv-cache-dtype fp8",
+    "add an offloading tier for KV blocks, in CPU memory or a shared store",
+    "add workers",
+]
+
+
+def check(measured: Measured, thresholds: DiagnosisConfig) -> Checked:
+    """Find workers that lack KV memory, and spend little time on prefills."""
+    known = {name: one for name, one in measured.workers.items() if one.reports >= 3 and one.requests}
+    seen = sum(one.requests for one in known.values())
+    if seen < thresholds.min_requests:
+        return Unsure(Pressure.KV_CAPACITY, f"{thresholds.min_requests} requests at workers that report their load")
+    short = [name for name, one in known.items() if _starved(one, measured.seconds, thresholds)]
+    if not short:
+        return None
+    return Finding(
+        Pressure.KV_CAPACITY,
+        "The KV cache is full, while the workers have time to spare.",
+        f"{len(short)} of {len(known)} workers hold more than kv_usage ({thresholds.kv_usage:g}) of their KV cache for "
+        f"running requests, preempt more than preemptions_per_minute ({thresholds.preemptions_per_minute:g}), or had "
+        f"evicted more than evicted_share ({thresholds.evicted_share:g}) of a session when its next turn came; and "
+        f"they spend less than utilisation ({thresholds.utilisation:g}) of their time on prefills: "
+        f"{', '.join(short[: evidence.MOST_ROWS])}.",
+        [evidence.caches(measured), evidence.turns(measured)],
+        TO_TRY,
+    )
+
+
+def starved(measured: Measured, thresholds: DiagnosisConfig) -> bool:
+    """Return whether a worker lacks KV memory and not time."""
+    return isinstance(check(measured, thresholds), Finding)
+
+
+def _starved(worker: WorkerMeasured, seconds: float, thresholds: DiagnosisConfig) -> bool:
+    modest = worker.utilisation < thresholds.utilisation * worker.requests
+    full = worker.kv_usage > thresholds.kv_usage * worker.reports
+    preempts = worker.preemptions > thresholds.preemptions_per_minute * max(1.0, seconds / 60.0)
+    evicts = worker.requests >= 20 and worker.evicted_tokens > thresholds.evicted_share * worker.earlier_tokens
+    return modest and (full or preempts or evicts)

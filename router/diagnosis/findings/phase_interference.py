@@ -1,0 +1,40 @@
+"""Small chats suffer during uploads: long prefills stretch the decode steps of the streams beside them."""
+
+from __future__ import annotations
+
+from router.config.model import DiagnosisConfig
+from router.diagnosis.finding import Checked, Finding, Pressure, Unsure, table
+from router.diagnosis.histogram import quantile, total
+from router.diagnosis.measured import Measured
+from router.telemetry.catalogue import ITL_S
+
+TO_TRY = [
+    "use the policy's lanes (policy.lanes: true), which keep long prompts off the workers that stream",
+    "hand prompts over: prefill them on workers of their own",
+    "lower vLLM's --max-num-batched-tokens, so that a step takes a smaller part of a long prompt",
+]
+
+
+def check(measured: Measured, thresholds: DiagnosisConfig) -> Checked:
+    """Compare the gaps beside a long prefill with the gaps without one, over all workers."""
+    workers = measured.workers.values()
+    alone, beside = total((one.alone for one in workers), ITL_S), total((one.beside for one in workers), ITL_S)
+    if min(sum(alone), sum(beside)) < thresholds.min_requests:
+        needs = f"{thresholds.min_requests} sampled gaps with and without a prompt of long_prompt_tokens in prefill"
+        return Unsure(Pressure.PHASE_INTERFERENCE, f"{needs}; there were {sum(beside)} and {sum(alone)}")
+    without, with_long = quantile(alone, ITL_S, 0.99) or 0.0, quantile(beside, ITL_S, 0.99) or 0.0
+    if with_long <= thresholds.gap_ratio * without or with_long <= thresholds.gap_s:
+        return None
+    rows = [
+        [name, sum(counts), *(quantile(counts, ITL_S, share) for share in (0.5, 0.95, 0.99))]
+        for name, counts in (("without a long prefill", alone), ("beside a long prefill", beside))
+    ]
+    return Finding(
+        Pressure.PHASE_INTERFERENCE,
+        "Streams stall while a long prompt is prefilled on their worker.",
+        f"The 99th percentile of the gaps between tokens is {with_long:.3g} s beside a prompt of at least "
+        f"{thresholds.long_prompt_tokens:,} tokens, and {without:.3g} s without one: more than gap_ratio "
+        f"({thresholds.gap_ratio:g}) times as long.",
+        [table("Gaps between tokens, sampled", ["streams", "gaps", "p50 s", "p95 s", "p99 s"], rows)],
+        TO_TRY,
+    )

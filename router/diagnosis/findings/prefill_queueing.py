@@ -1,0 +1,51 @@
+"""Time to first token jumps on long prompts: requests wait for the prefills before their own."""
+
+from __future__ import annotations
+
+from router.config.model import DiagnosisConfig
+from router.diagnosis import evidence
+from router.diagnosis.finding import Checked, Finding, Pressure, Unsure
+from router.diagnosis.findings import kv_capacity
+from router.diagnosis.histogram import PROMPT_TOKENS, named_buckets, quantile
+from router.diagnosis.measured import Measured, PromptsMeasured
+from router.telemetry.catalogue import TTFT_S
+
+TO_TRY = [
+    "add prefill capacity: more workers, or workers that only prefill",
+    "raise vLLM's --max-num-batched-tokens, so that a prefill takes fewer steps",
+    "use the policy's lanes and hold, which keep long prompts apart from short ones",
+    "send fewer long prompts at a time (limits, or the routes' queues)",
+]
+
+
+def check(measured: Measured, thresholds: DiagnosisConfig) -> Checked:
+    """Find prompt lengths whose time to first token is long, and mostly a wait. A wait for KV memory is not meant."""
+    seen = sum(sum(one.ttft) for one in measured.prompts)
+    if seen < thresholds.min_requests:
+        return Unsure(Pressure.PREFILL_QUEUEING, f"{thresholds.min_requests} streams; there were {seen}")
+    slow = [
+        name
+        for name, one in zip(named_buckets(PROMPT_TOKENS), measured.prompts, strict=True)
+        if _waits(one, thresholds, seen)
+    ]
+    if not slow or kv_capacity.starved(measured, thresholds):
+        return None
+    wait_s = sum(one.wait_s for one in measured.prompts) / seen
+    return Finding(
+        Pressure.PREFILL_QUEUEING,
+        "Requests wait for the prefills of others before their first token.",
+        f"Of prompts of {' and '.join(slow)} tokens, 5 % take longer than ttft_s ({thresholds.ttft_s:g} s), and more "
+        f"than wait_share ({thresholds.wait_share:g}) of their time to first token is a wait. Over all streams the "
+        f"wait is {wait_s:.3g} s on average.",
+        [evidence.first_tokens(measured), evidence.inputs(measured)],
+        TO_TRY,
+    )
+
+
+def _waits(prompts: PromptsMeasured, thresholds: DiagnosisConfig, seen: int) -> bool:
+    """Return whether these prompts are slow for a wait. A length with few requests of many says nothing."""
+    number = sum(prompts.ttft)
+    if number < max(5, 0.01 * seen):
+        return False
+    late = (quantile(prompts.ttft, TTFT_S, 0.95) or 0.0) > thresholds.ttft_s
+    return late and prompts.wait_s > thresholds.wait_share * prompts.ttft_s

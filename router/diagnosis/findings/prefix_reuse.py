@@ -1,0 +1,40 @@
+"""Multi-turn sessions get slower: their next turn does not find the earlier ones cached where it goes."""
+
+from __future__ import annotations
+
+from router.config.model import DiagnosisConfig
+from router.diagnosis import evidence
+from router.diagnosis.finding import Checked, Finding, Pressure, Unsure
+from router.diagnosis.measured import Measured, Moved
+
+TO_TRY = [
+    "switch on KV events (vLLM's --kv-events-config), so that the gateway knows what each worker has cached",
+    "use a policy that counts cached tokens, such as marginal_cost",
+    "let clients send a session id, and send the earlier turns unchanged at the start of the prompt",
+    "run fewer gateways without KV events and Redis: each knows only its own requests",
+]
+
+
+def check(measured: Measured, thresholds: DiagnosisConfig) -> Checked:
+    """Find sessions that change workers and lose their cached prompts by it.
+
+    A turn that moves because its worker had evicted the session, or is gone, loses nothing by the move.
+    """
+    further = measured.stayed + sum(measured.moved.values())
+    moved = sum(measured.moved.get(why, 0) for why in (Moved.COST, Moved.NOT_KNOWN))
+    if further < thresholds.min_requests:
+        needs = f"{thresholds.min_requests} further turns of sessions; there were {further}"
+        return Unsure(Pressure.PREFIX_REUSE, needs)
+    earlier = sum(one.earlier_tokens for one in measured.turns)
+    reused = sum(one.reused_tokens for one in measured.turns)
+    if not earlier or reused >= thresholds.reuse_share * earlier or moved <= thresholds.changed_share * further:
+        return None
+    return Finding(
+        Pressure.PREFIX_REUSE,
+        "Sessions lose their cached prompts from turn to turn, because they change workers.",
+        f"Further turns find {reused / earlier:.0%} of the earlier prompts cached, less than reuse_share "
+        f"({thresholds.reuse_share:g}), and {moved / further:.0%} of them leave a worker that had, or may have had, "
+        f"more of them cached: more than changed_share ({thresholds.changed_share:g}).",
+        [evidence.turns(measured), evidence.moves(measured)],
+        TO_TRY,
+    )
