@@ -71,21 +71,35 @@ class FleetRows:
 
 
 def summed(replicas: Mapping[str, Mapping[int, LoadTotals]], key: int) -> LoadTotals:
-    """Return the sum over replicas, by the rules of `LoadTotals`."""
-    rows = [rows[key] for rows in replicas.values() if key in rows]
+    """Return the sum over replicas, by the rules of `LoadTotals`. In one pass: it runs for each row that arrives."""
+    queued_requests = queued_tokens = running_requests = kv_tokens = decode_tokens = 0
+    queued_attention = head_since_s = freed_s = 0.0
     work: Work | None = None
-    for row in rows:
-        if row.work is not None:
-            work = row.work if work is None else work.plus(row.work)
+    for rows in replicas.values():
+        row = rows.get(key)
+        if row is None:
+            continue
+        queued, tokens, attention, running, kv, decode, head_s, row_freed_s, row_work = row
+        if queued and (not queued_requests or head_s < head_since_s):
+            head_since_s = head_s
+        queued_requests += queued
+        queued_tokens += tokens
+        queued_attention += attention
+        running_requests += running
+        kv_tokens += kv
+        decode_tokens += decode
+        freed_s = max(freed_s, row_freed_s)
+        if row_work is not None:
+            work = row_work if work is None else work.plus(row_work)
     return LoadTotals(
-        sum(row.queued_requests for row in rows),
-        sum(row.queued_tokens for row in rows),
-        sum(row.queued_attention for row in rows),
-        sum(row.running_requests for row in rows),
-        sum(row.kv_tokens for row in rows),
-        sum(row.decode_tokens for row in rows),
-        min((row.head_since_s for row in rows if row.queued_requests), default=0.0),
-        max((row.freed_s for row in rows), default=0.0),
+        queued_requests,
+        queued_tokens,
+        queued_attention,
+        running_requests,
+        kv_tokens,
+        decode_tokens,
+        head_since_s,
+        freed_s,
         work,
     )
 
