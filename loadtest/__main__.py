@@ -17,6 +17,7 @@ def main() -> int:
         from loadtest.lab import command as lab
         from loadtest.live import command as live
         from loadtest.peers import command as peers
+        from loadtest.replicas import command as replicas
         from loadtest.rollout import command as rollout
         from loadtest.soak import command as soak
         from loadtest.tournament import command as tournament
@@ -30,6 +31,7 @@ def main() -> int:
         ("peers", peers),
         ("approximate", approximate),
         ("fidelity", fidelity),
+        ("replicas", replicas),
         ("rollout", rollout),
         ("sim", lab),
         ("live", live),

@@ -39,9 +39,9 @@ from loadtest.drive.conversations import play
 from loadtest.fleet.process import Process, warmroute
 from loadtest.report.summary import percentile, summarise
 from loadtest.sim.clients import Clients
-from loadtest.sim.gateway import Delays, GatewayPlacement, HeldCall, Rejected, SimulatedGateway
+from loadtest.sim.dealt import Dealt
+from loadtest.sim.gateway import Delays, SimulatedGateway
 from loadtest.sim.outcome import Ending
-from loadtest.sim.sessions import Asked
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 from loadtest.workload.conversations import Shape, generate
@@ -117,19 +117,6 @@ class SharedTime(VirtualTime):
     @property
     def pending(self) -> int:
         return max(0, super().pending - self._readings)
-
-
-class Dealt:
-    """Several gateways in front of one fleet. Each session stays with one gateway, as a client's connection does."""
-
-    def __init__(self, gateways: list[SimulatedGateway]) -> None:
-        self._gateways = gateways
-        self._sessions: dict[str, SimulatedGateway] = {}
-
-    def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected | HeldCall:
-        """Place a call through its session's gateway."""
-        gateway = self._sessions.setdefault(session, self._gateways[len(self._sessions) % len(self._gateways)])
-        return gateway.place(name, session, call)
 
 
 def simulated(workload: Workload, seed: int, count: int, shared: bool) -> Quality:

@@ -1,0 +1,19 @@
+"""Two gateways serve through faults of the Redis that they share, and heal. Their workers are registered there, too."""
+
+import pytest
+
+from loadtest.replicas.bars import REGISTERED_S, SHARED_S
+from loadtest.replicas.faults import FAULTS, GATEWAYS, play
+from tests.support.redis import needs_redis
+
+pytestmark = [pytest.mark.slow, needs_redis, pytest.mark.timeout(240)]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_no_request_fails_and_the_gateways_heal(fault):
+    healing = play(fault)
+    assert healing.failures == ()
+    assert healing.requests > 20
+    assert healing.alone == GATEWAYS
+    assert healing.shared_s < SHARED_S
+    assert healing.registered_s < REGISTERED_S
