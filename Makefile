@@ -97,7 +97,7 @@ deploy-env: $(STAMP)
 # The dashboards, the chart's copies of dashboards and alerts, and the chart with its default values for `kubectl apply`.
 manifests: deploy-env
 	$(BIN)/python deploy/make_dashboards.py
-	$(DEPLOY_VENV)/bin/helm template warmroute deploy/helm/warmroute --namespace warmroute > deploy/kubernetes/warmroute.yaml
+	$(DEPLOY_VENV)/bin/helm template warmroute deploy/helm/warmroute --namespace warmroute --set discovery.service=vllm > deploy/kubernetes/warmroute.yaml
 
 # Builds the image with buildah and runs the demo in it.
 image-test: deploy-env

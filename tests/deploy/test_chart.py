@@ -27,8 +27,12 @@ EVERYTHING = {
     "dashboards": {"enabled": True, "annotations": {"grafana_folder": "Warmroute"}},
     "prometheusRule": {"enabled": True, "labels": {"release": "p"}},
     "networkPolicy": {"admin": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]},
-    "rbac": {"namespaces": ["models", "more-models"]},
-    "config": {"headers": {"worker": True}, "timeouts": {"queue_s": 5}},
+    "discovery": {"inferencePool": "llama", "namespace": "models", "defaults": {"role": "decode"}},
+    "config": {
+        "headers": {"worker": True},
+        "timeouts": {"queue_s": 5},
+        "discovery": {"sources": {"lab": {"file": {"path": "/models/workers.yaml"}}}},
+    },
     "env": [{"name": "WARMROUTE_ADMIN_TOKEN", "value": "0123456789abcdef0123456789abcdef"}],
     "volumes": [{"name": "models", "emptyDir": {}}],
     "volumeMounts": [{"name": "models", "mountPath": "/models"}],
@@ -128,10 +132,7 @@ class TestGateway:
     @every_values
     def test_its_settings_are_accepted_by_the_gateway(self, values, tmp_path):
         objects = rendered(values)
-        file = tmp_path / "warmroute.yaml"
-        file.write_text(one(objects, "ConfigMap")["data"]["warmroute.yaml"])
-        variables = {each["name"]: each["value"] for each in values.get("env", ())}
-        config = load({}, variables, file)
+        config = settings(objects, tmp_path, {each["name"]: each["value"] for each in values.get("env", ())})
         ports = {
             each["name"]: each["containerPort"] for each in container(one(objects, "Deployment"), "gateway")["ports"]
         }
@@ -146,9 +147,7 @@ class TestGateway:
 
     def test_it_has_longer_to_end_than_its_drain(self, tmp_path):
         objects = rendered({"drain": {"delaySeconds": 7, "seconds": 300}})
-        file = tmp_path / "warmroute.yaml"
-        file.write_text(one(objects, "ConfigMap")["data"]["warmroute.yaml"])
-        timeouts = load({}, {}, file).timeouts
+        timeouts = settings(objects, tmp_path).timeouts
         assert (timeouts.drain_delay_s, timeouts.drain_s) == (7, 300)
         assert one(objects, "Deployment")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > 307
 
@@ -176,16 +175,85 @@ class TestGateway:
         gateways, workers = one(objects, "Deployment"), one(objects, "Deployment", "warmroute-workers")
         assert all(selects(each, gateways) and not selects(each, workers) for each in selectors)
 
-    def test_discovery_may_read_what_it_follows_in_each_namespace_and_nothing_else(self):
-        roles = [each for each in rendered(EVERYTHING) if each["kind"] == "Role"]
-        assert [role["metadata"]["namespace"] for role in roles] == ["models", "more-models"]
-        for role in roles:
-            assert {resource for rule in role["rules"] for resource in rule["resources"]} == {
-                "pods",
-                "endpointslices",
-                "inferencepools",
-            }
-            assert all(rule["verbs"] == ["get", "list", "watch"] for rule in role["rules"])
+
+def settings(objects, folder, env=None):
+    """Return the settings that the gateway reads."""
+    file = folder / "warmroute.yaml"
+    file.write_text(one(objects, "ConfigMap")["data"]["warmroute.yaml"])
+    return load({}, env or {}, file)
+
+
+def rights(objects):
+    """Return the resources that the gateways may read, by namespace, with the checks that hold for each Role."""
+    found = {}
+    for role in (each for each in objects if each["kind"] == "Role"):
+        assert all(rule["verbs"] == ["get", "list", "watch"] for rule in role["rules"])
+        found[role["metadata"]["namespace"]] = {name for rule in role["rules"] for name in rule["resources"]}
+    bindings = [each for each in objects if each["kind"] == "RoleBinding"]
+    assert [each["metadata"]["namespace"] for each in bindings] == list(found)
+    account = one(objects, "ServiceAccount")["metadata"]
+    for binding in bindings:
+        (subject,) = binding["subjects"]
+        assert subject == {"kind": "ServiceAccount", "name": account["name"], "namespace": account["namespace"]}
+    return found
+
+
+class TestDiscovery:
+    @pytest.mark.parametrize(
+        ("values", "kind", "reads"),
+        [
+            ({"service": "vllm"}, "service", {"endpointslices"}),
+            ({"pods": "app=vllm,gpu in (a,b)", "port": 8000}, "pods", {"pods"}),
+            ({"inferencePool": "llama"}, "pool", {"pods", "inferencepools"}),
+        ],
+    )
+    def test_a_value_names_the_workers_and_the_rights_follow(self, values, kind, reads, tmp_path):
+        objects = rendered({"discovery": {**values, "namespace": "models", "defaults": {"role": "decode"}}})
+        (source,) = settings(objects, tmp_path).discovery.sources.values()
+        assert getattr(source.kubernetes, kind) == next(iter(values.values()))
+        assert (source.kubernetes.namespace, source.kubernetes.port) == ("models", values.get("port"))
+        assert source.defaults == {"role": "decode"}
+        assert rights(objects) == {"models": reads}
+        assert one(objects, "Deployment")["spec"]["template"]["spec"]["automountServiceAccountToken"]
+
+    def test_without_a_source_in_kubernetes_the_gateways_have_no_rights_and_no_token(self):
+        objects = rendered({"config": {"discovery": {"sources": {"rack": {"dns": {"name": "vllm", "port": 8000}}}}}})
+        assert rights(objects) == {}
+        assert not one(objects, "Deployment")["spec"]["template"]["spec"]["automountServiceAccountToken"]
+
+    def test_sources_in_config_get_their_rights_too(self):
+        sources = {
+            "one": {"kubernetes": {"pods": "app=a"}},
+            "two": {"kubernetes": {"pool": "p", "namespace": "models"}},
+        }
+        objects = rendered({"discovery": {"service": "vllm"}, "config": {"discovery": {"sources": sources}}})
+        assert rights(objects) == {"models": {"pods", "inferencepools"}, "warmroute": {"endpointslices", "pods"}}
+
+    def test_without_rbac_the_token_is_there_for_rights_from_elsewhere(self):
+        objects = rendered({"discovery": {"service": "vllm"}, "rbac": {"create": False}})
+        assert rights(objects) == {}
+        assert one(objects, "Deployment")["spec"]["template"]["spec"]["automountServiceAccountToken"]
+
+    @pytest.mark.parametrize("values", [EVERYTHING, WITHOUT_SIDECAR], ids=["sidecar", "without sidecar"])
+    def test_the_charts_own_workers_are_found(self, values, tmp_path):
+        objects = rendered({**values, "env": []})
+        source = settings(objects, tmp_path).discovery.sources["workers"]
+        service = one(objects, "Service", source.kubernetes.service)
+        ports = {each["name"]: each["port"] for each in service["spec"]["ports"]}
+        assert selects(service["spec"]["selector"], one(objects, "Deployment", "warmroute-workers"))
+        assert "http" in ports and source.kubernetes.port is None
+        named = {
+            name: str(ports[of]) for name, of in (("kv-events-port", "kv-events"), ("kv-replay-port", "kv-replay"))
+        }
+        assert source.defaults == (named if values is WITHOUT_SIDECAR else {})
+        assert "endpointslices" in rights(objects)["warmroute"]
+
+    def test_other_sources_make_new_pods_and_other_settings_do_not(self):
+        def pod(values):
+            return one(rendered(values), "Deployment")["spec"]["template"]
+
+        assert pod({"config": {"timeouts": {"queue_s": 9}}}) == pod({})
+        assert pod({"discovery": {"pods": "app=a"}}) != pod({"discovery": {"pods": "app=b"}})
 
 
 class TestOperators:
@@ -268,6 +336,15 @@ class TestWorkers:
         ({"config": {"timeouts": {"drain_s": 9}}}, "drain.seconds"),
         ({"autoscaling": {"enabled": True}}, "autoscaling.target.name"),
         ({"autoscaling": {"role": "No Role"}}, "/autoscaling/role"),
+        ({"discovery": {"services": "vllm"}}, "/discovery"),
+        ({"discovery": {"service": "vllm", "pods": "app=vllm"}}, "one of service, pods and inferencePool"),
+        ({"discovery": {"namespace": "models"}}, "one of service, pods and inferencePool"),
+        ({"discovery": {"inferencePool": "llama", "port": 8000}}, "discovery.port"),
+        ({"discovery": {"service": "vllm", "port": 0}}, "/discovery/port"),
+        (
+            {"discovery": {"service": "v"}, "config": {"discovery": {"sources": {"cluster": {"redis": {}}}}}},
+            "config.discovery.sources.cluster",
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(values, named):
@@ -312,7 +389,7 @@ class TestPage:
 
 
 def test_the_plain_manifests_are_those_of_the_chart():
-    command = ["template", "warmroute", str(CHART), "--namespace", "warmroute"]
+    command = ["template", "warmroute", str(CHART), "--namespace", "warmroute", "--set", "discovery.service=vllm"]
     made = run("helm", *command).stdout
     assert (ROOT / "deploy" / "kubernetes" / "warmroute.yaml").read_text() == made, "run `make manifests`"
 
