@@ -123,7 +123,12 @@ class System:
             ledger = self._replica_ledger.ledger
         self.metrics = Metrics()
         self.residency = ResidencyMap(VIEWS.of(config.residency), config.residency.relearn_blocks_per_s)
-        self.fleet = Fleet(config.health, self.residency, kv_events=config.residency.kv_events)
+        self.fleet = Fleet(
+            config.health,
+            self.residency,
+            kv_events=config.residency.kv_events,
+            hands_over=config.handover.connector is not None,
+        )
         self.worker_tls = WorkerTls(config.worker_tls)
         self.identity = Identity(config, worker_tls=self.worker_tls)
         self.dispatcher = self._build_dispatcher(ledger)
@@ -227,6 +232,7 @@ class System:
             ledger=ledger,
             named=named,
             shadows=shadows,
+            handover=config.handover,
         )
 
     def _build_exposition(self) -> Exposition:

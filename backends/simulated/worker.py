@@ -228,6 +228,7 @@ class SimulatedWorker:
         request_id = generation.state.request.id
         if request_id in self._live:
             self.engine.abort(request_id)
+            self.engine.let_go(request_id)  # its last step may have been computed already
             self._forget(generation, reason)
 
     def abort_all(self) -> None:

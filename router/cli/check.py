@@ -56,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     import asyncio
 
     from router.cli.examine import examine_all
+    from router.cli.examine_handover import examine_handover
     from router.cli.examine_redis import examine_redis
     from router.cli.findings import document, print_findings
 
@@ -64,6 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     _, warning = fit_connections(loaded.config, processes, reachable_descriptors())
     warnings = [*plan.warnings, *([warning] if warning is not None else [])]
     reports = asyncio.run(examine_all(loaded.config, requests=not arguments.no_requests))
+    warnings += asyncio.run(examine_handover(loaded.config, reports, requests=not arguments.no_requests))
     redis = asyncio.run(examine_redis(loaded.config.redis))
     places = [loaded.places.get(("workers", n, "url"), f"workers[{n}]") for n in range(len(reports))]
     if arguments.json:

@@ -54,8 +54,8 @@ class WorkerConfig(Section, frozen=True):
     0.5, each request that runs or waits there counts double. Workers that it finds equal take turns by weight, and
     rules that draw or hash draw by weight. Cached prefixes and the prompt's own prefill count as they are."""
     role: WorkerRole = "mixed"
-    """What the worker is for, as a word of your own, such as prefill or decode. It is shown, and changes no
-    decision."""
+    """What the worker is for. With `handover.connector`, a prefill worker only computes prompts, and a decode worker
+    receives them and takes whole requests, too. Any other word is yours: it is shown, and changes no decision."""
     kv_events: KvEventsConfig | None = None
     """KV event addresses. Default: the worker's /kv_event_sources lists them."""
     api_key: Secret | None = None
@@ -479,6 +479,33 @@ class PathConfig(Section, frozen=True):
     """Allowed methods."""
 
 
+class HandoverConfig(Section, frozen=True):
+    """KV handover: a worker of the role prefill computes a prompt, and a worker of the role decode writes the answer,
+    where that costs less time than one worker for both."""
+
+    connector: Literal["nixl_pull"] | None = None
+    """The workers' KV connector; nixl_pull is vLLM's NixlConnector. Not set: no KV handover, and a role changes no
+    decision."""
+    no_prefill_worker: Literal["local", "refuse"] = "local"
+    """While no prefill worker of the model is ready: local computes prompts on the other workers; refuse answers
+    requests that could be handed over with 503."""
+    lease_s: Seconds = 30.0
+    """How long a prefill worker keeps a prompt's blocks: vLLM's kv_lease_duration. A decode worker that reads them
+    later gets wrong content without an error."""
+    lease_margin_s: Annotated[float, Meta(ge=0)] = 5.0
+    """Blocks that are closer than this to the end of their lease are not used."""
+    prefill_s: Seconds = 120.0
+    """Longest time of a prefill. Then another prefill worker gets it, or one worker computes the whole request."""
+    first_event_s: Seconds = 60.0
+    """Longest time from the end of the prefill to the first event of the answer. Then one worker computes the whole
+    request."""
+    transfer_tokens_per_s: Annotated[float, Meta(ge=1)] = 100_000.0
+    """Prompt tokens that move from one worker to another per second: bandwidth divided by the KV cache's bytes per
+    token. The decision uses it."""
+    latency_s: Annotated[float, Meta(ge=0)] = 0.01
+    """What a KV handover takes beside prefill and transfer. The decision uses it."""
+
+
 class HeadersConfig(Section, frozen=True):
     """Response headers that the gateway adds."""
 
@@ -750,6 +777,8 @@ class Config(Section, frozen=True):
     """Targets of the metric warmroute_desired_replicas."""
     retries: RetriesConfig = field(default_factory=RetriesConfig)
     """Retries on another worker."""
+    handover: HandoverConfig = field(default_factory=HandoverConfig)
+    """Prefill and decode on different workers."""
     residency: ResidencyConfig = field(default_factory=ResidencyConfig)
     """How the gateway knows the workers' caches."""
     observe_usage: ObserveUsageConfig = field(default_factory=ObserveUsageConfig)

@@ -14,6 +14,7 @@ from router.gateway.drain_state import DrainState
 from router.gateway.flow.attempt import AttemptServices
 from router.gateway.flow.deadlines import Limits
 from router.gateway.flow.forwarding import ForwardedRequest
+from router.gateway.flow.handover import Handovers
 from router.gateway.flow.identify import Identifier
 from router.gateway.flow.model_choice import ModelChoice
 from router.gateway.flow.placements import Placements
@@ -121,6 +122,9 @@ class Assembly:
             self.models,
         )
         self.preview = Preview(identifier, paths, self.callers, self.keys, request_ids, loop.time, self.models)
+        self.handovers = (
+            Handovers(config.handover, context.dispatcher, loop, metrics) if config.handover.connector else None
+        )
         local = LocalAnswers(metrics, paths, cors, access, request_ids, fleet, self.drain, self.names, context.answers)
         requests = self._request_services(context, identifier, cors, access)
         self.clients = self._client_services(context, request_ids, local, requests)
@@ -147,6 +151,7 @@ class Assembly:
                 config.timeouts.queue_s,
                 self.routes,
                 self.models,
+                self.handovers,
             ),
             pins=self.pins,
             lines=ResponseLines(cors, config.headers),

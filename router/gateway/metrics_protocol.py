@@ -73,6 +73,10 @@ class GatewayMetrics(Protocol):
         """A request for `model` went to a worker of its fallback `served`. Both are names in the settings."""
         ...
 
+    def handed_over(self, outcome: str) -> None:
+        """A request that was planned on two workers was served by them, or by one; `outcome` says why."""
+        ...
+
     def redialled(self) -> None:
         """An idle connection had closed, and the same worker got the request on a new one."""
         ...

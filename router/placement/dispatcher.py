@@ -8,13 +8,14 @@ from typing import Any
 
 from policies.spec import PolicySpec
 from policies.view import Decision, Policy, WorkerId, WorkerView
-from router.config.model import RetriesConfig
+from router.config.model import HandoverConfig, RetriesConfig
 from router.errors import ErrorKind
 from router.placement.decision_log.recorder import Recorder
 from router.placement.decisions import Action, Asked, DecisionLog, DecisionRecord, Explanation
 from router.placement.endpoints import Candidate
 from router.placement.fleet import Fleet
 from router.placement.fleet_load import WorkerLoads
+from router.placement.handover import HandoverPlanner, HandoverTickets, PlannedHandover
 from router.placement.lifecycle_events import FailurePoint, Request
 from router.placement.named_policies import NamedPolicies
 from router.placement.placing import Decided, Placer
@@ -56,6 +57,7 @@ class Dispatcher(TicketLife):
         ledger: SharedLedger | None = None,
         named: Mapping[str, PolicyRunner] | None = None,
         shadows: Mapping[str, RouteShadows] | None = None,
+        handover: HandoverConfig | None = None,
     ) -> None:
         failed = observer.policy_failed if observer is not None else None
         self._runner = PolicyRunner(policy, spec, failed)
@@ -67,6 +69,7 @@ class Dispatcher(TicketLife):
         self._log = DecisionLog(decisions_kept)
         self._view_builder = ViewBuilder(loads, residency, self._output_lengths)
         self._placer = Placer(fleet, residency, loads, policies, self._view_builder, self._log, observer)
+        self._handovers = HandoverPlanner(handover or HandoverConfig(), self._placer, self._view_builder)
         fleet.on_load.append(self._loads.load_reported)
 
     @property
@@ -166,6 +169,61 @@ class Dispatcher(TicketLife):
             return False
         selection = None if ticket.ended else self._alternatives(ticket, point, now_s, within)
         return selection is not None and selection.ready
+
+    # KV handover
+
+    def plan_handover(
+        self, request: Request, now_s: float, *, within: Container[str] | None = None
+    ) -> PlannedHandover | Queued | Reject | None:
+        """Return the pair of workers for the request if it costs less than one worker; None if it does not.
+
+        `Queued` and `Reject` say why no prefill worker can take it.
+        """
+        prefill = self._below_limit(select(self._fleet, request, (), now_s, within, prefill=True))
+        if not isinstance(prefill, Selection):
+            return prefill
+        alone = self._select(request, (), now_s, within)
+        return self._handovers.plan(request, prefill, alone, now_s) if isinstance(alone, Selection) else None
+
+    def hand_over(self, request: Request, planned: PlannedHandover, now_s: float) -> HandoverTickets:
+        """Reserve the load of a planned pair, at the time of the plan."""
+        self._counts["dispatched"] += 2
+        return self._handovers.reserve(request, planned, self._policies.of(request.policy), now_s)
+
+    def retry_prefill(
+        self,
+        ticket: Ticket,
+        point: FailurePoint,
+        now_s: float,
+        reason: str,
+        retry_after_s: float | None = None,
+        *,
+        within: Container[str] | None = None,
+    ) -> Ticket | None:
+        """Release a failed prefill, and place it on another prefill worker; None if there is none within the budget."""
+        if ticket.ended:
+            return None
+        self.failed(ticket, point, now_s, reason, retry_after_s)
+        request = ticket.request
+        if self._retry_budget.exhausted(ticket, point):
+            return None
+        selection = self._below_limit(select(self._fleet, request, tried(ticket), now_s, within, prefill=True))
+        if not isinstance(selection, Selection) or selection.trial is not None:
+            return None
+        if point is not FailurePoint.CONNECT and not self._retry_budget.pay(self._requests, now_s):
+            return None
+        again = self._handovers.again(ticket, selection, self._policies.of(request.policy), now_s)
+        if again is None:
+            return None
+        follow(ticket, again, point, None)
+        self._counts["dispatched"] += 1
+        self._counts["retried"] += 1
+        return again
+
+    def run_plain(self, ticket: Ticket, reason: str, now_s: float) -> bool:
+        """Release an attempt that did not get its KV cache. Return whether the request may run again without one."""
+        self.not_handed_over(ticket, now_s, reason)
+        return self._retry_budget.pay(self._requests, now_s)
 
     def explain(self, request: Request, now_s: float) -> Explanation:
         """Return the decision that the request would get now, without changing any state."""

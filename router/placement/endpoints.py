@@ -15,6 +15,10 @@ DEFAULT_BLOCK_TOKENS = 16
 
 MIXED = "mixed"
 """The role of a worker that an operator gave none."""
+PREFILL = "prefill"
+"""The role of a worker that computes prompts for decode workers, where the setting `handover` has a connector."""
+DECODE = "decode"
+"""The role of a worker that receives the KV cache of prompts. It takes whole requests, too."""
 
 
 class Candidate:

@@ -10,7 +10,7 @@ from typing import Any
 from backends.worker import Endpoint, LoadReport, ServedModel, WorkerFacts
 from policies.view import Residency
 from router.config.model import HealthConfig
-from router.placement.endpoints import Candidate, FleetEndpoint
+from router.placement.endpoints import PREFILL, Candidate, FleetEndpoint
 from router.placement.health import SERVING, Health, WorkerState
 from router.placement.residency_source import ResidencySource
 
@@ -46,7 +46,10 @@ class Fleet:
     Calls for removed endpoints are ignored, because results may arrive after a removal.
     """
 
-    def __init__(self, health: HealthConfig, residency: ResidencySource, *, kv_events: bool = True) -> None:
+    def __init__(
+        self, health: HealthConfig, residency: ResidencySource, *, kv_events: bool = True, hands_over: bool = False
+    ) -> None:
+        """With `hands_over`, workers of the role prefill are no candidates for whole requests."""
         self.on_change: list[Callable[[], None]] = []
         self.on_load: list[Callable[[Candidate, LoadReport, float], None]] = []
         self.on_loss: list[Callable[[FleetEndpoint], None]] = []
@@ -62,7 +65,9 @@ class Fleet:
         self._kv_events = kv_events
         self._endpoints: dict[str, FleetEndpoint] = {}
         self._slots: list[Candidate | None] = []
+        self._hands_over = hands_over
         self._candidate_sets: dict[str | None, CandidateSet] = {}
+        self._prefill_sets: dict[str | None, CandidateSet] = {}
         self._adapters: frozenset[str] | None = None
         self._listed: frozenset[str] | None = None
         self._different_models: tuple[str, ...] | None = None
@@ -122,7 +127,12 @@ class Fleet:
         endpoint = self._endpoints.get(endpoint_id)
         if endpoint is None:
             return
-        endpoint.name, endpoint.role = name, role
+        endpoint.name = name
+        if endpoint.role != role:
+            endpoint.role = role
+            self._forget_candidate_sets()
+            if self._hands_over:
+                self._announce()
         if (endpoint.labels, endpoint.weight) != (labels, weight):
             endpoint.labels, endpoint.weight = labels, weight
             self._forget_candidate_sets()
@@ -254,11 +264,16 @@ class Fleet:
         """Return the endpoints and candidates that serve `model`; None stands for any model."""
         candidate_set = self._candidate_sets.get(model)
         if candidate_set is None:
-            candidate_set = self._build_candidate_set(model)
-            if len(self._candidate_sets) >= 1_024:  # bounded, because the names come from clients
-                self._candidate_sets.clear()
-            self._candidate_sets[model] = candidate_set
+            candidate_set = self._built(self._candidate_sets, model, prefill=False)
         return candidate_set
+
+    def prefill_set(self, model: str | None) -> CandidateSet:
+        """Return the endpoints and candidates that compute prompts of `model` for decode workers."""
+        return self._prefill_sets.get(model) or self._built(self._prefill_sets, model, prefill=True)
+
+    def only_prefills(self, endpoint: FleetEndpoint) -> bool:
+        """Return whether the endpoint is no candidate for whole requests."""
+        return self._hands_over and endpoint.role == PREFILL
 
     def adapter(self, model: str | None) -> str | None:
         """Return `model` if it is a LoRA adapter on some worker, else None."""
@@ -330,8 +345,19 @@ class Fleet:
         known = [endpoint.facts for endpoint in self._endpoints.values() if endpoint.facts is not None]
         return [card for facts in known for card in facts.models]
 
-    def _build_candidate_set(self, model: str | None) -> CandidateSet:
-        able = tuple(endpoint for endpoint in self._endpoints.values() if endpoint.may_serve(model))
+    def _built(self, kept: dict[str | None, CandidateSet], model: str | None, *, prefill: bool) -> CandidateSet:
+        candidate_set = self._build_candidate_set(model, prefill)
+        if len(kept) >= 1_024:  # bounded, because the names come from clients
+            kept.clear()
+        kept[model] = candidate_set
+        return candidate_set
+
+    def _build_candidate_set(self, model: str | None, prefill: bool) -> CandidateSet:
+        able = tuple(
+            endpoint
+            for endpoint in self._endpoints.values()
+            if endpoint.may_serve(model) and self.only_prefills(endpoint) is prefill
+        )
         lengths = [endpoint.lengths[model] for endpoint in able if model is not None and model in endpoint.lengths]
         ready = tuple(c for endpoint in able if endpoint.state is WorkerState.READY for c in endpoint.candidates)
         half_open = tuple(endpoint for endpoint in able if endpoint.state is WorkerState.HALF_OPEN)
@@ -357,6 +383,7 @@ class Fleet:
 
     def _forget_candidate_sets(self) -> None:
         self._candidate_sets.clear()
+        self._prefill_sets.clear()
         self._adapters = self._listed = None
         self._different_models = None
 

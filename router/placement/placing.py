@@ -71,8 +71,11 @@ class Placer:
         runner, decision = self._policies.decide(request.policy, view, fleet)
         return Decided(selection, view, fleet, found, runner, trial_first(decision, selection))
 
-    def place(self, request: Request, decided: Decided, now_s: float, attempt: int) -> Ticket:
-        """Reserve the request's load and blocks on the first worker of the ranking, and record the decision."""
+    def place(self, request: Request, decided: Decided, now_s: float, attempt: int, *, shadowed: bool = True) -> Ticket:
+        """Reserve the request's load and blocks on the first worker of the ranking, and record the decision.
+
+        `shadowed`: shadow policies see the decision.
+        """
         selection, view, fleet, found, _, decision = decided
         place = fleet.place_of(decision.ranked[0])
         assert place is not None, "the policy runner has checked it"
@@ -84,7 +87,7 @@ class Placer:
         if selection.trial is not None:
             ticket.trial = True
             self._fleet.trial_started(selection.trial, now_s)
-        if attempt == 1:
+        if attempt == 1 and shadowed:
             ticket.shadow = self._policies.shadow(request.route, view, fleet, decision)
         if self._policies.observes:
             self._policies.observe(

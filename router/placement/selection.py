@@ -28,9 +28,17 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 def select(
-    fleet: Fleet, request: Request, tried: tuple[str, ...], now_s: float, within: Container[str] | None = None
+    fleet: Fleet,
+    request: Request,
+    tried: tuple[str, ...],
+    now_s: float,
+    within: Container[str] | None = None,
+    *,
+    prefill: bool = False,
 ) -> Selection | Queued | Reject:
     """Return the candidates for `request`, without the endpoints in `tried`, and only those `within` if it is given.
+
+    With `prefill`: those that compute its prompt for a decode worker.
 
     A half-open endpoint's trial comes first, except for a request that has failed already, as long as ready workers
     are left. If no worker is ready, half-open endpoints also take requests during their trials. They answer probes, and
@@ -38,7 +46,7 @@ def select(
     """
     if request.pinned is not None:
         return _pinned(fleet, request, tried, within)
-    candidate_set = fleet.candidate_set(request.model)
+    candidate_set = fleet.prefill_set(request.model) if prefill else fleet.candidate_set(request.model)
     if not candidate_set.able:
         return _nobody(fleet, request)
     fits = _fits(request, candidate_set)
@@ -98,7 +106,8 @@ def exclusions(
         ids = [candidate.id for candidate in endpoint.candidates] or [WorkerId(endpoint.id)]
         for worker in ids:
             if worker not in chosen:
-                excluded[worker] = _why_excluded(endpoint, request, candidate_set, fits, now_s)
+                why = "its role is prefill" if fleet.only_prefills(endpoint) else None
+                excluded[worker] = why or _why_excluded(endpoint, request, candidate_set, fits, now_s)
     return excluded
 
 
@@ -129,6 +138,8 @@ def _nobody(fleet: Fleet, request: Request) -> Queued | Reject:
         if unheard := len(fleet.unheard):
             message += f" Workers that have not answered since the gateway started: {unheard}."
         return Reject(RequestError(ErrorKind.MODEL_NOT_FOUND, message, param="model"))
+    if fleet.prefill_set(request.model).able:
+        return Queued("no worker is ready: all workers of this model have the role prefill")
     return Queued(_why_not_ready(fleet.unheard))
 
 

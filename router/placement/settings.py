@@ -14,13 +14,18 @@ from router.placement.traffic_routes import DEFAULT, TrafficRoute, bounds_of
 
 
 def check(config: Config) -> Iterator[Finding]:
-    """Find unknown policies, wrong parameters, and routes that can match nothing or name what is not there."""
+    """Find unknown policies, wrong parameters, routes that can match nothing or name what is not there, and a lease
+    without time."""
     yield from _policy(config.policy, ("policy",))
     for name, policy in config.policies.items():
         if name == DEFAULT:
             yield ("policies", name), "default is the name of the section policy", "choose another name"
         yield from _policy(policy, ("policies", name))
     yield from _routes(config)
+    lease_s, margin_s = config.handover.lease_s, config.handover.lease_margin_s
+    if margin_s >= lease_s:
+        problem = f"handover.lease_margin_s ({margin_s:g}) is not below handover.lease_s ({lease_s:g})"
+        yield ("handover", "lease_margin_s"), problem, "write a smaller margin; with this one no KV handover is used"
 
 
 def _policy(policy: PolicyConfig, section: Path) -> Iterator[Finding]:

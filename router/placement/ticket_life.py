@@ -87,8 +87,11 @@ class TicketLife:
         Do not call it for whole-body responses, whose first byte does not mark the end of the prefill: set
         `Request.stream` to False and call `finished`.
         """
-        if ticket.ended or not ticket.load.account.prefilled(ticket.reservation, now_s):
+        if ticket.ended:
             return
+        if not ticket.load.account.prefilled(ticket.reservation, now_s) and not ticket.received:
+            return
+        ticket.received = False
         ticket.record.ttft_s = now_s - ticket.reservation.at_s
         ticket.work_done = ticket.load.account.work_done(now_s)
         if self.traffic is not None:
@@ -170,8 +173,20 @@ class TicketLife:
         """Record that the client left, which counts against no worker."""
         if ticket.ended:
             return
-        self._end(ticket, now_s, "cancelled", served=ticket.reservation.stage is ReservationStage.DECODE)
+        decodes = ticket.reservation.stage is ReservationStage.DECODE and not ticket.received
+        self._end(ticket, now_s, "cancelled", served=decodes)
         self._counts["cancelled"] += 1
+        self._tell_policy(LifecycleEventKind.FAILED, ticket, now_s)
+
+    def not_handed_over(self, ticket: Ticket, now_s: float, reason: str) -> None:
+        """Record that a worker answered without the KV cache that another one should have handed over.
+
+        The fault may be the other worker's, so it counts against neither.
+        """
+        if ticket.ended:
+            return
+        self._end(ticket, now_s, f"no KV handover: {reason}", served=False)
+        self._counts["failed"] += 1
         self._tell_policy(LifecycleEventKind.FAILED, ticket, now_s)
 
     def _succeeded(self, ticket: Ticket, now_s: float, *, complete: bool) -> None:

@@ -34,6 +34,7 @@ class Ticket:
         "id",
         "load",
         "predicted_cached_tokens",
+        "received",
         "record",
         "refusal_s",
         "request",
@@ -75,6 +76,8 @@ class Ticket:
         """What shadow policies decided for the request, if they saw it."""
         self.work_done: WorkDone | None = None
         """The worker's work counters at the first token."""
+        self.received = False
+        """The prompt's KV cache comes from another worker, and there is no first token yet."""
         self.trial = False
         self.tried: tuple[str, ...] = ()
         """Endpoints of earlier attempts."""

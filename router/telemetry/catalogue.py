@@ -147,6 +147,13 @@ GATEWAY = (
     _histogram("decision_seconds", CPU_S, "Time to choose a worker and reserve its load."),
     _counter("errors", "Errors that the gateway itself answered, by code and phase.", "code", "phase"),
     _counter("retries", "Attempts that failed and were retried on another worker, by failure point.", "point"),
+    _counter(
+        "handovers",
+        "Requests planned on two workers, by outcome. handed_over: the decode worker answered with the KV cache of the "
+        "prefill worker. stopped: the request ended before. All others ran on one worker: prefill_failed, "
+        "nothing_handed_over (no usable transfer parameters), lease_expired, decode_worker_lost, decode_failed.",
+        "outcome",
+    ),
     _counter("retry_budget_exhausted", "Retries that the retry budget did not allow."),
     _counter(
         "worker_deaths",

@@ -78,6 +78,7 @@ class Metrics:
         self._decision = histogram("decision_seconds").at()
         self._errors = counter("errors")
         self._retries = counter("retries")
+        self._handovers = counter("handovers")
         self._fallbacks = counter("fallbacks")
         self._redials = counter("redials")
         self._retry_refusals = counter("retry_budget_exhausted")
@@ -146,6 +147,10 @@ class Metrics:
 
     def retried(self, point: FailurePoint) -> None:
         self._retries.add(1.0, (point.value,))
+
+    def handed_over(self, outcome: str) -> None:
+        """Count a request that was planned on two workers."""
+        self._handovers.add(1.0, (outcome,))
 
     def fell_back(self, model: str, served: str) -> None:
         self._fallbacks.add(1.0, (model, served))

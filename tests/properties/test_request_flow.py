@@ -81,7 +81,7 @@ class Driver:
                 self.waiting = effect
             case Effect.LEAVE:
                 self.waiting = None
-            case Effect.FINISH:
+            case Effect.FINISH | Effect.FINISH_LEG:
                 self.finished += 1
             case Effect.END:
                 self.ends += 1
@@ -191,7 +191,7 @@ def test_a_plan_of_two_legs_sends_only_the_last_answer_to_the_client():
     driver.step(Event.PLACED, 1)
     assert driver.flow.handle(Event.OPENED, 1) == ()
     driver.step(Event.ANSWERED, 1)
-    assert driver.flow.row.effects == (Effect.CANCEL, Effect.FINISH, Effect.NEXT_LEG)
+    assert driver.flow.row.effects == (Effect.CANCEL, Effect.FINISH_LEG, Effect.NEXT_LEG)
     assert (driver.flow.leg, driver.asked, driver.reserved) == (1, True, {1: 0})
     driver.step(Event.PLACED, 2)
     driver.step(Event.OPENED, 2)
@@ -211,11 +211,24 @@ def test_a_leg_whose_worker_fails_is_tried_again_from_that_leg():
     assert (driver.ends, driver.finished) == (1, 2)
 
 
-def test_a_client_error_ends_a_plan_at_its_first_leg():
+def test_a_plan_goes_on_after_a_client_error_in_its_first_leg():
     driver = Driver(2)
     for event, attempt in ((Event.IDENTIFIED, None), (Event.PLACED, 1), (Event.DECLINED, 1)):
         driver.step(event, attempt)
-    assert (driver.ends, driver.flow.leg) == (1, 0)
+    assert (driver.ends, driver.flow.leg, driver.asked) == (0, 1, True)
+
+
+def test_a_plan_whose_first_leg_is_given_up_ends_with_the_next_answer():
+    driver = Driver(2)
+    for event, attempt in ((Event.IDENTIFIED, None), (Event.PLACED, 1)):
+        driver.step(event, attempt)
+    assert driver.flow.in_earlier_leg
+    driver.step(Event.FAILED, 1)
+    driver.flow.skip_to_last_leg()
+    driver.step(Event.PLACED, 2)
+    driver.step(Event.ANSWERED, 2)
+    assert Effect.RESPOND in driver.flow.row.effects
+    assert driver.ends == 1
 
 
 @pytest.mark.parametrize(("winner", "loser"), [(1, 2), (2, 1)])

@@ -135,7 +135,7 @@ class Rig:
         self.config = config
         self.loop = loop
         residency = ResidencyMap()
-        self.fleet = Fleet(config.health, residency)
+        self.fleet = Fleet(config.health, residency, hands_over=config.handover.connector is not None)
         self.dispatcher = RecordingDispatcher(
             self.fleet,
             residency,
@@ -143,6 +143,7 @@ class Rig:
             spec=PolicySpec("round_robin"),
             retries=config.retries,
             max_requests_per_worker=config.limits.max_requests_per_worker,
+            handover=config.handover,
         )
         self.identity = StubIdentity()
         self.metrics = RecordingMetrics()

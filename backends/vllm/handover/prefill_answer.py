@@ -15,7 +15,8 @@ MAX_ANSWER_BYTES = 16_777_216
 class PrefillAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What an answer of one token says: its end, the transfer parameters as they came, and the prompt.
 
-    Counts and ids that the worker did not report, or not in a usable form, are None.
+    Counts and ids that the worker did not report, or not in a usable form, are None. So are ids of another number than
+    the prompt's tokens.
     """
 
     finish_reason: str | None
@@ -69,7 +70,7 @@ def read_prefill_answer(body: bytes) -> PrefillAnswer:
     return PrefillAnswer(
         finish_reason=choice.finish_reason if isinstance(choice.finish_reason, str) else None,
         params=found.kv_transfer_params,
-        prompt_token_ids=ids if is_token_ids(ids) else None,
+        prompt_token_ids=ids if is_token_ids(ids) and usage.prompt_tokens in (None, len(ids)) else None,
         prompt_tokens=_count(usage.prompt_tokens),
         cached_tokens=_count(details.cached_tokens),
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Final
 
+from backends.vllm.handover.prefill_answer import MAX_ANSWER_BYTES
 from router.gateway.flow.opening import Opening, Verdict
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Failure, Outcome, denies_model, seconds
@@ -66,6 +68,7 @@ class Attempt:
     """
 
     __slots__ = (
+        "_collects",
         "_dial",
         "_late",
         "_opened",
@@ -77,6 +80,7 @@ class Attempt:
         "connected_s",
         "connection",
         "failure",
+        "limit_s",
         "lost",
         "opening",
         "response",
@@ -98,7 +102,10 @@ class Attempt:
         *,
         commented: bool,
         paused: bool,
+        collects: bool = False,
+        limit_s: float = math.inf,
     ) -> None:
+        """With `collects` the answer is kept whole and never opens. `limit_s` limits the time until its first event."""
         self._services = services
         self._outbound = outbound
         self._report = report
@@ -109,6 +116,8 @@ class Attempt:
         """When the request was last written."""
         self._opened = False
         self._paused = paused
+        self._collects = collects
+        self.limit_s: Final = limit_s
         self.ticket = ticket
         self.opening = Opening(commented)
         self.connection: UpstreamConnection | None = None
@@ -176,7 +185,7 @@ class Attempt:
         services, outbound, candidate = self._services, self._outbound, self.ticket.candidate
         self.connection = connection
         self.response = None
-        self.response_read = self._read_before_first
+        self.response_read = self._collect if self._collects else self._read_before_first
         now_s = services.time()
         client_head, body, usage_frame = outbound.outgoing(self.ticket, now_s)
         self.usage_frame = usage_frame
@@ -189,7 +198,7 @@ class Attempt:
             candidate.rank,
             outbound.peer.encode("ascii"),
             outbound.upgrade,
-            plain=usage_frame is not None,
+            plain=usage_frame is not None or self._collects,
             authorization=keys.line(candidate.endpoint.id) if keys is not None else None,
             scheme=services.scheme,
             worker=candidate.id,
@@ -239,6 +248,17 @@ class Attempt:
             self._stream_error()
         elif verdict is Verdict.TOO_LONG:
             self.worker_lost("no event among too many bytes", True)
+
+    def _collect(self, data: bytes) -> None:
+        """Take body bytes of an answer that is not for the client; the connection keeps their content."""
+        assert self.connection is not None
+        if self.connection.raw_bytes > MAX_ANSWER_BYTES:
+            self.worker_lost("the prefill's answer is too long", True)
+
+    @property
+    def content(self) -> bytes:
+        """The body of a complete answer."""
+        return b"" if self.connection is None else b"".join(self.connection.pieces)
 
     def _stream_error(self) -> None:
         """Fail, because the first event of the stream is an error."""

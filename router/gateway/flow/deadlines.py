@@ -39,9 +39,12 @@ class Limits:
         self.header_delay_s: Final = timeouts.header_delay_s
         self.comment_interval_s: Final = timeouts.comment_interval_s
 
-    def attempt_deadline_s(self, sent: bool, since_s: float) -> float:
-        """Return the deadline of an attempt that was `sent`, or began to dial, at `since_s`."""
-        return since_s + (self.first_event_s if sent else self.connect_s)
+    def deadline_s(self, attempt: Attempt) -> float:
+        """Return the deadline of an attempt that was sent, or began to dial."""
+        if not attempt.sent:
+            return attempt.since_s + self.connect_s
+        first_event_s, limit_s = self.first_event_s, attempt.limit_s
+        return attempt.since_s + (first_event_s if first_event_s < limit_s else limit_s)
 
 
 class Due(IntEnum):
@@ -85,7 +88,11 @@ class RequestDeadlines:
         """Return the earliest deadline after `attempt` was sent, or began to dial."""
         if len(self._flow.attempts) != 1:
             return self.next_s(0.0)
-        return min(self._limits.attempt_deadline_s(attempt.sent, attempt.since_s), self._end_s, self._comment_s)
+        return min(
+            self._limits.deadline_s(attempt),
+            self._end_s,
+            self._comment_s,
+        )
 
     def answer_began(self, now_s: float) -> float:
         """Start the time of the stream, which needs no more comments. Return the earliest deadline."""
@@ -112,12 +119,12 @@ class RequestDeadlines:
     def overdue_attempts(self, now_s: float) -> list[Any]:
         """Return the running attempts that have taken too long to connect or to answer."""
         limits = self._limits
-        return [each for each in self._flow.attempts if now_s >= limits.attempt_deadline_s(each.sent, each.since_s)]
+        return [each for each in self._flow.attempts if now_s >= limits.deadline_s(each)]
 
     def _state_s(self, last_read_s: float) -> float:
         state, limits = self._flow.state, self._limits
         if state is RequestState.WAITING:
-            return min([limits.attempt_deadline_s(each.sent, each.since_s) for each in self._flow.attempts])
+            return min([limits.deadline_s(each) for each in self._flow.attempts])
         if state in BEGUN:
             return last_read_s + limits.idle_s
         return self.since_s + self.queue_s if state is RequestState.QUEUED else math.inf

@@ -75,6 +75,15 @@ class Flow:
         self.row = row
         return row.effects
 
+    @property
+    def in_earlier_leg(self) -> bool:
+        """Whether the answer of the present leg is not for the client."""
+        return self.leg < self.legs - 1
+
+    def skip_to_last_leg(self) -> None:
+        """Give up the plan's earlier legs: the next attempt serves the whole request."""
+        self.leg = self.legs - 1
+
     def _drop(self, but: Any) -> None:
         """Remove all attempts but one from the request."""
         self.dropped = [each for each in self.attempts if each is not but]

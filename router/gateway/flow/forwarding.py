@@ -18,6 +18,7 @@ from router.gateway.flow.attempt import Attempt
 from router.gateway.flow.charging import charge, refused_early
 from router.gateway.flow.deadlines import Due, RequestDeadlines
 from router.gateway.flow.flow import Flow
+from router.gateway.flow.handover import KvHandover
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Outcome
 from router.gateway.flow.responder import RESPONSE_STEPS, Responder
@@ -106,7 +107,8 @@ class ForwardedRequest:
             for attempt in list(self._flow.attempts):
                 if attempt.unopened and attempt.ticket.candidate.endpoint is endpoint:
                     ticket, point = attempt.ticket, attempt.point_if_given_up
-                    if len(self._flow.attempts) > 1 or placements.replaceable(outbound, ticket, point, now_s):
+                    others = len(self._flow.attempts) > 1 or self._flow.in_earlier_leg
+                    if others or placements.replaceable(outbound, ticket, point, now_s):
                         attempt.give_up("the worker was ejected or removed while the request waited for it")
         except Exception:
             self.crashed()
@@ -209,6 +211,10 @@ class ForwardedRequest:
         placed = services.placements.place(self._outbound, request, state, self._deadlines.since_s, now_s)
         if isinstance(placed, Ticket):
             self._begin(placed)
+        elif isinstance(placed, KvHandover):
+            self._outbound.handover = placed
+            self._flow.legs = 2
+            self._begin(placed.prefill)
         elif isinstance(placed, RequestError):
             self.refuse(placed)
         elif isinstance(placed, Queued):
@@ -224,10 +230,16 @@ class ForwardedRequest:
     def _begin(self, ticket: Ticket) -> None:
         """Begin an attempt for a placement."""
         self._responder.log.ticket = ticket
-        commented, paused = self._flow.commented, not self._client.writable
-        attempt = Attempt(
-            self._services.attempts, self._outbound, ticket, self._reported, commented=commented, paused=paused
-        )
+        commented, paused, handover = self._flow.commented, not self._client.writable, self._outbound.handover
+        services, outbound, report = self._services.attempts, self._outbound, self._reported
+        if handover is None:
+            attempt = Attempt(services, outbound, ticket, report, commented=commented, paused=paused)
+        else:
+            limit_s, collects = handover.limit_s(ticket), handover.prefills_at(ticket)
+            attempt = Attempt(
+                services, outbound, ticket, report,
+                commented=commented, paused=paused and not collects, collects=collects, limit_s=limit_s,
+            )  # fmt: skip
         self._on(_PLACED, attempt)
 
     def _queue(self, _: object) -> None:
@@ -289,6 +301,11 @@ class ForwardedRequest:
     def _declined(self, outcome: Outcome, attempt: Attempt) -> None:
         """Retry or pass on a complete answer that is a 404 about the model, or a server error."""
         services, flow = self._services, self._flow
+        handover = self._outbound.handover
+        if handover is not None and (flow.in_earlier_leg or handover.decodes_at(attempt.ticket)):
+            attempt.let_go(reusable=True)
+            self._on(Event.FAILED, attempt)
+            return
         others_run = len(flow.attempts) > 1
         if services.placements.should_discard(
             self._outbound, attempt, services.time(), others_run=others_run, commented=flow.commented
@@ -299,15 +316,43 @@ class ForwardedRequest:
             self._on(Event.DECLINED if outcome is Outcome.NOT_FOUND else Event.ERRED, attempt)
 
     def _send(self, attempt: Attempt) -> None:
-        attempt.begin()
+        handover = self._outbound.handover
+        # A redial after a stale connection would send the transfer parameters twice.
+        attempt.begin(fresh=handover is not None and handover.decodes_at(attempt.ticket))
         self._client.deadline_s = self._deadlines.attempt_began(attempt)
 
     def _retry(self, attempt: Attempt) -> None:
-        again = self._services.placements.retry(self._outbound, attempt, self._services.time())
+        placements, now_s = self._services.placements, self._services.time()
+        if self._outbound.handover is not None and self._retry_handover(attempt, now_s):
+            return
+        again = placements.retry(self._outbound, attempt, now_s)
         if isinstance(again, Ticket):
             self._begin(again)
         else:
             self.refuse(again)
+
+    def _retry_handover(self, attempt: Attempt, now_s: float) -> bool:
+        """Go on after a failed leg of a plan for two workers. Return False for the usual retry."""
+        placements, outbound = self._services.placements, self._outbound
+        if not self._flow.in_earlier_leg:
+            if not placements.runs_plain(outbound, attempt, now_s):
+                return False
+            self._place()
+            return True
+        again = placements.retry_prefill(outbound, attempt, now_s)
+        if again is not None:
+            self._begin(again)
+        else:
+            self._flow.skip_to_last_leg()
+            self._serve_alone(now_s)
+        return True
+
+    def _serve_alone(self, now_s: float) -> None:
+        """Place the request on one worker, because the plan for two has failed."""
+        handover = self._outbound.handover
+        assert handover is not None
+        handover.end(now_s)
+        self._place()
 
     def _cancel(self, _: object) -> None:
         if not self._flow.dropped:
@@ -317,12 +362,20 @@ class ForwardedRequest:
 
     def _next_leg(self, attempt: Attempt) -> None:
         attempt.let_go(reusable=True)
-        self._place()
+        handover, now_s = self._outbound.handover, self._services.time()
+        assert handover is not None
+        ticket = handover.decode_ticket(now_s)
+        if ticket is not None:
+            self._begin(ticket)
+        else:
+            self._serve_alone(now_s)
 
     # the answer
 
     def _respond(self, attempt: Attempt) -> None:
-        now_s = self._services.time()
+        now_s, handover = self._services.time(), self._outbound.handover
+        if handover is not None:
+            handover.opened(attempt.ticket)
         self._responder.open(attempt, now_s)
         self._client.deadline_s = self._deadlines.answer_began(now_s)
 
@@ -340,6 +393,8 @@ class ForwardedRequest:
         self._ended = True
         self._running.discard(self)
         self._services.placements.ended(self._outbound)
+        if self._outbound.handover is not None:
+            self._outbound.handover.end(self._services.time())
         self._responder.close()
 
     def _end_crashed(self, attempt: Attempt | None) -> None:

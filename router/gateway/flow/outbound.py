@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from router.gateway.flow.handover import KvHandover
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.routes import Route
 from router.gateway.queues.route_queue import RouteQueue
@@ -28,6 +29,7 @@ class OutboundRequest:
         "charge",
         "digest",
         "gate",
+        "handover",
         "head",
         "id",
         "key",
@@ -71,6 +73,8 @@ class OutboundRequest:
         """The digest of a parsed body."""
         self.gate: RouteQueue | None = None
         """The queue of the request's route, while the request counts against the route's limit."""
+        self.handover: KvHandover | None = None
+        """The plan by which two workers share the request, also after it was given up."""
         self.charge: Charge | None = None
         """What the request has taken from its caller's limits, once it is admitted."""
         self.limit_lines = b""
@@ -84,6 +88,8 @@ class OutboundRequest:
 
     def outgoing(self, ticket: Ticket, now_s: float) -> OutgoingBody:
         """Return head and body for the ticket's worker, and the usage frame to remove from the answer."""
+        if self.handover is not None and (shared := self.handover.outgoing(ticket, now_s)) is not None:
+            return OutgoingBody(self.head, shared)
         head, body, model = self.head, self.body, ticket.request.model
         if model is not None and model != self.named:  # a fallback
             head, body = renamed(self.route, head, body, self.named, model)

@@ -10,6 +10,7 @@ from xxhash import xxh3_128_intdigest
 
 from router.errors import ErrorKind, RequestError
 from router.gateway.flow.attempt import Attempt
+from router.gateway.flow.handover import DECODE_FAILED, PREFILL_FAILED, Handovers, KvHandover
 from router.gateway.flow.model_choice import ModelChoice
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.transitions import RequestState
@@ -25,8 +26,9 @@ from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.placement.retry_budget import tried
 from router.placement.tickets import Held, Queued, Reject, Ticket, lacks_worker
 
-Placement: TypeAlias = Ticket | Queued | Held | RequestError
-"""Load reserved on a worker; no worker is ready; the policy holds the request; or the request is refused."""
+Placement: TypeAlias = Ticket | KvHandover | Queued | Held | RequestError
+"""Load reserved on one worker, or on two that share the request; no worker is ready; the policy holds the request; or
+the request is refused."""
 # Module constants, because looking up a member of an enum is slow.
 _QUEUED: Final = RequestState.QUEUED
 _HELD: Final = RequestState.HELD
@@ -38,6 +40,7 @@ class Placements:
     __slots__ = (
         "_dispatcher",
         "_fleet",
+        "_handovers",
         "_hold_queue",
         "_metrics",
         "_models",
@@ -58,6 +61,7 @@ class Placements:
         queue_s: float,
         routes: RouteQueues,
         models: ModelChoice,
+        handovers: Handovers | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._quarantine = quarantine
@@ -68,6 +72,7 @@ class Placements:
         self._queue_s = queue_s
         self._routes = routes
         self._models = models
+        self._handovers = handovers
 
     def body_key(self, outbound: OutboundRequest) -> int:
         """Return the quarantine's key of the body; 0 without a body, because such a request is never suspected."""
@@ -96,10 +101,10 @@ class Placements:
             within = self._within(outbound) if self._quarantine.active else None
         except RequestError as error:
             return error
-        may_hold = self._may_hold(outbound, state)
-        placed = self._dispatcher.dispatch(request, now_s, may_hold=may_hold, within=within)
-        if self._models.falls_back and isinstance(placed, (Queued, Reject)):
-            placed = self._fallback(outbound, request, placed, now_s, may_hold, within)
+        shared = None
+        if self._handovers is not None and outbound.handover is None:
+            shared = self._handovers.begin(request, outbound.head.fields, outbound.body, now_s, within)
+        placed = self._alone(outbound, request, state, now_s, within) if shared is None else shared
         self._metrics.decision_took(perf_counter() - started_s)
         if isinstance(placed, Queued):
             refusal = self._queue_refusal(outbound, placed) if state is not _QUEUED else None
@@ -109,6 +114,21 @@ class Placements:
         elif state is _HELD and not isinstance(placed, Held):
             self._metrics.held(now_s - since_s)
         return placed.error if isinstance(placed, Reject) else placed
+
+    def _alone(
+        self,
+        outbound: OutboundRequest,
+        request: Request,
+        state: RequestState,
+        now_s: float,
+        within: frozenset[str] | None,
+    ) -> Ticket | Held | Queued | Reject:
+        """Ask for one worker."""
+        may_hold = self._may_hold(outbound, state)
+        placed = self._dispatcher.dispatch(request, now_s, may_hold=may_hold, within=within)
+        if self._models.falls_back and isinstance(placed, (Queued, Reject)):
+            placed = self._fallback(outbound, request, placed, now_s, may_hold, within)
+        return placed
 
     def _fallback(
         self,
@@ -234,6 +254,40 @@ class Placements:
             return again.error
         self._metrics.retried(failure.point)
         return again
+
+    def retry_prefill(self, outbound: OutboundRequest, attempt: Attempt, now_s: float) -> Ticket | None:
+        """Release a failed prefill, and ask for another prefill worker; None to serve the request on one worker."""
+        failure, ticket, handover = attempt.failure, attempt.ticket, outbound.handover
+        assert failure is not None and handover is not None
+        why = (failure.point, now_s, failure.reason, failure.retry_after_s)
+        try:
+            within = self._within(outbound) if self._quarantine.active else None
+        except RequestError:
+            self._dispatcher.failed(ticket, *why)
+            within = frozenset()
+        again = self._dispatcher.retry_prefill(ticket, *why, within=within)
+        if again is None:
+            handover.settle(PREFILL_FAILED)
+        else:
+            self._metrics.retried(failure.point)
+            handover.again(again)
+        return again
+
+    def finish_prefill(self, outbound: OutboundRequest, attempt: Attempt, usage: Usage, now_s: float) -> None:
+        """Release a prefill that has ended. Its whole answer is its first token."""
+        if attempt.status < 400:
+            self._dispatcher.first_token(attempt.ticket, now_s)
+        self._dispatcher.finished(attempt.ticket, usage, now_s, status=attempt.status)
+
+    def runs_plain(self, outbound: OutboundRequest, attempt: Attempt, now_s: float) -> bool:
+        """Release an attempt whose worker could not use what was handed over, if another one may be made without."""
+        failure, handover = attempt.failure, outbound.handover
+        if handover is None or failure is None or not handover.decodes_at(attempt.ticket):
+            return False
+        handover.settle(DECODE_FAILED)
+        if attempt.lost or failure.point is FailurePoint.CONNECT:
+            return False  # the decode worker itself is gone
+        return self._dispatcher.run_plain(attempt.ticket, failure.reason, now_s)
 
     def replaceable(self, outbound: OutboundRequest, ticket: Ticket, point: FailurePoint, now_s: float) -> bool:
         """Return whether another worker is ready to take over from an attempt that fails at `point`."""

@@ -137,11 +137,22 @@ class Responder:
         if outbound.charge is not None:
             self._answer_tokens = used_tokens(outbound, usage, self.relay.events) if attempt.status < 400 else 0
         self.answering = None
-        services.placements.finish(outbound, attempt, usage, now_s)
+        handover = outbound.handover
+        remote = handover is not None and handover.received_by(attempt.ticket)
+        # A decode worker reports the cached tokens of the prefill worker.
+        services.placements.finish(outbound, attempt, Usage(None, usage.completion_tokens) if remote else usage, now_s)
         request = attempt.ticket.request
         if request.prompt is None or request.model is None or usage.prompt_tokens is None:
             return
         services.identity.observe_usage(request.model, request.prompt, usage.prompt_tokens)
+
+    def finish_leg(self, attempt: Attempt) -> None:
+        """Release a prefill, whose answer is complete, and keep what it hands over."""
+        handover = self._outbound.handover
+        assert handover is not None
+        now_s = self._services.time()
+        usage = handover.prefilled(attempt.content, attempt.status, now_s)
+        self._services.placements.finish_prefill(self._outbound, attempt, usage, now_s)
 
     def fail(self, attempt: Attempt) -> None:
         """Release the attempt as failed."""
@@ -283,6 +294,7 @@ class Responder:
 RESPONSE_STEPS: Final[dict[Effect, Callable[[Responder, Any], None]]] = {
     Effect.FAIL: Responder.fail,
     Effect.FINISH: Responder.finish,
+    Effect.FINISH_LEG: Responder.finish_leg,
     Effect.COMPLETE: Responder.complete,
     Effect.PASS_ERROR: Responder.pass_error,
     Effect.REPLY: Responder.reply,

@@ -68,6 +68,7 @@ class Effect(IntEnum):
     PASS_ERROR = 16
     REPLY = 17
     BREAK_OFF = 18
+    FINISH_LEG = 19
 
 
 class Guard(IntEnum):
@@ -123,6 +124,7 @@ EFFECT_TEXT: Final = {
     Effect.RETRY: "release the attempt's load as failed, and ask for another worker",
     Effect.FAIL: "release the attempt's load as failed",
     Effect.FINISH: "release the attempt's load as finished, with the usage it reported",
+    Effect.FINISH_LEG: "release the attempt's load as finished, and keep its answer for the next leg",
     Effect.RESPOND: "write the response head and the bytes so far; later reads go directly to the client",
     Effect.COMPLETE: "end the client's response",
     Effect.PASS_ERROR: "release the attempt's load as failed, and pass its error on",
@@ -151,7 +153,7 @@ ATTEMPT_EVENTS: Final = frozenset(
         Event.STALLED,
     }
 )
-RELEASES: Final = frozenset({Effect.RETRY, Effect.FAIL, Effect.FINISH, Effect.PASS_ERROR})
+RELEASES: Final = frozenset({Effect.RETRY, Effect.FAIL, Effect.FINISH, Effect.FINISH_LEG, Effect.PASS_ERROR})
 """Effects that end the load reservation of the event's attempt."""
 ASKS: Final = frozenset({Effect.PLACE, Effect.NEXT_LEG, Effect.RETRY})
 """Effects that cause an event at once. Each is the last effect of its row."""
@@ -214,9 +216,10 @@ _ROWS: Final[tuple[tuple[tuple[RequestState, ...], Event, Guard, tuple[Effect, .
     ((_S.WAITING,), _E.PLACED, _G.ALWAYS, (_F.SEND,), _S.WAITING),
     ((_S.WAITING,), _E.OPENED, _G.EARLIER_LEG, (), _S.WAITING),
     ((_S.WAITING,), _E.OPENED, _G.ALWAYS, (_F.CANCEL, _F.RESPOND), _S.STREAMING),
-    ((_S.WAITING,), _E.ANSWERED, _G.EARLIER_LEG, (_F.CANCEL, _F.FINISH, _F.NEXT_LEG), _S.PLACING),
+    ((_S.WAITING,), _E.ANSWERED, _G.EARLIER_LEG, (_F.CANCEL, _F.FINISH_LEG, _F.NEXT_LEG), _S.PLACING),
     ((_S.WAITING,), _E.ANSWERED, _G.COMMENTED, (_F.CANCEL, _F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
     ((_S.WAITING,), _E.ANSWERED, _G.ALWAYS, (_F.CANCEL, _F.RESPOND, _F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
+    ((_S.WAITING,), _E.DECLINED, _G.EARLIER_LEG, (_F.CANCEL, _F.FINISH_LEG, _F.NEXT_LEG), _S.PLACING),
     ((_S.WAITING,), _E.DECLINED, _G.COMMENTED, (_F.CANCEL, _F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
     ((_S.WAITING,), _E.DECLINED, _G.ALWAYS, (_F.CANCEL, _F.RESPOND, _F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
     ((_S.WAITING,), _E.ERRED, _G.OTHERS_RUN, (_F.FAIL,), _S.WAITING),

@@ -25,7 +25,7 @@ from router.tokenization.intake import CHAT_PATH, COMPLETIONS_PATH, PROMPT_PATHS
 
 _USAGE_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH})
 """Streams of the other two APIs always report their usage."""
-_VOUCHED = frozenset({b"content-digest", b"repr-digest", b"digest", b"content-md5", b"signature", b"content-encoding"})
+VOUCHED = frozenset({b"content-digest", b"repr-digest", b"digest", b"content-md5", b"signature", b"content-encoding"})
 """Request headers that depend on the exact bytes of the body."""
 MAX_REWRITTEN_BYTES = 1_048_576
 """Larger bodies are not rewritten, because the search for the splice takes about 1 ms per MB."""
@@ -117,7 +117,7 @@ class BodyRewriter:
         """Return the rewrites for a request, or None."""
         if parsed is None or parsed.size_bytes > MAX_REWRITTEN_BYTES:
             return None
-        if head.path not in PROMPT_PATHS or not _VOUCHED.isdisjoint(head.fields):
+        if head.path not in PROMPT_PATHS or not VOUCHED.isdisjoint(head.fields):
             return None
         observed = self._injects and head.path in _USAGE_PATHS and _hides_usage(parsed) and self._sampled()
         relearns = self._relearn is not None and parsed.reads_cache and parsed.answers == 1

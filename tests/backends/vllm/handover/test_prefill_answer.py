@@ -22,9 +22,14 @@ def test_a_chat_completion_has_its_ids_at_the_top():
 
 
 def test_a_completion_has_its_ids_in_its_choice():
-    choices = [{"finish_reason": "stop", "prompt_token_ids": [5]}]
+    choices = [{"finish_reason": "stop", "prompt_token_ids": [5, 6, 7, 8]}]
     answer = read_prefill_answer(body(choices=choices))
-    assert (answer.prompt_token_ids, answer.finish_reason, answer.params) == ([5], "stop", None)
+    assert (answer.prompt_token_ids, answer.finish_reason, answer.params) == ([5, 6, 7, 8], "stop", None)
+
+
+def test_ids_of_another_number_than_the_prompts_tokens_are_left_out():
+    assert read_prefill_answer(body(prompt_token_ids=[1, 2, 3])).prompt_token_ids is None
+    assert read_prefill_answer(body(prompt_token_ids=[1], usage=None)).prompt_token_ids == [1]
 
 
 def test_counts_and_ids_in_another_form_are_left_out():

@@ -22,8 +22,8 @@ TIMEOUTS = TimeoutsConfig(
 )
 
 
-def attempt(sent=False, since_s=ARRIVED_S):
-    return SimpleNamespace(sent=sent, since_s=since_s)
+def attempt(sent=False, since_s=ARRIVED_S, limit_s=math.inf):
+    return SimpleNamespace(sent=sent, since_s=since_s, limit_s=limit_s)
 
 
 @pytest.fixture
@@ -64,6 +64,13 @@ def test_an_attempt_has_other_limits_before_and_after_it_is_sent(flow, deadlines
     running.sent, running.since_s = True, 102.0
     assert deadlines.attempt_began(running) == deadlines.next_s(0.0) == 162.0
     assert deadlines.due(105.0, 0.0) is Due.NOTHING
+
+
+def test_an_attempt_may_have_a_shorter_limit_of_its_own(flow, deadlines):
+    flow.state, flow.attempts = RequestState.WAITING, [attempt(sent=True, limit_s=10.0)]
+    assert deadlines.next_s(0.0) == ARRIVED_S + 10.0
+    flow.attempts = [attempt(sent=True, limit_s=1_000.0)]
+    assert deadlines.next_s(0.0) == ARRIVED_S + TIMEOUTS.first_event_s
 
 
 def test_the_earliest_of_several_attempts_sets_the_deadline(flow, deadlines):

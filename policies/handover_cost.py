@@ -1,0 +1,86 @@
+"""The cost of computing a prompt on one worker and writing its answer on another, beside that of one worker alone.
+
+Costs are the added delay in seconds, as in `policies.marginal_cost`: of the request itself, of the prefills that come
+next, and of the streams that wait for steps with a prefill. All of it is arrays over candidates and over pairs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.view import Column, FleetView
+
+Matrix = NDArray[np.float64]
+"""One row per prefill worker, one column per decode worker."""
+STREAM_WEIGHT = 0.1
+"""Weight of a second of slower streaming, as in `marginal_cost`; one before the first token weighs 1."""
+
+
+class PairCost(NamedTuple):
+    """The cheapest pair, as places among the two candidate sets, and what it and the cheapest single worker cost."""
+
+    prefill: int
+    decode: int
+    pair_s: float
+    alone_s: float
+
+    @property
+    def pays(self) -> bool:
+        """Whether the pair costs less than any worker alone."""
+        return self.pair_s < self.alone_s
+
+
+def alone_s(fleet: FleetView) -> Column:
+    """Return the cost of each worker alone.
+
+    Its prefill delays later prefills (`marginal_cost`'s externality) and every stream that runs there.
+    """
+    delayed_s = STREAM_WEIGHT * np.maximum(fleet.prefill_s - fleet.error_s, 0.0) * fleet.running_requests
+    cost_s: Column = _first_token_s(fleet) + fleet.kv_wait_s + delayed_s + STREAM_WEIGHT * fleet.decode_externality_s
+    return cost_s
+
+
+def pair_s(prefill: FleetView, decode: FleetView, tokens_per_s: float, latency_s: float) -> Matrix:
+    """Return the cost of each pair.
+
+    The tokens that the decode worker lacks move at `tokens_per_s`, after `latency_s`. It then computes one token,
+    behind the prefills that are queued there, and needs KV space for the whole prompt.
+    """
+    moved_s = latency_s + decode.uncached_tokens / tokens_per_s
+    loaded_s = _first_token_s(prefill)[:, np.newaxis] + moved_s[np.newaxis, :]
+    first_s = np.maximum(loaded_s, decode.queue_wait_s[np.newaxis, :])
+    cost_s: Matrix = first_s + (decode.kv_wait_s + STREAM_WEIGHT * decode.decode_externality_s)[np.newaxis, :]
+    return cost_s
+
+
+def _first_token_s(fleet: FleetView) -> Column:
+    """Return the time to the first token with what it costs later prefills, at the low end of the estimate.
+
+    A worker that gets no long prompts learns nothing about them. Without optimism, one high estimate would last.
+    """
+    cost_s: Column = np.maximum(fleet.queue_wait_s + fleet.prefill_s / (1.0 - fleet.utilisation) - fleet.error_s, 0.0)
+    return cost_s
+
+
+def cheapest(
+    prefill: FleetView,
+    alone: FleetView,
+    decode: FleetView,
+    tokens_per_s: float,
+    latency_s: float,
+    alike: NDArray[np.bool_] | None = None,
+) -> PairCost:
+    """Return the cheapest pair of a `prefill` and a `decode` worker, and the cost of the cheapest worker of `alone`.
+
+    `alike` says which pairs understand each other's KV cache, as rows and columns of `Matrix`. Others cost infinitely
+    much.
+    """
+    costs_s = pair_s(prefill, decode, tokens_per_s, latency_s)
+    if alike is not None:
+        costs_s = np.where(alike, costs_s, np.inf)
+    place = int(costs_s.argmin())
+    row, column = divmod(place, costs_s.shape[1])
+    return PairCost(row, column, float(costs_s[row, column]), float(alone_s(alone).min()))

@@ -1,0 +1,103 @@
+"""Examine the workers between which KV cache is to be handed over: their roles, whether they are alike, and a try."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import msgspec
+
+from backends.vllm.control import ProbeError, WorkerClient
+from backends.vllm.handover.connector import Connector, HandoverPeer, Legs
+from backends.vllm.handover.connectors import CONNECTORS
+from backends.vllm.handover.nixl_pull import misses_side_channel_host
+from backends.vllm.handover.parameters import HandoverError
+from backends.vllm.handover.prefill_answer import read_prefill_answer
+from backends.vllm.handover.request_body import prefill_body, split
+from backends.worker import WorkerFacts, parse_endpoint
+from router.cli.examine import WorkerReport
+from router.config.model import Config, WorkerConfig
+from router.placement.endpoints import DECODE, PREFILL
+from router.security.worker_tls import WorkerTls
+
+_PATH = "/v1/completions"
+_TIMEOUT_S = 60.0
+_PROMPT = "A prompt by which Warmroute checks that this worker hands KV cache over to other workers."
+_FLAG = '--kv-transfer-config \'{"kv_connector":"%s","kv_role":"kv_both"}\''
+
+Examined = tuple[WorkerConfig, WorkerReport, WorkerFacts]
+
+
+async def examine_handover(config: Config, reports: Sequence[WorkerReport], *, requests: bool) -> list[str]:
+    """Return warnings about the workers with a role. With `requests`, send one prompt to each prefill worker.
+
+    Its blocks stay there until their lease ends, because nothing reads them.
+    """
+    if config.handover.connector is None:
+        return []
+    usable = [
+        (worker, report, report.facts)
+        for worker, report in zip(config.workers, reports, strict=True)
+        if report.facts is not None and report.problem is None
+    ]
+    prefill = [one for one in usable if one[0].role == PREFILL]
+    decode = [one for one in usable if one[0].role == DECODE]
+    found = [*_missing_roles(config, prefill, decode), *_unlike(prefill, decode)]
+    if requests:
+        connector = CONNECTORS[config.handover.connector]
+        for one in prefill:
+            found += await _tried(config, connector, one, decode)
+    return found
+
+
+def _missing_roles(config: Config, prefill: Sequence[Examined], decode: Sequence[Examined]) -> Iterator[str]:
+    for role, workers in ((PREFILL, prefill), (DECODE, decode)):
+        if config.workers and not workers and not config.discovery.sources:
+            why = f"no worker that can be reached has the role {role}"
+            yield f"handover.connector is set, and {why}: no KV cache is handed over"
+
+
+def _unlike(prefill: Sequence[Examined], decode: Sequence[Examined]) -> Iterator[str]:
+    """Yield what keeps a prefill worker and a decode worker of one model from being a pair."""
+    for (_, sender, sent), (_, receiver, got) in product(prefill, decode):
+        roots = {card.id: card.root for card in got.models}
+        common = [card for card in sent.models if card.id in roots]
+        facts: list[tuple[str, object, object]] = [("vLLM", sent.version, got.version)] if common else []
+        facts += [(f"the path of {card.id}", card.root, roots[card.id]) for card in common]
+        if common and sent.caches and got.caches:
+            facts.append(("the block size", _block_tokens(sent), _block_tokens(got)))
+        for what, here, there in facts:
+            if here != there:
+                yield f"{sender.id} and {receiver.id} are no pair: {what} is {here} there and {there} here"
+
+
+def _block_tokens(facts: WorkerFacts) -> int:
+    cache = next(iter(facts.caches.values()))
+    return cache.hash_block_size or cache.block_size
+
+
+async def _tried(config: Config, connector: Connector, one: Examined, decode: Sequence[Examined]) -> list[str]:
+    """Ask a prefill worker to hand a short prompt over, and return what is wrong with its answer."""
+    worker, report, facts = one
+    endpoint = parse_endpoint(worker.url)
+    receiver = parse_endpoint(decode[0][0].url).host if decode else endpoint.host
+    legs = Legs(
+        transfer_id="warmroute-check",
+        prefill=HandoverPeer(host=endpoint.host),
+        decode=HandoverPeer(host=receiver),
+    )
+    prompt = msgspec.json.encode({"model": facts.models[0].id, "prompt": _PROMPT})
+    body = prefill_body(split(prompt), connector.prefill_params(legs), ends_by_length=connector.ends_by_length)
+    async with WorkerClient(worker.api_key, WorkerTls(config.worker_tls).context_for) as client:
+        try:
+            answer = await client.post_json(endpoint, _PATH, body, timeout_s=_TIMEOUT_S)
+            handed = connector.handed_over(read_prefill_answer(answer))
+        except ProbeError as error:
+            return [f"{report.id} did not try to hand over: {error.reason}"]
+        except HandoverError as error:
+            flag = _FLAG % connector.vllm_names[0]
+            return [f"{report.id} hands nothing over: {error}; start vLLM with {flag}"]
+    if handed is not None and misses_side_channel_host(legs, handed):
+        host, fix = handed["remote_host"], "set VLLM_NIXL_SIDE_CHANNEL_HOST to an address that the decode workers reach"
+        return [f"{report.id} names {host} as its side channel, so {endpoint.host} is used instead; {fix}"]
+    return []

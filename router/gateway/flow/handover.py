@@ -1,0 +1,258 @@
+"""One request on two workers: a prefill worker computes its prompt, and a decode worker receives the KV cache."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Container, Mapping
+from typing import Final
+
+from backends.vllm.handover.connector import HandoverPeer, Legs, with_token_ids
+from backends.vllm.handover.connectors import CONNECTORS
+from backends.vllm.handover.parameters import HandoverError, TransferParams
+from backends.vllm.handover.prefill_answer import read_prefill_answer
+from backends.vllm.handover.request_body import Members, decode_body, prefill_body, split
+from router.config.model import HandoverConfig
+from router.errors import ErrorKind, RequestError
+from router.gateway.metrics_protocol import GatewayMetrics
+from router.gateway.rewrites.body_rewriter import MAX_REWRITTEN_BYTES, VOUCHED
+from router.placement.dispatcher import Dispatcher
+from router.placement.handover import HandoverTickets, PlannedHandover
+from router.placement.health import WorkerState
+from router.placement.lifecycle_events import Request, Usage
+from router.placement.tickets import Ticket
+from router.tokenization.intake import CHAT_PATH, COMPLETIONS_PATH
+
+HANDED_OVER: Final = "handed_over"
+PREFILL_FAILED: Final = "prefill_failed"
+NOTHING_HANDED_OVER: Final = "nothing_handed_over"
+LEASE_EXPIRED: Final = "lease_expired"
+DECODE_WORKER_LOST: Final = "decode_worker_lost"
+DECODE_FAILED: Final = "decode_failed"
+STOPPED: Final = "stopped"
+_PATHS: Final = (CHAT_PATH, COMPLETIONS_PATH)
+_BEAT_S: Final = 0.25
+_GAPS_KEPT: Final = 64
+
+
+class Heartbeat:
+    """Notes when the event loop stood still, while anyone listens.
+
+    An answer may have lain in its socket meanwhile, so a lease that began with it is older than it looks.
+    """
+
+    __slots__ = ("_beat_s", "_gaps", "_listeners", "_loop", "_timer")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._listeners = 0
+        self._beat_s = 0.0
+        self._gaps: deque[tuple[float, float]] = deque(maxlen=_GAPS_KEPT)
+        """Ends and lengths of gaps."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def listen(self) -> None:
+        """Begin to beat, if this is the only listener."""
+        self._listeners += 1
+        if self._timer is None:
+            self._beat_s = self._loop.time()
+            self._timer = self._loop.call_later(_BEAT_S, self._beat)
+
+    def leave(self) -> None:
+        """Stop to beat after the last listener."""
+        self._listeners -= 1
+        if not self._listeners and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def gap_s(self, since_s: float) -> float:
+        """Return the longest time since `since_s` for which the loop stood still, the present one included."""
+        now_s = self._loop.time()
+        present_s = max(0.0, now_s - max(self._beat_s, since_s) - _BEAT_S)
+        return max([present_s, *[gap_s for end_s, gap_s in self._gaps if end_s >= since_s]])
+
+    def _beat(self) -> None:
+        now_s = self._loop.time()
+        gap_s = now_s - self._beat_s - _BEAT_S
+        if gap_s > _BEAT_S:
+            self._gaps.append((now_s, gap_s))
+        self._beat_s = now_s
+        self._timer = self._loop.call_later(_BEAT_S, self._beat)
+
+
+class KvHandover:
+    """The handover of one request: its two reservations, and what the prefill worker handed over.
+
+    It is settled once, with its outcome. After any outcome but `HANDED_OVER` the request runs on one worker.
+    """
+
+    __slots__ = (
+        "_decode", "_handovers", "_lease_end_s", "_legs", "_members", "_params", "_received", "_sent_s", "_settled",
+        "prefill",
+    )  # fmt: skip
+
+    def __init__(self, handovers: Handovers, members: Members, tickets: HandoverTickets) -> None:
+        self._handovers = handovers
+        self._members = members
+        self._decode = tickets.decode
+        self.prefill = tickets.prefill
+        """The placement of the prefill that runs, or ran last."""
+        self._legs = self._named()
+        self._params: TransferParams | None = None
+        """What the prefill worker handed over. It is sent once."""
+        self._sent_s = 0.0
+        self._lease_end_s = 0.0
+        self._received = False
+        self._settled = False
+        handovers.heartbeat.listen()
+
+    def _named(self) -> Legs:
+        prefill, decode = self.prefill.candidate, self._decode.candidate
+        return Legs(
+            transfer_id=f"{self._decode.request.id}-{self.prefill.id}",
+            prefill=HandoverPeer(host=prefill.endpoint.endpoint.host, rank=prefill.rank),
+            decode=HandoverPeer(host=decode.endpoint.endpoint.host, rank=decode.rank),
+        )
+
+    # the prefill
+
+    def prefills_at(self, ticket: Ticket) -> bool:
+        """Return whether `ticket` is the placement of the prefill."""
+        return ticket is self.prefill
+
+    def again(self, ticket: Ticket) -> None:
+        """Let another prefill worker compute the prompt."""
+        self.prefill = ticket
+        self._legs = self._named()
+
+    def prefilled(self, body: bytes, status: int, now_s: float) -> Usage:
+        """Take the prefill worker's answer. Return its usage."""
+        connector, usage = self._handovers.connector, Usage()
+        try:
+            if status != 200:
+                raise HandoverError(f"the prefill worker answered {status}")
+            answer = read_prefill_answer(body)
+            usage = Usage(answer.prompt_tokens, None, answer.cached_tokens)
+            params = connector.decode_params(self._legs, connector.handed_over(answer))
+            self._params = with_token_ids(params, answer.prompt_token_ids)
+        except HandoverError:
+            self.settle(NOTHING_HANDED_OVER)
+        config, gap_s = self._handovers.config, self._handovers.heartbeat.gap_s(self._sent_s)
+        self._lease_end_s = now_s - gap_s + config.lease_s - config.lease_margin_s
+        return usage
+
+    # the answer
+
+    def decode_ticket(self, now_s: float) -> Ticket | None:
+        """Return the placement of the decode; None if the request must run on one worker."""
+        if self._settled:
+            return None
+        if now_s >= self._lease_end_s:
+            self.settle(LEASE_EXPIRED)
+            return None
+        endpoint = self._decode.candidate.endpoint
+        if not self._decode.candidate.live or endpoint.state is not WorkerState.READY:
+            self.settle(DECODE_WORKER_LOST)
+            return None
+        return self._decode
+
+    def decodes_at(self, ticket: Ticket) -> bool:
+        """Return whether `ticket` is the placement of the decode, and its answer has not begun."""
+        return ticket is self._decode and not self._settled
+
+    def limit_s(self, ticket: Ticket) -> float:
+        """Return the longest time until the first event of an attempt, after it was sent."""
+        config = self._handovers.config
+        return config.prefill_s if ticket is self.prefill else config.first_event_s
+
+    def outgoing(self, ticket: Ticket, now_s: float) -> bytes | None:
+        """Return the body for the ticket's worker; None for the client's own. Transfer parameters are given once."""
+        if ticket is self.prefill:
+            self._sent_s = now_s
+            connector = self._handovers.connector
+            params = connector.prefill_params(self._legs)
+            return prefill_body(self._members, params, ends_by_length=connector.ends_by_length)
+        params, self._params = self._params, None
+        if ticket is not self._decode or self._settled or params is None:
+            return None
+        if now_s >= self._lease_end_s:
+            self.settle(LEASE_EXPIRED)
+            return None
+        return decode_body(self._members, params)
+
+    def opened(self, ticket: Ticket) -> None:
+        """Settle: the answer of `ticket` has begun."""
+        if self.decodes_at(ticket):
+            self._received = True
+            self.settle(HANDED_OVER)
+
+    def received_by(self, ticket: Ticket) -> bool:
+        """Return whether the worker of `ticket` received the prompt's KV cache from the other one."""
+        return ticket is self._decode and self._received
+
+    # the end
+
+    def settle(self, outcome: str) -> None:
+        """Count the outcome, unless there is one already."""
+        if not self._settled:
+            self._settled = True
+            self._members = {}
+            self._params = None
+            self._handovers.heartbeat.leave()
+            self._handovers.metrics.handed_over(outcome)
+
+    def end(self, now_s: float) -> None:
+        """Give back the decode worker's reservation if it was not used, and settle."""
+        self.settle(STOPPED)
+        self._handovers.dispatcher.cancelled(self._decode, now_s)
+
+
+class Handovers:
+    """Decides for each request whether two workers share it."""
+
+    __slots__ = ("_refuses", "config", "connector", "dispatcher", "heartbeat", "metrics")
+
+    def __init__(
+        self, config: HandoverConfig, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop, metrics: GatewayMetrics
+    ) -> None:
+        assert config.connector is not None
+        self.config = config
+        self.connector = CONNECTORS[config.connector]
+        self.dispatcher = dispatcher
+        self.heartbeat = Heartbeat(loop)
+        self.metrics = metrics
+        self._refuses = config.no_prefill_worker == "refuse"
+
+    def begin(
+        self,
+        request: Request,
+        headers: Mapping[bytes, bytes],
+        body: bytes,
+        now_s: float,
+        within: Container[str] | None,
+    ) -> KvHandover | RequestError | None:
+        """Reserve a pair for the request if that costs less than one worker; None to place it on one worker."""
+        if not _may_be_split(request, headers, body):
+            return None
+        planned = self.dispatcher.plan_handover(request, now_s, within=within)
+        if planned is not None and not isinstance(planned, PlannedHandover):
+            if self._refuses:
+                return RequestError(ErrorKind.NO_WORKER, "no prefill worker of this model is ready")
+            return None
+        if planned is None:
+            return None
+        try:
+            members = split(body)
+        except HandoverError:
+            return None
+        return KvHandover(self, members, self.dispatcher.hand_over(request, planned, now_s))
+
+
+def _may_be_split(request: Request, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+    """Return whether two workers can share the request, as far as that is known without its body."""
+    prompt = request.prompt
+    if request.path not in _PATHS or prompt is None or prompt.multiple or request.pinned is not None:
+        return False
+    if request.answers != 1 or not request.reads_cache or len(body) > MAX_REWRITTEN_BYTES:
+        return False
+    return VOUCHED.isdisjoint(headers)

@@ -1,0 +1,166 @@
+"""Place a request on two workers: one computes its prompt, and hands the KV cache to one that writes the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.handover_cost import PairCost, cheapest
+from policies.view import Decision, FleetView, RequestView, Residency, WorkerView
+from router.config.model import HandoverConfig
+from router.placement.endpoints import DECODE, Candidate
+from router.placement.lifecycle_events import Request
+from router.placement.placing import Decided, Placer
+from router.placement.policy_runner import PolicyRunner
+from router.placement.selection import Selection
+from router.placement.tickets import Ticket
+from router.placement.views import Found, ViewBuilder
+
+
+class Seen(NamedTuple):
+    """Candidates and what is known of them."""
+
+    selection: Selection
+    view: RequestView
+    fleet: FleetView
+    found: Found | None
+
+
+class PlannedHandover(NamedTuple):
+    """A pair that costs less than one worker. Nothing is reserved yet."""
+
+    prefill: Seen
+    decode: Seen
+    cost: PairCost
+
+
+class HandoverTickets(NamedTuple):
+    """Reservations on both workers, made in one step."""
+
+    prefill: Ticket
+    decode: Ticket
+
+
+class HandoverPlanner:
+    """Compares pairs with single workers, and reserves the load of a pair."""
+
+    def __init__(self, config: HandoverConfig, placer: Placer, view_builder: ViewBuilder) -> None:
+        self._config = config
+        self._placer = placer
+        self._view_builder = view_builder
+
+    def plan(self, request: Request, prefill: Selection, alone: Selection, now_s: float) -> PlannedHandover | None:
+        """Return the cheapest pair if it costs less than every worker of `alone`; None otherwise.
+
+        A prefill worker that has a trial must be the one. Decode workers must be ready.
+        """
+        decode = _decoding(alone)
+        if decode is None:
+            return None
+        if prefill.trial is not None:
+            prefill = Selection(prefill.trial.candidates, prefill.trial)
+        senders, receivers = self._see(request, prefill, now_s), self._see(request, decode, now_s)
+        singles = self._see(request, alone, now_s).fleet
+        alike = _alike(prefill.candidates, decode.candidates, request.model)
+        tokens_per_s, latency_s = self._config.transfer_tokens_per_s, self._config.latency_s
+        cost = cheapest(senders.fleet, singles, receivers.fleet, tokens_per_s, latency_s, alike)
+        return PlannedHandover(senders, receivers, cost) if cost.pays else None
+
+    def reserve(
+        self, request: Request, planned: PlannedHandover, runner: PolicyRunner, now_s: float
+    ) -> HandoverTickets:
+        """Reserve the prefill on one worker, and the KV space of the prompt on the other."""
+        cost = planned.cost
+        names = planned.prefill.fleet.ids[cost.prefill], planned.decode.fleet.ids[cost.decode]
+        gain = f"{cost.pair_s:.3g} s, {cost.alone_s:.3g} s on one worker"
+        first = self._decided(planned.prefill, cost.prefill, runner, f"prefill for {names[1]}: {gain}")
+        prefill = self._placer.place(prefill_of(request), first, now_s, 1, shadowed=False)
+        second = self._decided(
+            _receiving(planned.decode, cost.decode), cost.decode, runner, f"decode after {names[0]}: {gain}"
+        )
+        decode = self._placer.place(request, second, now_s, 1, shadowed=False)
+        view = planned.decode.fleet.worker(cost.decode)
+        decode.residency, decode.received = view.residency, True
+        decode.load.account.prefilled(decode.reservation, now_s)
+        return HandoverTickets(prefill, decode)
+
+    def again(self, ticket: Ticket, prefill: Selection, runner: PolicyRunner, now_s: float) -> Ticket | None:
+        """Reserve a failed prefill on the like worker that will have it done first; None if there is none."""
+        request, attempt = ticket.request, ticket.attempt + 1
+        wanted = kv_format(ticket.candidate, request.model)
+        alike = tuple(one for one in prefill.candidates if kv_format(one, request.model) == wanted)
+        if not alike:
+            return None
+        seen = self._see(request, Selection(alike), now_s)
+        fleet = seen.fleet
+        place = int((fleet.queue_wait_s + fleet.prefill_s).argmin())
+        decided = self._decided(seen, place, runner, "prefill again after a failure")
+        return self._placer.place(request, decided, now_s, attempt, shadowed=False)
+
+    def _see(self, request: Request, selection: Selection, now_s: float) -> Seen:
+        return Seen(selection, *self._view_builder.build(request, selection.candidates, now_s))
+
+    def _decided(self, seen: Seen, place: int, runner: PolicyRunner, reason: str) -> Decided:
+        ids = seen.fleet.ids
+        ranked = (ids[place], *ids[:place], *ids[place + 1 :])
+        return Decided(*seen, runner, Decision(ranked, reason))
+
+
+def kv_format(candidate: Candidate, model: str | None) -> tuple[object, ...]:
+    """Return what must be equal on two workers for one to read the other's KV cache, as far as probes report it.
+
+    vLLM compares version, model path and type of the KV cache when two workers meet, and refuses the transfer.
+    """
+    facts = candidate.endpoint.facts
+    roots = () if facts is None else tuple(card.root for card in facts.models if model in (None, card.id))
+    return None if facts is None else facts.version, roots, candidate.block_tokens
+
+
+def _alike(senders: Sequence[Candidate], receivers: Sequence[Candidate], model: str | None) -> NDArray[np.bool_]:
+    """Return whether each sender (row) and each receiver (column) have one format."""
+    numbers: dict[tuple[object, ...], int] = {}
+    rows, columns = (
+        np.array([numbers.setdefault(kv_format(one, model), len(numbers)) for one in side])
+        for side in (senders, receivers)
+    )
+    found: NDArray[np.bool_] = rows[:, np.newaxis] == columns[np.newaxis, :]
+    return found
+
+
+def prefill_of(request: Request) -> Request:
+    """Return the request as a prefill worker gets it. Its whole answer is the first token, so its prefill is seen."""
+    return msgspec.structs.replace(request, max_tokens=1, hinted_tokens=None, stream=True)
+
+
+def _decoding(alone: Selection) -> Selection | None:
+    """Return the decode workers among the candidates, without one that has a trial."""
+    decoding: Sequence[Candidate] = [
+        candidate
+        for candidate in alone.candidates
+        if candidate.endpoint.role == DECODE and candidate.endpoint is not alone.trial
+    ]
+    return Selection(tuple(decoding)) if decoding else None
+
+
+def _receiving(seen: Seen, place: int) -> Seen:
+    """Return the candidates with the one at `place` as it will be after the transfer.
+
+    What its response reports as cached is what the other worker had cached, so nothing is predicted or learned from it.
+    """
+    views = list(seen.fleet.workers)
+    before = views[place]
+    tokens = before.cached_tokens + before.uncached_tokens
+    views[place] = WorkerView(
+        **{name: getattr(before, name) for name in WorkerView.__struct_fields__}
+        | {
+            "cached_tokens": max(0, tokens - 1),
+            "uncached_tokens": min(1, tokens),
+            "prefill_s": 0.0,
+            "residency": Residency.UNKNOWN,
+        }
+    )
+    return seen._replace(fleet=seen.fleet.with_facts(tuple(views), None))

@@ -1,0 +1,104 @@
+"""When a prompt on one worker and its answer on another cost less than both on one."""
+
+import numpy as np
+import pytest
+
+from policies.handover_cost import STREAM_WEIGHT, alone_s, cheapest, pair_s
+from policies.view import FleetView, Residency, WorkerId, WorkerView
+
+FAST, NOW = 1e12, 0.0
+
+
+def fleet(*workers):
+    """Return a fleet. Each worker gives the facts in which it differs from an idle one with 1,000 uncached tokens."""
+    facts = {
+        "residency": Residency.EXACT,
+        "cached_tokens": 0,
+        "uncached_tokens": 1_000,
+        "queued_tokens": 0,
+        "running_requests": 0,
+        "kv_tokens": 0,
+        "kv_capacity_tokens": 100_000,
+        "queue_wait_s": 0.0,
+        "prefill_s": 0.5,
+        "utilisation": 0.0,
+        "learned": True,
+    }
+    return FleetView(NOW, tuple(WorkerView(WorkerId(f"w{n}"), **facts | given) for n, given in enumerate(workers)))
+
+
+def test_an_idle_fleet_serves_requests_on_one_worker():
+    cost = cheapest(fleet({}), fleet({}), fleet({}), FAST, 0.01)
+    assert not cost.pays
+    assert cost.pair_s == pytest.approx(0.51)
+    assert cost.alone_s == pytest.approx(0.5)
+
+
+def test_streams_that_a_prefill_would_stall_make_the_pair_cheaper():
+    decode = fleet({"running_requests": 20})
+    cost = cheapest(fleet({}), decode, decode, FAST, 0.01)
+    assert cost.pays
+    assert cost.alone_s == pytest.approx(0.5 + STREAM_WEIGHT * 0.5 * 20)
+
+
+def test_a_cached_prompt_stays_where_it_is():
+    decode = fleet({"running_requests": 20, "prefill_s": 0.001, "uncached_tokens": 16})
+    assert not cheapest(fleet({}), decode, decode, FAST, 0.01).pays
+
+
+def test_the_prefill_workers_own_prefix_counts():
+    prefill = fleet({}, {"prefill_s": 0.1})
+    decode = fleet({"running_requests": 20})
+    cost = cheapest(prefill, decode, decode, FAST, 0.0)
+    assert (cost.prefill, cost.pair_s) == (1, pytest.approx(0.1))
+
+
+def test_only_what_the_decode_worker_lacks_is_moved():
+    decode = fleet({}, {"uncached_tokens": 100})
+    costs_s = pair_s(fleet({}), decode, 1_000.0, 0.01)
+    assert costs_s == pytest.approx(np.array([[1.51, 0.61]]))
+
+
+def test_a_slow_link_makes_the_pair_dearer():
+    decode = fleet({"running_requests": 20})
+    assert not cheapest(fleet({}), decode, decode, 500.0, 0.0).pays
+
+
+def test_kv_space_and_the_queue_of_the_decode_worker_count():
+    decode = fleet({"kv_wait_s": 2.0}, {"queue_wait_s": 3.0})
+    costs_s = pair_s(fleet({}, {"queue_wait_s": 4.0}), decode, FAST, 0.0)
+    assert costs_s == pytest.approx(np.array([[2.5, 3.0], [6.5, 4.5]]))
+
+
+def test_a_busy_prefill_worker_costs_the_prefills_that_come_next():
+    costs_s = pair_s(fleet({"utilisation": 0.5}), fleet({}), FAST, 0.0)
+    assert costs_s == pytest.approx(np.array([[1.0]]))
+
+
+def test_streams_that_the_answer_slows_count_on_either_way():
+    decode = fleet({"decode_externality_s": 2.0})
+    assert alone_s(decode) == pytest.approx([0.5 + STREAM_WEIGHT * 2.0])
+    assert pair_s(fleet({}), decode, FAST, 0.0) == pytest.approx(np.array([[0.5 + STREAM_WEIGHT * 2.0]]))
+
+
+def test_the_cheapest_of_all_pairs_is_found():
+    prefill = fleet({"queue_wait_s": 1.0}, {}, {"queue_wait_s": 2.0})
+    decode = fleet({"kv_wait_s": 1.0}, {"kv_wait_s": 0.1})
+    cost = cheapest(prefill, fleet({"queue_wait_s": 9.0}), decode, FAST, 0.0)
+    assert (cost.prefill, cost.decode, cost.pays) == (1, 1, True)
+    assert cost.pair_s == pytest.approx(0.6)
+
+
+def test_an_uncertain_estimate_counts_at_its_low_end():
+    unsure = {"prefill_s": 5.0, "error_s": 4.9, "running_requests": 10}
+    assert alone_s(fleet(unsure)) == pytest.approx([0.1 + STREAM_WEIGHT * 0.1 * 10])
+    assert pair_s(fleet({"prefill_s": 1.0, "error_s": 3.0}), fleet({}), FAST, 0.0) == pytest.approx(
+        np.array([[0.0]]), abs=1e-6
+    )
+
+
+def test_workers_of_different_kinds_are_no_pair():
+    prefill, decode = fleet({"prefill_s": 0.1}, {}), fleet({"running_requests": 20})
+    alike = np.array([[False], [True]])
+    assert cheapest(prefill, decode, decode, FAST, 0.0, alike).prefill == 1
+    assert not cheapest(prefill, decode, decode, FAST, 0.0, np.zeros((2, 1), bool)).pays

@@ -1,0 +1,105 @@
+"""What ``warmroute check`` finds about workers between which KV cache is to be handed over."""
+
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import pytest
+
+from backends.simulated.serving import serving
+from backends.simulated.settings import WorkerSettings
+from backends.worker import RankCache, ServedModel, WorkerFacts
+from router.cli.examine import WorkerReport, examine_all
+from router.cli.examine_handover import examine_handover
+from router.config.model import Config, HandoverConfig, WorkerConfig
+
+FACTS = WorkerFacts(version="0.33.0", models=(ServedModel("m", "/m"),), caches={0: RankCache(16, 100, True)})
+PULL = HandoverConfig(connector="nixl_pull")
+
+
+def configured(*roles, handover=PULL):
+    workers = tuple(WorkerConfig(url=f"http://h{n}:8000", role=role) for n, role in enumerate(roles))
+    return Config(workers=workers, handover=handover)
+
+
+def reports(config, *facts):
+    return [
+        WorkerReport(worker.url[7:], worker.url, found) for worker, found in zip(config.workers, facts, strict=True)
+    ]
+
+
+async def found(config, *facts):
+    return await examine_handover(config, reports(config, *facts), requests=False)
+
+
+async def test_without_a_connector_nothing_is_examined():
+    config = configured("prefill", handover=HandoverConfig())
+    assert await found(config, FACTS) == []
+
+
+async def test_a_pair_of_like_workers_is_sound():
+    assert await found(configured("prefill", "decode", "mixed"), FACTS, FACTS, replace(FACTS, version="0.1")) == []
+
+
+@pytest.mark.parametrize(("roles", "missing"), [(("prefill",), "decode"), (("decode",), "prefill")])
+async def test_a_role_that_no_worker_has_is_named(roles, missing):
+    (warning,) = await found(configured(*roles), FACTS)
+    assert f"has the role {missing}" in warning
+
+
+async def test_a_worker_that_cannot_be_reached_has_no_role():
+    (warning,) = await found(configured("prefill", "decode"), FACTS, None)
+    assert "has the role decode" in warning
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (replace(FACTS, version="0.32.0"), "vLLM is 0.33.0 there and 0.32.0 here"),
+        (replace(FACTS, models=(ServedModel("m", "/n"),)), "the path of m is /m there and /n here"),
+        (replace(FACTS, caches={0: RankCache(32, 100, True)}), "the block size is 16 there and 32 here"),
+    ],
+)
+async def test_what_keeps_two_workers_from_being_a_pair_is_named(other, what):
+    (warning,) = await found(configured("prefill", "decode"), FACTS, other)
+    assert warning == f"h0:8000 and h1:8000 are no pair: {what}"
+
+
+async def test_workers_of_different_models_need_not_be_alike():
+    other = replace(FACTS, version="0.32.0", models=(ServedModel("n", "/n"),))
+    assert await found(configured("prefill", "decode"), FACTS, other) == []
+
+
+@pytest.fixture
+async def tried():
+    """`await tried(**settings of the prefill worker)` examines it with a prompt, beside a decode worker."""
+    async with AsyncExitStack() as stack:
+
+        async def examine(decode_url=None, **settings):
+            urls = []
+            for given in (settings, {"kv_connector": "nixl_pull"}):
+                running = await stack.enter_async_context(serving(WorkerSettings(time_scale=0.0, **given)))
+                urls.append(running.url)
+            workers = (WorkerConfig(url=urls[0], role="prefill"), WorkerConfig(url=urls[1], role="decode"))
+            config = Config(workers=workers, handover=PULL)
+            seen = await examine_all(config, requests=False)
+            if decode_url is not None:
+                config = Config(workers=(workers[0], WorkerConfig(url=decode_url, role="decode")), handover=PULL)
+            return await examine_handover(config, seen, requests=True)
+
+        yield examine
+
+
+async def test_a_worker_with_a_connector_hands_over(tried):
+    assert await tried(kv_connector="nixl_pull") == []
+
+
+async def test_a_worker_without_a_connector_needs_the_flag(tried):
+    (warning,) = await tried()
+    assert "no kv_transfer_params; start vLLM with --kv-transfer-config" in warning
+    assert "NixlConnector" in warning
+
+
+async def test_a_side_channel_on_loopback_is_named_for_a_worker_on_another_machine(tried):
+    (warning,) = await tried(decode_url="http://gpu2:8000", kv_connector="nixl_pull")
+    assert "names 127.0.0.1 as its side channel" in warning
+    assert "VLLM_NIXL_SIDE_CHANNEL_HOST" in warning

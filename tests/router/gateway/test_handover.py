@@ -1,0 +1,396 @@
+"""Requests whose prompt one embedded worker computes and whose answer another one writes."""
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+
+import pytest
+
+from backends.simulated.serving import serving
+from backends.simulated.settings import WorkerSettings
+from router.gateway.flow.handover import Heartbeat
+from router.placement.lifecycle_events import Request
+from tests.support.raw_client import post
+from tests.support.scripted_worker import ScriptedWorker
+from tests.support.waiting import eventually
+
+COMPLETIONS = b"/v1/completions"
+PROMPT = list(range(300, 340))
+INCOMPLETE = b'{"choices":[{"finish_reason":"length"}],"kv_transfer_params":{"remote_port":1}}'
+SETTINGS = {"connector": "nixl_pull", "latency_s": 0.0, "transfer_tokens_per_s": 1e12}
+
+
+class Shared:
+    """A gateway before prefill and decode workers. Streams run on the decode workers, so that a handover pays."""
+
+    def __init__(self, rig, stack):
+        self.rig = rig
+        self._stack = stack
+        self.dummies = []
+
+    async def add(self, role, **settings):
+        """Start an embedded worker of a role."""
+        settings = {"time_scale": 0.0, "kv_connector": "nixl_pull", "model_name": "m", "kv_events": False, **settings}
+        running = await self._stack.enter_async_context(serving(WorkerSettings(**settings)))
+        self.join(running.url, role)
+        return running.worker, running
+
+    def join(self, worker, role):
+        endpoint = self.rig.join(worker)
+        self.rig.fleet.describe(endpoint.id, {}, 1.0, None, role)
+        return endpoint
+
+    def occupy(self, requests=3):
+        """Let streams run on the workers that take whole requests."""
+        dispatcher, now_s = self.rig.dispatcher, self.rig.loop.time()
+        for number in range(requests):
+            request = Request(f"dummy-{number}", "/v1/completions", "m", None, 10, now_s)
+            ticket = dispatcher.dispatch(request, now_s)
+            dispatcher.first_token(ticket, now_s)
+            self.dummies.append(ticket)
+
+    async def ask(self, **fields):
+        body = {"model": "m", "prompt": PROMPT, "max_tokens": 5} | fields
+        return await self.rig.ask(post(COMPLETIONS, json.dumps(body).encode()))
+
+    @property
+    def outcomes(self):
+        return [outcome for (outcome,) in self.rig.metrics.named("handed_over")]
+
+    def release(self):
+        for ticket in self.dummies:
+            self.rig.dispatcher.cancelled(ticket, self.rig.loop.time())
+
+    async def ends_clean(self, *workers):
+        """Check that no load stays reserved, and no block in use."""
+        self.release()
+        await eventually(lambda: self.rig.idle)
+        for worker in workers:
+            await eventually(lambda worker=worker: worker.engine.statistics()["kv_usage"] == 0.0)
+
+
+@pytest.fixture
+async def shared(rig):
+    """`await shared(lease_s=..., ...)` starts a gateway; workers are added to it."""
+    async with AsyncExitStack() as stack:
+
+        async def start(**handover):
+            return Shared(await rig(handover=SETTINGS | handover), stack)
+
+        yield start
+
+
+async def pair(shared, **handover):
+    """Return a gateway with a prefill and a decode worker, on which streams run."""
+    gateway = await shared(**handover)
+    prefill, _ = await gateway.add("prefill")
+    decode, _ = await gateway.add("decode")
+    gateway.occupy()
+    return gateway, prefill, decode
+
+
+def moved(worker):
+    return worker.transfers.statistics()
+
+
+def computed(worker):
+    return worker.engine.statistics()["prefill_tokens"]
+
+
+def tokens(reply):
+    """Return prompt and cached tokens as the answer reports them, and the length of the answer."""
+    if reply.header(b"content-type").startswith(b"text/event-stream"):
+        frames = [json.loads(line[6:]) for line in reply.body.split(b"\n\n") if line.startswith(b"data: {")]
+        usage = frames[-1]["usage"]
+    else:
+        usage = json.loads(reply.body)["usage"]
+    details = usage["prompt_tokens_details"]
+    return usage["prompt_tokens"], details["cached_tokens"], usage["completion_tokens"]
+
+
+# it works
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_client_gets_one_answer_with_the_usage_of_one_request(shared, stream):
+    gateway, prefill, decode = await pair(shared)
+    fields = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    for cached in (0, 32):
+        reply = await gateway.ask(**fields)
+        assert reply.status == 200
+        assert tokens(reply) == (40, cached, 5)
+    assert (moved(decode)["received"], moved(decode)["stale_reads"]) == (2, 0)
+    assert computed(decode) == 2  # the last token of each prompt
+    assert gateway.outcomes == ["handed_over"] * 2
+    await gateway.ends_clean(prefill, decode)
+
+
+async def test_a_chat_is_rendered_once(shared):
+    gateway, prefill, decode = await pair(shared)
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hello, world"}], "max_tokens": 3}
+    reply = await gateway.rig.ask(post(body=json.dumps(body).encode()))
+    assert reply.status == 200
+    assert "kv_transfer_params" not in json.loads(reply.body)
+    assert gateway.outcomes == ["handed_over"]
+    await gateway.ends_clean(prefill, decode)
+
+
+async def test_both_decisions_say_why(shared):
+    gateway, prefill, decode = await pair(shared)
+    await gateway.ask(stream=True)
+    records = gateway.rig.dispatcher.decisions(10)
+    latest = [record for record in records if not record.request.id.startswith("dummy")]
+    assert [record.outcome for record in latest] == ["finished", "finished"]
+    assert [record.decision.reason.split(" ")[0] for record in latest] == ["decode", "prefill"]
+    assert "on one worker" in latest[0].decision.reason
+    assert latest[0].ttft_s is not None
+    await gateway.ends_clean(prefill, decode)
+
+
+async def test_a_request_stays_on_one_worker_where_that_is_as_cheap(shared):
+    gateway = await shared()
+    prefill, _ = await gateway.add("prefill")
+    decode, _ = await gateway.add("decode")
+    assert (await gateway.ask()).status == 200
+    assert (computed(prefill), computed(decode)) == (0, 40)
+    assert gateway.outcomes == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"tool_choice": "required"}, {"prompt_logprobs": None, "echo": False, "best_of": 1, "use_beam_search": "x"}],
+)
+async def test_a_request_that_needs_one_worker_gets_one(shared, fields):
+    gateway, prefill, decode = await pair(shared)
+    await gateway.ask(**fields)
+    assert computed(prefill) == 0
+    assert gateway.outcomes == []
+    await gateway.ends_clean(prefill, decode)
+
+
+async def test_a_signed_body_is_not_changed(shared):
+    gateway, prefill, decode = await pair(shared)
+    raw = post(COMPLETIONS, json.dumps({"model": "m", "prompt": PROMPT}).encode(), b"Content-Digest: x\r\n")
+    assert (await gateway.rig.ask(raw)).status == 200
+    assert computed(prefill) == 0
+    await gateway.ends_clean(prefill, decode)
+
+
+async def test_a_prefill_worker_gets_no_whole_request(shared):
+    gateway = await shared()
+    prefill, _ = await gateway.add("prefill")
+    task = asyncio.ensure_future(gateway.ask())
+    await eventually(lambda: gateway.rig.gateway.statistics()["queued"] == 1)
+    decode, _ = await gateway.add("decode")
+    assert (await task).status == 200
+    assert (computed(prefill), computed(decode)) == (0, 40)
+
+
+async def test_without_a_prefill_worker_a_request_may_be_refused(shared):
+    gateway = await shared(no_prefill_worker="refuse")
+    await gateway.add("decode")
+    reply = await gateway.ask()
+    assert (reply.status, reply.code) == (503, "no_worker_available")
+
+
+async def test_without_a_prefill_worker_requests_run_on_one_worker(shared):
+    gateway = await shared()
+    decode, _ = await gateway.add("decode")
+    gateway.occupy()
+    assert (await gateway.ask()).status == 200
+    await gateway.ends_clean(decode)
+
+
+# the prefill fails
+
+
+async def test_a_dead_prefill_worker_is_replaced_by_another(shared):
+    gateway = await shared()
+    _, dead = await gateway.add("prefill")
+    prefill, _ = await gateway.add("prefill")
+    decode, _ = await gateway.add("decode")
+    gateway.occupy()
+    await dead.kill()
+    assert (await gateway.ask()).status == 200
+    assert gateway.outcomes == ["handed_over"]
+    assert computed(prefill) == 40
+    await gateway.ends_clean(prefill, decode)
+
+
+async def test_without_another_prefill_worker_one_worker_computes_all(shared):
+    gateway = await shared()
+    _, dead = await gateway.add("prefill")
+    decode, _ = await gateway.add("decode")
+    gateway.occupy()
+    await dead.kill()
+    reply = await gateway.ask(stream=True, stream_options={"include_usage": True})
+    assert tokens(reply) == (40, 0, 5)
+    assert gateway.outcomes == ["prefill_failed"]
+    assert computed(decode) == 40
+    await gateway.ends_clean(decode)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 400 No\r\ncontent-length: 2\r\n\r\n{}",
+        b"HTTP/1.1 404 No\r\ncontent-length: 2\r\n\r\n{}",
+        b"HTTP/1.1 500 No\r\ncontent-length: 2\r\n\r\n{}",
+        b"HTTP/1.1 503 No\r\ncontent-length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 200\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(INCOMPLETE), INCOMPLETE),
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 0\r\n\r\n",
+        b"not HTTP\r\n\r\n",
+    ],
+)
+async def test_whatever_the_prefill_worker_answers_the_client_gets_an_answer(shared, answer):
+    gateway = await shared()
+
+    async def script(script):
+        await script.say(answer)
+        await script.die()
+
+    scripted = await ScriptedWorker(script).start()
+    gateway.rig.workers.append(scripted)
+    gateway.join(scripted, "prefill")
+    decode, _ = await gateway.add("decode")
+    gateway.occupy()
+    assert tokens(await gateway.ask()) == (40, 0, 5)
+    assert gateway.outcomes[0] in ("prefill_failed", "nothing_handed_over")
+    assert moved(decode)["received"] == 0
+    await gateway.ends_clean(decode)
+
+
+async def test_a_prefill_without_parameters_costs_only_time(shared):
+    gateway, prefill, _ = await pair(shared)
+    prefill.transfers.faults.without_params = True
+    assert tokens(await gateway.ask()) == (40, 0, 5)
+    assert gateway.outcomes == ["nothing_handed_over"]
+    gateway.release()
+    await eventually(lambda: gateway.rig.idle)
+
+
+async def test_a_prefill_that_takes_too_long_is_given_up(shared):
+    gateway = await shared(prefill_s=0.2)
+
+    async def hang(script):
+        await script.gone()
+
+    scripted = await ScriptedWorker(hang).start()
+    gateway.rig.workers.append(scripted)
+    gateway.join(scripted, "prefill")
+    decode, _ = await gateway.add("decode")
+    gateway.occupy()
+    assert tokens(await gateway.ask()) == (40, 0, 5)
+    assert gateway.outcomes == ["prefill_failed"]
+    await gateway.ends_clean(decode)
+
+
+# the decode fails
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_worker_that_cannot_load_computes_the_prompt_itself(shared, stream):
+    gateway, _, decode = await pair(shared)
+    decode.transfers.faults.failed_loads = True
+    fields = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    assert tokens(await gateway.ask(**fields)) == (40, 0, 5)
+    assert gateway.outcomes == ["decode_failed"]
+    assert computed(decode) == 40
+    gateway.release()
+    await eventually(lambda: gateway.rig.idle)
+
+
+async def test_a_transfer_that_hangs_is_given_up(shared):
+    gateway = await shared(first_event_s=0.3)
+    prefill, _ = await gateway.add("prefill")
+    decode, _ = await gateway.add("decode", time_scale=1.0, speed=1_000.0)
+    decode.transfers.faults.slowdown = 1e9
+    gateway.occupy()
+    assert tokens(await gateway.ask()) == (40, 0, 5)
+    assert gateway.outcomes == ["decode_failed"]
+    await gateway.ends_clean(prefill, decode)
+
+
+async def test_blocks_near_the_end_of_their_lease_are_not_used(shared):
+    gateway, _, decode = await pair(shared, lease_s=1.0, lease_margin_s=1.0)
+    assert tokens(await gateway.ask()) == (40, 0, 5)
+    assert gateway.outcomes == ["lease_expired"]
+    assert moved(decode) == {"leased": 0, "received": 0, "expired": 0, "failed": 0, "stale_reads": 0}
+    gateway.release()
+    await eventually(lambda: gateway.rig.idle)
+
+
+async def test_a_decode_worker_that_died_meanwhile_is_replaced(shared):
+    gateway = await shared()
+    await gateway.add("prefill")
+    _, dead = await gateway.add("decode")
+    await gateway.add("decode")
+    gateway.occupy(4)
+    await dead.kill()
+    for _ in range(2):
+        assert tokens(await gateway.ask())[0] == 40
+    assert "handed_over" in gateway.outcomes
+    gateway.release()
+    await eventually(lambda: gateway.rig.idle)
+
+
+# the client leaves
+
+
+async def test_a_client_that_leaves_during_the_prefill_frees_both_workers(shared):
+    gateway = await shared()
+    prefill, _ = await gateway.add("prefill", time_scale=1.0, speed=0.001)
+    decode, _ = await gateway.add("decode")
+    gateway.occupy()
+    client = await gateway.rig.connect()
+    client.writer.write(post(COMPLETIONS, json.dumps({"model": "m", "prompt": PROMPT}).encode()))
+    await eventually(lambda: prefill.server_load == 1)
+    client.writer.transport.abort()
+    await gateway.ends_clean(prefill, decode)
+    assert gateway.outcomes == ["stopped"]
+
+
+async def test_a_client_that_leaves_during_the_transfer_frees_both_workers(shared):
+    gateway = await shared()
+    prefill, _ = await gateway.add("prefill")
+    decode, _ = await gateway.add("decode", time_scale=1.0)
+    decode.transfers.faults.slowdown = 1e9
+    gateway.occupy()
+    client = await gateway.rig.connect()
+    client.writer.write(post(COMPLETIONS, json.dumps({"model": "m", "prompt": PROMPT}).encode()))
+    await eventually(lambda: decode.server_load == 1)
+    client.writer.transport.abort()
+    await gateway.ends_clean(prefill, decode)
+    assert gateway.outcomes == ["stopped"]
+
+
+# time in which the loop stood still
+
+
+async def test_a_heartbeat_knows_for_how_long_the_loop_stood_still(monkeypatch):
+    class Loop:
+        def __init__(self):
+            self.now_s, self.calls = 0.0, []
+
+        def time(self):
+            return self.now_s
+
+        def call_later(self, delay_s, callback):
+            self.calls.append(callback)
+            return asyncio.get_running_loop().call_later(1_000.0, callback)
+
+    loop = Loop()
+    heartbeat = Heartbeat(loop)
+    heartbeat.listen()
+    loop.now_s = 0.25
+    loop.calls.pop()()
+    assert heartbeat.gap_s(0.0) == 0.0
+    loop.now_s = 5.5
+    assert heartbeat.gap_s(0.0) == 5.0
+    loop.calls.pop()()
+    loop.now_s = 5.6
+    assert heartbeat.gap_s(0.0) == 5.0
+    assert heartbeat.gap_s(5.55) == 0.0
+    heartbeat.leave()

@@ -1,0 +1,212 @@
+"""Roles, pairs of workers, and the load that is reserved on both."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from backends.worker import Endpoint, ServedModel
+from policies.registry import build_policy
+from policies.spec import PolicySpec
+from router.config.model import Config, HandoverConfig, HealthConfig
+from router.placement.dispatcher import Dispatcher
+from router.placement.fleet import Fleet
+from router.placement.handover import PlannedHandover, kv_format
+from router.placement.lifecycle_events import FailurePoint, Request, Usage
+from router.placement.selection import exclusions, select
+from router.placement.settings import check
+from router.placement.tickets import Queued, Ticket
+from router.residency.residency_map import ResidencyMap
+
+HANDOVER = HandoverConfig(connector="nixl_pull", latency_s=0.0, transfer_tokens_per_s=1e12)
+
+
+class Site:
+    """A fleet whose port 1 and 2 are prefill workers, 3 and 4 decode workers, and 5 is mixed."""
+
+    def __init__(self, facts, residency, roles):
+        self.facts, self.residency = facts, residency
+        self.fleet = Fleet(HealthConfig(), residency, hands_over=True)
+        spec = PolicySpec("marginal_cost")
+        policy = build_policy(spec, random.Random(0))
+        self.dispatcher = Dispatcher(self.fleet, residency, policy, spec=spec, handover=HANDOVER)
+        for port, role in roles.items():
+            self.fleet.add(Endpoint("http", "h", port), 0.0)
+            self.fleet.describe(f"h:{port}", {}, 1.0, None, role)
+            self.fleet.probe_succeeded(f"h:{port}", facts(events=False), 0.0)
+
+    def load(self, port):
+        return self.dispatcher.statistics()["workers"][f"h:{port}"]
+
+    def stream(self, request, count=1):
+        """Let streams run on workers that take whole requests."""
+        for _ in range(count):
+            ticket = self.dispatcher.dispatch(request, 0.0)
+            self.dispatcher.first_token(ticket, 0.0)
+
+
+@pytest.fixture
+def site(facts):
+    def make(roles):
+        return Site(facts, ResidencyMap(), roles)
+
+    return make
+
+
+@pytest.fixture
+def ask(prompt):
+    def make(tokens=1_000, first=0, **fields):
+        return Request(f"r{first}", "/v1/completions", "m", prompt(range(first, first + tokens)), tokens, 0.0, **fields)
+
+    return make
+
+
+def hand_over(site, request):
+    planned = site.dispatcher.plan_handover(request, 0.0)
+    assert isinstance(planned, PlannedHandover), planned
+    return site.dispatcher.hand_over(request, planned, 0.0)
+
+
+def test_a_prefill_worker_is_no_candidate_for_whole_requests(site, ask):
+    placed = site({1: "prefill", 3: "decode", 5: "mixed"})
+    names = [candidate.id for candidate in select(placed.fleet, ask(), (), 0.0).candidates]
+    assert names == ["h:3", "h:5"]
+    selection = select(placed.fleet, ask(), (), 0.0, prefill=True)
+    assert [candidate.id for candidate in selection.candidates] == ["h:1"]
+    whole = select(placed.fleet, ask(), (), 0.0)
+    assert exclusions(placed.fleet, ask(), whole, 0.0) == {"h:1": "its role is prefill"}
+
+
+def test_without_a_connector_a_role_changes_no_decision(facts, ask):
+    fleet = Fleet(HealthConfig(), ResidencyMap())
+    fleet.add(Endpoint("http", "h", 1), 0.0)
+    fleet.describe("h:1", {}, 1.0, None, "prefill")
+    fleet.probe_succeeded("h:1", facts(), 0.0)
+    assert len(select(fleet, ask(), (), 0.0).candidates) == 1
+
+
+def test_a_fleet_of_prefill_workers_alone_queues_requests_and_says_why(site, ask):
+    placed = site({1: "prefill"}).dispatcher.dispatch(ask(), 0.0)
+    assert isinstance(placed, Queued)
+    assert "role prefill" in placed.reason
+
+
+def test_a_changed_role_counts_from_the_next_decision_on(site, ask):
+    placed = site({1: "prefill"})
+    calls = []
+    placed.fleet.on_change.append(lambda: calls.append(1))
+    placed.fleet.describe("h:1", {}, 1.0, None, "mixed")
+    assert calls == [1]
+    assert isinstance(placed.dispatcher.dispatch(ask(), 0.0), Ticket)
+
+
+def test_an_idle_fleet_hands_nothing_over(site, ask):
+    assert site({1: "prefill", 3: "decode"}).dispatcher.plan_handover(ask(), 0.0) is None
+
+
+def test_without_a_prefill_worker_there_is_no_pair(site, ask):
+    assert isinstance(site({3: "decode"}).dispatcher.plan_handover(ask(), 0.0), Queued)
+
+
+def test_mixed_workers_take_no_part_in_a_pair(site, ask):
+    placed = site({1: "prefill", 5: "mixed"})
+    placed.stream(ask(first=5_000), 3)
+    assert placed.dispatcher.plan_handover(ask(), 0.0) is None
+
+
+def test_streams_on_the_decode_worker_make_a_pair_pay_and_both_loads_are_reserved(site, ask):
+    placed = site({1: "prefill", 3: "decode"})
+    placed.stream(ask(first=5_000), 3)
+    before = placed.load(3)
+    prefill, decode = hand_over(placed, ask())
+    assert (prefill.candidate.id, decode.candidate.id) == ("h:1", "h:3")
+    assert placed.load(1)["queued_tokens"] == 1_000
+    after = placed.load(3)
+    assert after["running_requests"] == before["running_requests"] + 1
+    assert after["kv_tokens"] == before["kv_tokens"] + 1_000
+    assert after["queued_tokens"] == before["queued_tokens"]
+
+
+def test_both_reservations_are_released_once(site, ask):
+    placed = site({1: "prefill", 3: "decode"})
+    placed.stream(ask(first=5_000), 3)
+    before = placed.load(3)
+    prefill, decode = hand_over(placed, ask())
+    placed.dispatcher.first_token(prefill, 0.5)
+    placed.dispatcher.finished(prefill, Usage(1_000, None, 0), 0.5)
+    assert placed.load(1)["running_requests"] == 0
+    placed.dispatcher.first_token(decode, 0.6)
+    assert decode.record.ttft_s == pytest.approx(0.6)
+    placed.dispatcher.finished(decode, Usage(None, 20), 1.0)
+    assert placed.load(3)["running_requests"] == before["running_requests"]
+    assert (prefill.record.outcome, decode.record.outcome) == ("finished", "finished")
+
+
+def test_a_decode_that_is_not_used_leaves_no_load(site, ask):
+    placed = site({1: "prefill", 3: "decode"})
+    placed.stream(ask(first=5_000), 3)
+    before = placed.load(3)
+    _, decode = hand_over(placed, ask())
+    placed.dispatcher.cancelled(decode, 0.1)
+    assert placed.load(3) == before
+
+
+def test_the_reported_cached_tokens_of_the_decode_worker_are_not_compared(site, ask):
+    placed = site({1: "prefill", 3: "decode"})
+    placed.stream(ask(first=5_000), 3)
+    prefill, decode = hand_over(placed, ask())
+    assert decode.predicted_cached_tokens is None
+    assert prefill.predicted_cached_tokens is not None
+
+
+def test_the_lengths_of_prefills_are_not_learned_as_lengths_of_answers(site, ask):
+    placed = site({1: "prefill", 3: "decode"})
+    placed.stream(ask(first=5_000), 3)
+    prefill, _ = hand_over(placed, ask())
+    placed.dispatcher.first_token(prefill, 0.5)
+    placed.dispatcher.finished(prefill, Usage(1_000, None, 0), 0.5)
+    assert placed.dispatcher.expected_output_tokens(ask()) == 0
+
+
+def test_a_failed_prefill_goes_to_a_worker_that_was_not_tried(site, ask):
+    placed = site({1: "prefill", 2: "prefill", 3: "decode"})
+    placed.stream(ask(first=5_000), 3)
+    prefill, _ = hand_over(placed, ask())
+    again = placed.dispatcher.retry_prefill(prefill, FailurePoint.SENT, 0.1, "gone")
+    assert {prefill.candidate.id, again.candidate.id} == {"h:1", "h:2"}
+    assert again.attempt == 2
+    assert placed.dispatcher.retry_prefill(again, FailurePoint.SENT, 0.2, "gone") is None
+    assert placed.dispatcher.retry_prefill(again, FailurePoint.SENT, 0.2, "gone") is None  # ended already
+
+
+def test_workers_of_different_versions_or_models_are_no_pair(site, ask, facts):
+    placed = site({1: "prefill", 2: "prefill", 3: "decode"})
+    other = replace(facts(events=False), version="0.32.0")
+    placed.fleet.probe_succeeded("h:1", other, 0.0)
+    placed.fleet.probe_succeeded("h:2", replace(other, version="0.33.0", models=(ServedModel("m", "/other"),)), 0.0)
+    placed.stream(ask(first=5_000), 3)
+    assert placed.dispatcher.plan_handover(ask(), 0.0) is None
+    placed.fleet.probe_succeeded("h:3", other, 0.0)
+    prefill, _ = hand_over(placed, ask())
+    assert prefill.candidate.id == "h:1"
+    assert kv_format(prefill.candidate, "m")[0] == "0.32.0"
+    assert placed.dispatcher.retry_prefill(prefill, FailurePoint.SENT, 0.1, "gone") is None
+
+
+def test_the_trial_of_a_prefill_worker_is_a_handover(site, ask):
+    placed = site({1: "prefill", 2: "prefill", 3: "decode"})
+    placed.stream(ask(first=5_000), 3)
+    for _ in range(5):
+        placed.fleet.probe_failed("h:2", "down", 1.0)
+    placed.fleet.probe_succeeded("h:2", placed.facts(events=False), 1_000.0)
+    planned = placed.dispatcher.plan_handover(ask(), 1_000.0)
+    prefill, _ = placed.dispatcher.hand_over(ask(), planned, 1_000.0)
+    assert (prefill.candidate.id, prefill.trial) == ("h:2", True)
+
+
+@pytest.mark.parametrize(("lease_s", "margin_s", "problems"), [(30, 5, 0), (5, 5, 1), (5, 6, 1)])
+def test_a_margin_must_leave_time_of_the_lease(lease_s, margin_s, problems):
+    config = Config(handover=HandoverConfig(lease_s=lease_s, lease_margin_s=margin_s))
+    found = list(check(config))
+    assert len(found) == problems
+    assert all(place == ("handover", "lease_margin_s") for place, _, _ in found)
