@@ -56,6 +56,7 @@ from router.process.lifecycle import Lifecycle
 from router.process.listeners import ListenAddresses, Listeners, admin_socket, listen_addresses, url_of
 from router.process.shared_memory.ledger import Ledger
 from router.process.shared_memory.replica_rows import ReplicaLedger
+from router.replicas.fleet_placements import FleetPlacements
 from router.replicas.replica import Replica
 from router.residency.residency_map import ResidencyMap
 from router.security.admin_security import guard_of
@@ -73,6 +74,7 @@ from router.telemetry.readings import (
     gateway_readings,
     identity_readings,
     limit_readings,
+    placement_readings,
     policy_readings,
     process_readings,
     queue_readings,
@@ -159,10 +161,9 @@ class System:
         )
         self.reconciler = Reconciler(self.running)
         self.control = Control(self._sources, first, self._reconcile)
-        self.replica: Replica | None = None
-        if self._replica_ledger is not None:
-            own = self._replica_ledger
-            self.replica = Replica(config, rows=own.rows, use=own.use, control=self.control)
+        self._member = self._build_replica() if shared else None
+        self.replica = self._member if resources is None else None
+        """This gateway in its fleet; None in one of several processes, whose supervisor speaks for all."""
         self.discovery = Discovery(config, self.control, self._in_flight) if resources is None else None
         """The sources of workers; None in one of several processes, whose supervisor runs them."""
         self._files = FileWatch(self.metrics.reloaded)
@@ -198,6 +199,16 @@ class System:
         self.fleet.on_unknown_model.append(lambda model: watcher.look_again())
         self.fleet.on_doubt.append(lambda endpoint: watcher.look_for_process(endpoint.id))
         return watcher
+
+    def _build_replica(self) -> Replica:
+        """Return this process in its fleet. One of several sends and hears placements alone."""
+        placements = FleetPlacements(self.residency)
+        if self._replica_ledger is not None:
+            own = self._replica_ledger
+            return Replica(self.config, rows=own.rows, use=own.use, control=self.control, placements=placements)
+        assert self._resources is not None
+        number = self._resources.process + 1
+        return Replica(self.config, replica=self._resources.replica, process=number, placements=placements)
 
     def _build_gateway(self) -> Gateway:
         config = self.config
@@ -252,6 +263,7 @@ class System:
                 lambda: identity_readings(self.identity.statistics()),
                 lambda: budget_readings(self.config, limit),
                 lambda: replica_readings(self.replica.statistics() if self.replica is not None else None),
+                lambda: placement_readings(self._member.statistics() if self._member is not None else None),
                 process_readings,
                 self.further_readings,
             ],
@@ -288,8 +300,8 @@ class System:
         if self.discovery is not None:
             self.discovery.start()
         self.loop_lag.start()
-        if self.replica is not None:
-            self.replica.start()
+        if self._member is not None:
+            self._member.start()
 
     async def open(self, listeners: Listeners | None = None) -> None:
         """Serve the public port, on `listeners` if given, and bind the admin port.
@@ -485,8 +497,8 @@ class System:
             remove_socket_file(self._socket_file)
         if self._admin is not None:
             await self._admin.aclose(leave_queue=self.leave_queue)
-        if self.replica is not None:
-            await self.replica.aclose()
+        if self._member is not None:
+            await self._member.aclose()
         await self.watcher.aclose()
         await self.loop_lag.aclose()
         await self.identity.aclose()

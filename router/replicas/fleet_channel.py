@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from router.replicas import messages
+from router.replicas.fleet_placements import FleetPlacements
 from router.replicas.fleet_rows import FleetRows, HostRows
 from router.replicas.fleet_use import FleetUse
 from router.replicas.messages import NOTHING, FleetMessage, StateVersion, Uses
@@ -17,13 +18,14 @@ from router.replicas.peers import SILENCE_S, Peers
 
 HEARTBEAT_S = 0.1
 """A replica is never silent for longer."""
+PLACING_HEARTBEAT_S = 0.4
+"""A process that sends placements alone is never silent for longer."""
 
 
 class FleetChannel:
     """Make the batches of one process and take in those of others. Pure: the line brings bytes and time.
 
-    Process 0 of a replica has `rows` and `use`, and speaks for the replica. The others send only when there is
-    something.
+    Process 0 of a replica has `rows` and `use`, and speaks for the replica. The others send and hear placements alone.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class FleetChannel:
         rows: HostRows | None,
         state: Callable[[], StateVersion] = StateVersion,
         use: FleetUse | None = None,
+        placements: FleetPlacements | None = None,
     ) -> None:
         self.peers = Peers(replica)
         self.malformed = 0
@@ -46,7 +49,8 @@ class FleetChannel:
         self._state = state
         self._seq = itertools.count(1)
         self._sent: tuple[int, float] = (0, 0.0)
-        self._placed: list[messages.Placed] = []
+        self._placements = placements
+        self._heartbeat_s = HEARTBEAT_S if process == 0 else PLACING_HEARTBEAT_S
         self._echo_s = self._since_s = -math.inf
         """Time of the last own message that came back, and of the first one without a gap."""
         self._size = 1
@@ -57,9 +61,9 @@ class FleetChannel:
         self._expire(now_s)
         whole, rows = self._rows.out(now_s) if self._rows is not None else (False, [])
         uses = self._uses(now_s)
-        if not (rows or whole or uses.rows or self._placed) and now_s - self._sent[1] < HEARTBEAT_S:
+        placed = self._placements.out(now_s) if self._placements is not None else []
+        if not (rows or whole or uses.rows or placed) and now_s - self._sent[1] < self._heartbeat_s:
             return None
-        placed, self._placed = self._placed, []
         self._sent = (next(self._seq), now_s)
         return messages.encode(
             FleetMessage(
@@ -117,7 +121,13 @@ class FleetChannel:
     def _take_in(self, batch: FleetMessage, now_s: float) -> None:
         rows = messages.rows_of(batch) if self._rows is not None and batch.process == 0 else []
         uses = messages.uses_of(batch) if self._use is not None and batch.process == 0 else None
-        if batch.replica == self._sender[0] or not self.peers.heard(batch, now_s):
+        placed = messages.placed_of(batch) if self._placements is not None else []
+        known = (batch.replica, batch.process) in self.peers
+        if not self.peers.heard(batch, now_s):
+            return
+        if self._placements is not None:
+            self._placements.heard(placed, now_s, new=not known)
+        if batch.replica == self._sender[0]:
             return
         self._size = max(self._size, 1 + len(self.peers.replicas))
         if self._rows is not None and batch.process == 0:
@@ -139,4 +149,5 @@ class FleetChannel:
             "lag_s": self.lag_s,
             "missed": self.peers.missed,
             "malformed": self.malformed,
+            **({} if self._placements is None else self._placements.statistics()),
         }

@@ -16,6 +16,7 @@ MOST_ROWS = 4_096
 MOST_USES = 4_096
 MOST_PLACED = 4_096
 MOST_BLOCKS = 65_536
+MOST_STEPS = 1_024
 
 _Amount = Annotated[float, Meta(ge=0, le=1e15)]
 _Sum = Annotated[float, Meta(ge=-1e15, le=1e15)]
@@ -44,14 +45,17 @@ class Row(Struct, array_like=True, frozen=True):
 
 
 class Placed(Struct, array_like=True, frozen=True):
-    """Blocks of a prompt that its sender's view of a candidate did not have before: those of `hashes` from `new` on.
+    """Blocks of a prompt that its sender's model of a worker's cache lacked: those after the first `depth`.
 
-    The hashes before them say where in the view the new ones belong. `tokens` is the length of the prompt.
+    `steps` and `hashes` are hashes of 8 bytes each, little-endian; `steps` says where in a model the blocks belong
+    (`router.residency.approximate.ApproximateView.placed`). `key` is the hash of the worker's id.
     """
 
     key: Hash
     block_size: Annotated[int, Meta(ge=1, le=1_000_000)]
-    hashes: Annotated[list[Hash], Meta(max_length=MOST_BLOCKS)]
+    depth: Annotated[int, Meta(ge=0, le=1 << 32)]
+    steps: Annotated[bytes, Meta(max_length=8 * MOST_STEPS)]
+    hashes: Annotated[bytes, Meta(max_length=8 * MOST_BLOCKS)]
 
 
 class Used(Struct, array_like=True, frozen=True):

@@ -24,7 +24,7 @@ class Peer:
 
 
 class Peers:
-    """All processes of other replicas that were heard within `SILENCE_S`."""
+    """All other processes of the fleet that were heard within `SILENCE_S`."""
 
     def __init__(self, replica: str) -> None:
         self._replica = replica
@@ -58,4 +58,8 @@ class Peers:
     @property
     def replicas(self) -> dict[str, Peer]:
         """The other replicas by id."""
-        return {replica: peer for (replica, process), peer in self._peers.items() if process == 0}
+        senders = self._peers.items()
+        return {replica: peer for (replica, process), peer in senders if process == 0 and replica != self._replica}
+
+    def __contains__(self, sender: tuple[str, int]) -> bool:
+        return sender in self._peers

@@ -16,6 +16,7 @@ from router.control.control import Control
 from router.limits.host_use import HostUse
 from router.replicas.connection import connect, key
 from router.replicas.fleet_channel import FleetChannel
+from router.replicas.fleet_placements import FleetPlacements
 from router.replicas.fleet_rows import HostRows
 from router.replicas.fleet_use import FleetUse
 from router.replicas.leases import RENEW_S, Registered, ReplicaLeases
@@ -23,6 +24,8 @@ from router.replicas.line import PAUSE_S, Line, ended
 from router.replicas.messages import StateVersion
 from router.replicas.state_sharing import StateSharing
 
+_JOIN_S = 0.5
+"""Time between two looks whether this process has placements to share."""
 _LEAVE_S = 1.0
 """Longest wait for Redis at the end."""
 
@@ -52,7 +55,10 @@ def channel_of(config: RedisConfig) -> str:
 
 
 class Replica:
-    """One process of a gateway in its fleet. Process 0 has `rows` and `use`, and holds the lease."""
+    """One process of a gateway in its fleet. Process 0 has `rows` and `use`, and holds the lease.
+
+    The others join once they have placements to share.
+    """
 
     def __init__(
         self,
@@ -64,12 +70,13 @@ class Replica:
         rows: HostRows | None = None,
         use: HostUse | None = None,
         control: Control | None = None,
+        placements: FleetPlacements | None = None,
     ) -> None:
         now = time.time()
         self.id = replica or new_id()
         self.own = Registered(self.id, name_of(config), _version(), processes, now)
         shared = FleetUse(use, divided=config.limits.alone == "share") if use is not None else None
-        self.channel = FleetChannel(self.id, process, now, rows, self._state, shared)
+        self.channel = FleetChannel(self.id, process, now, rows, self._state, shared, placements)
         self._client = connect(config.redis)
         self.sharing: StateSharing | None = None
         if control is not None:
@@ -80,7 +87,9 @@ class Replica:
         self.line = Line(
             self._client, channel_of(config.redis), self.channel.take, self.channel.receive, self.channel.lost
         )
+        self._placements = placements
         self._renewing: asyncio.Task[None] | None = None
+        self._joining: asyncio.Task[None] | None = None
 
     def _state(self) -> StateVersion:
         return StateVersion() if self.sharing is None else self.sharing.version
@@ -90,15 +99,24 @@ class Replica:
 
     def start(self) -> None:
         """Join the fleet. Nothing waits for Redis."""
-        self.line.start()
+        if self._leases is None and self._placements is not None:
+            self._joining = asyncio.create_task(self._join(self._placements), name="replicas: join")
+        else:
+            self.line.start()
         if self.sharing is not None:
             self.sharing.start()
         if self._leases is not None:
             self._renewing = asyncio.create_task(self._renew(self._leases), name="replicas: lease")
 
+    async def _join(self, placements: FleetPlacements) -> None:
+        while True:
+            if placements.needed:
+                return self.line.start()
+            await asyncio.sleep(_JOIN_S)
+
     async def aclose(self) -> None:
         """Leave the fleet."""
-        await ended([self._renewing] if self._renewing is not None else [])
+        await ended(task for task in (self._renewing, self._joining) if task is not None)
         await self.line.aclose()
         if self.sharing is not None:
             await self.sharing.aclose()

@@ -162,6 +162,50 @@ class ApproximateView:
         self._touch(path)
         self._evict_to_fit()
 
+    def known(self, chain: Sequence[int]) -> tuple[array[int], int]:
+        """Return the first block of each run along `chain`, and how many blocks of it are known by their hashes."""
+        path, depth, _ = self._walk(chain, len(chain))
+        return array("Q", [run.hashes[0] for run in path[1:]]), depth
+
+    def placed(self, steps: Sequence[int], depth: int, blocks: Sequence[int]) -> bool:
+        """Store blocks of a prompt that another router has sent to the worker, without its answer.
+
+        They come after the first `depth` blocks of the prompt, of which `steps` has those at which `known` found runs
+        there, and the last one. Return False, and store nothing, if these are not here. Blocks are chained: if the last
+        one is the same, so are all before it.
+        """
+        path = self._find(steps, depth)
+        if path is None:
+            return False
+        path, more, _ = self._walk(blocks, len(blocks), path)
+        path = self._split_end(path, depth + more)
+        if more < len(blocks):
+            path.append(self._add(path[-1], array("Q", blocks[more:])))
+        self._touch(path)
+        self._evict_to_fit()
+        return True
+
+    def _find(self, steps: Sequence[int], depth: int) -> list[CachedRun] | None:
+        """Return the runs from the root to block ``steps[-1]``, the last of `depth`, where they end now."""
+        run = self._root
+        path = [run]
+        end, step = 0, 0
+        while end < depth:
+            children = run.children
+            if len(children) == 1:
+                (run,) = children.values()
+            else:
+                while step < len(steps) and steps[step] not in children:
+                    step += 1
+                if step == len(steps):
+                    return None
+                run = children[steps[step]]
+            path.append(run)
+            end += run.blocks
+        if depth and run.hashes[depth - end - 1] != steps[-1]:
+            return None
+        return self._split_end(path, depth)
+
     def correct(self, chain: Sequence[int], hit_blocks: int, since: int) -> None:
         """Drop the blocks of `chain` after the first `hit_blocks`, because the worker did not find them. Keep blocks
         touched later than `since`.
@@ -211,10 +255,13 @@ class ApproximateView:
         while self._order and self.size_bytes > size_bytes:
             self._evict(max(1, (self.size_bytes - size_bytes) // HASH_BYTES))
 
-    def _walk(self, chain: Sequence[int], limit: int) -> tuple[list[CachedRun], int, bool]:
-        """Return the runs along `chain` from the root, the blocks matched, and whether the last run matched whole."""
-        run = self._root
-        path = [run]
+    def _walk(
+        self, chain: Sequence[int], limit: int, path: list[CachedRun] | None = None
+    ) -> tuple[list[CachedRun], int, bool]:
+        """Return the runs along `chain` from the end of `path`, the blocks matched, and whether the last run matched
+        whole. Without `path`, begin at the root."""
+        path = [self._root] if path is None else path
+        run = path[-1]
         depth = 0
         while depth < limit:
             child = run.children.get(chain[depth])

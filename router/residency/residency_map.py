@@ -14,7 +14,7 @@ from router.residency.lookup import by_tier, resident_lengths
 from router.residency.matching import each_bit, lengths
 from router.residency.prompt import Prompt
 from router.residency.slot_groups import Matches, SlotGroups, Slots, matches_of
-from router.residency.view import Ingest, IngestOutcome, Match, ViewState
+from router.residency.view import Ingest, IngestOutcome, Match, PlacedBlocks, ViewState
 
 _SWEEP_BLOCKS = 512
 """Traces of dropped views cleaned up per call; takes about 0.1 ms."""
@@ -52,6 +52,9 @@ class ResidencyMap:
         """Count of changes for which the groups were made."""
         self.on_settled: list[Callable[[int, Difference], None]] = []
         """Called with a ticket's id once the reason of a pending difference is known."""
+        self.on_placed: list[Callable[[PlacedBlocks], None]] = []
+        """Called when a prompt is placed on a slot with a modelled cache, with the blocks that the model lacked."""
+        self._slot_of: dict[WorkerId, int] = {}
 
     def add(self, slot: int, worker: WorkerId, block_size: int, capacity_blocks: int | None, events: bool) -> None:
         """Start a view. It is approximate if `events` is False (or the publisher is not known yet).
@@ -63,6 +66,7 @@ class ResidencyMap:
             raise ValueError(f"block_size {block_size} of {worker} is not positive")
         self.remove(slot)
         self._slots[slot] = CacheView(self._index, worker, block_size, capacity_blocks, events, self._changes)
+        self._slot_of[worker] = slot
         self._changes.count += 1
 
     def configure(
@@ -87,6 +91,8 @@ class ResidencyMap:
         view = self._slots.pop(slot, None)
         if view is None:
             return
+        if self._slot_of.get(view.worker) == slot:
+            del self._slot_of[view.worker]
         self._changes.stale.discard(view)
         self._changes.count += 1
         for reservation in view.reservations.values():
@@ -291,6 +297,49 @@ class ResidencyMap:
         before = view.model_bytes
         view.reserve(reservation)
         self._bound(view.model_bytes - before)
+        if self.on_placed and view.modelled and view.residency is not Residency.OFF and not prompt.multiple:
+            reserved = found.reserved_tokens // block_size if found is not None else 0
+            self._tell_placed(view, prompt.chain(block_size), start, reserved)
+
+    def _tell_placed(self, view: CacheView, chain: Sequence[int], start: int, reserved: int) -> None:
+        """Tell of the blocks that the model lacks, except those that `reserved` says are in flight already."""
+        steps, depth = view.needed_model().known(chain)
+        if reserved and depth == start:
+            steps.append(chain[depth])
+            depth += reserved
+        if depth < len(chain):
+            if depth:
+                steps.append(chain[depth - 1])
+            placed = PlacedBlocks(view.worker, view.block_size, chain, steps, depth)
+            for notify in self.on_placed:
+                notify(placed)
+
+    def placed_elsewhere(
+        self, worker: WorkerId, block_size: int, steps: Sequence[int], depth: int, blocks: Sequence[int]
+    ) -> bool:
+        """Store blocks of a prompt that another router has placed (`ApproximateView.placed`); False if that cannot be.
+
+        A worker whose events describe its cache needs none of it.
+        """
+        view = self._slots.get(self._slot_of.get(worker, -1))
+        if view is None or view.block_size != block_size:
+            return False
+        if not view.modelled:
+            return True
+        before = view.model_bytes
+        stored = view.needed_model().placed(steps, depth, blocks)
+        self._bound(view.model_bytes - before)
+        return stored
+
+    @property
+    def workers(self) -> Iterable[WorkerId]:
+        """The workers of all slots."""
+        return self._slot_of.keys()
+
+    @property
+    def models(self) -> bool:
+        """Whether a model stands for the cache of any slot."""
+        return any(view.modelled for view in self._slots.values())
 
     def _resident(self, slot: int, view: CacheView, prompt: Prompt, found: Match | None) -> tuple[int, int]:
         """Return the slot's block size and how many blocks of `prompt` are cached there, without reserved ones."""

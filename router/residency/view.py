@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import msgspec
 
-from policies.view import Residency
+from policies.view import Residency, WorkerId
 
 
 class Match(msgspec.Struct, frozen=True, gc=False):
@@ -27,6 +29,19 @@ class Match(msgspec.Struct, frozen=True, gc=False):
     reserved_tokens: int
     residency: Residency
     by_tier: Mapping[str, int] | None = None
+
+
+class PlacedBlocks(NamedTuple):
+    """Blocks of a placed prompt that the model of the worker's cache lacked: all of `chain` after the first `depth`.
+
+    `steps` says where they belong (`approximate.ApproximateView.placed`).
+    """
+
+    worker: WorkerId
+    block_size: int
+    chain: Sequence[int]
+    steps: array[int]
+    depth: int
 
 
 class IngestOutcome(StrEnum):

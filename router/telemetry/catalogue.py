@@ -376,6 +376,12 @@ WATCH = (
 )
 
 REPLICAS = (
+    _counter(
+        "replica_placements",
+        "Placements of other processes on workers with a modelled cache, by outcome: stored, unplaced; dropped: own "
+        "ones that were not sent.",
+        "outcome",
+    ),
     _common("replicas", "Gateways of the fleet that this one hears through Redis, with itself."),
     _common("replica_alone", "1 while Redis is configured and this gateway's own messages do not come back."),
     _common("replica_lag_seconds", "Time from sending to hearing the gateway's last own message."),

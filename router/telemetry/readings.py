@@ -89,6 +89,16 @@ def replica_readings(replica: Mapping[str, Any] | None) -> Iterator[Reading]:
         yield "warmroute_replica_faults", (key,), replica[key]
 
 
+def placement_readings(member: Mapping[str, Any] | None) -> Iterator[Reading]:
+    """Yield the placements of other processes, from `Replica.statistics()`; nothing without Redis."""
+    if member is None:
+        return
+    unplaced = member["unplaced"]
+    yield "warmroute_replica_placements", ("stored",), member["placements"] - unplaced
+    yield "warmroute_replica_placements", ("unplaced",), unplaced
+    yield "warmroute_replica_placements", ("dropped",), member["dropped_placements"]
+
+
 def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
     """Yield gauges of the data plane, from `Gateway.statistics()` (empty while it does not listen)."""
     yield "warmroute_client_connections", (), plane.get("connections", 0)

@@ -93,6 +93,7 @@ def resources_of(start: ChildConfig) -> ChildResources:
         process=start.process,
         processes=start.processes,
         state=start.state,
+        replica=start.replica,
     )
 
 

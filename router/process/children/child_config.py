@@ -20,7 +20,9 @@ _SIZE_BYTES = 4
 
 
 class ChildConfig(msgspec.Struct, frozen=True):
-    """Everything a child needs. `public`, `admin` and `table` are inherited file descriptors."""
+    """Everything a child needs. `public`, `admin` and `table` are inherited file descriptors. `replica` is the
+    gateway's id in its fleet, if it has one.
+    """
 
     process: int
     processes: int
@@ -29,6 +31,7 @@ class ChildConfig(msgspec.Struct, frozen=True):
     public: tuple[int, ...]
     admin: int
     table: int
+    replica: str = ""
 
 
 async def send_config(line: socket.socket, start: ChildConfig) -> None:

@@ -23,3 +23,5 @@ class ChildResources:
     admin: socket.socket
     ledger: Ledger
     accept_order: LeastConnections
+    replica: str = ""
+    """The gateway's id in its fleet."""

@@ -200,6 +200,7 @@ class Supervisor:
                     public=tuple(listener.fileno() for listener in self._public),
                     admin=admin,
                     table=self._table,
+                    replica=self.replica.id if self.replica is not None else "",
                 )
             )
 

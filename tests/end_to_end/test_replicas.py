@@ -1,4 +1,4 @@
-"""Two gateways with one Redis: a tenant's limit holds for both together, and outlives the restart of one."""
+"""Two gateways with one Redis: one limit for both, also after a restart, and placements that each knows of."""
 
 import json
 import time
@@ -37,6 +37,11 @@ class Gateway:
 
     def left(self):
         return self.account()["requests"]["remaining"]
+
+    def stored(self):
+        lines = httpx.get(f"{self.admin}/metrics").text.splitlines()
+        named = [line for line in lines if line.startswith('warmroute_replica_placements_total{outcome="stored"}')]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in named)
 
     def passed(self, count):
         body = {"model": "warmroute-simulated", "prompt": "a b c", "max_tokens": 1}
@@ -83,3 +88,24 @@ def test_two_gateways_admit_one_limit_and_a_restarted_one_remembers(start):
         again = gateway(2)
         block_until(lambda: again.left() < 40, START_S)
         assert 60 + again.passed(40) <= 60 + (time.monotonic() - began_s) / 10 + 2
+
+
+def test_two_gateways_know_what_the_other_placed_on_a_worker_without_events(start):
+    port = free_ports(1)
+    start("worker", "--port", str(port), "--no-kv-events", "--default-max-tokens", "1").wait_for("worker http")
+    with redis_server() as server:
+
+        def gateway(processes):
+            places = ("--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--processes", str(processes))
+            flags = ("--set", f"redis.url={server.url}")
+            return Gateway(start("serve", *places, "--worker", f"http://127.0.0.1:{port}", *flags))
+
+        one, two = gateway(1), gateway(2)
+
+        def both_know():
+            for gateway in (one, two):
+                body = {"model": "warmroute-simulated", "prompt": f"{time.monotonic()} " * 64, "max_tokens": 1}
+                assert httpx.post(f"{gateway.url}/v1/completions", json=body, timeout=30).status_code == 200
+            return one.stored() and two.stored() >= 2
+
+        block_until(both_know, START_S)
