@@ -110,7 +110,7 @@ def test_a_successor_killed_after_it_took_over_costs_only_its_own_requests(site,
 
 def test_streams_of_the_old_gateway_finish_when_its_successor_is_killed(site):
     old = site.first()
-    with stream(site) as lines:
+    with stream(site, 2_000) as lines:
         new = site.gateway()
         new.wait_for("admin port")
         with Clients(site, 2) as clients:

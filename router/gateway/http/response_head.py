@@ -46,9 +46,12 @@ def final_head(raw: bytes, heads: int) -> tuple[int, int]:
     """
     start = 0
     for _ in range(heads - 1):
-        if not raw.startswith(b"HTTP/1.", start):
-            raise ValueError("malformed interim response")  # llhttp accepts leading empty lines
-        start = raw.index(HEAD_END, start) + 4
+        end = raw.index(HEAD_END, start) + 4
+        try:
+            parse_response_head(raw[start:end], 100, False)
+        except ValueError as error:
+            raise ValueError(f"malformed interim response: {error}") from None
+        start = end
     return start, raw.index(HEAD_END, start) + 4
 
 
