@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from router.admin.changes import KEPT
+from router.admin.codes import CODES
 from router.admin.openapi import OPENAPI_PATH, openapi_document, openapi_path, problems_of, schema_name
 from router.admin.operations import MAX_BODY_BYTES, Operation
 from router.admin.table import OPEN_PATHS, OPERATIONS
@@ -16,8 +17,8 @@ _HEAD = f"""\
 The admin port (`admin_host`, `admin_port`; 127.0.0.1:8001 by default) speaks JSON. `GET {OPENAPI_PATH}` describes it
 for programs. `python -m router.cli.reference` generates this page; a test compares it with the code.
 
-- Errors are problem documents (RFC 9457, `application/problem+json`) with a stable `code` and a `detail` that says
-  what to do.
+- Errors are problem documents (RFC 9457, `application/problem+json`) with a stable [`code`](#error-codes) and a
+  `detail` that says what to do.
 - A body is JSON with `Content-Type: application/json` and at most {MAX_BODY_BYTES:,} bytes. An unknown field is an
   error (422). A query parameter that an operation does not have, or that comes twice, is one too (400).
 - Answers are `application/json`, a watch is `text/event-stream`, and errors are always problem documents. An `Accept`
@@ -51,10 +52,21 @@ def reference_page() -> str:
     lines += [f"| {one.method} | `{openapi_path(one)}` | {_role(one)} | {one.summary} |" for one in OPERATIONS]
     for operation in OPERATIONS:
         lines += ["", *_operation(operation)]
-    lines += ["", "## Shapes"]
+    lines += ["", *_codes(), "", "## Shapes"]
     for name, schema in document["components"]["schemas"].items():
         lines += ["", *_shape(name, schema)]
     return "\n".join(lines) + "\n"
+
+
+def _codes() -> Iterator[str]:
+    yield "## Error codes"
+    yield ""
+    yield "What the public port has too, such as `path_not_found`, has [its codes](errors.md)."
+    yield ""
+    yield "| code | status | |"
+    yield "| --- | --- | --- |"
+    for code, (statuses, meaning) in CODES.items():
+        yield f"| `{code}` | {' or '.join(map(str, statuses))} | {meaning} |"
 
 
 def _role(operation: Operation) -> str:

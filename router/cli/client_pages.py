@@ -50,8 +50,8 @@ def errors_page() -> str:
         'The gateway answers its own errors with OpenAI\'s error object: `{"error": {"message", "type", "param", '
         '"code"}}`. Under `/v1/messages` it is Anthropic\'s, with `code` added. The code is stable, and the message is '
         "for people. In a stream that has begun, the error is its last event. A status of 503 comes with "
-        "`Retry-After`. The worker's own errors pass unchanged. The [admin API](admin-api.md) has codes of its own, in "
-        "problem documents (RFC 9457).",
+        "`Retry-After`. The worker's own errors pass unchanged. The [admin API](admin-api.md#error-codes) has its own, "
+        "in problem documents (RFC 9457).",
         "",
     ]
     for fault, (title, remedy) in _FAULTS.items():

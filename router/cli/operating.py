@@ -92,6 +92,8 @@ def changed(arguments: argparse.Namespace, reply: AdminReply, said: str) -> int:
         return 0
     if arguments.dry_run:
         print_differences(reply.document["differences"])
+        if reply.tag is not None:
+            print(f"warmroute: to change this state and no other, add --if-match '{reply.tag}'", file=sys.stderr)
         return 0
     print(said)
     if reply.kept == "process":

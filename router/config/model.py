@@ -227,7 +227,7 @@ class RouteLimitsConfig(Section, frozen=True):
 
     max_requests: Count = 0
     """Requests of the route on workers at once, over all processes. A further request waits in the route's queue. 0: no
-    limit."""
+    limit. Each process has its share, and at least 1: with more processes than this, it is their number."""
 
 
 class RouteQueueConfig(Section, frozen=True):

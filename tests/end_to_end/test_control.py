@@ -12,6 +12,7 @@ import pytest
 
 from backends.simulated.settings import shipped_model_dir
 from router.security.keys import KeyEntry, digest_of
+from tests.support.waiting import block_until
 
 pytestmark = pytest.mark.slow
 
@@ -132,6 +133,26 @@ def test_two_hundred_changes_reach_both_processes_and_the_file(start, tmp_path):
     assert failed == []
 
 
+def shadow_and_split(admin):
+    """Compare a policy with the one in use, then give it a tenth of the requests."""
+    shadowed = {"routes": [{"name": "all", "shadow": ["lpwl"], "shadow_share": 1}]}
+    assert admin.put("/admin/v1/routes", json=shadowed).status_code == 200
+
+    def compared():
+        return admin.get("/admin/v1/routes/all/shadow").json()["shadows"][0]
+
+    block_until(lambda: compared()["totals"]["decisions"] >= 20, within_s=20)
+    assert compared()["agreement"] == 1.0, "only one worker serves"
+    assert admin.put("/admin/v1/policies/batch", json={"rule": "lpwl"}).status_code == 200
+    split = {"routes": [{"name": "all", "split": {"default": 90, "batch": 10}}]}
+    assert admin.put("/admin/v1/routes", json=split).status_code == 200
+
+    def policies():
+        return {one["policy"] for one in admin.get("/admin/v1/decisions?limit=200").json()["decisions"]}
+
+    block_until(lambda: "batch" in policies(), within_s=20)
+
+
 def test_an_operators_day(site, tmp_path):
     file = tmp_path / "warmroute.yaml"
     settings = "workers:\n  - http://{worker}\npolicy:\n  rule: {rule}\n"
@@ -152,6 +173,7 @@ def test_an_operators_day(site, tmp_path):
         assert admin.post("/admin/v1/revisions/1/restore").status_code == 200
         assert admin.get("/admin/v1/policy").json()["rule"] == "lpwl"
         assert admin.post("/admin/v1/revisions/3/restore").status_code == 200
+        shadow_and_split(admin)
 
         file.write_text("workers:\n  - http://127.0.0.1:2\npolicy:\n  ruel: lpwl\n")
         os.kill(gateway.pid, signal.SIGHUP)
@@ -171,7 +193,8 @@ def test_an_operators_day(site, tmp_path):
     after = httpx.get(f"{site.admin}/admin/v1/desired-state").json()
     assert after == before, "the state as it was left"
     history = httpx.get(f"{site.admin}/admin/v1/revisions").json()["revisions"]
-    assert [one["source"] for one in history] == ["reload", "restore", "restore", "api", "api", "start"]
+    sources = [one["source"] for one in history]
+    assert sources == ["reload", "api", "api", "api", "restore", "restore", "api", "api", "start"]
 
 
 def test_a_handover_passes_the_state_on_and_a_lost_successor_gives_it_back(site, tmp_path):

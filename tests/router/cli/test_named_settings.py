@@ -58,8 +58,9 @@ async def test_what_is_left_of_limits_is_shown(run, system):
 async def test_a_dry_run_and_a_stale_tag_change_nothing(run, system):
     limit = ("limits", "set", "tenant:default", "requests_per_minute=5")
     for words in (("models", "set", "big", "default=true"), limit):
-        code, out, _ = await run(*words, "--dry-run")
+        code, out, err = await run(*words, "--dry-run")
         assert (code, words[2].removeprefix("tenant:") in out) == (0, True)
+        assert f"add --if-match '{system.control.state.tag}'" in err
         code, _, err = await run(*words, "--if-match", '"x.1"')
         assert (code, "412 Precondition Failed" in err) == (1, True)
     assert system.control.state.version == 1
