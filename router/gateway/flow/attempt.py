@@ -70,6 +70,7 @@ class Attempt:
     __slots__ = (
         "_collects",
         "_dial",
+        "_doubts_refusals",
         "_late",
         "_opened",
         "_outbound",
@@ -104,8 +105,12 @@ class Attempt:
         paused: bool,
         collects: bool = False,
         limit_s: float = math.inf,
+        doubts_refusals: bool = False,
     ) -> None:
-        """With `collects` the answer is kept whole and never opens. `limit_s` limits the time until its first event."""
+        """With `collects` the answer is kept whole and never opens. `limit_s` limits the time until its first event.
+
+        With `doubts_refusals` a 4xx is a failure: the gateway's own additions to the request may be its cause.
+        """
         self._services = services
         self._outbound = outbound
         self._report = report
@@ -117,6 +122,7 @@ class Attempt:
         self._opened = False
         self._paused = paused
         self._collects = collects
+        self._doubts_refusals = doubts_refusals
         self.limit_s: Final = limit_s
         self.ticket = ticket
         self.opening = Opening(commented)
@@ -227,6 +233,8 @@ class Attempt:
             else:
                 self.response_read = self._read_error
                 self._late = self._services.loop.call_later(ERROR_BODY_S, self._error_cut)
+        elif 400 <= status < 500 and self._doubts_refusals:
+            self._refused(status)
         elif status == 404:
             if self.ticket.request.model is not None and not response.events:
                 self.response_read = self._read_not_found
@@ -241,13 +249,20 @@ class Attempt:
         """Take body bytes before the first event has gone to the client."""
         assert self.response is not None and self.connection is not None
         verdict = self.opening.feed(data, self.connection, self.response)
-        if verdict is _OPEN:
+        if verdict is _OPEN and self._doubts_refusals and self.opening.refused:
+            self._refused(self.opening.refused)
+        elif verdict is _OPEN:
             self._opened = True
             self._report(_OPENED, self)
         elif verdict is Verdict.ERROR:
             self._stream_error()
         elif verdict is Verdict.TOO_LONG:
             self.worker_lost("no event among too many bytes", True)
+
+    def _refused(self, status: int) -> None:
+        """Fail, because the worker finds a mistake in a request that the gateway has added to."""
+        self.let_go(reusable=False)
+        self._fail(FailurePoint.ANSWERED, f"HTTP {status}")
 
     def _collect(self, data: bytes) -> None:
         """Take body bytes of an answer that is not for the client; the connection keeps their content."""

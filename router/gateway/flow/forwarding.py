@@ -235,10 +235,11 @@ class ForwardedRequest:
         if handover is None:
             attempt = Attempt(services, outbound, ticket, report, commented=commented, paused=paused)
         else:
-            limit_s, collects = handover.limit_s(ticket), handover.prefills_at(ticket)
+            collects, limit_s = handover.prefills_at(ticket), handover.limit_s(ticket, self._services.time())
             attempt = Attempt(
                 services, outbound, ticket, report,
                 commented=commented, paused=paused and not collects, collects=collects, limit_s=limit_s,
+                doubts_refusals=handover.decodes_at(ticket),
             )  # fmt: skip
         self._on(_PLACED, attempt)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Container, Mapping
 from typing import Final
@@ -160,10 +161,16 @@ class KvHandover:
         """Return whether `ticket` is the placement of the decode, and its answer has not begun."""
         return ticket is self._decode and not self._settled
 
-    def limit_s(self, ticket: Ticket) -> float:
-        """Return the longest time until the first event of an attempt, after it was sent."""
+    def limit_s(self, ticket: Ticket, now_s: float) -> float:
+        """Return the longest time until the first event of an attempt that is sent now.
+
+        A decode worker has read the blocks before its first event. So no answer comes from blocks that it may have read
+        after their lease.
+        """
         config = self._handovers.config
-        return config.prefill_s if ticket is self.prefill else config.first_event_s
+        if not self.decodes_at(ticket):
+            return config.prefill_s if ticket is self.prefill else math.inf
+        return min(config.first_event_s, self._lease_end_s - now_s)
 
     def outgoing(self, ticket: Ticket, now_s: float) -> bytes | None:
         """Return the body for the ticket's worker; None for the client's own. Transfer parameters are given once."""

@@ -17,6 +17,7 @@ from tests.support.waiting import eventually
 COMPLETIONS = b"/v1/completions"
 PROMPT = list(range(300, 340))
 INCOMPLETE = b'{"choices":[{"finish_reason":"length"}],"kv_transfer_params":{"remote_port":1}}'
+REFUSED = b'data: {"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}\n\n'
 SETTINGS = {"connector": "nixl_pull", "latency_s": 0.0, "transfer_tokens_per_s": 1e12}
 
 
@@ -320,6 +321,78 @@ async def test_blocks_near_the_end_of_their_lease_are_not_used(shared):
     assert moved(decode) == {"leased": 0, "received": 0, "expired": 0, "failed": 0, "stale_reads": 0}
     gateway.release()
     await eventually(lambda: gateway.rig.idle)
+
+
+async def test_an_answer_that_begins_after_the_lease_is_dropped(shared):
+    gateway = await shared(lease_s=0.6, lease_margin_s=0.2)
+    prefill, _ = await gateway.add("prefill")
+    decode, _ = await gateway.add("decode", time_scale=1.0, speed=1_000.0)
+    decode.transfers.faults.slowdown = 1e9
+    gateway.occupy()
+    assert tokens(await gateway.ask()) == (40, 0, 5)
+    assert gateway.outcomes[0] in ("decode_failed", "lease_expired")  # the latter if the loop stood still
+    assert moved(decode)["stale_reads"] == 0
+    await gateway.ends_clean(prefill, decode)
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        b"HTTP/1.1 400 No\r\ncontent-length: 2\r\n\r\n{}",
+        b"HTTP/1.1 404 No\r\ncontent-length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n%b" % (len(REFUSED), REFUSED),
+    ],
+)
+async def test_a_decode_worker_that_refuses_the_parameters_gets_the_plain_request(shared, refusal):
+    gateway = await shared()
+    prefill, _ = await gateway.add("prefill")
+    bodies = []
+
+    async def script(script):
+        bodies.append(json.loads(script.seen.body))
+        if "kv_transfer_params" in bodies[-1]:
+            await script.say(refusal)
+        else:
+            await script.say(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}")
+
+    scripted = await ScriptedWorker(script).start()
+    gateway.rig.workers.append(scripted)
+    gateway.join(scripted, "decode")
+    gateway.occupy()
+    reply = await gateway.ask(stream=True)
+    assert (reply.status, reply.body) == (200, b"{}")
+    assert ["kv_transfer_params" in body for body in bodies] == [True, False]
+    assert bodies[0]["kv_transfer_params"]["prompt_token_ids"] == PROMPT
+    assert gateway.outcomes == ["decode_failed"]
+    gateway.release()
+    await eventually(lambda: gateway.rig.idle)
+    assert moved(prefill)["leased"] == 1  # nothing has read them
+
+
+async def test_a_prefill_worker_that_dies_while_it_computes_costs_only_time(shared):
+    gateway = await shared()
+    prefill, dying = await gateway.add("prefill", time_scale=1.0, speed=0.001)
+    decode, _ = await gateway.add("decode")
+    gateway.occupy()
+    asked = asyncio.ensure_future(gateway.ask())
+    await eventually(lambda: prefill.server_load == 1)
+    await dying.kill()
+    assert tokens(await asked) == (40, 0, 5)
+    assert gateway.outcomes == ["prefill_failed"]
+    await gateway.ends_clean(decode)
+
+
+async def test_a_decode_worker_that_dies_in_the_stream_ends_it_as_any_worker_does(shared):
+    gateway = await shared()
+    prefill, _ = await gateway.add("prefill")
+    _, dying = await gateway.add("decode", time_scale=1.0)
+    gateway.occupy()
+    asked = asyncio.ensure_future(gateway.ask(stream=True, max_tokens=4_000))
+    await eventually(lambda: gateway.outcomes == ["handed_over"])
+    await dying.kill()
+    reply = await asked
+    assert b"worker_died" in reply.body
+    await gateway.ends_clean(prefill)
 
 
 async def test_a_decode_worker_that_died_meanwhile_is_replaced(shared):
