@@ -20,6 +20,7 @@ examples:
   warmroute fleet --vllm 2
   warmroute fleet --vllm 2 --model-dir ./Qwen3-32B --profile qwen3-32b-2xh100 --kv-gib 8 -- --max-num-seqs 64
   warmroute fleet --simulated 4 --time-scale 0.5 --base-port 9001
+  warmroute fleet --simulated 4 --roles prefill=1,decode=3
 
 --vllm needs an environment with vLLM. In a checkout, `make vllm-env` builds one without CUDA."""
 
@@ -69,6 +70,13 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--jitter", type=_share, default=0.05, metavar="SHARE", help="spread of step times (default 0.05)"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of words and jitter; each worker adds its number")
+    parser.add_argument(
+        "--roles",
+        type=_roles,
+        default={},
+        metavar="ROLE=N,...",
+        help="roles of embedded workers for a KV handover, as prefill=1,decode=3; all others are mixed",
+    )
     parser.add_argument("--vllm-env", type=Path, metavar="DIR", help="environment with vLLM (default: the one found)")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="write each worker's output to DIR")
     parser.add_argument("flags", nargs="*", metavar="-- FLAGS", help="further flags for each vLLM or embedded worker")
@@ -86,6 +94,16 @@ def _positive(text: str) -> int:
     if text.isdecimal() and 0 < int(text) <= 64:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 64")
+
+
+def _roles(text: str) -> dict[str, int]:
+    roles: dict[str, int] = {}
+    for part in text.split(","):
+        role, _, number = part.partition("=")
+        if role not in ("prefill", "decode") or role in roles:
+            raise argparse.ArgumentTypeError(f"{part!r} is not a role; write prefill=N, decode=N or both")
+        roles[role] = _positive(number)
+    return roles
 
 
 def _port(text: str) -> int:

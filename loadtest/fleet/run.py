@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import zip_longest
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -30,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         _check(args)
         with _started(args, console) as workers:
-            _show(console, [url for url, _ in workers])
+            _show(console, [url for url, _ in workers], args.roles)
             return _watch([process for _, process in workers])
     except (StartError, OSError) as error:
         sys.stderr.write(f"warmroute fleet: {error}\n")
@@ -51,6 +53,10 @@ def _check(args: argparse.Namespace) -> None:
         raise StartError(f"--base-port {args.base_port} gives the last worker port {last_port}, above {LAST_PORT}")
     if args.simulated and args.vllm_env is not None:
         raise StartError("--vllm-env goes with --vllm; embedded workers need none")
+    if args.roles and args.vllm:
+        raise StartError("--roles goes with --simulated; clock workers have no KV connector")
+    if sum(args.roles.values()) > (args.vllm or args.simulated):
+        raise StartError(f"--roles names {sum(args.roles.values())} workers; --simulated {args.simulated} starts fewer")
     if args.logs is not None:
         args.logs.mkdir(parents=True, exist_ok=True)
 
@@ -91,6 +97,8 @@ def _simulated(args: argparse.Namespace, stack: ExitStack, ready: Callable[[int]
         flags += ["--model-dir", str(args.model_dir), "--served-model-name", str(args.model_dir)]
     if args.kv_gib is not None:
         flags += ["--kv-gib", str(args.kv_gib)]
+    if args.roles:
+        flags += ["--kv-connector", "nixl_pull"]
     processes = []
     for number in range(args.simulated):
         own = ["--port", str(_port(args, number)), "--seed", str(args.seed + number)]
@@ -111,10 +119,16 @@ def _port(args: argparse.Namespace, number: int) -> int:
     return args.base_port + number if args.base_port is not None else 0
 
 
-def _show(console: Console, urls: list[str]) -> None:
-    for url in urls:
-        console.print(f"worker {url}", highlight=False)
-    line = " ".join(["warmroute serve", *(f"--worker {url}" for url in urls)])
+def _show(console: Console, urls: list[str], roles: Mapping[str, int]) -> None:
+    named = [role for role, count in roles.items() for _ in range(count)]
+    workers = list(zip_longest(urls, named, fillvalue="mixed"))
+    for url, role in workers:
+        console.print(f"worker {url} {role}" if roles else f"worker {url}", highlight=False)
+    if roles:
+        given = json.dumps([{"url": url, "role": role} for url, role in workers])
+        line = f"warmroute serve --set handover.connector=nixl_pull --set 'workers={given}'"
+    else:
+        line = " ".join(["warmroute serve", *(f"--worker {url}" for url in urls)])
     console.print("put the gateway in front:", highlight=False)
     console.print(line, highlight=False, soft_wrap=True)
     console.print("Ctrl-C stops them all.")

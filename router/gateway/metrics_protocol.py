@@ -77,6 +77,10 @@ class GatewayMetrics(Protocol):
         """A request that was planned on two workers was served by them, or by one; `outcome` says why."""
         ...
 
+    def handover_step(self, step: str, duration_s: float) -> None:
+        """A step of a KV handover ended: ``prefill``, or ``transfer`` up to the first event or body byte."""
+        ...
+
     def redialled(self) -> None:
         """An idle connection had closed, and the same worker got the request on a new one."""
         ...

@@ -154,6 +154,13 @@ GATEWAY = (
         "nothing_handed_over (no usable transfer parameters), lease_expired, decode_worker_lost, decode_failed.",
         "outcome",
     ),
+    _histogram(
+        "handover_seconds",
+        WAIT_S,
+        "Time of the steps of a KV handover: prefill, from its request to its answer; transfer, from the "
+        "decode worker's request to its first event.",
+        "step",
+    ),
     _counter("retry_budget_exhausted", "Retries that the retry budget did not allow."),
     _counter(
         "worker_deaths",

@@ -79,6 +79,7 @@ class Metrics:
         self._errors = counter("errors")
         self._retries = counter("retries")
         self._handovers = counter("handovers")
+        self._handover_steps = histogram("handover_seconds")
         self._fallbacks = counter("fallbacks")
         self._redials = counter("redials")
         self._retry_refusals = counter("retry_budget_exhausted")
@@ -151,6 +152,10 @@ class Metrics:
     def handed_over(self, outcome: str) -> None:
         """Count a request that was planned on two workers."""
         self._handovers.add(1.0, (outcome,))
+
+    def handover_step(self, step: str, duration_s: float) -> None:
+        """Observe the time of one step of a KV handover."""
+        self._handover_steps.observe(duration_s, (step,))
 
     def fell_back(self, model: str, served: str) -> None:
         self._fallbacks.add(1.0, (model, served))

@@ -376,7 +376,7 @@ class ForwardedRequest:
     def _respond(self, attempt: Attempt) -> None:
         now_s, handover = self._services.time(), self._outbound.handover
         if handover is not None:
-            handover.opened(attempt.ticket)
+            handover.opened(attempt.ticket, now_s)
         self._responder.open(attempt, now_s)
         self._client.deadline_s = self._deadlines.answer_began(now_s)
 

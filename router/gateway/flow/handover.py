@@ -102,6 +102,7 @@ class KvHandover:
         self._params: TransferParams | None = None
         """What the prefill worker handed over. It is sent once."""
         self._sent_s = 0.0
+        """When the request was last sent to one of the two workers."""
         self._lease_end_s = 0.0
         self._received = False
         self._settled = False
@@ -138,6 +139,7 @@ class KvHandover:
             self._params = with_token_ids(params, answer.prompt_token_ids)
         except HandoverError:
             self.settle(NOTHING_HANDED_OVER)
+        self._handovers.metrics.handover_step("prefill", now_s - self._sent_s)
         config, gap_s = self._handovers.config, self._handovers.heartbeat.gap_s(self._sent_s)
         self._lease_end_s = now_s - gap_s + config.lease_s - config.lease_margin_s
         return usage
@@ -185,12 +187,14 @@ class KvHandover:
         if now_s >= self._lease_end_s:
             self.settle(LEASE_EXPIRED)
             return None
+        self._sent_s = now_s
         return decode_body(self._members, params)
 
-    def opened(self, ticket: Ticket) -> None:
+    def opened(self, ticket: Ticket, now_s: float) -> None:
         """Settle: the answer of `ticket` has begun."""
         if self.decodes_at(ticket):
             self._received = True
+            self._handovers.metrics.handover_step("transfer", now_s - self._sent_s)
             self.settle(HANDED_OVER)
 
     def received_by(self, ticket: Ticket) -> bool:

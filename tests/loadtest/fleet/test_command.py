@@ -1,5 +1,7 @@
 """``warmroute fleet`` as a process, with embedded workers; tests/real_vllm/test_fleet.py has the other kind."""
 
+import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -42,6 +44,20 @@ def test_embedded_workers_come_up_and_go_together(stop):
     process.stop()
 
 
+def test_workers_with_roles_hand_over_as_the_printed_command_says():
+    process = fleet("--simulated", "3", "--time-scale", "0", "--roles", "prefill=1,decode=1")
+    urls = [process.wait_for(rf"^worker (http://\S+) {role}$").group(1) for role in ("prefill", "decode", "mixed")]
+    command = shlex.split(process.wait_for(r"^warmroute serve (--set .*)$").group(1))
+    shown = subprocess.run(warmroute("config", "--json", *command), capture_output=True, timeout=60, check=True)
+    config = json.loads(shown.stdout)
+    assert config["handover"]["connector"] == "nixl_pull"
+    assert [worker["url"] for worker in config["workers"]] == urls
+    assert [worker["role"] for worker in config["workers"]] == ["prefill", "decode", "mixed"]
+    body = {"prompt": [1, 2, 3], "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
+    assert httpx.post(f"{urls[0]}/v1/completions", json=body).json()["kv_transfer_params"]["do_remote_prefill"]
+    process.stop()
+
+
 def test_the_workers_ports_count_up_from_the_base_port():
     first = free_ports(2)
     process = fleet("--simulated", "2", "--base-port", str(first))
@@ -81,6 +97,10 @@ def test_worker_output_goes_to_the_named_folder(tmp_path):
         (("--vllm", "1", "--model-dir", "/nowhere"), "--model-dir /nowhere has no config.json"),
         (("--vllm", "1", "--vllm-env", "/nowhere"), "no vllm command (/nowhere/bin/vllm); run `make vllm-env`"),
         (("--simulated", "1", "--vllm-env", "x"), "--vllm-env goes with --vllm"),
+        (("--simulated", "2", "--roles", "mixed=1"), "'mixed=1' is not a role"),
+        (("--simulated", "2", "--roles", "prefill"), "'' is not a whole number from 1 to 64"),
+        (("--simulated", "2", "--roles", "prefill=1,decode=2"), "--roles names 3 workers; --simulated 2 starts fewer"),
+        (("--vllm", "2", "--roles", "prefill=1"), "--roles goes with --simulated"),
         (("--simulated", "1", "--", "--no-such-flag"), "unrecognized arguments: --no-such-flag"),
     ],
 )

@@ -123,6 +123,9 @@ async def test_the_client_gets_one_answer_with_the_usage_of_one_request(shared, 
     assert (moved(decode)["received"], moved(decode)["stale_reads"]) == (2, 0)
     assert computed(decode) == 2  # the last token of each prompt
     assert gateway.outcomes == ["handed_over"] * 2
+    steps = gateway.rig.metrics.named("handover_step")
+    assert [step for step, _ in steps] == ["prefill", "transfer"] * 2
+    assert all(0.0 < duration_s < 60.0 for _, duration_s in steps)
     await gateway.ends_clean(prefill, decode)
 
 
