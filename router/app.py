@@ -55,6 +55,7 @@ from router.process.handover.client import HandoverClient
 from router.process.lifecycle import Lifecycle
 from router.process.listeners import ListenAddresses, Listeners, admin_socket, listen_addresses, url_of
 from router.process.shared_memory.ledger import Ledger
+from router.process.shared_memory.pins import ResponsePins
 from router.process.shared_memory.replica_rows import ReplicaLedger
 from router.replicas.fleet_placements import FleetPlacements
 from router.replicas.replica import Replica
@@ -205,7 +206,14 @@ class System:
         placements = FleetPlacements(self.residency)
         if self._replica_ledger is not None:
             own = self._replica_ledger
-            return Replica(self.config, rows=own.rows, use=own.use, control=self.control, placements=placements)
+            return Replica(
+                self.config,
+                rows=own.rows,
+                use=own.use,
+                pins=own.pins,
+                control=self.control,
+                placements=placements,
+            )
         assert self._resources is not None
         number = self._resources.process + 1
         return Replica(self.config, replica=self._resources.replica, process=number, placements=placements)
@@ -356,25 +364,29 @@ class System:
     async def _open_gateway(self, listeners: Listeners | None) -> None:
         if self._resources is not None:
             ledger = self._resources.ledger
-            pins = ledger.pins(lambda: [candidate.id for candidate in self.fleet.candidates])
             await self.gateway.start(
                 self._resources.public,
                 accept_order=self._resources.accept_order,
-                pins=pins,
+                pins=self._pins(ledger),
                 deaths=ledger.deaths(),
                 limits=ledger.rate_limits(),
             )
             self.leave_queue = True
             return
+        own = self._replica_ledger
         addresses = await self.gateway.start(
             listeners.public if listeners is not None else None,
-            limits=self._replica_ledger.limits if self._replica_ledger is not None else None,
+            pins=self._pins(own.ledger) if own is not None else None,
+            limits=own.limits if own is not None else None,
         )
         self.leave_queue = listeners is not None
         if self.config.uds is not None and not (listeners is not None and listeners.manager_owned):
             self._socket_file = socket_file(self.config.uds)
         for address in addresses:
             log.info("public port listening", extra={"url": url_of(address, self.config.tls)})
+
+    def _pins(self, ledger: Ledger) -> ResponsePins:
+        return ledger.pins(lambda: [candidate.id for candidate in self.fleet.candidates])
 
     def listeners(self) -> Listeners:
         """Return the listening sockets, on which another process may continue to accept."""

@@ -10,10 +10,11 @@ from typing import Any
 import msgspec
 
 from router.replicas import messages
+from router.replicas.fleet_pins import FleetPins
 from router.replicas.fleet_placements import FleetPlacements
 from router.replicas.fleet_rows import FleetRows, HostRows
 from router.replicas.fleet_use import FleetUse
-from router.replicas.messages import NOTHING, FleetMessage, StateVersion, Uses
+from router.replicas.messages import NOTHING, FleetMessage, Pinned, StateVersion, Uses
 from router.replicas.peers import SILENCE_S, Peers
 
 HEARTBEAT_S = 0.1
@@ -25,7 +26,8 @@ PLACING_HEARTBEAT_S = 0.4
 class FleetChannel:
     """Make the batches of one process and take in those of others. Pure: the line brings bytes and time.
 
-    Process 0 of a replica has `rows` and `use`, and speaks for the replica. The others send and hear placements alone.
+    Process 0 of a replica has `rows`, `use` and `pins`, and speaks for the replica. The others send and hear placements
+    alone.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class FleetChannel:
         state: Callable[[], StateVersion] = StateVersion,
         use: FleetUse | None = None,
         placements: FleetPlacements | None = None,
+        pins: FleetPins | None = None,
     ) -> None:
         self.peers = Peers(replica)
         self.malformed = 0
@@ -50,6 +53,7 @@ class FleetChannel:
         self._seq = itertools.count(1)
         self._sent: tuple[int, float] = (0, 0.0)
         self._placements = placements
+        self._pins = pins
         self._heartbeat_s = HEARTBEAT_S if process == 0 else PLACING_HEARTBEAT_S
         self._echo_s = self._since_s = -math.inf
         """Time of the last own message that came back, and of the first one without a gap."""
@@ -60,21 +64,22 @@ class FleetChannel:
         """Return the next message; None if there is nothing to say yet."""
         self._expire(now_s)
         whole, rows = self._rows.out(now_s) if self._rows is not None else (False, [])
-        uses = self._uses(now_s)
         placed = self._placements.out(now_s) if self._placements is not None else []
-        if not (rows or whole or uses.rows or placed) and now_s - self._sent[1] < self._heartbeat_s:
+        uses, pinned = self._uses(now_s), self._pins.out(now_s) if self._pins is not None else Pinned()
+        parts = (
+            messages.packed(rows) if rows else NOTHING,
+            messages.packed(placed) if placed else NOTHING,
+            messages.packed(uses) if uses.rows or uses.whole else NOTHING,
+            messages.packed(pinned) if pinned.fresh or pinned.known else NOTHING,
+        )
+        said = whole or any(part is not NOTHING for part in parts)
+        if not said and now_s - self._sent[1] < self._heartbeat_s:
             return None
         self._sent = (next(self._seq), now_s)
+        loads, placements, use, pins = parts
         return messages.encode(
             FleetMessage(
-                *self._sender,
-                self._started_s,
-                self._sent[0],
-                whole,
-                messages.packed(rows) if rows else NOTHING,
-                messages.packed(placed) if placed else NOTHING,
-                self._state(),
-                messages.packed(uses) if uses.rows or uses.whole else NOTHING,
+                *self._sender, self._started_s, self._sent[0], whole, loads, placements, self._state(), use, pins
             )
         )
 
@@ -90,6 +95,8 @@ class FleetChannel:
             self._rows.lost()
         if self._use is not None:
             self._use.lost()
+        if self._pins is not None:
+            self._pins.lost()
 
     def receive(self, message: bytes, now_s: float) -> bool:
         """Take in a message. Return whether it is this process's own. Never raises for any bytes."""
@@ -122,6 +129,7 @@ class FleetChannel:
         rows = messages.rows_of(batch) if self._rows is not None and batch.process == 0 else []
         uses = messages.uses_of(batch) if self._use is not None and batch.process == 0 else None
         placed = messages.placed_of(batch) if self._placements is not None else []
+        pinned = messages.pinned_of(batch) if self._pins is not None and batch.process == 0 else None
         known = (batch.replica, batch.process) in self.peers
         if not self.peers.heard(batch, now_s):
             return
@@ -134,6 +142,8 @@ class FleetChannel:
             self._rows.heard(batch.replica, batch.whole, rows, now_s)
         if self._use is not None and uses is not None:
             self._use.heard(batch.replica, batch.seq, uses, now_s)
+        if self._pins is not None and pinned is not None:
+            self._pins.heard(pinned, new=not known)
 
     def _expire(self, now_s: float) -> None:
         for replica in self.peers.expire(now_s):

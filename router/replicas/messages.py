@@ -17,6 +17,8 @@ MOST_USES = 4_096
 MOST_PLACED = 4_096
 MOST_BLOCKS = 65_536
 MOST_STEPS = 1_024
+MOST_PINS = 8_192
+PIN_BYTES = 16
 
 _Amount = Annotated[float, Meta(ge=0, le=1e15)]
 _Sum = Annotated[float, Meta(ge=-1e15, le=1e15)]
@@ -81,6 +83,16 @@ class Uses(Struct, array_like=True, frozen=True):
     rows: Annotated[list[Used], Meta(max_length=MOST_USES)] = []
 
 
+class Pinned(Struct, array_like=True, frozen=True):
+    """Workers of stored responses: for each the response's hash, and the worker's XORed with it, 8 bytes little-endian.
+
+    `fresh` were learned since the last message, `known` at any time.
+    """
+
+    fresh: Annotated[bytes, Meta(max_length=PIN_BYTES * MOST_PINS)] = b""
+    known: Annotated[bytes, Meta(max_length=PIN_BYTES * MOST_PINS)] = b""
+
+
 class StateVersion(Struct, array_like=True, frozen=True, order=True):
     """The version of the shared changes that a replica has, and the random name of the change that made it."""
 
@@ -92,7 +104,7 @@ class FleetMessage(Struct, array_like=True, frozen=True):
     """What one process tells the fleet. Process 0 speaks for its replica; the others send placements alone.
 
     `rows` are `Row`s that have changed, or with `whole` all that are not zero. `placed` are `Placed`s. `use` is
-    `Uses`.
+    `Uses`, `pins` `Pinned`.
     """
 
     replica: Name
@@ -104,11 +116,13 @@ class FleetMessage(Struct, array_like=True, frozen=True):
     placed: Raw
     state: StateVersion
     use: Raw
+    pins: Raw = Raw(b"\x90")
 
 
 _BATCH = msgspec.msgpack.Decoder(FleetMessage)
 _ROWS = msgspec.msgpack.Decoder(Annotated[list[Row], Meta(max_length=MOST_ROWS)])
 _PLACED = msgspec.msgpack.Decoder(Annotated[list[Placed], Meta(max_length=MOST_PLACED)])
+_PINNED = msgspec.msgpack.Decoder(Pinned)
 _USES = msgspec.msgpack.Decoder(Uses)
 _ENCODER = msgspec.msgpack.Encoder()
 NOTHING = Raw(_ENCODER.encode([]))
@@ -162,3 +176,13 @@ def uses_of(batch: FleetMessage) -> Uses:
     """
     uses: Uses = _USES.decode(batch.use)
     return uses
+
+
+def pinned_of(batch: FleetMessage) -> Pinned:
+    """Return the pins.
+
+    Raises:
+        msgspec.MsgspecError: they are none.
+    """
+    pinned: Pinned = _PINNED.decode(batch.pins)
+    return pinned

@@ -1,4 +1,4 @@
-"""Two gateways with one Redis: one limit for both, also after a restart, and placements that each knows of."""
+"""Two gateways with one Redis: one limit, also after a restart, and what each knows of the other's placements."""
 
 import json
 import time
@@ -109,3 +109,37 @@ def test_two_gateways_know_what_the_other_placed_on_a_worker_without_events(star
             return one.stored() and two.stored() >= 2
 
         block_until(both_know, START_S)
+
+
+def test_a_stored_response_is_found_through_the_other_gateway(start):
+    ports = (free_ports(1), free_ports(1))
+    for port in ports:
+        start("worker", "--port", str(port), "--default-max-tokens", "1").wait_for("worker http")
+    workers = [flag for port in ports for flag in ("--worker", f"http://127.0.0.1:{port}")]
+    with redis_server() as server:
+
+        def gateway(processes):
+            places = ("--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--processes", str(processes))
+            flags = ("--set", f"redis.url={server.url}", "--policy", "round_robin")
+            return Gateway(start("serve", *places, *workers, *flags))
+
+        one, two = gateway(1), gateway(2)
+        block_until(lambda: len(one.replicas()) == len(two.replicas()) == 2, START_S)
+
+        def ask(gateway, **more):
+            """Return the answer and the worker that was asked. Embedded workers store nothing, and refuse to go on."""
+            body = {"model": "warmroute-simulated", "input": "x", "max_output_tokens": 1, **more}
+            answer = httpx.post(f"{gateway.url}/v1/responses", json=body, timeout=30).json()
+            (decision,) = httpx.get(f"{gateway.admin}/admin/v1/decisions?limit=1").json()["decisions"]
+            return answer, decision["worker"]
+
+        def known(gateway, response_id):
+            found = httpx.get(f"{gateway.url}/v1/responses/{response_id}")
+            return "was not made through this gateway" not in found.text
+
+        for maker, other in ((one, two), (two, one)):
+            made = [(answer["id"], worker) for answer, worker in (ask(maker) for _ in range(4))]
+            assert len({worker for _, worker in made}) == 2
+            block_until(lambda made=made, other=other: all(known(other, each) for each, _ in made), START_S)
+            for response_id, worker in made:
+                assert ask(other, previous_response_id=response_id)[1] == worker

@@ -81,7 +81,8 @@ class Supervisor:
         self.replica: Replica | None = None
         if config.redis.url is not None:
             rows, use = ReplicaRows(self._ledger), HostUse(self._ledger.rate_limits())
-            self.replica = Replica(config, processes=processes, rows=rows, use=use, control=self.control)
+            pins = self._ledger.replica_pins()
+            self.replica = Replica(config, processes=processes, rows=rows, use=use, pins=pins, control=self.control)
         self.discovery = Discovery(config, self.control, self._in_flight)
         self._public: Sequence[socket.socket] = ()
         self._given: Listeners | None = None

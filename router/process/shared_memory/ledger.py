@@ -33,7 +33,7 @@ from router.limits.table import RateTable, table_bytes
 from router.placement.shared_load import LoadTotals, ReservedLoad, SharedAccount
 from router.placement.utilisation import Work
 from router.process.shared_memory.deaths import DEATHS_BYTES, SharedDeaths
-from router.process.shared_memory.pins import PINS_BYTES, ResponsePins
+from router.process.shared_memory.pins import PINS_BYTES, ReplicaPins, ResponsePins
 from router.process.shared_memory.rate_limits import RateLock
 
 log = logging.getLogger("warmroute.process")
@@ -201,6 +201,10 @@ class Ledger:
     def pins(self, workers: Callable[[], Iterable[WorkerId]]) -> ResponsePins:
         """Return the table of stored responses on `workers`."""
         return ResponsePins(self._memory, self._layout.pins, workers)
+
+    def replica_pins(self) -> ReplicaPins:
+        """Return the same table, for the exchange with other replicas."""
+        return ReplicaPins(self._memory, self._layout.pins)
 
     def deaths(self) -> SharedDeaths:
         """Return the table of deaths."""

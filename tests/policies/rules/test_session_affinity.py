@@ -26,3 +26,14 @@ def test_without_a_session_the_fewest_requests_win(build, fleet, request_view, r
         assert decision.ranked[0] == expected
         assert "no session id" in decision.reason
         reserved(policy, expected, request_view())
+
+
+def test_gateways_agree_on_the_worker_of_a_session(build, fleet, request_view):
+    """Whatever the order in which they know the workers. The names hold for all processes and hosts."""
+    names = "abcdefgh"
+    requests = [request_view(session_id=f"s{number}") for number in range(12)]
+    views = fleet(**{name: {} for name in names}), fleet(**{name: {} for name in reversed(names)})
+    homes = [
+        "".join(build("session_affinity").decide(request, view).ranked[0] for request in requests) for view in views
+    ]
+    assert homes == ["hcdadfhgfggf"] * 2
