@@ -44,12 +44,18 @@ def test_the_study_resumes_and_prints_what_a_part_gains(study, out, monkeypatch)
     assert "no_reuse" not in study("--seeds", "2", "--first-seed", "7", "--table")
 
 
-def test_compiled_modules_are_refused(study, monkeypatch, capsys):
+def test_compiled_modules_are_refused_where_functions_are_replaced(study, monkeypatch, capsys):
     monkeypatch.setattr(ties, "__file__", "ties.so")
     assert not replaceable()
     with pytest.raises(SystemExit):
         study("--seeds", "2")
     assert "run from source" in capsys.readouterr().err
+
+
+def test_lanes_and_holds_can_be_left_out_of_a_compiled_rule(study, monkeypatch):
+    monkeypatch.setattr(ties, "__file__", "ties.so")
+    printed = study("--seeds", "2", "--parts", "prefill lanes", "hold for prefills", "hold for KV space")
+    assert [f"Without {part}, 2 seeds:" in printed for part in list(VARIANTS)[-3:]] == [True] * 3
 
 
 def test_first_suspects_come_first_in_every_block_of_seeds():
