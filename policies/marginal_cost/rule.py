@@ -66,8 +66,12 @@ class MarginalCost:
     | KV space among equals | +0.22 | +0.05 |
     | standard errors as ties | +0.21 | +0.16 |
     | least recently used among equals | +0.49 | +0.11 |
+    | prefill lanes | +0.14 | +0.38 |
+    | hold for prefills | +1.53 | +0.41 |
+    | hold for KV space | +1.07 | +0.55 |
 
     Means hide where a part acts. Agents that fill the KV caches wait 4 to 9 % longer without either of the KV parts.
+    With documents beside chats the p99 gap between tokens is 40 % longer without lanes.
     """
 
     params_type: ClassVar[type[Params]] = MarginalCostParams
