@@ -36,8 +36,8 @@ def bars(findings: Findings) -> Iterator[Bar]:
         yield from _cached(place, played, one)
     for place, played, one in findings.comparisons():
         yield from _balance(place, played, one)
-    if findings.exchange:
-        yield from _exchange(findings.exchange)
+    for shared, costs in exchanges(findings).items():
+        yield from _exchange(shared, costs)
     for healing in findings.faults:
         yield from _healing(healing)
 
@@ -69,8 +69,17 @@ def _balance(place: str, played: Played, one: Played) -> Iterator[Bar]:
         yield Bar(what, _where(place, played), f"{ratio:.2f}", f"{UNEVENNESS:g}", ratio <= UNEVENNESS)
 
 
-def _exchange(costs: Sequence[Cost]) -> Iterator[Bar]:
-    where = f"exchange: {len(costs[0].replicas)} replicas, {costs[0].decisions_per_s:,.0f} decisions/s"
+def exchanges(findings: Findings) -> dict[str, list[Cost]]:
+    """Return the measurements of the exchange by what is shared."""
+    found: dict[str, list[Cost]] = {}
+    for cost in findings.exchange:
+        shared = f"load, and placements of {cost.new_blocks} new blocks" if cost.new_blocks else "load alone"
+        found.setdefault(shared, []).append(cost)
+    return found
+
+
+def _exchange(shared: str, costs: Sequence[Cost]) -> Iterator[Bar]:
+    where = f"exchange: {len(costs[0].replicas)} replicas, {costs[0].decisions_per_s:,.0f} decisions/s, {shared}"
     for what, values, limit in (
         ("CPU of Redis, of a core", [cost.redis for cost in costs], REDIS_CPU),
         ("CPU of a replica, of a core", [cost.replica for cost in costs], REPLICA_CPU),

@@ -108,7 +108,7 @@ def _steps(part: str, args: argparse.Namespace) -> int:
     steps: dict[str, int] = {
         "live": args.rounds * len(cases(live.COUNTS)),
         "sim": len(_workloads(args)) * len(cases(simulated.COUNTS)) * args.seeds,
-        "exchange": args.exchange_rounds,
+        "exchange": _plan(args).steps,
         "faults": len(_faults(args)),
     }
     return steps[part]

@@ -21,22 +21,33 @@ _END_LIMIT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`replicas` processes make `decisions_per_s` together, for `seconds` in each of `rounds`."""
+    """`replicas` processes make `decisions_per_s` together, for `seconds` in each of `rounds`.
+
+    Each round is played once for each of `new_blocks`, the blocks that each decision places on the model of a cache.
+    """
 
     replicas: int = 8
     decisions_per_s: float = 2_000.0
+    new_blocks: tuple[int, ...] = (0, 16)
     seconds: float = 5.0
     rounds: int = 3
+
+    @property
+    def steps(self) -> int:
+        """The number of measurements."""
+        return self.rounds * len(self.new_blocks)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One round. CPU is in shares of one core; `alone` is that of the same processes without Redis.
+    """One measurement. CPU is in shares of one core; `alone` is that of the same processes without Redis.
 
-    `busy` is the share of the machine's CPU time that any program used. `wrong` counts the workers on which a replica's
-    sum of the others' load was not theirs, at the end.
+    `busy` is the share of the machine's CPU time that any program used. `missed` counts messages and placements that
+    were lost or not taken in. `wrong` counts the workers on which a replica's sum of the others' load was not theirs,
+    at the end.
     """
 
+    new_blocks: int
     redis: float
     replicas: tuple[float, ...]
     alone: tuple[float, ...]
@@ -59,34 +70,36 @@ class Cost:
 
 
 def measure(plan: Plan, progress: Callable[[], None]) -> list[Cost]:
-    """Measure all rounds. `progress` is called after each.
+    """Measure all rounds. `progress` is called after each measurement.
 
     Raises:
         StartError: a process did not start or end as it should.
     """
     costs = []
     for _ in range(plan.rounds):
-        costs.append(_round(plan))
-        progress()
+        for new_blocks in plan.new_blocks:
+            costs.append(_once(plan, new_blocks))
+            progress()
     return costs
 
 
-def _round(plan: Plan) -> Cost:
-    with _replicas(plan, None) as processes:
+def _once(plan: Plan, new_blocks: int) -> Cost:
+    with _replicas(plan, new_blocks, None) as processes:
         alone, _ = _watched(plan, [process.pid for process in processes])
         _reports(processes)
-    with redis_server() as redis, _replicas(plan, redis.url) as processes:
+    with redis_server() as redis, _replicas(plan, new_blocks, redis.url) as processes:
         pids = [process.pid for process in processes]
         (server, *replicas), busy = _watched(plan, [redis.process.pid, *pids])
         reports = _reports(processes)
     return Cost(
+        new_blocks=new_blocks,
         redis=server,
         replicas=tuple(replicas),
         alone=tuple(alone),
         busy=busy,
         decisions_per_s=sum(report.decisions_per_s for report in reports),
         messages_per_s=sum(report.sent_per_s for report in reports),
-        missed=sum(report.missed + report.malformed for report in reports),
+        missed=sum(report.missed + report.malformed + report.unplaced for report in reports),
         wrong=wrong_sums(reports),
         lag_ms=max(report.lag_ms for report in reports),
     )
@@ -103,10 +116,10 @@ def wrong_sums(reports: Sequence[Report]) -> int:
 
 
 @contextmanager
-def _replicas(plan: Plan, url: str | None) -> Iterator[list[Process]]:
+def _replicas(plan: Plan, new_blocks: int, url: str | None) -> Iterator[list[Process]]:
     """Run the processes, and yield them once each hears all others."""
     flags = ["--replicas", str(plan.replicas), "--workers", str(WORKERS)]
-    flags += ["--rate-per-s", str(plan.decisions_per_s / plan.replicas)]
+    flags += ["--rate-per-s", str(plan.decisions_per_s / plan.replicas), "--new-blocks", str(new_blocks)]
     flags += ["--url", url] if url is not None else []
     with ExitStack() as stack:
         processes = []

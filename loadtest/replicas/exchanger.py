@@ -1,8 +1,8 @@
 """One replica without HTTP: ``python -m loadtest.replicas.exchanger``, started by `exchange`.
 
-It reserves and releases load on some workers at a steady rate, as decisions do, and shares the ledger through Redis; or
-it does not, which is the cost of the decisions alone. It prints ``ready`` once it hears the other replicas, and one
-line of JSON (`Report`) after SIGTERM.
+It reserves and releases load on some workers at a steady rate, as decisions do. With ``--new-blocks`` it also places
+prompts on models of their caches. It shares both through Redis, or nothing, which is the cost of the decisions alone.
+It prints ``ready`` once it hears the other replicas, and one line of JSON (`Report`) after SIGTERM.
 """
 
 from __future__ import annotations
@@ -13,21 +13,28 @@ import random
 import signal
 import sys
 import time
+from array import array
 from collections import deque
 
 import msgspec
 import uvloop
 
-from loadtest.arguments import above_zero, positive
+from loadtest.arguments import above_zero, positive, whole
+from policies.view import WorkerId
 from router.config.model import Config, RedisConfig
 from router.placement.ledger import LoadAccount
 from router.placement.running import LoadReservation
 from router.process.shared_memory.replica_rows import ReplicaLedger
+from router.replicas.fleet_placements import FleetPlacements
 from router.replicas.line import ended
 from router.replicas.replica import Replica
+from router.residency.prompt import Prompt, PromptSource
+from router.residency.residency_map import ResidencyMap
 
 EVERY_S = 0.02
 """Decisions come in groups this far apart, so that the run measures the exchange, and not a timer per decision."""
+_BLOCK_TOKENS = 16
+_CACHE_BLOCKS = 30_000
 _OPEN = 32
 """Requests that run at once."""
 _SETTLED_S = 1.5
@@ -40,6 +47,8 @@ class Report(msgspec.Struct, frozen=True):
     decisions_per_s: float
     sent_per_s: float
     received_per_s: float
+    placements: int
+    unplaced: int
     missed: int
     malformed: int
     lag_ms: float
@@ -48,19 +57,26 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Decisions:
-    """The accounts of one gateway, and requests that come and go on them."""
+    """The accounts and models of one gateway, and requests that come and go on them.
 
-    def __init__(self, workers: int, rate_per_s: float, seed: int) -> None:
+    Each prompt has `new_blocks` blocks that no other has; with 0, workers have no models.
+    """
+
+    def __init__(self, workers: int, rate_per_s: float, new_blocks: int, seed: int) -> None:
         self.shared = ReplicaLedger()
+        self.residency = ResidencyMap()
+        self._new_blocks = new_blocks
         self.made = 0
         self._rate_per_s = rate_per_s
         self._rng = random.Random(seed)
-        self._open: deque[tuple[LoadAccount, LoadReservation]] = deque()
+        self._open: deque[tuple[LoadAccount, LoadReservation, int]] = deque()
         self._accounts = [self._account(number) for number in range(workers)]
 
     def _account(self, number: int) -> LoadAccount:
-        account = LoadAccount()
-        account.shared = self.shared.ledger.account(f"10.0.0.{number}:8000")
+        worker = f"10.0.0.{number}:8000"
+        account = LoadAccount(number)
+        account.shared = self.shared.ledger.account(worker)
+        self.residency.add(number, WorkerId(worker), _BLOCK_TOKENS, _CACHE_BLOCKS, events=not self._new_blocks)
         return account
 
     async def run(self) -> None:
@@ -78,10 +94,15 @@ class Decisions:
         reservation = LoadReservation(500, 2_000, now_s)
         account.reserve(reservation)
         account.prefilled(reservation, now_s)
-        self._open.append((account, reservation))
+        if self._new_blocks:
+            chain = array("Q", self._rng.randbytes(8 * self._new_blocks))
+            prompt = Prompt(_BLOCK_TOKENS * self._new_blocks, PromptSource.IDS, lambda size: chain)
+            self.residency.reserve(account.slot, prompt, self.made)
+        self._open.append((account, reservation, self.made))
         if len(self._open) > _OPEN:
-            before, oldest = self._open.popleft()
+            before, oldest, ticket_id = self._open.popleft()
             before.release(oldest, now_s)
+            self.residency.release(before.slot, ticket_id)
 
     @property
     def own(self) -> list[int]:
@@ -103,10 +124,11 @@ async def exchange(args: argparse.Namespace) -> None:
     """Run one replica until SIGTERM."""
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
-    decisions = Decisions(args.workers, args.rate_per_s, args.seed)
+    decisions = Decisions(args.workers, args.rate_per_s, args.new_blocks, args.seed)
     replica = None
     if args.url is not None:
-        replica = Replica(Config(redis=RedisConfig(url=args.url)), rows=decisions.shared.rows)
+        placements = FleetPlacements(decisions.residency)
+        replica = Replica(Config(redis=RedisConfig(url=args.url)), rows=decisions.shared.rows, placements=placements)
         replica.start()
         while replica.statistics()["replicas"] < args.replicas:  # noqa: ASYNC110 - nothing says when one is heard
             await asyncio.sleep(0.05)
@@ -150,6 +172,8 @@ def _report(decisions: Decisions, replica: Replica | None, rates_per_s: tuple[fl
     figures = replica.statistics() if replica is not None else {}
     return Report(
         *rates_per_s,
+        figures.get("placements", 0),
+        figures.get("unplaced", 0),
         figures.get("missed", 0),
         figures.get("malformed", 0),
         figures.get("lag_s", 0.0) * 1e3,
@@ -170,6 +194,7 @@ def main() -> int:
     parser.add_argument("--replicas", type=positive, required=True, help="replicas to wait for, this one included")
     parser.add_argument("--workers", type=positive, required=True, help="workers")
     parser.add_argument("--rate-per-s", type=above_zero, required=True, help="decisions per second")
+    parser.add_argument("--new-blocks", type=whole, default=0, help="new blocks of each prompt (default 0: no models)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the choices")
     uvloop.run(exchange(parser.parse_args()))
     return 0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.console import Console
 
 from loadtest.lab.tables import Sheet, print_sheet
-from loadtest.replicas.bars import bars
+from loadtest.replicas.bars import bars, exchanges
 from loadtest.replicas.cases import Played, Spread
 from loadtest.replicas.exchange import Cost
 from loadtest.replicas.findings import PARTS, Findings
@@ -27,7 +27,8 @@ Four modelled workers. Each gateway has its own dispatcher, estimates and cache 
 sent every 20 ms of virtual time and read 1 ms later. Sessions are dealt out in turn.""",
     "exchange": """\
 Processes without HTTP that reserve and release load on 16 workers, and share the ledger through a real Redis. A
-decision writes three rows. *Without Redis* is the same process with the same decisions.""",
+decision writes three rows. *Without Redis* is the same process with the same decisions. Placements are those of prompts
+whose blocks are all new, on workers without KV events.""",
     "faults": """\
 Closed-loop clients on two gateways, half of them on kept connections, that accept no error and never try again. The
 gateways find their workers in Redis alone. Times count from the moment at which Redis can answer again; with Sentinel,
@@ -43,8 +44,8 @@ def sheets(findings: Findings) -> Iterator[tuple[str, Sheet]]:
         yield "live", _played(_TITLES["live"], findings.live)
     for name, played in findings.sim.items():
         yield "sim", _played(f"{_TITLES['sim']}, {name}", played)
-    if findings.exchange:
-        yield "exchange", _costs(findings.exchange)
+    for shared, costs in exchanges(findings).items():
+        yield "exchange", _costs(shared, costs)
     if findings.faults:
         yield "faults", _faults(findings)
 
@@ -74,14 +75,14 @@ _COSTS: tuple[tuple[str, Callable[[Cost], float], str], ...] = (
     ("the same without Redis", lambda cost: cost.replica - cost.added, ".1%"),
     ("added by the exchange", lambda cost: cost.added, ".1%"),
     ("messages per second, all replicas", lambda cost: cost.messages_per_s, ".0f"),
-    ("messages lost or unreadable", lambda cost: float(cost.missed), ".0f"),
+    ("messages and placements lost", lambda cost: float(cost.missed), ".0f"),
     ("machine's CPU in use by all programs", lambda cost: cost.busy, ".0%"),
 )
 
 
-def _costs(costs: Sequence[Cost]) -> Sheet:
+def _costs(shared: str, costs: Sequence[Cost]) -> Sheet:
     rows = tuple((title, Spread.of([of(cost) for cost in costs]).text(form)) for title, of, form in _COSTS)
-    return Sheet(_TITLES["exchange"], ("", f"median (range) of {len(costs)} rounds"), rows)
+    return Sheet(f"{_TITLES['exchange']}, {shared}", ("", f"median (range) of {len(costs)} rounds"), rows)
 
 
 def _faults(findings: Findings) -> Sheet:

@@ -69,8 +69,10 @@ def play(workload: Workload, case: Case, seed: int) -> Share:
     ]
     sessions = list(workload.sessions(seed))
     stage = _Stage(time, workers, sessions)
-    with _ledgers(stage, case) as ledgers:
-        gateways = [stage.gateway(ledger, case.events, seed + number) for number, ledger in enumerate(ledgers)]
+    residencies = [ResidencyMap() for _ in range(case.gateways)]
+    with _ledgers(stage, case, residencies) as ledgers:
+        known = zip(residencies, ledgers, strict=True)
+        gateways = [stage.gateway(*each, case.events, seed + number) for number, each in enumerate(known)]
         outcomes = stage.play(gateways, delays)
     return _figures(outcomes, [worker.name for worker in workers])
 
@@ -89,11 +91,13 @@ class _Stage:
         """Whether a call has not ended."""
         return len(self._outcomes) < self._calls
 
-    def gateway(self, ledger: SharedLedger | None, events: bool, seed: int) -> SimulatedGateway:
+    def gateway(
+        self, residency: ResidencyMap, ledger: SharedLedger | None, events: bool, seed: int
+    ) -> SimulatedGateway:
         return SimulatedGateway(
             self.time,
             self._workers,
-            ResidencyMap(),
+            residency,
             build_policy(PolicySpec(), random.Random(seed)),
             PolicySpec(),
             delays=Delays(),
@@ -114,12 +118,12 @@ class _Stage:
 
 
 @contextmanager
-def _ledgers(stage: _Stage, case: Case) -> Iterator[list[SharedLedger | None]]:
+def _ledgers(stage: _Stage, case: Case, residencies: Sequence[ResidencyMap]) -> Iterator[Sequence[SharedLedger | None]]:
     """Yield each gateway's ledger; None without Redis."""
     if not case.redis:
         yield [None] * case.gateways
         return
-    with VirtualExchange(stage.time, case.gateways, stage.more) as exchange:
+    with VirtualExchange(stage.time, residencies, stage.more) as exchange:
         yield [replica.ledger for replica in exchange.replicas]
         malformed = exchange.statistics()["malformed"]
         assert not malformed, f"{malformed} messages could not be read"

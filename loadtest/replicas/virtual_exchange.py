@@ -1,8 +1,8 @@
-"""The channel of the replicas in virtual time: real ledgers, messages and rows, and a delay in place of Redis."""
+"""The channel of the replicas in virtual time: real ledgers, models and messages, and a delay in place of Redis."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -10,18 +10,20 @@ from loadtest.sim.virtual_time import VirtualTime
 from router.placement.shared_load import SharedLedger
 from router.process.shared_memory.replica_rows import ReplicaLedger
 from router.replicas.fleet_channel import FleetChannel
+from router.replicas.fleet_placements import FleetPlacements
 from router.replicas.line import TICK_S
+from router.residency.residency_map import ResidencyMap
 
 WAY_S = 0.001
 """From the sender's write to the receiver's read: 0.5 ms at the median and 3 ms at p99, through Redis on loopback."""
 
 
 class VirtualReplica:
-    """One gateway's ledger and channel."""
+    """One gateway's ledger and channel. It shares what it places on workers that `residency` models."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, residency: ResidencyMap) -> None:
         self._shared = ReplicaLedger()
-        self.channel = FleetChannel(name, 0, 0.0, self._shared.rows)
+        self.channel = FleetChannel(name, 0, 0.0, self._shared.rows, placements=FleetPlacements(residency))
 
     @property
     def ledger(self) -> SharedLedger:
@@ -39,14 +41,14 @@ class VirtualExchange:
     It goes on while `more` returns true. `messages` and `sent_bytes` count what was published.
     """
 
-    def __init__(self, time: VirtualTime, count: int, more: Callable[[], bool]) -> None:
-        self.replicas = [VirtualReplica(f"replica-{number}") for number in range(count)]
+    def __init__(self, time: VirtualTime, residencies: Sequence[ResidencyMap], more: Callable[[], bool]) -> None:
+        self.replicas = [VirtualReplica(f"replica-{number}", each) for number, each in enumerate(residencies)]
         self.messages = 0
         self.sent_bytes = 0
         self._time = time
         self._more = more
         for number, replica in enumerate(self.replicas):
-            time.at(TICK_S * (number + 1) / count, self._send, replica)
+            time.at(TICK_S * (number + 1) / len(self.replicas), self._send, replica)
 
     def __enter__(self) -> Self:
         return self
@@ -68,5 +70,7 @@ class VirtualExchange:
             replica.channel.receive(message, self._time.now_s)
 
     def statistics(self) -> dict[str, int]:
-        """Count the messages, and those that could not be read."""
-        return {"messages": self.messages, "malformed": sum(each.channel.malformed for each in self.replicas)}
+        """Count the messages, those that could not be read, and the placements that were heard and not stored."""
+        channels = [replica.channel.statistics() for replica in self.replicas]
+        counts = {name: sum(each[name] for each in channels) for name in ("malformed", "placements", "unplaced")}
+        return {"messages": self.messages, **counts}

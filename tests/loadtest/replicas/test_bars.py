@@ -38,7 +38,7 @@ def test_a_higher_share_than_that_of_one_gateway_is_no_loss():
 
 
 def test_the_exchange_is_judged_by_cpu_and_by_what_arrived():
-    cost = Cost(0.05, (0.05, 0.09), (0.01, 0.01), 0.5, 2_000, 400, 0, 3, 1.0)
+    cost = Cost(0, 0.05, (0.05, 0.09), (0.01, 0.01), 0.5, 2_000, 400, 0, 3, 1.0)
     assert list(found(Findings(exchange=[cost])).values()) == [True, False, False]
 
 

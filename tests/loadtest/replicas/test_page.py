@@ -18,7 +18,7 @@ FINDINGS = Findings(
     taken=dict.fromkeys(("live", "sim", "exchange", "faults"), TAKEN),
     live=LIVE,
     sim={"long-tail": LIVE},
-    exchange=[Cost(0.05, (0.05,), (0.01,), 0.5, 2_000, 400, 0, 0, 1.0)],
+    exchange=[Cost(0, 0.05, (0.05,), (0.01,), 0.5, 2_000, 400, 0, 0, 1.0)],
     faults=[Healing("stopped for 3 s", 100, (), 2, 0.5, 1.0)],
 )
 
