@@ -82,9 +82,11 @@ from router.telemetry.readings import (
     replica_readings,
     residency_readings,
     scaling_readings,
+    trace_readings,
     watch_readings,
 )
 from router.telemetry.snapshot import Snapshot
+from router.telemetry.trace_exporter import TraceExporter
 from router.tokenization.identity import Identity
 from router.workers.operations import WorkerOperations, WorkerOutcome
 from router.workers.watch_context import WorkerObserver
@@ -148,6 +150,7 @@ class System:
             )
         self.watcher = self._build_watcher(resources.ledger if resources is not None else None)
         self.operations = WorkerOperations(self.fleet, self.residency, self.watcher)
+        self._traces = TraceExporter(config.tracing) if config.tracing.endpoint is not None else None
         self.gateway = self._build_gateway()
         self.running = RunningGateway(
             config,
@@ -233,6 +236,7 @@ class System:
             self.residency if config.residency.relearn == "piggyback" else None,
             self.worker_tls,
             self._answers,
+            self._traces,
         )
 
     def _build_dispatcher(self, ledger: Ledger | None) -> Dispatcher:
@@ -272,6 +276,7 @@ class System:
                 lambda: budget_readings(self.config, limit),
                 lambda: replica_readings(self.replica.statistics() if self.replica is not None else None),
                 lambda: placement_readings(self._member.statistics() if self._member is not None else None),
+                lambda: trace_readings(self._traces.statistics() if self._traces is not None else {}),
                 process_readings,
                 self.further_readings,
             ],
@@ -310,6 +315,8 @@ class System:
         self.loop_lag.start()
         if self._member is not None:
             self._member.start()
+        if self._traces is not None:
+            self._traces.start()
 
     async def open(self, listeners: Listeners | None = None) -> None:
         """Serve the public port, on `listeners` if given, and bind the admin port.
@@ -513,6 +520,8 @@ class System:
             await self._member.aclose()
         await self.watcher.aclose()
         await self.loop_lag.aclose()
+        if self._traces is not None:
+            await self._traces.aclose()
         await self.identity.aclose()
         if self._decision_log is not None:
             await asyncio.to_thread(self._decision_log.close)

@@ -20,6 +20,7 @@ from router.process.settings import check as check_process
 from router.replicas.settings import check as check_replicas
 from router.security.settings import check as check_security
 from router.tokenization.settings import check as check_prompts
+from router.tracing.settings import check as check_tracing
 from router.workers.settings import check as check_workers
 
 CHECKS: tuple[Check, ...] = (
@@ -31,6 +32,7 @@ CHECKS: tuple[Check, ...] = (
     check_policy,
     check_gateway,
     check_replicas,
+    check_tracing,
 )
 
 

@@ -1,4 +1,4 @@
-"""Read the settings (flag > environment > file > default), check them, and report all mistakes at once."""
+"""Read the settings (flag > environment > file > OTEL_* > default), check them, and report all mistakes at once."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from router.config.model import Config
 from router.config.problems import ConfigError, Problem
 from router.config.sources.environment import CONFIG_FILE, read_environment
 from router.config.sources.flags import read_flags
+from router.config.sources.otel import read_otel
 from router.config.sources.yaml_file import read_yaml
 from router.config.tree import Located, Path, dotted
 from router.config.typed import TypedTree
@@ -40,7 +41,12 @@ def load(
         ConfigError: names every mistake found.
     """
     problems: list[Problem] = []
-    trees = [*_file_tree(env, file, problems), read_environment(env, problems), read_flags(argv_values, problems)]
+    trees = [
+        read_otel(env, problems),
+        *_file_tree(env, file, problems),
+        read_environment(env, problems),
+        read_flags(argv_values, problems),
+    ]
     values: dict[str, Any] = {}
     places: dict[Path, str] = {}
     for tree in trees:

@@ -571,6 +571,30 @@ class DiagnosisConfig(Section, frozen=True):
     """Share of a route's streams that should meet its service levels (`slo`)."""
 
 
+class TracingConfig(Section, frozen=True):
+    """Traces of requests for OpenTelemetry, sent as OTLP over HTTP in JSON. OpenTelemetry's variables (OTEL_*) are
+    defaults of this section."""
+
+    endpoint: str | None = None
+    """URL of the receiver, such as http://collector:4318/v1/traces. Not set: no traces."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Headers for the receiver, such as a key."""
+    share: Annotated[float, Meta(ge=0, le=1)] = 0.1
+    """Share of the requests that are traced. A request with a traceparent follows its caller's choice."""
+    slow_s: Seconds | None = 10.0
+    """Requests that take longer are always traced, as are server errors. null: only server errors are."""
+    service_name: str = "warmroute"
+    """Name of the service in traces."""
+    resource: dict[str, str] = field(default_factory=dict)
+    """Further attributes of the resource, such as deployment.environment.name."""
+    timeout_s: Seconds = 10.0
+    """Timeout of one request to the receiver."""
+    queue: Positive = 2_048
+    """Requests whose traces wait to be sent. Those of a further request are dropped."""
+    ca_file: str | None = None
+    """PEM file with the CAs of the receiver. Default: the system's CAs."""
+
+
 class AuthConfig(Section, frozen=True):
     """Who may use the public port. Without keys, everyone may."""
 
@@ -787,6 +811,8 @@ class Config(Section, frozen=True):
     """Cross-origin access from browsers."""
     headers: HeadersConfig = field(default_factory=HeadersConfig)
     """Response headers."""
+    tracing: TracingConfig = field(default_factory=TracingConfig)
+    """Traces for OpenTelemetry."""
     extra_paths: tuple[PathConfig, ...] = ()
     """Paths to forward in addition to vLLM's."""
     trusted_proxies: tuple[str, ...] = ()
@@ -829,6 +855,7 @@ def to_builtins(config: Config) -> dict[str, Any]:
         built["sidecar"]["gateway_token"] = STRUCK_OUT
     if built["auth"]["isolation_secret"] is not None:
         built["auth"]["isolation_secret"] = STRUCK_OUT
+    built["tracing"]["headers"] = dict.fromkeys(built["tracing"]["headers"], STRUCK_OUT)
     for key in ("password", "sentinel_password"):
         if built["redis"][key] is not None:
             built["redis"][key] = STRUCK_OUT

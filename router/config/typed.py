@@ -163,4 +163,5 @@ def _within(kind: kinds.IntType | kinds.FloatType, value: float) -> bool:
         (kind.gt is None or value > kind.gt)
         and (kind.ge is None or value >= kind.ge)
         and (kind.le is None or value <= kind.le)
+        and (kind.lt is None or value < kind.lt)
     )

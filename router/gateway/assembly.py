@@ -19,6 +19,7 @@ from router.gateway.flow.identify import Identifier
 from router.gateway.flow.model_choice import ModelChoice
 from router.gateway.flow.placements import Placements
 from router.gateway.flow.request_log import LogSinks
+from router.gateway.flow.request_trace import Tracer, TraceSink
 from router.gateway.flow.service_levels import ServiceLevels
 from router.gateway.flow.services import RequestServices, ResponseLines
 from router.gateway.http.access_log import AccessLog
@@ -59,7 +60,7 @@ class GatewayContext:
     """The parts of the process that the gateway uses and does not own.
 
     `relearn` is None if cached tokens are not relearned from responses. `answers` are further answers without a worker,
-    by path.
+    by path. `traces` is None while traces are off.
     """
 
     config: Config
@@ -70,6 +71,7 @@ class GatewayContext:
     relearn: Relearn | None = None
     worker_tls: WorkerTls | None = None
     answers: Mapping[str, Callable[[], Answer]] | None = None
+    traces: TraceSink | None = None
 
 
 class Assembly:
@@ -155,6 +157,7 @@ class Assembly:
             ),
             pins=self.pins,
             lines=ResponseLines(cors, config.headers),
+            tracer=Tracer(config.tracing, context.traces, self.loop.time) if context.traces is not None else None,
             log=LogSinks(metrics, access, self.loop.time, self.service_levels, context.fleet),
         )
 

@@ -15,6 +15,7 @@ import msgspec
 from router.config.model import Config, LimitsConfig, ModelConfig, RouteConfig, TenantConfig
 from router.gateway.assembly import Assembly, GatewayContext
 from router.gateway.client import ClientConnection
+from router.gateway.flow.request_trace import TraceSink
 from router.gateway.listen.accept import Acceptor, listen
 from router.gateway.listen.connection_limit import AcceptOrder
 from router.gateway.listen.drain import SETTLE_S, ListeningServer, close_listeners
@@ -61,9 +62,12 @@ class Gateway:
         relearn: Relearn | None = None,
         worker_tls: WorkerTls | None = None,
         answers: Mapping[str, Callable[[], Answer]] | None = None,
+        traces: TraceSink | None = None,
     ) -> None:
         self._config = config
-        self._context = GatewayContext(config, dispatcher, fleet, identity, metrics, relearn, worker_tls, answers)
+        self._context = GatewayContext(
+            config, dispatcher, fleet, identity, metrics, relearn, worker_tls, answers, traces
+        )
         self._files = FileWatch(metrics.reloaded)
         self._parts: Assembly | None = None
         self._servers: list[ListeningServer] = []

@@ -17,6 +17,8 @@ CALLERS_KEPT = 16_384
 """Key names whose callers are kept. A key file that changes for months may name any number."""
 CALLERS_LISTED = 1_024
 """Keys whose limits are shown, of those that have limits and no request so far."""
+_REPLACED = frozenset({b"traceparent"})
+"""Request headers in whose place a traced request gets the gateway's own."""
 _HEADERS = {"rank": b"x-data-parallel-rank", "priority": b"x-vllm-priority"}
 """The request header that each permission allows."""
 VOUCHING = frozenset({b"content-digest", b"repr-digest", b"digest", b"content-md5", b"signature", b"signature-input"})
@@ -99,6 +101,7 @@ class Caller:
         limits: CallerLimits | None = None,
         *,
         trusted: bool = False,
+        withheld: frozenset[bytes] = frozenset(),
     ) -> None:
         self.name = name
         self.may = may
@@ -107,7 +110,7 @@ class Caller:
         self.salts = salts
         self.limits = limits
         self.trusted = trusted
-        self.withheld = frozenset(header for what, header in _HEADERS.items() if what not in may)
+        self.withheld = withheld.union(header for what, header in _HEADERS.items() if what not in may)
         self.withheld_salted = self.withheld | VOUCHING
 
 
@@ -122,7 +125,8 @@ class Callers:
         self._use_tenants(config.tenants)
         self._limits = RateLimits(config.limits)
         self._open = not has_keys(config.auth)
-        self.anybody = Caller(None, self._allowed, None, None, self._anybodys_limits())
+        self._withheld = _REPLACED if config.tracing.endpoint is not None else frozenset()
+        self.anybody = Caller(None, self._allowed, None, None, self._anybodys_limits(), withheld=self._withheld)
         """The caller without a key, if none is needed."""
 
     def adopt(self, tenants: Mapping[str, TenantConfig], limits: LimitsConfig) -> None:
@@ -162,7 +166,9 @@ class Callers:
             account = self._accounts[tenant] if tenant is not None else None
             limits = self._limits.of(key_name, tenant)
             salts = self._isolation.salts(key_name)
-            caller = self._callers[key_name] = Caller(key_name, may, account, salts, limits, trusted=trusted)
+            caller = self._callers[key_name] = Caller(
+                key_name, may, account, salts, limits, trusted=trusted, withheld=self._withheld
+            )
         return caller
 
     def limits(self, key_names: Iterable[str] | None, now_s: float) -> list[dict[str, Any]]:

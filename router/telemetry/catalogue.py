@@ -379,6 +379,13 @@ WATCH = (
     _counter("discovery_failures", "Failures of a source of workers, which keeps its last answer.", "source"),
     _common("discovery_changed_timestamp_seconds", "When the answer of a source changed last, since 1970.", "source"),
     _counter("process_restarts", "Gateway processes that ended unexpectedly and were restarted."),
+    _experimental(
+        _counter(
+            "traces",
+            "Requests whose traces were sent, dropped as the queue was full, or not taken by the receiver (failed).",
+            "outcome",
+        )
+    ),
     _counter("log_lines_dropped", "Log lines dropped because their reader is too slow, stuck or gone."),
 )
 

@@ -175,6 +175,12 @@ def budget_readings(config: Config, limit: MemoryLimit | None) -> Iterator[Readi
         yield "warmroute_memory_limit_bytes", (limit.source,), limit.size_bytes
 
 
+def trace_readings(counts: Mapping[str, int]) -> Iterator[Reading]:
+    """Yield how many traces were sent or lost, from `TraceExporter.statistics()`; nothing while traces are off."""
+    for outcome, count in counts.items():
+        yield "warmroute_traces", (outcome,), count
+
+
 def process_readings() -> Iterator[Reading]:
     """Yield values of this process. The supervisor of several counts the processes that answer, and restarts."""
     yield "warmroute_allocated_blocks", (), sys.getallocatedblocks()

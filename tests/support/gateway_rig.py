@@ -13,6 +13,7 @@ from backends.worker import RankCache, ServedModel, WorkerFacts, parse_endpoint
 from policies.registry import build_policy
 from policies.spec import PolicySpec
 from router.config.model import Config
+from router.gateway.flow.request_trace import TraceSink
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.rewrites.body_rewriter import Relearn
 from router.gateway.server import Gateway
@@ -131,7 +132,13 @@ class RecordingDispatcher(Dispatcher):
 class Rig:
     """One gateway with its fleet, its scripted `workers`, and the recorded metrics and lifecycle events."""
 
-    def __init__(self, config: Config, loop: asyncio.AbstractEventLoop, relearn: Relearn | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        loop: asyncio.AbstractEventLoop,
+        relearn: Relearn | None = None,
+        traces: TraceSink | None = None,
+    ) -> None:
         self.config = config
         self.loop = loop
         residency = ResidencyMap()
@@ -148,7 +155,7 @@ class Rig:
         self.identity = StubIdentity()
         self.metrics = RecordingMetrics()
         identity, metrics = cast("Identity", self.identity), cast("GatewayMetrics", self.metrics)
-        self.gateway = Gateway(config, self.dispatcher, self.fleet, identity, metrics, relearn)
+        self.gateway = Gateway(config, self.dispatcher, self.fleet, identity, metrics, relearn, traces=traces)
         self.workers: list[ScriptedWorker] = []
         self.address = ""
         self._writers: list[asyncio.StreamWriter] = []
@@ -215,11 +222,12 @@ class RigBuilder:
         *scripts: Callable[[Script], Awaitable[None]],
         facts: WorkerFacts | None = FACTS,
         relearn: Relearn | None = None,
+        traces: TraceSink | None = None,
         **settings: Any,
     ) -> Rig:
         """Start one worker for each script, and a gateway with `settings`, on a free port unless they say otherwise."""
         defaults = {"host": "127.0.0.1", "port": 0, "timeouts": {"upstream_idle_s": 4.0}}
-        rig = Rig(msgspec.convert(defaults | settings, Config), asyncio.get_running_loop(), relearn)
+        rig = Rig(msgspec.convert(defaults | settings, Config), asyncio.get_running_loop(), relearn, traces)
         self._built.append(rig)
         for script in scripts:
             worker = await ScriptedWorker(script).start()

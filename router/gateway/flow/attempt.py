@@ -210,6 +210,8 @@ class Attempt:
             worker=candidate.id,
             withheld=outbound.withheld,
         )
+        if outbound.trace is not None:
+            head = head[:-2] + outbound.trace.line(self) + head[-2:]
         connection.send(self, head, body, outbound.head.method == "HEAD")
         self.sent = True
         self._sent_s = self.since_s = now_s

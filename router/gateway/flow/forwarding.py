@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any, Final
 
 from policies.view import WorkerId
@@ -60,6 +61,8 @@ class ForwardedRequest:
         self._client = client
         self._flow = Flow()
         self._outbound = outbound
+        if services.tracer is not None:
+            outbound.trace = services.tracer.begin(outbound.head)
         self._responder = Responder(services, client, outbound)
         self._deadlines = RequestDeadlines(services.limits, self._flow, outbound.arrived_s)
         self._identifying: asyncio.Task[None] | None = None
@@ -208,7 +211,12 @@ class ForwardedRequest:
         assert request is not None
         services, state = self._services, self._flow.state
         now_s = services.time()
+        trace = self._outbound.trace
+        started_s = perf_counter() if trace is not None else 0.0
         placed = services.placements.place(self._outbound, request, state, self._deadlines.since_s, now_s)
+        if trace is not None:
+            chosen = placed.prefill if isinstance(placed, KvHandover) else placed
+            trace.decided(chosen, now_s, perf_counter() - started_s)
         if isinstance(placed, Ticket):
             self._begin(placed)
         elif isinstance(placed, KvHandover):
@@ -241,6 +249,9 @@ class ForwardedRequest:
                 commented=commented, paused=paused and not collects, collects=collects, limit_s=limit_s,
                 doubts_refusals=handover.decodes_at(ticket),
             )  # fmt: skip
+        if outbound.trace is not None:
+            leg = "" if handover is None else "prefill" if handover.prefills_at(ticket) else "decode"
+            outbound.trace.attempted(attempt, self._services.time(), leg)
         self._on(_PLACED, attempt)
 
     def _queue(self, _: object) -> None:
@@ -326,7 +337,11 @@ class ForwardedRequest:
         placements, now_s = self._services.placements, self._services.time()
         if self._outbound.handover is not None and self._retry_handover(attempt, now_s):
             return
+        trace = self._outbound.trace
+        started_s = perf_counter() if trace is not None else 0.0
         again = placements.retry(self._outbound, attempt, now_s)
+        if trace is not None:
+            trace.decided(again, now_s, perf_counter() - started_s)
         if isinstance(again, Ticket):
             self._begin(again)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from router.gateway.flow.handover import KvHandover
+from router.gateway.flow.request_trace import RequestTrace
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.routes import Route
 from router.gateway.queues.route_queue import RouteQueue
@@ -40,6 +41,7 @@ class OutboundRequest:
         "rewrites",
         "route",
         "size_bytes",
+        "trace",
         "upgrade",
         "withheld",
     )
@@ -83,6 +85,8 @@ class OutboundRequest:
         """The model that the body, or the query, names."""
         self.alternatives: dict[str, Request] | None = None
         """The request as it is for each fallback of its model that was needed."""
+        self.trace: RequestTrace | None = None
+        """The request's trace; None while traces are off."""
         self.key = 0
         """The quarantine's key of the body; 0 until it is first needed."""
 

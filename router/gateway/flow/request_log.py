@@ -8,11 +8,11 @@ from typing import Any, Final
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.service_levels import ServiceLevels
 from router.gateway.http.access_log import AccessLog
-from router.gateway.http.trace_context import traced
 from router.gateway.metrics_protocol import GatewayMetrics, Labels
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Usage
 from router.placement.tickets import Ticket
+from router.tracing.context import traced
 
 _NO_USAGE: Final = Usage()
 _OTHER: Final = "other"
@@ -70,7 +70,8 @@ class RequestLog:
         self._request = request
         self._ttft_s: float | None = None
         self._labels: Labels | None = None
-        context = traced(request.head.fields.get(b"traceparent"))
+        trace = request.trace
+        context = trace if trace is not None else traced(request.head.fields.get(b"traceparent"))
         self._trace_id = context.trace_id if context is not None and context.sampled else None
         self.output_tokens: int | None = None
         self.ticket: Ticket | None = None
@@ -109,6 +110,10 @@ class RequestLog:
         sinks, request = self._sinks, self._request
         duration_s = sinks.time() - request.arrived_s
         labels = self._labels or self._labelled()
+        if request.trace is not None:
+            trace_id = request.trace.trace_id
+            sent = request.trace.ended(request, status, duration_s, self._ttft_s, self.usage, error)
+            self._trace_id = trace_id if sent else None
         sinks.metrics.request_ended(labels, status, duration_s, self._trace_id)
         sinks.metrics.relayed(request.size_bytes, response_bytes)
         if self._ttft_s is not None:

@@ -12,6 +12,7 @@ from router.gateway.flow.identify import Identifier
 from router.gateway.flow.placements import Placements
 from router.gateway.flow.receipt import Receipts
 from router.gateway.flow.request_log import LogSinks
+from router.gateway.flow.request_trace import Tracer
 from router.gateway.http.client_input import ClientInput
 from router.gateway.http.client_output import ClientOutput
 from router.gateway.http.cors import Cors
@@ -103,6 +104,7 @@ class RequestServices:
         "pins",
         "placements",
         "time",
+        "tracer",
     )
 
     def __init__(
@@ -118,6 +120,7 @@ class RequestServices:
         pins: Pins,
         lines: ResponseLines,
         log: LogSinks,
+        tracer: Tracer | None = None,
     ) -> None:
         self.loop = loop
         self.time = loop.time
@@ -130,3 +133,4 @@ class RequestServices:
         self.pins = pins
         self.lines = lines
         self.log = log
+        self.tracer = tracer

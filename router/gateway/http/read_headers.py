@@ -29,7 +29,8 @@ IDENTITY: Mapping[str, str] = {
     "X-Api-Key": "API key, if there is no `Authorization`",
     "X-Warmroute-Receipt": "`1` asks for a [receipt](../how-to/troubleshoot.md#where-a-request-went), if "
     "`headers.receipt` allows it",
-    "Traceparent": "trace of the request: passed on, and named by exemplars of metrics if it is sampled",
+    "Traceparent": "trace of the request: passed on, or [replaced](../how-to/trace-requests.md) if traces are on; "
+    "exemplars of metrics name it if it is sampled",
     "X-Forwarded-For": "address of the client in the access log, as far as `trusted_proxies` wrote it",
     "X-Forwarded-Proto": "passed on; set if absent",
     "X-Forwarded-Host": "passed on; set to `Host` if absent",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.gateway.http.trace_context import TraceContext, traced
+from router.tracing.context import TraceContext, traced
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 

@@ -36,3 +36,8 @@ def traced(traceparent: bytes | None) -> TraceContext | None:
     if not trace_id.strip(b"0") or not span_id.strip(b"0"):
         return None
     return TraceContext(trace_id.decode("ascii"), span_id.decode("ascii"), bool(int(flags, 16) & _SAMPLED))
+
+
+def traceparent(trace_id: str, span_id: str, sampled: bool) -> bytes:
+    """Return the header line for a request that is sent within this span, with its end."""
+    return f"traceparent: 00-{trace_id}-{span_id}-{'01' if sampled else '00'}\r\n".encode("ascii")
