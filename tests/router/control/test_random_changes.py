@@ -29,6 +29,7 @@ from router.control.edits import (
     WorkerKnownError,
     WorkerUnknownError,
     add_worker,
+    change_worker,
     remove_named_policy,
     remove_worker,
     set_maintenance,
@@ -97,7 +98,12 @@ LIMIT = st.builds(
 LIMITED_TENANTS = st.sampled_from(["default", "red", "blue"])
 LIMITED_KEYS = st.sampled_from(["a", "b", "z"])
 AUTH = AuthConfig(api_keys=tuple(f"{name} sha256:{number:064x}" for number, name in enumerate("ab")))
+PATCHED_WORKER = st.sampled_from([{"weight": 0.5}, {"weight": None}, {"labels": {"rack": "7"}}, {"labels": None}])
 EDITS = st.one_of(
+    st.builds(lambda port, patch: change_worker(f"a:{port}", patch), PORTS, PATCHED_WORKER),
+    st.builds(MODELS.change, MODEL_NAMES, st.sampled_from([{"slo": {"ttft": 1.0}}, {"slo": None}, {"aliases": None}])),
+    st.builds(TENANTS.change, TENANT_NAMES, st.sampled_from([{"trusted": True}, {"trusted": None}, {"keys": ["a"]}])),
+    st.builds(KEY_LIMITS.change, LIMITED_KEYS, st.sampled_from([{"requests_per_minute": 9}, {"burst_requests": None}])),
     st.builds(TENANTS.set_one, TENANT_NAMES, TENANT),
     st.builds(TENANTS.remove, TENANT_NAMES),
     st.builds(TENANT_LIMITS.set_one, LIMITED_TENANTS, LIMIT),
