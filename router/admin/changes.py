@@ -17,7 +17,7 @@ from router.admin.problems import AdminError, handed_over, invalid, not_found
 from router.config.model import PolicyConfig, WorkerConfig
 from router.config.problems import ConfigError
 from router.control import edits
-from router.control.control import (
+from router.control.change import (
     RELOADED,
     Change,
     ChangeOutcome,

@@ -16,7 +16,7 @@ from router.admin.parameters import Query
 from router.admin.problems import AdminError, not_found
 from router.config.model import ModelConfig, RateLimitsConfig, TenantConfig
 from router.control import named_settings
-from router.control.control import ChangeOutcome
+from router.control.change import ChangeOutcome
 from router.control.edits import Edit
 from router.control.named_settings import Entries, NamedSettings, NameUnknownError
 from router.security.token import Role

@@ -5,7 +5,7 @@ from __future__ import annotations
 from router.admin import changes
 from router.admin.documents import ConflictDocument, Pending, ReloadDocument
 from router.admin.operations import Answer, Call
-from router.control.control import Reloaded
+from router.control.change import Reloaded
 from router.control.differences import path_text, without_secrets
 from router.control.pending import remedy
 

@@ -5,22 +5,32 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import TypeVar
 
 from msgspec import UNSET, ValidationError
 from msgspec.structs import replace as replace_struct
 
 from router.config.problems import ConfigError
-from router.control.config_watch import ConfigWatch
+from router.control.background_reloads import BackgroundReloads
+from router.control.change import (
+    RELOADED,
+    Change,
+    ChangeOutcome,
+    HandedOverError,
+    Reloaded,
+    StaleTagError,
+    TagRequiredError,
+)
+from router.control.change_log import log_revision
 from router.control.desired_state import DesiredState, FoundWorker, LiveSettings, live_settings
 from router.control.differences import SettingDifference
 from router.control.discovered import Found, based, counting, lasting, rediscovered
 from router.control.edits import drain_only
-from router.control.merge import Conflict, api_changes, reloaded
-from router.control.pending import pending, pending_lines
+from router.control.merge import api_changes, reloaded
+from router.control.pending import pending
 from router.control.reconciler import NotAppliedError
-from router.control.revisions import Revision, RevisionHistory, Source
+from router.control.revisions import RevisionHistory
 from router.control.sharing import (
     NONE_SHARED,
     ApartError,
@@ -50,64 +60,9 @@ SETTINGS, API = "settings", "api"
 """Sources of workers beside those that are discovered: the settings of the start, and the admin API."""
 Apply = Callable[[DesiredState], Awaitable[None]]
 """Bring the process, or all processes, to a state. Raise `NotAppliedError` and change nothing if that cannot be."""
-RELOADED = "reloaded the settings"
 _APART = " (while Redis did not answer)"
 _OVERTAKEN = 3
 """How often a change is made again over another gateway's."""
-_LOGGED = 20
-"""Differences of one change that are logged."""
-
-
-class StaleTagError(Exception):
-    """The state is no longer the one that the caller named."""
-
-    def __init__(self, given: str, now: str) -> None:
-        super().__init__(f"the desired state is {now}, and If-Match names {given[:80]}")
-
-
-class HandedOverError(Exception):
-    """Another process serves, and decides the state."""
-
-
-class TagRequiredError(Exception):
-    """Changes must name the state that they are based on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One wanted change. `edit` returns the settings as they should become; it may raise, and then nothing changes.
-
-    `what` is its summary in words. `if_match` is the entity tag of the state that the caller knows, or ``*``.
-    """
-
-    edit: Callable[[LiveSettings], LiveSettings]
-    what: str
-    source: Source = "api"
-    who: str | None = None
-    if_match: str | None = None
-    dry_run: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Reloaded:
-    """A reload: its change, the API's changes that it replaced, and settings that cannot change now."""
-
-    outcome: ChangeOutcome
-    conflicts: tuple[Conflict, ...]
-    pending: tuple[SettingDifference, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeOutcome:
-    """The state after a change, and how it differs from the one before. After a dry run the state is unchanged.
-
-    `kept`: the change outlives the process. `shared`: the other gateways of the fleet have it; None without a fleet.
-    """
-
-    state: DesiredState
-    differences: tuple[SettingDifference, ...]
-    kept: bool
-    shared: bool | None = None
 
 
 class Control:
@@ -123,8 +78,7 @@ class Control:
         self._apply = apply
         self._sources = sources
         self._store = sources.store
-        self._watch: ConfigWatch | None = None
-        self._reloads: set[asyncio.Task[None]] = set()
+        self._reloads = BackgroundReloads(self.reload, self.config.processes)
         self._handed_over = False
         self._opened = False
         self.sharing: Sharing | None = None
@@ -179,8 +133,7 @@ class Control:
         If writing fails, changes will fail with the same reason.
         """
         if self.config.watch and self._sources.file is not None:
-            self._watch = ConfigWatch(self._sources.file, lambda: self.reload_soon("the file has changed"))
-            self._watch.start()
+            self._reloads.watch(self._sources.file)
         async with self.lock:
             try:
                 await self._save(self.stored)
@@ -354,14 +307,11 @@ class Control:
 
     def reload_soon(self, why: str) -> None:
         """Start a reload, and log how it ends."""
-        task = asyncio.ensure_future(self._reload_and_log(why))
-        self._reloads.add(task)
-        task.add_done_callback(self._reloads.discard)
+        self._reloads.soon(why)
 
     def close(self) -> None:
         """Stop watching the settings file."""
-        if self._watch is not None:
-            self._watch.close()
+        self._reloads.close()
 
     async def _over_others(self, once: Callable[[Change], Awaitable[T]], change: Change) -> T:
         for left in reversed(range(_OVERTAKEN + 1)):
@@ -387,28 +337,6 @@ class Control:
             merged = reloaded(self.state.settings, self.base, based(after, discovered))
             outcome = await self._locked(replace(change, edit=lambda _: merged.settings), after, discovered)
             return Reloaded(outcome, merged.conflicts, pending(self.config, config))
-
-    async def _reload_and_log(self, why: str) -> None:
-        try:
-            found = await self.reload()
-        except ConfigError as error:
-            for problem in error.problems:
-                log.error("settings not reloaded, the old ones stay", extra={"why": why, "reason": str(problem)})
-        except (HandedOverError, NotAppliedError, NotSavedError) as error:
-            reason = str(error) or "another process has taken over"
-            log.error("settings not reloaded, the old ones stay", extra={"why": why, "reason": reason})
-        except Exception as error:  # for one, no process of several serves now
-            log.exception("settings not reloaded, the old ones stay", extra={"why": why, "reason": str(error)})
-        else:
-            self._log_reload(why, found)
-
-    def _log_reload(self, why: str, found: Reloaded) -> None:
-        for conflict in found.conflicts:
-            log.warning("a change of the admin API was replaced", extra={"reason": str(conflict)})
-        for line in pending_lines(found.pending, self.config.processes):
-            log.warning("a changed setting does not take effect", extra={"reason": line})
-        fields = {"why": why, "version": found.outcome.state.version, "changes": len(found.outcome.differences)}
-        log.info("settings reloaded", extra=fields)
 
     async def _make(self, change: Change) -> ChangeOutcome:
         async with self.lock:
@@ -479,7 +407,7 @@ class Control:
             raise
         self.state, self.file, self.history, self.shared = state, file, history, shared
         if changed:
-            self._log(history.revisions[-1])
+            log_revision(history.revisions[-1], self.keeps)
 
     async def _propose(self, change: Change, wanted: LiveSettings, base: LiveSettings) -> SharedChanges:
         """Share what the change makes of the API's changes over `base`. Return the document as it is then.
@@ -509,20 +437,6 @@ class Control:
     async def _save(self, stored: Stored) -> None:
         if self._store is not None:
             await asyncio.to_thread(self._store.save, lasting(stored))
-
-    def _log(self, revision: Revision) -> None:
-        shown = [str(one) for one in revision.differences[:_LOGGED]]
-        more = len(revision.differences) - len(shown)
-        fields: dict[str, Any] = {
-            "version": revision.number,
-            "source": revision.source,
-            "who": revision.who,
-            "what": revision.what,
-            "differences": "; ".join([*shown, *([f"and {more} more"] if more else [])]),
-        }
-        if not self.keeps and revision.source in ("api", "restore"):
-            fields["kept"] = "until the process ends: state_dir is not set"
-        log.info("desired state changed", extra=fields)
 
 
 def _same(settings: LiveSettings) -> LiveSettings:

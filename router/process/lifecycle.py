@@ -16,7 +16,8 @@ from typing import Protocol
 from router.admin.system import HandoverState
 from router.config.model import Config
 from router.config.problems import ConfigError
-from router.control.control import Change, Control
+from router.control.change import Change
+from router.control.control import Control
 from router.control.edits import drain_only
 from router.control.reconciler import NotAppliedError
 from router.gateway.listen.sockets import ListenError

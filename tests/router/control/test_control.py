@@ -6,7 +6,7 @@ import pytest
 
 from router.config.model import Config, PolicyConfig
 from router.config.problems import ConfigError
-from router.control.control import Change, StaleTagError, TagRequiredError
+from router.control.change import Change, StaleTagError, TagRequiredError
 from router.control.edits import WorkerUnknownError, add_worker, remove_worker, set_maintenance, set_policy
 from router.control.reconciler import NotAppliedError
 from router.control.start import initial

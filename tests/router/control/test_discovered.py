@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from router.config.model import Config
-from router.control.control import API, SETTINGS, Change
+from router.control.change import Change
+from router.control.control import API, SETTINGS
 from router.control.desired_state import FoundWorker
 from router.control.discovered import lasting
 from router.control.edits import add_worker, remove_worker, set_maintenance

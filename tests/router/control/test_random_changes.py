@@ -21,7 +21,7 @@ from router.config.model import (
     TenantConfig,
 )
 from router.config.problems import ConfigError
-from router.control.control import Change
+from router.control.change import Change
 from router.control.desired_state import from_tree, live_settings, tree_of
 from router.control.differences import differences
 from router.control.edits import (

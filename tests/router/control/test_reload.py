@@ -17,8 +17,8 @@ from router.config.model import (
     TimeoutsConfig,
 )
 from router.config.problems import ConfigError, Problem
+from router.control.change import Change
 from router.control.config_watch import ConfigWatch
-from router.control.control import Change
 from router.control.edits import add_worker, set_maintenance
 from router.control.named_settings import TENANT_LIMITS
 from router.control.pending import RESTART, RESTART_OR_TAKE_OVER, pending, pending_lines, remedy
@@ -80,7 +80,7 @@ async def test_a_merge_that_is_not_valid_changes_nothing(fleet, config):
     fleet.processes[0].refuses = "random"
     fleet.read = replace(config, policy=PolicyConfig(rule="random"))
     fleet.control.reload_soon("a test")
-    await asyncio.gather(*fleet.control._reloads)
+    await asyncio.gather(*fleet.control._reloads.running)
     assert (fleet.control.state.version, fleet.control.file.policy.rule) == (2, "lpwl")
 
 
@@ -95,7 +95,7 @@ async def test_settings_that_cannot_change_live_are_named_with_what_to_do(fleet,
     assert "5371" not in str(lines)
     assert fleet.control.state.version == 1
     fleet.control.reload_soon("a test")
-    await asyncio.gather(*fleet.control._reloads)
+    await asyncio.gather(*fleet.control._reloads.running)
     assert "a changed setting does not take effect" in caplog.text
 
 
@@ -106,13 +106,13 @@ def test_equal_settings_have_nothing_pending():
 async def test_a_reload_by_signal_logs_every_mistake(fleet, caplog):
     fleet.read = ConfigError([*WRONG.problems, Problem("w.yaml:3:1", "no", "yes")])
     fleet.control.reload_soon("SIGHUP")
-    await asyncio.gather(*fleet.control._reloads)
+    await asyncio.gather(*fleet.control._reloads.running)
     logged = [record for record in caplog.records if record.message == "settings not reloaded, the old ones stay"]
     assert [record.reason for record in logged] == ["w.yaml:2:3: unknown setting x; remove it", "w.yaml:3:1: no; yes"]
     await fleet.control.hand_over()
     fleet.read = Config()
     fleet.control.reload_soon("SIGHUP")
-    await asyncio.gather(*fleet.control._reloads)
+    await asyncio.gather(*fleet.control._reloads.running)
     assert caplog.records[-1].reason == "another process has taken over"
 
 

@@ -6,7 +6,7 @@ import pytest
 from router.app import System
 from router.config.model import Config, PolicyConfig, RouteConfig, RouteLimitsConfig, RouteQueueConfig
 from router.config.problems import ConfigError
-from router.control.control import Change
+from router.control.change import Change
 from router.control.edits import remove_named_policy, set_named_policy, set_policy, set_routes
 from router.control.routing import ProcessShare, routing_of
 

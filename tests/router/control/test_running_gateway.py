@@ -10,7 +10,7 @@ from backends.simulated.settings import shipped_model_dir
 from router.app import System
 from router.config.model import Config, KvEventsConfig, ModelConfig, WorkerConfig
 from router.config.problems import ConfigError
-from router.control.control import Change
+from router.control.change import Change
 from router.control.edits import add_worker
 from router.control.named_settings import MODELS
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from router.config.model import Config
 from router.config.problems import ConfigError
 from router.control import state_file
-from router.control.control import Change
+from router.control.change import Change
 from router.control.edits import add_worker, remove_worker, set_maintenance
 from router.control.revisions import RevisionHistory, RevisionUnknownError
 from router.control.start import Sources, initial, sources_of

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from loadtest.fleet.redis import redis_server
 from router.config.model import Config, PolicyConfig, RedisConfig, WorkerConfig
-from router.control.control import Change, Control
+from router.control.change import Change
+from router.control.control import Control
 from router.control.edits import add_worker, set_maintenance, set_policy
 from router.control.reconciler import NotAppliedError
 from router.control.sharing import OvertakenError
