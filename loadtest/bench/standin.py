@@ -116,24 +116,25 @@ class Worker(asyncio.Protocol):
             self._generated = None
 
 
-async def serve(port: int, interval_s: float, kv_events: bool) -> None:
-    """Serve on loopback until cancelled; prints the port once bound."""
+async def serve(host: str, port: int, interval_s: float, kv_events: bool) -> None:
+    """Serve until cancelled; prints the port once bound."""
     loop = asyncio.get_running_loop()
     ticker = Ticker(interval_s)
     prompts = Prompts(Blocks() if kv_events else None)
-    server = await loop.create_server(lambda: Worker(ticker, prompts), "127.0.0.1", port, backlog=4096)
-    print(f"listening on http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    server = await loop.create_server(lambda: Worker(ticker, prompts), host, port, backlog=4096)
+    print(f"listening on http://{host}:{server.sockets[0].getsockname()[1]}", flush=True)
     await server.serve_forever()
 
 
 def main(arguments: list[str] | None = None) -> Any:
     """Parse the command line and serve."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0: on every loopback address")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--interval-s", type=float, default=0.02, help="time between two tokens of a stream")
     parser.add_argument("--kv-events", action="store_true", help="publish KV events, and report the true cached tokens")
     args = parser.parse_args(arguments)
-    uvloop.run(serve(args.port, args.interval_s, args.kv_events))
+    uvloop.run(serve(args.host, args.port, args.interval_s, args.kv_events))
 
 
 if __name__ == "__main__":
