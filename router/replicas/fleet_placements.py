@@ -94,11 +94,9 @@ class FleetPlacements:
                 self.unplaced += 1
 
     def _store(self, worker: WorkerId, placed: Placed) -> bool:
-        steps, blocks = array("Q"), array("Q")
         if len(placed.steps) % _HASH_BYTES or len(placed.hashes) % _HASH_BYTES:
             return False
-        steps.frombytes(placed.steps)
-        blocks.frombytes(placed.hashes)
+        steps, blocks = array("Q", placed.steps), array("Q", placed.hashes)
         if not blocks or bool(placed.depth) != bool(steps):
             return False
         return self._models.placed_elsewhere(worker, placed.block_size, steps, placed.depth, blocks)

@@ -177,8 +177,9 @@ class ApproximateView:
         path = self._find(steps, depth)
         if path is None:
             return False
-        path, more, _ = self._walk(blocks, len(blocks), path)
-        path = self._split_end(path, depth + more)
+        path, more, whole = self._walk(blocks, len(blocks), path)
+        if not whole:
+            path = self._split_end(path, depth + more)
         if more < len(blocks):
             path.append(self._add(path[-1], array("Q", blocks[more:])))
         self._touch(path)
@@ -204,7 +205,7 @@ class ApproximateView:
             end += run.blocks
         if depth and run.hashes[depth - end - 1] != steps[-1]:
             return None
-        return self._split_end(path, depth)
+        return path if end == depth else self._split_end(path, depth)
 
     def correct(self, chain: Sequence[int], hit_blocks: int, since: int) -> None:
         """Drop the blocks of `chain` after the first `hit_blocks`, because the worker did not find them. Keep blocks

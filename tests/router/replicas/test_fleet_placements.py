@@ -5,6 +5,8 @@ from array import array
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from policies.view import Residency, WorkerId
 from router.config.model import Config, RedisConfig
@@ -86,6 +88,10 @@ def sizes(rows: list[Placed]) -> list[tuple[int, int]]:
 
 @pytest.fixture
 def pair() -> tuple[Process, Process]:
+    return known_pair()
+
+
+def known_pair() -> tuple[Process, Process]:
     """Return two that have known each other for long."""
     one, two = Process("one", 0), Process("two", 5)
     tell(one, two, now_s=1.0)
@@ -153,6 +159,29 @@ def test_a_replica_takes_up_what_the_other_began(pair):
     assert sizes(tell(one, two)) == [(8, 1)]
     for each in pair:
         assert each.cached(prompt(("system", 6), ("b", 2), ("c", 1))) == 9
+
+
+_PART = st.tuples(st.sampled_from("abc"), st.integers(1, 3))
+_PLACED = st.tuples(st.integers(0, 1), st.lists(_PART, min_size=1, max_size=6), st.booleans())
+
+
+@given(st.lists(_PLACED, max_size=25))
+@settings(max_examples=60, deadline=None)
+def test_both_replicas_come_to_know_the_same_prompts(steps):
+    """Whoever placed them, in flight or served to the end, while no message is lost."""
+    pair = known_pair()
+    for number, (by, parts, ends) in enumerate(steps):
+        sender, receiver = pair[by], pair[1 - by]
+        ticket = sender.place(prompt(*parts))
+        if ends:
+            sender.finish(prompt(*parts), ticket)
+        tell(sender, receiver, now_s=LATER_S + number)
+        tell(receiver, sender, now_s=LATER_S + number)
+    one, two = pair
+    assert one.unplaced == two.unplaced == 0
+    for _, parts, _ in steps:
+        blocks = sum(count for _, count in parts)
+        assert one.cached(prompt(*parts)) == two.cached(prompt(*parts)) == blocks
 
 
 def test_a_lost_beginning_costs_the_rest_alone(pair):
