@@ -28,7 +28,8 @@ sent every 20 ms of virtual time and read 1 ms later. Sessions are dealt out in 
     "exchange": """\
 Processes without HTTP that reserve and release load on 16 workers, and share the ledger through a real Redis. A
 decision writes three rows. *Without Redis* is the same process with the same decisions. Placements are those of prompts
-whose blocks are all new, on workers without KV events.""",
+whose blocks are all new, on workers without KV events. A process that has no core for a second connects again, and has
+then missed messages; the last row of the bars shows that the load is right all the same.""",
     "faults": """\
 Closed-loop clients on two gateways, half of them on kept connections, that accept no error and never try again. The
 gateways find their workers in Redis alone. Times count from the moment at which Redis can answer again; with Sentinel,
@@ -126,12 +127,13 @@ This page says what several gateways in front of one fleet lose against one gate
 and what happens when Redis stops. [How to run several](../how-to/run-several-replicas.md) says what is shared."""
 _BARS = """\
 A figure is the median, with the least and the greatest of the runs behind it. *Lost* is the cached share of one gateway
-minus that of several, run by run. The busiest worker is the one that prefilled the most tokens."""
+minus that of several, run by run. The busiest worker is the one that prefilled the most tokens; where the ranges of two
+cases overlap widely, the runs do not decide this bar."""
 
 
 def _commands(findings: Findings) -> str:
     taken = [(part, findings.taken[part]) for part in PARTS if part in findings.taken]
-    rows = [f"| {_TITLES[part].lower()} | `{one.command}` | {one.date} | {one.busy:.0%} |" for part, one in taken]
+    rows = [f"| {_TITLES[part]} | `{one.command}` | {one.date} | {one.busy:.0%} |" for part, one in taken]
     machines = dict.fromkeys(
         f"{one.machine.cpu}, {one.machine.cores} cores, {one.machine.memory_gib:g} GiB, {one.machine.system}, "
         f"Python {one.machine.python}"
