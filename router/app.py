@@ -30,7 +30,7 @@ from router.control.routing import ProcessShare, routing_of
 from router.control.running_gateway import RunningGateway
 from router.control.start import Sources, following
 from router.diagnosis.diagnose import SERVICE_LEVELS, Diagnosis, diagnose, levels_of
-from router.diagnosis.measured import Measured
+from router.diagnosis.measured import Measured, WorkerMeasured
 from router.diagnosis.measurements import Measurements
 from router.discovery.discovery import Discovery
 from router.gateway.http.heap_trim import map_large_blocks
@@ -65,7 +65,8 @@ from router.security.reload import FileWatch
 from router.security.startup_warnings import warnings
 from router.security.worker_tls import WorkerTls
 from router.telemetry.decision_log_file import open_decision_log
-from router.telemetry.exposition import Exposition, Reading
+from router.telemetry.exposition import Exposition, Reading, instruments_of
+from router.telemetry.history import TrafficHistory
 from router.telemetry.loop_lag import LoopLag
 from router.telemetry.metrics import Metrics
 from router.telemetry.readings import (
@@ -141,6 +142,7 @@ class System:
         levels = self.metrics.registry.counter(SERVICE_LEVELS.removeprefix("warmroute_")).values
         self.measurements = Measurements(config.diagnosis, lambda: levels_of(levels))
         self.dispatcher.traffic = self.measurements
+        self.traffic = TrafficHistory(self._own_traffic)
         self.fleet.on_load.append(self.measurements.load_reported)
         self._decision_log = open_decision_log(config.decision_log)
         if self._decision_log is not None:
@@ -313,6 +315,8 @@ class System:
         if self.discovery is not None:
             self.discovery.start()
         self.loop_lag.start()
+        if self._resources is None:
+            self.traffic.start()
         if self._member is not None:
             self._member.start()
         if self._traces is not None:
@@ -522,6 +526,7 @@ class System:
         await self.loop_lag.aclose()
         if self._traces is not None:
             await self._traces.aclose()
+        await self.traffic.aclose()
         await self.identity.aclose()
         if self._decision_log is not None:
             await asyncio.to_thread(self._decision_log.close)
@@ -552,9 +557,20 @@ class System:
         """Return all metrics as values."""
         return self._exposition.snapshot()
 
+    async def _own_traffic(self) -> Snapshot:
+        """Return the counters and histograms, and the requests that wait. A snapshot of all workers takes longer."""
+        snapshot, plane = instruments_of(self.metrics.registry), self.gateway.statistics()
+        for name in ("held", "queued"):
+            snapshot.values[f"warmroute_{name}_requests"] = {(): plane.get(name, 0)}
+        return snapshot
+
     def measured(self) -> Measured:
         """Return what was measured in the last `diagnosis.window_s`."""
         return self.measurements.measured(self.now_s())
+
+    def recent_traffic(self) -> Mapping[str, WorkerMeasured]:
+        """Return what was measured of each candidate in the last one to two minutes."""
+        return self.measurements.recent(self.now_s())
 
     def diagnosis(self) -> Diagnosis:
         """Return what hurts."""

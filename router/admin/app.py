@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from router.admin.audit_log import AuditLog
+from router.admin.console_files import console_files, console_routes
 from router.admin.guard import AdminGuard
 from router.admin.openapi import OPENAPI_PATH, openapi_document
 from router.admin.operations import Operation, check, check_accept, endpoint
@@ -38,12 +39,17 @@ def build_admin(
     One of several processes serves it without guard and audit on a private socket, with `further` routes. Their
     supervisor serves its own `operations`.
     """
-    open_paths = (*OPEN_PATHS, *(("/metrics",) if system.config.admin_metrics_open else ()))
+    console = console_files() if guarded else {}
+    open_paths = (*OPEN_PATHS, *console, *(("/metrics",) if system.config.admin_metrics_open else ()))
     names = (system.config.admin_host, *system.config.admin_hosts)
     audit = AuditLog()
     guard = Middleware(AdminGuard, names=names, audit=audit, tokens=tokens, open_paths=open_paths)
     return Starlette(
-        routes=[*_routes(system, operations, audit, recorded=guarded), *further],
+        routes=[
+            *_routes(system, operations, audit, recorded=guarded),
+            *console_routes(console, open_to_all=tokens is not None),
+            *further,
+        ],
         middleware=[guard] if guarded else [],
         exception_handlers={
             AdminError: answer_admin_error,

@@ -27,6 +27,8 @@ from router.config.model import (
     WorkerWeight,
 )
 from router.placement.shadow import ShadowTotals
+from router.security.token import Role
+from router.telemetry.history import TrafficPoint
 
 
 class Shape(msgspec.Struct, kw_only=True, omit_defaults=False):
@@ -424,6 +426,61 @@ class Workers(Shape):
     workers: list[Worker]
     next: str | None = None
     sources: list[SourceDocument] = []
+
+
+class FleetRow(Shape):
+    """One candidate of the endpoint `worker` in short, for an overview.
+
+    `in_flight` counts the requests at the endpoint. `kv_usage` is the share of the KV cache that running requests hold,
+    as the worker last reported, and `idle_share` the share that idle context of ended turns holds. `cached_share` is
+    the share of prompt tokens found cached, `ttft_s` the mean time to first token and `gap_s` the median gap between
+    tokens: each of the last one to two minutes. `predicted_share` is the share of responses whose cached tokens were
+    predicted exactly. null: nothing to measure.
+    """
+
+    id: str
+    worker: str
+    name: str | None
+    state: str
+    reason: str
+    draining: bool
+    role: str
+    residency: str
+    view_reason: str
+    in_flight: int
+    queue_wait_s: float
+    kv_usage: float | None = None
+    idle_share: float | None = None
+    cached_share: float | None = None
+    predicted_share: float | None = None
+    ttft_s: float | None = None
+    gap_s: float | None = None
+    prefill_tokens_per_s: float | None = None
+
+
+class FleetOverview(Shape):
+    """The candidates of one page, in the order in which they were added.
+
+    `next` is the `cursor` of the following page, or null.
+    """
+
+    rows: list[FleetRow]
+    next: str | None = None
+
+
+class Traffic(Shape):
+    """The traffic of the last hour in points of ten seconds, newest first. `next` is the `cursor` of the following
+    page, or null."""
+
+    points: list[TrafficPoint]
+    next: str | None = None
+
+
+class Whoami(Shape):
+    """The caller: the name of its token, null if the port needs none, and its role."""
+
+    name: str | None
+    role: Role
 
 
 class NewRegistration(Body):

@@ -32,8 +32,8 @@ _SHOWN_CHARACTERS = 200
 class Call:
     """One request to an operation: path parameters, the value of each query parameter, and the decoded body.
 
-    `audit` and `watchers` are those of the port, `if_match` is the If-Match header, `who` the name of the caller's
-    token, and `accept` the Accept header.
+    `audit` and `watchers` are those of the port, `if_match` is the If-Match header, `who` and `role` are those of the
+    caller's token, and `accept` is the Accept header.
     """
 
     system: AdminSystem
@@ -45,6 +45,7 @@ class Call:
     if_match: str | None = None
     who: str | None = None
     accept: str = ""
+    role: Role | None = None
 
     @property
     def dry_run(self) -> bool:
@@ -120,9 +121,10 @@ def endpoint(
         body = _decode(raw, operation.takes) if operation.takes is not None else None
         if operation.changes and body is not None:
             request.state.change = summary_of(body)
-        if_match, who = request.headers.get("if-match"), _name_of_caller(request)
+        if_match, caller = request.headers.get("if-match"), _caller(request)
+        who, role = (None, None) if caller is None else (caller.name, caller.role)
         accept = ",".join(request.headers.getlist("accept"))
-        call = Call(system, request.path_params, query, body, audit, watchers, if_match, who, accept)
+        call = Call(system, request.path_params, query, body, audit, watchers, if_match, who, accept, role)
         if operation.watch is not None and watched:
             return await _watched(operation, operation.watch, call)
         answer = await operation.handle(call)
@@ -198,9 +200,9 @@ def check_accept(request: Request, media_type: str) -> None:
         raise AdminError(HTTPStatus.NOT_ACCEPTABLE, "not_acceptable", detail)
 
 
-def _name_of_caller(request: Request) -> str | None:
+def _caller(request: Request) -> AdminCaller | None:
     caller: AdminCaller | None = getattr(request.state, "caller", None)
-    return caller.name if caller is not None else None
+    return caller
 
 
 def _response(answer: Answer) -> Response:

@@ -38,8 +38,8 @@ for programs. `python -m router.cli.reference` generates this page; a test compa
 - To keep browser pages out, the `Host` must be a loopback name, an IP address, `admin_host` or one of `admin_hosts`. An
   `Origin` must be the same site.
 - With `admin_token`, `admin_tokens` or a file of either, every request needs `Authorization: Bearer TOKEN`, except
-  `/livez`, `/readyz` and, with `admin_metrics_open`, `/metrics`. Without tokens, everyone who reaches the port may use
-  it: keep it on loopback.
+  `/livez`, `/readyz`, the files of the console (`/`) and, with `admin_metrics_open`, `/metrics`. Without tokens,
+  everyone who reaches the port may use it: keep it on loopback.
 - A token has a role: `read`, `operate` or `admin`. Each includes those before it. A request that needs a higher one
   gets 403 `role_not_allowed`, which names the role. `admin_token` has the role `admin`.
 """

@@ -10,12 +10,14 @@ from backends.vllm.operations import WorkerOperation
 from router.config.model import Config
 from router.control.control import Control
 from router.diagnosis.diagnose import Diagnosis
+from router.diagnosis.measured import WorkerMeasured
 from router.discovery.discovery import Discovery
 from router.gateway.preview import PreviewedRequest
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.replicas.replica import Replica
 from router.residency.residency_map import ResidencyMap
+from router.telemetry.history import TrafficHistory
 from router.tokenization.identity import Identity
 from router.workers.operations import WorkerOutcome
 
@@ -133,6 +135,15 @@ class AdminSystem(Protocol):
 
     async def serving(self, model: str) -> Collection[str]:
         """Return the ids of the workers that serve `model`."""
+        ...
+
+    @property
+    def traffic(self) -> TrafficHistory:
+        """The traffic of the last hour."""
+        ...
+
+    def recent_traffic(self) -> Mapping[str, WorkerMeasured]:
+        """Return what was measured of each candidate in the last one to two minutes."""
         ...
 
     def diagnosis(self) -> Diagnosis:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -71,6 +72,28 @@ def ask(
         AdminClientError: there is no answer, or it is a problem document.
         ConfigError: `url` or `ca_file` cannot be used.
     """
+    with _open(_request(url, method, path, document, token, if_match), url, ca_file, timeout_s) as response:
+        headers = response.headers
+        return AdminReply(response.read(), headers.get("etag"), headers.get("x-warmroute-kept"))
+
+
+@contextmanager
+def stream(
+    url: str, path: str, *, token: str | None = None, ca_file: str | None = None, timeout_s: float = TIMEOUT_S
+) -> Iterator[Iterable[bytes]]:
+    """Give the lines of a streamed answer. `timeout_s` is the longest silence.
+
+    Raises:
+        AdminClientError: there is no answer, it is a problem document, or it breaks off.
+        ConfigError: `url` or `ca_file` cannot be used.
+    """
+    with _open(_request(url, "GET", path, None, token, None), url, ca_file, timeout_s) as response:
+        yield response
+
+
+def _request(
+    url: str, method: str, path: str, document: Mapping[str, Any] | None, token: str | None, if_match: str | None
+) -> Request:
     body = json.dumps(document).encode() if document is not None else None
     headers = {"content-type": "application/json"} if body is not None else {}
     request = Request(_address(url) + path, body, headers, method=method)
@@ -78,12 +101,16 @@ def ask(
         request.add_header("if-match", if_match)
     if token is not None:
         request.add_header("authorization", f"Bearer {token}")
+    return request
+
+
+@contextmanager
+def _open(request: Request, url: str, ca_file: str | None, timeout_s: float) -> Iterator[Any]:
     # a proxy of the environment is for the internet, and the admin port is not there
     opener = build_opener(ProxyHandler({}), HTTPSHandler(context=_context(ca_file)))
     try:
         with opener.open(request, timeout=timeout_s) as response:
-            headers = response.headers
-            return AdminReply(response.read(), headers.get("etag"), headers.get("x-warmroute-kept"))
+            yield response
     except HTTPError as error:
         raise _refusal(url, error) from None
     except (URLError, OSError, http.client.HTTPException) as error:

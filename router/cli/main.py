@@ -23,6 +23,7 @@ from router.cli import (
     routes,
     serve,
     sidecar,
+    top,
     worker,
     workers,
 )
@@ -40,6 +41,7 @@ examples:
   warmroute serve --config warmroute.yaml               see `warmroute config --sample yaml`
   warmroute check --worker http://gpu1:8000             how well a worker's cache is known, and how to improve it
   warmroute explain request.json                        which worker a request would go to now, and why
+  warmroute top                                         the fleet in this terminal, and what hurts in it
   warmroute diagnose                                    what hurts in the fleet now, and what to try
   warmroute workers drain gpu1:8000 --wait 600          take a worker out of a running gateway
   warmroute policy set lpwl --dry-run                   what another policy would change
@@ -71,7 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in (
-        *(serve, sidecar, check, diagnose, explain, replay, workers, policy),
+        *(serve, sidecar, check, diagnose, top, explain, replay, workers, policy),
         *(routes, named_settings, revisions, replicas, config, keys, worker),
     ):
         command.register(commands)

@@ -47,6 +47,7 @@ class WorkerMeasured(msgspec.Struct):
     """One worker. `alone` and `beside` count gaps between tokens in buckets of `ITL_S`, sampled, without and with a
     long prompt in prefill there.
 
+    `ttft_s` is the sum over `first_tokens`. `cached_tokens` of `prompt_tokens` were found in the cache.
     `kv_usage`, `running` and `waiting` are sums over `reports`, and `utilisation` is the sum over `requests`.
     `earlier_tokens` are those of the earlier turns of sessions that came back; `evicted_tokens` of them were gone.
     """
@@ -59,6 +60,10 @@ class WorkerMeasured(msgspec.Struct):
     waiting: int = 0
     preemptions: int = 0
     requests: int = 0
+    first_tokens: int = 0
+    ttft_s: float = 0.0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
     utilisation: float = 0.0
     earlier_tokens: int = 0
     evicted_tokens: int = 0
@@ -137,6 +142,10 @@ def _add_workers(
         one.waiting += other.waiting
         one.preemptions = same(one.preemptions, other.preemptions)
         one.requests += other.requests
+        one.first_tokens += other.first_tokens
+        one.ttft_s += other.ttft_s
+        one.prompt_tokens += other.prompt_tokens
+        one.cached_tokens += other.cached_tokens
         one.utilisation += other.utilisation
         one.earlier_tokens += other.earlier_tokens
         one.evicted_tokens += other.evicted_tokens

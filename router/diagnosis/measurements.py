@@ -101,7 +101,13 @@ class Measurements:
         if load.speed is not None:
             others = None if shared is None else shared.others().work
             worker.utilisation += load.utilisation.share(load.speed, now_s, others)
+        if ticket.record.ttft_s is not None:
+            worker.first_tokens += 1
+            worker.ttft_s += ticket.record.ttft_s
         cached = ticket.predicted_cached_tokens if cached_tokens is None else cached_tokens
+        if cached is not None:
+            worker.prompt_tokens += view.prompt_tokens
+            worker.cached_tokens += cached
         if ticket.turn and cached is not None:
             self._count_turn(measured, worker, ticket, cached)
         if ticket.turn:
@@ -131,6 +137,12 @@ class Measurements:
             met_before, missed_before = before.get(key, (0, 0))
             whole.levels[key] = [met - met_before, missed - missed_before]
         return whole
+
+    def recent(self, now_s: float) -> dict[str, WorkerMeasured]:
+        """Return what was measured of each worker in this minute and the one before."""
+        self._minute(now_s)
+        last = [one for one in self._minutes if one.number >= int(now_s / MINUTE_S) - 1]
+        return over_time(one.measured for one in last).workers
 
     def statistics(self) -> dict[str, int]:
         """Return the number of minutes and sessions that are kept."""

@@ -9,7 +9,7 @@ from policies.view import WorkerId
 
 MOST_SESSIONS = 20_000
 """Sessions that are remembered. The one whose latest turn is oldest is forgotten first."""
-TAIL_BLOCKS = 64
+TAIL_BLOCKS = 512
 """Blocks at the end of a prompt among which the end of the earlier one is looked for. A turn that adds more counts as a
 first turn."""
 GROWTH_BLOCKS = 2

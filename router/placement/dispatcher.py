@@ -29,6 +29,7 @@ from router.placement.speed import SpeedSource
 from router.placement.ticket_life import DispatchObserver, TicketLife
 from router.placement.tickets import Held, Queued, Reject, Ticket, gave_up, lacks_worker
 from router.placement.views import ViewBuilder
+from router.placement.worker_load import WorkerLoad
 
 __all__ = ["DispatchObserver", "Dispatcher", "Held", "Queued", "Reject", "Ticket"]
 
@@ -264,6 +265,10 @@ class Dispatcher(TicketLife):
     def views(self, now_s: float) -> tuple[WorkerView, ...]:
         """Return the views of a one-token prompt for every candidate of the fleet, whatever its state."""
         return self._loads.views(self._fleet.candidates, None, 1, now_s)
+
+    def worker_load(self, candidate: Candidate) -> WorkerLoad:
+        """Return the account, the estimates and the counters of a candidate."""
+        return self._loads.of(candidate)
 
     def speed_sources(self, now_s: float) -> dict[WorkerId, SpeedSource]:
         """Return where the speed comes from that estimates about each candidate use now."""

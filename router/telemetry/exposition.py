@@ -35,16 +35,10 @@ class Exposition:
 
     def snapshot(self) -> Snapshot:
         """Return all current values."""
-        values: dict[str, dict[Labels, float]] = {
-            name: dict(counter.values) for name, counter in self._instruments.counters.items()
-        }
+        found = instruments_of(self._instruments)
         for name, read in self._read().items():
-            values.setdefault(name, {}).update(read)
-        histograms = {
-            name: {labels: _tally(one) for labels, one in histogram.values.items()}
-            for name, histogram in self._instruments.histograms.items()
-        }
-        return Snapshot(values | self._process.values(), histograms)
+            found.values.setdefault(name, {}).update(read)
+        return Snapshot(found.values | self._process.values(), found.histograms)
 
     def _read(self) -> dict[str, dict[Labels, float]]:
         read: dict[str, dict[Labels, float]] = defaultdict(dict)
@@ -59,6 +53,16 @@ class Exposition:
 
 def _tally(one: Distribution) -> Tally:
     return Tally(list(one.counts), one.total, dict(one.exemplars))
+
+
+def instruments_of(registry: Registry) -> Snapshot:
+    """Return the current values of the counters and histograms alone."""
+    values = {name: dict(counter.values) for name, counter in registry.counters.items()}
+    histograms = {
+        name: {labels: _tally(one) for labels, one in histogram.values.items()}
+        for name, histogram in registry.histograms.items()
+    }
+    return Snapshot(values, histograms)
 
 
 class OwnProcess:

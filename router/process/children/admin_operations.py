@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from router.admin import changes, documents, health, routes
+from router.admin import changes, documents, fleet_rows, health, routes
 from router.admin.decisions import LogPlace
 from router.admin.named_settings import NAMED_OPERATIONS
 from router.admin.operations import Answer, Call, Operation
@@ -70,6 +70,7 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
         "metrics": request.metrics,
         "list_workers": request.list_workers,
         "get_worker": request.worker,
+        "list_fleet": request.fleet,
         "add_worker": request.add_worker,
         "change_worker": request.change_worker,
         "remove_worker": request.remove_worker,
@@ -84,7 +85,7 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
         "explain": request.first,
         "list_decisions": request.decisions,
         "diagnose": request.diagnosis,
-        **dict.fromkeys(("list_audit", "get_log_level", "list_replicas"), _here),
+        **dict.fromkeys(("list_audit", "whoami", "show_traffic", "get_log_level", "list_replicas"), _here),
         "set_log_level": request.set_log_level,
         "get_config": request.config,
         **dict.fromkeys(("list_policies", "put_policy", "remove_policy"), _here),
@@ -165,6 +166,15 @@ class _AllChildren:
         workers = [with_source(call.system, worker) for worker in page]
         shown = documents.Workers(workers=workers, next=cursor, sources=described_sources(call.system))
         return changes.versioned(call, Answer(shown))
+
+    async def fleet(self, operation: Operation, call: Call) -> Answer:
+        """Return one page of the candidates, merged from all processes."""
+        answers = await self._ask_all(ChildRequest("GET", operation.path))
+        fleets = [
+            msgspec.json.decode(one.content, type=documents.FleetOverview).rows for _, one in _successful(answers)
+        ]
+        rows, cursor = page_of(fleet_rows.merged(fleets), lambda row: row.id, call.query["limit"], call.query["cursor"])
+        return Answer(documents.FleetOverview(rows=list(rows), next=cursor))
 
     async def worker(self, operation: Operation, call: Call) -> Answer:
         """Return one worker, merged from all processes."""

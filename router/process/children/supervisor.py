@@ -47,8 +47,10 @@ from router.security.admin_security import guard_of
 from router.security.reload import FileWatch
 from router.security.startup_warnings import warnings
 from router.telemetry.exposition import Reading
+from router.telemetry.history import TrafficHistory
 from router.telemetry.logs import log_level, say
 from router.telemetry.readings import discovery_readings, replica_readings
+from router.telemetry.snapshot import Snapshot
 from router.workers.operations import WorkerOutcome
 
 log = logging.getLogger("warmroute.process")
@@ -64,6 +66,7 @@ class Supervisor:
         sources = sources or Sources(config, lambda: config)
         self.config = config
         self.totals = MetricTotals(self._own_readings)
+        self.traffic = TrafficHistory(self._metrics)
         self.accepting = False
         self.handover_state = HandoverState.NONE
         self.given_up = asyncio.Event()
@@ -123,9 +126,13 @@ class Supervisor:
             self.replica.start()
         await self.control.opened()
         self.discovery.start()
+        self.traffic.start()
         await admin.start()
         log.info("admin port listening", extra={"url": url_of(admin.address, self.config.admin_tls)})
         self._notifier.ready()
+
+    async def _metrics(self) -> Snapshot:
+        return await self.totals.snapshot([child.client for child in self.children if child.client is not None])
 
     def _own_readings(self) -> Iterator[Reading]:
         yield from discovery_readings(self.discovery.statistics())
@@ -147,6 +154,7 @@ class Supervisor:
         self.accepting = False
         self._notifier.stopping()
         await self.discovery.aclose()
+        await self.traffic.aclose()
         self.control.close()
         self._files.close()
         if self._announcing is not None:

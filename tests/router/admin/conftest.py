@@ -28,6 +28,7 @@ from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request, Usage
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
+from router.telemetry.history import TrafficHistory
 from router.workers.operations import WorkerOutcome
 
 BLOCK = 16
@@ -51,6 +52,7 @@ class FakeSystem:
         )
         self.measurements = Measurements(config.diagnosis)
         self.dispatcher.traffic = self.measurements
+        self.traffic = TrafficHistory(None)
         self.identity = SimpleNamespace(
             describe=lambda model: f"ids of {model} from a test", use_models=lambda models, read: frozenset()
         )
@@ -116,6 +118,9 @@ class FakeSystem:
 
     def use_callers(self, tenants, limits):
         self.tenants, self.limited = tenants, limits
+
+    def recent_traffic(self):
+        return self.measurements.recent(self.clock_s)
 
     def diagnosis(self):
         return diagnose(self.measurements.measured(self.clock_s), self.config.diagnosis)

@@ -191,3 +191,17 @@ async def test_diagnose_prints_findings_service_levels_and_what_was_not_checked(
     document = json.loads((await run("diagnose", "--json"))[1])
     assert document["findings"][0]["pressure"] == "decode_scheduling"
     assert document["thresholds"]["gap_s"] == 0.1
+
+
+async def test_top_prints_the_fleet_once_where_it_cannot_follow(run, system, monkeypatch):
+    await run("workers", "add", f"http://{ADDED}", "--name", "left", "--role", "decode")
+    code, out, _ = await run("top")
+    assert code == 0
+    assert "1 workers: 1 starting" in out and "left" in out and "decode" in out and "unknown" in out
+    finding = Finding(Pressure.KV_CAPACITY, "The KV cache is full.", "", [], [])
+    level = ServiceLevel("chat", "tpot", 10, 90, out=True)
+    found = msgspec.structs.replace(system.diagnosis(), findings=[finding], service_levels=[level])
+    monkeypatch.setattr(system, "diagnosis", lambda: found)
+    out = (await run("top", "--once"))[1]
+    assert "kv capacity: The KV cache is full." in out and "route chat: 10 of 100 streams met their tpot" in out
+    assert json.loads((await run("top", "-o", "json"))[1])["rows"][0]["id"] == ADDED

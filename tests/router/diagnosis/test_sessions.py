@@ -1,7 +1,7 @@
 from router.diagnosis.sessions import TAIL_BLOCKS, Sessions, Turn
 
 BLOCK = 16
-CHAIN = list(range(1_000, 1_400))
+CHAIN = list(range(1_000, 2_000))
 
 
 def chain(blocks):

@@ -1,0 +1,51 @@
+// What hurts, with evidence and what to try.
+
+import { html } from "./vendor/htm-preact-3.1.1.js";
+import { number, percent, Problem, Table } from "./parts.js";
+
+const words = (pressure) => pressure.replaceAll("_", " ");
+
+// One or two lines for the top of every panel, when something hurts.
+export function Hurts({ diagnosis }) {
+  const out = diagnosis ? diagnosis.service_levels.filter((level) => level.out) : [];
+  if (!diagnosis || (!diagnosis.findings.length && !out.length)) return null;
+  return html`<div class="notice bad hurts" role="status" aria-label="What hurts">
+    ${diagnosis.findings.map((one) => html`<div><strong>${words(one.pressure)}</strong>: ${one.symptom} <a href="#diagnosis">evidence and what to try</a></div>`)}
+    ${out.map((one) => html`<div><strong>${one.route}</strong>: only ${percent(one.met / (one.met + one.missed))} of the streams meet their ${one.target}</div>`)}
+  </div>`;
+}
+
+export function DiagnosisPanel({ diagnosis, error }) {
+  if (!diagnosis) return html`<section aria-labelledby="diagnosis"><h2 id="diagnosis">Diagnosis</h2><${Problem} error=${error} /></section>`;
+  const { findings, service_levels: levels, unsure, figures, thresholds } = diagnosis;
+  return html`<section aria-labelledby="diagnosis">
+    <h2 id="diagnosis">Diagnosis</h2>
+    <${Problem} error=${error} />
+    <p class="muted">${number(diagnosis.requests)} requests ended in the last ${(diagnosis.seconds / 60).toFixed(1)} minutes.</p>
+    ${findings.length ? null : html`<div class="notice">No check has found anything.</div>`}
+    ${findings.map((one) => html`<${Finding} key=${one.pressure} finding=${one} />`)}
+    ${levels.length
+      ? html`<article><h3>Service levels</h3><${Table}
+          caption="Service levels" columns=${["route", "target", "met", "missed", "share", "verdict"]}
+          rows=${levels.map((one) => [one.route, one.target, one.met, one.missed, percent(one.met / (one.met + one.missed)), one.out ? "out of its service level" : "within"])} /></article>`
+      : null}
+    ${unsure.length
+      ? html`<article><h3>Not checked</h3><ul>${unsure.map((one) => html`<li>${words(one.pressure)} needs ${one.needs}</li>`)}</ul></article>`
+      : null}
+    <details><summary>All figures and thresholds</summary>
+      ${figures.filter((one) => one.rows.length).map((one) => html`<article><h3>${one.caption}</h3><${Table} ...${one} /></article>`)}
+      <article><h3>Thresholds</h3><${Table} caption="Thresholds" columns=${["setting", "value"]}
+        rows=${Object.entries(thresholds).map(([name, value]) => [`diagnosis.${name}`, value])} /></article>
+    </details>
+  </section>`;
+}
+
+function Finding({ finding }) {
+  return html`<article>
+    <h3>${words(finding.pressure)}</h3>
+    <p><strong>${finding.symptom}</strong></p>
+    <p>${finding.detail}</p>
+    ${finding.evidence.filter((one) => one.rows.length).map((one) => html`<div><p class="muted">${one.caption}</p><${Table} ...${one} /></div>`)}
+    <div><p class="muted">What to try</p><ul>${finding.to_try.map((one) => html`<li>${one}</li>`)}</ul></div>
+  </article>`;
+}

@@ -1,0 +1,128 @@
+// The desired state: policies and routes with a dry run before each change, and the revisions.
+
+import { html, useState } from "./vendor/htm-preact-3.1.1.js";
+import { call, get } from "./api.js";
+import { Confirm, Problem, Table, useDocument } from "./parts.js";
+
+const PARTS = {
+  policy: { path: "/policy", of: (state) => state.settings.policy, body: (value) => value },
+  routes: { path: "/routes", of: (state) => state.settings.routes, body: (value) => ({ routes: value }) },
+};
+const asText = (value) => (value === undefined ? "" : JSON.stringify(value));
+
+export function PoliciesPanel({ session, may }) {
+  const [round, again] = useState(0);
+  const key = `${session} ${round}`;
+  const policy = useDocument("/policy", 0, key);
+  const state = useDocument("/desired-state", 0, key);
+  const revisions = useDocument("/revisions?limit=20", 0, key);
+  const [part, choose] = useState("policy");
+  const [asked, ask] = useState(null);
+  const error = policy.error || state.error || revisions.error;
+  if (!policy.document || !state.document || !revisions.document) {
+    return html`<section aria-labelledby="policies"><h2 id="policies">Policies</h2><${Problem} error=${error} /></section>`;
+  }
+  const reload = () => again(round + 1);
+  return html`<section aria-labelledby="policies">
+    <div class="tools">
+      <h2 id="policies">Policies</h2>
+      <span>Desired state ${state.document.version}, ${state.document.kept ? "kept in state_dir" : "until the process ends"}</span>
+      <label>Part<select onChange=${(event) => choose(event.target.value)}>${Object.keys(PARTS).map((one) => html`<option selected=${one === part}>${one}</option>`)}</select></label>
+      <button onClick=${reload}>Read again</button>
+    </div>
+    <${Problem} error=${error} />
+    <${Editor} key=${`${part} ${state.document.version} ${round}`} part=${PARTS[part]} state=${state.document} tag=${state.tag} may=${may} reload=${reload} />
+    ${part === "policy" ? html`<${Rules} policy=${policy.document} />` : html`<${Shadows} state=${state.document} />`}
+    <article><h3>Revisions</h3>
+      <div class="scroll" tabindex="0" role="region" aria-label="Revisions"><table>
+        <thead><tr>${["Version", "At", "Source", "Who", "What", "Changes", "Action"].map((one) => html`<th scope="col">${one}</th>`)}</tr></thead>
+        <tbody>${revisions.document.revisions.map((one) => html`<tr key=${one.number}>
+          <td>${one.number}</td><td>${one.at.slice(0, 19).replace("T", " ")}</td><td>${one.source}</td><td>${one.who || ""}</td><td>${one.what}</td><td>${one.changes}</td>
+          <td>${may.admin && one.number !== state.document.version ? html`<button onClick=${async () => ask(await restoring(one, reload))}>Restore</button>` : ""}</td>
+        </tr>`)}</tbody>
+      </table></div>
+    </article>
+    <${Confirm} asked=${asked} close=${() => ask(null)} />
+  </section>`;
+}
+
+async function restoring(revision, reload) {
+  let text;
+  try {
+    const { document } = await call("POST", `/revisions/${revision.number}/restore?dry_run=true`);
+    const changed = document.differences.map((one) => `${one.path}: ${asText(one.before)} → ${asText(one.after)}`);
+    text = changed.join("; ") || "Nothing would change.";
+  } catch (error) {
+    text = error.message;
+  }
+  const act = async () => {
+    await call("POST", `/revisions/${revision.number}/restore`);
+    reload();
+  };
+  return { title: `Restore revision ${revision.number}?`, text, button: "Restore", act };
+}
+
+function Editor({ part, state, tag, may, reload }) {
+  const [text, write] = useState(JSON.stringify(part.of(state), null, 2));
+  const [tried, show] = useState(null);
+  const [error, fail] = useState(null);
+  const send = async (query) => {
+    fail(null);
+    try {
+      return await call("PUT", `${part.path}${query}`, part.body(JSON.parse(text)), { "if-match": tag });
+    } catch (problem) {
+      fail(problem);
+      return null;
+    }
+  };
+  const dry = async () => {
+    show(null);
+    const answer = await send("?dry_run=true");
+    if (answer) show(answer.document.differences);
+  };
+  const apply = async () => {
+    if (await send("")) reload();
+  };
+  return html`<article>
+    <label>Settings as JSON<textarea spellcheck=${false} value=${text} readonly=${!may.admin}
+      onInput=${(event) => { write(event.target.value); show(null); }}></textarea></label>
+    <${Problem} error=${error} />
+    ${may.admin
+      ? html`<div class="tools"><button onClick=${dry}>Dry run</button><button class="main" disabled=${!tried || !tried.length} onClick=${apply}>Apply</button>
+          ${tried && !tried.length ? html`<span role="status">Nothing would change.</span>` : null}</div>`
+      : html`<p class="muted">Changing policies needs a token with the role admin.</p>`}
+    ${tried && tried.length ? html`<${Table} caption="What would change" columns=${["setting", "now", "then"]} rows=${tried.map((one) => [one.path, asText(one.before), asText(one.after)])} />` : null}
+  </article>`;
+}
+
+function Rules({ policy }) {
+  const [rule, choose] = useState(policy.rule);
+  const one = policy.available.find((other) => other.rule === rule);
+  return html`<article>
+    <div class="tools"><h3>Rules that can be chosen</h3><label>Rule<select onChange=${(event) => choose(event.target.value)}>${policy.available.map((other) => html`<option selected=${other.rule === rule}>${other.rule}</option>`)}</select></label></div>
+    <p>${one.summary}</p>
+    <${Table} caption="Parameters" columns=${["parameter", "type", "default", "meaning"]} rows=${Object.entries(one.params).map(([name, about]) => [name, about.type, asText(about.default), about.meaning])} />
+    <p class="muted">Around it by default: ${[one.hold && "hold", one.lanes && "lanes"].filter(Boolean).join(", ") || "nothing"}.</p>
+  </article>`;
+}
+
+function Shadows({ state }) {
+  const [found, show] = useState(null);
+  const [error, fail] = useState(null);
+  const read = async () => {
+    fail(null);
+    try {
+      const routes = state.settings.routes.filter((one) => (one.shadow || []).length || (one.shadows || []).length);
+      show(await Promise.all(routes.map((one) => get(`/routes/${encodeURIComponent(one.name)}/shadow`))));
+    } catch (problem) {
+      fail(problem);
+    }
+  };
+  const rows = (found || []).flatMap((one) => one.shadows.map((other) => [one.route, other.name, other.agreement, other.predicted_ttft_s, other.shadow_ttft_s, other.predicted_cached_tokens, other.shadow_cached_tokens]));
+  return html`<article>
+    <div class="tools"><h3>Shadow policies</h3><button onClick=${read}>Compare</button></div>
+    <${Problem} error=${error} />
+    ${found && !rows.length ? html`<p class="muted">No route has shadow policies.</p>` : null}
+    ${rows.length ? html`<${Table} caption="Shadow policies" columns=${["route", "shadow", "agrees", "predicted TTFT s", "its TTFT s", "predicted cached", "its cached"]} rows=${rows} />` : null}
+  </article>`;
+}

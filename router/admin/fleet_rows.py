@@ -1,0 +1,110 @@
+"""The fleet in short: a row for each candidate, cheap enough to be read every second."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from policies.view import WorkerView
+from router.admin.documents import FleetOverview, FleetRow
+from router.admin.operations import Answer, Call
+from router.admin.paging import page_of
+from router.admin.system import AdminSystem
+from router.admin.watch import Watch
+from router.diagnosis.histogram import quantile, total
+from router.diagnosis.measured import WorkerMeasured
+from router.placement.fleet import Candidate, FleetEndpoint
+from router.telemetry.catalogue import ITL_S
+
+WATCHED = Watch("rows", "id")
+_NOTHING = WorkerMeasured()
+
+
+async def list_all(call: Call) -> Answer:
+    """Answer with one page of the candidates."""
+    rows, cursor = page_of(rows_of(call.system), lambda row: row.id, call.query["limit"], call.query["cursor"])
+    return Answer(FleetOverview(rows=list(rows), next=cursor))
+
+
+def rows_of(system: AdminSystem) -> list[FleetRow]:
+    """Return one row for each candidate, and for each endpoint that no probe has reached so far."""
+    views = {view.id: view for view in system.dispatcher.views(system.now_s())}
+    recent = system.recent_traffic()
+    in_flight = system.in_flight()
+    rows: list[FleetRow] = []
+    for endpoint in system.fleet.endpoints:
+        requests = in_flight.get(endpoint.id, 0)
+        rows += [
+            _row(system, one, views.get(one.id), recent.get(one.id, _NOTHING), requests) for one in endpoint.candidates
+        ] or [_unknown(endpoint, requests)]
+    return rows
+
+
+def merged(fleets: Iterable[list[FleetRow]]) -> list[FleetRow]:
+    """Return the rows of the first process, with the requests of all, and what it does not know from the others."""
+    found: dict[str, FleetRow] = {}
+    for rows in fleets:
+        for row in rows:
+            first = found.setdefault(row.id, row)
+            if first is not row:
+                _add(first, row)
+    return list(found.values())
+
+
+def _add(first: FleetRow, other: FleetRow) -> None:
+    first.in_flight += other.in_flight
+    first.queue_wait_s = max(first.queue_wait_s, other.queue_wait_s)
+    for name in ("cached_share", "predicted_share", "ttft_s", "gap_s", "prefill_tokens_per_s"):
+        if getattr(first, name) is None:
+            setattr(first, name, getattr(other, name))
+
+
+def _unknown(endpoint: FleetEndpoint, in_flight: int) -> FleetRow:
+    return FleetRow(
+        id=endpoint.id,
+        worker=endpoint.id,
+        name=endpoint.name,
+        state=endpoint.state.value,
+        reason=endpoint.reason,
+        draining=endpoint.draining,
+        role=endpoint.role,
+        residency="unknown",
+        view_reason="the worker has not answered a probe so far",
+        in_flight=in_flight,
+        queue_wait_s=0.0,
+    )
+
+
+def _row(
+    system: AdminSystem, candidate: Candidate, view: WorkerView | None, recent: WorkerMeasured, in_flight: int
+) -> FleetRow:
+    endpoint, load = candidate.endpoint, system.dispatcher.worker_load(candidate)
+    cache, accuracy, speed = system.residency.state(candidate.slot), load.accuracy, load.speed
+    capacity = view.kv_capacity_tokens if view is not None else 0
+    return FleetRow(
+        id=candidate.id,
+        worker=endpoint.id,
+        name=endpoint.name,
+        state=endpoint.state.value,
+        reason=endpoint.reason,
+        draining=endpoint.draining,
+        role=endpoint.role,
+        residency=cache.residency.value,
+        view_reason=cache.reason,
+        in_flight=in_flight,
+        queue_wait_s=round(view.queue_wait_s, 2) if view is not None else 0.0,
+        kv_usage=None if candidate.load is None else round(candidate.load.kv_usage, 2),
+        idle_share=round(view.idle_tokens / capacity, 2) if view is not None and capacity else None,
+        cached_share=_share(recent.cached_tokens, recent.prompt_tokens),
+        predicted_share=_share(accuracy.equal, accuracy.equal + accuracy.over + accuracy.under),
+        ttft_s=_rounded(recent.ttft_s / recent.first_tokens) if recent.first_tokens else None,
+        gap_s=_rounded(quantile(total((recent.alone, recent.beside), ITL_S), ITL_S, 0.5)),
+        prefill_tokens_per_s=round(1 / speed.token_s, -1) if speed is not None and speed.token_s else None,
+    )
+
+
+def _share(part: float, whole: float) -> float | None:
+    return round(part / whole, 3) if whole else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.3g}")

@@ -1,0 +1,142 @@
+"""``warmroute top``: the fleet and what hurts, in a terminal, until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from router.cli.operating import add_command, call
+from router.cli.options import Commands
+
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+
+DIAGNOSE_S = 10.0
+"""Time between two diagnoses."""
+NARROWEST = 160
+"""Columns where output is not a terminal."""
+_STATES = {"ready": "green", "unhealthy": "red"}
+
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    parser = add_command(commands, "top", "follow the fleet of a running gateway, and what hurts in it", _top)
+    parser.add_argument("--once", action="store_true", help="print the fleet once, and end")
+
+
+class FollowedFleet:
+    """The rows of the fleet, as its stream of events tells them, and the latest diagnosis."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.diagnosis: dict[str, Any] = {}
+
+    def heard(self, name: str, value: Any) -> None:
+        """Take in one event."""
+        if name == "snapshot":
+            self.rows = {row["id"]: row for row in value["rows"]}
+        elif name == "removed":
+            self.rows.pop(value["id"], None)
+        elif name in ("added", "changed"):
+            self.rows[value["id"]] = value
+
+    def shown(self, most: int) -> Group:
+        """Return at most `most` rows, those with the most requests first, below what hurts."""
+        from rich.console import Group
+        from rich.text import Text
+
+        busiest = sorted(self.rows.values(), key=lambda row: (-row["in_flight"], row["id"]))
+        states: dict[str, int] = {}
+        for row in busiest:
+            states[row["state"]] = states.get(row["state"], 0) + 1
+        counts = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
+        parts: list[RenderableType] = [Text(line, style="bold red") for line in self._hurts()]
+        parts.append(Text(f"{len(busiest)} workers: {counts or 'none'}"))
+        parts.append(_table(busiest[:most]))
+        if len(busiest) > most:
+            parts.append(Text(f"and {len(busiest) - most} more with fewer requests"))
+        return Group(*parts)
+
+    def _hurts(self) -> Iterator[str]:
+        for finding in self.diagnosis.get("findings", ()):
+            yield f"{finding['pressure'].replace('_', ' ')}: {finding['symptom']} (warmroute diagnose)"
+        for level in self.diagnosis.get("service_levels", ()):
+            if level["out"]:
+                met, seen = level["met"], level["met"] + level["missed"]
+                yield f"route {level['route']}: {met:,} of {seen:,} streams met their {level['target']}"
+
+
+def _top(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    if arguments.output == "json":
+        print(call(arguments, "GET", "/fleet").body.decode())
+        return 0
+    console, fleet = Console(highlight=False), FollowedFleet()
+    if not console.is_terminal:
+        console = Console(highlight=False, width=max(console.width, NARROWEST))
+    fleet.diagnosis = call(arguments, "GET", "/diagnosis").document
+    if arguments.once or not console.is_terminal:
+        fleet.heard("snapshot", call(arguments, "GET", "/fleet").document)
+        console.print(fleet.shown(len(fleet.rows)))
+        return 0
+    return _follow(arguments, console, fleet)
+
+
+def _follow(arguments: argparse.Namespace, console: Any, fleet: FollowedFleet) -> int:
+    """Draw after each event. A second thread asks for the diagnosis, because the stream may be silent for long."""
+    from rich.live import Live
+
+    from router.cli.event_stream import events
+
+    threading.Thread(target=_diagnose, args=(arguments, fleet), daemon=True).start()
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+        for name, value in events(arguments, "/admin/v1/fleet?watch=true"):
+            if name in ("end", "cut"):
+                break
+            fleet.heard(name, value)
+            live.update(fleet.shown(max(1, console.height - 8)), refresh=True)
+    print("warmroute: the stream has ended; the gateway stops, or another process has taken over", file=sys.stderr)
+    return 1
+
+
+def _diagnose(arguments: argparse.Namespace, fleet: FollowedFleet) -> None:
+    from router.cli.admin_client import AdminClientError
+
+    while True:
+        time.sleep(DIAGNOSE_S)
+        try:
+            fleet.diagnosis = call(arguments, "GET", "/diagnosis").document
+        except AdminClientError:
+            continue  # the stream says that the gateway is gone
+
+
+def _table(rows: list[dict[str, Any]]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    heads = ("worker", "state", "role", "view", "requests", "queued", "KV", "idle", "cached", "TTFT", "gap", "tok/s")
+    table = Table()
+    for head in heads:
+        table.add_column(head, justify="left" if head in heads[:4] else "right", no_wrap=True)
+    for row in rows:
+        state = Text(row["state"], style=_STATES.get(row["state"], "yellow"))
+        table.add_row(Text(row["name"] or row["id"]), state, *(Text(cell) for cell in _cells(row)))
+    return table
+
+
+def _cells(row: dict[str, Any]) -> Iterator[str]:
+    yield row["role"]
+    yield row["residency"]
+    yield str(row["in_flight"])
+    yield f"{row['queue_wait_s']:.2f} s"
+    for name in ("kv_usage", "idle_share", "cached_share"):
+        yield "" if row[name] is None else f"{row[name]:.0%}"
+    for name in ("ttft_s", "gap_s"):
+        yield "" if row[name] is None else f"{row[name] * 1000:.0f} ms"
+    speed = row["prefill_tokens_per_s"]
+    yield "" if speed is None else f"{speed:,.0f}"

@@ -1,0 +1,312 @@
+"""The console in headless Chromium, over a real admin port. WARMROUTE_SCREENSHOTS=DIR writes pictures for the docs."""
+
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from backends.worker import LoadReport
+from policies.spec import PolicySpec
+from router.admin.app import build_admin
+from router.admin.server import AdminServer
+from router.config.model import Config
+from router.diagnosis.diagnose import ServiceLevel
+from router.diagnosis.finding import Finding, Pressure, table
+from router.placement.lifecycle_events import Usage
+from router.process.listeners import admin_socket
+from router.security.token import AdminTokens, TokenSettings
+from router.telemetry.exposition import instruments_of
+from router.telemetry.history import TrafficHistory
+from router.telemetry.metrics import Metrics
+
+axe = pytest.importorskip("axe_playwright_python.async_playwright", reason="axe-playwright-python is not installed")
+playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+WAIT_MS = 20_000
+MODEL = "m"
+PANELS = ("Fleet", "Traffic", "Decisions", "Policies", "Diagnosis")
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: install the package chromium"),
+    pytest.mark.timeout(180),
+]
+
+
+@pytest.fixture
+async def browser():
+    async with playwright.async_playwright() as started:
+        browser = await started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture
+async def port(system):
+    """Return a function that serves the system's admin port, with tokens or without."""
+    servers = []
+
+    async def serve(tokens=None):
+        config = Config(admin_port=0)
+        server = AdminServer(build_admin(system, tokens), admin_socket(config), config)
+        await server.start()
+        servers.append(server)
+        return f"http://{server.address}"
+
+    yield serve
+    for server in servers:
+        await server.aclose()
+
+
+@pytest.fixture
+async def opened(browser, port):
+    """Return a function that opens the console; the page must raise no error and break no rule of its policy."""
+    wrong = []
+
+    async def go(panel="fleet", tokens=None, **context):
+        address = await port(tokens)
+        page = await (await browser.new_context(viewport={"width": 1400, "height": 820}, **context)).new_page()
+        page.set_default_timeout(WAIT_MS)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda line: wrong.append(line.text) if "Content Security Policy" in line.text else None)
+        await page.goto(f"{address}/#{panel}")
+        return page
+
+    yield go
+    assert wrong == []
+
+
+def expect(found):
+    return playwright.expect(found)
+
+
+async def visible(found):
+    await expect(found).to_be_visible(timeout=WAIT_MS)
+
+
+def fill(system, workers=3, requests=12):
+    """Give the fleet workers and some traffic."""
+    for number in range(workers):
+        worker = system.join(f"http://10.0.0.{number + 1}:8000")
+        system.fleet.load_reported(worker, LoadReport(0, number, 0, 0.2 + 0.1 * (number % 7)), system.clock_s)
+    for number in range(requests):
+        ticket = system.dispatcher.dispatch(system.request(f"chat-{number}", 3_000), system.clock_s)
+        system.dispatcher.first_token(ticket, system.clock_s + 0.12)
+        system.dispatcher.progress(ticket, 64, [0.012] * 63, system.clock_s + 0.9)
+        system.dispatcher.finished(ticket, Usage(3_000, 64, 0), system.clock_s + 1.0)
+
+
+def traffic(system, points=60):
+    """Give the last ten minutes some streams."""
+    at, metrics = 0.0, Metrics()
+    system.traffic = TrafficHistory(None, lambda: 1_700_000_000.0 + at)
+    for number in range(points):
+        at = 10.0 * number
+        for _ in range(5 + number % 4):
+            labels = ("/v1/chat/completions", "default", MODEL)
+            metrics.first_event(labels, 0.2 + 0.01 * number)
+            metrics.gaps([0.012] * 32, labels)
+            metrics.lengths(labels, 2_000, 60)
+        system.traffic.observe(instruments_of(metrics.registry))
+
+
+def hurting(system):
+    evidence = table("Gaps between tokens", ["worker", "gap p95 s"], [["10.0.0.1:8000", 0.31], ["10.0.0.2:8000", 0.28]])
+    finding = Finding(
+        Pressure.DECODE_SCHEDULING, "Streams stutter.", "On 2 of 3 workers.", [evidence], ["fewer streams", "lanes"]
+    )
+    level = ServiceLevel("chat", "ttft", 900, 100, out=True)
+    found = msgspec.structs.replace(system.diagnosis(), findings=[finding], service_levels=[level])
+    system.diagnosis = lambda: found
+
+
+async def picture(page, name):
+    folder = os.environ.get("WARMROUTE_SCREENSHOTS")
+    if folder:
+        await page.screenshot(path=Path(folder) / f"console-{name}.png")
+
+
+def row(page, worker):
+    return page.get_by_role("row", name=worker)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_every_panel_is_accessible_in_light_and_dark(opened, system, scheme):
+    fill(system)
+    traffic(system)
+    hurting(system)
+    page = await opened(color_scheme=scheme)
+    ground = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert ground == ("rgb(246, 247, 245)" if scheme == "light" else "rgb(18, 24, 22)")
+    for panel in PANELS:
+        await page.get_by_role("link", name=panel, exact=True).click()
+        await visible(page.get_by_role("heading", name=panel, exact=True))
+        if panel == "Decisions":
+            await page.get_by_role("button", name="chat-11").click()
+            await visible(page.get_by_text("(chosen)"))
+        if panel == "Traffic":
+            await expect(page.locator(".u-over")).to_have_count(7, timeout=WAIT_MS)
+        if panel == "Policies":
+            await visible(page.get_by_role("heading", name="Revisions"))
+        found = await axe.Axe().run(page)
+        assert found.violations_count == 0, found.generate_report()
+        await picture(page, f"{panel.lower()}-{scheme}")
+
+
+async def test_a_worker_that_dies_while_watched_changes_its_row(opened, system):
+    fill(system)
+    page = await opened()
+    await expect(row(page, "10.0.0.2:8000")).to_contain_text("ready", timeout=WAIT_MS)
+    for _ in range(5):
+        system.fleet.probe_failed("10.0.0.2:8000", "connection refused", system.clock_s)
+    await expect(row(page, "10.0.0.2:8000")).to_contain_text("unhealthy", timeout=WAIT_MS)
+    await visible(page.get_by_text("3 workers: 2 ready, 1 unhealthy"))
+
+
+async def test_512_workers_are_drawn_where_they_are_visible(opened, system):
+    fill(system, workers=0, requests=0)
+    for number in range(512):
+        system.join(f"http://10.0.{number // 256}.{number % 256}:8000")
+    page = await opened()
+    await visible(page.get_by_text("512 workers: 512 ready"))
+    assert 10 < await page.locator("tbody tr").count() < 60
+    await page.get_by_role("region", name="Workers").evaluate("box => { box.scrollTop = box.scrollHeight }")
+    await visible(row(page, "10.0.1.255:8000"))
+    assert await page.locator("tbody tr").count() < 60
+    await page.get_by_label("Filter by name").fill("10.0.0.77:")
+    await visible(row(page, "10.0.0.77:8000"))
+    await expect(page.locator("tbody tr")).to_have_count(1, timeout=WAIT_MS)
+
+
+async def test_a_worker_is_drained_and_undrained_by_keyboard_alone(opened, system):
+    fill(system, workers=1, requests=0)
+    page = await opened()
+    await visible(row(page, "10.0.0.1:8000"))
+    for _ in range(40):
+        await page.keyboard.press("Tab")
+        if await page.evaluate("document.activeElement.textContent") == "Drain":
+            break
+    await page.keyboard.press("Enter")
+    await visible(page.get_by_role("dialog", name="Drain 10.0.0.1:8000?"))
+    await page.keyboard.press("Escape")
+    await expect(page.get_by_role("dialog")).to_have_count(0, timeout=WAIT_MS)
+    assert not system.fleet.get("10.0.0.1:8000").draining
+    await page.keyboard.press("Enter")
+    await visible(page.get_by_role("dialog"))
+    await page.keyboard.press("Tab")
+    await page.keyboard.press("Enter")
+    await expect(row(page, "10.0.0.1:8000")).to_contain_text("draining, 0 left", timeout=WAIT_MS)
+    assert system.fleet.get("10.0.0.1:8000").draining
+    await page.get_by_role("button", name="Undrain").press("Enter")
+    await page.get_by_role("dialog").get_by_role("button", name="Undrain").press("Enter")
+    await visible(page.get_by_role("button", name="Drain", exact=True))
+    assert not system.fleet.get("10.0.0.1:8000").draining
+
+
+async def test_panels_are_reached_by_keyboard(opened, system):
+    fill(system)
+    page = await opened()
+    await visible(page.get_by_role("heading", name="Fleet"))
+    for panel in PANELS[1:]:
+        await page.get_by_role("link", name=panel, exact=True).focus()
+        await page.keyboard.press("Enter")
+        await visible(page.get_by_role("heading", name=panel, exact=True))
+
+
+async def test_a_token_that_may_read_sees_all_and_changes_nothing(opened, system):
+    fill(system)
+    tokens = AdminTokens(TokenSettings("the-boss-of-all-tokens", None, (f"eve read sha256:{_digest('watch')}",)))
+    page = await opened(tokens=tokens)
+    await page.get_by_label("Token").fill("wrong")
+    await page.get_by_role("button", name="Continue").click()
+    await visible(page.get_by_text("The gateway does not know this token."))
+    await page.get_by_label("Token").fill("watch")
+    await page.get_by_role("button", name="Continue").click()
+    await visible(page.get_by_text("eve, read"))
+    await visible(row(page, "10.0.0.1:8000"))
+    assert await page.get_by_role("button", name="Drain").count() == 0
+    await page.get_by_role("link", name="Policies").click()
+    await visible(page.get_by_text("Changing policies needs a token with the role admin."))
+    assert await page.get_by_role("button", name="Apply").count() == 0
+    stored = await page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]")
+    assert stored == [0, 0, ""]
+    await page.reload()
+    await visible(page.get_by_label("Token"))
+
+
+async def test_decisions_arrive_while_watched_and_show_their_terms(opened, system):
+    fill(system, requests=1)
+    page = await opened("decisions")
+    await visible(page.get_by_role("button", name="chat-0"))
+    system.serve("late-one", 2_000)
+    await page.get_by_role("button", name="late-one").click()
+    await expect(page.locator(".candidate")).to_have_count(3, timeout=WAIT_MS)
+    await visible(page.get_by_text("(chosen)"))
+    assert await page.locator(".legend li").count() > 2
+    await page.get_by_label("worker").fill("no such worker")
+    await visible(page.get_by_text("No decision matches."))
+
+
+async def test_a_drag_over_a_chart_zooms_all_charts_and_a_button_shows_the_whole_hour(opened, system):
+    traffic(system)
+    page = await opened("traffic")
+    await visible(page.get_by_role("cell", name=f"default / {MODEL}"))
+    await expect(page.get_by_label("59 points of the last hour")).to_have_count(1, timeout=WAIT_MS)
+    box = await page.locator(".u-over").first.bounding_box()
+    y = box["y"] + box["height"] / 2
+    whole = page.get_by_role("button", name="Show the whole hour")
+    await expect(whole).to_be_disabled(timeout=WAIT_MS)
+    await page.mouse.move(box["x"] + box["width"] * 0.3, y)
+    await page.mouse.down()
+    await page.mouse.move(box["x"] + box["width"] * 0.6, y, steps=5)
+    await page.mouse.up()
+    await expect(whole).to_be_enabled(timeout=WAIT_MS)
+    await whole.click()
+    await expect(whole).to_be_disabled(timeout=WAIT_MS)
+    await page.get_by_label("Route and model").select_option(f"default / {MODEL}")
+    await visible(page.get_by_text("Output tokens per second"))
+
+
+async def test_a_policy_is_tried_then_applied_then_restored(opened, system):
+    fill(system)
+    page = await opened("policies")
+    editor = page.get_by_label("Settings as JSON")
+    await visible(editor)
+    await editor.fill('{"rule": "nothing"}')
+    await page.get_by_role("button", name="Dry run").click()
+    await visible(page.get_by_role("alert"))
+    await editor.fill('{"rule": "round_robin"}')
+    await page.get_by_role("button", name="Dry run").click()
+    await visible(page.get_by_role("cell", name='"round_robin"'))
+    assert system.dispatcher.policy_spec == PolicySpec("marginal_cost", {})
+    await page.get_by_role("button", name="Apply").click()
+    await visible(page.get_by_role("button", name="Restore"))
+    assert system.dispatcher.policy_spec.rule == "round_robin"
+    await page.get_by_role("button", name="Restore").last.click()
+    await visible(page.get_by_role("dialog").get_by_text('"marginal_cost"'))
+    await page.get_by_role("dialog").get_by_role("button", name="Restore").click()
+    await expect(page.get_by_role("dialog")).to_have_count(0, timeout=WAIT_MS)
+    assert system.dispatcher.policy_spec.rule == "marginal_cost"
+
+
+async def test_what_hurts_comes_first_on_every_panel(opened, system):
+    fill(system)
+    hurting(system)
+    page = await opened()
+    notice = page.get_by_role("status", name="What hurts")
+    await expect(notice).to_contain_text("decode scheduling: Streams stutter.", timeout=WAIT_MS)
+    await expect(notice).to_contain_text("chat: only 90 % of the streams meet their ttft", timeout=WAIT_MS)
+    above = await page.evaluate("document.querySelector('main').firstElementChild.className")
+    assert "hurts" in above
+    await notice.get_by_role("link").click()
+    await visible(page.get_by_role("heading", name="decode scheduling"))
+    await visible(page.get_by_text("fewer streams"))
+    await visible(page.get_by_role("cell", name="0.31"))
+
+
+def _digest(token):
+    import hashlib
+
+    return hashlib.sha256(token.encode()).hexdigest()

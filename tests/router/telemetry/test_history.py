@@ -1,0 +1,87 @@
+"""The traffic of the last hour, from the differences of the metrics."""
+
+import pytest
+
+from router.telemetry.exposition import instruments_of
+from router.telemetry.history import KEPT, TrafficHistory
+from router.telemetry.metrics import Metrics
+from tests.support.waiting import eventually
+
+CHAT = ("/v1/chat/completions", "default", "llama")
+OTHER = ("/v1/completions", "default", "llama")
+
+
+class Traffic:
+    def __init__(self):
+        self.metrics, self.at = Metrics(), 1_000.0
+        self.history = TrafficHistory(None, lambda: self.at)
+        self.look()
+
+    def look(self, seconds=0.0, **waiting):
+        self.at += seconds
+        snapshot = instruments_of(self.metrics.registry)
+        for name in ("held", "queued"):
+            snapshot.values[f"warmroute_{name}_requests"] = {(): waiting.get(name, 0)}
+        self.history.observe(snapshot)
+        return self.history.points[-1] if self.history.points else None
+
+
+@pytest.fixture
+def traffic():
+    return Traffic()
+
+
+def test_a_point_has_the_rates_and_quantiles_since_the_one_before(traffic):
+    for labels in (CHAT, CHAT, OTHER, OTHER):
+        traffic.metrics.first_event(labels, 0.3)
+        traffic.metrics.gaps([0.012] * 32, labels)
+        traffic.metrics.lengths(labels, 1_000, 50)
+    traffic.metrics.compared("a:1", 700, 1_000)
+    traffic.metrics.error("no_worker", "before_first")
+    point = traffic.look(10.0, held=2, queued=1)
+    (route,) = point.routes
+    assert (route.route, route.model, route.streams_per_s, route.answers_per_s) == ("default", "llama", 0.4, 0.4)
+    assert route.output_tokens_per_s == 20.0
+    assert 0.2 < route.ttft_p50_s <= route.ttft_p95_s <= 0.5
+    assert 0.01 <= route.gap_p50_s <= route.gap_p95_s <= 0.025
+    assert (point.at, point.seconds, point.cached_share) == (1_010.0, 10.0, 0.25)
+    assert (point.errors, point.held, point.queued) == ({"before_first": 1}, 2, 1)
+
+
+def test_without_traffic_a_point_is_empty(traffic):
+    traffic.metrics.first_event(CHAT, 0.3)
+    traffic.look(10.0)
+    point = traffic.look(10.0)
+    assert (point.routes, point.cached_share, point.errors) == ([], None, {})
+
+
+def test_values_above_all_bounds_count_as_the_last_bound(traffic):
+    traffic.metrics.first_event(CHAT, 9_999.0)
+    (route,) = traffic.look(10.0).routes
+    assert (
+        route.ttft_p50_s
+        == route.ttft_p95_s
+        == max(traffic.metrics.registry.histograms["warmroute_time_to_first_token_seconds"].bounds)
+    )
+    assert route.gap_p50_s is None
+
+
+def test_an_hour_is_kept(traffic):
+    for _ in range(KEPT + 5):
+        traffic.look(10.0)
+    assert traffic.history.statistics() == {"points": KEPT}
+    assert traffic.history.points[0].at == 1_000.0 + 60.0
+
+
+async def test_it_reads_by_itself_and_stops():
+    metrics, reads = Metrics(), []
+
+    async def read():
+        reads.append(1)
+        return instruments_of(metrics.registry)
+
+    history = TrafficHistory(read)
+    history.start()
+    await eventually(lambda: reads)
+    await history.aclose()
+    await history.aclose()
