@@ -32,6 +32,7 @@ from router.control.start import Sources, following
 from router.diagnosis.diagnose import SERVICE_LEVELS, Diagnosis, diagnose, levels_of
 from router.diagnosis.measured import Measured, WorkerMeasured
 from router.diagnosis.measurements import Measurements
+from router.diagnosis.prefixes import SharedPrefix
 from router.discovery.discovery import Discovery
 from router.gateway.http.heap_trim import map_large_blocks
 from router.gateway.listen.drain import SETTLE_S
@@ -571,6 +572,10 @@ class System:
     def recent_traffic(self) -> Mapping[str, WorkerMeasured]:
         """Return what was measured of each candidate in the last one to two minutes."""
         return self.measurements.recent(self.now_s())
+
+    def hot_prefixes(self, most: int) -> list[SharedPrefix]:
+        """Return the shared prefixes that save the most prompt tokens, best first."""
+        return self.measurements.prefixes.hottest(most)
 
     def diagnosis(self) -> Diagnosis:
         """Return what hurts."""

@@ -476,6 +476,29 @@ class Traffic(Shape):
     next: str | None = None
 
 
+class PrefixDocument(Shape):
+    """A shared prefix. `hash` is that of its last block; no text is kept.
+
+    `hits` counts the first turns that found it cached, of about the last quarter of an hour, and `saved_tokens` the
+    prompt tokens that these did not compute. `copies` of it are in the KV caches whose events are followed, on
+    `workers` (16 at most), and take `kv_tokens` of them.
+    """
+
+    hash: str
+    tokens: int
+    hits: float
+    saved_tokens: int
+    copies: int
+    kv_tokens: int
+    workers: list[str]
+
+
+class Prefixes(Shape):
+    """The prefixes that save the most prompt tokens, best first."""
+
+    prefixes: list[PrefixDocument]
+
+
 class Whoami(Shape):
     """The caller: the name of its token, null if the port needs none, and its role."""
 

@@ -97,9 +97,13 @@ def _row(
         cached_share=_share(recent.cached_tokens, recent.prompt_tokens),
         predicted_share=_share(accuracy.equal, accuracy.equal + accuracy.over + accuracy.under),
         ttft_s=_rounded(recent.ttft_s / recent.first_tokens) if recent.first_tokens else None,
-        gap_s=_rounded(quantile(total((recent.alone, recent.beside), ITL_S), ITL_S, 0.5)),
+        gap_s=None if recent is _NOTHING else _gap_s(recent),
         prefill_tokens_per_s=round(1 / speed.token_s, -1) if speed is not None and speed.token_s else None,
     )
+
+
+def _gap_s(recent: WorkerMeasured) -> float | None:
+    return _rounded(quantile(total((recent.alone, recent.beside), ITL_S), ITL_S, 0.5))
 
 
 def _share(part: float, whole: float) -> float | None:

@@ -11,6 +11,7 @@ from router.config.model import Config
 from router.control.control import Control
 from router.diagnosis.diagnose import Diagnosis
 from router.diagnosis.measured import WorkerMeasured
+from router.diagnosis.prefixes import SharedPrefix
 from router.discovery.discovery import Discovery
 from router.gateway.preview import PreviewedRequest
 from router.placement.dispatcher import Dispatcher
@@ -144,6 +145,10 @@ class AdminSystem(Protocol):
 
     def recent_traffic(self) -> Mapping[str, WorkerMeasured]:
         """Return what was measured of each candidate in the last one to two minutes."""
+        ...
+
+    def hot_prefixes(self, most: int) -> list[SharedPrefix]:
+        """Return the shared prefixes that save the most prompt tokens, best first."""
         ...
 
     def diagnosis(self) -> Diagnosis:

@@ -167,9 +167,11 @@ async def _changes(watch: Watch, first: bytes, known: Known, read: Read, system:
             log.error("a watched list cannot be read", exc_info=error)
             reason = "internal error; the gateway's log has the traceback"
             break
-        for name, value in known.update(page[watch.entries], more=page["next"] is not None):
+        differences = known.update(page[watch.entries], more=page["next"] is not None)
+        # one write for all: a write costs more than an event, and a large fleet changes in every row
+        if events := b"".join([encode_event(name, value) for name, value in differences]):
             silent_since_s = time.monotonic()
-            yield encode_event(name, value)
+            yield events
         if time.monotonic() - silent_since_s >= HEARTBEAT_S:
             silent_since_s = time.monotonic()
             yield b": heartbeat\n\n"

@@ -13,6 +13,7 @@ from policies.view import FleetView, Residency, WorkerId
 from router.config.model import DiagnosisConfig
 from router.diagnosis.histogram import OUTPUT_TOKENS, PROMPT_TOKENS, count
 from router.diagnosis.measured import TURNS, Measured, Moved, WorkerMeasured, over_time
+from router.diagnosis.prefixes import HotPrefixes
 from router.diagnosis.sessions import Sessions, Turn
 from router.placement.endpoints import Candidate
 from router.placement.tickets import Ticket
@@ -51,6 +52,7 @@ class Measurements:
         self._before: tuple[int, int, Measured] | None = None
         """The sum of whole minutes that was asked for last, with the numbers of its first one and of the present."""
         self._sessions = Sessions()
+        self.prefixes = HotPrefixes()
         self._preemptions: dict[WorkerId, int] = {}
         self._long_until_s: dict[WorkerId, float] = {}
         """When the last long prefill of a worker ended."""
@@ -61,6 +63,7 @@ class Measurements:
         before = self._sessions.before(view.session_id, view.block_hashes, view.prompt_tokens, view.block_tokens)
         ticket.turn = 1 if before is None else before.number + 1
         if before is None:
+            self._count_prefix(ticket)
             return
         ticket.earlier_tokens, ticket.stayed = before.prompt_tokens, before.worker == ticket.candidate.id
         measured = self._minute(ticket.reservation.at_s)
@@ -146,7 +149,7 @@ class Measurements:
 
     def statistics(self) -> dict[str, int]:
         """Return the number of minutes and sessions that are kept."""
-        return {"minutes": len(self._minutes), **self._sessions.statistics()}
+        return {"minutes": len(self._minutes), **self._sessions.statistics(), **self.prefixes.statistics()}
 
     def _minute(self, now_s: float) -> Measured:
         if now_s >= self._until_s:
@@ -166,6 +169,7 @@ class Measurements:
             seen = self._minutes[-1].measured.workers
             self._preemptions = {name: value for name, value in self._preemptions.items() if name in seen}
             self._long_until_s = {name: value for name, value in self._long_until_s.items() if name in seen}
+        self.prefixes.fade()
         minute = _Minute(number, now_s, self._levels())
         self._minutes.append(minute)
         self._now, self._until_s = minute.measured, (number + 1) * MINUTE_S
@@ -189,6 +193,13 @@ class Measurements:
         if speed is not None:
             own_s = speed.fixed_s + speed.token_s * own.uncached_tokens + speed.attention_s * own.attention
             prompts.wait_s += max(0.0, ttft_s - own_s)
+
+    def _count_prefix(self, ticket: Ticket) -> None:
+        """Count what a first turn finds cached: others have computed it."""
+        hashes, tokens = ticket.view.block_hashes, ticket.view.block_tokens
+        blocks = (ticket.predicted_cached_tokens or 0) // tokens if tokens else 0
+        if 0 < blocks <= len(hashes):
+            self.prefixes.hit(hashes[blocks - 1], blocks * tokens)
 
     def _count_turn(self, measured: Measured, worker: WorkerMeasured, ticket: Ticket, cached_tokens: int) -> None:
         turn = measured.turns[min(ticket.turn, TURNS) - 1]

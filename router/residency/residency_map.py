@@ -435,6 +435,11 @@ class ResidencyMap:
         if view := self._slots.get(slot):
             view.tested(verdict, reason, blind)
 
+    def holders(self, block_hash: int) -> list[int]:
+        """Return the slots whose worker holds a block on its GPU, as far as its view follows KV events."""
+        bits = self._index.holders(block_hash)
+        return [slot for slot, view in self._slots.items() if view.bit & bits]
+
     def state(self, slot: int) -> ViewState:
         """Describe how far the slot's view can be trusted.
 

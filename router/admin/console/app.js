@@ -7,6 +7,7 @@ import { DiagnosisPanel, Hurts } from "./diagnosis.js";
 import { FleetPanel } from "./fleet.js";
 import { Problem, useDocument } from "./parts.js";
 import { PoliciesPanel } from "./policies.js";
+import { PrefixesPanel } from "./prefixes.js";
 import { TrafficPanel } from "./traffic.js";
 
 const PANELS = {
@@ -14,6 +15,7 @@ const PANELS = {
   traffic: ["Traffic", TrafficPanel],
   decisions: ["Decisions", DecisionsPanel],
   policies: ["Policies", PoliciesPanel],
+  prefixes: ["Prefixes", PrefixesPanel],
   diagnosis: ["Diagnosis", DiagnosisPanel],
 };
 const ROLES = ["read", "operate", "admin"];

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from router.admin import changes, documents, fleet_rows, health, routes
+from router.admin import changes, documents, fleet_rows, health, prefixes, routes
 from router.admin.decisions import LogPlace
 from router.admin.named_settings import NAMED_OPERATIONS
 from router.admin.operations import Answer, Call, Operation
@@ -71,6 +71,7 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
         "list_workers": request.list_workers,
         "get_worker": request.worker,
         "list_fleet": request.fleet,
+        "list_prefixes": request.prefixes,
         "add_worker": request.add_worker,
         "change_worker": request.change_worker,
         "remove_worker": request.remove_worker,
@@ -175,6 +176,12 @@ class _AllChildren:
         ]
         rows, cursor = page_of(fleet_rows.merged(fleets), lambda row: row.id, call.query["limit"], call.query["cursor"])
         return Answer(documents.FleetOverview(rows=list(rows), next=cursor))
+
+    async def prefixes(self, operation: Operation, call: Call) -> Answer:
+        """Return the hottest prefixes of all processes."""
+        answers = await self._ask_all(ChildRequest("GET", operation.path, {"limit": 100}))
+        found = [msgspec.json.decode(one.content, type=documents.Prefixes).prefixes for _, one in _successful(answers)]
+        return Answer(documents.Prefixes(prefixes=prefixes.merged(found, call.query["limit"])))
 
     async def worker(self, operation: Operation, call: Call) -> Answer:
         """Return one worker, merged from all processes."""

@@ -122,6 +122,9 @@ class FakeSystem:
     def recent_traffic(self):
         return self.measurements.recent(self.clock_s)
 
+    def hot_prefixes(self, most):
+        return self.measurements.prefixes.hottest(most)
+
     def diagnosis(self):
         return diagnose(self.measurements.measured(self.clock_s), self.config.diagnosis)
 

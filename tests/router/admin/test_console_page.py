@@ -27,7 +27,7 @@ playwright = pytest.importorskip("playwright.async_api", reason="playwright is n
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WAIT_MS = 20_000
 MODEL = "m"
-PANELS = ("Fleet", "Traffic", "Decisions", "Policies", "Diagnosis")
+PANELS = ("Fleet", "Traffic", "Decisions", "Policies", "Prefixes", "Diagnosis")
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium: install the package chromium"),
