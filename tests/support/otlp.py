@@ -12,6 +12,8 @@ from typing import Any
 from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from router.tracing.spans import envelope
+
 _IDS = ("traceId", "spanId", "parentSpanId")
 
 
@@ -40,6 +42,22 @@ def spans(body: bytes) -> list[Any]:
 def values(span: Any) -> dict[str, Any]:
     """Return the attributes of a span or resource by name."""
     return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
+
+
+class Sink:
+    """Keeps what a gateway exports. Satisfies `TraceSink`."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def export(self, spans: bytes) -> None:
+        self.sent.append(spans)
+
+    @property
+    def traces(self) -> list[list[Any]]:
+        """The spans of each trace."""
+        before, after = envelope({}, "")
+        return [spans(before + each + after) for each in self.sent]
 
 
 class Receiver:

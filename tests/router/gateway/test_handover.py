@@ -10,6 +10,8 @@ from backends.simulated.serving import serving
 from backends.simulated.settings import WorkerSettings
 from router.gateway.flow.handover import Heartbeat
 from router.placement.lifecycle_events import Request
+from tests.support import otlp
+from tests.support.otlp import Sink
 from tests.support.raw_client import post
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import eventually
@@ -75,8 +77,9 @@ async def shared(rig):
     """`await shared(lease_s=..., ...)` starts a gateway; workers are added to it."""
     async with AsyncExitStack() as stack:
 
-        async def start(**handover):
-            return Shared(await rig(handover=SETTINGS | handover), stack)
+        async def start(traces=None, **handover):
+            tracing = {} if traces is None else {"endpoint": "http://127.0.0.1:9/v1/traces", "share": 1.0}
+            return Shared(await rig(handover=SETTINGS | handover, traces=traces, tracing=tracing), stack)
 
         yield start
 
@@ -148,6 +151,20 @@ async def test_both_decisions_say_why(shared):
     assert [record.decision.reason.split(" ")[0] for record in latest] == ["decode", "prefill"]
     assert "on one worker" in latest[0].decision.reason
     assert latest[0].ttft_s is not None
+    await gateway.ends_clean(prefill, decode)
+
+
+async def test_both_legs_are_attempts_of_one_trace(shared):
+    sink = Sink()
+    gateway, prefill, decode = await pair(shared, traces=sink)
+    await gateway.ask(stream=True)
+    await eventually(lambda: len(sink.sent) == 1)
+    (spans,) = sink.traces
+    attempts = [otlp.values(span) for span in spans if span.name == "attempt"]
+    assert [attempt["warmroute.handover.leg"] for attempt in attempts] == ["prefill", "decode"]
+    assert len({attempt["warmroute.worker"] for attempt in attempts}) == 2
+    assert len({span.trace_id for span in spans}) == 1
+    assert [span.name for span in spans].count("stream") == 1
     await gateway.ends_clean(prefill, decode)
 
 

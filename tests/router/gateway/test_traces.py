@@ -5,30 +5,15 @@ import asyncio
 import pytest
 
 from router.tracing.context import traced
-from router.tracing.spans import envelope
 from tests.support import otlp
 from tests.support.answers import answer_json, answer_stream
+from tests.support.otlp import Sink
 from tests.support.raw_client import PLAIN, post
 from tests.support.waiting import eventually
 
 ENDPOINT = "http://127.0.0.1:9/v1/traces"
 CALLER, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 INTERNAL, SERVER, CLIENT = 1, 2, 3
-
-
-class Sink:
-    """Keeps what the gateway exports."""
-
-    def __init__(self):
-        self.sent = []
-
-    def export(self, spans):
-        self.sent.append(spans)
-
-    @property
-    def traces(self):
-        before, after = envelope({}, "")
-        return [otlp.spans(before + each + after) for each in self.sent]
 
 
 @pytest.fixture
