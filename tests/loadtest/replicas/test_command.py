@@ -1,10 +1,13 @@
 """The command as a user starts it, in small."""
 
-import json
 import subprocess
 import sys
 
 import pytest
+
+from loadtest.bench.machine import this_machine
+from loadtest.replicas.faults import Healing
+from loadtest.replicas.findings import Findings, Taken, read, write
 
 COMMAND = [sys.executable, "-m", "loadtest", "replicas"]
 
@@ -14,13 +17,19 @@ def run(*flags, **options):
 
 
 @pytest.mark.slow
-def test_parts_are_added_to_one_page(tmp_path):
+def test_a_measured_part_joins_those_in_the_folder(tmp_path):
+    healing = Healing("stopped for 3 s", 100, (), 2, 0.5, 1.0)
+    write(
+        tmp_path, Findings(taken={"faults": Taken("the command", "2026-11-25", this_machine(), 0.5)}, faults=[healing])
+    )
     sim = run("--part", "sim", "--seeds", 1, "--workload", "shared-prompts", "--jobs", 2, "--out", tmp_path)
     assert sim.returncode == 0, sim.stdout + sim.stderr
     assert "cached share lost, exact views without Redis" in sim.stdout
-    first = json.loads((tmp_path / "replicas.json").read_text())
-    assert len(first["sim"]["shared-prompts"]) == 14 and first["exchange"] == []
-    assert "--part sim" in first["taken"]["sim"]["command"] and "--out" not in first["taken"]["sim"]["command"]
+    found = read(tmp_path)
+    assert len(found.sim["shared-prompts"]) == 14 and found.faults == [healing]
+    assert found.taken["sim"].command.endswith("replicas --seeds 1 --workload shared-prompts --jobs 2 --part sim")
+    page = (tmp_path / "replicas.md").read_text()
+    assert "## Virtual time" in page and "| stopped for 3 s | 100 | 0 | 2 | 0.5 | 1.0 |" in page
 
 
 def test_a_file_that_holds_something_else_is_named(tmp_path):
