@@ -79,7 +79,7 @@ async def test_ids_that_are_none_are_refused(pair, ids):
 
 
 async def test_blocks_that_nobody_reads_are_free_when_their_lease_ends(worker_with, until):
-    async with worker_with(kv_connector="nixl_pull", kv_lease_s=0.02) as prefill:
+    async with worker_with(kv_connector="nixl_pull", kv_lease_s=0.5) as prefill:
         await handed_over(prefill)
         await until(lambda: moved(prefill)["expired"] == 1)
         assert prefill.engine()["kept_blocks"] == 0
@@ -88,7 +88,7 @@ async def test_blocks_that_nobody_reads_are_free_when_their_lease_ends(worker_wi
 
 
 async def test_a_read_after_the_lease_is_answered_and_counted_as_stale(worker_with, until):
-    async with worker_with(kv_connector="nixl_pull", kv_lease_s=0.02) as prefill:
+    async with worker_with(kv_connector="nixl_pull", kv_lease_s=0.5) as prefill:
         _, params = await handed_over(prefill)
         await until(lambda: moved(prefill)["leased"] == 0)
         async with worker_with(kv_connector="nixl_pull") as decode:
