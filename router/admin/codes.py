@@ -18,6 +18,9 @@ CODES: Mapping[str, CodeMeaning] = {
     "repeated_parameter": CodeMeaning((400,), "a query parameter comes twice"),
     "unknown_parameter": CodeMeaning((400,), "the operation has no such query parameter"),
     "unauthorized": CodeMeaning((401,), "the request does not bring a token of the port"),
+    "console_not_open": CodeMeaning(
+        (403,), "without admin tokens, the console is for clients of the gateway's host alone"
+    ),
     "host_not_allowed": CodeMeaning((403,), "Host is not one of the port's names (`admin_hosts`)"),
     "operation_not_allowed": CodeMeaning((403,), "`worker_operations` does not have the operation"),
     "origin_not_allowed": CodeMeaning((403,), "Origin is another site"),

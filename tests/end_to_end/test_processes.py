@@ -111,6 +111,11 @@ def test_metrics_are_the_sum_and_decisions_come_newest_first(two, clients):
     assert system.metric("warmroute_decisions_total") == 6
     diagnosis = system.admin.get("/admin/v1/diagnosis").json()
     assert (diagnosis["requests"], diagnosis["findings"]) == (6, [])
+    rows = system.admin.get("/admin/v1/fleet").json()["rows"]
+    assert {row["id"] for row in rows} == set(system.workers()) and {row["in_flight"] for row in rows} == {0}
+    assert system.admin.get("/admin/v1/traffic").json()["next"] is None
+    assert system.admin.get("/admin/v1/prefixes").status_code == 200
+    assert system.admin.get("/admin/v1/whoami").json()["role"] == "admin"
     assert system.metric("warmroute_processes") == 2
     assert system.metric("warmroute_process_restarts_total") == 0
     listed = system.admin.get("/admin/v1/decisions?limit=5").json()["decisions"]
