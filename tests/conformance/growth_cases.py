@@ -63,6 +63,7 @@ class Row:
 PATTERNS: dict[str, Row] = {
     "backends.simulated.request._FIELD": Row(OURS, "search"),
     "backends.simulated.vocabulary._WORD": Row(OURS, "search"),
+    "backends.vllm.handover.parameters._HOST": Row(WORKER, "fullmatch", longest_bytes=255),
     "backends.vllm.metrics._LABEL": Row(WORKER, "search"),
     "backends.vllm.metrics._SAMPLE": Row(
         WORKER,

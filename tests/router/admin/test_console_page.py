@@ -193,6 +193,7 @@ async def test_a_worker_is_drained_and_undrained_by_keyboard_alone(opened, syste
     await page.keyboard.press("Escape")
     await expect(page.get_by_role("dialog")).to_have_count(0, timeout=WAIT_MS)
     assert not system.fleet.get("10.0.0.1:8000").draining
+    await page.wait_for_function("document.activeElement.textContent === 'Drain'", timeout=WAIT_MS)
     await page.keyboard.press("Enter")
     await visible(page.get_by_role("dialog"))
     await page.keyboard.press("Tab")
