@@ -21,7 +21,7 @@ class Attribute:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._start = '{"key":"' + name + '","value":{'
+        self._start = '{"key":' + quoted(name) + ',"value":{'
 
     def text(self, value: str) -> str:
         """Return the attribute with text, cut to 256 characters."""

@@ -48,8 +48,9 @@ def test_long_text_is_cut():
 
 
 def test_the_resource_describes_the_process():
-    read = otlp.read(sent(span(TRACE, SPAN, "", '"s"', SERVER, 1.0, 2.0, ""), resource={"service.name": "a", "b": '"'}))
-    assert otlp.values(read.resource_spans[0].resource) == {"service.name": "a", "b": '"'}
+    resource = {"service.name": "a", 'b"': '"'}
+    read = otlp.read(sent(span(TRACE, SPAN, "", '"s"', SERVER, 1.0, 2.0, ""), resource=resource))
+    assert otlp.values(read.resource_spans[0].resource) == resource
     scope = read.resource_spans[0].scope_spans[0].scope
     assert (scope.name, scope.version) == ("warmroute", "1.2")
 
