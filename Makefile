@@ -62,7 +62,7 @@ demo: $(STAMP)
 demo-plot: $(STAMP)
 	$(BIN)/warmroute demo --plot docs/images/demo.svg
 
-# The tiers, in order: a minute, eight minutes, and what `.ci/run` adds (CONTRIBUTING.md).
+# The tiers, in order: a minute, twelve minutes, and what `.ci/run` adds (CONTRIBUTING.md).
 FAST := tests/policies tests/docs tests/router/placement tests/router/residency tests/router/tokenization tests/router/config tests/router/telemetry
 # Property tests and whole fleets, with half of the CPU time of these folders: `make test` runs them.
 NOT_FAST := tests/policies/test_properties.py tests/router/placement/test_herding.py tests/router/placement/test_under_load.py \
@@ -142,11 +142,12 @@ test-handover: pd-env
 test-vllm-old: vllm-env-old
 	WARMROUTE_VLLM_ENV=$(VLLM_OLD_VENV) $(BIN)/python -m pytest -m "real_vllm and any_version" tests/real_vllm
 
-# Every shape of request body on every path (docs/reference/limits.md), the search for leaks, the tests of the soak, and
-# the older vLLM: an hour.
+# Every shape of request body on every path (docs/reference/limits.md), the search for leaks, the tests of the soak,
+# the older vLLM, and real KV cache between two servers where an index has PyTorch for CPUs: an hour.
 test-nightly: $(STAMP)
 	$(BIN)/python -m pytest -m nightly
 	$(MAKE) test-vllm-old
+	if $(MAKE) pd-env; then $(MAKE) test-handover; else echo "real KV cache: not tested"; fi
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
