@@ -105,14 +105,23 @@ class Dispatcher(TicketLife):
     # decisions
 
     def dispatch(
-        self, request: Request, now_s: float, *, may_hold: bool = False, within: Container[str] | None = None
+        self,
+        request: Request,
+        now_s: float,
+        *,
+        may_hold: bool = False,
+        may_wait: bool = False,
+        within: Container[str] | None = None,
     ) -> Ticket | Held | Queued | Reject:
         """Choose a candidate and reserve the request's load there, in one step.
 
         With `may_hold` the policy may hold the request instead, provided that its prompt has a known and acceptable
-        length: holding other requests gains nothing. `within` limits the endpoints.
+        length: holding other requests gains nothing. With `may_wait` it is queued, not rejected, while every candidate is
+        at its limit of reserved requests. `within` limits the endpoints.
         """
         selection = self._select(request, (), now_s, within)
+        if may_wait and isinstance(selection, Reject) and selection.at_limit:
+            selection = Queued(selection.error.message, at_limit=True)
         if isinstance(selection, Selection):
             decided = self._placer.decide(request, selection, now_s)
             held = _hold(request, selection, decided.decision, now_s) if may_hold else None

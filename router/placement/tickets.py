@@ -103,9 +103,13 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """No candidate is ready now, but one may become so: wait for `Fleet.on_change`, then dispatch again."""
+    """No candidate is ready now, but one may become so: wait for `Fleet.on_change`, then dispatch again.
+
+    `at_limit`: all are at their limit of reserved requests, so wait for the end of one.
+    """
 
     reason: str
+    at_limit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +125,13 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """The request cannot be served; answer the client with `error`."""
+    """The request cannot be served; answer the client with `error`.
+
+    `at_limit`: every worker is at its limit of reserved requests.
+    """
 
     error: RequestError
+    at_limit: bool = False
 
 
 _NO_WORKER: Final = frozenset({ErrorKind.OVERLOADED, ErrorKind.MODEL_NOT_FOUND})
@@ -152,4 +160,4 @@ def gave_up(point: FailurePoint, reason: str, refusal_s: float | None) -> Reject
 def full(limit: int) -> Reject:
     """Return the result when every worker has reached the `limit` of reserved requests."""
     message = f"Every worker for this model has {limit} requests in progress, the limit; try again later."
-    return Reject(RequestError(ErrorKind.OVERLOADED, message, retry_after_s=RETRY_AFTER_S))
+    return Reject(RequestError(ErrorKind.OVERLOADED, message, retry_after_s=RETRY_AFTER_S), at_limit=True)

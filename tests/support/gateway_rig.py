@@ -84,9 +84,15 @@ class RecordingDispatcher(Dispatcher):
         self.last_reason: str | None = None
 
     def dispatch(
-        self, request: Request, now_s: float, *, may_hold: bool = False, within: Container[str] | None = None
+        self,
+        request: Request,
+        now_s: float,
+        *,
+        may_hold: bool = False,
+        may_wait: bool = False,
+        within: Container[str] | None = None,
     ) -> Ticket | Held | Queued | Reject:
-        outcome = super().dispatch(request, now_s, may_hold=may_hold, within=within)
+        outcome = super().dispatch(request, now_s, may_hold=may_hold, may_wait=may_wait, within=within)
         self.events.append(type(outcome).__name__.lower())
         self.requests.append(request)
         return outcome

@@ -446,9 +446,7 @@ class ForwardedRequest:
     def _state_expired(self, now_s: float) -> None:
         state = self._flow.state
         if state is RequestState.QUEUED:
-            self._services.metrics.queued(now_s - self._deadlines.since_s, False)
-            self._responder.error = self._services.placements.queue_expired(self._outbound)
-            self._on(Event.QUEUE_EXPIRED)
+            self._queue_expired(now_s)
         elif state is RequestState.WAITING:
             for attempt in self._deadlines.overdue_attempts(now_s):
                 attempt.give_up("no first event in time" if attempt.sent else "connecting took too long")
@@ -458,6 +456,17 @@ class ForwardedRequest:
             self._on(Event.CLIENT_STALLED)  # the client has not read for `stream_idle_s`
         else:
             self._stalled("the worker's stream stalled")
+
+    def _queue_expired(self, now_s: float) -> None:
+        placed = self._services.placements.queue_expired(self._outbound, now_s)
+        self._services.metrics.queued(now_s - self._deadlines.since_s, isinstance(placed, Ticket))
+        if isinstance(placed, Ticket):
+            if self._outbound.trace is not None:
+                self._outbound.trace.decided(placed, now_s, 0.0)
+            self._begin(placed)
+        else:
+            self._responder.error = placed
+            self._on(Event.QUEUE_EXPIRED)
 
     def _stalled(self, message: str) -> None:
         self._stream_failed(Event.STALLED, ErrorKind.STREAM_IDLE_TIMEOUT, message)

@@ -42,6 +42,10 @@ class ModelChoice:
         """Whether any model has a fallback."""
         return self._names.falls_back
 
+    def has_fallback(self, request: Request) -> bool:
+        """Return whether the model of the request has a fallback."""
+        return request.pinned is None and bool(self._names.fallbacks(request.model))
+
     def named(self, outbound: OutboundRequest, reading: Reading, *, counted: bool = True) -> Reading:
         """Return `reading` with the model that serves it, and put that model's name into the request.
 

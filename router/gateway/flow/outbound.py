@@ -43,6 +43,7 @@ class OutboundRequest:
         "size_bytes",
         "trace",
         "upgrade",
+        "waits_for",
         "withheld",
     )
 
@@ -87,6 +88,8 @@ class OutboundRequest:
         """The request as it is for each fallback of its model that was needed."""
         self.trace: RequestTrace | None = None
         """The request's trace; None while traces are off."""
+        self.waits_for: str | None = None
+        """The model whose workers are at their limit, while the request is queued until one has room."""
         self.key = 0
         """The quarantine's key of the body; 0 until it is first needed."""
 

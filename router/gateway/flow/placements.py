@@ -24,14 +24,16 @@ from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.placement.retry_budget import tried
-from router.placement.tickets import Held, Queued, Reject, Ticket, lacks_worker
+from router.placement.tickets import RETRY_AFTER_S, Held, Queued, Reject, Ticket, lacks_worker
 
 Placement: TypeAlias = Ticket | KvHandover | Queued | Held | RequestError
 """Load reserved on one worker, or on two that share the request; no worker is ready; the policy holds the request; or
 the request is refused."""
 # Module constants, because looking up a member of an enum is slow.
+_PLACING: Final = RequestState.PLACING
 _QUEUED: Final = RequestState.QUEUED
 _HELD: Final = RequestState.HELD
+_FULL: Final = Queued("every worker is at its limit of requests", at_limit=True)
 
 
 class Placements:
@@ -125,10 +127,29 @@ class Placements:
     ) -> Ticket | Held | Queued | Reject:
         """Ask for one worker."""
         may_hold = self._may_hold(outbound, state)
-        placed = self._dispatcher.dispatch(request, now_s, may_hold=may_hold, within=within)
-        if self._models.falls_back and isinstance(placed, (Queued, Reject)):
+        if not self._models.falls_back:
+            return self._dispatcher.dispatch(request, now_s, may_hold=may_hold, within=within)
+        may_wait = self._models.has_fallback(request) and (state is _QUEUED or self._may_wait(outbound))
+        outbound.waits_for = None
+        if may_wait and state is _PLACING and self._queue.any_for(request.model):
+            placed: Ticket | Held | Queued | Reject = _FULL  # earlier requests come first
+        else:
+            placed = self._dispatcher.dispatch(request, now_s, may_hold=may_hold, may_wait=may_wait, within=within)
+        if isinstance(placed, Queued) and placed.at_limit:
+            outbound.waits_for = request.model
+        elif isinstance(placed, (Queued, Reject)):
             placed = self._fallback(outbound, request, placed, now_s, may_hold, within)
         return placed
+
+    def _may_wait(self, outbound: OutboundRequest) -> bool:
+        """Return whether the request may be queued until a worker has room."""
+        route, account = outbound.gate, outbound.caller.account
+        return (
+            self._queue.open
+            and self.queue_s(outbound) > 0
+            and (route is None or route.open)
+            and (account is None or account.may_queue)
+        )
 
     def _fallback(
         self,
@@ -199,13 +220,27 @@ class Placements:
         route = self._route_of(outbound)
         return self._queue_s if route is None or route.config.queue.max_s is None else route.config.queue.max_s
 
-    def queue_expired(self, outbound: OutboundRequest) -> RequestError:
-        """Return the error for a request that has been queued for too long."""
-        route = self._route_of(outbound)
+    def queue_expired(self, outbound: OutboundRequest, now_s: float) -> Ticket | RequestError:
+        """Place a request that has waited for room for too long on a fallback's worker.
+
+        Otherwise return the error for it.
+        """
+        route, request, full = self._route_of(outbound), outbound.request, outbound.waits_for is not None
+        if full and request is not None and (placed := self._after_wait(outbound, request, now_s)) is not None:
+            return placed
+        why = "every worker was at its limit of requests" if full else "no worker became ready"
         if route is not None:
-            why = route.limit_reached if outbound.gate is None else "no worker became ready in time"
-            return route.refusal(why)
-        return RequestError(ErrorKind.NO_WORKER, "no worker became ready for this model in time")
+            return route.refusal(route.limit_reached if outbound.gate is None else f"{why} in time")
+        kind = ErrorKind.OVERLOADED if full else ErrorKind.NO_WORKER
+        return RequestError(kind, f"{why} for this model in time", retry_after_s=RETRY_AFTER_S if full else None)
+
+    def _after_wait(self, outbound: OutboundRequest, request: Request, now_s: float) -> Ticket | None:
+        try:
+            within = self._within(outbound) if self._quarantine.active else None
+        except RequestError:
+            return None
+        placed = self._fallback(outbound, request, _FULL, now_s, False, within)
+        return placed if isinstance(placed, Ticket) else None
 
     def queue(self, outbound: OutboundRequest, request: QueuedRequest) -> None:
         """Let `request` wait until its route is below its limit, or a worker is ready."""
@@ -215,7 +250,7 @@ class Placements:
             return
         if route is not None:
             route.waits_elsewhere(request)
-        self._queue.enter(request)
+        self._queue.enter(request, outbound.waits_for)
 
     def hold(self, request: HeldRequest, held: Held) -> None:
         """Let `request` wait as the policy decided."""
@@ -230,7 +265,8 @@ class Placements:
         self._hold_queue.leave(request)
 
     def ended(self, outbound: OutboundRequest) -> None:
-        """Give back the place of an ended request in its route."""
+        """Give back the place of an ended request in its route, and on its worker."""
+        self._queue.freed()
         route, outbound.gate = outbound.gate, None
         if route is not None:
             route.end()

@@ -1,12 +1,17 @@
-"""Requests for which no worker is ready."""
+"""Requests for which no worker is ready, or has room."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from collections import OrderedDict
+from typing import Final, Protocol
 
 from router.placement.fleet import Fleet
 from router.security.callers import TenantUsage
+
+
+_ROOM_CHECK_S: Final = 0.25
+"""How often requests that wait for room ask again, since other gateways free room, too."""
 
 
 class QueuedRequest(Protocol):
@@ -30,13 +35,21 @@ def count(request: QueuedRequest, change: int) -> None:
 
 
 class NoWorkerQueue:
-    """Requests for which no worker is ready, oldest first. All are offered again when the fleet changes."""
+    """Requests for which no worker is ready, oldest first. All are offered again when the fleet changes.
+
+    Some wait for room on the workers of a model, which are at their limit. The oldest of each model is offered when a
+    request ends.
+    """
 
     def __init__(self, fleet: Fleet, loop: asyncio.AbstractEventLoop, limit: int) -> None:
         self._loop = loop
         self._limit = limit
         self._waiting: dict[QueuedRequest, None] = {}
+        self._for_room: dict[str, OrderedDict[QueuedRequest, None]] = {}
+        """Those of the waiting requests that wait for room, by model."""
         self._scheduled = False
+        self._room_scheduled = False
+        self._room_timer: asyncio.TimerHandle | None = None
         self._fleet = fleet
         fleet.on_change.append(self.changed)
 
@@ -45,16 +58,34 @@ class NoWorkerQueue:
         """Whether another request may enter."""
         return len(self._waiting) < self._limit
 
-    def enter(self, request: QueuedRequest) -> None:
-        """Add `request`, which must not be here already."""
+    def enter(self, request: QueuedRequest, model: str | None = None) -> None:
+        """Add `request`, which must not be here already. With `model` it waits for room on that model's workers."""
         count(request, 1)
         self._waiting[request] = None
+        if model is not None:
+            self._for_room.setdefault(model, OrderedDict())[request] = None
+            if self._room_timer is None:
+                self._room_timer = self._loop.call_later(_ROOM_CHECK_S, self._check_room)
+
+    def any_for(self, model: str | None) -> bool:
+        """Return whether requests wait for room on the model's workers."""
+        return model in self._for_room
 
     def leave(self, request: QueuedRequest) -> None:
         """Remove `request` if it is here."""
         if request in self._waiting:
             del self._waiting[request]
             count(request, -1)
+            for model, waiting in list(self._for_room.items()):
+                waiting.pop(request, None)
+                if not waiting:
+                    del self._for_room[model]
+
+    def freed(self) -> None:
+        """Offer the oldest request of each model that waits for room, in the next iteration."""
+        if self._for_room and not self._room_scheduled:
+            self._room_scheduled = True
+            self._loop.call_soon(self._offer_room)
 
     def changed(self) -> None:
         """Offer all requests in the next iteration.
@@ -69,11 +100,30 @@ class NoWorkerQueue:
         """Unsubscribe from the fleet."""
         if self.changed in self._fleet.on_change:
             self._fleet.on_change.remove(self.changed)
+        if self._room_timer is not None:
+            self._room_timer.cancel()
+            self._room_timer = None
 
     def _offer(self) -> None:
         self._scheduled = False
         for request in list(self._waiting):
             request.offer()
+
+    def _offer_room(self) -> None:
+        self._room_scheduled = False
+        for model, waiting in list(self._for_room.items()):
+            request = next(iter(waiting), None)
+            if request is None:
+                continue  # the offer of another one ended it
+            request.offer()
+            if request in self._for_room.get(model, ()):
+                self._for_room[model].move_to_end(request, last=False)  # it left and entered again
+            else:
+                self.freed()  # there may be room for the next one
+
+    def _check_room(self) -> None:
+        self._room_timer = self._loop.call_later(_ROOM_CHECK_S, self._check_room) if self._for_room else None
+        self.freed()
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -218,24 +218,115 @@ async def test_a_model_whose_workers_refuse_falls_back(fleet):
     await eventually(lambda: gate.idle)
 
 
-async def test_a_model_at_its_limit_falls_back(fleet):
-    go = asyncio.Event()
+@pytest.fixture
+async def full(fleet):
+    """Return a function that starts a gateway whose model `big` has one worker, at its limit of one request.
+
+    The worker answers each request when it is told to: `let[model]` is released once for each.
+    """
+    let = {name: asyncio.Semaphore(0) for name in ("big", "small")}
 
     async def slow(script):
-        await go.wait()
+        await let[json.loads(script.seen.body)["model"]].acquire()
         await answer_json(script)
 
-    gate, workers = await fleet("big", "small", script=slow, models=FALLBACK, limits={"max_requests_per_worker": 1})
-    clients = []
-    for name in ("big", "small"):
-        client = await gate.connect()
-        client.writer.write(post(body=b'{"model":"big","messages":[]}'))
-        clients.append(client)
-        await eventually(lambda name=name: workers[name].requests)
+    async def start(**settings):
+        limits = {"max_requests_per_worker": 1, **settings.pop("limits", {})}
+        gate, workers = await fleet("big", "small", script=slow, models=FALLBACK, limits=limits, **settings)
+        return gate, workers, let, await asked(gate, workers["big"])
+
+    yield start
+
+
+async def ask_big(gate, **members):
+    """Send a request for `big` on a connection of its own; return the connection."""
+    client = await gate.connect()
+    client.writer.write(post(body=json.dumps({"model": "big", "messages": [], **members}).encode()))
+    return client
+
+
+async def asked(gate, worker):
+    """Send a request for `big`, and wait until `worker` has it."""
+    before = len(worker.requests)
+    client = await ask_big(gate)
+    await eventually(lambda: len(worker.requests) > before)
+    return client
+
+
+def queued(gate):
+    return gate.gateway.statistics()["queued"]
+
+
+async def test_a_model_at_its_limit_falls_back_at_once_if_no_request_may_wait(full):
+    gate, workers, let, first = await full(timeouts={"queue_s": 0})
+    second = await asked(gate, workers["small"])
     refused = await gate.ask(post(body=b'{"model":"big","messages":[]}'))
     assert (refused.status, refused.code) == (503, "overloaded")
-    go.set()
-    assert [(await client.read()).status for client in clients] == [200, 200]
+    for name in let:
+        let[name].release()
+    assert [(await client.read()).status for client in (first, second)] == [200, 200]
+
+
+async def test_a_model_at_its_limit_falls_back_after_the_wait_of_the_queue(full):
+    gate, workers, let, first = await full(timeouts={"queue_s": 0.2})
+    second = await ask_big(gate)
+    await eventually(lambda: queued(gate) == 1)
+    assert workers["small"].requests == []
+    await eventually(lambda: workers["small"].requests)
+    let["small"].release()
+    let["big"].release()
+    assert [(await client.read()).status for client in (second, first)] == [200, 200]
+    assert gate.metrics.named("fell_back") == [("big", "small")]
+    assert gate.dispatcher.statistics()["rejected"] == 0
+    await eventually(lambda: gate.idle)
+
+
+async def test_a_model_at_its_limit_falls_back_at_once_if_the_queue_is_full(full):
+    gate, workers, let, first = await full(limits={"max_queued_requests": 1})
+    second = await ask_big(gate)
+    await eventually(lambda: queued(gate) == 1)
+    third = await asked(gate, workers["small"])
+    for name in ("small", "big", "big"):
+        let[name].release()
+    assert [(await client.read()).status for client in (first, second, third)] == [200, 200, 200]
+    assert [json.loads(request.body)["model"] for request in workers["big"].requests] == ["big", "big"]
+
+
+async def test_requests_for_a_model_at_its_limit_get_its_workers_in_order(full):
+    gate, workers, let, first = await full()
+    waiting = []
+    for place in range(3):
+        waiting.append(await ask_big(gate, user=f"number {place}"))
+        await eventually(lambda place=place: queued(gate) == place + 1)
+    for place, client in enumerate((first, *waiting)):
+        let["big"].release()
+        assert (await client.read()).status == 200
+        await eventually(lambda place=place: queued(gate) == max(0, 2 - place))
+    asked_for = [json.loads(request.body).get("user") for request in workers["big"].requests]
+    assert asked_for == [None, "number 0", "number 1", "number 2"]
+    assert workers["small"].requests == []
+
+
+async def test_a_request_whose_fallback_is_full_too_is_refused_after_the_wait(full):
+    gate, workers, let, first = await full(timeouts={"queue_s": 0.2})
+    second = await asked(gate, workers["small"])
+    refused = await gate.ask(post(body=b'{"model":"big","messages":[]}'))
+    assert (refused.status, refused.code) == (503, "overloaded")
+    assert refused.header(b"retry-after") == b"1"
+    for name in let:
+        let[name].release()
+    assert [(await client.read()).status for client in (first, second)] == [200, 200]
+
+
+async def test_a_client_that_leaves_while_it_waits_for_room_is_forgotten(full):
+    gate, _, let, first = await full()
+    second = await ask_big(gate)
+    await eventually(lambda: queued(gate) == 1)
+    second.writer.close()
+    await eventually(lambda: queued(gate) == 0)
+    let["big"].release()
+    assert (await first.read()).status == 200
+    await eventually(lambda: gate.idle)
 
 
 async def test_without_a_ready_fallback_a_request_waits_for_its_own_model(fleet):
