@@ -9,9 +9,8 @@ from typing import Self
 from loadtest.sim.virtual_time import VirtualTime
 from router.placement.shared_load import SharedLedger
 from router.process.shared_memory.replica_rows import ReplicaLedger
-from router.replicas.fleet_channel import FleetChannel
+from router.replicas.fleet_channel import TICK_S, FleetChannel
 from router.replicas.fleet_placements import FleetPlacements
-from router.replicas.line import TICK_S
 from router.residency.residency_map import ResidencyMap
 
 WAY_S = 0.001
@@ -36,7 +35,7 @@ class VirtualReplica:
 
 
 class VirtualExchange:
-    """Replicas that send a message every `TICK_S`, one after the other, and read it after `WAY_S`.
+    """Replicas that send a message every `FleetChannel.interval_s`, one after the other, and read it after `WAY_S`.
 
     It goes on while `more` returns true. `messages` and `sent_bytes` count what was published.
     """
@@ -63,7 +62,7 @@ class VirtualExchange:
             self.sent_bytes += len(message)
             self._time.after(WAY_S, self._arrived, message)
         if self._more():
-            self._time.after(TICK_S, self._send, replica)
+            self._time.after(replica.channel.interval_s(), self._send, replica)
 
     def _arrived(self, message: bytes) -> None:
         for replica in self.replicas:

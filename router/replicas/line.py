@@ -13,9 +13,6 @@ from router.replicas.connection import RedisClient
 
 log = logging.getLogger("warmroute.replicas")
 
-TICK_S = 0.02
-"""Time between two messages. Messages cost, not what is in them: at 5 ms Redis takes twice the CPU time. All replicas
-send at multiples of it on the clock, so that a receiver wakes up once for several messages."""
 ECHO_S = 1.0
 """Without its own message back for this time, a replica is alone, and connects again."""
 PAUSE_S = 0.2
@@ -36,9 +33,10 @@ async def ended(tasks: Iterable[asyncio.Task[None]]) -> None:
 
 
 class Line:
-    """Send what `take` returns every `TICK_S`, and pass each message to `receive`.
+    """Send what `take` returns every `interval_s`, and pass each message to `receive`.
 
-    `receive` returns whether a message was this process's own. Neither may raise.
+    All send at multiples of the interval on the clock, so that a receiver wakes up once for several messages.
+    `receive` returns whether a message was this process's own. None of the three may raise.
     """
 
     def __init__(
@@ -48,12 +46,14 @@ class Line:
         take: Callable[[float], bytes | None],
         receive: Callable[[bytes, float], bool],
         lost: Callable[[], None],
+        interval_s: Callable[[], float],
     ) -> None:
         self._client = client
         self._channel = channel
         self._take = take
         self._receive = receive
         self._lost = lost
+        self._interval_s = interval_s
         self._echo_s = 0.0
         self._since_s = 0.0
         self._tasks: list[asyncio.Task[None]] = []
@@ -85,7 +85,8 @@ class Line:
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(TICK_S - time.time() % TICK_S)
+            interval_s = self._interval_s()
+            await asyncio.sleep(interval_s - time.time() % interval_s)
             try:
                 self._tell()
                 if (message := self._take(loop.time())) is not None:

@@ -63,3 +63,7 @@ class Peers:
 
     def __contains__(self, sender: tuple[str, int]) -> bool:
         return sender in self._peers
+
+    def __len__(self) -> int:
+        """Return the number of other processes."""
+        return len(self._peers)

@@ -88,7 +88,12 @@ class Replica:
         self.registered: list[Registered] = []
         """The replicas with a lease, as of the last renewal."""
         self.line = Line(
-            self._client, channel_of(config.redis), self.channel.take, self.channel.receive, self.channel.lost
+            self._client,
+            channel_of(config.redis),
+            self.channel.take,
+            self.channel.receive,
+            self.channel.lost,
+            self.channel.interval_s,
         )
         self._placements = placements
         self._renewing: asyncio.Task[None] | None = None

@@ -5,7 +5,7 @@ from loadtest.sim.virtual_time import VirtualTime
 from policies.view import WorkerId
 from router.placement.ledger import LoadAccount
 from router.placement.running import LoadReservation
-from router.replicas.line import TICK_S
+from router.replicas.fleet_channel import TICK_S
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
 

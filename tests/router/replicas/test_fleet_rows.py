@@ -59,6 +59,26 @@ def test_reserved_load_arrives_in_the_receivers_time(gateways):
     assert others.work == pytest.approx(Work(50.0, 2.0, 507.0, 506.0))
 
 
+@pytest.mark.parametrize(
+    ("senders", "interval_s"), [(1, 0.02), (4, 0.02), (5, 0.04), (8, 0.04), (9, 0.06), (17, 0.1), (200, 0.1)]
+)
+def test_the_more_send_the_less_often_each_one_does(gateways, senders, interval_s):
+    one, _ = gateways
+    for number in range(senders - 1):
+        beat = FleetMessage(
+            f"other-{number}",
+            0,
+            1.0,
+            1,
+            False,
+            *[messages.NOTHING] * 2,
+            messages.StateVersion(),
+            messages.packed(messages.Uses()),
+        )
+        one.channel.receive(messages.encode(beat), 10.0)
+    assert one.channel.interval_s() == pytest.approx(interval_s)
+
+
 def test_a_replica_does_not_see_itself(gateways):
     one, _ = gateways
     account = one.account()
