@@ -13,26 +13,7 @@ from prometheus_client.registry import Collector
 
 from backends.engine.request import FinishReason
 from backends.simulated.generation import Generation
-
-# vLLM's bucket bounds (vllm/v1/metrics/loggers.py), so that dashboards made for vLLM work.
-_TTFT_S = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
-    640.0, 2560.0,
-)  # fmt: skip
-_TOKEN_S = (
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-)  # fmt: skip
-_REQUEST_S = (
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
-    1920.0, 7680.0,
-)  # fmt: skip
-_ITERATION_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-
-
-def length_bounds(max_tokens: int) -> tuple[float, ...]:
-    """Return 1, 2, 5, 10, 20, 50, ... up to `max_tokens`."""
-    powers = range(len(str(max_tokens)))
-    return tuple(float(m * 10**p) for p in powers for m in (1, 2, 5) if m * 10**p <= max_tokens)
+from backends.vllm.histogram_bounds import DURATION_S, ITERATION_TOKENS, ITL_S, TTFT_S, length_bounds
 
 
 class TokenHistogram:
@@ -89,16 +70,16 @@ class WorkerMetrics(Collector):
         self._log_stats = log_stats
         self._transfers = transfers
         lengths = length_bounds(max_model_len)
-        self.ttft = TokenHistogram("vllm:time_to_first_token_seconds", "Time to first token.", _TTFT_S)
-        self.itl = TokenHistogram("vllm:inter_token_latency_seconds", "Time between two tokens.", _TOKEN_S)
+        self.ttft = TokenHistogram("vllm:time_to_first_token_seconds", "Time to first token.", TTFT_S)
+        self.itl = TokenHistogram("vllm:inter_token_latency_seconds", "Time between two tokens.", ITL_S)
         self.tpot = TokenHistogram(
-            "vllm:request_time_per_output_token_seconds", "Mean time per output token of a request.", _TOKEN_S
+            "vllm:request_time_per_output_token_seconds", "Mean time per output token of a request.", ITL_S
         )
-        self.e2e = TokenHistogram("vllm:e2e_request_latency_seconds", "Whole request.", _REQUEST_S)
-        self.queue = TokenHistogram("vllm:request_queue_time_seconds", "Time spent waiting.", _REQUEST_S)
-        self.inference = TokenHistogram("vllm:request_inference_time_seconds", "Time spent running.", _REQUEST_S)
-        self.prefill = TokenHistogram("vllm:request_prefill_time_seconds", "Scheduled to first token.", _REQUEST_S)
-        self.decode = TokenHistogram("vllm:request_decode_time_seconds", "First to last token.", _REQUEST_S)
+        self.e2e = TokenHistogram("vllm:e2e_request_latency_seconds", "Whole request.", DURATION_S)
+        self.queue = TokenHistogram("vllm:request_queue_time_seconds", "Time spent waiting.", DURATION_S)
+        self.inference = TokenHistogram("vllm:request_inference_time_seconds", "Time spent running.", DURATION_S)
+        self.prefill = TokenHistogram("vllm:request_prefill_time_seconds", "Scheduled to first token.", DURATION_S)
+        self.decode = TokenHistogram("vllm:request_decode_time_seconds", "First to last token.", DURATION_S)
         self.prompt_tokens = TokenHistogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", lengths)
         self.output_tokens = TokenHistogram(
             "vllm:request_generation_tokens", "Tokens generated for a request.", lengths
@@ -106,7 +87,7 @@ class WorkerMetrics(Collector):
         self.computed_tokens = TokenHistogram(
             "vllm:request_prefill_kv_computed_tokens", "Prompt tokens computed, cached ones not counted.", lengths
         )
-        self.iteration_tokens = TokenHistogram("vllm:iteration_tokens_total", "Tokens per step.", _ITERATION_TOKENS)
+        self.iteration_tokens = TokenHistogram("vllm:iteration_tokens_total", "Tokens per step.", ITERATION_TOKENS)
         self._finished = dict.fromkeys(FinishReason, 0)
         self._rejected = 0
         self._registry = CollectorRegistry()

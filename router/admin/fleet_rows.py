@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from backends.vllm.histogram_bounds import ITL_S
 from policies.view import WorkerView
 from router.admin.documents import FleetOverview, FleetRow
 from router.admin.operations import Answer, Call
@@ -13,7 +14,6 @@ from router.admin.watch import Watch
 from router.diagnosis.histogram import quantile, total
 from router.diagnosis.measured import WorkerMeasured
 from router.placement.fleet import Candidate, FleetEndpoint
-from router.telemetry.catalogue import ITL_S
 
 WATCHED = Watch("rows", "id")
 _NOTHING = WorkerMeasured()

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
+from backends.vllm.histogram_bounds import ITL_S, TTFT_S
 from router.diagnosis.histogram import OUTPUT_TOKENS, PROMPT_TOKENS, empty
-from router.telemetry.catalogue import ITL_S, TTFT_S
 
 _PROMPTS = len(PROMPT_TOKENS) + 1
 TURNS = 8

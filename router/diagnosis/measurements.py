@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
+from backends.vllm.histogram_bounds import ITL_S, TTFT_S
 from backends.worker import LoadReport
 from policies.view import FleetView, Residency, WorkerId
 from router.config.model import DiagnosisConfig
@@ -17,7 +18,6 @@ from router.diagnosis.prefixes import HotPrefixes
 from router.diagnosis.sessions import Sessions, Turn
 from router.placement.endpoints import Candidate
 from router.placement.tickets import Ticket
-from router.telemetry.catalogue import ITL_S, TTFT_S
 
 MINUTE_S = 60.0
 SAMPLED = 8

@@ -116,8 +116,8 @@ class Dispatcher(TicketLife):
         """Choose a candidate and reserve the request's load there, in one step.
 
         With `may_hold` the policy may hold the request instead, provided that its prompt has a known and acceptable
-        length: holding other requests gains nothing. With `may_wait` it is queued, not rejected, while every candidate is
-        at its limit of reserved requests. `within` limits the endpoints.
+        length: holding other requests gains nothing. With `may_wait` it is queued, not rejected, while every candidate
+        is at its limit of reserved requests. `within` limits the endpoints.
         """
         selection = self._select(request, (), now_s, within)
         if may_wait and isinstance(selection, Reject) and selection.at_limit:

@@ -20,8 +20,8 @@ from router.replicas.peers import SILENCE_S, Peers
 TICK_S = 0.02
 """The least time between two messages. Messages cost, not what is in them: at 5 ms Redis takes twice the CPU time."""
 SENDERS_PER_TICK = 4
-"""With more senders the time between two messages grows, up to `HEARTBEAT_S`, since each of them reads all messages: 200
-a second."""
+"""With more senders the time between two messages grows, up to `HEARTBEAT_S`, since each of them reads all messages:
+200 a second."""
 HEARTBEAT_S = 0.1
 """A replica is never silent for longer."""
 PLACING_HEARTBEAT_S = 0.4

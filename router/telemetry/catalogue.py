@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 
+from backends.vllm.histogram_bounds import DURATION_S, ITL_S, TTFT_S, length_bounds
+
 
 class Kind(StrEnum):
     """The type of a metric, in Prometheus' words."""
@@ -57,19 +59,7 @@ class MetricSpec:
         return f"{self.name}_total" if self.kind is Kind.COUNTER else self.name
 
 
-# vLLM's bounds (vllm/v1/metrics/loggers.py), so that quantiles of the gateway and of its workers can be compared.
-TTFT_S = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
-    640.0, 2560.0,
-)  # fmt: skip
-ITL_S = (
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-)  # fmt: skip
-DURATION_S = (
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
-    1920.0, 7680.0,
-)  # fmt: skip
-TOKENS = tuple(float(m * 10**p) for p in range(7) for m in (1, 2, 5) if m * 10**p <= 1_000_000)
+TOKENS = length_bounds(1_000_000)
 WAIT_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 CPU_S = (
     *(0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025),

@@ -10,7 +10,7 @@ from itertools import accumulate
 
 import msgspec
 
-from router.telemetry.catalogue import ITL_S, TTFT_S
+from backends.vllm.histogram_bounds import ITL_S, TTFT_S
 from router.telemetry.instruments import Labels
 from router.telemetry.snapshot import Snapshot, Tally
 

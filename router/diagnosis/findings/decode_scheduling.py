@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from backends.vllm.histogram_bounds import ITL_S
 from router.config.model import DiagnosisConfig
 from router.diagnosis import evidence
 from router.diagnosis.finding import Checked, Finding, Pressure, Unsure
 from router.diagnosis.histogram import quantile
 from router.diagnosis.measured import Measured
-from router.telemetry.catalogue import ITL_S
 
 TO_TRY = [
     "send fewer streams to each worker: limits.max_requests_per_worker, or more workers",

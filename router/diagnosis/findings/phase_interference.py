@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from backends.vllm.histogram_bounds import ITL_S
 from router.config.model import DiagnosisConfig
 from router.diagnosis.finding import Checked, Finding, Pressure, Unsure, table
 from router.diagnosis.histogram import quantile, total
 from router.diagnosis.measured import Measured
-from router.telemetry.catalogue import ITL_S
 
 TO_TRY = [
     "use the policy's lanes (policy.lanes: true), which keep long prompts off the workers that stream",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from backends.vllm.histogram_bounds import TTFT_S
 from router.config.model import DiagnosisConfig
 from router.diagnosis import evidence
 from router.diagnosis.finding import Checked, Finding, Pressure, Unsure
 from router.diagnosis.findings import kv_capacity
 from router.diagnosis.histogram import PROMPT_TOKENS, named_buckets, quantile
 from router.diagnosis.measured import Measured, PromptsMeasured
-from router.telemetry.catalogue import TTFT_S
 
 TO_TRY = [
     "add prefill capacity: more workers, or workers that only prefill",

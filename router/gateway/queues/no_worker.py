@@ -9,7 +9,6 @@ from typing import Final, Protocol
 from router.placement.fleet import Fleet
 from router.security.callers import TenantUsage
 
-
 _ROOM_CHECK_S: Final = 0.25
 """How often requests that wait for room ask again, since other gateways free room, too."""
 

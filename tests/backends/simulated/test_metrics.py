@@ -4,7 +4,8 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.simulated.metrics import TokenHistogram, length_bounds
+from backends.simulated.metrics import TokenHistogram
+from backends.vllm.histogram_bounds import length_bounds
 
 
 def test_length_bounds():

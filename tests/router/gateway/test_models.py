@@ -219,7 +219,7 @@ async def test_a_model_whose_workers_refuse_falls_back(fleet):
 
 
 @pytest.fixture
-async def full(fleet):
+def full(fleet):
     """Return a function that starts a gateway whose model `big` has one worker, at its limit of one request.
 
     The worker answers each request when it is told to: `let[model]` is released once for each.
@@ -235,7 +235,7 @@ async def full(fleet):
         gate, workers = await fleet("big", "small", script=slow, models=FALLBACK, limits=limits, **settings)
         return gate, workers, let, await asked(gate, workers["big"])
 
-    yield start
+    return start
 
 
 async def ask_big(gate, **members):
