@@ -122,7 +122,7 @@ class AnswerPath(ABC):
             await (self._stream if call.body.stream else self._whole)(call, receive, send, echoed)
         except StreamedError as error:
             await begin_stream(send, echoed)
-            event = b"data: " + error.body() + b"\n\n" + DONE
+            event = self._introduction() + b"data: " + error.body() + b"\n\n" + DONE
             await send({"type": "http.response.body", "body": event})
         except ApiError as error:
             await send_json(send, int(error.status), error.body(), echoed)
@@ -130,6 +130,10 @@ class AnswerPath(ABC):
             return
         finally:
             self._worker.server_load -= 1
+
+    def _introduction(self) -> bytes:
+        """Return the events that come before the first token, or before an error in its place."""
+        return b""
 
     def _echoed(self, request_id: str) -> Headers:
         if not self._worker.settings.request_id_headers:
@@ -238,11 +242,13 @@ class AnswerApp(AnswerPath):
         return frames.usage(usage(call.generations, cached_tokens)) + DONE
 
     def _cached_tokens(self, call: EngineCall, generation: Generation) -> int | None:
-        if not self._worker.settings.prompt_tokens_details:
-            return None
-        if call.remote_cached_tokens is not None:
-            return call.remote_cached_tokens
-        return generation.state.cached_tokens or 0
+        return _cached_tokens(call, generation) if self._worker.settings.prompt_tokens_details else None
+
+
+def _cached_tokens(call: EngineCall, generation: Generation) -> int:
+    """Return the prompt tokens that were cached here, or at the worker that has computed the prompt."""
+    own = generation.state.cached_tokens or 0
+    return own if call.remote_cached_tokens is None else call.remote_cached_tokens
 
 
 class DialectApp(AnswerPath):
@@ -256,11 +262,21 @@ class DialectApp(AnswerPath):
         return self._dialect.read(values)
 
     async def _prompts(self, body: ChatBody | CompletionBody, values: dict[str, Any]) -> list[list[int]]:
+        if (given := body.given_ids) is not None:
+            return [self._worker.prompts.ids(given, "kv_transfer_params")]
         return [await self._dialect.prompt(self._worker.prompts, values)]
+
+    def _introduction(self) -> bytes:
+        head = AnswerHead(self._id_prefix + uuid.uuid4().hex, int(time.time()), self._worker.settings.model_name)
+        return self._dialect.introduction(head)
 
     async def _whole(self, call: EngineCall, receive: Receive, send: Send, headers: Headers) -> None:
         await self._complete(call, receive)
-        await send_json(send, 200, self._dialect.whole(call.head, call.generations[0]), headers)
+        (generation,) = call.generations
+        prompt = call.prompts[0] if call.body.return_token_ids else None
+        params = self._worker.transfers.offered(generation.state)
+        body = self._dialect.whole(call.head, generation, _cached_tokens(call, generation), prompt, params)
+        await send_json(send, 200, body, headers)
 
     async def _stream(self, call: EngineCall, receive: Receive, send: Send, headers: Headers) -> None:
         await begin_stream(send, headers)
@@ -272,7 +288,8 @@ class DialectApp(AnswerPath):
             while generation.finish_reason is None:
                 parts = [self._told(call, delivery) for delivery in await call.inbox.take()]
                 await send({"type": "http.response.body", "body": b"".join(parts), "more_body": True})
-        await send({"type": "http.response.body", "body": dialect.closing(call.head, generation), "more_body": False})
+        closing = dialect.closing(call.head, generation, _cached_tokens(call, generation))
+        await send({"type": "http.response.body", "body": closing, "more_body": False})
 
     def _told(self, call: EngineCall, delivery: Delivery) -> bytes:
         generation, token_id, reason = delivery

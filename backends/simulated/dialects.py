@@ -6,6 +6,7 @@ Messages stream starts with the first token, and a Responses stream sends its fi
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -18,6 +19,8 @@ from backends.simulated.prompts import PromptReader
 from backends.simulated.request import ChatBody, read_body
 
 _encode = msgspec.json.encode
+_SHARED = ("model", "stream", "cache_salt", "vllm_xargs", "kv_transfer_params")
+"""Fields that both APIs share with chats."""
 
 
 class Dialect(Protocol):
@@ -33,8 +36,18 @@ class Dialect(Protocol):
         """Return the prompt's ids; raises `ApiError` 400."""
         ...
 
-    def whole(self, head: AnswerHead, generation: Generation) -> bytes:
-        """Return a response that is not streamed."""
+    def whole(
+        self,
+        head: AnswerHead,
+        generation: Generation,
+        cached_tokens: int,
+        prompt: Sequence[int] | None,
+        params: Mapping[str, Any] | None,
+    ) -> bytes:
+        """Return a response that is not streamed.
+
+        `prompt` if token ids are requested; `params` are the transfer parameters for another worker.
+        """
         ...
 
     def introduction(self, head: AnswerHead) -> bytes:
@@ -49,7 +62,7 @@ class Dialect(Protocol):
         """Return the event of one token; `json_text` is its text as the inside of a JSON string."""
         ...
 
-    def closing(self, head: AnswerHead, generation: Generation) -> bytes:
+    def closing(self, head: AnswerHead, generation: Generation, cached_tokens: int) -> bytes:
         """Return the events after the last token."""
         ...
 
@@ -67,15 +80,23 @@ class MessagesDialect:
             raise ApiError("max_tokens is missing.", param="max_tokens")
         if values.get("stop_sequences"):
             raise ApiError("stop_sequences are not simulated.", param="stop_sequences")
-        passed = _fields(values, "model", "messages", "max_tokens", "stream", "cache_salt", "vllm_xargs")
+        passed = _fields(values, "messages", "max_tokens", *_SHARED)
         return read_body(ChatBody, passed)
 
     async def prompt(self, reader: PromptReader, values: dict[str, Any]) -> list[int]:
         return await reader.messages(values)
 
-    def whole(self, head: AnswerHead, generation: Generation) -> bytes:
+    def whole(
+        self,
+        head: AnswerHead,
+        generation: Generation,
+        cached_tokens: int,
+        prompt: Sequence[int] | None,
+        params: Mapping[str, Any] | None,
+    ) -> bytes:
         content = [{"type": "text", "text": "".join(generation.text_parts)}]
-        return _encode({**self._message(head, content), **_stop(generation), "usage": self._usage(generation)})
+        answer = {**self._message(head, content), **_stop(generation), "usage": self._usage(generation, cached_tokens)}
+        return _encode(_with_params(answer, params))
 
     def introduction(self, head: AnswerHead) -> bytes:
         return b""
@@ -93,15 +114,15 @@ class MessagesDialect:
             b'"delta":{"type":"text_delta","text":"' + json_text + b'"}}\n\n'
         )
 
-    def closing(self, head: AnswerHead, generation: Generation) -> bytes:
-        stop = _event("message_delta", delta=_stop(generation), usage=self._usage(generation))
+    def closing(self, head: AnswerHead, generation: Generation, cached_tokens: int) -> bytes:
+        stop = _event("message_delta", delta=_stop(generation), usage=self._usage(generation, cached_tokens))
         return _event("content_block_stop", index=0) + stop + _event("message_stop")
 
     def _message(self, head: AnswerHead, content: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": head.id, "type": "message", "role": "assistant", "content": content, "model": head.model}
 
-    def _usage(self, generation: Generation) -> dict[str, int]:
-        read, written = _cache_use(generation, self._block_tokens)
+    def _usage(self, generation: Generation, cached_tokens: int) -> dict[str, int]:
+        read, written = cached_tokens, _written(generation, cached_tokens, self._block_tokens)
         return {
             "input_tokens": generation.state.prompt_tokens - read - written,
             "output_tokens": len(generation.token_ids),
@@ -121,15 +142,26 @@ class ResponsesDialect:
     def read(self, values: dict[str, Any]) -> ChatBody:
         if values.get("previous_response_id") is not None or values.get("background"):
             raise ApiError("This simulated worker stores no responses.", param="previous_response_id")
-        passed = _fields(values, "model", "stream", "cache_salt", "vllm_xargs")
+        passed = _fields(values, "ignore_eos", *_SHARED)
+        passed["return_token_ids"] = values.get("enable_response_messages")
         limit = values.get("max_output_tokens")
         return read_body(ChatBody, {**passed, "messages": [values], "max_completion_tokens": limit})
 
     async def prompt(self, reader: PromptReader, values: dict[str, Any]) -> list[int]:
         return await reader.responses(values)
 
-    def whole(self, head: AnswerHead, generation: Generation) -> bytes:
-        return _encode(self._response(head, generation))
+    def whole(
+        self,
+        head: AnswerHead,
+        generation: Generation,
+        cached_tokens: int,
+        prompt: Sequence[int] | None,
+        params: Mapping[str, Any] | None,
+    ) -> bytes:
+        answer = self._response(head, generation, cached_tokens)
+        if prompt is not None:
+            answer["input_messages"] = [{"type": "raw_message_tokens", "message": "", "tokens": list(prompt)}]
+        return _encode(_with_params(answer, params))
 
     def introduction(self, head: AnswerHead) -> bytes:
         response = self._response(head, None)
@@ -149,12 +181,13 @@ class ResponsesDialect:
             b'"content_index":0,"delta":"' + json_text + b'"}\n\n'
         )
 
-    def closing(self, head: AnswerHead, generation: Generation) -> bytes:
-        response = self._response(head, generation)
+    def closing(self, head: AnswerHead, generation: Generation, cached_tokens: int) -> bytes:
+        response = self._response(head, generation, cached_tokens)
         done = _event("response.output_item.done", output_index=0, item=self._item(head, generation))
         return done + _event(f"response.{response['status']}", response=response)
 
-    def _response(self, head: AnswerHead, generation: Generation | None) -> dict[str, Any]:
+    def _response(self, head: AnswerHead, generation: Generation | None, cached_tokens: int = 0) -> dict[str, Any]:
+        status = _status(generation)
         return {
             "id": head.id,
             "object": "response",
@@ -164,8 +197,9 @@ class ResponsesDialect:
             "parallel_tool_calls": True,
             "tool_choice": "auto",
             "tools": [],
-            "status": _status(generation),
-            "usage": self._usage(generation) if generation is not None else None,
+            "status": status,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "usage": self._usage(generation, cached_tokens) if generation is not None else None,
         }
 
     def _item_id(self, head: AnswerHead) -> str:
@@ -176,9 +210,9 @@ class ResponsesDialect:
         message = {"id": self._item_id(head), "type": "message", "role": "assistant", "status": _status(generation)}
         return {**message, "content": [{"type": "output_text", "text": text, "annotations": []}]}
 
-    def _usage(self, generation: Generation) -> dict[str, Any]:
+    def _usage(self, generation: Generation, cached_tokens: int) -> dict[str, Any]:
         prompt, answer = generation.state.prompt_tokens, len(generation.token_ids)
-        read, written = _cache_use(generation, self._block_tokens)
+        read, written = cached_tokens, _written(generation, cached_tokens, self._block_tokens)
         return {
             "input_tokens": prompt,
             "input_tokens_details": {"cached_tokens": read, "cache_write_tokens": written},
@@ -203,10 +237,13 @@ def _fields(values: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: values[name] for name in names if name in values}
 
 
-def _cache_use(generation: Generation, block_tokens: int) -> tuple[int, int]:
-    """Return the prompt tokens read from the cache and written to it. A prompt's last, partial block is not written."""
-    read = generation.state.cached_tokens or 0
-    return read, max(0, generation.state.prompt_tokens // block_tokens * block_tokens - read)
+def _written(generation: Generation, cached_tokens: int, block_tokens: int) -> int:
+    """Return the prompt tokens written to the cache. A prompt's last, partial block is not written."""
+    return max(0, generation.state.prompt_tokens // block_tokens * block_tokens - cached_tokens)
+
+
+def _with_params(answer: dict[str, Any], params: Mapping[str, Any] | None) -> dict[str, Any]:
+    return answer if params is None else {**answer, "kv_transfer_params": params}
 
 
 def _event(name: str, **fields: Any) -> bytes:

@@ -8,11 +8,11 @@ from itertools import product
 import msgspec
 
 from backends.vllm.control import ProbeError, WorkerClient
+from backends.vllm.handover.answer_apis import COMPLETIONS
 from backends.vllm.handover.connector import Connector, HandoverPeer, Legs
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.nixl_pull import misses_side_channel_host
 from backends.vllm.handover.parameters import HandoverError
-from backends.vllm.handover.prefill_answer import read_prefill_answer
 from backends.vllm.handover.request_body import prefill_body, split
 from backends.worker import WorkerFacts, parse_endpoint
 from router.cli.examine import WorkerReport
@@ -87,11 +87,12 @@ async def _tried(config: Config, connector: Connector, one: Examined, decode: Se
         decode=HandoverPeer(host=receiver),
     )
     prompt = msgspec.json.encode({"model": facts.models[0].id, "prompt": _PROMPT})
-    body = prefill_body(split(prompt), connector.prefill_params(legs), ends_by_length=connector.ends_by_length)
+    members = split(prompt, COMPLETIONS, connector)
+    body = prefill_body(members, connector.prefill_params(legs), COMPLETIONS, ends_by_length=connector.ends_by_length)
     async with WorkerClient(worker.api_key, WorkerTls(config.worker_tls).context_for) as client:
         try:
             answer = await client.post_json(endpoint, _PATH, body, timeout_s=_TIMEOUT_S)
-            handed = connector.handed_over(read_prefill_answer(answer))
+            handed = connector.handed_over(COMPLETIONS.read(answer))
         except ProbeError as error:
             return [f"{report.id} did not try to hand over: {error.reason}"]
         except HandoverError as error:

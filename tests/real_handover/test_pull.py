@@ -27,6 +27,42 @@ def chat(seed):
     return "/v1/chat/completions", GREEDY | {"messages": [{"role": "user", "content": prompt(seed)}]}
 
 
+def message(seed):
+    return {
+        "model": "tiny",
+        "max_tokens": 24,
+        "temperature": 0,
+        "messages": [{"role": "user", "content": prompt(seed)}],
+    }
+
+
+def response(seed):
+    return {"model": "tiny", "max_output_tokens": 24, "temperature": 0, "ignore_eos": True, "input": prompt(seed)}
+
+
+async def whole(client, url, path, body):
+    """Return the texts of a message or a response, and its usage."""
+    answer = (await client.post(url + path, json=body)).raise_for_status().json()
+    assert not answer.get("kv_transfer_params")
+    parts = (
+        answer["content"] if "content" in answer else [part for item in answer["output"] for part in item["content"]]
+    )
+    return [part["text"] for part in parts], answer["usage"]
+
+
+async def streamed(client, url, path, body):
+    """Return the text of a streamed message or response."""
+    text = ""
+    async with client.stream("POST", url + path, json=body | {"stream": True}) as answer:
+        async for line in answer.aiter_lines():
+            if line.startswith("data: {"):
+                event = json.loads(line[6:])
+                assert "error" not in event["type"]
+                delta = event.get("delta") or ""
+                text += delta.get("text", "") if isinstance(delta, dict) else delta
+    return text
+
+
 async def ask(client, url, path, body, *, stream=False):
     """Return the text, and the usage."""
     if not stream:
@@ -88,3 +124,18 @@ async def test_the_text_is_that_of_one_worker(site):
             assert usage["completion_tokens"] == 24
             assert usage["prompt_tokens_details"]["cached_tokens"] < 32  # of a chat, at most what all chats begin with
     assert site.outcomes()["handed_over"] >= 3
+
+
+async def test_messages_and_responses_have_the_text_of_one_worker(site):
+    before = site.outcomes().get("handed_over", 0)
+    async with streams_on(site) as client:
+        for seed, (path, body_of) in enumerate(
+            [("/v1/messages", message), ("/v1/responses", response), ("/v1/messages", message)]
+        ):
+            texts, usage = await whole(client, site.gateway_url, path, body_of(f"whole {seed}"))
+            alone, known = await whole(client, site.prefill_url, path, body_of(f"whole {seed}"))
+            assert texts == alone
+            assert usage["output_tokens"] == known["output_tokens"]
+            text = await streamed(client, site.gateway_url, path, body_of(f"stream {seed}"))
+            assert text == await streamed(client, site.prefill_url, path, body_of(f"stream {seed}"))
+    assert site.outcomes()["handed_over"] >= before + 3

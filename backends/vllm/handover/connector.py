@@ -73,6 +73,8 @@ class Connector(ABC):
     cached_tokens_from: ClassVar[Reporter] = Reporter.DECODE
     ends_by_length: ClassVar[bool] = False
     """The prefill must end by its length: an end-of-sequence token hands nothing over."""
+    marks_prefill: ClassVar[bool] = True
+    """The prefill's parameters tell the worker that the request is only a prefill."""
     lease_s: ClassVar[float | None] = None
     """How long handed-over blocks stay after the prefill worker's answer, by vLLM's default. A decode worker does not
     notice the end of the lease and reads other content. None: the blocks are not leased."""

@@ -22,6 +22,7 @@ class OffloadingPeer(Connector):
     vllm_names: ClassVar[tuple[str, ...]] = ("OffloadingConnector",)
     order: ClassVar[Order] = Order.TOGETHER
     cached_tokens_from: ClassVar[Reporter] = Reporter.PREFILL
+    marks_prefill: ClassVar[bool] = False
     unmatched_s: ClassVar[float] = 60.0
 
     def prefill_params(self, legs: Legs) -> TransferParams:

@@ -18,6 +18,7 @@ class SharedStore(Connector):
     name: ClassVar[str] = "shared_store"
     vllm_names: ClassVar[tuple[str, ...]] = ("ExampleConnector", "OffloadingConnector", "MooncakeStoreConnector")
     cached_tokens_from: ClassVar[Reporter] = Reporter.PREFILL
+    marks_prefill: ClassVar[bool] = False
 
     def prefill_params(self, legs: Legs) -> TransferParams | None:
         """Return None: the request is plain."""

@@ -8,11 +8,11 @@ from collections import deque
 from collections.abc import Container, Mapping
 from typing import Final
 
+from backends.vllm.handover.answer_apis import ANSWER_APIS, Members
 from backends.vllm.handover.connector import HandoverPeer, Legs, with_token_ids
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.parameters import HandoverError, TransferParams
-from backends.vllm.handover.prefill_answer import read_prefill_answer
-from backends.vllm.handover.request_body import Members, decode_body, prefill_body, split
+from backends.vllm.handover.request_body import decode_body, prefill_body, split
 from router.config.model import HandoverConfig
 from router.errors import ErrorKind, RequestError
 from router.gateway.metrics_protocol import GatewayMetrics
@@ -22,7 +22,6 @@ from router.placement.handover import HandoverTickets, PlannedHandover
 from router.placement.health import WorkerState
 from router.placement.lifecycle_events import Request, Usage
 from router.placement.tickets import Ticket
-from router.tokenization.intake import CHAT_PATH, COMPLETIONS_PATH
 
 HANDED_OVER: Final = "handed_over"
 PREFILL_FAILED: Final = "prefill_failed"
@@ -31,7 +30,6 @@ LEASE_EXPIRED: Final = "lease_expired"
 DECODE_WORKER_LOST: Final = "decode_worker_lost"
 DECODE_FAILED: Final = "decode_failed"
 STOPPED: Final = "stopped"
-_PATHS: Final = (CHAT_PATH, COMPLETIONS_PATH)
 _BEAT_S: Final = 0.25
 _GAPS_KEPT: Final = 64
 
@@ -88,14 +86,15 @@ class KvHandover:
     """
 
     __slots__ = (
-        "_decode", "_handovers", "_lease_end_s", "_legs", "_members", "_params", "_received", "_sent_s", "_settled",
-        "prefill",
+        "_api", "_decode", "_handovers", "_lease_end_s", "_legs", "_members", "_params", "_received", "_sent_s",
+        "_settled", "prefill",
     )  # fmt: skip
 
     def __init__(self, handovers: Handovers, members: Members, tickets: HandoverTickets) -> None:
         self._handovers = handovers
         self._members = members
         self._decode = tickets.decode
+        self._api = ANSWER_APIS[tickets.decode.request.path]
         self.prefill = tickets.prefill
         """The placement of the prefill that runs, or ran last."""
         self._legs = self._named()
@@ -133,7 +132,7 @@ class KvHandover:
         try:
             if status != 200:
                 raise HandoverError(f"the prefill worker answered {status}")
-            answer = read_prefill_answer(body)
+            answer = self._api.read(body)
             usage = Usage(answer.prompt_tokens, None, answer.cached_tokens)
             params = connector.decode_params(self._legs, connector.handed_over(answer))
             self._params = with_token_ids(params, answer.prompt_token_ids)
@@ -180,7 +179,7 @@ class KvHandover:
             self._sent_s = now_s
             connector = self._handovers.connector
             params = connector.prefill_params(self._legs)
-            return prefill_body(self._members, params, ends_by_length=connector.ends_by_length)
+            return prefill_body(self._members, params, self._api, ends_by_length=connector.ends_by_length)
         params, self._params = self._params, None
         if ticket is not self._decode or self._settled or params is None:
             return None
@@ -253,7 +252,7 @@ class Handovers:
         if planned is None:
             return None
         try:
-            members = split(body)
+            members = split(body, ANSWER_APIS[request.path], self.connector)
         except HandoverError:
             return None
         return KvHandover(self, members, self.dispatcher.hand_over(request, planned, now_s))
@@ -262,7 +261,7 @@ class Handovers:
 def _may_be_split(request: Request, headers: Mapping[bytes, bytes], body: bytes) -> bool:
     """Return whether two workers can share the request, as far as that is known without its body."""
     prompt = request.prompt
-    if request.path not in _PATHS or prompt is None or prompt.multiple or request.pinned is not None:
+    if request.path not in ANSWER_APIS or prompt is None or prompt.multiple or request.pinned is not None:
         return False
     if request.answers != 1 or not request.reads_cache or len(body) > MAX_REWRITTEN_BYTES:
         return False

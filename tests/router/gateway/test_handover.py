@@ -142,6 +142,38 @@ async def test_a_chat_is_rendered_once(shared):
     await gateway.ends_clean(prefill, decode)
 
 
+MESSAGE = {"model": "m", "max_tokens": 3, "messages": [{"role": "user", "content": "Hello, world"}]}
+RESPONSE = {"model": "m", "max_output_tokens": 3, "input": "Hello, world"}
+
+
+@pytest.mark.parametrize(("path", "body"), [(b"/v1/messages", MESSAGE), (b"/v1/responses", RESPONSE)])
+async def test_messages_and_responses_are_handed_over_too(shared, path, body):
+    gateway, prefill, decode = await pair(shared)
+    whole = await gateway.rig.ask(post(path, json.dumps(body).encode()))
+    assert whole.status == 200
+    answer = json.loads(whole.body)
+    assert answer["usage"]["output_tokens"] == 3
+    assert "kv_transfer_params" not in answer
+    assert "input_messages" not in answer
+    stream = await gateway.rig.ask(post(path, json.dumps(body | {"stream": True}).encode()))
+    assert stream.status == 200
+    assert b"event: message_stop" in stream.body or b"event: response.incomplete" in stream.body
+    assert gateway.outcomes == ["handed_over"] * 2
+    assert (moved(decode)["received"], computed(decode)) == (2, 2)
+    await gateway.ends_clean(prefill, decode)
+
+
+async def test_a_response_that_fails_to_load_shows_the_client_nothing_of_it(shared):
+    """vLLM sends the first events of such a stream before it loads anything."""
+    gateway, prefill, decode = await pair(shared)
+    decode.transfers.faults.failed_loads = True
+    reply = await gateway.rig.ask(post(b"/v1/responses", json.dumps(RESPONSE | {"stream": True}).encode()))
+    assert (reply.status, reply.body.count(b"event: response.created")) == (200, 1)
+    assert gateway.outcomes == ["decode_failed"]
+    assert computed(prefill) == computed(decode)
+    await gateway.ends_clean(decode)
+
+
 async def test_both_decisions_say_why(shared):
     gateway, prefill, decode = await pair(shared)
     await gateway.ask(stream=True)

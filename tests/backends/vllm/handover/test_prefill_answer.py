@@ -5,7 +5,7 @@ import pytest
 
 from backends.vllm.handover import prefill_answer
 from backends.vllm.handover.parameters import HandoverError
-from backends.vllm.handover.prefill_answer import read_prefill_answer
+from backends.vllm.handover.prefill_answer import read_message_answer, read_prefill_answer, read_response_answer
 
 USAGE = {"prompt_tokens": 4, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 2}}
 
@@ -56,3 +56,46 @@ def test_a_longer_answer_is_refused_unread(monkeypatch):
     monkeypatch.setattr(prefill_answer, "MAX_ANSWER_BYTES", 10)
     with pytest.raises(HandoverError, match="longer than 10 bytes"):
         read_prefill_answer(body())
+
+
+def test_a_message_counts_its_tokens_apart():
+    usage = {"input_tokens": 3, "cache_read_input_tokens": 32, "cache_creation_input_tokens": 16, "output_tokens": 1}
+    message = {"type": "message", "stop_reason": "max_tokens", "usage": usage, "kv_transfer_params": {"a": 1}}
+    answer = read_message_answer(msgspec.json.encode(message))
+    assert (answer.finish_reason, answer.params, answer.prompt_token_ids) == ("length", {"a": 1}, None)
+    assert (answer.prompt_tokens, answer.cached_tokens) == (51, 32)
+
+
+@pytest.mark.parametrize(
+    ("reason", "end"),
+    [("end_turn", "stop"), ("stop_sequence", "stop"), ("tool_use", "stop"), (None, None), ("x", None), ([1], None)],
+)
+def test_the_end_of_a_message_is_named_as_a_completions(reason, end):
+    answer = read_message_answer(msgspec.json.encode({"type": "message", "stop_reason": reason}))
+    assert (answer.finish_reason, answer.prompt_tokens, answer.cached_tokens) == (end, None, 0)
+
+
+def response(**fields):
+    usage = {"input_tokens": 2, "input_tokens_details": {"cached_tokens": 1}}
+    return msgspec.json.encode({"object": "response", "status": "completed", "usage": usage} | fields)
+
+
+def test_a_response_has_its_ids_in_its_input_message():
+    cut = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+    answer = read_response_answer(response(input_messages=[{"tokens": [5, 6]}], kv_transfer_params={"a": 1}, **cut))
+    assert (answer.finish_reason, answer.params, answer.prompt_token_ids) == ("length", {"a": 1}, [5, 6])
+    assert (answer.prompt_tokens, answer.cached_tokens) == (2, 1)
+
+
+def test_messages_of_a_response_without_ids_are_left_out():
+    assert read_response_answer(response(input_messages=[{"role": "user"}])).prompt_token_ids is None
+    assert read_response_answer(response(input_messages=[{"tokens": [1]}, {"tokens": [2]}])).prompt_token_ids is None
+    assert read_response_answer(response()).finish_reason == "stop"
+    assert read_response_answer(response(status="failed")).finish_reason is None
+
+
+@pytest.mark.parametrize("read", [read_message_answer, read_response_answer])
+@pytest.mark.parametrize("raw", [b"", b"{}", b'{"type":"error"}', b'{"object":1}', b"[" * 100_000])
+def test_another_document_is_no_message_and_no_response(read, raw):
+    with pytest.raises(HandoverError, match="is not a"):
+        read(raw)
