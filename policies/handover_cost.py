@@ -38,8 +38,14 @@ def alone_s(fleet: FleetView) -> Column:
 
     Its prefill delays later prefills (`marginal_cost`'s externality) and every stream that runs there.
     """
-    delayed_s = STREAM_WEIGHT * np.maximum(fleet.prefill_s - fleet.error_s, 0.0) * fleet.running_requests
-    cost_s: Column = _first_token_s(fleet) + fleet.kv_wait_s + delayed_s + STREAM_WEIGHT * fleet.decode_externality_s
+    answer_s = STREAM_WEIGHT * fleet.decode_externality_s
+    cost_s: Column = _first_token_s(fleet) + fleet.kv_wait_s + stalled_s(fleet) + answer_s
+    return cost_s
+
+
+def stalled_s(fleet: FleetView) -> Column:
+    """Return what the prompt's prefill on each worker costs the requests that run there."""
+    cost_s: Column = STREAM_WEIGHT * np.maximum(fleet.prefill_s - fleet.error_s, 0.0) * fleet.running_requests
     return cost_s
 
 
@@ -72,13 +78,16 @@ def cheapest(
     tokens_per_s: float,
     latency_s: float,
     alike: NDArray[np.bool_] | None = None,
+    stalls_s: Column | None = None,
 ) -> PairCost:
     """Return the cheapest pair of a `prefill` and a `decode` worker, and the cost of the cheapest worker of `alone`.
 
     `alike` says which pairs understand each other's KV cache, as rows and columns of `Matrix`. Others cost infinitely
-    much.
+    much. `stalls_s` is what the prefill costs the streams of each prefill worker; None if they have no streams.
     """
     costs_s = pair_s(prefill, decode, tokens_per_s, latency_s)
+    if stalls_s is not None:
+        costs_s = costs_s + stalls_s[:, np.newaxis]
     if alike is not None:
         costs_s = np.where(alike, costs_s, np.inf)
     place = int(costs_s.argmin())

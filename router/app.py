@@ -134,7 +134,7 @@ class System:
             config.health,
             self.residency,
             kv_events=config.residency.kv_events,
-            hands_over=config.handover.connector is not None,
+            connector=config.handover.connector,
         )
         self.worker_tls = WorkerTls(config.worker_tls)
         self.identity = Identity(config, worker_tls=self.worker_tls)

@@ -18,6 +18,7 @@ from backends.worker import WorkerFacts, parse_endpoint
 from router.cli.examine import WorkerReport
 from router.config.model import Config, WorkerConfig
 from router.placement.endpoints import DECODE, PREFILL
+from router.placement.handover_roles import FORMAT, prefills, receives
 from router.security.worker_tls import WorkerTls
 
 _PATH = "/v1/completions"
@@ -40,8 +41,9 @@ async def examine_handover(config: Config, reports: Sequence[WorkerReport], *, r
         for worker, report in zip(config.workers, reports, strict=True)
         if report.facts is not None and report.problem is None
     ]
-    prefill = [one for one in usable if one[0].role == PREFILL]
-    decode = [one for one in usable if one[0].role == DECODE]
+    name = config.handover.connector
+    prefill = [one for one in usable if prefills(one[0].role, one[0].labels, name)]
+    decode = [one for one in usable if receives(one[0].role, one[0].labels, name)]
     found = [*_missing_roles(config, prefill, decode), *_unlike(prefill, decode)]
     if requests:
         connector = CONNECTORS[config.handover.connector]
@@ -53,17 +55,21 @@ async def examine_handover(config: Config, reports: Sequence[WorkerReport], *, r
 def _missing_roles(config: Config, prefill: Sequence[Examined], decode: Sequence[Examined]) -> Iterator[str]:
     for role, workers in ((PREFILL, prefill), (DECODE, decode)):
         if config.workers and not workers and not config.discovery.sources:
-            why = f"no worker that can be reached has the role {role}"
+            why = f"no worker that can be reached has the role {role}, or the label kv_connector"
             yield f"handover.connector is set, and {why}: no KV cache is handed over"
 
 
 def _unlike(prefill: Sequence[Examined], decode: Sequence[Examined]) -> Iterator[str]:
     """Yield what keeps a prefill worker and a decode worker of one model from being a pair."""
-    for (_, sender, sent), (_, receiver, got) in product(prefill, decode):
+    for (one, sender, sent), (other, receiver, got) in product(prefill, decode):
+        if one is other:
+            continue
         roots = {card.id: card.root for card in got.models}
         common = [card for card in sent.models if card.id in roots]
         facts: list[tuple[str, object, object]] = [("vLLM", sent.version, got.version)] if common else []
         facts += [(f"the path of {card.id}", card.root, roots[card.id]) for card in common]
+        if common:
+            facts.append((f"the label {FORMAT}", one.labels.get(FORMAT), other.labels.get(FORMAT)))
         if common and sent.caches and got.caches:
             facts.append(("the block size", _block_tokens(sent), _block_tokens(got)))
         for what, here, there in facts:

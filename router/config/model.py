@@ -55,7 +55,8 @@ class WorkerConfig(Section, frozen=True):
     rules that draw or hash draw by weight. Cached prefixes and the prompt's own prefill count as they are."""
     role: WorkerRole = "mixed"
     """What the worker is for. With `handover.connector`, a prefill worker only computes prompts, and a decode worker
-    receives them and takes whole requests, too. Any other word is yours: it is shown, and changes no decision."""
+    receives them and takes whole requests, too. Any other word is yours: it is shown, and changes no decision. A worker
+    with such a word can do both if its label kv_connector names its connector."""
     kv_events: KvEventsConfig | None = None
     """KV event addresses. Default: the worker's /kv_event_sources lists them."""
     api_key: Secret | None = None
@@ -63,7 +64,8 @@ class WorkerConfig(Section, frozen=True):
     (`auth`) or auth.inject_worker_key is set. Otherwise they keep their client's Authorization."""
     labels: dict[str, str] = field(default_factory=dict)
     """Labels for the policy. marginal_cost reads the label `lane`: prefill keeps the worker in the prefill lane, and
-    decode keeps it out."""
+    decode keeps it out. KV handovers read `kv_connector`, the worker's connector as in `handover.connector`, or none;
+    and `kv_format`, any text, which must be equal on both workers."""
     maintenance: bool = False
     """Send the worker no new requests, as after a drain."""
 

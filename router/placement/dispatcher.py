@@ -209,15 +209,20 @@ class Dispatcher(TicketLife):
         retry_after_s: float | None = None,
         *,
         within: Container[str] | None = None,
+        receiver: str | None = None,
     ) -> Ticket | None:
-        """Release a failed prefill, and place it on another prefill worker; None if there is none within the budget."""
+        """Release a failed prefill, and place it on another prefill worker; None if there is none within the budget.
+
+        `receiver` is the endpoint that waits for the prompt's KV cache.
+        """
         if ticket.ended:
             return None
         self.failed(ticket, point, now_s, reason, retry_after_s)
         request = ticket.request
         if self._retry_budget.exhausted(ticket, point):
             return None
-        selection = self._below_limit(select(self._fleet, request, tried(ticket), now_s, within, prefill=True))
+        without = tried(ticket) if receiver is None else (*tried(ticket), receiver)
+        selection = self._below_limit(select(self._fleet, request, without, now_s, within, prefill=True))
         if not isinstance(selection, Selection) or selection.trial is not None:
             return None
         if point is not FailurePoint.CONNECT and not self._retry_budget.pay(self._requests, now_s):

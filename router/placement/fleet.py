@@ -11,6 +11,7 @@ from backends.worker import Endpoint, LoadReport, ServedModel, WorkerFacts
 from policies.view import Residency
 from router.config.model import HealthConfig
 from router.placement.endpoints import PREFILL, Candidate, FleetEndpoint
+from router.placement.handover_roles import prefills
 from router.placement.health import SERVING, Health, WorkerState
 from router.placement.residency_source import ResidencySource
 
@@ -47,9 +48,9 @@ class Fleet:
     """
 
     def __init__(
-        self, health: HealthConfig, residency: ResidencySource, *, kv_events: bool = True, hands_over: bool = False
+        self, health: HealthConfig, residency: ResidencySource, *, kv_events: bool = True, connector: str | None = None
     ) -> None:
-        """With `hands_over`, workers of the role prefill are no candidates for whole requests."""
+        """With a KV `connector`, workers of the role prefill are no candidates for whole requests."""
         self.on_change: list[Callable[[], None]] = []
         self.on_load: list[Callable[[Candidate, LoadReport, float], None]] = []
         self.on_loss: list[Callable[[FleetEndpoint], None]] = []
@@ -65,7 +66,7 @@ class Fleet:
         self._kv_events = kv_events
         self._endpoints: dict[str, FleetEndpoint] = {}
         self._slots: list[Candidate | None] = []
-        self._hands_over = hands_over
+        self._connector = connector
         self._candidate_sets: dict[str | None, CandidateSet] = {}
         self._prefill_sets: dict[str | None, CandidateSet] = {}
         self._adapters: frozenset[str] | None = None
@@ -131,7 +132,7 @@ class Fleet:
         if endpoint.role != role:
             endpoint.role = role
             self._forget_candidate_sets()
-            if self._hands_over:
+            if self._connector is not None:
                 self._announce()
         if (endpoint.labels, endpoint.weight) != (labels, weight):
             endpoint.labels, endpoint.weight = labels, weight
@@ -268,12 +269,17 @@ class Fleet:
         return candidate_set
 
     def prefill_set(self, model: str | None) -> CandidateSet:
-        """Return the endpoints and candidates that compute prompts of `model` for decode workers."""
+        """Return the endpoints and candidates that may compute prompts of `model` for other workers."""
         return self._prefill_sets.get(model) or self._built(self._prefill_sets, model, prefill=True)
 
     def only_prefills(self, endpoint: FleetEndpoint) -> bool:
         """Return whether the endpoint is no candidate for whole requests."""
-        return self._hands_over and endpoint.role == PREFILL
+        return self._connector is not None and endpoint.role == PREFILL
+
+    def _takes(self, endpoint: FleetEndpoint, prefill: bool) -> bool:
+        if prefill:
+            return prefills(endpoint.role, endpoint.labels, self._connector)
+        return not self.only_prefills(endpoint)
 
     def adapter(self, model: str | None) -> str | None:
         """Return `model` if it is a LoRA adapter on some worker, else None."""
@@ -356,7 +362,7 @@ class Fleet:
         able = tuple(
             endpoint
             for endpoint in self._endpoints.values()
-            if endpoint.may_serve(model) and self.only_prefills(endpoint) is prefill
+            if endpoint.may_serve(model) and self._takes(endpoint, prefill)
         )
         lengths = [endpoint.lengths[model] for endpoint in able if model is not None and model in endpoint.lengths]
         ready = tuple(c for endpoint in able if endpoint.state is WorkerState.READY for c in endpoint.candidates)

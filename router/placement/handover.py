@@ -9,10 +9,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.handover_cost import PairCost, cheapest
+from policies.handover_cost import PairCost, cheapest, stalled_s
 from policies.view import Decision, FleetView, RequestView, Residency, WorkerView
 from router.config.model import HandoverConfig
-from router.placement.endpoints import DECODE, Candidate
+from router.placement.endpoints import PREFILL, Candidate
+from router.placement.handover_roles import FORMAT, receives
 from router.placement.lifecycle_events import Request
 from router.placement.placing import Decided, Placer
 from router.placement.policy_runner import PolicyRunner
@@ -58,7 +59,7 @@ class HandoverPlanner:
 
         A prefill worker that has a trial must be the one. Decode workers must be ready.
         """
-        decode = _decoding(alone)
+        decode = _decoding(alone, self._config.connector)
         if decode is None:
             return None
         if prefill.trial is not None:
@@ -67,7 +68,9 @@ class HandoverPlanner:
         singles = self._see(request, alone, now_s).fleet
         alike = _alike(prefill.candidates, decode.candidates, request.model)
         tokens_per_s, latency_s = self._config.transfer_tokens_per_s, self._config.latency_s
-        cost = cheapest(senders.fleet, singles, receivers.fleet, tokens_per_s, latency_s, alike)
+        streaming = np.array([one.endpoint.role != PREFILL for one in prefill.candidates])
+        stalls_s = np.where(streaming, stalled_s(senders.fleet), 0.0)
+        cost = cheapest(senders.fleet, singles, receivers.fleet, tokens_per_s, latency_s, alike, stalls_s)
         return PlannedHandover(senders, receivers, cost) if cost.pays else None
 
     def reserve(
@@ -111,23 +114,26 @@ class HandoverPlanner:
 
 
 def kv_format(candidate: Candidate, model: str | None) -> tuple[object, ...]:
-    """Return what must be equal on two workers for one to read the other's KV cache, as far as probes report it.
+    """Return what must be equal on two workers for one to read the other's KV cache, as probes and the operator say.
 
     vLLM compares version, model path and type of the KV cache when two workers meet, and refuses the transfer.
     """
     facts = candidate.endpoint.facts
     roots = () if facts is None else tuple(card.root for card in facts.models if model in (None, card.id))
-    return None if facts is None else facts.version, roots, candidate.block_tokens
+    stated = candidate.endpoint.labels.get(FORMAT)
+    return None if facts is None else facts.version, roots, candidate.block_tokens, stated
 
 
 def _alike(senders: Sequence[Candidate], receivers: Sequence[Candidate], model: str | None) -> NDArray[np.bool_]:
-    """Return whether each sender (row) and each receiver (column) have one format."""
+    """Return whether each sender (row) and each receiver (column) have one format, and are two workers."""
     numbers: dict[tuple[object, ...], int] = {}
     rows, columns = (
         np.array([numbers.setdefault(kv_format(one, model), len(numbers)) for one in side])
         for side in (senders, receivers)
     )
-    found: NDArray[np.bool_] = rows[:, np.newaxis] == columns[np.newaxis, :]
+    places = [[one.endpoint.id for one in side] for side in (senders, receivers)]
+    apart = np.array(places[0])[:, np.newaxis] != np.array(places[1])[np.newaxis, :]
+    found: NDArray[np.bool_] = (rows[:, np.newaxis] == columns[np.newaxis, :]) & apart
     return found
 
 
@@ -136,12 +142,13 @@ def prefill_of(request: Request) -> Request:
     return msgspec.structs.replace(request, max_tokens=1, hinted_tokens=None, stream=True)
 
 
-def _decoding(alone: Selection) -> Selection | None:
-    """Return the decode workers among the candidates, without one that has a trial."""
+def _decoding(alone: Selection, connector: str | None) -> Selection | None:
+    """Return the workers among the candidates that may receive a KV cache, without one that has a trial."""
     decoding: Sequence[Candidate] = [
         candidate
         for candidate in alone.candidates
-        if candidate.endpoint.role == DECODE and candidate.endpoint is not alone.trial
+        if receives(candidate.endpoint.role, candidate.endpoint.labels, connector)
+        and candidate.endpoint is not alone.trial
     ]
     return Selection(tuple(decoding)) if decoding else None
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from backends.vllm.handover.connectors import CONNECTORS
 from backends.worker import parse_endpoint
 from policies.lane_plan import DECODE, LABEL, PREFILL
 from router.config.findings import Finding
 from router.config.model import STRUCK_OUT, Config, WorkerConfig
 from router.config.tree import Path
+from router.placement.handover_roles import CONNECTOR, NO_CONNECTOR
 
 _EVENT_ADDRESS = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc://.+")
 
@@ -51,6 +53,10 @@ def worker_findings(worker: WorkerConfig, path: Path) -> Iterator[Finding]:
         problem, _, fix = str(error).partition("; ")
         yield (*path, "url"), problem, fix
     yield from _events(worker, (*path, "kv_events"))
+    connector = worker.labels.get(CONNECTOR)
+    if connector not in (None, NO_CONNECTOR, *CONNECTORS):
+        fix = f"write one of {', '.join(CONNECTORS)}, or {NO_CONNECTOR}, or leave it out"
+        yield (*path, "labels", CONNECTOR), f"{connector!r} is no KV connector", fix
     lane = worker.labels.get(LABEL)
     if lane not in (None, PREFILL, DECODE):
         yield (*path, "labels", LABEL), f"{lane!r} is no lane", f"write {PREFILL} or {DECODE}, or leave it out"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from policies.handover_cost import STREAM_WEIGHT, alone_s, cheapest, pair_s
+from policies.handover_cost import STREAM_WEIGHT, alone_s, cheapest, pair_s, stalled_s
 from policies.view import FleetView, Residency, WorkerId, WorkerView
 
 FAST, NOW = 1e12, 0.0
@@ -102,3 +102,10 @@ def test_workers_of_different_kinds_are_no_pair():
     alike = np.array([[False], [True]])
     assert cheapest(prefill, decode, decode, FAST, 0.0, alike).prefill == 1
     assert not cheapest(prefill, decode, decode, FAST, 0.0, np.zeros((2, 1), bool)).pays
+
+
+def test_streams_on_a_prefill_worker_make_the_pair_dearer():
+    prefill, decode = fleet({"running_requests": 4}), fleet({"running_requests": 20})
+    without = cheapest(prefill, decode, decode, FAST, 0.0)
+    cost = cheapest(prefill, decode, decode, FAST, 0.0, stalls_s=stalled_s(prefill))
+    assert cost.pair_s - without.pair_s == pytest.approx(STREAM_WEIGHT * 0.5 * 4)

@@ -148,7 +148,7 @@ class Rig:
         self.config = config
         self.loop = loop
         residency = ResidencyMap()
-        self.fleet = Fleet(config.health, residency, hands_over=config.handover.connector is not None)
+        self.fleet = Fleet(config.health, residency, connector=config.handover.connector)
         self.dispatcher = RecordingDispatcher(
             self.fleet,
             residency,

@@ -115,6 +115,11 @@ class KvHandover:
             decode=HandoverPeer(host=decode.endpoint.endpoint.host, rank=decode.rank),
         )
 
+    @property
+    def receiver(self) -> str:
+        """The endpoint that waits for the prompt's KV cache."""
+        return self._decode.candidate.endpoint.id
+
     # the prefill
 
     def prefills_at(self, ticket: Ticket) -> bool:

@@ -301,7 +301,7 @@ class Placements:
         except RequestError:
             self._dispatcher.failed(ticket, *why)
             within = frozenset()
-        again = self._dispatcher.retry_prefill(ticket, *why, within=within)
+        again = self._dispatcher.retry_prefill(ticket, *why, within=within, receiver=handover.receiver)
         if again is None:
             handover.settle(PREFILL_FAILED)
         else:

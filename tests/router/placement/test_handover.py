@@ -8,7 +8,7 @@ import pytest
 from backends.worker import Endpoint, ServedModel
 from policies.registry import build_policy
 from policies.spec import PolicySpec
-from router.config.model import Config, HandoverConfig, HealthConfig
+from router.config.model import Config, HandoverConfig, HealthConfig, WorkerConfig
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.handover import PlannedHandover, kv_format
@@ -17,6 +17,7 @@ from router.placement.selection import exclusions, select
 from router.placement.settings import check
 from router.placement.tickets import Queued, Ticket
 from router.residency.residency_map import ResidencyMap
+from router.workers.settings import worker_findings
 
 HANDOVER = HandoverConfig(connector="nixl_pull", latency_s=0.0, transfer_tokens_per_s=1e12)
 
@@ -26,7 +27,7 @@ class Site:
 
     def __init__(self, facts, residency, roles):
         self.facts, self.residency = facts, residency
-        self.fleet = Fleet(HealthConfig(), residency, hands_over=True)
+        self.fleet = Fleet(HealthConfig(), residency, connector="nixl_pull")
         spec = PolicySpec("marginal_cost")
         policy = build_policy(spec, random.Random(0))
         self.dispatcher = Dispatcher(self.fleet, residency, policy, spec=spec, handover=HANDOVER)
@@ -112,6 +113,57 @@ def test_mixed_workers_take_no_part_in_a_pair(site, ask):
     placed = site({1: "prefill", 5: "mixed"})
     placed.stream(ask(first=5_000), 3)
     assert placed.dispatcher.plan_handover(ask(), 0.0) is None
+
+
+MIXED = {"kv_connector": "nixl_pull"}
+
+
+def labelled(placed, port, role="mixed", **labels):
+    placed.fleet.describe(f"h:{port}", labels, 1.0, None, role)
+
+
+def test_a_mixed_worker_with_the_connector_is_the_prefill_or_the_decode_worker_of_a_pair(site, ask):
+    placed = site({1: "prefill", 5: "mixed"})
+    labelled(placed, 5, **MIXED)
+    placed.stream(ask(first=5_000), 3)
+    prefill, decode = hand_over(placed, ask())
+    assert (prefill.candidate.id, decode.candidate.id) == ("h:1", "h:5")
+    placed = site({3: "decode", 5: "mixed"})
+    labelled(placed, 5, **MIXED)
+    selection = select(placed.fleet, ask(), (), 0.0, prefill=True)
+    assert [candidate.id for candidate in selection.candidates] == ["h:5"]
+
+
+def test_a_worker_is_never_both_ends_of_a_pair(site, ask):
+    placed = site({5: "mixed"})
+    labelled(placed, 5, **MIXED)
+    placed.stream(ask(first=5_000), 30)
+    assert placed.dispatcher.plan_handover(ask(), 0.0) is None
+
+
+def test_a_prefill_is_not_retried_at_the_worker_that_waits_for_it(site, ask):
+    placed = site({1: "prefill", 5: "mixed"})
+    labelled(placed, 5, **MIXED)
+    placed.stream(ask(first=5_000), 3)
+    prefill, decode = hand_over(placed, ask())
+    receiver = decode.candidate.endpoint.id
+    why = (FailurePoint.CONNECT, 0.0, "gone")
+    assert placed.dispatcher.retry_prefill(prefill, *why, receiver=receiver) is None
+
+
+@pytest.mark.parametrize("labels", [{"kv_connector": "none"}, {"kv_connector": "mooncake"}, {"kv_format": "fp8"}])
+def test_workers_that_their_labels_tell_apart_are_no_pair(site, ask, labels):
+    placed = site({1: "prefill", 3: "decode"})
+    labelled(placed, 3, "decode", **labels)
+    placed.stream(ask(first=5_000), 3)
+    assert placed.dispatcher.plan_handover(ask(), 0.0) is None
+
+
+def test_a_connector_label_that_names_no_connector_is_an_error():
+    worker = WorkerConfig(url="http://h:1", labels={"kv_connector": "nixl"})
+    ((path, problem, fix),) = worker_findings(worker, ("workers", 0))
+    assert (path, problem) == (("workers", 0, "labels", "kv_connector"), "'nixl' is no KV connector")
+    assert "nixl_pull" in fix
 
 
 def test_streams_on_the_decode_worker_make_a_pair_pay_and_both_loads_are_reserved(site, ask):

@@ -1,0 +1,34 @@
+"""Which workers may be part of a KV handover, as their operator states it by role and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from router.placement.endpoints import DECODE, PREFILL
+
+CONNECTOR: Final = "kv_connector"
+"""The label with the worker's KV connector, as `handover.connector` names it. Without it, a worker of the role prefill
+or decode has the configured one, and any other worker has none."""
+NO_CONNECTOR: Final = "none"
+"""The label's value for a worker that has none."""
+FORMAT: Final = "kv_format"
+"""The label with whatever must be equal on two workers beyond what vLLM reports."""
+
+Labels = Mapping[str, str]
+
+
+def connects(role: str, labels: Labels, connector: str | None) -> bool:
+    """Return whether a worker has `connector`, the fleet's. None: the fleet has none."""
+    assumed = connector if role in (PREFILL, DECODE) else None
+    return connector is not None and labels.get(CONNECTOR, assumed) == connector
+
+
+def prefills(role: str, labels: Labels, connector: str | None) -> bool:
+    """Return whether a worker may compute prompts for others. One that is not of either role may do both."""
+    return role != DECODE and connects(role, labels, connector)
+
+
+def receives(role: str, labels: Labels, connector: str | None) -> bool:
+    """Return whether a worker may receive the KV cache of prompts."""
+    return role != PREFILL and connects(role, labels, connector)
