@@ -156,10 +156,17 @@ class AnswerPath(ABC):
         self, body: ChatBody | CompletionBody, prompts: Sequence[Sequence[int]], receive: Receive
     ) -> int | None:
         """Load the prompts' KV cache, if the body says from where. Return the tokens that were cached there."""
+        worker = self._worker
+
+        def unless_gone(load: Awaitable[Any]) -> Awaitable[Any]:
+            return _unless_gone(load, receive)
+
+        if worker.store.enabled:
+            adapter = worker.adapter(body.model)
+            (prompt, *others) = prompts
+            return None if others else await worker.store.load(prompt, body.cache_salt, adapter, unless_gone)
         try:
-            return await self._worker.transfers.receive(
-                body.kv_transfer_params, sum(map(len, prompts)), lambda load: _unless_gone(load, receive)
-            )
+            return await worker.transfers.receive(body.kv_transfer_params, sum(map(len, prompts)), unless_gone)
         except FailedLoad as error:
             raise StreamedError(error.message, status=error.status) if body.stream else error from None
 
@@ -219,7 +226,7 @@ class AnswerApp(AnswerPath):
         # vLLM reports the cached tokens of the last prompt only.
         numbers = usage(call.generations, self._cached_tokens(call, call.generations[-1]))
         prompts = call.prompts if call.body.return_token_ids else None
-        params = self._worker.transfers.offered(call.generations[-1].state)
+        params = self._worker.transfers.offered(call.generations[-1].state, call.body.kv_transfer_params)
         body = whole_body(self._shape, call.head, call.generations, numbers, prompts, params)
         await send_json(send, 200, body, headers)
 
@@ -274,7 +281,7 @@ class DialectApp(AnswerPath):
         await self._complete(call, receive)
         (generation,) = call.generations
         prompt = call.prompts[0] if call.body.return_token_ids else None
-        params = self._worker.transfers.offered(generation.state)
+        params = self._worker.transfers.offered(generation.state, call.body.kv_transfer_params)
         body = self._dialect.whole(call.head, generation, _cached_tokens(call, generation), prompt, params)
         await send_json(send, 200, body, headers)
 

@@ -1,4 +1,4 @@
-"""NIXL pull between embedded workers: fields, leases and failures as vLLM 0.33 has them, without moving bytes.
+"""Pulls between embedded workers: fields, leases and failures of vLLM 0.33's NIXL and MoRIIO, without moving bytes.
 
 The workers' side channel is the path `SIDE_CHANNEL` of their HTTP server. A worker that reads blocks after their lease
 does not notice, as in vLLM: it answers, and counts a stale read, which vLLM cannot.
@@ -26,7 +26,8 @@ SIDE_CHANNEL = "/simulated/kv_blocks"
 _ANSWER_S = 60.0
 _RENEWALS = 6
 """Renewals within a lease, as in vLLM."""
-_NEEDED = ("remote_engine_id", "remote_request_id", "remote_block_ids", "remote_host", "remote_port", "tp_size")
+_NIXL = ("remote_request_id", "remote_port")
+_NEEDED = ("remote_engine_id", "remote_block_ids", "remote_host", "tp_size")
 
 
 class FailedLoad(ApiError):
@@ -66,7 +67,10 @@ class KvTransfers:
     """The connector of one worker. `die` ends its engine."""
 
     def __init__(self, settings: WorkerSettings, engine: Engine, die: Callable[[], None]) -> None:
-        self.enabled = settings.kv_connector is not None
+        self.enabled = settings.kv_connector in ("nixl_pull", "moriio_pull")
+        self._moriio = settings.kv_connector == "moriio_pull"
+        self._name, self._port = ("transfer_id", "remote_handshake_port") if self._moriio else _NIXL
+        """The parameters that name the transfer and the port of the side channel."""
         self.engine_id = str(uuid.uuid4())
         self.address: tuple[str, int] = (settings.host, settings.port)
         """Host and port of the side channel, once the worker listens."""
@@ -80,6 +84,8 @@ class KvTransfers:
         self._client = WorkerClient()
         self._leases: dict[str, asyncio.TimerHandle] = {}
         """Ends of the leases, by the ids of the ended requests whose blocks wait for another worker."""
+        self._requests: dict[str, str] = {}
+        """These requests by the names of their transfers, where the connector has such names."""
 
     async def aclose(self) -> None:
         """Stop all leases, and close the connections to other workers."""
@@ -99,11 +105,39 @@ class KvTransfers:
         if self._engine.kept_blocks(request_id) is not None:
             self._renew(request_id)
 
-    def offered(self, state: EngineRequestState) -> dict[str, Any] | None:
-        """Return the parameters with which another worker gets an ended request's blocks; None if it keeps none."""
+    def offered(self, state: EngineRequestState, params: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Return the parameters with which another worker gets an ended request's blocks; None if it keeps none.
+
+        `params` are those of the request.
+        """
         blocks = self._engine.kept_blocks(state.id)
         if blocks is None or self.faults.without_params:
             return None
+        return self._offered_moriio(state, blocks, params) if self._moriio else self._offered_nixl(state, blocks)
+
+    def _offered_moriio(
+        self, state: EngineRequestState, blocks: list[int], params: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        host, port = self.address
+        transfer_id = str((params or {}).get("transfer_id") or f"sidecar-{state.id}")
+        self._requests[transfer_id] = state.id
+        return {
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
+            "remote_block_ids": [blocks],
+            "remote_engine_id": self.engine_id,
+            "remote_host": host,
+            "remote_handshake_port": port,
+            "remote_notify_port": port,
+            "remote_dp_rank": 0,
+            "remote_dp_rank_override": True,
+            "remote_dp_size": 1,
+            "remote_dp_size_local": 1,
+            "tp_size": 1,
+            "transfer_id": transfer_id,
+        }
+
+    def _offered_nixl(self, state: EngineRequestState, blocks: list[int]) -> dict[str, Any]:
         host, port = self.address
         return {
             "do_remote_prefill": True,
@@ -125,14 +159,15 @@ class KvTransfers:
         """Answer another worker's call; raises `ApiError` 409 if it means an earlier process."""
         if call.engine_id != self.engine_id:
             raise ApiError("another engine", status=HTTPStatus.CONFLICT)
-        timer = self._leases.get(call.request_id)
+        request_id = self._requests.get(call.request_id, call.request_id)
+        timer = self._leases.get(request_id)
         if timer is None:
             return SideChannelAnswer(False)
         timer.cancel()
         if call.done:
-            self._free(call.request_id)
+            self._free(request_id)
         else:
-            self._renew(call.request_id)
+            self._renew(request_id)
         return SideChannelAnswer(True)
 
     def _renew(self, request_id: str) -> None:
@@ -145,6 +180,7 @@ class KvTransfers:
 
     def _free(self, request_id: str) -> None:
         del self._leases[request_id]
+        self._requests = {name: one for name, one in self._requests.items() if one != request_id}
         self._engine.let_go(request_id)
 
     # the worker that gets it
@@ -162,11 +198,11 @@ class KvTransfers:
         """
         if not self.enabled or params is None or params.get("do_remote_prefill") is not True:
             return None
-        if any(params.get(name) is None for name in _NEEDED):
+        if any(params.get(name) is None for name in (*_NEEDED, self._name, self._port)):
             self._die()
             raise ApiError("EngineCore encountered an issue.", status=HTTPStatus.INTERNAL_SERVER_ERROR)
-        peer = Endpoint("http", str(params["remote_host"]), int(params["remote_port"]))
-        call = SideChannelCall(str(params["remote_engine_id"]), str(params["remote_request_id"]))
+        peer = Endpoint("http", str(params["remote_host"]), int(params[self._port]))
+        call = SideChannelCall(str(params["remote_engine_id"]), str(params[self._name]))
         if self.faults.failed_loads:
             self.failed += 1
             raise FailedLoad

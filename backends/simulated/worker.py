@@ -19,6 +19,7 @@ from backends.simulated.capacity import read_capacity
 from backends.simulated.engine_clock import EngineClock
 from backends.simulated.errors import ApiError, unavailable, unknown_model
 from backends.simulated.generation import NO_TOKEN, Generation, Inbox
+from backends.simulated.kv_store import KvStore
 from backends.simulated.kv_transfers import KvTransfers
 from backends.simulated.limits import COMPLETION_MAX_TOKENS, answer_tokens, draw_stop
 from backends.simulated.metrics import WorkerMetrics
@@ -71,6 +72,7 @@ class SimulatedWorker:
             speed=settings.speed,
         )
         self.transfers = KvTransfers(settings, self.engine, self.die)
+        self.store = KvStore(settings, self.engine.block_size)
         self.clock = EngineClock(self.engine, settings.time_scale, self._on_step)
         self.metrics = WorkerMetrics(
             settings.model_name,
@@ -207,6 +209,8 @@ class SimulatedWorker:
                 continue
             self.metrics.token(generation, now_s)
             if reason is not None:
+                ended = generation.state.request
+                self.store.store(ended.prompt_ids, ended.cache_salt, ended.lora_name)
                 self._forget(generation, reason)
             generation.inbox.put((generation, token_id, reason))
 

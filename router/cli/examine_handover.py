@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 from collections.abc import Iterator, Sequence
 from itertools import product
 
@@ -24,7 +26,10 @@ from router.security.worker_tls import WorkerTls
 _PATH = "/v1/completions"
 _TIMEOUT_S = 60.0
 _PROMPT = "A prompt by which Warmroute checks that this worker hands KV cache over to other workers."
-_FLAG = '--kv-transfer-config \'{"kv_connector":"%s","kv_role":"kv_both"}\''
+_STORED_WORDS = 200
+"""Length of a prompt that a store keeps: several of its blocks, which have up to 256 tokens."""
+_STORING_S = 1.0
+"""Time for a worker to store the blocks of a prompt after its answer."""
 
 Examined = tuple[WorkerConfig, WorkerReport, WorkerFacts]
 
@@ -48,7 +53,7 @@ async def examine_handover(config: Config, reports: Sequence[WorkerReport], *, r
     if requests:
         connector = CONNECTORS[config.handover.connector]
         for one in prefill:
-            found += await _tried(config, connector, one, decode)
+            found += await _tried(config, connector, one, [other for other in decode if other[0] is not one[0]])
     return found
 
 
@@ -92,8 +97,9 @@ async def _tried(config: Config, connector: Connector, one: Examined, decode: Se
         prefill=HandoverPeer(host=endpoint.host),
         decode=HandoverPeer(host=receiver),
     )
-    prompt = msgspec.json.encode({"model": facts.models[0].id, "prompt": _PROMPT})
-    members = split(prompt, COMPLETIONS, connector)
+    stores = not connector.marks_prefill
+    prompt = " ".join(secrets.token_hex(3) for _ in range(_STORED_WORDS)) if stores else _PROMPT
+    members = split(msgspec.json.encode({"model": facts.models[0].id, "prompt": prompt}), COMPLETIONS, connector)
     body = prefill_body(members, connector.prefill_params(legs), COMPLETIONS, ends_by_length=connector.ends_by_length)
     async with WorkerClient(worker.api_key, WorkerTls(config.worker_tls).context_for) as client:
         try:
@@ -102,9 +108,38 @@ async def _tried(config: Config, connector: Connector, one: Examined, decode: Se
         except ProbeError as error:
             return [f"{report.id} did not try to hand over: {error.reason}"]
         except HandoverError as error:
-            flag = _FLAG % connector.vllm_names[0]
-            return [f"{report.id} hands nothing over: {error}; start vLLM with {flag}"]
+            return [f"{report.id} hands nothing over: {error}; start vLLM with {_flag(connector)}"]
+    if stores and decode:
+        return await _not_found(config, connector, report, prompt, decode[0])
     if handed is not None and misses_side_channel_host(legs, handed):
         host, fix = handed["remote_host"], "set VLLM_NIXL_SIDE_CHANNEL_HOST to an address that the decode workers reach"
         return [f"{report.id} names {host} as its side channel, so {endpoint.host} is used instead; {fix}"]
     return []
+
+
+def _flag(connector: Connector) -> str:
+    extra = "" if connector.extra_config is None else f',"kv_connector_extra_config":{connector.extra_config}'
+    return f'--kv-transfer-config \'{{"kv_connector":"{connector.vllm_names[0]}","kv_role":"kv_both"{extra}}}\''
+
+
+async def _not_found(
+    config: Config, connector: Connector, sender: WorkerReport, prompt: str, receiving: Examined
+) -> list[str]:
+    """Ask a decode worker for a prompt that the prefill worker has stored, and return what is wrong if it has none."""
+    worker, report, facts = receiving
+    await asyncio.sleep(_STORING_S)
+    body = msgspec.json.encode({"model": facts.models[0].id, "prompt": prompt, "max_tokens": 1})
+    async with WorkerClient(worker.api_key, WorkerTls(config.worker_tls).context_for) as client:
+        try:
+            answer = COMPLETIONS.read(
+                await client.post_json(parse_endpoint(worker.url), _PATH, body, timeout_s=_TIMEOUT_S)
+            )
+        except (ProbeError, HandoverError) as error:
+            return [f"{report.id} did not try to receive: {error}"]
+    if answer.cached_tokens is None:
+        fix = "start vLLM with --enable-prompt-tokens-details"
+        return [f"{report.id} does not report cached tokens, so nothing shows whether it reads the store; {fix}"]
+    if answer.cached_tokens:
+        return []
+    fix = f"start both vLLMs with {_flag(connector)} and one store"
+    return [f"{report.id} found nothing of a prompt that {sender.id} has computed; {fix}"]

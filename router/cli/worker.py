@@ -128,7 +128,15 @@ def _add_answers(group: argparse._ArgumentGroup) -> None:
 
 def _add_connector(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--kv-connector", choices=["nixl_pull"], help="hand the KV cache of prompts over between simulated workers"
+        "--kv-connector",
+        choices=["nixl_pull", "moriio_pull", "shared_store", "lmcache"],
+        help="hand the KV cache of prompts over between simulated workers",
+    )
+    group.add_argument(
+        "--kv-store",
+        type=Path,
+        metavar="DIR",
+        help="the folder that stands for the store of shared_store and lmcache, the same for all workers",
     )
     group.add_argument(
         "--kv-lease",
@@ -194,6 +202,7 @@ def _settings(args: argparse.Namespace) -> WorkerSettings:
         dev_mode=args.dev_mode,
         runtime_lora=args.runtime_lora,
         kv_connector=args.kv_connector,
+        kv_store_dir=args.kv_store,
         kv_lease_s=args.kv_lease,
         kv_transfer_tokens_per_s=args.kv_transfer_speed,
         kv_events=not (args.no_kv_events or args.openai_only),
@@ -214,6 +223,9 @@ def _run(args: argparse.Namespace) -> int:
     from backends.vllm.unrenderable import Unrenderable
 
     settings = _settings(args)
+    if (settings.kv_connector in ("shared_store", "lmcache")) != (settings.kv_store_dir is not None):
+        print("warmroute worker: --kv-store goes with --kv-connector shared_store or lmcache", file=sys.stderr)
+        return 2
 
     def ready(bound: BoundWorker) -> None:
         print(f"worker {bound.url} model {settings.model_name} profile {settings.profile}")

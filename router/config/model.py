@@ -485,9 +485,10 @@ class HandoverConfig(Section, frozen=True):
     """KV handover: a worker of the role prefill computes a prompt, and a worker of the role decode writes the answer,
     where that costs less time than one worker for both."""
 
-    connector: Literal["nixl_pull"] | None = None
-    """The workers' KV connector; nixl_pull is vLLM's NixlConnector. Not set: no KV handover, and a role changes no
-    decision."""
+    connector: Literal["nixl_pull", "moriio_pull", "shared_store", "lmcache"] | None = None
+    """The workers' KV connector. nixl_pull: vLLM's NixlConnector. moriio_pull: MoRIIOConnector in its read mode.
+    shared_store: one that keeps blocks where all workers find them, such as a file system. lmcache: LMCache's server.
+    Not set: no KV handover, and a role changes no decision."""
     no_prefill_worker: Literal["local", "refuse"] = "local"
     """While no prefill worker of the model is ready: local computes prompts on the other workers; refuse answers
     requests that could be handed over with 503."""

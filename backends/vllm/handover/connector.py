@@ -67,6 +67,8 @@ class Connector(ABC):
     """Name in Warmroute's settings."""
     vllm_names: ClassVar[tuple[str, ...]]
     """Names in vLLM's ``--kv-transfer-config``, as ``kv_connector``."""
+    extra_config: ClassVar[str | None] = None
+    """Its ``kv_connector_extra_config`` that it needs."""
     order: ClassVar[Order] = Order.AFTER_PREFILL
     same_request_id: ClassVar[bool] = False
     """The workers pair their requests by an equal ``X-Request-Id``, which must be new for each try."""

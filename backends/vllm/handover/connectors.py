@@ -7,12 +7,22 @@ from typing import Final
 from backends.vllm.handover.connector import Connector
 from backends.vllm.handover.lmcache import LMCache
 from backends.vllm.handover.mooncake import Mooncake
-from backends.vllm.handover.moriio import MoRIIO
+from backends.vllm.handover.moriio import MoRIIO, MoRIIOPull
 from backends.vllm.handover.nixl_pull import NixlPull
 from backends.vllm.handover.nixl_push import NixlPush
 from backends.vllm.handover.offloading_peer import OffloadingPeer
 from backends.vllm.handover.shared_store import SharedStore
 
 CONNECTORS: Final[dict[str, Connector]] = {
-    one.name: one for one in (NixlPull(), NixlPush(), Mooncake(), OffloadingPeer(), SharedStore(), LMCache(), MoRIIO())
+    one.name: one
+    for one in (
+        NixlPull(),
+        NixlPush(),
+        Mooncake(),
+        OffloadingPeer(),
+        SharedStore(),
+        LMCache(),
+        MoRIIOPull(),
+        MoRIIO(),
+    )
 }

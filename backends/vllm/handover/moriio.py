@@ -1,22 +1,55 @@
-"""``MoRIIOConnector``, for AMD GPUs, in its mode WRITE: the prefill worker writes the blocks to the decode worker."""
+"""``MoRIIOConnector``, for AMD GPUs.
+
+In its mode READ the decode worker reads the blocks after the prefill worker's answer. In WRITE, its default, the
+prefill worker writes them. From its sources and its reference proxy; it needs RDMA and AMD GPUs, so Warmroute has not
+run it.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import ClassVar
 
+from backends.vllm.handover import parameters
 from backends.vllm.handover.connector import Connector, HandoverPeer, Legs, Order, Reporter
+from backends.vllm.handover.nixl_pull import NixlPull
 from backends.vllm.handover.parameters import TransferParams
 
 HANDSHAKE_PORT = 6_301
 NOTIFY_PORT = 61_005
 
 
-class MoRIIO(Connector):
-    """Both workers get their request at once, and the request id names the addresses of both (`request_id`).
+class MoRIIOPull(NixlPull):
+    """Mode READ: as `NixlPull`, with a ``transfer_id`` and two ports. A prefill that ends by a stop keeps no blocks.
 
-    From the connector's sources and its reference proxy; it needs RDMA and AMD GPUs, so Warmroute has not run it.
+    The lease is ``defer_timeout``. Nothing renews it.
     """
+
+    name: ClassVar[str] = "moriio_pull"
+    vllm_names: ClassVar[tuple[str, ...]] = ("MoRIIOConnector",)
+    extra_config: ClassVar[str] = '{"read_mode":true}'
+    cached_tokens_from: ClassVar[Reporter] = Reporter.PREFILL
+    ends_by_length: ClassVar[bool] = True
+    lease_s: ClassVar[float | None] = 60.0
+    unmatched_s: ClassVar[float] = 60.0
+    checks: ClassVar[parameters.Checks] = {
+        "do_remote_prefill": lambda value: value is True,
+        "remote_block_ids": parameters.is_block_ids,
+        "remote_engine_id": parameters.is_text,
+        "remote_host": parameters.is_host,
+        "remote_handshake_port": parameters.is_port,
+        "remote_notify_port": parameters.is_port,
+        "tp_size": parameters.is_positive,
+        "transfer_id": parameters.is_text,
+    }
+
+    def prefill_params(self, legs: Legs) -> TransferParams:
+        """Ask the worker to keep the blocks for another one."""
+        return {**super().prefill_params(legs), "transfer_id": legs.transfer_id}
+
+
+class MoRIIO(Connector):
+    """Mode WRITE. Both workers get their request at once, and the request id names both addresses (`request_id`)."""
 
     name: ClassVar[str] = "moriio"
     vllm_names: ClassVar[tuple[str, ...]] = ("MoRIIOConnector",)

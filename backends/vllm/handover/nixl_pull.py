@@ -9,16 +9,6 @@ from backends.vllm.handover.connector import Connector, Legs
 from backends.vllm.handover.parameters import HandoverError, TransferParams
 from backends.vllm.handover.prefill_answer import PrefillAnswer
 
-_CHECKS = {
-    "do_remote_prefill": lambda value: value is True,
-    "remote_block_ids": parameters.is_block_ids,
-    "remote_engine_id": parameters.is_text,
-    "remote_request_id": parameters.is_text,
-    "remote_host": parameters.is_host,
-    "remote_port": parameters.is_port,
-    "tp_size": parameters.is_positive,
-}
-
 
 class NixlPull(Connector):
     """The prefill worker returns the addresses of its blocks, and the decode worker gets them unchanged.
@@ -32,6 +22,16 @@ class NixlPull(Connector):
     vllm_names: ClassVar[tuple[str, ...]] = ("NixlConnector", "NixlPullConnector")
     lease_s: ClassVar[float | None] = 30.0
     unmatched_s: ClassVar[float] = 30.0
+    checks: ClassVar[parameters.Checks] = {
+        "do_remote_prefill": lambda value: value is True,
+        "remote_block_ids": parameters.is_block_ids,
+        "remote_engine_id": parameters.is_text,
+        "remote_request_id": parameters.is_text,
+        "remote_host": parameters.is_host,
+        "remote_port": parameters.is_port,
+        "tp_size": parameters.is_positive,
+    }
+    """What the prefill worker's answer must have."""
 
     def prefill_params(self, legs: Legs) -> TransferParams:
         """Ask the worker to keep the blocks for another one."""
@@ -48,7 +48,7 @@ class NixlPull(Connector):
         """Return the complete parameters of the worker's answer."""
         self.check_end(answer)
         handed = parameters.checked_object(answer.params)
-        parameters.check_members(handed, _CHECKS)
+        parameters.check_members(handed, self.checks)
         if handed.get("do_remote_decode"):
             raise HandoverError("kv_transfer_params.do_remote_decode is set in an answer")
         return handed

@@ -13,6 +13,8 @@ from typing import Any, TypeAlias, TypeGuard
 
 TransferParams: TypeAlias = dict[str, Any]
 """The JSON object ``kv_transfer_params``."""
+Checks: TypeAlias = Mapping[str, Callable[[Any], bool]]
+"""Members that must be there, each with what says whether its value is valid."""
 
 MAX_MEMBERS = 64
 MAX_NAME_CHARACTERS = 64
@@ -41,7 +43,7 @@ def checked_object(value: object) -> TransferParams:
     return dict(value)
 
 
-def check_members(params: TransferParams, checks: Mapping[str, Callable[[Any], bool]]) -> None:
+def check_members(params: TransferParams, checks: Checks) -> None:
     """Check that each member of `checks` is there and valid. Other members may hold any value.
 
     Raises:

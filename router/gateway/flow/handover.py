@@ -144,8 +144,11 @@ class KvHandover:
         except HandoverError:
             self.settle(NOTHING_HANDED_OVER)
         self._handovers.metrics.handover_step("prefill", now_s - self._sent_s)
-        config, gap_s = self._handovers.config, self._handovers.heartbeat.gap_s(self._sent_s)
-        self._lease_end_s = now_s - gap_s + config.lease_s - config.lease_margin_s
+        if connector.lease_s is None:
+            self._lease_end_s = math.inf
+        else:
+            config, gap_s = self._handovers.config, self._handovers.heartbeat.gap_s(self._sent_s)
+            self._lease_end_s = now_s - gap_s + config.lease_s - config.lease_margin_s
         return usage
 
     # the answer
@@ -186,13 +189,13 @@ class KvHandover:
             params = connector.prefill_params(self._legs)
             return prefill_body(self._members, params, self._api, ends_by_length=connector.ends_by_length)
         params, self._params = self._params, None
-        if ticket is not self._decode or self._settled or params is None:
+        if not self.decodes_at(ticket):
             return None
         if now_s >= self._lease_end_s:
             self.settle(LEASE_EXPIRED)
             return None
         self._sent_s = now_s
-        return decode_body(self._members, params)
+        return None if params is None else decode_body(self._members, params)
 
     def opened(self, ticket: Ticket, now_s: float) -> None:
         """Settle: the answer of `ticket` has begun."""

@@ -8,6 +8,7 @@ import pytest
 from backends.simulated.serving import serving
 from backends.simulated.settings import WorkerSettings
 from backends.worker import RankCache, ServedModel, WorkerFacts
+from router.cli import examine_handover as module
 from router.cli.examine import WorkerReport, examine_all
 from router.cli.examine_handover import examine_handover
 from router.config.model import Config, HandoverConfig, WorkerConfig
@@ -74,13 +75,13 @@ async def tried():
     """`await tried(**settings of the prefill worker)` examines it with a prompt, beside a decode worker."""
     async with AsyncExitStack() as stack:
 
-        async def examine(decode_url=None, **settings):
+        async def examine(decode_url=None, handover=PULL, decode=None, **settings):
             urls = []
-            for given in (settings, {"kv_connector": "nixl_pull"}):
+            for given in (settings, decode or {"kv_connector": "nixl_pull"}):
                 running = await stack.enter_async_context(serving(WorkerSettings(time_scale=0.0, **given)))
                 urls.append(running.url)
             workers = (WorkerConfig(url=urls[0], role="prefill"), WorkerConfig(url=urls[1], role="decode"))
-            config = Config(workers=workers, handover=PULL)
+            config = Config(workers=workers, handover=handover)
             seen = await examine_all(config, requests=False)
             if decode_url is not None:
                 config = Config(workers=(workers[0], WorkerConfig(url=decode_url, role="decode")), handover=PULL)
@@ -103,3 +104,20 @@ async def test_a_side_channel_on_loopback_is_named_for_a_worker_on_another_machi
     (warning,) = await tried(decode_url="http://gpu2:8000", kv_connector="nixl_pull")
     assert "names 127.0.0.1 as its side channel" in warning
     assert "VLLM_NIXL_SIDE_CHANNEL_HOST" in warning
+
+
+async def test_workers_with_one_store_find_each_others_prompts(tried, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_STORING_S", 0.0)
+    stores = [{"kv_connector": "lmcache", "kv_store_dir": tmp_path / name} for name in "aab"]
+    found = HandoverConfig(connector="lmcache")
+    assert await tried(handover=found, decode=stores[1], **stores[0]) == []
+    (warning,) = await tried(handover=found, decode=stores[2], **stores[0])
+    assert "found nothing of a prompt" in warning
+    assert "LMCacheMPConnector" in warning
+    (warning,) = await tried(handover=found, decode=stores[1] | {"prompt_tokens_details": False}, **stores[0])
+    assert "--enable-prompt-tokens-details" in warning
+
+
+async def test_the_flag_of_a_connector_has_its_mode(tried):
+    (warning,) = await tried(handover=HandoverConfig(connector="moriio_pull"))
+    assert '"kv_connector_extra_config":{"read_mode":true}' in warning

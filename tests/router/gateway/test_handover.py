@@ -174,6 +174,44 @@ async def test_a_response_that_fails_to_load_shows_the_client_nothing_of_it(shar
     await gateway.ends_clean(decode)
 
 
+async def test_workers_that_share_a_store_get_two_plain_requests(shared, tmp_path):
+    gateway = await shared(connector="shared_store")
+    settings = {"kv_connector": "shared_store", "kv_store_dir": tmp_path}
+    prefill, _ = await gateway.add("prefill", **settings)
+    decode, _ = await gateway.add("decode", **settings)
+    gateway.occupy()
+    turns = [{"role": "user", "content": "Hello, world. " * 10}]
+    for path, body in ((COMPLETIONS, {"prompt": PROMPT}), (b"/v1/messages", {"messages": turns})):
+        raw = json.dumps({"model": "m", "max_tokens": 3, "stream": True} | body).encode()
+        assert (await gateway.rig.ask(post(path, raw))).status == 200
+    assert gateway.outcomes == ["handed_over"] * 2
+    assert (prefill.store.stored, decode.store.found) == (2, 2)
+    assert computed(decode) < 20
+    await gateway.ends_clean(prefill, decode)
+
+
+async def test_a_store_that_has_lost_a_prompt_costs_only_time(shared, tmp_path):
+    gateway = await shared(connector="lmcache")
+    settings = {"kv_connector": "lmcache"}
+    prefill, _ = await gateway.add("prefill", kv_store_dir=tmp_path / "a", **settings)
+    decode, _ = await gateway.add("decode", kv_store_dir=tmp_path / "b", **settings)
+    gateway.occupy()
+    assert (await gateway.ask()).status == 200
+    assert (computed(prefill), computed(decode), decode.store.found) == (40, 40, 0)
+    await gateway.ends_clean(prefill, decode)
+
+
+async def test_a_moriio_pull_is_a_pull_with_other_fields(shared):
+    gateway = await shared(connector="moriio_pull")
+    prefill, _ = await gateway.add("prefill", kv_connector="moriio_pull")
+    decode, _ = await gateway.add("decode", kv_connector="moriio_pull")
+    gateway.occupy()
+    assert (await gateway.ask()).status == 200
+    assert gateway.outcomes == ["handed_over"]
+    assert (moved(decode)["received"], moved(decode)["stale_reads"], computed(decode)) == (1, 0, 1)
+    await gateway.ends_clean(prefill, decode)
+
+
 async def test_both_decisions_say_why(shared):
     gateway, prefill, decode = await pair(shared)
     await gateway.ask(stream=True)

@@ -39,7 +39,7 @@ def answered(params=None, finish_reason="length"):
 
 def test_every_connector_is_listed_under_its_name():
     assert set(CONNECTORS) == {
-        "nixl_pull", "nixl_push", "mooncake", "offloading_peer", "shared_store", "lmcache", "moriio",
+        "nixl_pull", "nixl_push", "mooncake", "offloading_peer", "shared_store", "lmcache", "moriio_pull", "moriio",
     }  # fmt: skip
     for name, connector in CONNECTORS.items():
         assert connector.name == name
@@ -53,6 +53,23 @@ def test_workers_that_answer_together_are_those_that_wait_for_each_other():
     assert {name for name, one in CONNECTORS.items() if not one.dropped_decode_frees} == {
         "nixl_push", "mooncake", "moriio",
     }  # fmt: skip
+
+
+def test_a_moriio_pull_names_the_transfer_and_both_ports():
+    pull = CONNECTORS["moriio_pull"]
+    assert pull.prefill_params(LEGS)["transfer_id"] == "t-1"
+    handed = {
+        "do_remote_prefill": True, "do_remote_decode": False, "remote_block_ids": [[3]], "remote_engine_id": "e1",
+        "remote_host": "127.0.0.1", "remote_handshake_port": 6301, "remote_notify_port": 61005, "tp_size": 1,
+        "transfer_id": "t-1",
+    }  # fmt: skip
+    assert pull.decode_params(LEGS, pull.handed_over(answered(handed))) == handed | {"remote_host": "gpu1"}
+    with pytest.raises(HandoverError, match="ended by stop"):
+        pull.handed_over(answered(handed, "stop"))
+    for name in handed:
+        if name != "do_remote_decode":
+            with pytest.raises(HandoverError, match=name):
+                pull.handed_over(answered({other: value for other, value in handed.items() if other != name}))
 
 
 def test_only_a_pull_leaves_the_true_cached_tokens_to_the_decode_worker():
