@@ -6,6 +6,7 @@ next, and of the streams that wait for steps with a prefill. All of it is arrays
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +27,11 @@ class PairCost(NamedTuple):
     decode: int
     pair_s: float
     alone_s: float
+
+    @property
+    def possible(self) -> bool:
+        """Whether there is a pair that understands each other."""
+        return math.isfinite(self.pair_s)
 
     @property
     def pays(self) -> bool:

@@ -65,7 +65,8 @@ class WorkerConfig(Section, frozen=True):
     labels: dict[str, str] = field(default_factory=dict)
     """Labels for the policy. marginal_cost reads the label `lane`: prefill keeps the worker in the prefill lane, and
     decode keeps it out. KV handovers read `kv_connector`, the worker's connector as in `handover.connector`, or none;
-    and `kv_format`, any text, which must be equal on both workers."""
+    `kv_format`, any text, which must be equal on both workers; and `kv_sidecar: llm-d`, for a worker whose URL is that
+    of llm-d's sidecar."""
     maintenance: bool = False
     """Send the worker no new requests, as after a drain."""
 
@@ -618,9 +619,9 @@ class AuthConfig(Section, frozen=True):
     send requests to the workers directly."""
     allow: tuple[Literal["transfer_params", "priority", "rank"], ...] = ()
     """Parameters that every caller may send, like a trusted tenant. transfer_params: kv_transfer_params with members
-    other than prompt_token_ids, and ec_transfer_params. priority: priority in the body, and x-vllm-priority. rank:
-    X-data-parallel-rank. A request of another caller gets 400 for these members, and the gateway removes these headers
-    from it."""
+    other than prompt_token_ids, ec_transfer_params, and the header x-prefiller-host-port. priority: priority in the
+    body, and x-vllm-priority. rank: X-data-parallel-rank. A request of another caller gets 400 for these members, and
+    the gateway removes these headers from it."""
 
 
 class TenantConfig(Section, frozen=True):

@@ -78,7 +78,7 @@ class GatewayMetrics(Protocol):
         ...
 
     def handover_step(self, step: str, duration_s: float) -> None:
-        """A step of a KV handover ended: ``prefill``, or ``transfer`` up to the first event or body byte."""
+        """A step of a KV handover ended: ``prefill``, or ``transfer`` or ``sidecar`` up to the first event."""
         ...
 
     def redialled(self) -> None:

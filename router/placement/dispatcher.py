@@ -183,17 +183,30 @@ class Dispatcher(TicketLife):
     # KV handover
 
     def plan_handover(
-        self, request: Request, now_s: float, *, within: Container[str] | None = None
+        self,
+        request: Request,
+        now_s: float,
+        *,
+        within: Container[str] | None = None,
+        prefiller: str | None = None,
     ) -> PlannedHandover | Queued | Reject | None:
         """Return the pair of workers for the request if it costs less than one worker; None if it does not.
 
-        `Queued` and `Reject` say why no prefill worker can take it.
+        `prefiller` is the prefill worker that it must have at any cost, if that is ready. `Queued` and `Reject` say why
+        no prefill worker can take it.
         """
         prefill = self._below_limit(select(self._fleet, request, (), now_s, within, prefill=True))
         if not isinstance(prefill, Selection):
             return prefill
+        named = tuple(one for one in prefill.candidates if one.endpoint.id == prefiller)
         alone = self._select(request, (), now_s, within)
-        return self._handovers.plan(request, prefill, alone, now_s) if isinstance(alone, Selection) else None
+        if not isinstance(alone, Selection):
+            return None
+        return self._handovers.plan(request, Selection(named) if named else prefill, alone, now_s, named=bool(named))
+
+    def prefillers(self, model: str | None) -> frozenset[str]:
+        """Return the endpoints that may compute prompts of `model` for other workers, ready or not."""
+        return frozenset(endpoint.id for endpoint in self._fleet.prefill_set(model).able)
 
     def hand_over(self, request: Request, planned: PlannedHandover, now_s: float) -> HandoverTickets:
         """Reserve the load of a planned pair, at the time of the plan."""

@@ -54,10 +54,13 @@ class HandoverPlanner:
         self._placer = placer
         self._view_builder = view_builder
 
-    def plan(self, request: Request, prefill: Selection, alone: Selection, now_s: float) -> PlannedHandover | None:
+    def plan(
+        self, request: Request, prefill: Selection, alone: Selection, now_s: float, *, named: bool = False
+    ) -> PlannedHandover | None:
         """Return the cheapest pair if it costs less than every worker of `alone`; None otherwise.
 
-        A prefill worker that has a trial must be the one. Decode workers must be ready.
+        With `named`, the cheapest pair at any cost. A prefill worker that has a trial must be the one. Decode workers
+        must be ready.
         """
         decode = _decoding(alone, self._config.connector)
         if decode is None:
@@ -71,7 +74,7 @@ class HandoverPlanner:
         streaming = np.array([one.endpoint.role != PREFILL for one in prefill.candidates])
         stalls_s = np.where(streaming, stalled_s(senders.fleet), 0.0)
         cost = cheapest(senders.fleet, singles, receivers.fleet, tokens_per_s, latency_s, alike, stalls_s)
-        return PlannedHandover(senders, receivers, cost) if cost.pays else None
+        return PlannedHandover(senders, receivers, cost) if cost.pays or (named and cost.possible) else None
 
     def reserve(
         self, request: Request, planned: PlannedHandover, runner: PolicyRunner, now_s: float

@@ -15,6 +15,11 @@ NO_CONNECTOR: Final = "none"
 FORMAT: Final = "kv_format"
 """The label with whatever must be equal on two workers beyond what vLLM reports."""
 
+SIDECAR: Final = "kv_sidecar"
+"""The label of a worker behind a sidecar that runs the handover itself, once a header names the prefill worker."""
+LLM_D: Final = "llm-d"
+"""The label's only value: llm-d's sidecar, with its header x-prefiller-host-port."""
+
 Labels = Mapping[str, str]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
+from backends.vllm.handover.prefiller_header import NAME as PREFILLER
 from router.config.model import Config, LimitsConfig, TenantConfig
 from router.errors import ErrorKind, RequestError
 from router.limits.caller import CallerLimits
@@ -19,7 +20,7 @@ CALLERS_LISTED = 1_024
 """Keys whose limits are shown, of those that have limits and no request so far."""
 _REPLACED = frozenset({b"traceparent"})
 """Request headers in whose place a traced request gets the gateway's own."""
-_HEADERS = {"rank": b"x-data-parallel-rank", "priority": b"x-vllm-priority"}
+_HEADERS = {"rank": b"x-data-parallel-rank", "priority": b"x-vllm-priority", "transfer_params": PREFILLER}
 """The request header that each permission allows."""
 VOUCHING = frozenset({b"content-digest", b"repr-digest", b"digest", b"content-md5", b"signature", b"signature-input"})
 """Request headers with a digest or signature of the body. They are wrong once the gateway has changed the body."""
@@ -126,6 +127,8 @@ class Callers:
         self._limits = RateLimits(config.limits)
         self._open = not has_keys(config.auth)
         self._withheld = _REPLACED if config.tracing.endpoint is not None else frozenset()
+        if config.handover.connector is not None:
+            self._withheld |= {PREFILLER}  # the gateway obeys it, and writes its own
         self.anybody = Caller(None, self._allowed, None, None, self._anybodys_limits(), withheld=self._withheld)
         """The caller without a key, if none is needed."""
 

@@ -221,8 +221,8 @@ class ForwardedRequest:
             self._begin(placed)
         elif isinstance(placed, KvHandover):
             self._outbound.handover = placed
-            self._flow.legs = 2
-            self._begin(placed.prefill)
+            self._flow.legs = placed.legs
+            self._begin(placed.first)
         elif isinstance(placed, RequestError):
             self.refuse(placed)
         elif isinstance(placed, Queued):

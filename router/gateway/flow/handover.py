@@ -6,12 +6,14 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Container, Mapping
-from typing import Final
+from typing import ClassVar, Final
 
 from backends.vllm.handover.answer_apis import ANSWER_APIS, Members
 from backends.vllm.handover.connector import HandoverPeer, Legs, with_token_ids
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.parameters import HandoverError, TransferParams
+from backends.vllm.handover.prefiller_header import NAME as PREFILLER
+from backends.vllm.handover.prefiller_header import header_line, named_worker
 from backends.vllm.handover.request_body import decode_body, prefill_body, split
 from router.config.model import HandoverConfig
 from router.errors import ErrorKind, RequestError
@@ -19,6 +21,7 @@ from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.rewrites.body_rewriter import MAX_REWRITTEN_BYTES, VOUCHED
 from router.placement.dispatcher import Dispatcher
 from router.placement.handover import HandoverTickets, PlannedHandover
+from router.placement.handover_roles import SIDECAR
 from router.placement.health import WorkerState
 from router.placement.lifecycle_events import Request, Usage
 from router.placement.tickets import Ticket
@@ -85,6 +88,8 @@ class KvHandover:
     It is settled once, with its outcome. After any outcome but `HANDED_OVER` the request runs on one worker.
     """
 
+    legs: ClassVar[int] = 2
+    """Requests to workers, one after the other."""
     __slots__ = (
         "_api", "_decode", "_handovers", "_lease_end_s", "_legs", "_members", "_params", "_received", "_sent_s",
         "_settled", "prefill",
@@ -119,6 +124,15 @@ class KvHandover:
     def receiver(self) -> str:
         """The endpoint that waits for the prompt's KV cache."""
         return self._decode.candidate.endpoint.id
+
+    @property
+    def first(self) -> Ticket:
+        """The placement of the first request to a worker."""
+        return self.prefill
+
+    def line(self, ticket: Ticket) -> bytes:
+        """Return the header line that the request to the ticket's worker needs; empty if it needs none."""
+        return b""
 
     # the prefill
 
@@ -225,10 +239,54 @@ class KvHandover:
         self._handovers.dispatcher.cancelled(self._decode, now_s)
 
 
+class SidecarHandover(KvHandover):
+    """A handover that the decode worker's sidecar runs. It gets the client's request and the prefill worker's name.
+
+    The prefill counts as running until the answer begins. If it does not begin, the request runs on one worker.
+    """
+
+    legs: ClassVar[int] = 1
+    __slots__ = ()
+
+    @property
+    def first(self) -> Ticket:
+        """The placement of the only request to a worker."""
+        return self._decode
+
+    def line(self, ticket: Ticket) -> bytes:
+        """Return the header line that names the prefill worker."""
+        return header_line(self.prefill.candidate.endpoint.endpoint) if self.decodes_at(ticket) else b""
+
+    def limit_s(self, ticket: Ticket, now_s: float) -> float:
+        """Return the longest time until the first event: that of a prefill and of a transfer."""
+        config = self._handovers.config
+        return config.prefill_s + config.first_event_s if self.decodes_at(ticket) else math.inf
+
+    def outgoing(self, ticket: Ticket, now_s: float) -> bytes | None:
+        """Return None: the worker gets the client's body."""
+        self._sent_s = now_s
+        return None
+
+    def opened(self, ticket: Ticket, now_s: float) -> None:
+        """Settle: the answer of `ticket` has begun, so the prefill has ended."""
+        if self.decodes_at(ticket):
+            dispatcher = self._handovers.dispatcher
+            dispatcher.first_token(self.prefill, now_s)
+            dispatcher.finished(self.prefill, Usage(), now_s)
+            self._received = True
+            self._handovers.metrics.handover_step("sidecar", now_s - self._sent_s)
+            self.settle(HANDED_OVER)
+
+    def settle(self, outcome: str) -> None:
+        """Count the outcome, unless there is one already, and end the prefill."""
+        KvHandover.settle(self, outcome)
+        self._handovers.dispatcher.cancelled(self.prefill, self._handovers.time())
+
+
 class Handovers:
     """Decides for each request whether two workers share it."""
 
-    __slots__ = ("_refuses", "config", "connector", "dispatcher", "heartbeat", "metrics")
+    __slots__ = ("_refuses", "config", "connector", "dispatcher", "heartbeat", "metrics", "time")
 
     def __init__(
         self, config: HandoverConfig, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop, metrics: GatewayMetrics
@@ -238,6 +296,7 @@ class Handovers:
         self.connector = CONNECTORS[config.connector]
         self.dispatcher = dispatcher
         self.heartbeat = Heartbeat(loop)
+        self.time = loop.time
         self.metrics = metrics
         self._refuses = config.no_prefill_worker == "refuse"
 
@@ -248,11 +307,18 @@ class Handovers:
         body: bytes,
         now_s: float,
         within: Container[str] | None,
+        *,
+        trusted: bool = False,
     ) -> KvHandover | RequestError | None:
-        """Reserve a pair for the request if that costs less than one worker; None to place it on one worker."""
+        """Reserve a pair for the request if that costs less than one worker; None to place it on one worker.
+
+        A `trusted` caller may name the prefill worker in a header. Then this is the one, at any cost.
+        """
         if not _may_be_split(request, headers, body):
             return None
-        planned = self.dispatcher.plan_handover(request, now_s, within=within)
+        named = headers.get(PREFILLER) if trusted else None
+        prefiller = None if named is None else named_worker(named, self.dispatcher.prefillers(request.model))
+        planned = self.dispatcher.plan_handover(request, now_s, within=within, prefiller=prefiller)
         if planned is not None and not isinstance(planned, PlannedHandover):
             if self._refuses:
                 return RequestError(ErrorKind.NO_WORKER, "no prefill worker of this model is ready")
@@ -263,7 +329,9 @@ class Handovers:
             members = split(body, ANSWER_APIS[request.path], self.connector)
         except HandoverError:
             return None
-        return KvHandover(self, members, self.dispatcher.hand_over(request, planned, now_s))
+        tickets = self.dispatcher.hand_over(request, planned, now_s)
+        by_sidecar = SIDECAR in tickets.decode.candidate.endpoint.labels
+        return (SidecarHandover if by_sidecar else KvHandover)(self, members, tickets)
 
 
 def _may_be_split(request: Request, headers: Mapping[bytes, bytes], body: bytes) -> bool:

@@ -105,7 +105,9 @@ class Placements:
             return error
         shared = None
         if self._handovers is not None and outbound.handover is None:
-            shared = self._handovers.begin(request, outbound.head.fields, outbound.body, now_s, within)
+            trusted = "transfer_params" in outbound.caller.may
+            given = (outbound.head.fields, outbound.body)
+            shared = self._handovers.begin(request, *given, now_s, within, trusted=trusted)
         placed = self._alone(outbound, request, state, now_s, within) if shared is None else shared
         self._metrics.decision_took(perf_counter() - started_s)
         if isinstance(placed, Queued):

@@ -31,16 +31,16 @@ class Shared:
         self._stack = stack
         self.dummies = []
 
-    async def add(self, role, **settings):
+    async def add(self, role, labels=None, **settings):
         """Start an embedded worker of a role."""
         settings = {"time_scale": 0.0, "kv_connector": "nixl_pull", "model_name": "m", "kv_events": False, **settings}
         running = await self._stack.enter_async_context(serving(WorkerSettings(**settings)))
-        self.join(running.url, role)
+        self.join(running.url, role, labels)
         return running.worker, running
 
-    def join(self, worker, role):
+    def join(self, worker, role, labels=None):
         endpoint = self.rig.join(worker)
-        self.rig.fleet.describe(endpoint.id, {}, 1.0, None, role)
+        self.rig.fleet.describe(endpoint.id, labels or {}, 1.0, None, role)
         return endpoint
 
     def occupy(self, requests=3):

@@ -38,7 +38,7 @@ def test_the_number_of_kept_callers_is_bounded(monkeypatch):
 def test_privileged_fields_are_withheld_by_default():
     known = callers(red=TenantConfig(keys=("a",)), ours=TenantConfig(keys=("b",), trusted=True))
     assert known.anybody.may == known.of("a").may == known.of("x").may == frozenset()
-    assert known.anybody.withheld == {b"x-data-parallel-rank", b"x-vllm-priority"}
+    assert known.anybody.withheld == {b"x-data-parallel-rank", b"x-vllm-priority", b"x-prefiller-host-port"}
     assert known.of("b").may == {"transfer_params", "priority", "rank"}
     assert known.of("b").withheld == frozenset()
     assert b"content-digest" in known.of("b").withheld_salted
@@ -47,8 +47,8 @@ def test_privileged_fields_are_withheld_by_default():
 @pytest.mark.parametrize(
     ("allowed", "withheld"),
     [
-        ("rank", {b"x-vllm-priority"}),
-        ("priority", {b"x-data-parallel-rank"}),
+        ("rank", {b"x-vllm-priority", b"x-prefiller-host-port"}),
+        ("priority", {b"x-data-parallel-rank", b"x-prefiller-host-port"}),
         ("transfer_params", {b"x-vllm-priority", b"x-data-parallel-rank"}),
     ],
 )
