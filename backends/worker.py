@@ -101,11 +101,32 @@ class RankCache:
     num_gpu_blocks: int
     prefix_caching: bool
     hash_block_size: int | None = None
+    dtype: str | None = None
+    """vLLM's --kv-cache-dtype; auto is that of the model."""
+    hash_algorithm: str | None = None
+    """vLLM's --prefix-caching-hash-algo."""
 
     @property
     def capacity_tokens(self) -> int:
         """Return the tokens in the rank's full cache."""
         return self.block_size * self.num_gpu_blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectorFacts:
+    """A worker's KV connector as its configuration describes it. `name` is None if it has none.
+
+    `lease_s` is None where vLLM's default counts. `side_host` and `side_port` are NIXL's, also without NIXL. `dtype` is
+    that of the model.
+    """
+
+    name: str | None = None
+    role: str | None = None
+    load_failure_policy: str | None = None
+    lease_s: float | None = None
+    dtype: str | None = None
+    side_host: str | None = None
+    side_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +138,8 @@ class WorkerFacts:
     caches: dict[int, RankCache] = field(default_factory=dict)
     event_sources: tuple[KvEventSource, ...] = ()
     sleeping: bool = False
+    connector: ConnectorFacts | None = None
+    """Only with vLLM's development mode."""
     notes: tuple[str, ...] = ()
     """Facts that the worker did not report, and how to change that, in words for an operator."""
 

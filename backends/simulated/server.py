@@ -28,6 +28,7 @@ from backends.simulated.request import (
     read_object,
 )
 from backends.simulated.worker import VERSION, PauseMode, SimulatedWorker
+from backends.vllm.handover.connectors import CONNECTORS
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -63,6 +64,7 @@ def build_app(worker: SimulatedWorker) -> Starlette:
             Route("/sleep", paths.sleep, methods=["POST"]),
             Route("/wake_up", paths.wake_up, methods=["POST"]),
             Route("/is_sleeping", paths.is_sleeping),
+            Route("/server_info", paths.server_info),
         ]
     if worker.transfers.enabled:
         routes.append(Route(SIDE_CHANNEL, paths.side_channel, methods=["POST"]))
@@ -229,6 +231,26 @@ class _Paths:
         body = read_body(UnloadAdapterBody, await _json_object(request))
         self._worker.unload_adapter(body.lora_name)
         return Response(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
+
+    async def server_info(self, request: Request) -> Response:
+        """Describe the KV connector, as far as vLLM's answer to ``config_format=json`` does."""
+        settings = self._worker.settings
+        name = settings.kv_connector
+        transfer = None
+        if name is not None:
+            extra = {"kv_lease_duration": settings.kv_lease_s} if name == "nixl_pull" else {}
+            transfer = {
+                "kv_connector": CONNECTORS[name].vllm_names[0],
+                "kv_role": "kv_both",
+                "kv_load_failure_policy": "fail",
+                "kv_connector_extra_config": extra,
+            }
+        host, port = self._worker.transfers.address
+        answer = {
+            "vllm_config": {"kv_transfer_config": transfer, "model_config": {"dtype": "torch.bfloat16"}},
+            "vllm_env": {"VLLM_NIXL_SIDE_CHANNEL_HOST": host, "VLLM_NIXL_SIDE_CHANNEL_PORT": port},
+        }
+        return Response(msgspec.json.encode(answer), media_type="application/json")
 
     async def side_channel(self, request: Request) -> Response:
         call = read_body(SideChannelCall, await _json_object(request))

@@ -121,6 +121,8 @@ def _cache(labels: Mapping[str, str]) -> RankCache | None:
         num_gpu_blocks=num_blocks,
         prefix_caching=labels.get("enable_prefix_caching", "True").lower() in ("true", "1"),
         hash_block_size=_count(labels.get("hash_block_size"), MAX_BLOCK_TOKENS),
+        dtype=labels.get("cache_dtype"),
+        hash_algorithm=labels.get("prefix_caching_hash_algo"),
     )
 
 

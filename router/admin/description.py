@@ -7,10 +7,12 @@ from typing import Any, cast
 
 import msgspec
 
+from backends.worker import ConnectorFacts, WorkerFacts
 from router.admin.documents import (
     CandidateDocument,
     Estimates,
     Events,
+    KvConnector,
     Load,
     PredictedCached,
     SelfTestDocument,
@@ -19,6 +21,7 @@ from router.admin.documents import (
 )
 from router.admin.sources import with_source
 from router.admin.system import AdminSystem
+from router.placement.endpoints import kv_report
 from router.placement.fleet import Candidate, FleetEndpoint
 
 Counters = dict[str, Any]
@@ -58,6 +61,7 @@ class _Describing:
             name=endpoint.name,
             weight=endpoint.weight,
             role=endpoint.role,
+            kv_connector=_kv_connector(facts) if facts else None,
         )
 
     def _models(self, endpoint: FleetEndpoint) -> list[ServedModelDocument]:
@@ -108,3 +112,18 @@ def _loads(system: AdminSystem) -> dict[str, Counters]:
             "speed": sources[view.id],
         }
     return loads
+
+
+def _kv_connector(facts: WorkerFacts) -> KvConnector:
+    report, known = kv_report(facts), facts.connector or ConnectorFacts()
+    return KvConnector(
+        cache_type=report.cache_type,
+        hash_algorithm=report.hash_algorithm,
+        name=known.name,
+        role=known.role,
+        load_failure_policy=known.load_failure_policy,
+        lease_s=known.lease_s,
+        model_type=known.dtype,
+        side_host=known.side_host,
+        side_port=known.side_port,
+    )

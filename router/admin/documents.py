@@ -386,6 +386,26 @@ class CandidateDocument(Shape):
     self_test: SelfTestDocument | None
 
 
+class KvConnector(Shape):
+    """What matters for a KV handover with this worker. Null: the worker does not report it.
+
+    `cache_type` is --kv-cache-dtype, `hash_algorithm` --prefix-caching-hash-algo. The rest is reported in vLLM's
+    development mode alone, while `handover.connector` is set: `name` and `role` of the connector, its
+    `load_failure_policy`, its lease in seconds (`lease_s`, null for vLLM's default), the `model_type` (dtype), and host
+    and port of NIXL's side channel.
+    """
+
+    cache_type: str | None
+    hash_algorithm: str | None
+    name: str | None
+    role: str | None
+    load_failure_policy: str | None
+    lease_s: float | None
+    model_type: str | None
+    side_host: str | None
+    side_port: int | None
+
+
 class Worker(Shape):
     """One endpoint. `state` is starting, ready, asleep, unhealthy, half_open or draining; `reason` says why.
 
@@ -412,6 +432,7 @@ class Worker(Shape):
     name: str | None
     weight: float
     role: str
+    kv_connector: KvConnector | None = None
     source: str = ""
     also: list[str] = []
     leaving: bool = False

@@ -126,7 +126,10 @@ async def _examine(worker: WorkerConfig, number: int, config: Config, requests: 
     timeout_s = config.health.probe_timeout_s
     async with WorkerClient(worker.api_key, WorkerTls(config.worker_tls).context_for) as client:
         try:
-            report.facts = facts = await probe(client, endpoint, events=_source(worker), timeout_s=timeout_s)
+            asks = config.handover.connector is not None
+            report.facts = facts = await probe(
+                client, endpoint, events=_source(worker), connector=asks, timeout_s=timeout_s
+            )
         except ProbeError as error:
             report.problem = error.reason
             report.fix = f"start vLLM there, or write its address: curl {endpoint.url}/health must answer 200 from here"

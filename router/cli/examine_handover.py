@@ -14,18 +14,23 @@ from backends.vllm.handover.answer_apis import COMPLETIONS
 from backends.vllm.handover.connector import Connector, HandoverPeer, Legs
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.nixl_pull import misses_side_channel_host
-from backends.vllm.handover.parameters import HandoverError
+from backends.vllm.handover.parameters import HandoverError, is_loopback
 from backends.vllm.handover.request_body import prefill_body, split
 from backends.worker import WorkerFacts, parse_endpoint
 from router.cli.examine import WorkerReport
 from router.config.model import Config, WorkerConfig
-from router.placement.endpoints import DECODE, PREFILL
+from router.placement.endpoints import DECODE, PREFILL, kv_report
 from router.placement.handover_roles import FORMAT, prefills, receives
 from router.security.worker_tls import WorkerTls
 
 _PATH = "/v1/completions"
 _TIMEOUT_S = 60.0
 _PROMPT = "A prompt by which Warmroute checks that this worker hands KV cache over to other workers."
+_SIDE_CHANNEL_FIX = "set VLLM_NIXL_SIDE_CHANNEL_HOST to an address that the decode workers reach"
+_SEVERAL = "MultiConnector"
+"""vLLM's connector of several; it does not say which."""
+_REPORTED = ("the type of the KV cache", "the hash algorithm", "the connector", "the type of the model")
+"""The members of `KvReport`, in words."""
 _STORED_WORDS = 200
 """Length of a prompt that a store keeps: several of its blocks, which have up to 256 tokens."""
 _STORING_S = 1.0
@@ -50,6 +55,9 @@ async def examine_handover(config: Config, reports: Sequence[WorkerReport], *, r
     prefill = [one for one in usable if prefills(one[0].role, one[0].labels, name)]
     decode = [one for one in usable if receives(one[0].role, one[0].labels, name)]
     found = [*_missing_roles(config, prefill, decode), *_unlike(prefill, decode)]
+    sides = {worker.url: (worker, report, facts) for worker, report, facts in (*prefill, *decode)}
+    for worker, report, facts in sides.values():
+        found += _misconfigured(config, CONNECTORS[config.handover.connector], worker, report, facts)
     if requests:
         connector = CONNECTORS[config.handover.connector]
         for one in prefill:
@@ -77,9 +85,33 @@ def _unlike(prefill: Sequence[Examined], decode: Sequence[Examined]) -> Iterator
             facts.append((f"the label {FORMAT}", one.labels.get(FORMAT), other.labels.get(FORMAT)))
         if common and sent.caches and got.caches:
             facts.append(("the block size", _block_tokens(sent), _block_tokens(got)))
+        both = zip(_REPORTED, kv_report(sent), kv_report(got), strict=True) if common else ()
+        facts += [(what, here, there) for what, here, there in both if here is not None and there is not None]
         for what, here, there in facts:
             if here != there:
                 yield f"{sender.id} and {receiver.id} are no pair: {what} is {here} there and {there} here"
+
+
+def _misconfigured(
+    config: Config, connector: Connector, worker: WorkerConfig, report: WorkerReport, facts: WorkerFacts
+) -> Iterator[str]:
+    """Yield what a worker's own configuration says against it, if vLLM shows that."""
+    known = facts.connector
+    if known is None:
+        return
+    if known.name not in (*connector.vllm_names, _SEVERAL):
+        yield f"{report.id} has the connector {known.name or 'none'}; start vLLM with {_flag(connector)}"
+        return
+    if known.load_failure_policy == "recompute":
+        why = "a prompt whose load fails is computed again there, and only vLLM's metrics show it"
+        yield f'{report.id} has kv_load_failure_policy "recompute": {why}; "fail" lets the gateway choose'
+    lease_s = connector.lease_s if known.lease_s is None else known.lease_s
+    if lease_s is not None and lease_s < config.handover.lease_s:
+        fix = f"set handover.lease_s to {lease_s:g}"
+        yield f"{report.id} keeps blocks for {lease_s:g} s, less than handover.lease_s; {fix}"
+    local = is_loopback(parse_endpoint(worker.url).host)
+    if connector.name == "nixl_pull" and known.side_host is not None and is_loopback(known.side_host) and not local:
+        yield f"{report.id} has its side channel on {known.side_host}; {_SIDE_CHANNEL_FIX}"
 
 
 def _block_tokens(facts: WorkerFacts) -> int:
@@ -112,7 +144,7 @@ async def _tried(config: Config, connector: Connector, one: Examined, decode: Se
     if stores and decode:
         return await _not_found(config, connector, report, prompt, decode[0])
     if handed is not None and misses_side_channel_host(legs, handed):
-        host, fix = handed["remote_host"], "set VLLM_NIXL_SIDE_CHANNEL_HOST to an address that the decode workers reach"
+        host, fix = handed["remote_host"], _SIDE_CHANNEL_FIX
         return [f"{report.id} names {host} as its side channel, so {endpoint.host} is used instead; {fix}"]
     return []
 

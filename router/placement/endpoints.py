@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from backends.worker import Endpoint, LoadReport, RankCache, WorkerFacts
 from policies.view import WorkerId
@@ -68,6 +68,22 @@ class Candidate:
         return before != (self.block_tokens, self.capacity_blocks, self.caches, self.events)
 
 
+class KvReport(NamedTuple):
+    """What a worker reports about its KV cache and its connector, as far as it does."""
+
+    cache_type: str | None = None
+    hash_algorithm: str | None = None
+    connector: str | None = None
+    model_type: str | None = None
+
+
+def kv_report(facts: WorkerFacts) -> KvReport:
+    """Return what `facts` have of it."""
+    cache, connector = next(iter(facts.caches.values()), None), facts.connector
+    cached = (None, None) if cache is None else (cache.dtype, cache.hash_algorithm)
+    return KvReport(*cached, *((None, None) if connector is None else (connector.name, connector.dtype)))
+
+
 class FleetEndpoint:
     """One worker endpoint with its health, facts and candidates. `facts` is None until a probe has succeeded."""
 
@@ -78,6 +94,7 @@ class FleetEndpoint:
         "facts",
         "health",
         "id",
+        "kv_report",
         "labels",
         "lengths",
         "name",
@@ -97,6 +114,7 @@ class FleetEndpoint:
         self.role = MIXED
         self.health = health
         self.facts: WorkerFacts | None = None
+        self.kv_report = KvReport()
         self.candidates: tuple[Candidate, ...] = ()
         self.draining = False
         self.lengths: dict[str, int] = {}
@@ -135,6 +153,7 @@ class FleetEndpoint:
     def learn(self, facts: WorkerFacts) -> None:
         """Store the facts from a probe. An adapter without a context length gets the length of its parent."""
         self.facts = facts
+        self.kv_report = kv_report(facts)
         own = {card.id: card.max_model_len for card in facts.models}
         lengths = {card.id: card.max_model_len or own.get(card.parent or "") for card in facts.models}
         self.lengths = {model: length for model, length in lengths.items() if length}

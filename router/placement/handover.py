@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from policies.handover_cost import PairCost, cheapest, stalled_s
 from policies.view import Decision, FleetView, RequestView, Residency, WorkerView
 from router.config.model import HandoverConfig
-from router.placement.endpoints import PREFILL, Candidate
+from router.placement.endpoints import PREFILL, Candidate, KvReport
 from router.placement.handover_roles import FORMAT, receives
 from router.placement.lifecycle_events import Request
 from router.placement.placing import Decided, Placer
@@ -98,7 +98,7 @@ class HandoverPlanner:
         """Reserve a failed prefill on the like worker that will have it done first; None if there is none."""
         request, attempt = ticket.request, ticket.attempt + 1
         wanted = kv_format(ticket.candidate, request.model)
-        alike = tuple(one for one in prefill.candidates if kv_format(one, request.model) == wanted)
+        alike = tuple(one for one in prefill.candidates if kv_format(one, request.model).understands(wanted))
         if not alike:
             return None
         seen = self._see(request, Selection(alike), now_s)
@@ -116,27 +116,43 @@ class HandoverPlanner:
         return Decided(*seen, runner, Decision(ranked, reason))
 
 
-def kv_format(candidate: Candidate, model: str | None) -> tuple[object, ...]:
-    """Return what must be equal on two workers for one to read the other's KV cache, as probes and the operator say.
+class KvFormat(NamedTuple):
+    """What two workers must share for one to read the other's KV cache, as probes and the operator say.
 
-    vLLM compares version, model path and type of the KV cache when two workers meet, and refuses the transfer.
+    vLLM compares version, model path and type of the KV cache when two workers meet, and refuses the transfer. Members
+    of `reported` count where both workers report them.
     """
-    facts = candidate.endpoint.facts
+
+    version: str | None
+    roots: tuple[str | None, ...]
+    block_tokens: int
+    stated: str | None
+    reported: KvReport
+
+    def understands(self, other: KvFormat) -> bool:
+        """Return whether a worker with the other format can read the KV cache."""
+        both = zip(self.reported, other.reported, strict=True)
+        return self[:-1] == other[:-1] and all(here == there or None in (here, there) for here, there in both)
+
+
+def kv_format(candidate: Candidate, model: str | None) -> KvFormat:
+    """Return the format of a worker's KV cache of `model`."""
+    endpoint, facts = candidate.endpoint, candidate.endpoint.facts
     roots = () if facts is None else tuple(card.root for card in facts.models if model in (None, card.id))
-    stated = candidate.endpoint.labels.get(FORMAT)
-    return None if facts is None else facts.version, roots, candidate.block_tokens, stated
+    version = None if facts is None else facts.version
+    return KvFormat(version, roots, candidate.block_tokens, endpoint.labels.get(FORMAT), endpoint.kv_report)
 
 
 def _alike(senders: Sequence[Candidate], receivers: Sequence[Candidate], model: str | None) -> NDArray[np.bool_]:
     """Return whether each sender (row) and each receiver (column) have one format, and are two workers."""
-    numbers: dict[tuple[object, ...], int] = {}
+    formats: dict[KvFormat, int] = {}
     rows, columns = (
-        np.array([numbers.setdefault(kv_format(one, model), len(numbers)) for one in side])
+        np.array([formats.setdefault(kv_format(one, model), len(formats)) for one in side])
         for side in (senders, receivers)
     )
-    places = [[one.endpoint.id for one in side] for side in (senders, receivers)]
-    apart = np.array(places[0])[:, np.newaxis] != np.array(places[1])[np.newaxis, :]
-    found: NDArray[np.bool_] = (rows[:, np.newaxis] == columns[np.newaxis, :]) & apart
+    table = np.array([[one.understands(other) for other in formats] for one in formats])
+    places = [np.array([one.endpoint.id for one in side]) for side in (senders, receivers)]
+    found: NDArray[np.bool_] = table[np.ix_(rows, columns)] & (places[0][:, np.newaxis] != places[1][np.newaxis, :])
     return found
 
 

@@ -161,7 +161,8 @@ class EndpointWatch:
         try:
             if full:
                 self._full_due_s = now_s + FULL_PROBE_S  # before it, so that `look_again` meanwhile is not lost
-                facts = await probe(client, endpoint, events=self._events, timeout_s=timeout_s)
+                asks = self._context.asks_connector
+                facts = await probe(client, endpoint, events=self._events, connector=asks, timeout_s=timeout_s)
             else:
                 await quick_probe(client, endpoint, timeout_s=timeout_s)
             self._check_engine()

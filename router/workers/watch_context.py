@@ -102,3 +102,5 @@ class WatchContext:
     worker_tls: WorkerTls
     self_test_lock: SelfTestLock | None = None
     observer: WorkerObserver | None = None
+    asks_connector: bool = False
+    """Ask each worker for its KV connector."""

@@ -93,6 +93,7 @@ class Watcher:
             worker_tls=self._worker_tls,
             self_test_lock=self._self_test_lock,
             observer=self._observer,
+            asks_connector=self._config.handover.connector is not None,
         )
         for endpoint in self._fleet.endpoints:
             self.watch(endpoint.id)

@@ -1,7 +1,9 @@
 import asyncio
+from dataclasses import replace
 
 import pytest
 
+from backends.worker import ConnectorFacts
 from router.admin.system import HandoverState
 from router.residency.difference import Difference
 from tests.support.waiting import eventually
@@ -33,6 +35,20 @@ async def test_a_key_goes_in_and_never_comes_out(client, system):
     listed = await client.get("/admin/v1/workers")
     assert "sk-5371" not in response.text + listed.text
     assert "sk-5371" not in repr(system.control.state)
+
+
+async def test_what_a_worker_reports_of_its_kv_cache_and_connector_is_shown(client, system):
+    name = system.join("http://gpu1:8000")
+    url = f"/admin/v1/workers/{name}"
+    assert set((await client.get(url)).json()["kv_connector"].values()) == {None}
+    facts = system.fleet.get(name).facts
+    connector = ConnectorFacts(name="NixlConnector", role="kv_both", lease_s=6.0, side_host="10.0.0.5", side_port=5600)
+    caches = {0: replace(facts.caches[0], dtype="fp8", hash_algorithm="sha256")}
+    system.fleet.probe_succeeded(name, replace(facts, caches=caches, connector=connector), system.clock_s)
+    assert (await client.get(url)).json()["kv_connector"] == {
+        "cache_type": "fp8", "hash_algorithm": "sha256", "name": "NixlConnector", "role": "kv_both",
+        "load_failure_policy": None, "lease_s": 6.0, "model_type": None, "side_host": "10.0.0.5", "side_port": 5600,
+    }  # fmt: skip
 
 
 async def test_labels_are_kept_and_shown(client, system):

@@ -7,7 +7,7 @@ import pytest
 
 from backends.simulated.serving import serving
 from backends.simulated.settings import WorkerSettings
-from backends.worker import RankCache, ServedModel, WorkerFacts
+from backends.worker import ConnectorFacts, RankCache, ServedModel, WorkerFacts
 from router.cli import examine_handover as module
 from router.cli.examine import WorkerReport, examine_all
 from router.cli.examine_handover import examine_handover
@@ -121,3 +121,35 @@ async def test_workers_with_one_store_find_each_others_prompts(tried, tmp_path, 
 async def test_the_flag_of_a_connector_has_its_mode(tried):
     (warning,) = await tried(handover=HandoverConfig(connector="moriio_pull"))
     assert '"kv_connector_extra_config":{"read_mode":true}' in warning
+
+
+@pytest.mark.parametrize(
+    ("known", "what"),
+    [
+        ({"name": None}, "has the connector none; start vLLM with"),
+        ({"name": "MooncakeConnector"}, "has the connector MooncakeConnector"),
+        ({"load_failure_policy": "recompute"}, "only vLLM's metrics show it"),
+        ({"lease_s": 6.0}, "keeps blocks for 6 s, less than handover.lease_s; set handover.lease_s to 6"),
+        ({"side_host": "localhost"}, "has its side channel on localhost; set VLLM_NIXL_SIDE_CHANNEL_HOST"),
+    ],
+)
+async def test_what_is_wrong_with_a_workers_connector_is_named(known, what):
+    sound = {"name": "NixlConnector", "load_failure_policy": "fail", "side_host": "h0"}
+    connector = ConnectorFacts(**sound | known)
+    (warning,) = await found(configured("prefill", "decode"), replace(FACTS, connector=connector), FACTS)
+    assert what in warning
+
+
+async def test_what_both_workers_report_must_be_equal():
+    half, full = (
+        replace(FACTS, connector=ConnectorFacts(name="NixlConnector", dtype=one)) for one in ("half", "float")
+    )
+    (warning,) = await found(configured("prefill", "decode"), half, full)
+    assert "the type of the model is half there and float here" in warning
+    assert await found(configured("prefill", "decode"), half, FACTS) == []
+
+
+async def test_a_worker_in_development_mode_describes_its_connector(tried):
+    decode = {"kv_connector": "nixl_pull", "dev_mode": True, "kv_lease_s": 2.0}
+    (warning,) = await tried(kv_connector="nixl_pull", decode=decode)
+    assert "keeps blocks for 2 s" in warning

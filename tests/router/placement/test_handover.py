@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from backends.worker import Endpoint, ServedModel
+from backends.worker import ConnectorFacts, Endpoint, ServedModel
 from policies.registry import build_policy
 from policies.spec import PolicySpec
 from router.config.model import Config, HandoverConfig, HealthConfig, WorkerConfig
@@ -262,3 +262,14 @@ def test_a_margin_must_leave_time_of_the_lease(lease_s, margin_s, problems):
     found = list(check(config))
     assert len(found) == problems
     assert all(place == ("handover", "lease_margin_s") for place, _, _ in found)
+
+
+def test_what_both_workers_report_must_be_equal(site, ask):
+    placed = site({1: "prefill", 3: "decode"})
+    placed.stream(ask(first=5_000), 3)
+    facts = placed.facts(events=False)
+    half, full = (ConnectorFacts(name="NixlConnector", dtype=name) for name in ("torch.float16", "torch.float32"))
+    for sender, receiver, paired in ((half, None, True), (half, half, True), (half, full, False), (None, full, True)):
+        placed.fleet.probe_succeeded("h:1", replace(facts, connector=sender), 0.0)
+        placed.fleet.probe_succeeded("h:3", replace(facts, connector=receiver), 0.0)
+        assert isinstance(placed.dispatcher.plan_handover(ask(), 0.0), PlannedHandover) is paired

@@ -1,0 +1,72 @@
+"""Read from ``/server_info`` what a worker's KV connector is. vLLM serves it with ``VLLM_SERVER_DEV_MODE=1`` alone."""
+
+from __future__ import annotations
+
+import msgspec
+
+from backends.vllm.control import ProbeError, WorkerClient
+from backends.worker import ConnectorFacts, Endpoint
+
+PATH = "/server_info?config_format=json"
+MAX_BYTES = 4 << 20
+_MAX_CHARACTERS = 256
+
+
+class _TransferConfig(msgspec.Struct):
+    kv_connector: str | None = None
+    kv_role: str | None = None
+    kv_load_failure_policy: str | None = None
+    kv_connector_extra_config: dict[str, object] = {}
+
+
+class _ModelConfig(msgspec.Struct):
+    dtype: str | None = None
+
+
+class _VllmConfig(msgspec.Struct):
+    kv_transfer_config: _TransferConfig | None = None
+    model_config: _ModelConfig | None = None
+
+
+class _VllmEnvironment(msgspec.Struct, frozen=True):
+    host: str | None = msgspec.field(default=None, name="VLLM_NIXL_SIDE_CHANNEL_HOST")
+    port: int | None = msgspec.field(default=None, name="VLLM_NIXL_SIDE_CHANNEL_PORT")
+
+
+class _ServerInfo(msgspec.Struct):
+    vllm_config: _VllmConfig
+    vllm_env: _VllmEnvironment = _VllmEnvironment()
+
+
+_DECODER = msgspec.json.Decoder(_ServerInfo)
+
+
+async def read_connector(client: WorkerClient, endpoint: Endpoint, timeout_s: float) -> ConnectorFacts | None:
+    """Return what the worker says about its KV connector; None if it does not say, or says something unknown."""
+    try:
+        return parse_server_info(await client.get(endpoint, PATH, timeout_s, MAX_BYTES))
+    except ProbeError:
+        return None
+
+
+def parse_server_info(body: bytes) -> ConnectorFacts | None:
+    """Return the facts in an answer of ``/server_info``; None for another document."""
+    try:
+        info = _DECODER.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    transfer, model = info.vllm_config.kv_transfer_config or _TransferConfig(), info.vllm_config.model_config
+    lease_s = transfer.kv_connector_extra_config.get("kv_lease_duration")
+    return ConnectorFacts(
+        name=_short(transfer.kv_connector),
+        role=_short(transfer.kv_role),
+        load_failure_policy=_short(transfer.kv_load_failure_policy),
+        lease_s=float(lease_s) if isinstance(lease_s, int | float) and not isinstance(lease_s, bool) else None,
+        dtype=_short(None if model is None else model.dtype),
+        side_host=_short(info.vllm_env.host),
+        side_port=info.vllm_env.port,
+    )
+
+
+def _short(text: str | None) -> str | None:
+    return None if text is None else text[:_MAX_CHARACTERS]
