@@ -116,7 +116,8 @@ class RankCache:
 class ConnectorFacts:
     """A worker's KV connector as its configuration describes it. `name` is None if it has none.
 
-    `lease_s` is None where vLLM's default counts. `side_host` and `side_port` are NIXL's, also without NIXL. `dtype` is
+    `lease_s` is None where vLLM's default counts. `bidirectional`: a decode worker keeps its blocks for the next turn.
+    `side_host` and `side_port` are NIXL's, also without NIXL. `dtype` is
     that of the model.
     """
 
@@ -124,6 +125,7 @@ class ConnectorFacts:
     role: str | None = None
     load_failure_policy: str | None = None
     lease_s: float | None = None
+    bidirectional: bool = False
     dtype: str | None = None
     side_host: str | None = None
     side_port: int | None = None

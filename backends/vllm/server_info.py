@@ -62,6 +62,7 @@ def parse_server_info(body: bytes) -> ConnectorFacts | None:
         role=_short(transfer.kv_role),
         load_failure_policy=_short(transfer.kv_load_failure_policy),
         lease_s=float(lease_s) if isinstance(lease_s, int | float) and not isinstance(lease_s, bool) else None,
+        bidirectional=transfer.kv_connector_extra_config.get("bidirectional_kv_xfer") is True,
         dtype=_short(None if model is None else model.dtype),
         side_host=_short(info.vllm_env.host),
         side_port=info.vllm_env.port,

@@ -105,6 +105,9 @@ def _misconfigured(
     if known.load_failure_policy == "recompute":
         why = "a prompt whose load fails is computed again there, and only vLLM's metrics show it"
         yield f'{report.id} has kv_load_failure_policy "recompute": {why}; "fail" lets the gateway choose'
+    if known.bidirectional:
+        why = "the blocks of each handed-over answer stay for decoder_kv_blocks_ttl, and nothing reads them"
+        yield f"{report.id} has bidirectional_kv_xfer: {why}; leave it out"
     lease_s = connector.lease_s if known.lease_s is None else known.lease_s
     if lease_s is not None and lease_s < config.handover.lease_s:
         fix = f"set handover.lease_s to {lease_s:g}"

@@ -129,6 +129,7 @@ async def test_the_flag_of_a_connector_has_its_mode(tried):
         ({"name": None}, "has the connector none; start vLLM with"),
         ({"name": "MooncakeConnector"}, "has the connector MooncakeConnector"),
         ({"load_failure_policy": "recompute"}, "only vLLM's metrics show it"),
+        ({"bidirectional": True}, "has bidirectional_kv_xfer: the blocks of each handed-over answer stay"),
         ({"lease_s": 6.0}, "keeps blocks for 6 s, less than handover.lease_s; set handover.lease_s to 6"),
         ({"side_host": "localhost"}, "has its side channel on localhost; set VLLM_NIXL_SIDE_CHANNEL_HOST"),
     ],
