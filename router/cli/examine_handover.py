@@ -100,7 +100,8 @@ def _misconfigured(
     if known is None:
         return
     if known.name not in (*connector.vllm_names, _SEVERAL):
-        yield f"{report.id} has the connector {known.name or 'none'}; start vLLM with {_flag(connector)}"
+        flag = _flag(connector, receives=worker.role == DECODE)
+        yield f"{report.id} has the connector {known.name or 'none'}; start vLLM with {flag}"
         return
     if known.load_failure_policy == "recompute":
         why = "a prompt whose load fails is computed again there, and only vLLM's metrics show it"
@@ -152,9 +153,10 @@ async def _tried(config: Config, connector: Connector, one: Examined, decode: Se
     return []
 
 
-def _flag(connector: Connector) -> str:
+def _flag(connector: Connector, *, receives: bool = False) -> str:
     extra = "" if connector.extra_config is None else f',"kv_connector_extra_config":{connector.extra_config}'
-    return f'--kv-transfer-config \'{{"kv_connector":"{connector.vllm_names[0]}","kv_role":"kv_both"{extra}}}\''
+    name, role = connector.vllm_names[0], connector.kv_roles[receives]
+    return f'--kv-transfer-config \'{{"kv_connector":"{name}","kv_role":"{role}"{extra}}}\''
 
 
 async def _not_found(

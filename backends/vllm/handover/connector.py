@@ -67,6 +67,8 @@ class Connector(ABC):
     """Name in Warmroute's settings."""
     vllm_names: ClassVar[tuple[str, ...]]
     """Names in vLLM's ``--kv-transfer-config``, as ``kv_connector``."""
+    kv_roles: ClassVar[tuple[str, str]] = ("kv_both", "kv_both")
+    """The prefill and the decode worker's ``kv_role``."""
     extra_config: ClassVar[str | None] = None
     """Its ``kv_connector_extra_config`` that it needs."""
     order: ClassVar[Order] = Order.AFTER_PREFILL

@@ -27,7 +27,8 @@ class MoRIIOPull(NixlPull):
 
     name: ClassVar[str] = "moriio_pull"
     vllm_names: ClassVar[tuple[str, ...]] = ("MoRIIOConnector",)
-    extra_config: ClassVar[str] = '{"read_mode":true}'
+    kv_roles: ClassVar[tuple[str, str]] = ("kv_producer", "kv_consumer")
+    extra_config: ClassVar[str | None] = '{"read_mode":true}'
     cached_tokens_from: ClassVar[Reporter] = Reporter.PREFILL
     ends_by_length: ClassVar[bool] = True
     lease_s: ClassVar[float | None] = 60.0
