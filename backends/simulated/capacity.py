@@ -27,6 +27,7 @@ class Capacity:
         return {
             "block_size": str(self.block_size),
             "num_gpu_blocks": str(self.num_blocks),
+            "cache_dtype": "auto",
             "enable_prefix_caching": "True",
             "prefix_caching_hash_algo": "sha256",
             "kv_cache_size_tokens": str(tokens),
