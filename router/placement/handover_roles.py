@@ -20,12 +20,15 @@ SIDECAR: Final = "kv_sidecar"
 LLM_D: Final = "llm-d"
 """The label's only value: llm-d's sidecar, with its header x-prefiller-host-port."""
 
+ROLES: Final = (PREFILL, DECODE)
+"""The roles that say which end of a handover a worker is."""
+
 Labels = Mapping[str, str]
 
 
 def connects(role: str, labels: Labels, connector: str | None) -> bool:
     """Return whether a worker has `connector`, the fleet's. None: the fleet has none."""
-    assumed = connector if role in (PREFILL, DECODE) else None
+    assumed = connector if role in ROLES else None
     return connector is not None and labels.get(CONNECTOR, assumed) == connector
 
 

@@ -11,7 +11,7 @@ from policies.lane_plan import DECODE, LABEL, PREFILL
 from router.config.findings import Finding
 from router.config.model import STRUCK_OUT, Config, WorkerConfig
 from router.config.tree import Path
-from router.placement.handover_roles import CONNECTOR, LLM_D, NO_CONNECTOR, SIDECAR
+from router.placement.handover_roles import CONNECTOR, LLM_D, NO_CONNECTOR, ROLES, SIDECAR
 
 _EVENT_ADDRESS = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc://.+")
 
@@ -57,6 +57,9 @@ def worker_findings(worker: WorkerConfig, path: Path) -> Iterator[Finding]:
     if connector not in (None, NO_CONNECTOR, *CONNECTORS):
         fix = f"write one of {', '.join(CONNECTORS)}, or {NO_CONNECTOR}, or leave it out"
         yield (*path, "labels", CONNECTOR), f"{connector!r} is no KV connector", fix
+    elif connector in CONNECTORS and worker.role not in ROLES and len(set(CONNECTORS[connector].kv_roles)) == 2:
+        problem = f"a worker with {connector} is for prefill or for decode, and the role is {worker.role}"
+        yield (*path, "labels", CONNECTOR), problem, "set the role to prefill or decode, or leave the label out"
     sidecar = worker.labels.get(SIDECAR)
     if sidecar not in (None, LLM_D):
         yield (*path, "labels", SIDECAR), f"{sidecar!r} is no sidecar", f"write {LLM_D}, or leave it out"

@@ -164,6 +164,10 @@ def test_a_connector_label_that_names_no_connector_is_an_error():
     ((path, problem, fix),) = worker_findings(worker, ("workers", 0))
     assert (path, problem) == (("workers", 0, "labels", "kv_connector"), "'nixl' is no KV connector")
     assert "nixl_pull" in fix
+    worker = WorkerConfig(url="http://h:1", labels={"kv_connector": "moriio_pull", "kv_sidecar": "x"})
+    (mixed, sidecar) = worker_findings(worker, ("workers", 0))
+    assert "is for prefill or for decode" in mixed[1]
+    assert sidecar[1] == "'x' is no sidecar"
 
 
 def test_streams_on_the_decode_worker_make_a_pair_pay_and_both_loads_are_reserved(site, ask):
