@@ -146,16 +146,16 @@ class AnswerPath(ABC):
         self._worker.adapter(body.model)
         check_supported(body)
         prompts = await self._prompts(body, values)
-        cached_tokens = await self._received(body, prompts, receive)
         identity = self._id_prefix + (request_id or body.request_id or uuid.uuid4().hex)
+        cached_tokens = await self._received(body, prompts, identity, receive)
         head = AnswerHead(identity, int(time.time()), body.model or self._worker.settings.model_name)
         inbox, generations = self._worker.submit(prompts, body, identity, received=cached_tokens is not None)
         return EngineCall(head, body, prompts, inbox, generations, cached_tokens)
 
     async def _received(
-        self, body: ChatBody | CompletionBody, prompts: Sequence[Sequence[int]], receive: Receive
+        self, body: ChatBody | CompletionBody, prompts: Sequence[Sequence[int]], identity: str, receive: Receive
     ) -> int | None:
-        """Load the prompts' KV cache, if the body says from where. Return the tokens that were cached there."""
+        """Load the prompts' KV cache, if the body says from where. Return the tokens that count as cached."""
         worker = self._worker
 
         def unless_gone(load: Awaitable[Any]) -> Awaitable[Any]:
@@ -166,7 +166,8 @@ class AnswerPath(ABC):
             (prompt, *others) = prompts
             return None if others else await worker.store.load(prompt, body.cache_salt, adapter, unless_gone)
         try:
-            return await worker.transfers.receive(body.kv_transfer_params, sum(map(len, prompts)), unless_gone)
+            tokens = sum(map(len, prompts))
+            return await worker.transfers.receive(body.kv_transfer_params, tokens, identity, unless_gone)
         except FailedLoad as error:
             raise StreamedError(error.message, status=error.status) if body.stream else error from None
 

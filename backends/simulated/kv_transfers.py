@@ -1,7 +1,7 @@
 """Pulls between embedded workers: fields, leases and failures of vLLM 0.33's NIXL and MoRIIO, without moving bytes.
 
 The workers' side channel is the path `SIDE_CHANNEL` of their HTTP server. A worker that reads blocks after their lease
-does not notice, as in vLLM: it answers, and counts a stale read, which vLLM cannot.
+does not notice, as in vLLM: it answers, and counts a stale read, which vLLM cannot. `backends.simulated.kv_waits` has the connectors whose decode worker waits for the prefill.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from backends.engine.engine import Engine
-from backends.engine.request import EngineRequestState
+from backends.engine.request import EngineRequestState, FinishReason
 from backends.simulated.errors import ApiError
 from backends.simulated.settings import WorkerSettings
 from backends.vllm.control import ProbeError, WorkerClient
@@ -64,7 +64,7 @@ class TransferFaults:
 
 
 class KvTransfers:
-    """The connector of one worker. `die` ends its engine."""
+    """The connector of one worker: a pull, or none. `die` ends its engine."""
 
     def __init__(self, settings: WorkerSettings, engine: Engine, die: Callable[[], None]) -> None:
         self.enabled = settings.kv_connector in ("nixl_pull", "moriio_pull")
@@ -100,7 +100,10 @@ class KvTransfers:
         """Return whether a request's blocks stay for another worker."""
         return self.enabled and params is not None and params.get("do_remote_decode") is True
 
-    def ended(self, request_id: str) -> None:
+    def began(self, request_id: str, identity: str, params: dict[str, Any] | None) -> None:
+        """Note a new request of the engine. `identity` is the id of its answer."""
+
+    def ended(self, request_id: str, reason: FinishReason) -> None:
         """Begin the lease of the blocks that an ended request keeps, if any."""
         if self._engine.kept_blocks(request_id) is not None:
             self._renew(request_id)
@@ -186,12 +189,17 @@ class KvTransfers:
     # the worker that gets it
 
     async def receive(
-        self, params: dict[str, Any] | None, tokens: int, unless_gone: Callable[[Awaitable[Any]], Awaitable[Any]]
+        self,
+        params: dict[str, Any] | None,
+        tokens: int,
+        identity: str,
+        unless_gone: Callable[[Awaitable[Any]], Awaitable[Any]],
     ) -> int | None:
-        """Load a prompt of `tokens` as its parameters say. Return how many of them the other worker had cached.
+        """Load a prompt of `tokens` as its parameters say. Return how many of them count as cached: those that the
+        other worker had cached.
 
         None for a plain request. `unless_gone` raises when the client leaves before the load has ended. The other
-        worker is notified in any case.
+        worker is notified in any case. `identity` is the id of the answer.
 
         Raises:
             ApiError: the load failed; or the parameters are incomplete, which ends the engine.

@@ -18,6 +18,7 @@ from backends.simulated.dialects import MessagesDialect, ResponsesDialect
 from backends.simulated.errors import ApiError
 from backends.simulated.frames import CHAT, COMPLETION
 from backends.simulated.kv_transfers import SIDE_CHANNEL, SideChannelCall
+from backends.simulated.kv_waits import MooncakeTransfers
 from backends.simulated.request import (
     DetokenizeBody,
     LoadAdapterBody,
@@ -29,6 +30,7 @@ from backends.simulated.request import (
 )
 from backends.simulated.worker import VERSION, PauseMode, SimulatedWorker
 from backends.vllm.handover.connectors import CONNECTORS
+from backends.vllm.handover.mooncake import BOOTSTRAP_PATH
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -68,6 +70,8 @@ def build_app(worker: SimulatedWorker) -> Starlette:
         ]
     if worker.transfers.enabled:
         routes.append(Route(SIDE_CHANNEL, paths.side_channel, methods=["POST"]))
+    if isinstance(worker.transfers, MooncakeTransfers):
+        routes.append(Route(BOOTSTRAP_PATH, paths.bootstrap))
     if worker.settings.runtime_lora:
         routes += [
             Route("/v1/load_lora_adapter", paths.load_lora_adapter, methods=["POST"]),
@@ -255,6 +259,14 @@ class _Paths:
     async def side_channel(self, request: Request) -> Response:
         call = read_body(SideChannelCall, await _json_object(request))
         return Response(msgspec.json.encode(self._worker.transfers.answer(call)), media_type="application/json")
+
+    async def bootstrap(self, _request: Request) -> Response:
+        host, port = self._worker.transfers.address
+        engine = {
+            "engine_id": self._worker.transfers.engine_id,
+            "worker_addr": {"0": {"0": f"tcp://{host}:{port}"}},
+        }
+        return JSONResponse({"0": engine})
 
     async def is_sleeping(self, _request: Request) -> Response:
         return JSONResponse({"is_sleeping": self._worker.sleep_level is not None})

@@ -21,6 +21,7 @@ from backends.simulated.errors import ApiError, unavailable, unknown_model
 from backends.simulated.generation import NO_TOKEN, Generation, Inbox
 from backends.simulated.kv_store import KvStore
 from backends.simulated.kv_transfers import KvTransfers
+from backends.simulated.kv_waits import WAITING_TRANSFERS
 from backends.simulated.limits import COMPLETION_MAX_TOKENS, answer_tokens, draw_stop
 from backends.simulated.metrics import WorkerMetrics
 from backends.simulated.prompts import PromptReader
@@ -71,7 +72,8 @@ class SimulatedWorker:
             jitter=settings.jitter,
             speed=settings.speed,
         )
-        self.transfers = KvTransfers(settings, self.engine, self.die)
+        connector = WAITING_TRANSFERS.get(settings.kv_connector or "", KvTransfers)
+        self.transfers: KvTransfers = connector(settings, self.engine, self.die)
         self.store = KvStore(settings, self.engine.block_size)
         self.clock = EngineClock(self.engine, settings.time_scale, self._on_step)
         self.metrics = WorkerMetrics(
@@ -173,6 +175,7 @@ class SimulatedWorker:
                 keeps_blocks=self.transfers.keeps(body.kv_transfer_params),
                 received=received,
             )
+            self.transfers.began(request.id, request_id, body.kv_transfer_params)
             try:
                 state = self.engine.add(request, time.monotonic())
             except RequestRefused as error:
@@ -218,7 +221,7 @@ class SimulatedWorker:
         del self._live[generation.state.request.id]
         if not self._live:
             self._idle.set()
-        self.transfers.ended(generation.state.request.id)
+        self.transfers.ended(generation.state.request.id, reason)
         self.metrics.finished(generation, reason, time.monotonic())
 
     def _stopped_by_text(self, generation: Generation) -> None:

@@ -129,7 +129,7 @@ def _add_answers(group: argparse._ArgumentGroup) -> None:
 def _add_connector(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--kv-connector",
-        choices=["nixl_pull", "moriio_pull", "shared_store", "lmcache"],
+        choices=["nixl_pull", "nixl_push", "mooncake", "moriio_pull", "shared_store", "lmcache"],
         help="hand the KV cache of prompts over between simulated workers",
     )
     group.add_argument(

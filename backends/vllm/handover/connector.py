@@ -27,6 +27,17 @@ class Reporter(StrEnum):
     DECODE = "decode"
 
 
+class FactSource(StrEnum):
+    """Where the facts about a prefill worker come from that its decode worker's request needs (`HandoverPeer`)."""
+
+    NOWHERE = "nowhere"
+    """The connector needs none."""
+    ANSWER = "answer"
+    """From the answer to a prefill (`Connector.introduced`). The first handover of a worker waits for it."""
+    BOOTSTRAP = "bootstrap"
+    """From the bootstrap server in the prefill worker."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoverPeer:
     """One of the two workers, as a connector addresses it. Fields that no request or setting has given are None.
@@ -74,6 +85,7 @@ class Connector(ABC):
     order: ClassVar[Order] = Order.AFTER_PREFILL
     same_request_id: ClassVar[bool] = False
     """The workers pair their requests by an equal ``X-Request-Id``, which must be new for each try."""
+    facts_from: ClassVar[FactSource] = FactSource.NOWHERE
     cached_tokens_from: ClassVar[Reporter] = Reporter.DECODE
     ends_by_length: ClassVar[bool] = False
     """The prefill must end by its length: an end-of-sequence token hands nothing over."""
@@ -114,6 +126,14 @@ class Connector(ABC):
         ends = ("length",) if self.ends_by_length else ("length", "stop")
         if answer.finish_reason not in ends:
             raise HandoverError(f"the prefill ended by {answer.finish_reason}")
+
+    def introduced(self, peer: HandoverPeer, answer: PrefillAnswer) -> HandoverPeer | None:
+        """Return the prefill worker `peer` with the facts that its answer gives; None if the connector needs none.
+
+        Raises:
+            HandoverError: a fact is missing or not valid.
+        """
+        return None
 
     @abstractmethod
     def decode_params(self, legs: Legs, handed: TransferParams | None) -> TransferParams | None:

@@ -6,11 +6,16 @@ from typing import ClassVar
 
 import msgspec
 
-from backends.vllm.handover.connector import Connector, Legs, Order, Reporter, known
-from backends.vllm.handover.parameters import MAX_TEXT_CHARACTERS, HandoverError, TransferParams
+from backends.vllm.handover.connector import Connector, FactSource, Legs, Order, Reporter, known
+from backends.vllm.handover.parameters import MAX_TEXT_CHARACTERS, HandoverError, TransferParams, is_port
+from backends.worker import Endpoint
 
 BOOTSTRAP_PORT = 8_998
-"""vLLM's default of ``VLLM_MOONCAKE_BOOTSTRAP_PORT``. The server's ``GET /query`` names the engine ids."""
+"""vLLM's default of ``VLLM_MOONCAKE_BOOTSTRAP_PORT``."""
+BOOTSTRAP_PORT_LABEL = "mooncake_bootstrap_port"
+"""The worker's label with another port."""
+BOOTSTRAP_PATH = "/query"
+"""Where the bootstrap server names the engine ids."""
 MAX_RANKS = 1_024
 
 
@@ -24,6 +29,7 @@ class Mooncake(Connector):
     name: ClassVar[str] = "mooncake"
     vllm_names: ClassVar[tuple[str, ...]] = ("MooncakeConnector",)
     order: ClassVar[Order] = Order.TOGETHER
+    facts_from: ClassVar[FactSource] = FactSource.BOOTSTRAP
     cached_tokens_from: ClassVar[Reporter] = Reporter.PREFILL
     ends_by_length: ClassVar[bool] = True
     unmatched_s: ClassVar[float] = 480.0
@@ -44,6 +50,19 @@ class Mooncake(Connector):
             "remote_engine_id": known(peer.engine_id, "engine id"),
             "transfer_id": legs.transfer_id,
         }
+
+
+def bootstrap_of(host: str, port: str | None) -> Endpoint:
+    """Return the bootstrap server of a prefill worker; `port` is its label.
+
+    Raises:
+        HandoverError: the label is no port.
+    """
+    if port is None:
+        return Endpoint("http", host, BOOTSTRAP_PORT)
+    if not (port.isascii() and port.isdigit() and len(port) < 6 and is_port(int(port))):
+        raise HandoverError(f"the label {BOOTSTRAP_PORT_LABEL} is {port[:20]!r}, which is no port from 1 to 65535")
+    return Endpoint("http", host, int(port))
 
 
 class _Engine(msgspec.Struct):

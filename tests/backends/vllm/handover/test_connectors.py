@@ -7,7 +7,7 @@ import pytest
 
 from backends.vllm.handover.connector import HandoverPeer, Legs, Order, Reporter, with_token_ids
 from backends.vllm.handover.connectors import CONNECTORS
-from backends.vllm.handover.mooncake import read_engine_ids
+from backends.vllm.handover.mooncake import bootstrap_of, read_engine_ids
 from backends.vllm.handover.moriio import request_id
 from backends.vllm.handover.nixl_pull import misses_side_channel_host
 from backends.vllm.handover.offloading_peer import pull_params
@@ -177,6 +177,26 @@ def test_a_push_names_a_complete_peer():
     }
 
 
+def test_a_pushs_first_answer_introduces_the_prefill_worker():
+    push, peer = CONNECTORS["nixl_push"], HandoverPeer(host="gpu1", rank=1)
+    known = push.introduced(peer, answered(PULLED | {"remote_host": "localhost", "tp_size": 2, "pp_size": 4}))
+    assert (known.engine_id, known.side_port, known.tp_size, known.pp_size, known.rank) == ("e1", 5600, 2, 4, 1)
+    params = push.decode_params(replace(LEGS, prefill=known), None)
+    assert (params["remote_host"], params["remote_port"], params["tp_size"]) == ("gpu1", 5600, 2)
+    assert push.introduced(peer, answered(PULLED | {"pp_size": 0})).pp_size == 1
+
+
+@pytest.mark.parametrize("wrong", [{"remote_engine_id": 1}, {"remote_host": "a b"}, {"remote_port": 0}, {"tp_size": 0}])
+def test_an_introduction_is_checked(wrong):
+    with pytest.raises(HandoverError, match=next(iter(wrong))):
+        CONNECTORS["nixl_push"].introduced(HandoverPeer(host="gpu1"), answered(PULLED | wrong))
+
+
+@pytest.mark.parametrize("name", ["nixl_pull", "mooncake"])
+def test_other_answers_introduce_nobody(name):
+    assert CONNECTORS[name].introduced(HandoverPeer(host="gpu1"), answered(PULLED)) is None
+
+
 @pytest.mark.parametrize("peer", [HandoverPeer(host="gpu1", side_port=1), HandoverPeer(host="gpu1", engine_id="e1")])
 def test_a_push_without_a_fact_about_the_prefill_worker_is_not_sent(peer):
     with pytest.raises(HandoverError, match="prefill worker is not known"):
@@ -201,6 +221,17 @@ def test_mooncake_needs_a_prefill_that_ends_by_length():
 def test_the_bootstrap_server_names_an_engine_for_each_rank():
     raw = b'{"0":{"engine_id":"e0","worker_addr":{"0":{"0":"tcp://127.0.0.1:36673"}}},"1":{"engine_id":"e1"}}'
     assert read_engine_ids(raw) == {0: "e0", 1: "e1"}
+
+
+def test_a_bootstrap_server_has_vllms_port_unless_a_label_names_another():
+    assert bootstrap_of("gpu1", None).url == "http://gpu1:8998"
+    assert bootstrap_of("fd00::1", "9001").url == "http://[fd00::1]:9001"
+
+
+@pytest.mark.parametrize("port", ["", "0", "65536", "-1", "1e3", "\u0663", "9" * 5_000])
+def test_a_label_that_is_no_port_is_named(port):
+    with pytest.raises(HandoverError, match="mooncake_bootstrap_port is"):
+        bootstrap_of("gpu1", port)
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{}", b'{"0":{}}', b'{"x":{"engine_id":"e"}}', b'{"0":{"engine_id":1}}'])
