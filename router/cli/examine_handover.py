@@ -11,8 +11,9 @@ import msgspec
 
 from backends.vllm.control import ProbeError, WorkerClient
 from backends.vllm.handover.answer_apis import COMPLETIONS
-from backends.vllm.handover.connector import Connector, HandoverPeer, Legs
+from backends.vllm.handover.connector import Connector, FactSource, HandoverPeer, Legs
 from backends.vllm.handover.connectors import CONNECTORS
+from backends.vllm.handover.mooncake import BOOTSTRAP_PATH, BOOTSTRAP_PORT_LABEL, bootstrap_of, read_engine_ids
 from backends.vllm.handover.nixl_pull import misses_side_channel_host
 from backends.vllm.handover.parameters import HandoverError, is_loopback
 from backends.vllm.handover.request_body import prefill_body, split
@@ -114,7 +115,12 @@ def _misconfigured(
         fix = f"set handover.lease_s to {lease_s:g}"
         yield f"{report.id} keeps blocks for {lease_s:g} s, less than handover.lease_s; {fix}"
     local = is_loopback(parse_endpoint(worker.url).host)
-    if connector.name == "nixl_pull" and known.side_host is not None and is_loopback(known.side_host) and not local:
+    if (
+        connector.name in ("nixl_pull", "nixl_push")
+        and known.side_host is not None
+        and is_loopback(known.side_host)
+        and not local
+    ):
         yield f"{report.id} has its side channel on {known.side_host}; {_SIDE_CHANNEL_FIX}"
 
 
@@ -127,6 +133,8 @@ async def _tried(config: Config, connector: Connector, one: Examined, decode: Se
     """Ask a prefill worker to hand a short prompt over, and return what is wrong with its answer."""
     worker, report, facts = one
     endpoint = parse_endpoint(worker.url)
+    if connector.facts_from is FactSource.BOOTSTRAP:
+        return await _asked(connector, worker, report.id, endpoint.host)
     receiver = parse_endpoint(decode[0][0].url).host if decode else endpoint.host
     legs = Legs(
         transfer_id="warmroute-check",
@@ -140,15 +148,17 @@ async def _tried(config: Config, connector: Connector, one: Examined, decode: Se
     async with WorkerClient(worker.api_key, WorkerTls(config.worker_tls).context_for) as client:
         try:
             answer = await client.post_json(endpoint, _PATH, body, timeout_s=_TIMEOUT_S)
-            handed = connector.handed_over(COMPLETIONS.read(answer))
+            read = COMPLETIONS.read(answer)
+            handed, peer = connector.handed_over(read), connector.introduced(legs.prefill, read)
         except ProbeError as error:
             return [f"{report.id} did not try to hand over: {error.reason}"]
         except HandoverError as error:
             return [f"{report.id} hands nothing over: {error}; start vLLM with {_flag(connector)}"]
     if stores and decode:
         return await _not_found(config, connector, report, prompt, decode[0])
-    if handed is not None and misses_side_channel_host(legs, handed):
-        host, fix = handed["remote_host"], _SIDE_CHANNEL_FIX
+    host = peer.connector_host if peer is not None else (handed or {}).get("remote_host", endpoint.host)
+    if misses_side_channel_host(legs, {"remote_host": host}):
+        fix = _SIDE_CHANNEL_FIX
         return [f"{report.id} names {host} as its side channel, so {endpoint.host} is used instead; {fix}"]
     return []
 
@@ -180,3 +190,16 @@ async def _not_found(
         return []
     fix = f"start both vLLMs with {_flag(connector)} and one store"
     return [f"{report.id} found nothing of a prompt that {sender.id} has computed; {fix}"]
+
+
+async def _asked(connector: Connector, worker: WorkerConfig, worker_id: str, host: str) -> list[str]:
+    """Ask the bootstrap server of a prefill worker, and return what is wrong with its answer."""
+    flag = _flag(connector)
+    try:
+        server = bootstrap_of(host, worker.labels.get(BOOTSTRAP_PORT_LABEL))
+        async with WorkerClient() as client:
+            read_engine_ids(await client.get(server, BOOTSTRAP_PATH, _TIMEOUT_S))
+    except (ProbeError, HandoverError) as error:
+        fix = f"start vLLM with {flag}, and give its VLLM_MOONCAKE_BOOTSTRAP_PORT in the label {BOOTSTRAP_PORT_LABEL}"
+        return [f"{worker_id} hands nothing over: {error}; {fix}"]
+    return []

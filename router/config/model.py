@@ -486,16 +486,18 @@ class HandoverConfig(Section, frozen=True):
     """KV handover: a worker of the role prefill computes a prompt, and a worker of the role decode writes the answer,
     where that costs less time than one worker for both."""
 
-    connector: Literal["nixl_pull", "moriio_pull", "shared_store", "lmcache"] | None = None
-    """The workers' KV connector. nixl_pull: vLLM's NixlConnector. moriio_pull: MoRIIOConnector in its read mode.
+    connector: Literal["nixl_pull", "nixl_push", "mooncake", "moriio_pull", "shared_store", "lmcache"] | None = None
+    """The workers' KV connector. nixl_pull: vLLM's NixlConnector. nixl_push: NixlPushConnector. mooncake:
+    MooncakeConnector. With these two, both workers get their requests at once. moriio_pull: MoRIIOConnector in its read
+    mode.
     shared_store: one that keeps blocks where all workers find them, such as a file system. lmcache: LMCache's server.
     Not set: no KV handover, and a role changes no decision."""
     no_prefill_worker: Literal["local", "refuse"] = "local"
     """While no prefill worker of the model is ready: local computes prompts on the other workers; refuse answers
     requests that could be handed over with 503."""
     lease_s: Seconds = 30.0
-    """How long a prefill worker keeps a prompt's blocks: vLLM's kv_lease_duration. A decode worker that reads them
-    later gets wrong content without an error."""
+    """How long a prefill worker keeps a prompt's blocks: vLLM's kv_lease_duration. With nixl_pull, a decode worker that
+    reads them later gets wrong content without an error."""
     lease_margin_s: Annotated[float, Meta(ge=0)] = 5.0
     """Blocks that are closer than this to the end of their lease are not used."""
     prefill_s: Seconds = 120.0

@@ -125,7 +125,7 @@ class Assembly:
         )
         self.preview = Preview(identifier, paths, self.callers, self.keys, request_ids, loop.time, self.models)
         self.handovers = (
-            Handovers(config.handover, context.dispatcher, loop, metrics) if config.handover.connector else None
+            Handovers(config.handover, context.dispatcher, fleet, loop, metrics) if config.handover.connector else None
         )
         local = LocalAnswers(metrics, paths, cors, access, request_ids, fleet, self.drain, self.names, context.answers)
         requests = self._request_services(context, identifier, cors, access)
@@ -206,6 +206,8 @@ class Assembly:
         self.rewriter.close()
         self.queue.close()
         self.hold_queue.close()
+        if self.handovers is not None:
+            self.handovers.close()
         self.pools.close()
         self.heap.close()
 

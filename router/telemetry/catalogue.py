@@ -148,7 +148,8 @@ GATEWAY = (
         "handover_seconds",
         WAIT_S,
         "Time of the steps of a KV handover: prefill, from its request to its answer; transfer, from the "
-        "decode worker's request to its first event; sidecar, the same where its sidecar runs both.",
+        "decode worker's request to its first event, without the time in which it waited for the prefill; sidecar, "
+        "from the request to its first event where the decode worker's sidecar runs both.",
         "step",
     ),
     _counter("retry_budget_exhausted", "Retries that the retry budget did not allow."),

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 
 from backends.vllm.handover.connectors import CONNECTORS
+from backends.vllm.handover.mooncake import BOOTSTRAP_PORT_LABEL, bootstrap_of
+from backends.vllm.handover.parameters import HandoverError
 from backends.worker import parse_endpoint
 from policies.lane_plan import DECODE, LABEL, PREFILL
 from router.config.findings import Finding
@@ -63,6 +65,10 @@ def worker_findings(worker: WorkerConfig, path: Path) -> Iterator[Finding]:
     sidecar = worker.labels.get(SIDECAR)
     if sidecar not in (None, LLM_D):
         yield (*path, "labels", SIDECAR), f"{sidecar!r} is no sidecar", f"write {LLM_D}, or leave it out"
+    try:
+        bootstrap_of(worker.url, worker.labels.get(BOOTSTRAP_PORT_LABEL))
+    except HandoverError as error:
+        yield (*path, "labels", BOOTSTRAP_PORT_LABEL), str(error), "write its VLLM_MOONCAKE_BOOTSTRAP_PORT"
     lane = worker.labels.get(LABEL)
     if lane not in (None, PREFILL, DECODE):
         yield (*path, "labels", LABEL), f"{lane!r} is no lane", f"write {PREFILL} or {DECODE}, or leave it out"

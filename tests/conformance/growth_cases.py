@@ -34,6 +34,7 @@ from router.gateway.http.routes import RouteTable, forbidden
 from router.gateway.http.sse import FirstEvent, judge_event
 from router.gateway.http.usage import find_usage
 from router.gateway.pins import stored_response_id
+from router.gateway.rewrites.cached_tokens import CachedTokens, with_cached_tokens
 from router.gateway.rewrites.json_splice import set_inner
 from router.gateway.rewrites.model_name import SEARCHED_BYTES
 from router.gateway.rewrites.usage_frame import Stamp, UsageFrame, plain_ending
@@ -160,10 +161,16 @@ PATTERNS: dict[str, Row] = {
     "router.gateway.http.sse._EVENT_END": Row(WORKER, "search"),
     "router.gateway.http.sse._INTRODUCING": Row(WORKER, "match"),
     "router.gateway.http.sse._LINE_END": Row(WORKER, "search"),
-    "router.gateway.http.usage._USAGE": Row(
+    "router.gateway.http.usage.USAGE": Row(
         WORKER,
         "match",
         (lambda size: b'"usage":{' + b"{}" * (size // 2), lambda size: b'"usage":{' + b"{x" * (size // 2)),
+    ),
+    "router.gateway.rewrites.cached_tokens._CACHED": Row(
+        WORKER, "search", (lambda size: b'"cached_tokens":' * (size // 16),)
+    ),
+    "router.gateway.rewrites.cached_tokens._DETAILS": Row(
+        WORKER, "search", (lambda size: b'"prompt_tokens_details":{' * (size // 25),)
     ),
     "router.gateway.rewrites.usage_frame._DATA": Row(WORKER, "search", (lambda size: b"data:" + b"\r" * size + b"x",)),
     "router.gateway.rewrites.usage_frame._EVENT_END": Row(WORKER, "search"),
@@ -486,6 +493,12 @@ SCANNERS: dict[str, Scan] = {
     "names of usage": Scan(_on(lambda tail: find_usage([tail]), lambda size: b'"usage":{' * (size // 9)), 65_536),
     "objects in usage": Scan(
         _on(lambda tail: find_usage([tail]), lambda size: (b'"usage":{' + b"{}" * 100) * (size // 209)), 65_536
+    ),
+    "usage with the cached tokens of another worker": Scan(
+        _on(lambda body: with_cached_tokens(body, 1), lambda size: (b'"usage":{' + b"{}" * 100) * (size // 209)), 65_536
+    ),
+    "an event with cached tokens in small pieces": Scan(
+        _pieces(lambda: CachedTokens(lambda: 1).feed, b'data: {"usage":{"cached_tokens":1', b"x" * 8), 1_048_576
     ),
     "an event with usage in small pieces": Scan(
         _pieces(lambda: UsageFrame(_STAMP).feed, b'data: {"usage":', b"x" * 8), 1_048_576

@@ -16,8 +16,8 @@ from loadtest.fleet.process import Process, warmroute
 
 ENVIRONMENT = "WARMROUTE_PD_ENV"
 START_S = 300.0
+VLLM_NAMES = {"nixl_pull": "NixlConnector", "nixl_push": "NixlPushConnector"}
 TRANSFER = {
-    "kv_connector": "NixlConnector",
     "kv_role": "kv_both",
     "kv_load_failure_policy": "fail",
     "kv_connector_extra_config": {"kv_lease_duration": 20},
@@ -73,24 +73,26 @@ class Site:
         return found
 
 
-def worker(environment, model, port):
+def worker(environment, model, port, connector):
+    transfer = TRANSFER | {"kv_connector": VLLM_NAMES[connector]}
     side_port = free_ports(1)
     command = [
         str(environment / "bin" / "vllm"), "serve", str(model), "--served-model-name", "tiny", "--host", "127.0.0.1",
         "--port", str(port), "--dtype", "float32", "--seed", "0", "--enforce-eager",
         "--distributed-executor-backend", "uni", "--max-model-len", "4096", "--max-num-seqs", "8",
         "--block-size", "32", "--kv-cache-memory-bytes", "33554432", "--enable-prompt-tokens-details",
-        "--kv-transfer-config", json.dumps(TRANSFER),
+        "--kv-transfer-config", json.dumps(transfer),
     ]  # fmt: skip
     return Process(command, f"worker {port}", QUIET | {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_port)})
 
 
-@pytest.fixture(scope="session")
-def site(environment, model):
-    """Start a prefill worker, a decode worker and the gateway."""
+@pytest.fixture(scope="module")
+def site(environment, model, request):
+    """Start a prefill worker, a decode worker and the gateway, with the connector that the module names."""
+    connector = request.module.CONNECTOR
     with ExitStack() as stack:
         ports = [free_ports(1), free_ports(1)]
-        workers = [worker(environment, model, port) for port in ports]
+        workers = [worker(environment, model, port, connector) for port in ports]
         for process in workers:
             stack.callback(process.stop)
         for process in workers:
@@ -98,7 +100,7 @@ def site(environment, model):
         urls = [f"http://127.0.0.1:{port}" for port in ports]
         roles = [{"url": url, "role": role} for url, role in zip(urls, ("prefill", "decode"), strict=True)]
         handover = {
-            "connector": "nixl_pull",
+            "connector": connector,
             "lease_s": 20,
             "prefill_s": 5,
             "latency_s": 0,

@@ -10,6 +10,7 @@ from itertools import product
 
 import httpx
 
+CONNECTOR = "nixl_pull"
 WORDS = tuple("alpha beta gamma delta red blue green one two three four fish house tree car".split())  # noqa: SIM905
 GREEDY = {"model": "tiny", "max_tokens": 24, "temperature": 0, "ignore_eos": True}
 

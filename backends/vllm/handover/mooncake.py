@@ -28,6 +28,7 @@ class Mooncake(Connector):
 
     name: ClassVar[str] = "mooncake"
     vllm_names: ClassVar[tuple[str, ...]] = ("MooncakeConnector",)
+    kv_roles: ClassVar[tuple[str, str]] = ("kv_producer", "kv_consumer")
     order: ClassVar[Order] = Order.TOGETHER
     facts_from: ClassVar[FactSource] = FactSource.BOOTSTRAP
     cached_tokens_from: ClassVar[Reporter] = Reporter.PREFILL

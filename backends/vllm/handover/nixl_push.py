@@ -34,6 +34,7 @@ class NixlPush(Connector):
     same_request_id: ClassVar[bool] = True
     facts_from: ClassVar[FactSource] = FactSource.ANSWER
     cached_tokens_from: ClassVar[Reporter] = Reporter.PREFILL
+    lease_s: ClassVar[float | None] = 30.0
     unmatched_s: ClassVar[float] = math.inf
     dropped_decode_frees: ClassVar[bool] = False
 

@@ -81,6 +81,7 @@ class Attempt:
         "connected_s",
         "connection",
         "failure",
+        "given_up",
         "limit_s",
         "lost",
         "opening",
@@ -123,7 +124,9 @@ class Attempt:
         self._paused = paused
         self._collects = collects
         self._doubts_refusals = doubts_refusals
-        self.limit_s: Final = limit_s
+        self.limit_s = limit_s
+        self.given_up = False
+        """The gateway broke the attempt off before its first event."""
         self.ticket = ticket
         self.opening = Opening(commented)
         self.connection: UpstreamConnection | None = None
@@ -132,7 +135,7 @@ class Attempt:
         self.response: ResponseHead | None = None
         self.response_read: Callable[[bytes], None] = _ignore
         self.usage_frame: UsageFrame | None = None
-        """Removes the usage frame from a stream whose client did not ask for usage."""
+        """Removes the usage frame from a stream whose client did not ask for usage, or rewrites the usage."""
         self.failure: Failure | None = None
         self.lost = False
         """The connection broke; False if the worker answered with a server error."""
@@ -200,7 +203,7 @@ class Attempt:
             client_head,
             len(body),
             candidate.endpoint.endpoint,
-            outbound.id,
+            outbound.id_for(self.ticket),
             candidate.rank,
             outbound.peer.encode("ascii"),
             outbound.upgrade,
@@ -397,6 +400,7 @@ class Attempt:
     def give_up(self, reason: str) -> None:
         """Fail before the first event, because the worker takes too long or was lost."""
         point = self.point_if_given_up
+        self.given_up = True
         self.let_go(reusable=False)
         self._fail(point, reason)
 

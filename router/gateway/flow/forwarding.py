@@ -22,6 +22,7 @@ from router.gateway.flow.flow import Flow
 from router.gateway.flow.handover import KvHandover
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Outcome
+from router.gateway.flow.prefill_beside import PrefillBeside
 from router.gateway.flow.responder import RESPONSE_STEPS, Responder
 from router.gateway.flow.services import RequestClient, RequestServices
 from router.gateway.flow.transitions import BEGUN, Effect, Event, RequestState
@@ -32,6 +33,7 @@ from router.security.callers import TenantUsage
 log = logging.getLogger("warmroute.gateway")
 
 SHUT_DOWN = "the gateway is shutting down"
+_LOST: Final = "the worker was ejected or removed while the request waited for it"
 # Module constants, because looking up a member of an enum is slow.
 _IDENTIFIED: Final = Event.IDENTIFIED
 _PLACED: Final = Event.PLACED
@@ -45,8 +47,8 @@ class ForwardedRequest:
     """Drives one request. `running` holds the requests of the gateway that have not ended, this one included."""
 
     __slots__ = (
-        "_client", "_deadlines", "_ended", "_flow", "_held", "_identifying", "_outbound", "_responder", "_running",
-        "_services",
+        "_beside", "_client", "_deadlines", "_ended", "_flow", "_held", "_identifying", "_outbound", "_responder",
+        "_running", "_services",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +71,8 @@ class ForwardedRequest:
         self._held: Held | None = None
         """The policy's hold, between its decision and the hold queue: for how long and for which worker."""
         self._ended = False
+        self._beside: PrefillBeside | None = None
+        """The prefill that runs at the same time as the decode."""
 
     # for the queues, the quarantine and the gateway
 
@@ -91,7 +95,8 @@ class ForwardedRequest:
 
     @property
     def awaited(self) -> tuple[FleetEndpoint, ...]:
-        return tuple(each.ticket.candidate.endpoint for each in self._flow.attempts if each.unopened)
+        awaited = tuple(each.ticket.candidate.endpoint for each in self._flow.attempts if each.unopened)
+        return awaited if self._beside is None else (*awaited, self._beside.endpoint)
 
     def sent_to(self, worker: WorkerId | None) -> bool:
         return any(ticket.candidate.id == worker for ticket in self.tickets)
@@ -112,7 +117,9 @@ class ForwardedRequest:
                     ticket, point = attempt.ticket, attempt.point_if_given_up
                     others = len(self._flow.attempts) > 1 or self._flow.in_earlier_leg
                     if others or placements.replaceable(outbound, ticket, point, now_s):
-                        attempt.give_up("the worker was ejected or removed while the request waited for it")
+                        attempt.give_up(_LOST)
+            if self._beside is not None and self._beside.endpoint is endpoint:
+                self._beside.give_up(_LOST)
         except Exception:
             self.crashed()
 
@@ -220,9 +227,7 @@ class ForwardedRequest:
         if isinstance(placed, Ticket):
             self._begin(placed)
         elif isinstance(placed, KvHandover):
-            self._outbound.handover = placed
-            self._flow.legs = placed.legs
-            self._begin(placed.first)
+            self._begin_handover(placed)
         elif isinstance(placed, RequestError):
             self.refuse(placed)
         elif isinstance(placed, Queued):
@@ -234,6 +239,17 @@ class ForwardedRequest:
             if state is not RequestState.HELD:
                 self._deadlines.since_s = now_s
             self._on(Event.HOLD)
+
+    def _begin_handover(self, handover: KvHandover) -> None:
+        """Begin the prefill; also the decode, if it waits for the KV cache and not for the prefill's answer."""
+        self._outbound.handover = handover
+        if handover.together:
+            self._beside = PrefillBeside(self._services, self._outbound, handover, self._prefilled)
+            self._begin(handover.decode)
+            self._beside.start()
+        else:
+            self._flow.legs = handover.legs
+            self._begin(handover.first)
 
     def _begin(self, ticket: Ticket) -> None:
         """Begin an attempt for a placement."""
@@ -276,6 +292,8 @@ class ForwardedRequest:
 
     def _reported(self, outcome: Outcome, attempt: Attempt) -> None:
         """Turn an attempt's outcome into an event."""
+        if self._beside is not None and self._beside.holds_back(outcome, attempt):
+            return
         if outcome is _HAS_OPENED:
             self._on(_OPENED, attempt)
         elif outcome is _HAS_ANSWERED:
@@ -292,6 +310,25 @@ class ForwardedRequest:
             self.crashed()
         else:
             self._declined(outcome, attempt)
+
+    def _prefilled(self, problem: str | None) -> None:
+        """Go on with the decode, whose prefill beside it has ended; give it up if it will get no KV cache."""
+        beside, handover = self._beside, self._outbound.handover
+        assert beside is not None and handover is not None
+        self._beside = None
+        (decode,) = self._flow.attempts
+        try:
+            if problem is not None:
+                handover.prefill_failed()
+                decode.give_up(problem)
+                return
+            decode.limit_s = handover.decode_limit_s(decode.since_s, self._services.time())
+            self._arm()
+            decode.pause(not self._client.writable)
+            for outcome in beside.held_back():
+                self._reported(outcome, decode)
+        except Exception:
+            self.crashed()
 
     def _failed(self, attempt: Attempt) -> None:
         failure = attempt.failure
@@ -350,6 +387,7 @@ class ForwardedRequest:
     def _retry_handover(self, attempt: Attempt, now_s: float) -> bool:
         """Go on after a failed leg of a plan for two workers. Return False for the usual retry."""
         placements, outbound = self._services.placements, self._outbound
+        self._leave_prefill(finish=attempt.given_up)
         if not self._flow.in_earlier_leg:
             if not placements.runs_plain(outbound, attempt, now_s):
                 return False
@@ -362,6 +400,12 @@ class ForwardedRequest:
             self._flow.skip_to_last_leg()
             self._serve_alone(now_s)
         return True
+
+    def _leave_prefill(self, *, finish: bool) -> None:
+        """Go on without a prefill that runs beside the decode. `finish` it if the decode worker may wait for it."""
+        beside, self._beside = self._beside, None
+        if beside is not None:
+            beside.leave(finish=finish)
 
     def _serve_alone(self, now_s: float) -> None:
         """Place the request on one worker, because the plan for two has failed."""
@@ -408,6 +452,7 @@ class ForwardedRequest:
     def _end(self, _: object) -> None:
         self._ended = True
         self._running.discard(self)
+        self._leave_prefill(finish=True)
         self._services.placements.ended(self._outbound)
         if self._outbound.handover is not None:
             self._outbound.handover.end(self._services.time())

@@ -6,20 +6,26 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Container, Mapping
+from dataclasses import replace
+from secrets import token_hex
 from typing import ClassVar, Final
 
-from backends.vllm.handover.answer_apis import ANSWER_APIS, Members
-from backends.vllm.handover.connector import HandoverPeer, Legs, with_token_ids
+from backends.vllm.handover.answer_apis import ANSWER_APIS, COMPLETIONS, Members
+from backends.vllm.handover.connector import FactSource, Legs, Order, Reporter, with_token_ids
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.parameters import HandoverError, TransferParams
+from backends.vllm.handover.prefill_answer import PrefillAnswer
 from backends.vllm.handover.prefiller_header import NAME as PREFILLER
 from backends.vllm.handover.prefiller_header import header_line, named_worker
 from backends.vllm.handover.request_body import decode_body, prefill_body, split
 from router.config.model import HandoverConfig
 from router.errors import ErrorKind, RequestError
+from router.gateway.flow.prefill_peers import PrefillPeers
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.rewrites.body_rewriter import MAX_REWRITTEN_BYTES, VOUCHED
+from router.gateway.rewrites.cached_tokens import CachedTokens
 from router.placement.dispatcher import Dispatcher
+from router.placement.fleet import Fleet
 from router.placement.handover import HandoverTickets, PlannedHandover
 from router.placement.handover_roles import SIDECAR
 from router.placement.health import WorkerState
@@ -86,44 +92,52 @@ class KvHandover:
     """The handover of one request: its two reservations, and what the prefill worker handed over.
 
     It is settled once, with its outcome. After any outcome but `HANDED_OVER` the request runs on one worker.
+    With a connector whose decode worker waits for the KV cache, both workers get their requests `together`.
     """
 
     legs: ClassVar[int] = 2
     """Requests to workers, one after the other."""
     __slots__ = (
-        "_api", "_decode", "_handovers", "_lease_end_s", "_legs", "_members", "_params", "_received", "_sent_s",
-        "_settled", "prefill",
+        "_api", "_cached_tokens", "_handovers", "_lease_end_s", "_legs", "_members", "_outcome", "_params",
+        "_prefill_sent_s", "_received", "_sent_s", "decode", "prefill", "together",
     )  # fmt: skip
 
     def __init__(self, handovers: Handovers, members: Members, tickets: HandoverTickets) -> None:
         self._handovers = handovers
         self._members = members
-        self._decode = tickets.decode
+        self.decode = tickets.decode
         self._api = ANSWER_APIS[tickets.decode.request.path]
         self.prefill = tickets.prefill
         """The placement of the prefill that runs, or ran last."""
         self._legs = self._named()
+        at_once = handovers.connector.order is Order.TOGETHER and self.legs == 2
+        self.together = at_once and not handovers.peers.lacks(self.prefill.candidate)
+        """The decode request does not wait for the prefill's answer."""
         self._params: TransferParams | None = None
-        """What the prefill worker handed over. It is sent once."""
+        """What the decode worker gets to find the KV cache. It is sent once."""
+        if self.together:
+            self._params = handovers.connector.decode_params(self._legs, None)
+        self._prefill_sent_s = 0.0
         self._sent_s = 0.0
-        """When the request was last sent to one of the two workers."""
-        self._lease_end_s = 0.0
+        """When the decode request was sent; if it was sent before the prefill had ended, when that ended."""
+        self._lease_end_s = math.inf if self.together else 0.0
+        self._cached_tokens: int | None = None
         self._received = False
-        self._settled = False
+        self._outcome = ""
         handovers.heartbeat.listen()
 
     def _named(self) -> Legs:
-        prefill, decode = self.prefill.candidate, self._decode.candidate
+        # Clients choose request ids, and another gateway may send to the same workers.
+        transfer_id = f"{self.decode.request.id}-{token_hex(8)}"
+        peers = self._handovers.peers
         return Legs(
-            transfer_id=f"{self._decode.request.id}-{self.prefill.id}",
-            prefill=HandoverPeer(host=prefill.endpoint.endpoint.host, rank=prefill.rank),
-            decode=HandoverPeer(host=decode.endpoint.endpoint.host, rank=decode.rank),
+            transfer_id=transfer_id, prefill=peers.of(self.prefill.candidate), decode=peers.of(self.decode.candidate)
         )
 
     @property
     def receiver(self) -> str:
         """The endpoint that waits for the prompt's KV cache."""
-        return self._decode.candidate.endpoint.id
+        return self.decode.candidate.endpoint.id
 
     @property
     def first(self) -> Ticket:
@@ -133,6 +147,14 @@ class KvHandover:
     def line(self, ticket: Ticket) -> bytes:
         """Return the header line that the request to the ticket's worker needs; empty if it needs none."""
         return b""
+
+    def request_id(self, ticket: Ticket) -> bytes | None:
+        """Return the X-Request-Id by which the two workers pair their requests; None for the client's own."""
+        if self.legs == 1 or not self._handovers.connector.same_request_id:
+            return None
+        if ticket is not self.prefill and ticket is not self.decode:
+            return None
+        return self._legs.transfer_id.encode("latin-1")
 
     # the prefill
 
@@ -153,36 +175,81 @@ class KvHandover:
                 raise HandoverError(f"the prefill worker answered {status}")
             answer = self._api.read(body)
             usage = Usage(answer.prompt_tokens, None, answer.cached_tokens)
-            params = connector.decode_params(self._legs, connector.handed_over(answer))
-            self._params = with_token_ids(params, answer.prompt_token_ids)
+            self._cached_tokens = answer.cached_tokens
+            handed = connector.handed_over(answer)
+            self._introduce(answer)
+            if not self.together:
+                params = connector.decode_params(self._legs, handed)
+                self._params = with_token_ids(params, answer.prompt_token_ids)
         except HandoverError:
             self.settle(NOTHING_HANDED_OVER)
-        self._handovers.metrics.handover_step("prefill", now_s - self._sent_s)
-        if connector.lease_s is None:
+        self._handovers.metrics.handover_step("prefill", now_s - self._prefill_sent_s)
+        if self.together:
+            self._sent_s = now_s
+        elif connector.lease_s is None:
             self._lease_end_s = math.inf
         else:
-            config, gap_s = self._handovers.config, self._handovers.heartbeat.gap_s(self._sent_s)
+            config, gap_s = self._handovers.config, self._handovers.heartbeat.gap_s(self._prefill_sent_s)
             self._lease_end_s = now_s - gap_s + config.lease_s - config.lease_margin_s
         return usage
+
+    def _introduce(self, answer: PrefillAnswer) -> None:
+        """Learn what the answer says about its worker.
+
+        Raises:
+            HandoverError: the decode worker was sent other facts.
+        """
+        before = self._legs.prefill
+        peer = self._handovers.connector.introduced(before, answer)
+        if peer is None:
+            return
+        self._handovers.peers.learn(self.prefill.candidate, peer)
+        self._legs = replace(self._legs, prefill=peer)
+        if self.together and peer != before:
+            raise HandoverError("the prefill worker has restarted")
+
+    @property
+    def nothing_handed_over(self) -> bool:
+        """Whether the prefill worker's answer says that the decode worker gets nothing."""
+        return self._outcome == NOTHING_HANDED_OVER
+
+    @property
+    def needed_to_free(self) -> bool:
+        """Whether a decode worker that was sent its request keeps the blocks until the prefill has ended, even if the
+        client has left."""
+        return self._sent_s > 0.0 and not self._handovers.connector.dropped_decode_frees
 
     # the answer
 
     def decode_ticket(self, now_s: float) -> Ticket | None:
         """Return the placement of the decode; None if the request must run on one worker."""
-        if self._settled:
+        if self._outcome:
             return None
         if now_s >= self._lease_end_s:
             self.settle(LEASE_EXPIRED)
             return None
-        endpoint = self._decode.candidate.endpoint
-        if not self._decode.candidate.live or endpoint.state is not WorkerState.READY:
+        endpoint = self.decode.candidate.endpoint
+        if not self.decode.candidate.live or endpoint.state is not WorkerState.READY:
             self.settle(DECODE_WORKER_LOST)
             return None
-        return self._decode
+        return self.decode
+
+    def prefill_failed(self) -> None:
+        """Settle: the prefill failed while the decode waited for it."""
+        self.settle(PREFILL_FAILED)
+
+    def lacks_prefill(self, ticket: Ticket) -> bool:
+        """Return whether `ticket` is the placement of a decode whose prefill, beside it, has failed."""
+        failed = self._outcome in (PREFILL_FAILED, NOTHING_HANDED_OVER)
+        return failed and self.together and ticket is self.decode
+
+    def decode_limit_s(self, since_s: float, now_s: float) -> float:
+        """Return the longest time until the first event of a decode sent at `since_s`, whose prefill has ended."""
+        return now_s - since_s + self._handovers.config.first_event_s
 
     def decodes_at(self, ticket: Ticket) -> bool:
         """Return whether `ticket` is the placement of the decode, and its answer has not begun."""
-        return ticket is self._decode and not self._settled
+        return ticket is self.decode and not self._outcome
 
     def limit_s(self, ticket: Ticket, now_s: float) -> float:
         """Return the longest time until the first event of an attempt that is sent now.
@@ -193,12 +260,14 @@ class KvHandover:
         config = self._handovers.config
         if not self.decodes_at(ticket):
             return config.prefill_s if ticket is self.prefill else math.inf
+        if self.together:
+            return config.prefill_s + config.first_event_s
         return min(config.first_event_s, self._lease_end_s - now_s)
 
     def outgoing(self, ticket: Ticket, now_s: float) -> bytes | None:
         """Return the body for the ticket's worker; None for the client's own. Transfer parameters are given once."""
         if ticket is self.prefill:
-            self._sent_s = now_s
+            self._prefill_sent_s = now_s
             connector = self._handovers.connector
             params = connector.prefill_params(self._legs)
             return prefill_body(self._members, params, self._api, ends_by_length=connector.ends_by_length)
@@ -211,6 +280,12 @@ class KvHandover:
         self._sent_s = now_s
         return None if params is None else decode_body(self._members, params)
 
+    def cached_tokens(self, ticket: Ticket) -> CachedTokens | None:
+        """Return the rewrite of the answer of `ticket`, if its worker reports the tokens that it received as cached."""
+        if ticket is not self.decode or self._handovers.connector.cached_tokens_from is not Reporter.PREFILL:
+            return None
+        return CachedTokens(lambda: self._cached_tokens)
+
     def opened(self, ticket: Ticket, now_s: float) -> None:
         """Settle: the answer of `ticket` has begun."""
         if self.decodes_at(ticket):
@@ -220,15 +295,18 @@ class KvHandover:
 
     def received_by(self, ticket: Ticket) -> bool:
         """Return whether the worker of `ticket` received the prompt's KV cache from the other one."""
-        return ticket is self._decode and self._received
+        return ticket is self.decode and self._received
 
     # the end
 
     def settle(self, outcome: str) -> None:
         """Count the outcome, unless there is one already."""
-        if not self._settled:
-            self._settled = True
-            self._members = {}
+        if not self._outcome:
+            self._outcome = outcome
+            if outcome == HANDED_OVER or not self.together:  # else the prefill may still have to be sent again
+                self._members = {}
+            if outcome in (PREFILL_FAILED, DECODE_FAILED):
+                self._handovers.peers.forget(self.prefill.candidate)
             self._params = None
             self._handovers.heartbeat.leave()
             self._handovers.metrics.handed_over(outcome)
@@ -236,7 +314,7 @@ class KvHandover:
     def end(self, now_s: float) -> None:
         """Give back the decode worker's reservation if it was not used, and settle."""
         self.settle(STOPPED)
-        self._handovers.dispatcher.cancelled(self._decode, now_s)
+        self._handovers.dispatcher.cancelled(self.decode, now_s)
 
 
 class SidecarHandover(KvHandover):
@@ -251,7 +329,7 @@ class SidecarHandover(KvHandover):
     @property
     def first(self) -> Ticket:
         """The placement of the only request to a worker."""
-        return self._decode
+        return self.decode
 
     def line(self, ticket: Ticket) -> bytes:
         """Return the header line that names the prefill worker."""
@@ -286,10 +364,15 @@ class SidecarHandover(KvHandover):
 class Handovers:
     """Decides for each request whether two workers share it."""
 
-    __slots__ = ("_refuses", "config", "connector", "dispatcher", "heartbeat", "metrics", "time")
+    __slots__ = ("_refuses", "config", "connector", "dispatcher", "heartbeat", "metrics", "peers", "time")
 
     def __init__(
-        self, config: HandoverConfig, dispatcher: Dispatcher, loop: asyncio.AbstractEventLoop, metrics: GatewayMetrics
+        self,
+        config: HandoverConfig,
+        dispatcher: Dispatcher,
+        fleet: Fleet,
+        loop: asyncio.AbstractEventLoop,
+        metrics: GatewayMetrics,
     ) -> None:
         assert config.connector is not None
         self.config = config
@@ -298,6 +381,7 @@ class Handovers:
         self.heartbeat = Heartbeat(loop)
         self.time = loop.time
         self.metrics = metrics
+        self.peers = PrefillPeers(self.connector, fleet, loop)
         self._refuses = config.no_prefill_worker == "refuse"
 
     def begin(
@@ -316,6 +400,8 @@ class Handovers:
         """
         if not _may_be_split(request, headers, body):
             return None
+        if self.connector.order is Order.TOGETHER and ANSWER_APIS[request.path] is not COMPLETIONS:
+            return None  # the decode worker's usage has another form there
         named = headers.get(PREFILLER) if trusted else None
         prefiller = None if named is None else named_worker(named, self.dispatcher.prefillers(request.model))
         planned = self.dispatcher.plan_handover(request, now_s, within=within, prefiller=prefiller)
@@ -323,7 +409,7 @@ class Handovers:
             if self._refuses:
                 return RequestError(ErrorKind.NO_WORKER, "no prefill worker of this model is ready")
             return None
-        if planned is None:
+        if planned is None or not self._introduced(planned):
             return None
         try:
             members = split(body, ANSWER_APIS[request.path], self.connector)
@@ -332,6 +418,18 @@ class Handovers:
         tickets = self.dispatcher.hand_over(request, planned, now_s)
         by_sidecar = SIDECAR in tickets.decode.candidate.endpoint.labels
         return (SidecarHandover if by_sidecar else KvHandover)(self, members, tickets)
+
+    def _introduced(self, planned: PlannedHandover) -> bool:
+        """Return whether enough is known of the planned prefill worker, or its answer will say it."""
+        candidate = planned.prefill.selection.candidates[planned.cost.prefill]
+        if self.connector.facts_from is not FactSource.BOOTSTRAP or not self.peers.lacks(candidate):
+            return True
+        self.peers.ask(candidate.endpoint)
+        return False
+
+    def close(self) -> None:
+        """Unsubscribe from the fleet."""
+        self.peers.close()
 
 
 def _may_be_split(request: Request, headers: Mapping[bytes, bytes], body: bytes) -> bool:

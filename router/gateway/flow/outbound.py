@@ -93,10 +93,15 @@ class OutboundRequest:
         self.key = 0
         """The quarantine's key of the body; 0 until it is first needed."""
 
+    def id_for(self, ticket: Ticket) -> bytes:
+        """Return the X-Request-Id for the ticket's worker."""
+        own = None if self.handover is None else self.handover.request_id(ticket)
+        return self.id if own is None else own
+
     def outgoing(self, ticket: Ticket, now_s: float) -> OutgoingBody:
-        """Return head and body for the ticket's worker, and the usage frame to remove from the answer."""
+        """Return head and body for the ticket's worker, and the filter of the usage in the answer."""
         if self.handover is not None and (shared := self.handover.outgoing(ticket, now_s)) is not None:
-            return OutgoingBody(self.head, shared)
+            return OutgoingBody(self.head, shared, self.handover.cached_tokens(ticket))
         head, body, model = self.head, self.body, ticket.request.model
         if model is not None and model != self.named:  # a fallback
             head, body = renamed(self.route, head, body, self.named, model)

@@ -320,7 +320,12 @@ class Placements:
     def runs_plain(self, outbound: OutboundRequest, attempt: Attempt, now_s: float) -> bool:
         """Release an attempt whose worker could not use what was handed over, if another one may be made without."""
         failure, handover = attempt.failure, outbound.handover
-        if handover is None or failure is None or not handover.decodes_at(attempt.ticket):
+        if handover is None or failure is None:
+            return False
+        if handover.lacks_prefill(attempt.ticket):
+            self._dispatcher.not_handed_over(attempt.ticket, now_s, failure.reason)
+            return True
+        if not handover.decodes_at(attempt.ticket):
             return False
         handover.settle(DECODE_FAILED)
         if attempt.lost or failure.point is FailurePoint.CONNECT:

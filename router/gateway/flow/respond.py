@@ -118,10 +118,10 @@ class Relay:
         self.connection: UpstreamConnection | None = None
         self._tail = b""
         self.usage_frame: UsageFrame | None = None
-        """Removes the usage frame from a stream whose client did not ask for usage."""
+        """Removes the usage frame from a stream whose client did not ask for usage, or rewrites the usage."""
 
     def attach(self, connection: UpstreamConnection, usage_frame: UsageFrame | None) -> None:
-        """Set the connection that the answer comes from, and the usage frame to remove from it, if any."""
+        """Set the connection that the answer comes from, and the filter of its usage, if any."""
         self.connection = connection
         self.usage_frame = usage_frame
 
@@ -145,7 +145,7 @@ class Relay:
         """Write the head and the held bytes. Return the function that takes later reads."""
         self.last_read_s = self._time()
         if not response.events:
-            self.usage_frame = None
+            self.usage_frame = None if self.usage_frame is None else self.usage_frame.of_body()
         elif self.connection is not None:
             self.events = _first_events(self.connection.pieces)
         if self.out is _COMMENTS:
@@ -156,7 +156,7 @@ class Relay:
         if self.out is _REFRAMED and self.usage_frame is None:
             return self.reframe
         if not response.events:
-            return self.splice
+            return self.splice if self.usage_frame is None else self.rewrite
         passed_on = self.splice_events if self.usage_frame is None else self.reframe
         if response.chunked and self.connection is not None:
             self.connection.splice = passed_on
@@ -215,6 +215,11 @@ class Relay:
         if len(self._gaps) == BATCH_READS:
             self.flush()
 
+    def rewrite(self, data: bytes) -> None:
+        """Write what the filter makes of one read of a body that is no stream."""
+        self.last_read_s = self._time()
+        self._send_pieces()
+
     def flush(self) -> None:
         """Count and report the reads since the last call."""
         if self._reads:
@@ -226,9 +231,9 @@ class Relay:
             self._batch(gaps, self.events)
 
     def tail(self) -> list[bytes]:
-        """Return the body's last bytes, without framing; if a usage frame was removed from the stream, that frame."""
-        if self.usage_frame is not None and self.usage_frame.taken:
-            return [self.usage_frame.taken]
+        """Return the body's last bytes, without framing, or what the filter has kept of the usage."""
+        if self.usage_frame is not None and (kept := self.usage_frame.tail()):
+            return [kept]
         pieces = self.connection.pieces if self.connection is not None else []
         return [self._tail, *pieces]
 

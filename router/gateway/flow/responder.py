@@ -20,6 +20,7 @@ from router.gateway.http.headers import connection_line, own_reply, retry_after
 from router.gateway.http.tunnel import Tunnel
 from router.gateway.http.usage import find_usage
 from router.gateway.pins import stored_response_id
+from router.gateway.rewrites.cached_tokens import CachedTokens
 from router.placement.lifecycle_events import FailurePoint, Usage
 from router.placement.tickets import Ticket
 
@@ -174,7 +175,7 @@ class Responder:
         relay.flush()
         tail = relay.tail()
         usage = find_usage(tail)
-        if rewrites is not None:
+        if rewrites is not None and not isinstance(relay.usage_frame, CachedTokens):
             rewrites.answered(attempt.ticket.candidate.endpoint, response, relay.usage_frame, tail, usage)
         return usage
 

@@ -13,7 +13,7 @@ import msgspec
 from router.gateway.http.json_structs import ReportedUsage
 from router.placement.lifecycle_events import Usage
 
-_USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})')
+USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})')
 TAIL_BYTES = 65_536
 """How much of a body's end is kept. vLLM writes the usage after the choices."""
 
@@ -26,7 +26,7 @@ def find_usage(pieces: Iterable[bytes]) -> Usage:
     tail = b"".join(pieces)
     start = tail.rfind(b'"usage"')
     while start >= 0:
-        found = _USAGE.match(tail, start)
+        found = USAGE.match(tail, start)
         if found is not None:
             return _decode(found[1])
         start = tail.rfind(b'"usage"', 0, start)

@@ -90,6 +90,14 @@ class UsageFrame:
             self._edge, self._within = shown[-1][-3:], True
         return b"".join(shown)
 
+    def of_body(self) -> UsageFrame | None:
+        """Return the filter for an answer that is no stream; None to pass it on."""
+        return None
+
+    def tail(self) -> bytes:
+        """Return the part of the answer that reports usage; empty if that has passed by, or has not come."""
+        return self.taken
+
     def rest(self) -> bytes:
         """Return the rest of a complete stream: an event without an end."""
         rest, self._pending = bytes(self._pending), bytearray()

@@ -75,33 +75,46 @@ async def tried():
     """`await tried(**settings of the prefill worker)` examines it with a prompt, beside a decode worker."""
     async with AsyncExitStack() as stack:
 
-        async def examine(decode_url=None, handover=PULL, decode=None, **settings):
-            urls = []
-            for given in (settings, decode or {"kv_connector": "nixl_pull"}):
+        async def examine(decode_url=None, handover=None, decode=None, connector="nixl_pull", port=None, **settings):
+            urls, handover = [], handover or HandoverConfig(connector=connector)
+            for given in (settings, decode or {"kv_connector": connector}):
                 running = await stack.enter_async_context(serving(WorkerSettings(time_scale=0.0, **given)))
                 urls.append(running.url)
-            workers = (WorkerConfig(url=urls[0], role="prefill"), WorkerConfig(url=urls[1], role="decode"))
+            labels = {"mooncake_bootstrap_port": port or urls[0].rpartition(":")[2]}
+            prefill = WorkerConfig(url=urls[0], role="prefill", labels=labels)
+            workers = (prefill, WorkerConfig(url=urls[1], role="decode"))
             config = Config(workers=workers, handover=handover)
             seen = await examine_all(config, requests=False)
             if decode_url is not None:
-                config = Config(workers=(workers[0], WorkerConfig(url=decode_url, role="decode")), handover=PULL)
+                config = Config(workers=(prefill, WorkerConfig(url=decode_url, role="decode")), handover=handover)
             return await examine_handover(config, seen, requests=True)
 
         yield examine
 
 
-async def test_a_worker_with_a_connector_hands_over(tried):
-    assert await tried(kv_connector="nixl_pull") == []
+@pytest.mark.parametrize("connector", ["nixl_pull", "nixl_push", "mooncake"])
+async def test_a_worker_with_a_connector_hands_over(tried, connector):
+    assert await tried(connector=connector, kv_connector=connector) == []
 
 
-async def test_a_worker_without_a_connector_needs_the_flag(tried):
-    (warning,) = await tried()
+@pytest.mark.parametrize(("connector", "name"), [("nixl_pull", "NixlConnector"), ("nixl_push", "NixlPushConnector")])
+async def test_a_worker_without_a_connector_needs_the_flag(tried, connector, name):
+    (warning,) = await tried(connector=connector)
     assert "no kv_transfer_params; start vLLM with --kv-transfer-config" in warning
-    assert "NixlConnector" in warning
+    assert name in warning
 
 
-async def test_a_side_channel_on_loopback_is_named_for_a_worker_on_another_machine(tried):
-    (warning,) = await tried(decode_url="http://gpu2:8000", kv_connector="nixl_pull")
+@pytest.mark.parametrize(("port", "problem"), [(None, "/query answered 404"), ("x", "is no port from 1 to 65535")])
+async def test_a_worker_without_a_bootstrap_server_needs_the_flag(tried, port, problem):
+    (warning,) = await tried(connector="mooncake", port=port)
+    assert problem in warning
+    assert '"MooncakeConnector","kv_role":"kv_producer"' in warning
+    assert "in the label mooncake_bootstrap_port" in warning
+
+
+@pytest.mark.parametrize("connector", ["nixl_pull", "nixl_push"])
+async def test_a_side_channel_on_loopback_is_named_for_a_worker_on_another_machine(tried, connector):
+    (warning,) = await tried(decode_url="http://gpu2:8000", connector=connector, kv_connector=connector)
     assert "names 127.0.0.1 as its side channel" in warning
     assert "VLLM_NIXL_SIDE_CHANNEL_HOST" in warning
 

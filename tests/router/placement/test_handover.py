@@ -170,6 +170,15 @@ def test_a_connector_label_that_names_no_connector_is_an_error():
     assert sidecar[1] == "'x' is no sidecar"
 
 
+def test_a_bootstrap_port_that_is_none_is_an_error():
+    worker = WorkerConfig(url="http://h:1", labels={"mooncake_bootstrap_port": "x"})
+    ((path, problem, fix),) = worker_findings(worker, ("workers", 0))
+    assert path == ("workers", 0, "labels", "mooncake_bootstrap_port")
+    assert problem == "the label mooncake_bootstrap_port is 'x', which is no port from 1 to 65535"
+    assert "VLLM_MOONCAKE_BOOTSTRAP_PORT" in fix
+    assert list(worker_findings(WorkerConfig(url="http://h:1", labels={"mooncake_bootstrap_port": "9001"}), ())) == []
+
+
 def test_streams_on_the_decode_worker_make_a_pair_pay_and_both_loads_are_reserved(site, ask):
     placed = site({1: "prefill", 3: "decode"})
     placed.stream(ask(first=5_000), 3)

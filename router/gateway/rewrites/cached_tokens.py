@@ -1,0 +1,82 @@
+"""Puts another worker's number of cached tokens into the usage of an answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from router.gateway.http.usage import TAIL_BYTES, USAGE
+from router.gateway.rewrites.usage_frame import UsageFrame
+
+_CACHED = re.compile(rb'("cached_tokens"\s*:\s*)\d+')
+_DETAILS = re.compile(rb'("prompt_tokens_details"\s*:\s*)\{[^{}]*+\}')
+
+
+class CachedTokens(UsageFrame):
+    """Rewrites the events of a stream that report cached tokens. `taken` is the last of them.
+
+    `cached` returns the number, or None if the other worker has not reported it: then the details are null, as from a
+    worker that reports none. For an answer that is no stream, use `of_body`.
+    """
+
+    __slots__ = ("_cached",)
+
+    def __init__(self, cached: Callable[[], int | None]) -> None:
+        super().__init__(None)
+        self._cached = cached
+
+    def of_body(self) -> UsageFrame | None:
+        """Return the rewrite for an answer that is one JSON document."""
+        return CachedTokensOfBody(self._cached)
+
+    def _suspicious(self, content: bytes) -> bool:
+        return b'"cached_tokens"' in content
+
+    def _judged(self, event: bytes) -> bytes:
+        if b'"cached_tokens"' not in event:
+            return event
+        self.taken = with_cached_tokens(event, self._cached())
+        return self.taken
+
+
+class CachedTokensOfBody(CachedTokens):
+    """Keeps the end of a JSON document back until `rest`, and rewrites its usage there: vLLM writes it at the end."""
+
+    __slots__ = ()
+
+    def feed(self, content: bytes) -> bytes:
+        """Take content of the document and return the bytes to pass on."""
+        pending = self._pending
+        pending += content
+        if len(pending) <= 2 * TAIL_BYTES:
+            return b""
+        shown = bytes(pending[:-TAIL_BYTES])
+        del pending[:-TAIL_BYTES]
+        return shown
+
+    def tail(self) -> bytes:
+        """Return the end of the document as `rest` will return it."""
+        return with_cached_tokens(bytes(self._pending), self._cached())
+
+    def rest(self) -> bytes:
+        """Return the rest of a complete document."""
+        rest = self.tail()
+        self._pending.clear()
+        return rest
+
+
+def with_cached_tokens(content: bytes, cached_tokens: int | None) -> bytes:
+    """Return `content` with this number in the last usage object near its end."""
+    first = max(0, len(content) - TAIL_BYTES)
+    start = content.rfind(b'"usage"', first)
+    while start >= 0:
+        found = USAGE.match(content, start)
+        if found is not None:
+            usage = found[1]
+            if cached_tokens is None:
+                usage = _DETAILS.sub(rb"\1null", usage)
+            else:
+                usage = _CACHED.sub(rb"\g<1>%d" % cached_tokens, usage)
+            return content[: found.start(1)] + usage + content[found.end(1) :]
+        start = content.rfind(b'"usage"', first, start)
+    return content

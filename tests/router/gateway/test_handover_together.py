@@ -1,0 +1,410 @@
+"""Connectors whose two workers get their requests at once: NIXL push and Mooncake."""
+
+import asyncio
+import json
+from contextlib import AsyncExitStack
+
+import pytest
+
+from backends.worker import parse_endpoint
+from tests.router.gateway.test_handover import COMPLETIONS, PROMPT, SETTINGS, Shared, moved, tokens
+from tests.support.raw_client import post
+from tests.support.scripted_worker import ScriptedWorker
+from tests.support.waiting import eventually
+
+BOTH = pytest.mark.parametrize("connector", ["nixl_push", "mooncake"])
+USAGE = {"stream": True, "stream_options": {"include_usage": True}}
+
+
+class Together(Shared):
+    """A gateway before workers that speak one connector. The bootstrap server of each is its own HTTP server."""
+
+    def __init__(self, rig, stack, connector):
+        super().__init__(rig, stack)
+        self.connector = connector
+        self.bootstrap_port = None
+
+    async def add(self, role, **settings):
+        return await super().add(role, kv_connector=self.connector, **settings)
+
+    def join(self, worker, role, labels=None):
+        address = parse_endpoint(worker if isinstance(worker, str) else f"http://{worker.id}")
+        labels = {"mooncake_bootstrap_port": self.bootstrap_port or str(address.port)}
+        endpoint = self.rig.fleet.add(address, self.rig.loop.time(), labels)
+        self.rig.fleet.describe(endpoint.id, labels, 1.0, None, role)
+        return self.rig.join(worker)
+
+    async def introduce(self):
+        """Hand one request over, so that all is known of the prefill worker that the connector needs."""
+        peers = self.rig.gateway._parts.handovers.peers
+        (prefill,) = [one for one in self.rig.fleet.candidates if one.endpoint.role == "prefill"]
+        await eventually(lambda: self.connector == "nixl_push" or not peers.lacks(prefill))
+        assert (await self.ask()).status == 200
+        assert self.outcomes == ["handed_over"]
+        assert not peers.lacks(prefill)
+        self.rig.metrics.calls.clear()
+
+    def begin(self, **fields):
+        return asyncio.ensure_future(self.ask(**fields))
+
+    async def frees(self, *workers):
+        """Check that no load stays reserved, and that no worker holds blocks for another one."""
+        await self.ends_clean(*workers)
+        for worker in workers:
+            await eventually(lambda worker=worker: (moved(worker)["waiting"], moved(worker)["leased"]) == (0, 0))
+
+
+@pytest.fixture
+async def together(rig):
+    """`await together(connector, lease_s=..., ...)` starts a gateway; workers are added to it."""
+    async with AsyncExitStack() as stack:
+
+        async def start(connector, **handover):
+            settings = SETTINGS | {"connector": connector} | handover
+            return Together(await rig(handover=settings), stack, connector)
+
+        yield start
+
+
+async def pair(together, connector, **handover):
+    """Return a gateway with a prefill worker that it knows and a decode worker, on which streams run."""
+    gateway = await together(connector, **handover)
+    prefill, _ = await gateway.add("prefill")
+    decode, _ = await gateway.add("decode")
+    gateway.occupy()
+    await gateway.introduce()
+    return gateway, prefill, decode
+
+
+# it works
+
+
+@BOTH
+@pytest.mark.parametrize("fields", [{}, USAGE])
+async def test_the_decode_worker_waits_while_the_prompt_is_computed(together, connector, fields):
+    gateway, prefill, decode = await pair(together, connector)
+    prefill.clock.freeze()
+    prompt = list(range(500, 540))
+    asked = gateway.begin(prompt=prompt, **fields)
+    await eventually(lambda: moved(decode)["waiting"] == 1)
+    assert (prefill.server_load, decode.server_load) == (1, 1)
+    prefill.clock.thaw()
+    reply = await asked
+    assert (reply.status, tokens(reply)) == (200, (40, 0, 5))
+    assert tokens(await gateway.ask(prompt=prompt, **fields)) == (40, 32, 5)
+    assert gateway.outcomes == ["handed_over"] * 2
+    assert [step for step, _ in gateway.rig.metrics.named("handover_step")] == ["prefill", "transfer"] * 2
+    await gateway.frees(prefill, decode)
+
+
+@pytest.mark.parametrize(("connector", "fields"), [("nixl_push", USAGE), ("mooncake", {})])
+async def test_a_chat_is_handed_over(together, connector, fields):
+    gateway, prefill, decode = await pair(together, connector)
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hello, world"}], "max_tokens": 3} | fields
+    reply = await gateway.rig.ask(post(body=json.dumps(body).encode()))
+    assert reply.status == 200
+    prompt_tokens, cached_tokens, completion_tokens = tokens(reply)
+    assert cached_tokens < prompt_tokens
+    assert completion_tokens == 3
+    assert gateway.outcomes == ["handed_over"]
+    assert moved(decode)["received"] == 2
+    await gateway.frees(prefill, decode)
+
+
+async def test_a_prefill_worker_that_is_not_known_yet_answers_before_a_decode_worker_of_a_push_is_asked(together):
+    gateway = await together("nixl_push")
+    prefill, _ = await gateway.add("prefill")
+    decode, _ = await gateway.add("decode")
+    gateway.occupy()
+    prefill.clock.freeze()
+    asked = gateway.begin(**USAGE)
+    await eventually(lambda: prefill.server_load == 1)
+    assert decode.server_load == 0
+    prefill.clock.thaw()
+    assert tokens(await asked) == (40, 0, 5)
+    assert gateway.outcomes == ["handed_over"]
+    await gateway.frees(prefill, decode)
+
+
+async def test_without_a_bootstrap_server_mooncake_hands_nothing_over(together, caplog):
+    gateway = await together("mooncake")
+    gateway.bootstrap_port = "99999"
+    prefill, _ = await gateway.add("prefill")
+    decode, _ = await gateway.add("decode")
+    gateway.occupy()
+    assert tokens(await gateway.ask()) == (40, 0, 5)
+    await eventually(lambda: "mooncake_bootstrap_port is '99999'" in caplog.text)
+    assert tokens(await gateway.ask())[0] == 40
+    assert gateway.outcomes == []
+    await gateway.frees(prefill, decode)
+
+
+# the prefill fails
+
+
+@BOTH
+async def test_a_dead_prefill_worker_costs_only_time(together, connector):
+    gateway = await together(connector)
+    _, dying = await gateway.add("prefill")
+    decode, _ = await gateway.add("decode", kv_lease_s=1.0)
+    gateway.occupy()
+    await gateway.introduce()
+    await dying.kill()
+    assert tokens(await gateway.ask(prompt=list(range(500, 540)))) == (40, 0, 5)
+    assert gateway.outcomes[0] in ("prefill_failed", "decode_failed")  # both notice
+    await gateway.ends_clean(decode)
+
+
+@pytest.mark.parametrize(("connector", "fields"), [("nixl_push", USAGE), ("mooncake", {})])
+async def test_a_prefill_worker_that_dies_while_it_computes_costs_only_time(together, connector, fields):
+    gateway = await together(connector)
+    prefill, dying = await gateway.add("prefill")
+    decode, _ = await gateway.add("decode", kv_lease_s=1.0)
+    gateway.occupy()
+    await gateway.introduce()
+    prefill.clock.freeze()
+    asked = gateway.begin(prompt=list(range(500, 540)), **fields)
+    await eventually(lambda: moved(decode)["waiting"] == 1)
+    await dying.kill()
+    assert tokens(await asked) == (40, 0, 5)
+    assert gateway.outcomes == ["prefill_failed"]
+    await gateway.ends_clean(decode)
+    if connector == "mooncake":  # vLLM's push never frees them
+        await eventually(lambda: moved(decode)["waiting"] == 0)
+
+
+@BOTH
+async def test_a_prefill_worker_that_dies_after_its_answer_is_not_missed(together, connector):
+    gateway = await together(connector)
+    _, dying = await gateway.add("prefill")
+    decode, _ = await gateway.add("decode", time_scale=1.0)
+    gateway.occupy()
+    await gateway.introduce()
+    asked = gateway.begin(max_tokens=40, **USAGE)
+    await eventually(lambda: gateway.outcomes == ["handed_over"])
+    await dying.kill()
+    assert tokens(await asked) == (40, 32, 40)
+    await gateway.frees(decode)
+
+
+@BOTH
+async def test_a_frozen_prefill_worker_is_given_up(together, connector):
+    gateway, prefill, decode = await pair(together, connector, prefill_s=0.3)
+    prefill.clock.freeze()
+    assert tokens(await gateway.ask(prompt=list(range(500, 540)))) == (40, 0, 5)
+    assert gateway.outcomes == ["prefill_failed"]
+    prefill.clock.thaw()
+    await gateway.ends_clean(prefill, decode)
+
+
+@BOTH
+async def test_a_transfer_that_hangs_is_given_up(together, connector):
+    gateway = await together(connector, first_event_s=0.3)
+    await gateway.add("prefill")
+    decode, _ = await gateway.add("decode", time_scale=1.0, speed=1_000.0)
+    gateway.occupy()
+    await gateway.introduce()
+    decode.transfers.faults.slowdown = 1e9
+    assert tokens(await gateway.ask(prompt=list(range(500, 540)))) == (40, 0, 5)
+    assert gateway.outcomes == ["decode_failed"]
+    await gateway.ends_clean(decode)
+
+
+@BOTH
+async def test_a_restarted_prefill_worker_is_known_again_after_one_request(together, connector):
+    gateway, prefill, decode = await pair(together, connector)
+    prefill.transfers.engine_id = "another"
+    assert tokens(await gateway.ask(prompt=list(range(500, 540)))) == (40, 0, 5)
+    assert gateway.outcomes[0] in ("decode_failed", "nothing_handed_over")
+    gateway.rig.metrics.calls.clear()
+    await gateway.introduce()
+    await gateway.ends_clean(decode)
+    assert moved(decode)["waiting"] == 0
+
+
+async def test_a_prefill_that_ends_by_a_stop_token_sends_nothing_with_mooncake(together):
+    gateway, prefill, decode = await pair(together, "mooncake")
+    prefill._draw_stop = lambda: 0.0
+    asked = gateway.begin(prompt=list(range(500, 540)))
+    assert tokens(await asked)[0] == 40
+    assert gateway.outcomes == ["handed_over"]  # ignore_eos is set
+    await gateway.frees(prefill, decode)
+
+
+# the decode fails
+
+
+@BOTH
+async def test_a_decode_worker_that_dies_while_it_waits_is_replaced(together, connector):
+    gateway = await together(connector)
+    prefill, _ = await gateway.add("prefill", kv_lease_s=0.5)
+    first, dying = await gateway.add("decode")
+    gateway.occupy()
+    await gateway.introduce()
+    prefill.clock.freeze()
+    asked = gateway.begin(prompt=list(range(500, 540)))
+    await eventually(lambda: moved(first)["waiting"] == 1)
+    second, _ = await gateway.add("decode")
+    await dying.kill()
+    assert tokens(await asked) == (40, 0, 5)
+    assert gateway.outcomes == ["decode_failed"]
+    prefill.clock.thaw()
+    await gateway.frees(prefill, second)
+
+
+@pytest.mark.parametrize(("connector", "stream"), [("nixl_push", False), ("mooncake", True)])
+async def test_a_decode_worker_that_cannot_load_computes_the_prompt_itself(together, connector, stream):
+    gateway, prefill, decode = await pair(together, connector)
+    decode.transfers.faults.failed_loads = True
+    prefill.clock.freeze()
+    reply = await gateway.ask(prompt=list(range(500, 540)), **(USAGE if stream else {}))
+    assert tokens(reply) == (40, 0, 5)
+    assert gateway.outcomes == ["decode_failed"]
+    prefill.clock.thaw()
+    await gateway.frees(prefill, decode)
+
+
+# the client leaves
+
+
+@BOTH
+async def test_a_client_that_leaves_frees_both_workers_once_the_prefill_has_ended(together, connector):
+    gateway, prefill, decode = await pair(together, connector)
+    prefill.clock.freeze()
+    client = await gateway.rig.connect()
+    body = {"model": "m", "prompt": list(range(500, 540))}
+    client.writer.write(post(COMPLETIONS, json.dumps(body).encode()))
+    await eventually(lambda: moved(decode)["waiting"] == 1)
+    client.writer.transport.abort()
+    await eventually(lambda: decode.server_load == 0)
+    assert gateway.outcomes == ["stopped"]
+    assert (prefill.server_load, moved(decode)["waiting"]) == (1, 1)  # an aborted prefill would never end the wait
+    prefill.clock.thaw()
+    await gateway.frees(prefill, decode)
+
+
+@BOTH
+async def test_a_client_that_leaves_the_stream_frees_both_workers(together, connector):
+    gateway = await together(connector)
+    prefill, _ = await gateway.add("prefill")
+    decode, _ = await gateway.add("decode", time_scale=1.0)
+    gateway.occupy()
+    await gateway.introduce()
+    client = await gateway.rig.connect()
+    body = {"model": "m", "prompt": PROMPT, "max_tokens": 4_000, "stream": True}
+    client.writer.write(post(COMPLETIONS, json.dumps(body).encode()))
+    await eventually(lambda: gateway.outcomes == ["handed_over"])
+    client.writer.transport.abort()
+    await gateway.frees(prefill, decode)
+
+
+# what the workers get
+
+
+def json_reply(body):
+    raw = json.dumps(body).encode()
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b" % (len(raw), raw)
+
+
+PREFILLED = {
+    "choices": [{"finish_reason": "length"}],
+    "usage": {"prompt_tokens": 40, "prompt_tokens_details": {"cached_tokens": 16}},
+    "kv_transfer_params": {"remote_engine_id": "e1", "remote_host": "localhost", "remote_port": 5600, "tp_size": 2},
+}
+ANSWER = {"choices": [], "usage": {"prompt_tokens": 40, "prompt_tokens_details": {"cached_tokens": 40}}}
+
+
+class Scripted:
+    """A prefill and a decode worker that wait for `prefills` and `decodes` before they answer."""
+
+    def __init__(self):
+        self.prefills, self.decodes = asyncio.Event(), asyncio.Event()
+        self.workers = []
+
+    async def start(self, gateway):
+        for role, ready, body in (("prefill", self.prefills, PREFILLED), ("decode", self.decodes, ANSWER)):
+
+            async def script(script, ready=ready, body=body):
+                await ready.wait()
+                await script.say(json_reply(body))
+
+            worker = await ScriptedWorker(script).start()
+            self.workers.append(worker)
+            gateway.rig.workers.append(worker)
+            gateway.join(worker, role)
+        gateway.occupy()
+
+    def ids(self):
+        return [[seen.header(b"x-request-id") for seen in worker.requests] for worker in self.workers]
+
+
+async def test_both_requests_of_a_push_have_one_id_that_is_new_each_time(together):
+    gateway, scripted = await together("nixl_push"), Scripted()
+    await scripted.start(gateway)
+    scripted.prefills.set()
+    scripted.decodes.set()
+    raw = post(COMPLETIONS, json.dumps({"model": "m", "prompt": PROMPT}).encode(), b"X-Request-Id: mine\r\n")
+    for _ in range(3):
+        reply = await gateway.rig.ask(raw)
+        assert reply.header(b"x-request-id") == b"mine"
+    prefills, decodes = scripted.ids()
+    assert prefills == decodes
+    assert len(set(prefills)) == 3
+    assert all(one.startswith(b"mine-") for one in prefills)
+    params = json.loads(scripted.workers[1].requests[-1].body)["kv_transfer_params"]
+    assert (params["remote_engine_id"], params["remote_port"], params["tp_size"]) == ("e1", 5600, 2)
+    assert params["remote_request_id"].encode() == prefills[-1]
+    gateway.release()
+
+
+async def test_an_answer_waits_for_that_of_its_prefill_which_has_the_cached_tokens(together):
+    gateway, scripted = await together("nixl_push"), Scripted()
+    await scripted.start(gateway)
+    scripted.prefills.set()
+    scripted.decodes.set()
+    await gateway.introduce()
+    scripted.prefills.clear()
+    asked = gateway.begin()
+    await eventually(lambda: [len(ids) for ids in scripted.ids()] == [2, 2])
+    scripted.prefills.set()
+    assert json.loads((await asked).body)["usage"]["prompt_tokens_details"] == {"cached_tokens": 16}
+    gateway.release()
+    await eventually(lambda: gateway.rig.idle)
+
+
+async def test_an_answer_does_not_wait_long_for_that_of_its_prefill(together):
+    gateway, scripted = await together("nixl_push"), Scripted()
+    await scripted.start(gateway)
+    scripted.prefills.set()
+    scripted.decodes.set()
+    await gateway.introduce()
+    scripted.prefills.clear()
+    assert json.loads((await gateway.ask()).body)["usage"]["prompt_tokens_details"] is None
+    assert gateway.outcomes == ["handed_over"]
+    scripted.prefills.set()
+    gateway.release()
+    await eventually(lambda: gateway.rig.idle)
+
+
+async def test_a_refused_decode_ends_the_prefill_beside_it(together):
+    gateway, scripted = await together("nixl_push"), Scripted()
+    await scripted.start(gateway)
+    scripted.prefills.set()
+    scripted.decodes.set()
+    await gateway.introduce()
+    scripted.prefills.clear()
+    prefill, decode = scripted.workers
+
+    async def refuse(script):
+        if b"kv_transfer_params" in script.seen.body:
+            await script.say(b"HTTP/1.1 400 No\r\ncontent-length: 2\r\n\r\n{}")
+        else:
+            await script.say(json_reply(ANSWER))
+
+    decode.script = refuse
+    reply = await gateway.ask()
+    assert json.loads(reply.body)["usage"]["prompt_tokens_details"] == {"cached_tokens": 40}
+    assert gateway.outcomes == ["decode_failed"]
+    gateway.release()
+    await eventually(lambda: gateway.rig.idle)
+    assert len(prefill.requests) == 2
