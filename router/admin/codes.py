@@ -29,6 +29,7 @@ CODES: Mapping[str, CodeMeaning] = {
     "not_acceptable": CodeMeaning((406,), "Accept does not allow the answer's media type"),
     "overtaken": CodeMeaning((409,), "another gateway of the fleet changed the state first; the change was undone"),
     "undrained": CodeMeaning((409,), "somebody undrained the worker while the call waited for its drain"),
+    "what_if_running": CodeMeaning((409,), "another what-if runs; ask again when it is over"),
     "worker_busy": CodeMeaning((409,), "requests are still at the worker after `wait_s`"),
     "worker_exists": CodeMeaning((409,), "the worker is in the fleet already"),
     "worker_not_ready": CodeMeaning((409,), "the worker is not ready after `wait_s`"),

@@ -26,6 +26,7 @@ from router.config.model import (
     WorkerRole,
     WorkerWeight,
 )
+from router.placement.decision_log.summary import Choices, DifferentChoice
 from router.placement.shadow import ShadowTotals
 from router.security.token import Role
 from router.telemetry.history import TrafficPoint
@@ -601,6 +602,44 @@ class NewPolicy(Body):
     params: dict[str, Any] = {}
     hold: bool | dict[str, Any] | None = None
     lanes: bool | dict[str, Any] | None = None
+
+
+class PolicyQuestion(Body):
+    """The policy to ask what it would have chosen. Its fields are those of a policy to use."""
+
+    rule: str
+    params: dict[str, Any] = {}
+    hold: bool | dict[str, Any] | None = None
+    lanes: bool | dict[str, Any] | None = None
+
+
+class WhatIfDocument(Shape):
+    """What another policy would have chosen at the latest decisions.
+
+    `kept` decisions are in memory. `decisions` of them were made again: those that a policy made and that still have
+    the views of all candidates. The first of them is `since_s` seconds old. `elsewhere` chose another worker.
+    `recorded.held` counts requests that the policy would have held and that could not wait, and `replayed.held` those
+    that this policy would have held. At `without_prompt` decisions the hashes of the prompt are no longer kept, so that
+    a rule that reads them sees a prompt without an identity. At `failures` decisions the policy failed and the fallback
+    chose. `recorded` and `replayed` have sums, and the means are null without a decision. Times to first token are
+    those that the gateway predicted. `differences` are the newest.
+    """
+
+    rule: str
+    kept: int
+    decisions: int
+    elsewhere: int
+    without_prompt: int
+    failures: int
+    since_s: float | None
+    recorded: Choices
+    replayed: Choices
+    differences: list[DifferentChoice]
+    elsewhere_share: float | None = None
+    recorded_ttft_s: float | None = None
+    replayed_ttft_s: float | None = None
+    recorded_cached_share: float | None = None
+    replayed_cached_share: float | None = None
 
 
 class AvailablePolicy(Shape):

@@ -21,6 +21,7 @@ from router.admin import (
     routes,
     sources,
     traffic,
+    what_if,
     whoami,
     worker_operations,
     workers,
@@ -437,6 +438,16 @@ OPERATIONS = (
         problems={404: "the path is not served", **_INVALID},
     ),
     Operation(
+        "POST",
+        "/admin/v1/what-if",
+        "what_if",
+        "What another policy would have chosen at the latest decisions. Nothing changes.",
+        what_if.show,
+        takes=documents.PolicyQuestion,
+        gives=documents.WhatIfDocument,
+        problems={409: "another what-if runs", **_INVALID},
+    ),
+    Operation(
         "GET",
         "/admin/v1/decisions",
         "list_decisions",
@@ -545,5 +556,5 @@ OPERATIONS = (
     ),
 )
 
-READS = tuple(operation for operation in OPERATIONS if operation.method == "GET" or operation.name == "explain")
+READS = tuple(operation for operation in OPERATIONS if not operation.changes)
 """Operations that change nothing."""

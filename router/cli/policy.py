@@ -23,6 +23,8 @@ def register(commands: Commands) -> None:
     removed = add_command(policy, "remove", "remove a further policy", _remove, changes=True)
     removed.add_argument("name", help="a policy, as `warmroute policy show` shows them")
     _add_wanted(add_command(policy, "diff", "show what a choice would change", _diff))
+    asked = "show what a policy would have chosen at the latest decisions"
+    _add_wanted(add_command(policy, "what-if", asked, _what_if))
     restore = add_command(policy, "restore", "go back to the policy of a revision", _restore, changes=True)
     restore.add_argument("number", type=int, help="a revision, as `warmroute revisions list` shows them")
 
@@ -80,6 +82,33 @@ def _diff(arguments: argparse.Namespace) -> int:
     if not as_json(arguments, reply):
         print_differences(reply.document["differences"])
     return 0
+
+
+def _what_if(arguments: argparse.Namespace) -> int:
+    """Show how the choices of another policy differ, and by the gateway's predictions, by how much."""
+    reply = call(arguments, "POST", "/what-if", _wanted(arguments))
+    if as_json(arguments, reply):
+        return 0
+    found = reply.document
+    if not found["decisions"]:
+        print("no decision is in memory")
+        return 0
+    print(f"{found['elsewhere']:,} of {found['decisions']:,} decisions would have gone elsewhere")
+    rows = [
+        ("mean predicted TTFT", *(f"{found[f'{one}_ttft_s']:.3f} s" for one in ("recorded", "replayed"))),
+        ("cached share", *(_share(found[f"{one}_cached_share"]) for one in ("recorded", "replayed"))),
+        ("held", *(f"{found[one]['held']:,}" for one in ("recorded", "replayed"))),
+    ]
+    print_table(("", "recorded", arguments.rule), rows)
+    if found["without_prompt"]:
+        print(f"{found['without_prompt']:,} of them without the prompt, whose hashes are no longer kept")
+    if found["failures"]:
+        print(f"at {found['failures']:,} of them the policy failed, and least tokens chose")
+    return 0
+
+
+def _share(share: float | None) -> str:
+    return "" if share is None else f"{share:.3f}"
 
 
 def _restore(arguments: argparse.Namespace) -> int:

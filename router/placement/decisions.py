@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, NamedTuple
@@ -17,6 +18,8 @@ from router.residency.difference import Difference
 CANDIDATES_KEPT = 32_768
 """Views in the log, with costs and terms about 17 MB, and 5 MB where they are arrays. Those of a thousand decisions
 among 512 workers would take about 70 MB."""
+HASHES_KEPT = 131_072
+"""Hashes of prompts in the log, at most 6 MB: those of a thousand prompts of 2,000 tokens."""
 
 
 class DecisionRecord(msgspec.Struct):
@@ -24,7 +27,8 @@ class DecisionRecord(msgspec.Struct):
 
     `counted` says whether the prompt's tokens were counted and not estimated. `outcome` is "running" until the attempt
     ends, then "finished", "failed: ..." or "cancelled". `residency` says how far `predicted_cached_tokens` could be
-    trusted. `difference` explains why the response reported another number.
+    trusted. `difference` explains why the response reported another number. `by_policy` is False if the policy had no
+    choice: the trial of a worker that has failed, or a part of a KV handover.
     """
 
     at_s: float
@@ -44,6 +48,7 @@ class DecisionRecord(msgspec.Struct):
     ttft_s: float | None = None
     duration_s: float | None = None
     outcome: str = "running"
+    by_policy: bool = True
 
     @property
     def place(self) -> tuple[float, int]:
@@ -51,9 +56,12 @@ class DecisionRecord(msgspec.Struct):
         return self.at_s, self.ticket_id
 
     def close(self, outcome: str, now_s: float) -> None:
-        """End the record. The prompt's hashes are dropped, because a thousand long prompts would need much memory."""
+        """End the record."""
         self.outcome = outcome
         self.duration_s = now_s - self.at_s
+
+    def forget_prompt(self) -> None:
+        """Drop the prompt's hashes, because a thousand long prompts would need much memory."""
         view = self.request
         self.request = RequestView(
             view.id,
@@ -120,13 +128,19 @@ class DecisionRecord(msgspec.Struct):
 
 class DecisionLog:
     """The latest `kept` decisions. The newest ones have the views of all candidates, up to `candidates_kept` views in
-    all; older ones have the view of the chosen candidate only."""
+    all; older ones have the view of the chosen candidate only. So it is with the hashes of their prompts."""
 
-    def __init__(self, kept: int, candidates_kept: int = CANDIDATES_KEPT) -> None:
+    def __init__(self, kept: int, candidates_kept: int = CANDIDATES_KEPT, hashes_kept: int = HASHES_KEPT) -> None:
         self._records: deque[DecisionRecord] = deque(maxlen=kept)
         self._whole: deque[DecisionRecord] = deque(maxlen=kept)
         self._candidates = 0
         self._candidates_kept = candidates_kept
+        self._with_prompt: deque[DecisionRecord] = deque(maxlen=kept)
+        self._hashes = 0
+        self._hashes_kept = hashes_kept
+
+    def __len__(self) -> int:
+        return len(self._records)
 
     def add(self, record: DecisionRecord) -> None:
         if len(self._whole) == self._whole.maxlen and self._whole:
@@ -138,6 +152,29 @@ class DecisionLog:
             oldest = self._whole.popleft()
             self._candidates -= len(oldest.fleet)
             oldest.thin()
+        self._keep_prompt(record)
+
+    def _keep_prompt(self, record: DecisionRecord) -> None:
+        if len(self._with_prompt) == self._with_prompt.maxlen and self._with_prompt:
+            self._hashes -= len(self._with_prompt[0].request.block_hashes)
+        self._with_prompt.append(record)
+        self._hashes += len(record.request.block_hashes)
+        while self._hashes > self._hashes_kept and len(self._with_prompt) > 1:
+            oldest = self._with_prompt.popleft()
+            self._hashes -= len(oldest.request.block_hashes)
+            oldest.forget_prompt()
+
+    def copied(self) -> list[DecisionRecord]:
+        """Return copies of all records, oldest first."""
+        return [copy(record) for record in self._records]
+
+    def is_whole(self, record: DecisionRecord) -> bool:
+        """Return whether the record has the views of all candidates."""
+        return bool(self._whole) and record.place >= self._whole[0].place
+
+    def has_prompt(self, record: DecisionRecord) -> bool:
+        """Return whether the hashes of the record's prompt were kept."""
+        return bool(self._with_prompt) and record.place >= self._with_prompt[0].place
 
     def latest(self, limit: int, before: tuple[float, int] | None = None) -> list[DecisionRecord]:
         """Return the latest decisions, newest first; with `before`, those whose `place` is less."""

@@ -11,6 +11,7 @@ from policies.view import Decision, Policy, WorkerId, WorkerView
 from router.config.model import HandoverConfig, RetriesConfig
 from router.errors import ErrorKind
 from router.placement.decision_log.recorder import Recorder
+from router.placement.decision_log.what_if import WhatIfs
 from router.placement.decisions import Action, Asked, DecisionLog, DecisionRecord, Explanation
 from router.placement.endpoints import Candidate
 from router.placement.fleet import Fleet
@@ -68,6 +69,7 @@ class Dispatcher(TicketLife):
         self._retry_budget = RetryBudget(retries, observer)
         self._max_per_worker = max_requests_per_worker
         self._log = DecisionLog(decisions_kept)
+        self.what_ifs = WhatIfs(self._log)
         self._view_builder = ViewBuilder(loads, residency, self._output_lengths)
         self._placer = Placer(fleet, residency, loads, policies, self._view_builder, self._log, observer)
         self._handovers = HandoverPlanner(handover or HandoverConfig(), self._placer, self._view_builder)

@@ -82,6 +82,7 @@ class Placer:
         candidate, worker = selection.candidates[place], fleet.worker(place)
         predicted = prediction(request, candidate, worker)
         record = self._record(request, decided, worker, attempt, predicted)
+        record.by_policy = shadowed and selection.trial is None
         match = None if found is None else found.match(candidate.slot, place)
         ticket = self._reserve(request, candidate, worker, record, now_s, match)
         if selection.trial is not None:

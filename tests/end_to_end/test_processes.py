@@ -115,6 +115,10 @@ def test_metrics_are_the_sum_and_decisions_come_newest_first(two, clients):
     assert {row["id"] for row in rows} == set(system.workers()) and {row["in_flight"] for row in rows} == {0}
     assert system.admin.get("/admin/v1/traffic").json()["next"] is None
     assert system.admin.get("/admin/v1/prefixes").status_code == 200
+    asked = system.admin.post("/admin/v1/what-if", json={"rule": "round_robin"}).json()
+    logged = system.admin.get("/admin/v1/decisions?limit=10000").json()["decisions"]
+    assert asked["decisions"] == asked["kept"] == len(logged) > 0
+    assert system.admin.post("/admin/v1/what-if", json={"rule": "nothing"}).status_code == 422
     assert system.admin.get("/admin/v1/whoami").json()["role"] == "admin"
     assert system.metric("warmroute_processes") == 2
     assert system.metric("warmroute_process_restarts_total") == 0

@@ -7,7 +7,7 @@ export const percent = (share) => (share === null || share === undefined ? "" : 
 
 export function seconds(value) {
   if (value === null || value === undefined) return "";
-  return value < 1 ? `${(value * 1000).toPrecision(3).replace(/\.0+$/, "")} ms` : `${value.toPrecision(3)} s`;
+  return Math.abs(value) < 1 ? `${(value * 1000).toPrecision(3).replace(/\.0+$/, "")} ms` : `${value.toPrecision(3)} s`;
 }
 
 export const number = (value) => (value === null || value === undefined ? "" : value.toLocaleString("en"));
@@ -24,6 +24,13 @@ export function Table({ caption, columns, rows }) {
       <tbody>${rows.map((row) => html`<tr>${row.map((one) => html`<td>${cell(one)}</td>`)}</tr>`)}</tbody>
     </table>
   </div>`;
+}
+
+// A list to choose from. Without `value` on each option, Preact gives all of them an empty one.
+export function Choice({ label, options, chosen, choose }) {
+  return html`<label>${label}<select value=${chosen} onChange=${(event) => choose(event.target.value)}>
+    ${options.map((one) => html`<option key=${one} value=${one} selected=${one === chosen}>${one}</option>`)}
+  </select></label>`;
 }
 
 export function Problem({ error }) {

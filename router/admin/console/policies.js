@@ -1,8 +1,9 @@
-// The desired state: policies and routes with a dry run before each change, and the revisions.
+// The desired state: policies and routes with a dry run before each change, what another policy would have chosen, and
+// the revisions.
 
 import { html, useState } from "./vendor/htm-preact-3.1.1.js";
 import { call, get } from "./api.js";
-import { Confirm, Problem, Table, useDocument } from "./parts.js";
+import { Choice, Confirm, number, percent, Problem, seconds, Table, useDocument } from "./parts.js";
 
 const PARTS = {
   policy: { path: "/policy", of: (state) => state.settings.policy, body: (value) => value },
@@ -27,7 +28,7 @@ export function PoliciesPanel({ session, may }) {
     <div class="tools">
       <h2 id="policies">Policies</h2>
       <span>Desired state ${state.document.version}, ${state.document.kept ? "kept in state_dir" : "until the process ends"}</span>
-      <label>Part<select onChange=${(event) => choose(event.target.value)}>${Object.keys(PARTS).map((one) => html`<option selected=${one === part}>${one}</option>`)}</select></label>
+      <${Choice} label="Part" options=${Object.keys(PARTS)} chosen=${part} choose=${choose} />
       <button onClick=${reload}>Read again</button>
     </div>
     <${Problem} error=${error} />
@@ -99,11 +100,52 @@ function Rules({ policy }) {
   const [rule, choose] = useState(policy.rule);
   const one = policy.available.find((other) => other.rule === rule);
   return html`<article>
-    <div class="tools"><h3>Rules that can be chosen</h3><label>Rule<select onChange=${(event) => choose(event.target.value)}>${policy.available.map((other) => html`<option selected=${other.rule === rule}>${other.rule}</option>`)}</select></label></div>
+    <div class="tools"><h3>Rules that can be chosen</h3><${Choice} label="Rule" options=${policy.available.map((other) => other.rule)} chosen=${rule} choose=${choose} /></div>
     <p>${one.summary}</p>
     <${Table} caption="Parameters" columns=${["parameter", "type", "default", "meaning"]} rows=${Object.entries(one.params).map(([name, about]) => [name, about.type, asText(about.default), about.meaning])} />
     <p class="muted">Around it by default: ${[one.hold && "hold", one.lanes && "lanes"].filter(Boolean).join(", ") || "nothing"}.</p>
+    <${WhatIf} key=${rule} rule=${rule} />
   </article>`;
+}
+
+// Ask what the rule would have chosen at the decisions that the gateway keeps in memory.
+function WhatIf({ rule }) {
+  const [params, write] = useState("{}");
+  const [found, show] = useState(null);
+  const [error, fail] = useState(null);
+  const [busy, work] = useState(false);
+  const ask = async () => {
+    work(true);
+    fail(null);
+    try {
+      show((await call("POST", "/what-if", { rule, params: JSON.parse(params) })).document);
+    } catch (problem) {
+      fail(problem);
+    }
+    work(false);
+  };
+  return html`<div class="tools"><h3>What if it had decided?</h3>
+      <label>Parameters of ${rule} as JSON<input value=${params} onInput=${(event) => write(event.target.value)} /></label>
+      <button disabled=${busy} onClick=${ask}>Ask</button></div>
+    <${Problem} error=${error} />
+    ${found ? html`<${Compared} found=${found} />` : null}`;
+}
+
+function Compared({ found }) {
+  const rows = [
+    ["mean predicted TTFT", seconds(found.recorded_ttft_s), seconds(found.replayed_ttft_s)],
+    ["cached share", percent(found.recorded_cached_share), percent(found.replayed_cached_share)],
+    ["requests to hold", number(found.recorded.held), number(found.replayed.held)],
+  ];
+  const changes = found.differences.map((one) => [one.request_id.slice(-12), one.recorded, one.replayed, seconds(one.change_s), number(one.change_cached_tokens)]);
+  return html`<p role="status">${found.decisions
+      ? html`<strong>${number(found.elsewhere)} of ${number(found.decisions)}</strong> decisions of the last ${seconds(found.since_s)} would have gone elsewhere.`
+      : "The gateway has no decision with all its candidates in memory."}
+      ${found.without_prompt ? ` For ${number(found.without_prompt)} of them the prompt's hashes are no longer kept.` : ""}
+      ${found.failures ? ` At ${number(found.failures)} of them the policy failed.` : ""}</p>
+    ${found.decisions ? html`<${Table} caption="Recorded and asked" columns=${["", "recorded", found.rule]} rows=${rows} />` : null}
+    ${changes.length ? html`<${Table} caption="The newest differences" columns=${["request", "went to", "would go to", "change of TTFT", "change of cached tokens"]} rows=${changes} />` : null}
+    <p class="muted">The rule begins without state and sees the load that the recorded choices made.</p>`;
 }
 
 function Shadows({ state }) {

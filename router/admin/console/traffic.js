@@ -1,7 +1,7 @@
 // The traffic of the last hour as charts. Dragging over a chart zooms all of them.
 
 import { html, useEffect, useRef, useState } from "./vendor/htm-preact-3.1.1.js";
-import { Live, number, percent, seconds, Table, useDocument, useStream } from "./parts.js";
+import { Choice, Live, number, percent, seconds, Table, useDocument, useStream } from "./parts.js";
 
 const ALL = "all routes and models";
 const COLOURS = ["--t0", "--t1", "--t2", "--t3", "--t4", "--t5", "--t6", "--t7"];
@@ -53,9 +53,7 @@ export function TrafficPanel({ session }) {
     <div class="tools">
       <h2 id="traffic">Traffic</h2>
       <${Live} state=${state} />
-      <label>Route and model<select onChange=${(event) => choose(event.target.value)}>
-        ${[ALL, ...keys].map((one) => html`<option selected=${one === chosen}>${one}</option>`)}
-      </select></label>
+      <${Choice} label="Route and model" options=${[ALL, ...keys]} chosen=${chosen} choose=${choose} />
       <button disabled=${!zoom} onClick=${() => look(null)}>Show the whole hour</button>
     </div>
     ${points.length ? null : html`<p class="muted">The first point comes ten seconds after the gateway's start.</p>`}

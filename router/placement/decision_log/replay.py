@@ -6,7 +6,7 @@ import io
 import pickle
 import random
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -36,6 +36,7 @@ from router.placement.decision_log.lines import (
     unpacked,
 )
 from router.placement.decision_log.recorder import keep
+from router.placement.decision_log.running_prompts import RunningPrompts
 from router.placement.policy_runner import PolicyRunner
 
 _NAMES = frozenset(
@@ -105,8 +106,8 @@ class LogReplay:
         self._prompts: OrderedDict[int, tuple[int, ...]] = OrderedDict()
         self._fleets: OrderedDict[int, tuple[RequestView, FleetView]] = OrderedDict()
         self._requests: OrderedDict[str, RequestView] = OrderedDict()
-        self._running: dict[WorkerId, dict[str, Sequence[int]]] = {}
-        """The prompts that run on each worker, of requests that the window has."""
+        self._running = RunningPrompts()
+        """Of requests that the window has."""
         self.stateless: set[str] = set()
         """Policies whose state the log does not have, or that this release cannot load: they begin without it."""
 
@@ -145,7 +146,7 @@ class LogReplay:
         elif self._policy in named:
             self._only = self._restored(named[self._policy])
         elif self._only is None:
-            self._only = _fresh(self._policy, self._spec or PolicySpec(self._policy))
+            self._only = fresh(self._policy, self._spec or PolicySpec(self._policy))
 
     def _restored(self, policy: PolicyLine) -> PolicyRunner:
         state = policy.state
@@ -155,7 +156,7 @@ class LogReplay:
         except Exception:  # a third party's policy, or one of another release: pickle raises errors of many types
             pass
         self.stateless.add(policy.name)
-        return _fresh(policy.name, policy.spec)
+        return fresh(policy.name, policy.spec)
 
     def _decide(self, line: DecisionLine) -> Replayed:
         known = self._prompts[line.prompt.base][: line.prompt.kept] if line.prompt.base else ()
@@ -177,24 +178,13 @@ class LogReplay:
 
         def share(worker: WorkerId, request: RequestView, blocks: int) -> float:
             found = recorded.get((worker, blocks))
-            return self._running_share(worker, request.block_hashes, blocks) if found is None else found
+            return self._running.share(worker, request, blocks) if found is None else found
 
         return share
 
-    def _running_share(self, worker: WorkerId, hashes: Sequence[int], blocks: int) -> float:
-        running = self._running.get(worker)
-        if not running or not 0 < blocks <= len(hashes):
-            return 0.0
-        alike = [len(others) >= blocks and others[blocks - 1] == hashes[blocks - 1] for others in running.values()]
-        return sum(alike) / len(alike)
-
     def _observe(self, line: EventLine) -> None:
         request = self._requests.get(line.request_id) or RequestView(line.request_id, line.model, 0, 0, ())
-        running = self._running.setdefault(line.worker, {})
-        if line.kind is LifecycleEventKind.RESERVED:
-            running[request.id] = request.block_hashes
-        elif line.kind is not LifecycleEventKind.FIRST_TOKEN:
-            running.pop(request.id, None)
+        self._running.observe(line.kind, line.worker, request)
         placed = fleet = None
         if line.kind is LifecycleEventKind.RESERVED and line.decision in self._fleets:
             request, fleet = self._fleets[line.decision]
@@ -227,5 +217,10 @@ class _PolicyUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"the state of a policy names {module}.{name}, which a log must not have")
 
 
-def _fresh(name: str, spec: PolicySpec) -> PolicyRunner:
+def fresh(name: str, spec: PolicySpec) -> PolicyRunner:
+    """Return a policy that begins without state.
+
+    Raises:
+        PolicyError: it cannot be built.
+    """
     return PolicyRunner(build_policy(spec, random.Random(0)), spec, called=name)

@@ -36,30 +36,36 @@ class DifferentChoice(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct):
-    """The result of a replay. `first` has the first differences."""
+    """The result of a replay. `elsewhere` counts choices of another worker. `first` has the first differences."""
 
-    decisions: int
-    same: int
-    recorded: Choices
-    replayed: Choices
-    first: list[DifferentChoice]
+    decisions: int = 0
+    same: int = 0
+    elsewhere: int = 0
+    recorded: Choices = msgspec.field(default_factory=Choices)
+    replayed: Choices = msgspec.field(default_factory=Choices)
+    first: list[DifferentChoice] = []
 
     @property
     def same_share(self) -> float:
         """The share of decisions that came out the same."""
         return self.same / self.decisions if self.decisions else 1.0
 
+    def add(self, one: Replayed, shown: int) -> None:
+        """Count a decision. Keep it in `first` if it differs and fewer than `shown` are there."""
+        self.decisions += 1
+        self.same += one.same
+        self.elsewhere += one.recorded != one.replayed
+        _add(self.recorded, one, one.recorded, held=one.held)
+        _add(self.replayed, one, one.replayed, held=one.holds)
+        if not one.same and len(self.first) < shown:
+            self.first.append(_difference(one))
+
 
 def summed(replay: Iterable[Replayed], shown: int) -> Summary:
     """Replay to the end, and keep the first `shown` differences."""
-    summary = Summary(0, 0, Choices(), Choices(), [])
+    summary = Summary()
     for one in replay:
-        summary.decisions += 1
-        summary.same += one.same
-        _add(summary.recorded, one, one.recorded, held=one.held)
-        _add(summary.replayed, one, one.replayed, held=one.holds)
-        if not one.same and len(summary.first) < shown:
-            summary.first.append(_difference(one))
+        summary.add(one, shown)
     return summary
 
 

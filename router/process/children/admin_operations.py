@@ -11,8 +11,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from router.admin import changes, documents, fleet_rows, health, prefixes, routes
+from router.admin import changes, documents, fleet_rows, health, prefixes, routes, what_if
 from router.admin.decisions import LogPlace
+from router.admin.documents import WhatIfDocument
 from router.admin.named_settings import NAMED_OPERATIONS
 from router.admin.operations import Answer, Call, Operation
 from router.admin.paging import page_of
@@ -42,6 +43,8 @@ Handler = Callable[[Operation, Call], Awaitable[Answer]]
 
 _LOOK_S = 0.05
 """Interval between two polls while a call waits."""
+_WHAT_IF_S = 60.0
+"""A process makes a thousand decisions again beside its traffic."""
 
 
 class SupervisorState(Protocol):
@@ -84,6 +87,7 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
         "set_policy": request.set_policy,
         **dict.fromkeys(("reload", "get_desired_state", "list_revisions", "get_revision", "restore_revision"), _here),
         "explain": request.first,
+        "what_if": request.what_if,
         "list_decisions": request.decisions,
         "diagnose": request.diagnosis,
         **dict.fromkeys(("list_audit", "whoami", "show_traffic", "get_log_level", "list_replicas"), _here),
@@ -136,6 +140,16 @@ class _AllChildren:
                 mine.totals.add(theirs.totals)
         found[0].shadows = [routes.compared(shadow.name, shadow.totals) for shadow in found[0].shadows]
         return Answer(found[0])
+
+    async def what_if(self, operation: Operation, call: Call) -> Answer:
+        """Return what another policy would have chosen at the latest decisions of all processes."""
+        answers = list((await ask_all(self._clients(), _child_request(operation, call), _WHAT_IF_S)).values())
+        if not answers:
+            raise no_process()
+        refused = [one for one in answers if not one.is_success]
+        if refused:
+            return _forwarded(refused[0])
+        return Answer(what_if.merged([msgspec.json.decode(one.content, type=WhatIfDocument) for one in answers]))
 
     async def ready(self, operation: Operation, call: Call) -> Answer:
         """Answer 200 if at least one process can serve requests."""

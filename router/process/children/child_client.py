@@ -113,14 +113,19 @@ class ChildClient:
         await self._client.aclose()
 
 
-async def ask_all(clients: Iterable[ChildClient], request: ChildRequest) -> dict[int, ChildReply]:
+async def ask_all(
+    clients: Iterable[ChildClient], request: ChildRequest, limit_s: float = READ_S
+) -> dict[int, ChildReply]:
     """Return the replies by process. Processes that did not answer are left out."""
-    return await ask_each([(client, request) for client in clients])
+    return await ask_each([(client, request) for client in clients], limit_s)
 
 
-async def ask_each(requests: Sequence[tuple[ChildClient, ChildRequest]]) -> dict[int, ChildReply]:
+async def ask_each(
+    requests: Sequence[tuple[ChildClient, ChildRequest]], limit_s: float = READ_S
+) -> dict[int, ChildReply]:
     """Send each process its own request. Return the replies by process, without processes that did not answer."""
-    answers = await asyncio.gather(*(client.ask(request) for client, request in requests), return_exceptions=True)
+    asked = [client.ask(request, limit_s) for client, request in requests]
+    answers = await asyncio.gather(*asked, return_exceptions=True)
     found: dict[int, ChildReply] = {}
     for (client, _), answer in zip(requests, answers, strict=True):
         if isinstance(answer, ChildReply):

@@ -292,6 +292,22 @@ async def test_a_policy_is_tried_then_applied_then_restored(opened, system):
     assert system.dispatcher.policy_spec.rule == "marginal_cost"
 
 
+async def test_a_rule_says_how_many_decisions_would_have_gone_elsewhere(opened, system):
+    fill(system)
+    with system.dispatcher.what_ifs.begin(PolicySpec("random")) as what_if:
+        elsewhere = sum(one.recorded != one.replayed for one in filter(None, what_if))
+    assert elsewhere
+    page = await opened("policies")
+    await page.get_by_label("Rule").select_option("random")
+    await page.get_by_role("button", name="Ask").click()
+    await visible(page.get_by_text(f"{elsewhere} of 12 decisions"))
+    differences = page.get_by_role("region", name="The newest differences").locator("tbody tr")
+    await expect(differences).to_have_count(elsewhere, timeout=WAIT_MS)
+    await page.get_by_label("Parameters of random").fill('{"x": 1}')
+    await page.get_by_role("button", name="Ask").click()
+    await visible(page.get_by_role("alert"))
+
+
 async def test_what_hurts_comes_first_on_every_panel(opened, system):
     fill(system)
     hurting(system)

@@ -10,6 +10,7 @@ from router.cli.main import main
 from router.diagnosis.diagnose import ServiceLevel
 from router.diagnosis.finding import Finding, Pressure, table
 from router.workers.operations import WorkerOutcome
+from tests.router.placement.test_what_if import played
 
 ADDED = "127.0.0.1:9"
 
@@ -81,6 +82,17 @@ async def test_a_dry_run_prints_the_differences(run, system):
     assert "policy.rule" in (await run("policy", "diff", "lpwl"))[1]
     document = json.loads((await run("policy", "set", "lpwl", "--dry-run", "-o", "json"))[1])
     assert document["dry_run"] and system.dispatcher.policy_spec.rule == "marginal_cost"
+
+
+async def test_what_if_prints_how_many_would_have_gone_elsewhere(run, system, monkeypatch):
+    assert (await run("policy", "what-if", "lpwl"))[1] == "no decision is in memory\n"
+    monkeypatch.setattr(system, "dispatcher", played("round_robin"))
+    code, out, _ = await run("policy", "what-if", "lpwl")
+    assert (code, "of 48 decisions would have gone elsewhere" in out, "mean predicted TTFT" in out) == (0, True, True)
+    document = json.loads((await run("policy", "what-if", "chwbl", "--param", "load_factor=2", "-o", "json"))[1])
+    assert document["decisions"] == 48
+    code, _, err = await run("policy", "what-if", "nothing")
+    assert (code, "no such policy" in err) == (1, True)
 
 
 async def test_a_policy_is_set_shown_and_restored(run, system):

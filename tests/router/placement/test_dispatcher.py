@@ -391,7 +391,6 @@ def test_decisions_are_kept_newest_first_and_bounded(rig):
     kept = rig.dispatcher.decisions(99)
     assert len(kept) == 50
     assert [record.request.id for record in kept[:2]] == ["r59", "r58"]
-    assert kept[0].request.block_hashes == ()  # a thousand long prompts would fill memory
     told = kept[0].to_builtins()
     assert told["outcome"] == "cancelled"
     assert len(told["candidates"]) == 4

@@ -1,0 +1,107 @@
+"""Another policy decides on the decisions in memory."""
+
+import pytest
+
+from policies.registry import PolicyError, policy_names
+from policies.spec import PolicySpec
+from router.placement.decision_log.summary import Summary
+from router.placement.decision_log.what_if import WhatIfRunsError
+from router.placement.decisions import DecisionLog
+from router.placement.fleet_load import ARRAYS_FROM
+from tests.router.placement.conftest import VirtualFleet
+from tests.router.placement.test_decision_log import conversations
+
+
+def played(rule="round_robin", workers=3, requests=None, **options):
+    fleet = VirtualFleet(rule, workers=workers, seed=3, **options)
+    fleet.run(conversations() if requests is None else requests)
+    return fleet.dispatcher
+
+
+def asked(dispatcher, rule, **options):
+    with dispatcher.what_ifs.begin(PolicySpec(rule, **options)) as what_if:
+        summary = Summary()
+        for one in filter(None, what_if):
+            summary.add(one, 1_000)
+    return what_if, summary
+
+
+LARGE = [(rule, ARRAYS_FROM + 5) for rule in ("dynamo_default", "preble")]
+
+
+@pytest.mark.parametrize(("rule", "workers"), [*((rule, 3) for rule in policy_names()), *LARGE])
+def test_a_policy_that_began_with_the_log_chooses_the_same_again(rule, workers):
+    dispatcher = played(rule, workers, hold=False, lanes=False)
+    what_if, summary = asked(dispatcher, rule, hold=False, lanes=False)
+    if rule in ("random", "power_of_two"):  # the random source of the recorded policy is not that of a new one
+        assert 0 < summary.same < summary.decisions
+        return
+    assert (what_if.kept, summary.decisions, what_if.without_prompt, what_if.failures) == (48, 48, 0, 0)
+    assert summary.first == []
+
+
+def test_another_rule_would_have_gone_elsewhere():
+    dispatcher = played()
+    _, summary = asked(dispatcher, "lpwl")
+    assert 0 < summary.elsewhere <= summary.decisions == 48
+    assert summary.replayed.ttft_s < summary.recorded.ttft_s
+    assert summary.replayed.prompt_tokens == summary.recorded.prompt_tokens
+    one = summary.first[-1]
+    assert one.recorded != one.replayed and one.request_id in {each.request.id for each in dispatcher.decisions(48)}
+
+
+def test_a_what_if_changes_neither_the_policy_nor_the_log():
+    dispatcher = played("marginal_cost")
+    before = [record.to_builtins() for record in dispatcher.decisions(100)], dispatcher.statistics()
+    asked(dispatcher, "preble")
+    assert ([record.to_builtins() for record in dispatcher.decisions(100)], dispatcher.statistics()) == before
+
+
+def test_decisions_without_all_candidates_are_not_made_again():
+    dispatcher = played()
+    log = DecisionLog(48, candidates_kept=30)
+    for record in reversed(dispatcher.decisions(48)):
+        log.add(record)
+    dispatcher.what_ifs._log = log
+    what_if, summary = asked(dispatcher, "lpwl")
+    assert (what_if.kept, summary.decisions) == (48, 10)
+
+
+def test_hashes_of_prompts_are_bounded_and_missing_ones_are_counted():
+    dispatcher = played()
+    records = dispatcher.decisions(48)
+    hashes = sum(len(record.request.block_hashes) for record in records[:10])
+    log = DecisionLog(48, hashes_kept=hashes)
+    for record in reversed(records):
+        log.add(record)
+    assert [bool(record.request.block_hashes) for record in log.latest(48)] == [True] * 10 + [False] * 38
+    dispatcher.what_ifs._log = log
+    what_if, summary = asked(dispatcher, "chwbl")
+    assert (summary.decisions, what_if.without_prompt) == (48, 38)
+
+
+def test_hashes_that_leave_the_log_are_counted_no_longer():
+    records = played().decisions(48)
+    most = max(len(record.request.block_hashes) for record in records)
+    log = DecisionLog(1, hashes_kept=most)
+    for record in reversed(records):
+        log.add(record)
+        assert log.has_prompt(record) and log.latest(1)[0].request.block_hashes
+    assert len(log) == 1
+
+
+def test_one_runs_at_a_time_and_a_wrong_rule_ends_its_turn():
+    dispatcher = played()
+    with dispatcher.what_ifs.begin(PolicySpec("lpwl")), pytest.raises(WhatIfRunsError):
+        asked(dispatcher, "random")
+    with pytest.raises(PolicyError):
+        asked(dispatcher, "nothing")
+    assert asked(dispatcher, "random")[1].decisions == 48
+
+
+def test_what_no_policy_chose_is_not_made_again():
+    dispatcher = played()
+    for record in dispatcher.decisions(8):
+        record.by_policy = False
+    what_if, summary = asked(dispatcher, "lpwl")
+    assert (what_if.kept, summary.decisions) == (48, 40)
