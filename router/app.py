@@ -563,6 +563,8 @@ class System:
         snapshot, plane = instruments_of(self.metrics.registry), self.gateway.statistics()
         for name in ("held", "queued"):
             snapshot.values[f"warmroute_{name}_requests"] = {(): plane.get(name, 0)}
+        held = plane.get("held_by_route", ())
+        snapshot.values["warmroute_route_held_requests"] = {(route, model): number for route, model, number in held}
         return snapshot
 
     def measured(self) -> Measured:

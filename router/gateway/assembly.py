@@ -225,6 +225,7 @@ class Assembly:
             "streams": len(self.running),
             "queued": len(self.queue),
             "held": len(self.hold_queue),
+            "held_by_route": self.hold_queue.by_route(),
             "routes": self.routes.statistics(),
             "buffered_body_bytes": self.bodies.used_bytes,
             "buffered_response_bytes": self.unsent.used_bytes,

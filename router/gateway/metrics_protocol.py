@@ -31,6 +31,10 @@ class GatewayMetrics(Protocol):
         """The gateway sent error `code` (`ErrorSpec.code`). `phase`: ``request``, ``before_first`` or ``stream``."""
         ...
 
+    def route_error(self, labels: Labels, phase: str) -> None:
+        """The error was about a request with these labels."""
+        ...
+
     def first_event(self, labels: Labels, ttft_s: float, trace_id: str | None = None) -> None:
         """Time from the request's last byte to the first real event (streams) or the first body byte."""
         ...
@@ -41,6 +45,10 @@ class GatewayMetrics(Protocol):
 
     def lengths(self, labels: Labels, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """Tokens of an answered request's prompt, and of its answer if that is complete; None if not known."""
+        ...
+
+    def reported(self, labels: Labels, prompt_tokens: int, cached_tokens: int) -> None:
+        """The prompt tokens of an answer that reported how many of them were cached."""
         ...
 
     def identified(self, wait_s: float, source: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -46,6 +46,9 @@ class HeldByWorker(Generic[T]):
     def first(self, worker: WorkerId | None) -> list[T]:
         """Return the requests to dispatch again, in order, now that `worker` is free."""
         return list(islice(self._workers.get(worker, ()), ASKED_AT_ONCE))
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._waiting)
 
     def __contains__(self, one: T) -> bool:
         return one in self._waiting

@@ -136,6 +136,20 @@ GATEWAY = (
     _histogram("hold_seconds", WAIT_S, "Time requests were held by the policy (admission hold)."),
     _histogram("decision_seconds", CPU_S, "Time to choose a worker and reserve its load."),
     _counter("errors", "Errors that the gateway itself answered, by code and phase.", "code", "phase"),
+    _experimental(
+        _counter(
+            "route_errors",
+            "Errors that the gateway itself answered to requests that it had read, by route, model and phase.",
+            *("route", "model", "phase"),
+        )
+    ),
+    _experimental(
+        _counter(
+            "route_prompt_tokens",
+            "Prompt tokens of answers that report cached tokens, by whether they were cached.",
+            *("route", "model", "cached"),
+        )
+    ),
     _counter("retries", "Attempts that failed and were retried on another worker, by failure point.", "point"),
     _counter(
         "handovers",
@@ -231,6 +245,7 @@ GATEWAY = (
     ),
     _gauge("queued_requests", "Requests queued now because no worker is ready."),
     _gauge("held_requests", "Requests held now: the policy waits for a better moment to send them."),
+    _experimental(_gauge("route_held_requests", "Requests held now, by route and model.", "route", "model")),
 )
 
 IDENTITY = (

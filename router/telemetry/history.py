@@ -18,10 +18,13 @@ INTERVAL_S = 10.0
 KEPT = 360
 _TTFT = "warmroute_time_to_first_token_seconds"
 _GAPS = "warmroute_inter_token_latency_seconds"
-_PROMPTS = "warmroute_request_prompt_tokens"
 _OUTPUTS = "warmroute_request_output_tokens"
 _ERRORS = "warmroute_errors"
-_CACHED = "warmroute_reported_cached_tokens"
+_ROUTE_ERRORS = "warmroute_route_errors"
+_ROUTE_TOKENS = "warmroute_route_prompt_tokens"
+_ROUTE_HELD = "warmroute_route_held_requests"
+_MISROUTED = "warmroute_misrouted_requests"
+_COMPARED = "warmroute_cached_comparisons"
 _HELD = "warmroute_held_requests"
 _QUEUED = "warmroute_queued_requests"
 
@@ -29,12 +32,16 @@ Key = tuple[str, str]
 """A route and a model."""
 Observed = tuple[list[int], float]
 """Counts by bucket, and the sum of the values."""
+Risen = dict[Labels, float]
+"""By how much the series of a counter have risen."""
 _NONE: Observed = ([], 0.0)
+NOWHERE: Key = ("", "")
+"""The labels of requests that were refused before their route was known."""
 
 
 class RouteTraffic(msgspec.Struct, frozen=True):
     """The traffic of one route and model: streams that began, answers that ended, and output tokens, each per second.
-    Times are quantiles, null without observations."""
+    Times are quantiles, null without observations. `cached_share`, `errors` and `held` are those of a point."""
 
     route: str
     model: str
@@ -45,19 +52,25 @@ class RouteTraffic(msgspec.Struct, frozen=True):
     ttft_p95_s: float | None
     gap_p50_s: float | None
     gap_p95_s: float | None
+    cached_share: float | None
+    errors: dict[str, int]
+    held: int
 
 
 class TrafficPoint(msgspec.Struct, frozen=True):
     """The traffic of the `seconds` before `at`, which is in seconds since 1970.
 
-    `cached_share` is the share of prompt tokens that workers reported as cached. `errors` counts the gateway's own
-    errors by phase. `held` and `queued` count the requests that waited at the end.
+    `cached_share` is the share of prompt tokens that were cached, of answers that report it. `misrouted_share` is the
+    share of compared answers that found fewer cached tokens than predicted, and fewer than another worker was predicted
+    to have. `errors` counts the gateway's own errors by phase, and `held` and `queued` the requests that waited at the
+    end.
     """
 
     at: float
     seconds: float
     routes: list[RouteTraffic]
     cached_share: float | None
+    misrouted_share: float | None
     errors: dict[str, int]
     held: int
     queued: int
@@ -93,7 +106,7 @@ class TrafficHistory:
         """Add a point for the time since the snapshot before."""
         at = self._clock()
         if self._before is not None and at > self._before[0]:
-            self._points.append(_point(at, at - self._before[0], self._before[1], snapshot))
+            self._points.append(_Period(self._before[1], snapshot, at - self._before[0]).point(at))
         self._before = at, snapshot
 
     def statistics(self) -> dict[str, int]:
@@ -106,37 +119,55 @@ class TrafficHistory:
             await asyncio.sleep(INTERVAL_S)
 
 
-def _point(at: float, seconds: float, before: Snapshot, now: Snapshot) -> TrafficPoint:
-    ttft, gaps = _since(before, now, _TTFT), _since(before, now, _GAPS)
-    outputs, prompts = _since(before, now, _OUTPUTS), _since(before, now, _PROMPTS)
-    keys = sorted(key for key in ttft | outputs if sum(ttft.get(key, _NONE)[0]) or sum(outputs.get(key, _NONE)[0]))
-    prompt_tokens = sum(total for _, total in prompts.values())
-    cached = _sum(now.values.get(_CACHED, {})) - _sum(before.values.get(_CACHED, {}))
-    return TrafficPoint(
-        at=round(at, 3),
-        seconds=round(seconds, 3),
-        routes=[_route(key, seconds, ttft.get(key), gaps.get(key), outputs.get(key)) for key in keys],
-        cached_share=round(min(1.0, max(0.0, cached) / prompt_tokens), 4) if prompt_tokens > 0 else None,
-        errors=_errors(before, now),
-        held=int(_sum(now.values.get(_HELD, {}))),
-        queued=int(_sum(now.values.get(_QUEUED, {}))),
-    )
+class _Period:
+    """What has changed between two snapshots, `seconds` apart."""
 
+    def __init__(self, before: Snapshot, now: Snapshot, seconds: float) -> None:
+        self._before, self._now, self._seconds = before, now, seconds
+        self._ttft, self._gaps, self._outputs = (_since(before, now, name) for name in (_TTFT, _GAPS, _OUTPUTS))
+        self._tokens, self._errors = self._risen(_ROUTE_TOKENS), self._risen(_ROUTE_ERRORS)
+        self._held = now.values.get(_ROUTE_HELD, {})
 
-def _route(
-    key: Key, seconds: float, ttft: Observed | None, gaps: Observed | None, outputs: Observed | None
-) -> RouteTraffic:
-    return RouteTraffic(
-        route=key[0],
-        model=key[1],
-        streams_per_s=round((sum(ttft[0]) if ttft else 0) / seconds, 3),
-        answers_per_s=round((sum(outputs[0]) if outputs else 0) / seconds, 3),
-        output_tokens_per_s=round((outputs[1] if outputs else 0.0) / seconds, 1),
-        ttft_p50_s=_quantile(ttft, TTFT_S, 0.5),
-        ttft_p95_s=_quantile(ttft, TTFT_S, 0.95),
-        gap_p50_s=_quantile(gaps, ITL_S, 0.5),
-        gap_p95_s=_quantile(gaps, ITL_S, 0.95),
-    )
+    def point(self, at: float) -> TrafficPoint:
+        """Return the point of this period, which ended `at`."""
+        return TrafficPoint(
+            at=round(at, 3),
+            seconds=round(self._seconds, 3),
+            routes=[self._route(key) for key in sorted(self._keys())],
+            cached_share=_cached_share(self._tokens),
+            misrouted_share=_share(_sum(self._risen(_MISROUTED)), _sum(self._risen(_COMPARED))),
+            errors=_by_last(self._risen(_ERRORS)),
+            held=int(_sum(self._now.values.get(_HELD, {}))),
+            queued=int(_sum(self._now.values.get(_QUEUED, {}))),
+        )
+
+    def _keys(self) -> set[Key]:
+        observed = [*self._ttft.items(), *self._outputs.items()]
+        seen = {key for key, (counts, _) in observed if sum(counts)}
+        return (seen | {(labels[0], labels[1]) for labels in [*self._errors, *self._held]}) - {NOWHERE}
+
+    def _route(self, key: Key) -> RouteTraffic:
+        ttft, gaps, outputs = (one.get(key, _NONE) for one in (self._ttft, self._gaps, self._outputs))
+        return RouteTraffic(
+            route=key[0],
+            model=key[1],
+            streams_per_s=round(sum(ttft[0]) / self._seconds, 3),
+            answers_per_s=round(sum(outputs[0]) / self._seconds, 3),
+            output_tokens_per_s=round(outputs[1] / self._seconds, 1),
+            ttft_p50_s=_quantile(ttft, TTFT_S, 0.5),
+            ttft_p95_s=_quantile(ttft, TTFT_S, 0.95),
+            gap_p50_s=_quantile(gaps, ITL_S, 0.5),
+            gap_p95_s=_quantile(gaps, ITL_S, 0.95),
+            cached_share=_cached_share(_of(self._tokens, key)),
+            errors=_by_last(_of(self._errors, key)),
+            held=int(self._held.get(key, 0.0)),
+        )
+
+    def _risen(self, name: str) -> Risen:
+        """Return by how much the series of a counter have risen, those that have."""
+        earlier, now = self._before.values.get(name, {}), self._now.values.get(name, {})
+        risen = {labels: value - earlier.get(labels, 0.0) for labels, value in now.items()}
+        return {labels: value for labels, value in risen.items() if value > 0.0}
 
 
 def _since(before: Snapshot, now: Snapshot, name: str) -> dict[Key, Observed]:
@@ -157,9 +188,9 @@ def _since(before: Snapshot, now: Snapshot, name: str) -> dict[Key, Observed]:
     return found
 
 
-def _quantile(observed: Observed | None, bounds: Sequence[float], share: float) -> float | None:
+def _quantile(observed: Observed, bounds: Sequence[float], share: float) -> float | None:
     """Return the value below which `share` of the observations lie, between the bounds of its bucket by its place."""
-    counts = observed[0] if observed is not None else []
+    counts = observed[0]
     wanted = share * sum(counts)
     if not wanted:
         return None
@@ -171,13 +202,24 @@ def _quantile(observed: Observed | None, bounds: Sequence[float], share: float) 
     return float(f"{low + (bounds[place] - low) * (wanted - sums[place] + counts[place]) / counts[place]:.4g}")
 
 
-def _errors(before: Snapshot, now: Snapshot) -> dict[str, int]:
-    earlier, phases = before.values.get(_ERRORS, {}), dict[str, int]()
-    for labels, count in now.values.get(_ERRORS, {}).items():
-        new = int(count - earlier.get(labels, 0.0))
-        if new > 0:
-            phases[labels[1]] = phases.get(labels[1], 0) + new
-    return phases
+def _of(risen: Risen, key: Key) -> Risen:
+    return {labels: value for labels, value in risen.items() if labels[:2] == key}
+
+
+def _by_last(risen: Risen) -> dict[str, int]:
+    """Return the sums by the last label."""
+    sums: dict[str, int] = {}
+    for labels, value in risen.items():
+        sums[labels[-1]] = sums.get(labels[-1], 0) + int(value)
+    return sums
+
+
+def _cached_share(tokens: Risen) -> float | None:
+    return _share(_by_last(tokens).get("true", 0), _sum(tokens))
+
+
+def _share(part: float, whole: float) -> float | None:
+    return round(part / whole, 4) if whole else None
 
 
 def _sum(values: Mapping[Labels, float]) -> float:

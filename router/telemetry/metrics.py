@@ -77,6 +77,8 @@ class Metrics:
         self._hold = histogram("hold_seconds").at()
         self._decision = histogram("decision_seconds").at()
         self._errors = counter("errors")
+        self._route_errors = counter("route_errors")
+        self._route_tokens = counter("route_prompt_tokens")
         self._retries = counter("retries")
         self._handovers = counter("handovers")
         self._handover_steps = histogram("handover_seconds")
@@ -118,6 +120,10 @@ class Metrics:
     def error(self, code: str, phase: str) -> None:
         self._errors.add(1.0, (code, phase))
 
+    def route_error(self, labels: Labels, phase: str) -> None:
+        """Count an error under the route and the model of its request."""
+        self._route_errors.add(1.0, (*labels[1:], phase))
+
     def first_event(self, labels: Labels, ttft_s: float, trace_id: str | None = None) -> None:
         """Observe the time to the first real event or body byte."""
         self._ttft.observe(ttft_s, labels)
@@ -133,6 +139,12 @@ class Metrics:
             self._input_lengths.observe(prompt_tokens, labels)
         if output_tokens is not None:
             self._output_lengths.observe(output_tokens, labels)
+
+    def reported(self, labels: Labels, prompt_tokens: int, cached_tokens: int) -> None:
+        """Count the prompt tokens of an answer that reported how many of them were cached."""
+        served, cached = labels[1:], min(prompt_tokens, cached_tokens)
+        self._route_tokens.add(cached, (*served, "true"))
+        self._route_tokens.add(prompt_tokens - cached, (*served, "false"))
 
     def identified(self, wait_s: float, source: str) -> None:
         self._identify.observe(wait_s, (source,))

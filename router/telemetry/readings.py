@@ -109,6 +109,8 @@ def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
     yield "warmroute_active_requests", (), plane.get("streams", 0)
     yield "warmroute_queued_requests", (), plane.get("queued", 0)
     yield "warmroute_held_requests", (), plane.get("held", 0)
+    for route, model, number in plane.get("held_by_route", ()):
+        yield "warmroute_route_held_requests", (route, model), number
     yield "warmroute_buffered_body_bytes", (), plane.get("buffered_body_bytes", 0)
     yield "warmroute_buffered_response_bytes", (), plane.get("buffered_response_bytes", 0)
     yield "warmroute_slow_readers_cut", (), plane.get("slow_readers_cut", 0)

@@ -13,7 +13,10 @@ const CHARTS = [
   ["Gap between tokens, s", [["p50", (one) => one.gap_p50_s], ["p95", (one) => one.gap_p95_s]]],
   ["Output tokens per second", [["tokens", (one) => one.output_tokens_per_s]]],
   ["Streams and answers per second", [["streams", (one) => one.streams_per_s], ["answers", (one) => one.answers_per_s]]],
+  ["Cached share of prompt tokens", [["cached", (one) => one.cached_share]]],
+  ["Requests held", [["held", (one) => one.held]]],
 ];
+const PHASES = ["request", "before_first", "stream"];
 
 class Traffic {
   constructor() {
@@ -64,12 +67,12 @@ export function TrafficPanel({ session }) {
           label: shown.length > 1 || chosen === ALL ? `${key} ${part}` : part,
           values: points.map((point) => value(point, key, of)),
         })))} />`)}
-      <${Chart} title="Cached share of prompt tokens" times=${times} zoom=${zoom} look=${look}
-        series=${[{ label: "cached", values: points.map((point) => point.cached_share) }]} />
       <${Chart} title="Errors of the gateway by phase" times=${times} zoom=${zoom} look=${look}
-        series=${["request", "before_first", "stream"].map((phase) => ({ label: phase, values: points.map((point) => point.errors[phase] ?? 0) }))} />
-      <${Chart} title="Requests held and queued" times=${times} zoom=${zoom} look=${look}
-        series=${[{ label: "held", values: points.map((point) => point.held) }, { label: "queued", values: points.map((point) => point.queued) }]} />
+        series=${PHASES.map((phase) => ({ label: phase, values: points.map((point) => errors(point, chosen)[phase] ?? 0) }))} />
+      <${Chart} title="Requests queued, of all routes" times=${times} zoom=${zoom} look=${look}
+        series=${[{ label: "queued", values: points.map((point) => point.queued) }]} />
+      <${Chart} title="Share of incorrect routing, of all routes" times=${times} zoom=${zoom} look=${look}
+        series=${[{ label: "incorrect", values: points.map((point) => point.misrouted_share) }]} />
     </div>
   </section>`;
 }
@@ -81,15 +84,25 @@ function value(point, key, of) {
   return found ? of(found) : null;
 }
 
-// The latest point as a table, for those who do not see the charts.
+// The errors by phase of one route and model, or of all requests.
+function errors(point, chosen) {
+  return chosen === ALL ? point.errors : (point.routes.find((one) => named(one) === chosen)?.errors ?? {});
+}
+
+// The latest point as tables, for those who do not see the charts.
 function Now({ point }) {
-  return html`<${Table} caption="The last ten seconds"
-    columns=${["Route and model", "Streams/s", "Tokens/s", "TTFT p50", "TTFT p95", "Gap p50", "Gap p95", "Cached", "Held", "Queued"]}
-    rows=${(point.routes.length ? point.routes : [null]).map((one) => [
-      one ? named(one) : "no traffic", one && number(one.streams_per_s), one && number(one.output_tokens_per_s),
-      one && seconds(one.ttft_p50_s), one && seconds(one.ttft_p95_s), one && seconds(one.gap_p50_s), one && seconds(one.gap_p95_s),
-      percent(point.cached_share), point.held, point.queued,
-    ])} />`;
+  const all = [
+    ["Cached", percent(point.cached_share)], ["Incorrectly routed", percent(point.misrouted_share)],
+    ...PHASES.map((phase) => [`Errors, ${phase.replace("_", " ")}`, point.errors[phase] ?? 0]), ["Held", point.held], ["Queued", point.queued],
+  ];
+  return html`<${Table} caption="The last ten seconds by route"
+      columns=${["Route and model", "Streams/s", "Tokens/s", "TTFT p50", "TTFT p95", "Gap p50", "Gap p95", "Cached", "Errors", "Held"]}
+      rows=${point.routes.length ? point.routes.map((one) => [
+        named(one), number(one.streams_per_s), number(one.output_tokens_per_s),
+        seconds(one.ttft_p50_s), seconds(one.ttft_p95_s), seconds(one.gap_p50_s), seconds(one.gap_p95_s),
+        percent(one.cached_share), Object.values(one.errors).reduce((sum, count) => sum + count, 0), one.held,
+      ]) : [["no traffic", ...Array(9).fill("")]]} />
+    <${Table} caption="The last ten seconds of all requests" columns=${all.map(([title]) => title)} rows=${[all.map(([, shown]) => shown)]} />`;
 }
 
 function Chart({ title, times, series, zoom, look }) {

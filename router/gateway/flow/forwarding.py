@@ -81,6 +81,11 @@ class ForwardedRequest:
         return self._outbound.caller.account
 
     @property
+    def served_as(self) -> tuple[str, str]:
+        """The route and the model that metrics name."""
+        return self._responder.log.served_as
+
+    @property
     def tickets(self) -> list[Ticket]:
         """The placements of the running attempts."""
         return [attempt.ticket for attempt in self._flow.attempts]

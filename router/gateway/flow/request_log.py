@@ -93,6 +93,18 @@ class RequestLog:
         assert self._labels is not None
         self._sinks.metrics.gaps(gaps_s, self._labels)
 
+    @property
+    def served_as(self) -> tuple[str, str]:
+        """The labels of the request's route and model."""
+        _, route, model = self._labels or self._labelled()
+        return route, model
+
+    def error(self, code: str, phase: str) -> None:
+        """Record an error that the gateway answers with."""
+        metrics = self._sinks.metrics
+        metrics.error(code, phase)
+        metrics.route_error(self._labels or self._labelled(), phase)
+
     def _labelled(self) -> Labels:
         """Return the labels of the request. A fallback counts under the model that serves."""
         placed, request = self.ticket, self._request.request
@@ -117,7 +129,10 @@ class RequestLog:
         sinks.metrics.request_ended(labels, status, duration_s, self._trace_id)
         sinks.metrics.relayed(request.size_bytes, response_bytes)
         if self._ttft_s is not None:
-            sinks.metrics.lengths(labels, self._prompt_tokens(), self.output_tokens)
+            prompt_tokens, cached_tokens = self._prompt_tokens(), self._cached_tokens()
+            sinks.metrics.lengths(labels, prompt_tokens, self.output_tokens)
+            if prompt_tokens is not None and cached_tokens is not None:
+                sinks.metrics.reported(labels, prompt_tokens, cached_tokens)
         if sinks.service_levels.any:
             self._judge(status, duration_s)
         if sinks.access.enabled:
@@ -176,6 +191,11 @@ class RequestLog:
             "output_tokens": usage.completion_tokens,
             "events": events,
         }
+
+    def _cached_tokens(self) -> int | None:
+        """Return the cached tokens as reported, or 0 where the worker has left out a zero (vLLM 0.23)."""
+        reported, ticket = self.usage.cached_tokens, self.ticket
+        return ticket.record.reported_cached_tokens if reported is None and ticket is not None else reported
 
     def _prompt_tokens(self) -> int | None:
         """Return the prompt tokens as reported, or else those of the identified prompt."""

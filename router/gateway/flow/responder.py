@@ -244,10 +244,10 @@ class Responder:
         assert error is not None
         relay, head, spec = self.relay, self._outbound.head, error.kind.spec
         if relay.out is _COMMENTS:
-            self._services.metrics.error(spec.code, "before_first")
+            self.log.error(spec.code, "before_first")
             self._keep = relay.break_off(error.kind, error.message)
             return
-        self._services.metrics.error(spec.code, "request" if self._outbound.request is None else "before_first")
+        self.log.error(spec.code, "request" if self._outbound.request is None else "before_first")
         lines = self._lines(None) + retry_after(error) + connection_line(head, close=not self._promise())
         reply = own_reply(spec.status, error_body(error, head.path), lines, without_body=head.method == "HEAD")
         relay.status = spec.status
@@ -263,7 +263,7 @@ class Responder:
             self.reply()
             return
         relay.flush()
-        self._services.metrics.error(error.kind.spec.code, "stream")
+        self.log.error(error.kind.spec.code, "stream")
         self._keep = relay.break_off(error.kind, error.message)
 
     def abort_client(self, _: object = None) -> None:

@@ -19,6 +19,11 @@ class HeldRequest(QueuedRequest, Protocol):
 
     def __hash__(self) -> int: ...
 
+    @property
+    def served_as(self) -> tuple[str, str]:
+        """The route and the model that metrics name."""
+        ...
+
     def sent_to(self, worker: WorkerId | None) -> bool:
         """Return whether the request was placed on `worker`."""
         ...
@@ -78,6 +83,13 @@ class HoldQueue:
     def lost(self, endpoint: FleetEndpoint) -> None:
         """Offer the requests again, because a worker was ejected or removed."""
         self.changed()
+
+    def by_route(self) -> list[tuple[str, str, int]]:
+        """Return the number of requests by route and model."""
+        counts: dict[tuple[str, str], int] = {}
+        for request in self._waiting:
+            counts[request.served_as] = counts.get(request.served_as, 0) + 1
+        return [(route, model, number) for (route, model), number in counts.items()]
 
     def close(self) -> None:
         """Unsubscribe from the dispatcher and the fleet."""

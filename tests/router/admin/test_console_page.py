@@ -27,6 +27,7 @@ playwright = pytest.importorskip("playwright.async_api", reason="playwright is n
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WAIT_MS = 20_000
 MODEL = "m"
+BATCH = ("/v1/completions", "batch", MODEL)
 PANELS = ("Fleet", "Traffic", "Decisions", "Policies", "Prefixes", "Diagnosis")
 
 pytestmark = [
@@ -63,11 +64,12 @@ async def port(system):
 @pytest.fixture
 async def opened(browser, port):
     """Return a function that opens the console; the page must raise no error and break no rule of its policy."""
-    wrong = []
+    wrong, contexts = [], []
 
     async def go(panel="fleet", tokens=None, **context):
         address = await port(tokens)
-        page = await (await browser.new_context(viewport={"width": 1400, "height": 820}, **context)).new_page()
+        contexts.append(await browser.new_context(viewport={"width": 1400, "height": 820}, **context))
+        page = await contexts[-1].new_page()
         page.set_default_timeout(WAIT_MS)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("console", lambda line: wrong.append(line.text) if "Content Security Policy" in line.text else None)
@@ -75,6 +77,8 @@ async def opened(browser, port):
         return page
 
     yield go
+    for context in contexts:
+        await context.close()
     assert wrong == []
 
 
@@ -109,7 +113,15 @@ def traffic(system, points=60):
             metrics.first_event(labels, 0.2 + 0.01 * number)
             metrics.gaps([0.012] * 32, labels)
             metrics.lengths(labels, 2_000, 60)
-        system.traffic.observe(instruments_of(metrics.registry))
+            metrics.reported(labels, 2_000, 1_000)
+            metrics.compared("10.0.0.1:8000", 1_200, 1_000)
+        metrics.reported(BATCH, 1_000, 100)
+        metrics.misrouted("10.0.0.1:8000")
+        metrics.error("stream_idle_timeout", "stream")
+        metrics.route_error(BATCH, "stream")
+        snapshot = instruments_of(metrics.registry)
+        snapshot.values["warmroute_route_held_requests"] = {BATCH[1:]: 3}
+        system.traffic.observe(snapshot)
 
 
 def hurting(system):
@@ -147,7 +159,7 @@ async def test_every_panel_is_accessible_in_light_and_dark(opened, system, schem
             await page.get_by_role("button", name="chat-11").click()
             await visible(page.get_by_text("(chosen)"))
         if panel == "Traffic":
-            await expect(page.locator(".u-over")).to_have_count(7, timeout=WAIT_MS)
+            await expect(page.locator(".u-over")).to_have_count(9, timeout=WAIT_MS)
         if panel == "Policies":
             await visible(page.get_by_role("heading", name="Revisions"))
         found = await axe.Axe().run(page)
@@ -266,8 +278,31 @@ async def test_a_drag_over_a_chart_zooms_all_charts_and_a_button_shows_the_whole
     await expect(whole).to_be_enabled(timeout=WAIT_MS)
     await whole.click()
     await expect(whole).to_be_disabled(timeout=WAIT_MS)
-    await page.get_by_label("Route and model").select_option(f"default / {MODEL}")
-    await visible(page.get_by_text("Output tokens per second"))
+
+
+async def test_traffic_is_shown_by_route_and_model(opened, system):
+    traffic(system, points=3)
+    page = await opened("traffic")
+    latest = page.get_by_role("region", name="The last ten seconds by route").locator("tbody tr")
+    await expect(latest).to_contain_text([f"batch / {MODEL}", f"default / {MODEL}"], timeout=WAIT_MS)
+    await expect(latest).to_contain_text(["10 %13", "50 %00"], timeout=WAIT_MS)
+    legends = page.locator("article", has_text="Cached share of prompt tokens").locator(".u-label")
+    await expect(legends).to_have_text(
+        ["Time", f"batch / {MODEL} cached", f"default / {MODEL} cached"], timeout=WAIT_MS
+    )
+    await page.get_by_label("Route and model").select_option(f"batch / {MODEL}")
+    await expect(legends).to_have_text(["Time", "cached"], timeout=WAIT_MS)
+
+
+async def test_the_rate_of_incorrect_routing_is_shown(opened, system):
+    traffic(system, points=3)
+    page = await opened("traffic")
+    wrong = system.traffic.points[-1].misrouted_share
+    assert 0 < wrong < 1
+    whole = page.get_by_role("region", name="The last ten seconds of all requests")
+    await expect(whole.get_by_role("columnheader", name="Incorrectly routed")).to_be_visible(timeout=WAIT_MS)
+    await expect(whole.get_by_role("cell", name=f"{round(wrong * 100)} %")).to_have_count(1, timeout=WAIT_MS)
+    await visible(page.get_by_role("heading", name="Share of incorrect routing, of all routes"))
 
 
 async def test_a_policy_is_tried_then_applied_then_restored(opened, system):

@@ -68,6 +68,7 @@ def held(gate):
 async def test_a_held_request_is_sent_once_its_worker_has_no_prefill(gate):
     made = await gate()
     assert made.dispatcher.events == ["ticket", "held"] and held(made) == 1
+    assert made.gateway.statistics()["held_by_route"] == [("default", "m", 1)]
     assert len(made.workers[0].requests) == 1
     seen_s = made.loop.time()
     await made.ask(get(b"/livez"))
@@ -78,6 +79,7 @@ async def test_a_held_request_is_sent_once_its_worker_has_no_prefill(gate):
     made.slow.answer()
     assert (await made.second.read()).status == 200
     assert held(made) == 0 and not made.workers[1].requests
+    assert made.gateway.statistics()["held_by_route"] == []
     ((wait_s,),) = made.metrics.named("held")
     assert at_least_s <= wait_s < LONG_S
     assert at_least_s <= made.dispatcher.decisions(1)[0].request.waited_s < LONG_S

@@ -27,6 +27,16 @@ async def test_a_stream_is_labelled_with_path_route_and_model(rig):
     assert gate.metrics.named("lengths") == [((CHAT, "chats", "m"), 40, 3)]
 
 
+async def test_cached_tokens_and_errors_are_labelled_with_route_and_model(rig):
+    gate = await rig(answer_json)
+    await labels(gate, b'{"model":"m","messages":[]}', b'{"model":"unheard","messages":[]}', b'{"model":')
+    assert gate.metrics.named("reported") == [((CHAT, "default", "m"), 40, 32)]
+    assert gate.metrics.named("route_error") == [
+        ((CHAT, "default", "other"), "before_first"),
+        ((CHAT, "", ""), "request"),
+    ]
+
+
 async def test_a_model_that_no_worker_lists_is_labelled_other(rig):
     gate = await rig(answer_json)
     found = await labels(gate, b'{"model":"made-up-by-a-client","messages":[]}', b'{"messages":[]}', b'{"model":')

@@ -17,9 +17,10 @@ class Traffic:
         self.history = TrafficHistory(None, lambda: self.at)
         self.look()
 
-    def look(self, seconds=0.0, **waiting):
+    def look(self, seconds=0.0, held_by_route=None, **waiting):
         self.at += seconds
         snapshot = instruments_of(self.metrics.registry)
+        snapshot.values["warmroute_route_held_requests"] = held_by_route or {}
         for name in ("held", "queued"):
             snapshot.values[f"warmroute_{name}_requests"] = {(): waiting.get(name, 0)}
         self.history.observe(snapshot)
@@ -36,7 +37,8 @@ def test_a_point_has_the_rates_and_quantiles_since_the_one_before(traffic):
         traffic.metrics.first_event(labels, 0.3)
         traffic.metrics.gaps([0.012] * 32, labels)
         traffic.metrics.lengths(labels, 1_000, 50)
-    traffic.metrics.compared("a:1", 700, 1_000)
+    traffic.metrics.reported(CHAT, 3_000, 1_000)
+    traffic.metrics.reported(OTHER, 1_000, 0)
     traffic.metrics.error("no_worker", "before_first")
     point = traffic.look(10.0, held=2, queued=1)
     (route,) = point.routes
@@ -46,6 +48,34 @@ def test_a_point_has_the_rates_and_quantiles_since_the_one_before(traffic):
     assert 0.01 <= route.gap_p50_s <= route.gap_p95_s <= 0.025
     assert (point.at, point.seconds, point.cached_share) == (1_010.0, 10.0, 0.25)
     assert (point.errors, point.held, point.queued) == ({"before_first": 1}, 2, 1)
+
+
+def test_cached_share_errors_and_held_requests_are_by_route_and_model(traffic):
+    batch = ("/v1/completions", "batch", "llama")
+    traffic.metrics.reported(CHAT, 1_000, 600)
+    traffic.metrics.reported(batch, 1_000, 0)
+    traffic.metrics.first_event(CHAT, 0.3)
+    for labels, phase in (
+        (CHAT, "stream"),
+        (CHAT, "stream"),
+        (OTHER, "before_first"),
+        (("unknown", "", ""), "request"),
+    ):
+        traffic.metrics.error("code", phase)
+        traffic.metrics.route_error(labels, phase)
+    point = traffic.look(10.0, held_by_route={("batch", "llama"): 3})
+    by_route = {one.route: (one.cached_share, one.errors, one.held) for one in point.routes}
+    assert by_route == {"batch": (0.0, {}, 3), "default": (0.6, {"stream": 2, "before_first": 1}, 0)}
+    assert (point.cached_share, point.errors) == (0.3, {"stream": 2, "before_first": 1, "request": 1})
+    assert traffic.look(10.0).routes == []
+
+
+def test_the_share_of_misrouted_answers_is_of_those_that_were_compared(traffic):
+    for _ in range(4):
+        traffic.metrics.compared("a:1", 100, 80)
+    traffic.metrics.misrouted("a:1")
+    assert traffic.look(10.0).misrouted_share == 0.25
+    assert traffic.look(10.0).misrouted_share is None
 
 
 def test_without_traffic_a_point_is_empty(traffic):

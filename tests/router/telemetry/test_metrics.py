@@ -32,6 +32,8 @@ def exercised():
     metrics = Metrics()
     metrics.request_ended(REQUEST, 200, 0.3, TRACE)
     metrics.error("no_worker_available", "before_first")
+    metrics.route_error(REQUEST, "before_first")
+    metrics.reported(REQUEST, 700, 500)
     metrics.first_event(REQUEST, 0.02)
     metrics.gaps([0.001, 0.02, 99.0], REQUEST)
     metrics.lengths(REQUEST, 700, None)
@@ -78,6 +80,10 @@ def test_every_call_appears_in_the_exposition():
         assert page["warmroute_inter_token_latency_seconds_bucket", (("le", bound), *LABELS)] == count
     assert page["warmroute_request_prompt_tokens_bucket", (("le", "500.0"), *LABELS)] == 0
     assert page["warmroute_request_prompt_tokens_bucket", (("le", "1000.0"), *LABELS)] == 1
+    served = [label for label in LABELS if label[0] != "path"]
+    assert page["warmroute_route_errors_total", (served[0], ("phase", "before_first"), served[1])] == 1
+    for cached, tokens in (("true", 500), ("false", 200)):
+        assert page["warmroute_route_prompt_tokens_total", (("cached", cached), *served)] == tokens
     assert ("warmroute_request_output_tokens_count", LABELS) not in page
     assert page["warmroute_queue_seconds_count", (("placed", "false"),)] == 1
     assert page["warmroute_decisions_total", (("residency", "exact"), ("worker", "h:1"))] == 1
