@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from policies.registry import terms_of
+from policies.view import WorkerId
 from router.admin.documents import CandidateView, DecisionDocument, ExplanationDocument, PassedOverModel, Question
 from router.admin.operations import Answer, Call
 from router.admin.paging import decode_cursor, encode_cursor
@@ -23,7 +24,7 @@ from router.placement.fleet import Fleet
 
 FILTERS = (
     TextQuery("request_id", "only the attempts of this request"),
-    TextQuery("worker", "only decisions for this worker: host:port, or host:port#rank"),
+    TextQuery("worker", "only decisions for this worker: host:port, host:port#rank, or its name"),
     TextQuery("model", "only requests for this model"),
     TextQuery("route", "only requests of this route"),
     TextQuery("policy", "only decisions of this policy"),
@@ -65,7 +66,7 @@ async def latest(call: Call) -> Answer:
     place = LogPlace.of_cursor(call.query["cursor"])
     before = None if place is None else (place.at_s, place.ticket_id)
     records = call.system.dispatcher.decisions(READ_AT_MOST + 1, before)
-    found, read = await _find(records[:READ_AT_MOST], _filter(call.query), call.query["limit"])
+    found, read = await _find(records[:READ_AT_MOST], _filter(call.query, call.system.fleet), call.query["limit"])
     return await _page(call, found, _place(records[read - 1]).cursor if read < len(records) else None)
 
 
@@ -97,7 +98,7 @@ async def _page(call: Call, found: list[DecisionRecord], cursor: str | None) -> 
     return Answer(b'{"decisions":[' + b",".join(encoded) + b'],"next":' + msgspec.json.encode(cursor) + b"}")
 
 
-def _filter(query: Mapping[str, Any]) -> Callable[[DecisionRecord], bool]:
+def _filter(query: Mapping[str, Any], fleet: Fleet) -> Callable[[DecisionRecord], bool]:
     """Return a test for the records that `query` asks for."""
     request_id, worker, model, route, policy, outcome = (query[parameter.name] for parameter in FILTERS)
 
@@ -107,11 +108,15 @@ def _filter(query: Mapping[str, Any]) -> Callable[[DecisionRecord], bool]:
             and (model is None or record.request.model == model)
             and (route is None or record.route == route)
             and (policy is None or record.policy == policy)
-            and (worker is None or worker in (record.worker, record.worker.partition("#")[0]))
+            and (worker is None or worker in _names(record.worker, fleet))
             and (outcome is None or record.outcome.startswith(outcome))
         )
 
     return wanted
+
+
+def _names(worker: WorkerId, fleet: Fleet) -> tuple[str, str, str | None]:
+    return worker, worker.partition("#")[0], fleet.name_of(worker)
 
 
 def _place(record: DecisionRecord) -> LogPlace:

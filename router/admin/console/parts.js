@@ -37,10 +37,11 @@ export function Problem({ error }) {
   return error ? html`<div class="notice bad" role="alert">${error.message || error}</div>` : null;
 }
 
-// Read a document again and again. Returns it with its entity tag, and the error of the last read.
+// Read a document again and again; without a path, none. Returns it with its entity tag, and the error of the last read.
 export function useDocument(path, every, session) {
   const [state, set] = useState({ document: null, tag: null, error: null });
   useEffect(() => {
+    if (!path) return undefined;
     let timer = null;
     let over = false;
     const read = async () => {
@@ -61,13 +62,14 @@ export function useDocument(path, every, session) {
   return state;
 }
 
-// Follow a stream while the panel is open. `heard` may change a mutable store; the panel is drawn once per frame.
+// Follow a stream while the panel is open; without a path, none. `heard` may change a mutable store; the panel is drawn once per frame.
 export function useStream(path, heard, session) {
   const [, draw] = useState(0);
   const [state, set] = useState("connecting");
   const latest = useRef(heard);
   latest.current = heard;
   useEffect(() => {
+    if (!path) return undefined;
     const stop = new AbortController();
     let frame = 0;
     const later = () => {

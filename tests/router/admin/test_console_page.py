@@ -14,6 +14,7 @@ from router.admin.server import AdminServer
 from router.config.model import Config
 from router.diagnosis.diagnose import ServiceLevel
 from router.diagnosis.finding import Finding, Pressure, table
+from router.placement.decisions import DecisionLog
 from router.placement.lifecycle_events import Usage
 from router.process.listeners import admin_socket
 from router.security.token import AdminTokens, TokenSettings
@@ -259,7 +260,44 @@ async def test_decisions_arrive_while_watched_and_show_their_terms(opened, syste
     await visible(page.get_by_text("(chosen)"))
     assert await page.locator(".legend li").count() > 2
     await page.get_by_label("worker").fill("no such worker")
+    await page.get_by_label("worker").press("Enter")
     await visible(page.get_by_text("No decision matches."))
+
+
+async def test_filters_find_decisions_beyond_the_newest_ones_and_older_pages_follow(opened, system):
+    system.dispatcher._log = DecisionLog(1_000)
+    system.dispatcher._placer._log = system.dispatcher._log
+    fill(system, requests=0)
+    system.serve("the-oldest", 2_000)
+    for number in range(250):
+        system.serve(f"r{number}", 64)
+    page = await opened("decisions")
+    rows, older = page.locator("tbody tr"), page.get_by_role("button", name="Show older ones")
+    await expect(rows).to_have_count(100, timeout=WAIT_MS)
+    await page.get_by_label("request id").fill("the-oldest")
+    await page.get_by_label("request id").press("Enter")
+    await expect(rows).to_have_count(1, timeout=WAIT_MS)
+    await visible(page.get_by_role("button", name="the-oldest"))
+    await expect(older).to_have_count(0, timeout=WAIT_MS)
+    await page.get_by_label("request id").fill("")
+    await page.get_by_label("request id").press("Enter")
+    for shown in (200, 251):
+        await older.click()
+        await expect(rows).to_have_count(shown, timeout=WAIT_MS)
+    await expect(rows.last).to_contain_text("the-oldest", timeout=WAIT_MS)
+    await expect(older).to_have_count(0, timeout=WAIT_MS)
+
+
+async def test_a_decision_leaves_the_list_of_running_ones_when_it_ends(opened, system):
+    fill(system, requests=3)
+    ticket = system.dispatcher.dispatch(system.request("runs", 200), system.clock_s)
+    page = await opened("decisions")
+    await page.get_by_label("outcome").select_option("running")
+    await expect(page.locator("tbody tr")).to_have_count(1, timeout=WAIT_MS)
+    system.dispatcher.cancelled(ticket, system.clock_s)
+    await visible(page.get_by_text("No decision matches."))
+    await page.get_by_label("outcome").select_option("cancelled")
+    await visible(page.get_by_role("button", name="runs"))
 
 
 async def test_a_drag_over_a_chart_zooms_all_charts_and_a_button_shows_the_whole_hour(opened, system):

@@ -85,3 +85,12 @@ async def test_explain_with_no_worker_says_why(client):
 async def test_explain_answers_with_the_public_ports_error(client, problem):
     assert problem(await client.post("/admin/v1/explain", json={"body": [1]}), 400)[0] == "invalid_json"
     assert "slash" in problem(await client.post("/admin/v1/explain", json={"path": "v1", "body": {}}), 422)[1]
+
+
+async def test_a_worker_is_found_by_its_id_and_by_its_name(client, system):
+    system.join("http://a:1")
+    system.fleet.describe("a:1", {}, 1.0, "left", "mixed")
+    system.serve("r")
+    for worker, number in (("a:1", 1), ("left", 1), ("right", 0)):
+        found = (await client.get("/admin/v1/decisions", params={"worker": worker})).json()["decisions"]
+        assert len(found) == number
