@@ -503,7 +503,8 @@ class PrefixDocument(Shape):
 
     `hits` counts the first turns that found it cached, of about the last quarter of an hour, and `saved_tokens` the
     prompt tokens that these did not compute. `copies` of it are in the KV caches whose events are followed, on
-    `workers` (16 at most), and take `kv_tokens` of them.
+    `workers` (16 at most), and take `kv_tokens` of them. `name` is the latest one that a client gave it in the header
+    `prefix_name_header`.
     """
 
     hash: str
@@ -513,6 +514,7 @@ class PrefixDocument(Shape):
     copies: int
     kv_tokens: int
     workers: list[str]
+    name: str | None = None
 
 
 class Prefixes(Shape):

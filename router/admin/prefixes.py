@@ -28,6 +28,7 @@ def merged(parts: Iterable[list[PrefixDocument]], most: int) -> list[PrefixDocum
             if known is not one:
                 known.hits = round(known.hits + one.hits, 1)
                 known.saved_tokens += one.saved_tokens
+                known.name = known.name or one.name
     return sorted(found.values(), key=lambda one: -one.saved_tokens)[:most]
 
 
@@ -35,6 +36,7 @@ def _document(call: Call, prefix: SharedPrefix, names: Mapping[int, str]) -> Pre
     holders = [names[slot] for slot in call.system.residency.holders(prefix.block_hash) if slot in names]
     return PrefixDocument(
         hash=f"{prefix.block_hash:016x}",
+        name=prefix.name,
         tokens=prefix.tokens,
         hits=round(prefix.hits, 1),
         saved_tokens=round(prefix.saved_tokens),

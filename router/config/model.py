@@ -832,6 +832,9 @@ class Config(Section, frozen=True):
     """A log of decisions that can be replayed."""
     diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
     """Thresholds of the diagnosis."""
+    prefix_name_header: str | None = None
+    """Request header in which clients name the prompt's shared prefix, such as x-prompt-name: up to 64 printable ASCII
+    characters. GET /admin/v1/prefixes and the console show the latest name of a hot prefix. Not set: no names."""
     sidecar: SidecarConfig = field(default_factory=SidecarConfig)
     """`warmroute sidecar` only."""
     worker_operations: tuple[WorkerOperationName, ...] = ("reset-prefix-cache",)

@@ -199,7 +199,7 @@ class Measurements:
         hashes, tokens = ticket.view.block_hashes, ticket.view.block_tokens
         blocks = (ticket.predicted_cached_tokens or 0) // tokens if tokens else 0
         if 0 < blocks <= len(hashes):
-            self.prefixes.hit(hashes[blocks - 1], blocks * tokens)
+            self.prefixes.hit(hashes[blocks - 1], blocks * tokens, ticket.request.prefix_name)
 
     def _count_turn(self, measured: Measured, worker: WorkerMeasured, ticket: Ticket, cached_tokens: int) -> None:
         turn = measured.turns[min(ticket.turn, TURNS) - 1]

@@ -12,11 +12,13 @@ FADING = 0.93
 
 
 class SharedPrefix(NamedTuple):
-    """A prefix by the hash of its last block: its length, and how often first turns found it cached, recently."""
+    """A prefix by the hash of its last block: its length, how often first turns found it cached, recently, and the
+    latest name that a client gave it."""
 
     block_hash: int
     tokens: int
     hits: float
+    name: str | None = None
 
     @property
     def saved_tokens(self) -> float:
@@ -31,10 +33,11 @@ class HotPrefixes:
         self._most = most
         self._found: dict[int, SharedPrefix] = {}
 
-    def hit(self, block_hash: int, tokens: int) -> None:
-        """Count a request that found the prefix of `tokens` cached."""
+    def hit(self, block_hash: int, tokens: int, name: str | None = None) -> None:
+        """Count a request that found the prefix of `tokens` cached, and that calls it `name`."""
         known = self._found.get(block_hash)
-        self._found[block_hash] = SharedPrefix(block_hash, tokens, 1.0 if known is None else known.hits + 1.0)
+        hits, before = (0.0, None) if known is None else (known.hits, known.name)
+        self._found[block_hash] = SharedPrefix(block_hash, tokens, hits + 1.0, name or before)
         if len(self._found) > self._most:
             self._found = {one.block_hash: one for one in self.hottest(self._most // 2)}
 

@@ -122,6 +122,7 @@ class Assembly:
             self.rewriter,
             self.traffic_routes,
             self.models,
+            config.prefix_name_header,
         )
         self.preview = Preview(identifier, paths, self.callers, self.keys, request_ids, loop.time, self.models)
         self.handovers = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping
+from string import ascii_letters, digits
 from urllib.parse import unquote
 
 from router.config.findings import Finding
@@ -17,17 +18,29 @@ _PATH = re.compile(r"/[!$-)+->@-~]*")
 """Printable ASCII without quotes, ``#``, ``*`` and ``?``."""
 _AMBIGUOUS = re.compile(r"//|(?<=/)\.\.?(?=/|$)|\\|[\x00-\x20\x7f]")
 """Characters and segments because of which a worker or proxy may resolve the path to another one."""
+_SECRETS = frozenset({"authorization", "cookie", "proxy-authorization", "x-api-key"})
+_NAME = frozenset(ascii_letters + digits + "-_")
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 
 def check(config: Config) -> Iterator[Finding]:
-    """Find mistakes in timeouts, limits, models, cors, extra_paths and trusted_proxies."""
+    """Find mistakes in timeouts, limits, models, cors, extra_paths, trusted_proxies and prefix_name_header."""
     yield from _timeouts(config)
     yield from _limits(config)
     yield from check_models(config)
     yield from _origins(config)
     yield from _paths(config)
     yield from _proxies(config)
+    if config.prefix_name_header is not None:
+        yield from _prefix_name(config.prefix_name_header)
+
+
+def _prefix_name(header: str) -> Iterator[Finding]:
+    place, fix = ("prefix_name_header",), "write a header of its own, such as x-prompt-name"
+    if not header or not set(header) <= _NAME:
+        yield place, f"{header!r} is not the name of a header", fix
+    elif header.lower() in _SECRETS:
+        yield place, f"{header} carries credentials", fix
 
 
 def _timeouts(config: Config) -> Iterator[Finding]:

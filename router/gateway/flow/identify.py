@@ -33,6 +33,7 @@ _BYTES_PER_TOKEN = 4
 # At most one larger body is read per iteration of the loop: decoding and rendering it can take about 10 ms.
 READ_QUICKLY_BYTES = 32_768
 
+LONGEST_PREFIX_NAME = 64
 EXPECTED_OUTPUT = b"x-warmroute-expected-output-tokens"
 """Request header: the expected length of the answer in tokens, if the client knows it."""
 _FEW_DIGITS = re.compile(rb"[0-9]{1,9}")
@@ -123,6 +124,7 @@ def describe(
     prompt: Prompt | None,
     pinned: WorkerId | None,
     routes: TrafficRoutes,
+    prefix_header: bytes | None = None,
 ) -> Request:
     """Return the request for the dispatcher, with its route and policy.
 
@@ -170,7 +172,16 @@ def describe(
         hinted_tokens=_hinted_tokens(head),
         route=route.name,
         policy=route.policy_of(request_id, session_id),
+        prefix_name=None if prefix_header is None else _prefix_name(head.fields.get(prefix_header)),
     )
+
+
+def _prefix_name(value: bytes | None) -> str | None:
+    """Return a name of printable ASCII; None for any other value, because an operator's page shows it."""
+    if value is None or not 0 < len(value) <= LONGEST_PREFIX_NAME:
+        return None
+    name = value.decode("latin-1")
+    return name if name.isascii() and name.isprintable() else None
 
 
 def _kind(parsed: ParsedBody | None, session_id: str | None) -> SessionKind:
@@ -226,6 +237,7 @@ class Identifier:
         "_models",
         "_paths",
         "_pins",
+        "_prefix_header",
         "_rewriter",
         "_routes",
         "_slices",
@@ -244,8 +256,10 @@ class Identifier:
         rewriter: BodyRewriter,
         routes: TrafficRoutes,
         models: ModelChoice,
+        prefix_header: str | None = None,
     ) -> None:
         self._models = models
+        self._prefix_header = None if prefix_header is None else prefix_header.lower().encode()
         self._identity = identity
         self._fleet = fleet
         self._metrics = metrics
@@ -353,7 +367,7 @@ class Identifier:
         pinned = None
         if outbound.route.pinned or reading.previous_response_id is not None:
             pinned = pinned_to(outbound.route, outbound.head, reading, self._pins, self._paths)
-        return describe(outbound, reading, prompt, pinned, self._routes)
+        return describe(outbound, reading, prompt, pinned, self._routes, self._prefix_header)
 
     def _identified(self, outbound: OutboundRequest, parsed: ParsedBody, prompt: Prompt | None) -> None:
         parsed.release()

@@ -8,29 +8,31 @@ from router.residency.prompt import Prompt, PromptSource
 SHARED = [10_000 + number for number in range(6)]
 
 
-def request(system, name):
+def request(system, name, prefix_name=None):
     chain = [*SHARED, hash(name) & 0xFFFF_FFFF]
     prompt = Prompt(7 * 16 + 3, PromptSource.RENDERED, lambda block: chain)
-    return Request(name, "/v1/completions", "m", prompt, 7 * 16 + 3, system.clock_s)
+    return Request(name, "/v1/completions", "m", prompt, 7 * 16 + 3, system.clock_s, prefix_name=prefix_name)
 
 
 async def test_a_prefix_that_first_turns_share_is_listed_without_text(client, system):
     system.join("http://a:1")
     for number in range(4):
-        ticket = system.dispatcher.dispatch(request(system, f"r{number}"), system.clock_s)
+        prefix_name = "support" if number == 2 else None
+        ticket = system.dispatcher.dispatch(request(system, f"r{number}", prefix_name), system.clock_s)
         system.dispatcher.first_token(ticket, system.clock_s + 0.1)
         system.dispatcher.finished(ticket, Usage(115, 5, None), system.clock_s + 0.2)
     (found,) = (await client.get("/admin/v1/prefixes")).json()["prefixes"]
     assert (found["hash"], found["tokens"], found["hits"]) == (f"{SHARED[-1]:016x}", 96, 3.0)
+    assert found["name"] == "support"
     assert found["saved_tokens"] == 288 and found["copies"] == len(found["workers"])
 
 
-def one(block_hash, saved):
+def one(block_hash, saved, name=None):
     return PrefixDocument(
-        hash=block_hash, tokens=16, hits=1.0, saved_tokens=saved, copies=1, kv_tokens=16, workers=["a:1"]
+        hash=block_hash, name=name, tokens=16, hits=1.0, saved_tokens=saved, copies=1, kv_tokens=16, workers=["a:1"]
     )
 
 
 def test_processes_add_their_hits():
-    found = merged([[one("a", 10), one("b", 30)], [one("a", 25)]], most=1)
-    assert [(each.hash, each.hits, each.saved_tokens) for each in found] == [("a", 2.0, 35)]
+    found = merged([[one("a", 10), one("b", 30)], [one("a", 25, "support")]], most=1)
+    assert [(each.hash, each.name, each.hits, each.saved_tokens) for each in found] == [("a", "support", 2.0, 35)]

@@ -314,6 +314,28 @@ def test_forwarded_addresses_are_parsed_as_proxies_write_them(forwarded, client)
     assert log.client(head, "::ffff:127.0.0.1") in (client, "::ffff:127.0.0.1")
 
 
+PREFIX_NAMES = [
+    (b"support-prompt v3", "support-prompt v3"),
+    (b"n" * 64, "n" * 64),
+    (b"n" * 65, None),
+    (b"caf\xc3\xa9", None),
+    (b"", None),
+]
+
+
+@pytest.mark.parametrize(("sent", "name"), PREFIX_NAMES)
+async def test_a_prefix_is_named_by_the_header_of_the_setting(rig, sent, name):
+    gate = await rig(answer_json, prefix_name_header="X-Prompt-Name")
+    await gate.ask(post(body=b'{"model":"m","messages":[]}', extra=b"x-prompt-name: %s\r\n" % sent))
+    assert [request.prefix_name for request in gate.dispatcher.requests] == [name]
+
+
+async def test_without_the_setting_no_prefix_is_named(rig):
+    gate = await rig(answer_json)
+    await gate.ask(post(body=b'{"model":"m","messages":[]}', extra=b"x-prompt-name: support\r\n"))
+    assert [request.prefix_name for request in gate.dispatcher.requests] == [None]
+
+
 async def test_session_and_priority_are_read_from_headers(rig):
     gate = await rig(answer_json, auth={"allow": ["priority"]})
     body = b'{"model":"m","messages":[],"session_id":"in-body","priority":3,"max_tokens":7}'
