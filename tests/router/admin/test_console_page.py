@@ -365,6 +365,27 @@ async def test_a_policy_is_tried_then_applied_then_restored(opened, system):
     assert system.dispatcher.policy_spec.rule == "marginal_cost"
 
 
+async def test_a_route_gets_a_shadow_policy_and_is_compared_with_it(opened, system):
+    fill(system, requests=0)
+    page = await opened("policies")
+    await page.get_by_label("Part").select_option("routes")
+    await page.get_by_role("button", name="Compare").click()
+    await visible(page.get_by_text("No route has shadow policies."))
+    await page.get_by_label("Settings as JSON").fill('[{"name": "default", "shadow": ["round_robin"], "shadow_share": 1}]')
+    await page.get_by_role("button", name="Dry run").click()
+    await page.get_by_role("button", name="Apply").click()
+    await visible(page.get_by_role("button", name="Restore"))
+    for number in range(8):
+        system.clock_s += 1.0
+        system.serve(f"r{number}", 2_000)
+    await page.get_by_role("button", name="Compare").click()
+    totals = system.dispatcher.shadows("default").compared(system.clock_s, 600)["round_robin"]
+    assert totals.decisions == 8
+    shown = page.get_by_role("region", name="Shadow policies").locator("tbody tr")
+    await expect(shown).to_have_count(1, timeout=WAIT_MS)
+    await expect(shown).to_contain_text(f"defaultround_robin{totals.agreed / 8:g}", timeout=WAIT_MS)
+
+
 async def test_a_rule_says_how_many_decisions_would_have_gone_elsewhere(opened, system):
     fill(system)
     with system.dispatcher.what_ifs.begin(PolicySpec("random")) as what_if:
