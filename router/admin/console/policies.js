@@ -139,11 +139,11 @@ function Compared({ found }) {
   ];
   const changes = found.differences.map((one) => [one.request_id.slice(-12), one.recorded, one.replayed, seconds(one.change_s), number(one.change_cached_tokens)]);
   return html`<p role="status">${found.decisions
-      ? html`<strong>${number(found.elsewhere)} of ${number(found.decisions)}</strong> decisions of the last ${seconds(found.since_s)} would have gone elsewhere.`
+      ? html`<strong>${number(found.elsewhere)} of ${number(found.decisions)}</strong> decisions of the last ${number(Math.round(found.since_s))} s would have gone elsewhere.`
       : "The gateway has no decision with all its candidates in memory."}
       ${found.without_prompt ? ` For ${number(found.without_prompt)} of them the prompt's hashes are no longer kept.` : ""}
       ${found.failures ? ` At ${number(found.failures)} of them the policy failed.` : ""}</p>
-    ${found.decisions ? html`<${Table} caption="Recorded and asked" columns=${["", "recorded", found.rule]} rows=${rows} />` : null}
+    ${found.decisions ? html`<${Table} caption="Recorded and asked" columns=${["measure", "recorded", found.rule]} rows=${rows} />` : null}
     ${changes.length ? html`<${Table} caption="The newest differences" columns=${["request", "went to", "would go to", "change of TTFT", "change of cached tokens"]} rows=${changes} />` : null}
     <p class="muted">The rule begins without state and sees the load that the recorded choices made.</p>`;
 }

@@ -122,6 +122,7 @@ def traffic(system, points=60):
         metrics.route_error(BATCH, "stream")
         snapshot = instruments_of(metrics.registry)
         snapshot.values["warmroute_route_held_requests"] = {BATCH[1:]: 3}
+        snapshot.values["warmroute_held_requests"] = {(): 3}
         system.traffic.observe(snapshot)
 
 
@@ -148,6 +149,7 @@ def row(page, worker):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_every_panel_is_accessible_in_light_and_dark(opened, system, scheme):
     fill(system)
+    system.clock_s += 90.0
     traffic(system)
     hurting(system)
     page = await opened(color_scheme=scheme)
@@ -163,6 +165,10 @@ async def test_every_panel_is_accessible_in_light_and_dark(opened, system, schem
             await expect(page.locator(".u-over")).to_have_count(9, timeout=WAIT_MS)
         if panel == "Policies":
             await visible(page.get_by_role("heading", name="Revisions"))
+            await page.get_by_label("Rule").select_option("random")
+            await page.get_by_role("button", name="Ask").click()
+            await visible(page.get_by_role("region", name="Recorded and asked"))
+            await page.get_by_role("region", name="The newest differences").scroll_into_view_if_needed()
         found = await axe.Axe().run(page)
         assert found.violations_count == 0, found.generate_report()
         await picture(page, f"{panel.lower()}-{scheme}")
@@ -371,7 +377,9 @@ async def test_a_route_gets_a_shadow_policy_and_is_compared_with_it(opened, syst
     await page.get_by_label("Part").select_option("routes")
     await page.get_by_role("button", name="Compare").click()
     await visible(page.get_by_text("No route has shadow policies."))
-    await page.get_by_label("Settings as JSON").fill('[{"name": "default", "shadow": ["round_robin"], "shadow_share": 1}]')
+    await page.get_by_label("Settings as JSON").fill(
+        '[{"name": "default", "shadow": ["round_robin"], "shadow_share": 1}]'
+    )
     await page.get_by_role("button", name="Dry run").click()
     await page.get_by_role("button", name="Apply").click()
     await visible(page.get_by_role("button", name="Restore"))
