@@ -33,7 +33,7 @@ export function PoliciesPanel({ session, may }) {
     </div>
     <${Problem} error=${error} />
     <${Editor} key=${`${part} ${state.document.version} ${round}`} part=${PARTS[part]} state=${state.document} tag=${state.tag} may=${may} reload=${reload} />
-    ${part === "policy" ? html`<${Rules} policy=${policy.document} />` : html`<${Shadows} state=${state.document} />`}
+    ${part === "policy" ? html`<${Rules} policy=${policy.document} />` : html`<${RouteFields} session=${session} /><${Shadows} state=${state.document} />`}
     <article><h3>Revisions</h3>
       <div class="scroll" tabindex="0" role="region" aria-label="Revisions"><table>
         <thead><tr>${["Version", "At", "Source", "Who", "What", "Changes", "Action"].map((one) => html`<th scope="col">${one}</th>`)}</tr></thead>
@@ -146,6 +146,31 @@ function Compared({ found }) {
     ${found.decisions ? html`<${Table} caption="Recorded and asked" columns=${["measure", "recorded", found.rule]} rows=${rows} />` : null}
     ${changes.length ? html`<${Table} caption="The newest differences" columns=${["request", "went to", "would go to", "change of TTFT", "change of cached tokens"]} rows=${changes} />` : null}
     <p class="muted">The rule begins without state and sees the load that the recorded choices made.</p>`;
+}
+
+// The fields of a route, from the description of the API.
+function RouteFields({ session }) {
+  const { document, error } = useDocument("/openapi.json", 0, session);
+  const schemas = document?.components.schemas;
+  return html`<article><h3>Fields of a route</h3>
+    <${Problem} error=${error} />
+    ${schemas ? html`<p>${schemas.RouteConfig.description}</p>
+      <${Table} caption="Fields of a route" columns=${["field", "type", "default"]} rows=${fields(schemas, "RouteConfig", "")} />` : null}
+  </article>`;
+}
+
+function fields(schemas, name, before) {
+  return Object.entries(schemas[name].properties).flatMap(([field, about]) => {
+    const other = about.$ref?.split("/").at(-1);
+    return other ? fields(schemas, other, `${before}${field}.`) : [[before + field, typeOf(about), asText(about.default)]];
+  });
+}
+
+function typeOf(about) {
+  if (about.enum) return about.enum.join(" or ");
+  if (about.anyOf) return about.anyOf.map(typeOf).join(" or ");
+  if (about.type === "array") return `list of ${typeOf(about.items ?? {})}`;
+  return about.type === "object" ? "mapping" : about.type ?? "any";
 }
 
 function Shadows({ state }) {

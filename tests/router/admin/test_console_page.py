@@ -375,8 +375,11 @@ async def test_a_route_gets_a_shadow_policy_and_is_compared_with_it(opened, syst
     fill(system, requests=0)
     page = await opened("policies")
     await page.get_by_label("Part").select_option("routes")
+    share = page.get_by_role("region", name="Fields of a route").locator("tbody tr", has_text="shadow_share")
+    await expect(share).to_have_text("shadow_sharenumber0.1", timeout=WAIT_MS)
     await page.get_by_role("button", name="Compare").click()
     await visible(page.get_by_text("No route has shadow policies."))
+    assert (await axe.Axe().run(page)).violations_count == 0
     await page.get_by_label("Settings as JSON").fill(
         '[{"name": "default", "shadow": ["round_robin"], "shadow_share": 1}]'
     )
