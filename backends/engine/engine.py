@@ -135,9 +135,36 @@ class Engine:
         """
         if request.id in self._states:
             raise RequestRefused(f"request id {request.id!r} is in use")
+        state = self._state(request, now_s)
+        self._foreseen_s = []
+        self._states[request.id] = state
+        self._scheduler.add(state)
+        return state
+
+    def check(self, request: EngineRequest) -> None:
+        """Check that the request can run here.
+
+        Raises:
+            RequestRefused: it is malformed, or could never fit into the cache.
+        """
+        self._state(request, 0.0)
+
+    def make_room(self, request: EngineRequest) -> int | None:
+        """Keep blocks for the prompt of a `received` request, until it is added and admitted, or `let_go`.
+
+        Return the tokens that are cached here already, which need not come. Return None without effect while there is
+        no space, or an earlier request waits for some.
+
+        Raises:
+            RequestRefused: it is malformed, or could never fit into the cache.
+        """
+        state = self._state(request, 0.0)
+        self._foreseen_s = []
+        return self._scheduler.make_room(state)
+
+    def _state(self, request: EngineRequest, now_s: float) -> EngineRequestState:
         if request.max_tokens < 1 or (request.stop_after is not None and request.stop_after < 1):
             raise RequestRefused("max_tokens and stop_after must be at least 1")
-        self._foreseen_s = []
         try:
             state = EngineRequestState(request, self.block_size, now_s)
         except (OverflowError, TypeError) as error:
@@ -153,8 +180,6 @@ class Engine:
                 f"{state.prompt_tokens} prompt tokens and max_tokens {request.max_tokens} do not fit into the KV "
                 f"cache of {self.capacity_tokens} tokens; shorten one of them"
             )
-        self._states[request.id] = state
-        self._scheduler.add(state)
         return state
 
     def _hashed_to_its_end(self, state: EngineRequestState) -> bool:
@@ -172,11 +197,13 @@ class Engine:
         return True
 
     def kept_blocks(self, request_id: str) -> list[int] | None:
-        """Return the blocks that an ended request keeps (`EngineRequest.keeps_blocks`); None if it keeps none."""
+        """Return the blocks kept for a request that has ended (`EngineRequest.keeps_blocks`) or will come
+        (`make_room`); None if none are.
+        """
         return self._scheduler.kept_blocks(request_id)
 
     def let_go(self, request_id: str) -> None:
-        """Release the blocks that an ended request keeps, if any."""
+        """Release the blocks that are kept for a request, if any."""
         self._foreseen_s = []
         self._scheduler.let_go(request_id)
 

@@ -70,7 +70,7 @@ class Scheduler:
         self.running: list[EngineRequestState] = []
         self.waiting: deque[EngineRequestState] = deque()
         self._kept: dict[str, list[int]] = {}
-        """Blocks that stay in use after the end of their request, by its id."""
+        """Blocks that stay in use after the end of their request or are in use before it, by its id."""
         self._queue_stuck = False
         """Whether the head of the queue was refused, and no change since then could admit it."""
         self._prefix_queries_tokens = 0
@@ -78,9 +78,35 @@ class Scheduler:
         self._preemptions = 0
 
     def add(self, state: EngineRequestState) -> None:
-        """Queue a new request."""
-        self.waiting.append(state)
+        """Queue a new request. One that has its space already (`make_room`) goes before those that have none.
+
+        Otherwise a request that waits for space could wait for requests behind it.
+        """
+        kept = self._kept
+        if state.id in kept:
+            place = next((place for place, one in enumerate(self.waiting) if one.id not in kept), len(self.waiting))
+            self.waiting.insert(place, state)
+        else:
+            self.waiting.append(state)
         self._queue_stuck = False
+
+    def make_room(self, state: EngineRequestState) -> int | None:
+        """Keep blocks for a prompt whose KV comes from another engine, until its request is admitted or `let_go`.
+
+        Return the tokens that are cached here already, which need not come. Return None without effect while there is
+        no space, or an earlier request waits for some.
+        """
+        if self._queue_stuck and self.waiting:
+            return None
+        cache, size = self._cache, self._block_size
+        state.hash_blocks()
+        matched = cache.match(state.block_hashes, (state.prompt_tokens - 1) // size)
+        missing = -(-state.prompt_tokens // size) - len(matched)
+        if not cache.fits(matched, missing):
+            return None
+        cache.take(matched)
+        self._kept[state.id] = matched + cache.allocate(missing)
+        return len(matched) * size
 
     def schedule(self, now_s: float) -> Batch:
         """Pick the tokens of the next step and give them slots."""
@@ -152,11 +178,13 @@ class Scheduler:
             self._queue_stuck = False
 
     def kept_blocks(self, request_id: str) -> list[int] | None:
-        """Return the blocks that an ended request keeps, in the order of its prompt; None if it keeps none."""
+        """Return the blocks kept for a request that has ended or will come, in the order of its prompt; None if none
+        are.
+        """
         return self._kept.get(request_id)
 
     def let_go(self, request_id: str) -> None:
-        """Release the blocks that an ended request keeps, if any."""
+        """Release the blocks that are kept for a request, if any."""
         kept = self._kept.pop(request_id, None)
         if kept is not None:
             self._queue_stuck = False
@@ -246,6 +274,7 @@ class Scheduler:
         cache = self._cache
         size = self._block_size
         total = state.known_tokens
+        self.let_go(state.id)
         state.hash_blocks()
         matched = cache.match(state.block_hashes, (total - 1) // size)
         if matched and state.request.announces_reuse:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from backends.engine.engine import Engine
 from backends.engine.profile import Profile
 from loadtest.lab.regret import Placed, prefill_s
-from loadtest.sim.gateway import GatewayPlacement, HeldCall, Rejected, SimulatedGateway
+from loadtest.sim.gateway import SimulatedGateway
+from loadtest.sim.held import HeldCall
+from loadtest.sim.placements import AnyPlacement, GatewayPlacement
 from loadtest.sim.sessions import Asked
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
@@ -38,7 +40,7 @@ class Front:
         self._block_tokens = block_tokens
         self._sessions: dict[str, SimulatedGateway] = {}
 
-    def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected | HeldCall:
+    def place(self, name: str, session: str, call: Asked) -> AnyPlacement | HeldCall:
         """Have the session's router choose a worker, now or later."""
         gateway = self._sessions.setdefault(session, self._gateways[len(self._sessions) % len(self._gateways)])
         gateway.hear()
@@ -53,7 +55,7 @@ class Front:
                 self._noted(name, call, placed)
         return placed
 
-    def _noted(self, name: str, call: Asked, placed: GatewayPlacement | Rejected) -> None:
+    def _noted(self, name: str, call: Asked, placed: AnyPlacement) -> None:
         if self._note is not None and isinstance(placed, GatewayPlacement):
             self._note(name, call, placed)
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import inf
 from typing import Protocol
 
 from loadtest.sim.exchange import Direct, PlacedCall, Placement
-from loadtest.sim.gateway import HeldCall, Rejected
+from loadtest.sim.held import HeldCall
 from loadtest.sim.outcome import Ending, Outcome
+from loadtest.sim.placements import Rejected, SharedPlacement
 from loadtest.sim.sessions import Asked, Session
+from loadtest.sim.shared_call import SharedCall
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 
@@ -82,16 +85,17 @@ class Clients:
         if isinstance(placed, Rejected):
             self._unplaced(Ending.REJECTED, session, number, sent_s)
             return
-        PlacedCall(
-            self._time,
-            name,
-            session.id,
-            call,
-            placed,
-            self._request_s,
-            lambda outcome: self._ended(outcome, session, number),
-            sent_s,
-        )
+        where = self._time, name, session.id, call
+        ended = partial(self._ended, session=session, number=number)
+        if isinstance(placed, SharedPlacement):
+            alone = partial(self._alone, placed, session, number, sent_s)
+            SharedCall(*where, placed, self._request_s, ended, alone, sent_s)
+        else:
+            PlacedCall(*where, placed, self._request_s, ended, sent_s)
+
+    def _alone(self, placement: SharedPlacement, session: Session, number: int, sent_s: float, reason: str) -> None:
+        """Place a call on one worker, because two could not share it."""
+        self._placed(placement.place_alone(reason), session, number, sent_s)
 
     def _left(self, held_call: HeldCall, session: Session, number: int, sent_s: float) -> None:
         if held_call.leave():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from loadtest.sim.gateway import GatewayPlacement, HeldCall, Rejected, SimulatedGateway
+from loadtest.sim.gateway import SimulatedGateway
+from loadtest.sim.held import HeldCall
+from loadtest.sim.placements import AnyPlacement
 from loadtest.sim.sessions import Asked
 
 
@@ -15,7 +17,7 @@ class Dealt:
         self._gateways = gateways
         self._sessions: dict[str, SimulatedGateway] = {}
 
-    def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected | HeldCall:
+    def place(self, name: str, session: str, call: Asked) -> AnyPlacement | HeldCall:
         """Place a call through its session's gateway."""
         gateway = self._sessions.setdefault(session, self._gateways[len(self._sessions) % len(self._gateways)])
         return gateway.place(name, session, call)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from backends.engine.engine import EngineRequestState, FinishReason, RequestRefused
+from backends.engine.engine import EngineRequest, EngineRequestState, FinishReason, RequestRefused
 from loadtest.sim.answers import Answer
 from loadtest.sim.outcome import Ending, Outcome
 from loadtest.sim.sessions import Asked
@@ -76,6 +76,7 @@ class PlacedCall:
         "_over",
         "_placement",
         "_progressed",
+        "_request_s",
         "_sent_s",
         "_session",
         "_time",
@@ -101,6 +102,7 @@ class PlacedCall:
         self._placement = placement
         self._progressed = placement.progressed
         self._ended = ended
+        self._request_s = request_s
         self._sent_s = time.now_s if sent_s is None else sent_s
         self._answer: Answer | None = None
         self._ttft_s: float | None = None
@@ -108,17 +110,19 @@ class PlacedCall:
         self._over = False
         time.after(request_s, self._submit)
         if call.leaves_after_s is not None:
-            time.at(max(time.now_s, self._sent_s + call.leaves_after_s), self._leave, request_s)
+            time.at(max(time.now_s, self._sent_s + call.leaves_after_s), self._leave)
 
     def _submit(self) -> None:
         if not self._over:
-            call, worker = self._call, self._placement.worker
-            request = call.request(self._name, worker.engine.block_size)
+            worker = self._placement.worker
             try:
-                self._answer = worker.submit(request, call.output_ids, self._arrived)
+                self._answer = worker.submit(self._request(worker), self._call.output_ids, self._arrived)
             except RequestRefused:
                 self._placement.refused()
                 self._end(Ending.REJECTED)
+
+    def _request(self, worker: EngineWorker) -> EngineRequest:
+        return self._call.request(self._name, worker.engine.block_size)
 
     def _arrived(self, tokens: int, finish: FinishReason | None) -> None:
         if self._over:
@@ -131,13 +135,21 @@ class PlacedCall:
             self._placement.finished(self._answer.state)
             self._end(Ending.FINISHED)
 
-    def _leave(self, request_s: float) -> None:
+    def _leave(self) -> None:
         if self._over:
             return
         self._placement.worker.catch_up()
         self._placement.left()
-        self._time.after(request_s, self._placement.worker.abort, self._name)
+        self._time.after(self._request_s, self._placement.worker.abort, self._name)
         self._end(Ending.LEFT)
+
+    def _found_tokens(self) -> int | None:
+        """Return how many of the prompt's tokens the worker found cached; None if the call never began there."""
+        return None if self._answer is None else self._answer.state.cached_tokens
+
+    def _prefilled_by(self) -> str | None:
+        """Return the other worker that computed the prompt, if there was one."""
+        return None
 
     def _end(self, ending: Ending) -> None:
         self._over = True
@@ -153,8 +165,9 @@ class PlacedCall:
                 prompt_tokens=self._call.prompt_tokens,
                 output_tokens=self._tokens,
                 predicted_tokens=self._placement.predicted_tokens,
-                cached_tokens=None if self._answer is None else self._answer.state.cached_tokens,
+                cached_tokens=self._found_tokens(),
                 direct=isinstance(self._placement, Direct),
                 answer=self._answer,
+                prefilled_by=self._prefilled_by(),
             )
         )

@@ -6,20 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from backends.engine.engine import EngineRequestState
 from backends.worker import Endpoint, KvEventSource, RankCache, ServedModel, WorkerFacts
+from loadtest.sim.handover import HandoverSetting, handover_rule
+from loadtest.sim.held import HeldCall, HeldCalls
 from loadtest.sim.link import EventLink
+from loadtest.sim.network import Network
+from loadtest.sim.placements import AnyPlacement, GatewayPlacement, Rejected, SharedPlacement
 from loadtest.sim.sessions import Asked
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 from policies.spec import PolicySpec
-from policies.view import Policy, WorkerId
+from policies.view import Policy
 from router.config.model import HealthConfig
-from router.placement.dispatcher import Dispatcher, Held, Reject, Ticket
+from router.placement.dispatcher import Dispatcher, Held, Queued, Reject, Ticket
 from router.placement.endpoints import FleetEndpoint
 from router.placement.fleet import Fleet
-from router.placement.hold_queue import HeldByWorker
-from router.placement.lifecycle_events import Request, Usage
+from router.placement.lifecycle_events import Request
 from router.placement.residency_source import ResidencySource
 from router.placement.shared_load import SharedLedger
 from router.residency.residency_map import ResidencyMap
@@ -48,7 +50,8 @@ class SimulatedGateway:
     `residency` knows which worker holds which blocks. If it is a `ResidencyMap` and `publishes_events` is set, it gets
     the workers' KV events in vLLM's wire format, late and with the losses of `Delays`; `seed` draws the lost batches.
     Otherwise the workers say that they publish none. `usage_share` is the share of responses that report usage. With a
-    `ledger` the gateway is one of several that share these workers. It reads the workers' loads while `more` returns
+    `ledger` the gateway is one of several that share these workers. With `handover` the workers have roles, and KV
+    caches move over its `network`. It reads the workers' loads while `more` returns
     true; by default, while any event is pending.
     """
 
@@ -64,13 +67,19 @@ class SimulatedGateway:
         publishes_events: bool = True,
         usage_share: float = 1.0,
         ledger: SharedLedger | None = None,
+        handover: HandoverSetting | None = None,
+        network: Network | None = None,
         more: Callable[[], bool] | None = None,
         seed: int = 0,
     ) -> None:
         self._usage_share = usage_share
         self._usage_draws = Random(f"usage {seed}")
-        self.fleet = Fleet(HealthConfig(), residency)
-        self.dispatcher = Dispatcher(self.fleet, residency, policy, spec=spec, ledger=ledger)
+        self._handover = handover
+        self._network = network
+        self._pays = handover_rule("never" if handover is None else handover.rule)
+        config = None if handover is None else handover.config
+        self.fleet = Fleet(HealthConfig(), residency, connector=None if config is None else config.connector)
+        self.dispatcher = Dispatcher(self.fleet, residency, policy, spec=spec, ledger=ledger, handover=config)
         self._time = time
         self._delays = delays
         self._more = more or (lambda: bool(time.pending))
@@ -83,7 +92,7 @@ class SimulatedGateway:
                 lost = _losses(delays.kv_lost_share, Random(f"{seed} {number}"))
                 link = EventLink(time, published, slot, delays.kv_event_s, lost=lost, replays=delays.kv_replays)
                 worker.on_events.append(link.published)
-        self._held_calls = _HeldCalls(time, self._dispatch)
+        self._held_calls = HeldCalls(time, self._dispatch)
         self.dispatcher.on_prefills_done.append(self._held_calls.relieved)
         time.after(delays.load_interval_s, self._read_loads)
 
@@ -101,8 +110,8 @@ class SimulatedGateway:
         for worker in self._workers.values():
             worker.catch_up()
 
-    def place(self, name: str, session: str, call: Asked) -> GatewayPlacement | Rejected | HeldCall:
-        """Choose a worker for a call that has just arrived, now or later."""
+    def place(self, name: str, session: str, call: Asked) -> AnyPlacement | HeldCall:
+        """Choose a worker, or two that share it, for a call that has just arrived, now or later."""
         prompt = call.prompt()
         request = Request(
             name,
@@ -117,11 +126,37 @@ class SimulatedGateway:
         answer = self._dispatch(request)
         return self._held_calls.enter(request, answer) if isinstance(answer, Held) else answer
 
-    def _dispatch(self, request: Request) -> GatewayPlacement | Rejected | Held:
+    def place_alone(self, request: Request) -> GatewayPlacement | Rejected:
+        """Choose one worker for a call that two could not share."""
+        answer = self._one_worker(request, may_hold=False)
+        assert not isinstance(answer, Held)
+        return answer
+
+    def _dispatch(self, request: Request) -> AnyPlacement | Held:
         self.hear()
-        answer = self.dispatcher.dispatch(request, self._time.now_s, may_hold=True)
+        return self._two_workers(request) or self._one_worker(request, may_hold=True)
+
+    def _two_workers(self, request: Request) -> SharedPlacement | None:
+        """Reserve a pair of workers if the rule wants it."""
+        if self._handover is None or self._network is None:
+            return None
+        now_s = self._time.now_s
+        planned = self.dispatcher.plan_handover(request, now_s, even_if_dearer=True)
+        if planned is None or isinstance(planned, Queued | Reject) or not self._pays(planned):
+            return None
+        tickets = self.dispatcher.hand_over(request, planned, now_s)
+        workers = self._worker_of(tickets.prefill), self._worker_of(tickets.decode)
+        config = self._handover.config
+        limit_s = min(config.first_event_s, config.lease_s - config.lease_margin_s)
+        return SharedPlacement(self, tickets, workers, self._network, limit_s)
+
+    def _worker_of(self, ticket: Ticket) -> EngineWorker:
+        return self._workers[ticket.candidate.endpoint.id]
+
+    def _one_worker(self, request: Request, *, may_hold: bool) -> GatewayPlacement | Rejected | Held:
+        answer = self.dispatcher.dispatch(request, self._time.now_s, may_hold=may_hold)
         if isinstance(answer, Ticket):
-            return GatewayPlacement(self, answer, self._workers[answer.candidate.endpoint.id])
+            return GatewayPlacement(self, answer, self._worker_of(answer))
         if isinstance(answer, Held):
             return answer
         return Rejected(answer.error.message if isinstance(answer, Reject) else answer.reason)
@@ -134,6 +169,8 @@ class SimulatedGateway:
     def _join(self, number: int, worker: EngineWorker, publishes: bool) -> FleetEndpoint:
         endpoint = self.fleet.add(Endpoint("http", "127.0.0.1", 9000 + number), self._time.now_s)
         self.fleet.probe_succeeded(endpoint.id, facts_of(worker, publishes), self._time.now_s)
+        if self._handover is not None:
+            self.fleet.describe(endpoint.id, {}, 1.0, None, self._handover.roles[number])
         self._workers[endpoint.id] = worker
         return endpoint
 
@@ -143,127 +180,6 @@ class SimulatedGateway:
             self.fleet.load_reported(endpoint_id, worker.load(), self._time.now_s)
         if self._more():
             self._time.after(self._delays.load_interval_s, self._read_loads)
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A call that the gateway did not accept."""
-
-    reason: str
-
-
-class HeldCall:
-    """A call that waits in the gateway. `heard` gets its placement or rejection, unless its client leaves."""
-
-    __slots__ = ("_among", "heard", "held", "request")
-
-    def __init__(self, among: _HeldCalls, request: Request, held: Held) -> None:
-        self._among = among
-        self.request = request
-        self.held = held
-        self.heard: list[Callable[[GatewayPlacement | Rejected], None]] = []
-
-    def leave(self) -> bool:
-        """End the wait, because the client closed its connection; return False if the call no longer waits."""
-        return self._among.leave(self)
-
-
-class _HeldCalls:
-    """Offers held calls to the dispatcher again, on virtual time, in the order of `router.gateway.queues.hold`."""
-
-    def __init__(self, time: VirtualTime, dispatch: Callable[[Request], GatewayPlacement | Rejected | Held]) -> None:
-        self._time = time
-        self._dispatch = dispatch
-        self._waiting: HeldByWorker[HeldCall] = HeldByWorker()
-
-    def enter(self, request: Request, held: Held) -> HeldCall:
-        """Let a call wait."""
-        call = HeldCall(self, request, held)
-        self._wait(call)
-        return call
-
-    def leave(self, call: HeldCall) -> bool:
-        """End a call's wait; return False if it did not wait."""
-        return self._waiting.leave(call)
-
-    def relieved(self, worker: WorkerId) -> None:
-        """Offer the calls held for a worker that has no prefill left.
-
-        The dispatcher calls this in the middle of its own work, so the offer follows as an event of its own.
-        """
-        if self._waiting.first(worker):
-            self._time.after(0.0, self._offer, worker)
-
-    def _wait(self, call: HeldCall) -> None:
-        self._waiting.enter(call, call.held.worker)
-        self._time.at(call.held.until_s, self._expired, call, call.held)
-
-    def _offer(self, worker: WorkerId) -> None:
-        for call in self._waiting.first(worker):
-            if self._again(call) == worker:  # the worker has a prefill again, so the others wait on
-                return
-
-    def _expired(self, call: HeldCall, held: Held) -> None:
-        if call.held is held:
-            self._again(call)
-
-    def _again(self, call: HeldCall) -> WorkerId | None:
-        """Dispatch a held call again; return its worker if it was placed."""
-        if not self.leave(call):
-            return None
-        answer = self._dispatch(call.request)
-        if isinstance(answer, Held):
-            call.held = answer
-            self._wait(call)
-            return None
-        for heard in call.heard:
-            heard(answer)
-        return answer.worker_id if isinstance(answer, GatewayPlacement) else None
-
-
-class GatewayPlacement:
-    """The ticket of a placed call, which passes the call's lifecycle events to the dispatcher."""
-
-    __slots__ = ("_gateway", "_progress", "_ticket", "_time", "worker")
-
-    def __init__(self, gateway: SimulatedGateway, ticket: Ticket, worker: EngineWorker) -> None:
-        self._gateway = gateway
-        self._progress = gateway.dispatcher.progress
-        self._time = gateway.time
-        self._ticket = ticket
-        self.worker = worker
-
-    @property
-    def worker_id(self) -> WorkerId:
-        """The candidate's id in the gateway."""
-        return self._ticket.candidate.id
-
-    @property
-    def predicted_tokens(self) -> int | None:
-        """Predicted cached tokens, which the dispatcher compares with those reported."""
-        return self._ticket.predicted_cached_tokens
-
-    def progressed(self, tokens: int) -> None:
-        """Report that the stream has `tokens` tokens."""
-        now_s = self._time.now_s
-        if tokens == 1:
-            self._gateway.dispatcher.first_token(self._ticket, now_s)
-        self._progress(self._ticket, tokens)
-
-    def finished(self, state: EngineRequestState) -> None:
-        """Report the end of the stream, perhaps with a usage block."""
-        usage = Usage()
-        if self._gateway.tells_usage():
-            usage = Usage(state.prompt_tokens, state.output_tokens, state.cached_tokens)
-        self._gateway.dispatcher.finished(self._ticket, usage, self._gateway.time.now_s)
-
-    def refused(self) -> None:
-        """Report that the worker answered 400, because the request does not fit there."""
-        self._gateway.dispatcher.finished(self._ticket, Usage(), self._gateway.time.now_s, status=400)
-
-    def left(self) -> None:
-        """Report that the client closed its connection."""
-        self._gateway.dispatcher.cancelled(self._ticket, self._gateway.time.now_s)
 
 
 def _losses(share: float, rng: Random) -> Callable[[], bool] | None:

@@ -25,7 +25,8 @@ class Outcome:
 
     `predicted_tokens` is the number of cached tokens that the gateway expected at the decision, None if unknown.
     `cached_tokens` is the number that the worker found, None if the call never began there. `direct` calls went past
-    the gateway. `answer` is None if the call never reached a worker.
+    the gateway. `prefilled_by` is the worker that computed the prompt, if it was another one, to which `cached_tokens`
+    and `predicted_tokens` then belong. `answer` is None if the call never reached a worker.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Outcome:
     predicted_tokens: int | None
     cached_tokens: int | None
     direct: bool = False
+    prefilled_by: str | None = None
     answer: Answer | None = field(default=None, compare=False, repr=False)
 
     @property

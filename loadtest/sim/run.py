@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from loadtest.sim.clients import Clients
 from loadtest.sim.gateway import Delays, SimulatedGateway
+from loadtest.sim.handover import HandoverSetting
 from loadtest.sim.outcome import Outcome
 from loadtest.sim.sessions import Session
 from loadtest.sim.virtual_time import VirtualTime
@@ -31,6 +32,7 @@ class Setting:
     publishes_events: bool = True
     usage_share: float = 1.0
     delays: Delays = field(default_factory=Delays)
+    handover: HandoverSetting | None = None
     seed: int = 0
 
 
@@ -60,6 +62,8 @@ def simulate(setting: Setting, sessions: Iterable[Session]) -> Run:
         delays=delays,
         publishes_events=setting.publishes_events,
         usage_share=setting.usage_share,
+        handover=setting.handover,
+        network=None if setting.handover is None else setting.handover.network(time),
     )
     clients = Clients(time, gateway, workers, delays.request_s)
     for session in sessions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -50,6 +51,7 @@ class EngineWorker:
         "_every_step",
         "_foreseen_from",
         "_plan",
+        "_receivers",
         "_response_s",
         "_steps",
         "_time",
@@ -91,6 +93,8 @@ class EngineWorker:
         self._plan = 0
         """Version of the look-ahead. An end event that was scheduled under an older version does nothing."""
         self._busy = False
+        self._receivers: deque[tuple[EngineRequest, Callable[[int], None]]] = deque()
+        """Prompts from other workers that wait for KV space."""
 
     def submit(self, request: EngineRequest, output_ids: Sequence[int], follow: Follow) -> Answer:
         """Begin a request whose answer will be `output_ids`; a hashed request needs none.
@@ -105,10 +109,31 @@ class EngineWorker:
         return answer
 
     def abort(self, name: str) -> None:
-        """Drop a request if it still runs; nothing more is reported for it."""
+        """Drop a request if it still runs, and the blocks kept for it; nothing more is reported for it."""
         self._settle()
         self._answers.pop(name, None)
+        self._receivers = deque(one for one in self._receivers if one[0].id != name)
         self.engine.abort(name)
+        self.let_go(name)
+
+    def receive(self, request: EngineRequest, ready: Callable[[int], None]) -> None:
+        """Keep KV space for a request whose prompt's KV cache comes from another worker, as soon as there is some.
+
+        `ready` then gets the prompt's tokens that are cached here already. Next comes `submit`, or `abort`.
+
+        Raises:
+            RequestRefused: the request can never run on this worker.
+        """
+        self.engine.check(request)
+        self._receivers.append((request, ready))
+        self._make_room()
+
+    def let_go(self, name: str) -> None:
+        """Release the blocks that an ended request keeps for another worker, if any."""
+        self._settle()
+        self.engine.let_go(name)
+        self._make_room()
+        self._wake()
 
     def catch_up(self) -> None:
         """Report the tokens that have arrived by now."""
@@ -130,10 +155,21 @@ class EngineWorker:
         preemptions = int(engine.statistics()["preemptions"])
         return LoadReport(0, len(engine.running), engine.waiting_requests, engine.kv_usage, preemptions=preemptions)
 
+    def _make_room(self) -> None:
+        while self._receivers:
+            request, ready = self._receivers[0]
+            self._settle()
+            cached_tokens = self.engine.make_room(request)
+            if cached_tokens is None:
+                return
+            self._receivers.popleft()
+            ready(cached_tokens)
+
     def _next_token(self, state: EngineRequestState) -> int:
         return self._answers[state.id].output_ids[state.output_tokens]
 
     def _wake(self) -> None:
+        """Begin a step, unless one is under way or nothing can run. A request may wait for blocks that others keep."""
         if self._busy:
             return
         ends_s = [] if self._every_step else self.engine.look_ahead(self._time.now_s)
@@ -142,7 +178,7 @@ class EngineWorker:
             self._foresee(ends_s)
             return
         result = self.engine.step(self._time.now_s)
-        if result is not None:
+        if result is not None and (result.prefills or result.decodes or result.events):
             self._busy = True
             end_s = self._time.now_s + result.duration_s
             self._steps.ends_s.append(end_s)
@@ -174,6 +210,7 @@ class EngineWorker:
         if plan != self._plan:
             return
         self._settle()
+        self._make_room()
         self._busy = False
         self._wake()
 
@@ -197,6 +234,7 @@ class EngineWorker:
                 callback(events)
         if news:
             self._time.after(self._response_s, self._deliver, news)
+        self._make_room()
         self._busy = False
         self._wake()
 

@@ -191,11 +191,12 @@ class Dispatcher(TicketLife):
         *,
         within: Container[str] | None = None,
         prefiller: str | None = None,
+        even_if_dearer: bool = False,
     ) -> PlannedHandover | Queued | Reject | None:
-        """Return the pair of workers for the request if it costs less than one worker; None if it does not.
+        """Return the cheapest pair of workers for the request if it costs less than one worker; None if it does not.
 
-        `prefiller` is the prefill worker that it must have at any cost, if that is ready. `Queued` and `Reject` say why
-        no prefill worker can take it.
+        `prefiller` is the prefill worker that it must have at any cost, if that is ready. With `even_if_dearer` the
+        pair may cost more. `Queued` and `Reject` say why no prefill worker can take it.
         """
         prefill = self._below_limit(select(self._fleet, request, (), now_s, within, prefill=True))
         if not isinstance(prefill, Selection):
@@ -204,7 +205,10 @@ class Dispatcher(TicketLife):
         alone = self._select(request, (), now_s, within)
         if not isinstance(alone, Selection):
             return None
-        return self._handovers.plan(request, Selection(named) if named else prefill, alone, now_s, named=bool(named))
+        at_any_cost = even_if_dearer or bool(named)
+        return self._handovers.plan(
+            request, Selection(named) if named else prefill, alone, now_s, at_any_cost=at_any_cost
+        )
 
     def prefillers(self, model: str | None) -> frozenset[str]:
         """Return the endpoints that may compute prompts of `model` for other workers, ready or not."""

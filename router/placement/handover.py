@@ -32,7 +32,7 @@ class Seen(NamedTuple):
 
 
 class PlannedHandover(NamedTuple):
-    """A pair that costs less than one worker. Nothing is reserved yet."""
+    """A pair, and what it costs beside one worker. Nothing is reserved yet."""
 
     prefill: Seen
     decode: Seen
@@ -55,12 +55,12 @@ class HandoverPlanner:
         self._view_builder = view_builder
 
     def plan(
-        self, request: Request, prefill: Selection, alone: Selection, now_s: float, *, named: bool = False
+        self, request: Request, prefill: Selection, alone: Selection, now_s: float, *, at_any_cost: bool = False
     ) -> PlannedHandover | None:
         """Return the cheapest pair if it costs less than every worker of `alone`; None otherwise.
 
-        With `named`, the cheapest pair at any cost. A prefill worker that has a trial must be the one. Decode workers
-        must be ready.
+        With `at_any_cost` it may cost more. A prefill worker that has a trial must be the one. Decode workers must be
+        ready.
         """
         decode = _decoding(alone, self._config.connector)
         if decode is None:
@@ -74,7 +74,7 @@ class HandoverPlanner:
         streaming = np.array([one.endpoint.role != PREFILL for one in prefill.candidates])
         stalls_s = np.where(streaming, stalled_s(senders.fleet), 0.0)
         cost = cheapest(senders.fleet, singles, receivers.fleet, tokens_per_s, latency_s, alike, stalls_s)
-        return PlannedHandover(senders, receivers, cost) if cost.pays or (named and cost.possible) else None
+        return PlannedHandover(senders, receivers, cost) if cost.pays or (at_any_cost and cost.possible) else None
 
     def reserve(
         self, request: Request, planned: PlannedHandover, runner: PolicyRunner, now_s: float

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backends.engine.engine import EngineRequest
+from backends.engine.engine import EngineRequest, RequestRefused
 from backends.engine.events import BlocksCached
 
 PROMPT = list(range(1, 11))  # two full blocks of four, and two tokens
@@ -83,3 +83,41 @@ def test_a_preempted_request_computes_its_prompt_itself(make_engine, drive):
     assert state.preemptions
     assert state.finish_reason == "length"
     assert sum(result.prefill_tokens for result in results) > len(PROMPT) + 1
+
+
+def test_room_is_kept_until_the_received_request_is_admitted(make_engine, drive):
+    engine = make_engine(num_blocks=6)
+    request = EngineRequest("d", PROMPT, 2, received=True)
+    assert engine.make_room(request) == 0
+    assert len(engine.kept_blocks("d")) == 3
+    other = engine.add(EngineRequest("o", list(range(50, 62)), 1), 0.0)
+    engine.step(0.0)
+    assert other.first_scheduled_s is None
+    state = engine.add(request, 0.0)  # goes before the one that waits for its space
+    drive(engine)
+    assert (state.finish_reason, other.finish_reason) == ("length", "length")
+    assert state.first_scheduled_s <= other.first_scheduled_s
+    assert (engine.kept_blocks("d"), engine.kv_usage) == (None, 0.0)
+
+
+def test_tokens_that_are_cached_need_not_come(engine, drive):
+    engine.add(EngineRequest("before", PROMPT, 1), 0.0)
+    drive(engine)
+    assert engine.make_room(EngineRequest("d", PROMPT, 2, received=True)) == 8
+
+
+def test_there_is_no_room_behind_a_request_that_waits_for_some(make_engine):
+    engine = make_engine(num_blocks=6)
+    engine.add(EngineRequest("runs", PROMPT, 5), 0.0)
+    engine.step(0.0)
+    engine.add(EngineRequest("waits", list(range(50, 62)), 1), 0.0)
+    engine.step(0.0)
+    small = EngineRequest("d", [70, 71], 1, received=True)
+    assert engine.make_room(small) is None
+    engine.abort("waits")
+    assert engine.make_room(small) == 0
+
+
+def test_a_request_that_never_fits_is_refused_before_its_prompt_moves(make_engine):
+    with pytest.raises(RequestRefused, match="do not fit into the KV cache"):
+        make_engine(num_blocks=3).check(EngineRequest("d", PROMPT, 1, received=True))

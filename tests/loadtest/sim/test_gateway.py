@@ -4,8 +4,10 @@ from random import Random
 
 from backends.engine.engine import Engine
 from loadtest.sim.clients import Clients
-from loadtest.sim.gateway import Delays, GatewayPlacement, HeldCall, Rejected, SimulatedGateway, facts_of
+from loadtest.sim.gateway import Delays, SimulatedGateway, facts_of
+from loadtest.sim.held import HeldCall
 from loadtest.sim.outcome import Ending
+from loadtest.sim.placements import GatewayPlacement, Rejected
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 from policies.registry import build_policy
