@@ -91,6 +91,7 @@ def _figures(played: Played, outcomes: Sequence[Outcome], slo: Slo, span_s: floa
         reuse_share=_ratio(cached, sum(played.asked[one.id].reusable_tokens for one in outcomes)),
         regret_mean_ms=_mean(regrets_ms) if regrets_ms else None,
         regret_p99_ms=_quantile(regrets_ms, 0.99) if regrets_ms else None,
+        handed_over_share=_ratio(sum(one.prefilled_by is not None for one in outcomes), len(outcomes)),
     )
 
 

@@ -17,6 +17,7 @@ import msgspec
 
 from loadtest.lab.models import Models
 from loadtest.lab.policies import parse_policy
+from loadtest.sim.handover import HandoverSetting
 from loadtest.workload.source import GENERATOR
 from policies.hold import AdmissionHold
 from policies.prefill_lanes import PrefillLanes
@@ -52,13 +53,17 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The settings that all cells of a sweep share. A sensitivity run varies `models`."""
+    """The settings that all cells of a sweep share. A sensitivity run varies `models`.
+
+    With `handover` the workers have roles.
+    """
 
     fleet: Fleet
     slo: Slo
     models: Models
     window_s: float
     regret: bool = True
+    handover: HandoverSetting | None = None
 
 
 @dataclass(frozen=True, slots=True)

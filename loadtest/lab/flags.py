@@ -13,7 +13,17 @@ from loadtest.arguments import above_zero, positive, whole
 from loadtest.lab.cell import Fleet, Setting, Slo
 from loadtest.lab.models import Models, default, flag
 from loadtest.lab.policies import normal_policy
+from loadtest.sim.handover import HandoverSetting, handover_rule
 from policies.registry import PolicyError, policy_names
+
+_HANDOVER = {
+    "rule": "handover",
+    "tokens_per_s": "transfer_tokens_per_s",
+    "latency_s": "transfer_latency_s",
+    "believed_tokens_per_s": "believed_tokens_per_s",
+}
+"""Flags by the field of `HandoverSetting` that they set."""
+_TRANSFER = HandoverSetting(())
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -59,8 +69,45 @@ def register(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="skip the search for round_robin's load 1.0, which is only reported",
     )
+    _register_handover(parser)
     parser.add_argument("--no-regret", action="store_true", help="leave regret out (a little faster)")
     _register_models(parser)
+
+
+def _register_handover(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("KV handover", "workers with roles; the last four need --roles")
+    group.add_argument(
+        "--roles",
+        type=roles,
+        metavar="prefill=P,decode=D",
+        help="roles of the first workers; the others are mixed, and take no part in KV handovers",
+    )
+    group.add_argument(
+        "--handover",
+        type=handover,
+        metavar="RULE",
+        help="the requests that two workers share: cost (the gateway's own rule, the default), always, never, or"
+        " above=N: those of which the decode worker lacks more than N tokens",
+    )
+    group.add_argument(
+        "--transfer-tokens-per-s",
+        type=above_zero,
+        metavar="N",
+        help="KV cache that one worker's network card sends and receives per second; transfers share it"
+        f" (default {_TRANSFER.tokens_per_s:g})",
+    )
+    group.add_argument(
+        "--transfer-latency-s",
+        type=seconds,
+        metavar="S",
+        help=f"time from the start of a transfer to its first byte (default {_TRANSFER.latency_s:g})",
+    )
+    group.add_argument(
+        "--believed-tokens-per-s",
+        type=above_zero,
+        metavar="N",
+        help="the speed that the gateway expects of a transfer (default: the true one of a card that no other uses)",
+    )
 
 
 def _register_models(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +135,17 @@ def _kind(name: str, metavar: str) -> Callable[[str], float]:
 def setting(args: argparse.Namespace) -> Setting:
     """Return the setting that all cells share."""
     models = Models(**{one.name: getattr(args, one.name) for one in fields(Models)})
-    return Setting(Fleet(args.workers, args.profile), args.slo, models, args.window_s, not args.no_regret)
+    fleet = Fleet(args.workers, args.profile)
+    return Setting(fleet, args.slo, models, args.window_s, not args.no_regret, _handover(args))
+
+
+def _handover(args: argparse.Namespace) -> HandoverSetting | None:
+    """Return the roles and the flags that go with them; None without roles."""
+    if args.roles is None:
+        return None
+    given = {name: getattr(args, flag_) for name, flag_ in _HANDOVER.items() if getattr(args, flag_) is not None}
+    named = [role for role, count in args.roles.items() for _ in range(count)]
+    return HandoverSetting((*named, *["mixed"] * (args.workers - len(named))), **given)
 
 
 def problem(args: argparse.Namespace) -> str | None:
@@ -103,6 +160,12 @@ def problem(args: argparse.Namespace) -> str | None:
             f"--timeout-s {args.timeout_s:g} has clients leave before --slo's {args.slo.ttft_ms:g} ms to a first token"
             " are over, so no load would ever miss it; take a longer time or a stricter --slo"
         )
+    if args.roles is None:
+        alone = [flag_ for flag_ in _HANDOVER.values() if getattr(args, flag_) is not None]
+        if alone:
+            return f"--{alone[0].replace('_', '-')} needs --roles, as in --roles prefill=2,decode=2"
+    elif sum(args.roles.values()) > args.workers:
+        return f"--roles names {sum(args.roles.values())} workers, and --workers is {args.workers}; name fewer"
     if args.sensitivity and len(args.policy) < 2:
         return "--sensitivity shows how rankings change, and one rule has none; name more in --policy"
     return None
@@ -139,6 +202,28 @@ def slo(text: str) -> Slo:
         return Slo(above_zero(ttft), above_zero(tpot))
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"{text!r} is not TTFT_MS:TPOT_MS; write two times, as in 2000:100") from None
+
+
+def roles(text: str) -> dict[str, int]:
+    """Parse counts of the roles prefill and decode, at least one of each."""
+    found: dict[str, int] = {}
+    for one in text.split(","):
+        role, _, count = one.partition("=")
+        if role not in ("prefill", "decode") or role in found or not (count.isdecimal() and int(count)):
+            break
+        found[role] = int(count)
+    if len(found) == 2 and len(text.split(",")) == 2:
+        return found
+    raise argparse.ArgumentTypeError(f"{text!r} is not prefill=P,decode=D with two numbers above 0")
+
+
+def handover(text: str) -> str:
+    """Parse the rule of KV handovers."""
+    try:
+        handover_rule(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
 
 
 def share(text: str) -> float:

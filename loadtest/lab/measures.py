@@ -10,11 +10,12 @@ QUANTILES = 100
 class Figures(msgspec.Struct, frozen=True):
     """Measures of some calls of one run. Times are in milliseconds and cover complete answers.
 
-    TTFT also covers calls whose client left; without a token it counts the time that the client waited. Rejected
-    calls, and calls whose client left, do not meet the SLO. `goodput_share` is the share of all calls that met the
-    SLO, `goodput_per_s` their number per second of arrivals. `itl_p99_ms` covers all gaps between two tokens of one
-    answer. `hit_share` is cached tokens over prompt tokens. `reuse_share` is cached tokens over the tokens that an
-    endless cache would hold. Regret comes from `regret`; None if it was not computed.
+    TTFT also covers calls whose client left; without a token it counts the time that the client waited. Rejected calls,
+    and calls whose client left, do not meet the SLO. `goodput_share` is the share of all calls that met the SLO,
+    `goodput_per_s` their number per second of arrivals. `itl_p99_ms` covers all gaps between two tokens of one answer.
+    `hit_share` is cached tokens over prompt tokens. `reuse_share` is cached tokens over the tokens that an endless
+    cache would hold. `handed_over_share` is the share of calls that two workers shared. Regret comes from `regret`;
+    None if it was not computed.
     """
 
     calls: int
@@ -39,6 +40,7 @@ class Figures(msgspec.Struct, frozen=True):
     reuse_share: float
     regret_mean_ms: float | None = None
     regret_p99_ms: float | None = None
+    handed_over_share: float = 0.0
 
 
 class Measures(msgspec.Struct, frozen=True):

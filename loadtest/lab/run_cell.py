@@ -123,6 +123,8 @@ class Stage:
         )
         shared = models.replicas > 1 or models.reservation_delay_s > 0.0
         spec = parse_policy(cell.policy)
+        handover = cell.setting.handover
+        network = None if handover is None else handover.network(self._time)
         return [
             SimulatedGateway(
                 self._time,
@@ -133,6 +135,8 @@ class Stage:
                 delays=delays,
                 usage_share=models.usage_share,
                 ledger=ledgers.of(number) if shared else None,
+                handover=handover,
+                network=network,
                 more=self._more,
                 seed=cell.seed * 1_000 + number,
             )

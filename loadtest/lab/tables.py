@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -9,6 +10,7 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
+from loadtest.lab.cell import Setting
 from loadtest.lab.comparison import MARGIN, Standing
 from loadtest.lab.findings import MEASURED, MEASURES, RANKED_BY, Findings, Measure, verdict
 from loadtest.lab.measures import Figures
@@ -52,11 +54,20 @@ def summary(findings: Findings) -> str:
     theirs = "no rate holds it" if robin is None else f"{robin.arrivals_per_s:.2f} calls/s"
     beside = f"; round_robin's there: {theirs}" if findings.asked_round_robin else ""
     return (
-        f"{findings.trace}: {fleet.workers} x {fleet.profile}, SLO TTFT {slo.ttft_ms:g} ms and TPOT {slo.tpot_ms:g} ms,"
+        f"{findings.trace}: {fleet.workers} x {fleet.profile}{_roles(findings.setting)},"
+        f" SLO TTFT {slo.ttft_ms:g} ms and TPOT {slo.tpot_ms:g} ms,"
         f" {findings.seeds} seed(s) of {findings.setting.window_s:g} s of the trace.\n"
         f"Load 1.0, where {one.policy}'s p90 TTFT crosses the SLO: {one.arrivals_per_s:.2f} calls/s,"
         f" {one.rate:.2f} x the trace's own rate{beside}."
     )
+
+
+def _roles(setting: Setting) -> str:
+    handover = setting.handover
+    if handover is None:
+        return ""
+    counts = ", ".join(f"{count} {role}" for role, count in Counter(handover.roles).items())
+    return f" ({counts}; KV handover: {handover.rule})"
 
 
 def sheets(findings: Findings) -> Iterator[Sheet]:

@@ -12,6 +12,7 @@ from loadtest.lab.cell import Slo
 from loadtest.lab.flags import problem, setting
 from loadtest.lab.models import Models, flag
 from loadtest.live import command as live
+from loadtest.sim.handover import HandoverSetting
 
 RIGHT = {
     "--trace": "generator:multi_turn",
@@ -44,6 +45,28 @@ def test_every_model_has_a_flag():
     assert setting(args).models == Models(kv_lost_share=0.5, kv_replay=False, chunk_tokens=512, replicas=3)
 
 
+def test_roles_bring_handovers():
+    assert setting(parsed()).handover is None
+    given = "--roles", "decode=1,prefill=2", "--handover", "above=2048", "--transfer-tokens-per-s", "5e4"
+    args = parsed(*given, workers="4")
+    assert problem(args) is None
+    expected = HandoverSetting(("decode", "prefill", "prefill", "mixed"), "above=2048", tokens_per_s=5e4)
+    assert setting(args).handover == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--handover", "always"), "--handover needs --roles, as in --roles prefill=2,decode=2"),
+        (("--believed-tokens-per-s", "1"), "--believed-tokens-per-s needs --roles"),
+        (("--roles", "prefill=2,decode=1"), "--roles names 3 workers, and --workers is 2; name fewer"),
+    ],
+    ids=str,
+)
+def test_handover_flags_that_do_not_fit_are_named(given, says):
+    assert says in problem(parsed(*given))
+
+
 def test_seeds_may_begin_anywhere():
     assert parsed("--seeds", "30", "--first-seed", "100").first_seed == 100
 
@@ -71,6 +94,10 @@ def test_rules_may_have_parameters():
         ({"kv-lost-share": "1"}, "--kv-lost-share: '1' is not a share; write a number from 0 to below 1"),
         ({"usage-share": "1.1"}, "--usage-share: '1.1' is not a fraction; write a number from 0 to 1"),
         ({"kv-late-s": "soon"}, "--kv-late-s: 'soon' is not a time; write seconds, 0 or more"),
+        ({"roles": "prefill=2"}, "--roles: 'prefill=2' is not prefill=P,decode=D with two numbers above 0"),
+        ({"roles": "prefill=2,prefill=1,decode=1"}, "is not prefill=P,decode=D"),
+        ({"roles": "prefill=2,decode=0"}, "is not prefill=P,decode=D"),
+        ({"handover": "sometimes"}, "--handover: 'sometimes' is no handover rule; write cost, always, never or"),
         ({"scrape-s": "0"}, "--scrape-s: '0' is not a number above 0"),
     ],
     ids=str,
