@@ -55,14 +55,14 @@ def stalled_s(fleet: FleetView) -> Column:
     return cost_s
 
 
-def pair_s(prefill: FleetView, decode: FleetView, tokens_per_s: float, latency_s: float) -> Matrix:
+def pair_s(prefill: FleetView, decode: FleetView, tokens_per_s: Matrix | float, latency_s: Matrix | float) -> Matrix:
     """Return the cost of each pair.
 
-    The tokens that the decode worker lacks move at `tokens_per_s`, after `latency_s`. It then computes one token,
-    behind the prefills that are queued there, and needs KV space for the whole prompt.
+    The tokens that the decode worker lacks move at `tokens_per_s`, after `latency_s`: of each pair, or one for all. It
+    then computes one token, behind the prefills that are queued there, and needs KV space for the whole prompt.
     """
-    moved_s = latency_s + decode.uncached_tokens / tokens_per_s
-    loaded_s = _first_token_s(prefill)[:, np.newaxis] + moved_s[np.newaxis, :]
+    moved_s = latency_s + decode.uncached_tokens[np.newaxis, :] / tokens_per_s
+    loaded_s = _first_token_s(prefill)[:, np.newaxis] + moved_s
     first_s = np.maximum(loaded_s, decode.queue_wait_s[np.newaxis, :])
     cost_s: Matrix = first_s + (decode.kv_wait_s + STREAM_WEIGHT * decode.decode_externality_s)[np.newaxis, :]
     return cost_s
@@ -81,8 +81,8 @@ def cheapest(
     prefill: FleetView,
     alone: FleetView,
     decode: FleetView,
-    tokens_per_s: float,
-    latency_s: float,
+    tokens_per_s: Matrix | float,
+    latency_s: Matrix | float,
     alike: NDArray[np.bool_] | None = None,
     stalls_s: Column | None = None,
 ) -> PairCost:

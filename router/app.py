@@ -77,6 +77,7 @@ from router.telemetry.readings import (
     gateway_readings,
     identity_readings,
     limit_readings,
+    link_readings,
     placement_readings,
     policy_readings,
     process_readings,
@@ -268,6 +269,7 @@ class System:
             [
                 lambda: fleet_readings(self.fleet),
                 lambda: queue_readings(self.dispatcher.views(self.now_s())),
+                lambda: link_readings(self.dispatcher.links(self.now_s())),
                 lambda: scaling_readings(self.needed()),
                 lambda: residency_readings(self.fleet, self.residency),
                 lambda: watch_readings(self.watcher.statistics()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -13,6 +13,7 @@ from router.admin.documents import (
     Estimates,
     Events,
     KvConnector,
+    LinkDocument,
     Load,
     PredictedCached,
     SelfTestDocument,
@@ -23,8 +24,11 @@ from router.admin.sources import with_source
 from router.admin.system import AdminSystem
 from router.placement.endpoints import kv_report
 from router.placement.fleet import Candidate, FleetEndpoint
+from router.placement.links import Link
 
 Counters = dict[str, Any]
+
+LINKS_SHOWN: Final = 32
 
 
 def describe_workers(system: AdminSystem, endpoints: Iterable[FleetEndpoint]) -> list[Worker]:
@@ -41,6 +45,7 @@ class _Describing:
         self._loads = _loads(system)
         self._views = cast("dict[int, Counters]", system.residency.statistics()["slots"])
         self._in_flight = system.in_flight()
+        self._links = _links(system)
         self._watches: Counters = system.watcher.statistics()["endpoints"]
 
     def worker(self, endpoint: FleetEndpoint) -> Worker:
@@ -97,7 +102,19 @@ class _Describing:
             predicted_cached=msgspec.convert(load.get("predicted_cached", {}), PredictedCached),
             events=msgspec.convert(followed, Events | None),
             self_test=msgspec.convert(self_test, SelfTestDocument | None),
+            links=[
+                LinkDocument(link.sender.id, link.tokens_per_s, link.latency_s, link.transfers)
+                for link in self._links.get(candidate, ())[:LINKS_SHOWN]
+            ],
         )
+
+
+def _links(system: AdminSystem) -> dict[Candidate, list[Link]]:
+    """Return the links to each candidate, slowest first."""
+    found: dict[Candidate, list[Link]] = {}
+    for link in sorted(system.dispatcher.links(system.now_s()), key=lambda link: link.tokens_per_s):
+        found.setdefault(link.receiver, []).append(link)
+    return found
 
 
 def _loads(system: AdminSystem) -> dict[str, Counters]:

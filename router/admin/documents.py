@@ -365,11 +365,24 @@ class SelfTestDocument(Shape):
     reason: str
 
 
+class LinkDocument(Shape):
+    """A link over which KV cache came from the candidate `sender`, with the speed that decisions count on now.
+
+    `transfers` were observed. A link that has not been used for some minutes has the speed of the fleet.
+    """
+
+    sender: str
+    tokens_per_s: float
+    latency_s: float
+    transfers: int
+
+
 class CandidateDocument(Shape):
     """One candidate: an endpoint, or one data-parallel rank of it (``host:port#rank``).
 
     `residency` is exact, approximate, unknown or off, and `reason` says why. `blocks` counts the blocks in its cache
-    view. `events` is null without KV events, and `self_test` is null until a self-test has ended.
+    view. `events` is null without KV events, and `self_test` is null until a self-test has ended. `links` are those
+    over which KV cache has come to the candidate, slowest first, at most 32.
     """
 
     id: str
@@ -385,6 +398,7 @@ class CandidateDocument(Shape):
     predicted_cached: PredictedCached
     events: Events | None
     self_test: SelfTestDocument | None
+    links: list[LinkDocument] = []
 
 
 class KvConnector(Shape):

@@ -507,9 +507,9 @@ class HandoverConfig(Section, frozen=True):
     request."""
     transfer_tokens_per_s: Annotated[float, Meta(ge=1)] = 100_000.0
     """Prompt tokens that move from one worker to another per second: bandwidth divided by the KV cache's bytes per
-    token. The decision uses it."""
+    token. The decision starts from it, and learns the speed of each link."""
     latency_s: Annotated[float, Meta(ge=0)] = 0.01
-    """What a KV handover takes beside prefill and transfer. The decision uses it."""
+    """What a KV handover takes beside prefill and transfer. The decision starts from it, too."""
 
 
 class HeadersConfig(Section, frozen=True):

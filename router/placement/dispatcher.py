@@ -18,6 +18,7 @@ from router.placement.fleet import Fleet
 from router.placement.fleet_load import WorkerLoads
 from router.placement.handover import HandoverPlanner, HandoverTickets, PlannedHandover
 from router.placement.lifecycle_events import FailurePoint, Request
+from router.placement.links import Link, LinkSpeed, Transfer
 from router.placement.named_policies import NamedPolicies
 from router.placement.placing import Decided, Placer
 from router.placement.policy_runner import PolicyRunner
@@ -72,7 +73,7 @@ class Dispatcher(TicketLife):
         self.what_ifs = WhatIfs(self._log)
         self._view_builder = ViewBuilder(loads, residency, self._output_lengths)
         self._placer = Placer(fleet, residency, loads, policies, self._view_builder, self._log, observer)
-        self._handovers = HandoverPlanner(handover or HandoverConfig(), self._placer, self._view_builder)
+        self._handovers = HandoverPlanner(handover or HandoverConfig(), self._placer, self._view_builder, loads)
         fleet.on_load.append(self._loads.load_reported)
 
     @property
@@ -253,6 +254,22 @@ class Dispatcher(TicketLife):
         self._counts["dispatched"] += 1
         self._counts["retried"] += 1
         return again
+
+    def transfer(self, sender: Ticket, receiver: Ticket, now_s: float) -> Transfer:
+        """Begin to measure a transfer: the receiver's request is sent now."""
+        return self._handovers.transfer(sender, receiver, now_s)
+
+    def transferred(self, transfer: Transfer, now_s: float) -> None:
+        """Learn from a transfer: the first event of a streamed answer has arrived."""
+        self._handovers.links.observe(transfer, now_s)
+
+    def links(self, now_s: float) -> list[Link]:
+        """Return the links over which KV cache has moved, as decisions see them now."""
+        return self._handovers.links.known(now_s)
+
+    def link_speed(self, now_s: float) -> LinkSpeed:
+        """Return the speed of a link of which nothing is known."""
+        return self._handovers.links.fleet(now_s)
 
     def run_plain(self, ticket: Ticket, reason: str, now_s: float) -> bool:
         """Release an attempt that did not get its KV cache. Return whether the request may run again without one."""

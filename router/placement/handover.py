@@ -13,8 +13,10 @@ from policies.handover_cost import PairCost, cheapest, stalled_s
 from policies.view import Decision, FleetView, RequestView, Residency, WorkerView
 from router.config.model import HandoverConfig
 from router.placement.endpoints import PREFILL, Candidate, KvReport
+from router.placement.fleet_load import WorkerLoads
 from router.placement.handover_roles import FORMAT, receives
 from router.placement.lifecycle_events import Request
+from router.placement.links import Links, Transfer
 from router.placement.placing import Decided, Placer
 from router.placement.policy_runner import PolicyRunner
 from router.placement.selection import Selection
@@ -49,10 +51,12 @@ class HandoverTickets(NamedTuple):
 class HandoverPlanner:
     """Compares pairs with single workers, and reserves the load of a pair."""
 
-    def __init__(self, config: HandoverConfig, placer: Placer, view_builder: ViewBuilder) -> None:
+    def __init__(self, config: HandoverConfig, placer: Placer, view_builder: ViewBuilder, loads: WorkerLoads) -> None:
         self._config = config
+        self.links = Links(config.transfer_tokens_per_s, config.latency_s)
         self._placer = placer
         self._view_builder = view_builder
+        self._loads = loads
 
     def plan(
         self, request: Request, prefill: Selection, alone: Selection, now_s: float, *, at_any_cost: bool = False
@@ -70,7 +74,7 @@ class HandoverPlanner:
         senders, receivers = self._see(request, prefill, now_s), self._see(request, decode, now_s)
         singles = self._see(request, alone, now_s).fleet
         alike = _alike(prefill.candidates, decode.candidates, request.model)
-        tokens_per_s, latency_s = self._config.transfer_tokens_per_s, self._config.latency_s
+        tokens_per_s, latency_s = self.links.speeds(prefill.candidates, decode.candidates, now_s)
         streaming = np.array([one.endpoint.role != PREFILL for one in prefill.candidates])
         stalls_s = np.where(streaming, stalled_s(senders.fleet), 0.0)
         cost = cheapest(senders.fleet, singles, receivers.fleet, tokens_per_s, latency_s, alike, stalls_s)
@@ -90,7 +94,7 @@ class HandoverPlanner:
         )
         decode = self._placer.place(request, second, now_s, 1, shadowed=False)
         view = planned.decode.fleet.worker(cost.decode)
-        decode.residency, decode.received = view.residency, True
+        decode.residency, decode.received, decode.moved_tokens = view.residency, True, view.uncached_tokens
         decode.load.account.prefilled(decode.reservation, now_s)
         return HandoverTickets(prefill, decode)
 
@@ -106,6 +110,12 @@ class HandoverPlanner:
         place = int((fleet.queue_wait_s + fleet.prefill_s).argmin())
         decided = self._decided(seen, place, runner, "prefill again after a failure")
         return self._placer.place(request, decided, now_s, attempt, shadowed=False)
+
+    def transfer(self, sender: Ticket, receiver: Ticket, now_s: float) -> Transfer:
+        """Return the transfer that begins now. Without it, the receiver would compute one token behind its queue."""
+        (view,) = self._loads.views((receiver.candidate,), None, 1, now_s)
+        own_s = view.queue_wait_s + view.prefill_s
+        return Transfer(sender.candidate, receiver.candidate, receiver.moved_tokens, own_s, now_s)
 
     def _see(self, request: Request, selection: Selection, now_s: float) -> Seen:
         return Seen(selection, *self._view_builder.build(request, selection.candidates, now_s))

@@ -33,6 +33,7 @@ class Ticket:
         "ended",
         "id",
         "load",
+        "moved_tokens",
         "predicted_cached_tokens",
         "received",
         "record",
@@ -78,6 +79,8 @@ class Ticket:
         """The worker's work counters at the first token."""
         self.received = False
         """The prompt's KV cache comes from another worker, and there is no first token yet."""
+        self.moved_tokens = 0
+        """Tokens of the prompt whose KV cache comes from another worker."""
         self.trial = False
         self.tried: tuple[str, ...] = ()
         """Endpoints of earlier attempts."""

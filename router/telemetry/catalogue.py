@@ -294,6 +294,21 @@ FLEET = (
         "Queue wait: estimated time until the prefill of a new prompt would start on the worker.",
         "worker",
     ),
+    _experimental(
+        _gauge(
+            "kv_transfer_tokens_per_second",
+            "Prompt tokens whose KV cache moves to the worker per second, as learned: its slowest link.",
+            "worker",
+            merge=Merge.MIN,
+        )
+    ),
+    _experimental(
+        _common(
+            "kv_transfer_latency_seconds",
+            "Time of a KV transfer to the worker beside its tokens, as learned: its slowest link.",
+            "worker",
+        )
+    ),
     _common("worker_running_requests", "Requests running on the worker, as it last reported.", "worker"),
     _common("worker_waiting_requests", "Requests waiting on the worker, as it last reported.", "worker"),
     _common("worker_kv_usage_ratio", "Share of the worker's KV cache in use, as it last reported.", "worker"),

@@ -13,6 +13,7 @@ from router.config.budgets import BODIES, PROMPTS, RESPONSES, VIEWS
 from router.config.memory import MemoryLimit
 from router.config.model import Config
 from router.placement.fleet import Candidate, Fleet, WorkerState
+from router.placement.links import Link
 from router.placement.scaling import Needed
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.decision_log_file import DecisionLogFile
@@ -34,6 +35,17 @@ def queue_readings(views: Iterable[WorkerView]) -> Iterator[Reading]:
     """Yield the queue wait of each candidate, from `Dispatcher.views`."""
     for view in views:
         yield "warmroute_queued_prefill_seconds", (view.id,), view.queue_wait_s
+
+
+def link_readings(links: Iterable[Link]) -> Iterator[Reading]:
+    """Yield the slowest link to each candidate that KV cache has moved to, from `Dispatcher.links`."""
+    slowest: dict[str, tuple[float, float]] = {}
+    for link in links:
+        speed, latency_s = slowest.get(link.receiver.id, (link.tokens_per_s, link.latency_s))
+        slowest[link.receiver.id] = min(speed, link.tokens_per_s), max(latency_s, link.latency_s)
+    for worker, (speed, latency_s) in slowest.items():
+        yield "warmroute_kv_transfer_tokens_per_second", (worker,), speed
+        yield "warmroute_kv_transfer_latency_seconds", (worker,), latency_s
 
 
 def scaling_readings(roles: Mapping[str, Needed]) -> Iterator[Reading]:

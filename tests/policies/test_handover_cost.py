@@ -64,6 +64,13 @@ def test_a_slow_link_makes_the_pair_dearer():
     assert not cheapest(fleet({}), decode, decode, 500.0, 0.0).pays
 
 
+def test_each_pair_has_its_own_link():
+    tokens_per_s = np.array([[1_000.0, 500.0], [2_000.0, 250.0]])
+    latency_s = np.array([[0.0, 0.1], [0.2, 0.3]])
+    costs_s = pair_s(fleet({}, {}), fleet({}, {}), tokens_per_s, latency_s)
+    assert costs_s == pytest.approx(np.array([[1.5, 2.6], [1.2, 4.8]]))
+
+
 def test_kv_space_and_the_queue_of_the_decode_worker_count():
     decode = fleet({"kv_wait_s": 2.0}, {"queue_wait_s": 3.0})
     costs_s = pair_s(fleet({}, {"queue_wait_s": 4.0}), decode, FAST, 0.0)

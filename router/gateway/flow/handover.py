@@ -30,6 +30,7 @@ from router.placement.handover import HandoverTickets, PlannedHandover
 from router.placement.handover_roles import SIDECAR
 from router.placement.health import WorkerState
 from router.placement.lifecycle_events import Request, Usage
+from router.placement.links import Transfer
 from router.placement.tickets import Ticket
 
 HANDED_OVER: Final = "handed_over"
@@ -99,7 +100,7 @@ class KvHandover:
     """Requests to workers, one after the other."""
     __slots__ = (
         "_api", "_cached_tokens", "_handovers", "_lease_end_s", "_legs", "_members", "_outcome", "_params",
-        "_prefill_sent_s", "_received", "_sent_s", "decode", "prefill", "together",
+        "_prefill_sent_s", "_received", "_sent_s", "_transfer", "decode", "prefill", "together",
     )  # fmt: skip
 
     def __init__(self, handovers: Handovers, members: Members, tickets: HandoverTickets) -> None:
@@ -124,6 +125,8 @@ class KvHandover:
         self._cached_tokens: int | None = None
         self._received = False
         self._outcome = ""
+        self._transfer: Transfer | None = None
+        """The transfer whose time is measured, from the decode request on."""
         handovers.heartbeat.listen()
 
     def _named(self) -> Legs:
@@ -186,6 +189,7 @@ class KvHandover:
         self._handovers.metrics.handover_step("prefill", now_s - self._prefill_sent_s)
         if self.together:
             self._sent_s = now_s
+            self._transfer = self._handovers.dispatcher.transfer(self.prefill, self.decode, now_s)
         elif connector.lease_s is None:
             self._lease_end_s = math.inf
         else:
@@ -278,6 +282,8 @@ class KvHandover:
             self.settle(LEASE_EXPIRED)
             return None
         self._sent_s = now_s
+        if not self.together:
+            self._transfer = self._handovers.dispatcher.transfer(self.prefill, ticket, now_s)
         return None if params is None else decode_body(self._members, params)
 
     def cached_tokens(self, ticket: Ticket) -> CachedTokens | None:
@@ -291,6 +297,8 @@ class KvHandover:
         if self.decodes_at(ticket):
             self._received = True
             self._handovers.metrics.handover_step("transfer", now_s - self._sent_s)
+            if self._transfer is not None and ticket.request.stream:  # else the whole answer has been computed
+                self._handovers.dispatcher.transferred(self._transfer, now_s)
             self.settle(HANDED_OVER)
 
     def received_by(self, ticket: Ticket) -> bool:

@@ -46,6 +46,7 @@ def _candidate(reports: Sequence[CandidateDocument]) -> CandidateDocument:
         load=_load([each.load for each in reports]),
         estimates=_estimates([each.estimates for each in reports]),
         predicted_cached=_predicted([each.predicted_cached for each in reports]),
+        links=max((each.links for each in reports), key=lambda links: sum(link.transfers for link in links)),
     )
 
 

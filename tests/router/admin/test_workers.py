@@ -5,6 +5,7 @@ import pytest
 
 from backends.worker import ConnectorFacts
 from router.admin.system import HandoverState
+from router.placement.links import Transfer
 from router.residency.difference import Difference
 from tests.support.waiting import eventually
 
@@ -227,6 +228,18 @@ async def test_learned_speeds_and_comparisons_are_shown(client, system):
     assert compared["pending"] == 0
     assert compared["differences"].keys() == {*map(str, Difference)} - {"pending"}
     assert sum(compared["differences"].values()) == compared["over"] + compared["under"]
+
+
+async def test_links_are_shown_at_the_worker_that_received(client, system):
+    names = [system.join(f"http://a:{port}") for port in (1, 2, 3)]
+    fast, slow, receiver = system.fleet.candidates
+    for sender, took_s in ((fast, 0.1), (slow, 1.0)):
+        system.dispatcher.transferred(Transfer(sender, receiver, 1_000, 0.0, system.clock_s - took_s), system.clock_s)
+    listed = [(await client.get(f"/admin/v1/workers/{name}")).json()["candidates"][0]["links"] for name in names]
+    assert listed[:2] == [[], []]
+    assert [(link["sender"], link["transfers"]) for link in listed[2]] == [("a:2", 1), ("a:1", 1)]
+    assert listed[2][0]["tokens_per_s"] < listed[2][1]["tokens_per_s"]
+    assert all(link["latency_s"] >= 0.0 for link in listed[2])
 
 
 async def test_all_workers_in_the_order_they_joined(client, system):

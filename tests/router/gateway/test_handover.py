@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import AsyncExitStack
+from copy import deepcopy
 
 import pytest
 
@@ -30,6 +31,11 @@ class Shared:
         self.rig = rig
         self._stack = stack
         self.dummies = []
+        self._no_links = deepcopy(rig.dispatcher._handovers.links)
+
+    def forget_links(self):
+        """Decide as before any transfer: here, one that was measured would teach that no handover pays."""
+        self.rig.dispatcher._handovers.links = deepcopy(self._no_links)
 
     async def add(self, role, labels=None, **settings):
         """Start an embedded worker of a role."""
@@ -93,6 +99,15 @@ async def pair(shared, **handover):
     return gateway, prefill, decode
 
 
+def prefill_id(gateway):
+    """Return the id of the worker that was added first."""
+    return gateway.rig.fleet.candidates[0].id
+
+
+def decode_id(gateway):
+    return gateway.rig.fleet.candidates[1].id
+
+
 def moved(worker):
     return worker.transfers.statistics()
 
@@ -119,8 +134,8 @@ def tokens(reply):
 async def test_the_client_gets_one_answer_with_the_usage_of_one_request(shared, stream):
     gateway, prefill, decode = await pair(shared)
     fields = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
-    for cached in (0, 32):
-        reply = await gateway.ask(**fields)
+    for cached, asked in ((0, {}), (32, fields)):  # a streamed one would teach that this link is slow
+        reply = await gateway.ask(**asked)
         assert reply.status == 200
         assert tokens(reply) == (40, cached, 5)
     assert (moved(decode)["received"], moved(decode)["stale_reads"]) == (2, 0)
@@ -129,6 +144,18 @@ async def test_the_client_gets_one_answer_with_the_usage_of_one_request(shared, 
     steps = gateway.rig.metrics.named("handover_step")
     assert [step for step, _ in steps] == ["prefill", "transfer"] * 2
     assert all(0.0 <= duration_s < 60.0 for _, duration_s in steps)
+    await gateway.ends_clean(prefill, decode)
+
+
+async def test_streamed_answers_teach_the_speed_of_the_link(shared):
+    gateway, prefill, decode = await pair(shared)
+    dispatcher = gateway.rig.dispatcher
+    await gateway.ask()  # its first byte comes after its last token
+    assert dispatcher.links(0.0) == []
+    await gateway.ask(stream=True, prompt=list(range(900, 1_100)))
+    (link,) = dispatcher.links(gateway.rig.loop.time())
+    assert (link.sender.id, link.receiver.id, link.transfers) == (prefill_id(gateway), decode_id(gateway), 1)
+    assert link.tokens_per_s > 0.0
     await gateway.ends_clean(prefill, decode)
 
 
@@ -182,6 +209,7 @@ async def test_workers_that_share_a_store_get_two_plain_requests(shared, tmp_pat
     gateway.occupy()
     turns = [{"role": "user", "content": "Hello, world. " * 10}]
     for path, body in ((COMPLETIONS, {"prompt": PROMPT}), (b"/v1/messages", {"messages": turns})):
+        gateway.forget_links()
         raw = json.dumps({"model": "m", "max_tokens": 3, "stream": True} | body).encode()
         assert (await gateway.rig.ask(post(path, raw))).status == 200
     assert gateway.outcomes == ["handed_over"] * 2

@@ -1,6 +1,6 @@
 """Reports of several processes about one worker, merged into one document."""
 
-from router.admin.documents import CandidateDocument, Estimates, Load, PredictedCached, Worker
+from router.admin.documents import CandidateDocument, Estimates, LinkDocument, Load, PredictedCached, Worker
 from router.process.children.aggregate import merge_workers
 
 
@@ -47,6 +47,14 @@ def test_estimates_are_from_the_process_with_most_observations():
     said = {0: [worker(observations=1)], 1: [worker(observations=9, token_us=50.0)]}
     (merged,) = merge_workers(said)
     assert merged.candidates[0].estimates == Estimates(observations=10, prefill_token_us=50.0)
+
+
+def test_links_are_from_the_process_with_most_transfers():
+    few, many = worker(), worker()
+    few.candidates[0].links = [LinkDocument("b:1", 10.0, 0.1, 2), LinkDocument("b:2", 10.0, 0.1, 2)]
+    many.candidates[0].links = [LinkDocument("b:1", 20.0, 0.1, 5)]
+    (merged,) = merge_workers({0: [few], 1: [many]})
+    assert merged.candidates[0].links == many.candidates[0].links
 
 
 def test_another_state_in_one_process_is_noted():

@@ -10,6 +10,7 @@ from router.config.model import Config, HealthConfig
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request
+from router.placement.links import Link
 from router.placement.scaling import Needed
 from router.placement.tickets import Ticket
 from router.residency.residency_map import ResidencyMap
@@ -22,6 +23,7 @@ from router.telemetry.readings import (
     fleet_readings,
     gateway_readings,
     identity_readings,
+    link_readings,
     policy_readings,
     queue_readings,
     residency_readings,
@@ -50,6 +52,16 @@ def test_fleet_readings_have_states_and_loads():
     assert read["warmroute_worker_state", ("down:2", "starting")] == 1
     assert read["warmroute_worker_prefix_hits", ("h:1",)] == 60
     assert not any(labels == ("down:2",) for _, labels in read)
+
+
+def test_link_readings_have_the_slowest_link_to_each_worker():
+    fleet, _ = fleet_of_one()
+    (candidate,) = fleet.candidates
+    links = [Link(candidate, candidate, 100.0, 0.1, 3), Link(candidate, candidate, 50.0, 0.05, 1)]
+    assert set(link_readings(links)) == {
+        ("warmroute_kv_transfer_tokens_per_second", ("h:1",), 50.0),
+        ("warmroute_kv_transfer_latency_seconds", ("h:1",), 0.1),
+    }
 
 
 def test_scaling_readings_leave_out_what_was_not_measured():

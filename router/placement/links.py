@@ -1,0 +1,201 @@
+"""Learn how fast KV cache moves from one worker to another.
+
+The model: a transfer of n tokens takes b * n + a seconds. It is measured from the receiver's request to its first
+event, less what the receiver would have needed without a transfer. A link that is not known well is close to the
+fleet's, and the fleet's close to the setting's. What was learned counts less as time passes: a link that looked slow
+is used no more, so nothing else would show that it is fast again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from policies.handover_cost import Matrix
+from policies.view import Column
+from router.placement.endpoints import Candidate
+from router.placement.learning.forgetting_least_squares import ForgettingLeastSquares
+
+LINKS_KEPT: Final = 4_096
+"""Links that are kept, those used last. The others count as unknown."""
+FORGETTING: Final = 0.95
+"""About the last 20 transfers of a link count."""
+RIDGE_OBSERVATIONS: Final = 1.0
+PRIOR_OBSERVATIONS: Final = 2.0
+"""Transfers after which a link's own fit counts as much as the fleet's."""
+LINK_HALF_LIFE_S: Final = 60.0
+FLEET_HALF_LIFE_S: Final = 600.0
+SHORTEST_S: Final = 1e-4
+"""A transfer that seems to take less counts as this long."""
+FASTEST_TOKEN_S: Final = 1e-9
+"""Added to the time of each token, which is then above 0."""
+
+T = TypeVar("T", float, Column)
+
+
+class Transfer(NamedTuple):
+    """A transfer that has begun: `tokens` move, and the receiver would need `own_s` without it."""
+
+    sender: Candidate
+    receiver: Candidate
+    tokens: int
+    own_s: float
+    began_s: float
+
+
+class Link(NamedTuple):
+    """What is known of a link. `transfers` were observed."""
+
+    sender: Candidate
+    receiver: Candidate
+    tokens_per_s: float
+    latency_s: float
+    transfers: int
+
+
+class LinkSpeed(NamedTuple):
+    """Seconds for each token, and for a transfer of none."""
+
+    token_s: float
+    latency_s: float
+
+
+class _Link:
+    """The transfers over one link, or over all links."""
+
+    __slots__ = ("at_s", "ends", "squares")
+
+    def __init__(self, ends: tuple[Candidate, Candidate] | None = None) -> None:
+        self.ends = ends
+        self.squares = ForgettingLeastSquares(2, forgetting=FORGETTING, ridge=RIDGE_OBSERVATIONS, sweeps=4)
+        self.at_s = 0.0
+        """When the last transfer ended."""
+
+    def observe(self, tokens: int, seconds: float, now_s: float) -> None:
+        features = (float(tokens), 1.0)
+        self.squares.observe(features, seconds, self.squares.predict(features))
+        self.at_s = now_s
+
+    @property
+    def facts(self) -> tuple[float, ...]:
+        """Seconds per token, latency, the number of transfers that count, and when the last one ended."""
+        return (*self.squares.coefficients, self.squares.errors.weight, self.at_s)
+
+
+class Links:
+    """The speed of each link between two candidates. Memory is bounded by `LINKS_KEPT`."""
+
+    def __init__(self, tokens_per_s: float, latency_s: float) -> None:
+        self._prior = LinkSpeed(1.0 / tokens_per_s, latency_s)
+        self._all = _Link()
+        self._owners: dict[int, Candidate] = {}
+        """The candidate that each slot's links belong to."""
+        self._rows: dict[tuple[int, int], int] = {}
+        """The row of the link between two slots, in all that follows."""
+        self._links: list[_Link] = []
+        self._slots = np.zeros((2, 16), np.int64)
+        """Slots of sender and receiver."""
+        self._facts = np.zeros((4, 16))
+        """`_Link.facts`, as columns."""
+
+    def observe(self, transfer: Transfer, now_s: float) -> None:
+        """Learn that the first event after a transfer arrived now."""
+        sender, receiver, tokens = transfer.sender, transfer.receiver, transfer.tokens
+        if tokens < 1:
+            return
+        seconds = max(now_s - transfer.began_s - transfer.own_s, SHORTEST_S)
+        self._all.observe(tokens, seconds, now_s)
+        if sender.live and receiver.live:
+            row = self._row(sender, receiver)
+            self._links[row].observe(tokens, seconds, now_s)
+            self._facts[:, row] = self._links[row].facts
+
+    def _row(self, sender: Candidate, receiver: Candidate) -> int:
+        """Return the row of a link, made if there is none."""
+        for candidate in (sender, receiver):
+            if self._owners.get(candidate.slot) is not candidate:
+                self._drop_all(candidate.slot)
+                self._owners[candidate.slot] = candidate
+        key = sender.slot, receiver.slot
+        row = self._rows.get(key)
+        if row is None:
+            if len(self._links) >= LINKS_KEPT:
+                self._drop(int(self._facts[3, : len(self._links)].argmin()))
+            row = self._rows[key] = len(self._links)
+            if row == self._facts.shape[1]:
+                self._slots = np.concatenate((self._slots, self._slots), axis=1)
+                self._facts = np.concatenate((self._facts, self._facts), axis=1)
+            self._links.append(_Link((sender, receiver)))
+            self._slots[:, row] = key
+        return row
+
+    def _drop_all(self, slot: int) -> None:
+        """Drop the links of a slot's earlier candidate."""
+        rows = np.flatnonzero((self._slots[:, : len(self._links)] == slot).any(axis=0))
+        for row in reversed(rows.tolist()):
+            self._drop(row)
+
+    def _drop(self, row: int) -> None:
+        """Drop a link, and put the last one in its place."""
+        last = len(self._links) - 1
+        del self._rows[int(self._slots[0, row]), int(self._slots[1, row])]
+        if row != last:
+            self._links[row] = self._links[last]
+            self._slots[:, row], self._facts[:, row] = self._slots[:, last], self._facts[:, last]
+            self._rows[int(self._slots[0, row]), int(self._slots[1, row])] = row
+        del self._links[last]
+
+    def fleet(self, now_s: float) -> LinkSpeed:
+        """Return the speed of a link of which nothing is known."""
+        token_s, latency_s, weight, at_s = self._all.facts
+        weight *= 0.5 ** ((now_s - at_s) / FLEET_HALF_LIFE_S)
+        return LinkSpeed(*_toward(self._prior, token_s, latency_s, weight))
+
+    def speeds(
+        self, senders: Sequence[Candidate], receivers: Sequence[Candidate], now_s: float
+    ) -> tuple[Matrix, Matrix]:
+        """Return tokens per second and latency of the links, one row per sender and one column per receiver."""
+        fleet, shape, size = self.fleet(now_s), (len(senders), len(receivers)), len(self._links)
+        token_s, latency_s = np.full(shape, fleet.token_s), np.full(shape, fleet.latency_s)
+        rows = self._places(senders)[self._slots[0, :size]]
+        columns = self._places(receivers)[self._slots[1, :size]]
+        here = np.flatnonzero((rows >= 0) & (columns >= 0))
+        if here.size:
+            at = rows[here], columns[here]
+            token_s[at], latency_s[at] = self._speeds_of(here, fleet, now_s)
+        return 1.0 / token_s, latency_s
+
+    def _places(self, candidates: Sequence[Candidate]) -> NDArray[np.int64]:
+        """Return the place among `candidates` by slot; -1 for slots of others."""
+        places = np.full(max(self._owners, default=-1) + 1, -1, np.int64)
+        for place, candidate in enumerate(candidates):
+            if self._owners.get(candidate.slot) is candidate:
+                places[candidate.slot] = place
+        return places
+
+    def _speeds_of(self, rows: NDArray[np.int64], fleet: LinkSpeed, now_s: float) -> tuple[Column, Column]:
+        """Return token_s and latency_s of known links."""
+        token_s, latency_s, weight, at_s = self._facts[:, rows]
+        return _toward(fleet, token_s, latency_s, weight * np.exp2((at_s - now_s) / LINK_HALF_LIFE_S))
+
+    def known(self, now_s: float) -> list[Link]:
+        """Return the links that were used between candidates that are there, as decisions see them now."""
+        rows = np.arange(len(self._links))
+        token_s, latency_s = self._speeds_of(rows, self.fleet(now_s), now_s)
+        return [
+            Link(*link.ends, 1.0 / token, latency, link.squares.count)
+            for link, token, latency in zip(self._links, token_s.tolist(), latency_s.tolist(), strict=True)
+            if link.ends is not None and all(candidate.live for candidate in link.ends)
+        ]
+
+
+def _toward(common: LinkSpeed, token_s: T, latency_s: T, weight: T) -> tuple[T, T]:
+    """Return a speed between the common one and one that `weight` transfers have shown."""
+    share = weight / (weight + PRIOR_OBSERVATIONS)
+    return (
+        FASTEST_TOKEN_S + share * token_s + (1.0 - share) * common.token_s,
+        share * latency_s + (1.0 - share) * common.latency_s,
+    )
