@@ -284,6 +284,14 @@ class Engine:
         """Share of blocks in use, 0 to 1."""
         return self._cache.usage
 
+    def has_room(self, tokens: int, beside_tokens: int = 0) -> bool:
+        """Return whether blocks for a prompt of `tokens` are free beside those for `beside_tokens`.
+
+        True for a prompt that the cache could never hold.
+        """
+        blocks, beside_blocks = (-(-count // self.block_size) for count in (tokens, beside_tokens))
+        return blocks > self._cache.usable_blocks or blocks + beside_blocks <= self._cache.free_blocks
+
     def cached_tokens(self, chain: Sequence[int], prompt_tokens: int) -> int:
         """Return the cached tokens that a prompt with these block hashes would find now, without any effect."""
         usable_blocks = (prompt_tokens - 1) // self.block_size

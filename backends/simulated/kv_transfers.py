@@ -8,6 +8,8 @@ the connectors whose decode worker waits for the prefill.
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -27,6 +29,8 @@ SIDE_CHANNEL = "/simulated/kv_blocks"
 _ANSWER_S = 60.0
 _RENEWALS = 6
 """Renewals within a lease, as in vLLM."""
+_ROOM_CHECK_S = 0.02
+"""Time between two looks for room in a full cache."""
 _NIXL = ("remote_request_id", "remote_port")
 _NEEDED = ("remote_engine_id", "remote_block_ids", "remote_host", "tp_size")
 
@@ -76,7 +80,9 @@ class KvTransfers:
         self.address: tuple[str, int] = (settings.host, settings.port)
         """Host and port of the side channel, once the worker listens."""
         self.faults = TransferFaults()
-        self.expired = self.failed = self.stale_reads = self.received = 0
+        self.expired = self.late = self.failed = self.stale_reads = self.received = 0
+        self._arriving_tokens = 0
+        """Tokens of the loads that have begun."""
         self._lease_s = settings.kv_lease_s
         self._tokens_per_s = settings.kv_transfer_tokens_per_s
         self._time_scale = settings.time_scale
@@ -166,6 +172,7 @@ class KvTransfers:
         request_id = self._requests.get(call.request_id, call.request_id)
         timer = self._leases.get(request_id)
         if timer is None:
+            self.late += call.done
             return SideChannelAnswer(False)
         timer.cancel()
         if call.done:
@@ -227,7 +234,24 @@ class KvTransfers:
         return int(params.get("remote_prefill_cached_tokens") or 0)
 
     async def _load(self, peer: Endpoint, call: SideChannelCall, tokens: int) -> SideChannelAnswer:
-        """Wait for as long as the transfer takes, and renew the lease meanwhile."""
+        """Wait for room, then for as long as the transfer takes, and renew the lease meanwhile."""
+        await self._wait_for_room(peer, call, tokens)
+        self._arriving_tokens += tokens
+        try:
+            return await self._transfer(peer, call, tokens)
+        finally:
+            self._arriving_tokens -= tokens
+
+    async def _wait_for_room(self, peer: Endpoint, call: SideChannelCall, tokens: int) -> None:
+        """As in vLLM, a prompt gets its blocks before any of them is read."""
+        renewed_s = -math.inf
+        while not self._engine.has_room(tokens, self._arriving_tokens):
+            if time.monotonic() - renewed_s > self._lease_s / _RENEWALS:
+                await self._ask(peer, call)
+                renewed_s = time.monotonic()
+            await asyncio.sleep(_ROOM_CHECK_S)
+
+    async def _transfer(self, peer: Endpoint, call: SideChannelCall, tokens: int) -> SideChannelAnswer:
         first = await self._ask(peer, call)
         left_s = tokens / self._tokens_per_s * self.faults.slowdown * self._time_scale
         while left_s > 0.0:
@@ -254,6 +278,7 @@ class KvTransfers:
             "leased": len(self._leases),
             "received": self.received,
             "expired": self.expired,
+            "late": self.late,
             "failed": self.failed,
             "stale_reads": self.stale_reads,
         }

@@ -184,6 +184,9 @@ class WorkerMetrics(Collector):
         if self._transfers is not None:
             moved = self._transfers()
             yield self._counter("vllm:nixl_num_kv_expired_reqs", "Leases that ended unread.", moved["expired"])
+            yield self._counter(
+                "vllm:nixl_num_notifications_after_expiry", "Loads that ended after their lease.", moved["late"]
+            )
             yield self._counter("vllm:nixl_num_failed_transfers", "Loads that failed.", moved["failed"])
         rejections = CounterMetricFamily(
             "vllm:admission_rejections", "Requests refused.", labels=("model_name", "reason")

@@ -95,6 +95,34 @@ async def test_a_read_after_the_lease_is_answered_and_counted_as_stale(worker_wi
             body = {"prompt": PROMPT, "kv_transfer_params": params}
             assert (await decode.post(COMPLETIONS, json=body)).status_code == 200
             assert moved(decode)["stale_reads"] == 1
+        text = (await prefill.get("/metrics")).text
+        assert 'vllm:nixl_num_notifications_after_expiry_total{engine="0",model_name="warmroute-simulated"} 1.0' in text
+
+
+async def test_a_prompt_for_a_full_worker_waits_beyond_its_lease(worker_with, until):
+    async with (
+        worker_with(kv_connector="nixl_pull", kv_lease_s=0.3) as prefill,
+        worker_with(kv_connector="nixl_pull", kv_lease_s=0.3, num_blocks=12, time_scale=1.0) as decode,
+    ):
+        body = {"prompt": [7] * 80, "max_tokens": 90, "ignore_eos": True}  # 11 blocks in the end, for about 0.6 s
+        first = asyncio.ensure_future(decode.post(COMPLETIONS, json=body))
+        await until(lambda: decode.engine()["running"] == 1)
+        _, params = await handed_over(prefill)
+        second = await decode.post(COMPLETIONS, json={"prompt": PROMPT, "max_tokens": 2, "kv_transfer_params": params})
+        assert (second.status_code, (await first).status_code) == (200, 200)
+        assert (moved(decode)["received"], moved(decode)["stale_reads"]) == (1, 0)
+        assert (moved(prefill)["expired"], moved(prefill)["late"], prefill.engine()["kv_usage"]) == (0, 0, 0.0)
+
+
+async def test_a_prompt_longer_than_the_workers_cache_is_refused_at_once(worker_with):
+    async with (
+        worker_with(kv_connector="nixl_pull") as prefill,
+        worker_with(kv_connector="nixl_pull", num_blocks=4) as decode,
+    ):
+        _, params = await handed_over(prefill)
+        answer = await decode.post(COMPLETIONS, json={"prompt": PROMPT, "kv_transfer_params": params})
+        assert answer.status_code == 400
+        assert prefill.engine()["kept_blocks"] == 0
 
 
 async def test_parameters_that_are_used_twice_are_a_stale_read(pair):
