@@ -15,6 +15,7 @@ BASELINE = "round_robin"
 DEFAULT = "marginal_cost"
 REPEATABLE = ("policy", "hold", "lanes", "workers", "profile", "time_scale", "conversations", "seed")
 """The flags that change the result."""
+_FEWEST_WITH_ROLES = 2
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -24,7 +25,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="compare prefix routing with round robin on embedded workers",
         description="Start embedded workers and the gateway as real processes. Play multi-turn conversations about "
         "Python source files through round robin and through the default policy. Print the savings of prefix routing, "
-        "and end all processes. The demo takes about two minutes.",
+        "and end all processes. The demo takes about two minutes. With --handover it compares workers that do "
+        "everything with prefill and decode workers.",
     )
     policies = policy_names()
     parser.add_argument(
@@ -51,6 +53,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--plot", type=_writable, metavar="FILE.svg", help="draw mean TTFT of both policies as SVG (needs matplotlib)"
     )
+    parser.add_argument(
+        "--handover",
+        action="store_true",
+        help="play uploads beside chats, with each request on one worker and with prefill and decode workers, and "
+        "print what that brought and what not",
+    )
     parser.add_argument("--keep", action="store_true", help="leave a fleet up after the runs and print its URLs")
     parser.set_defaults(run=run, defaults={name: parser.get_default(name) for name in REPEATABLE})
 
@@ -66,9 +74,24 @@ def run(args: argparse.Namespace) -> int:
     """Run both policies and print the table; return 0 if no request failed."""
     from loadtest.demo import plot
 
+    if args.handover:
+        return _hand_over(args)
     if args.plot is not None and not plot.available():
         sys.stderr.write(f"warmroute demo: {plot.MISSING}\n")
         return 2
     from loadtest.demo.compare import run as compare  # imported here so that other commands' help loads no HTTP client
 
     return compare(args, BASELINE)
+
+
+def _hand_over(args: argparse.Namespace) -> int:
+    given = {"--policy": args.policy != DEFAULT, "--plot": args.plot is not None, "--keep": args.keep}
+    wrong = [f"{flag} does not go with --handover" for flag, on in given.items() if on]
+    if args.workers < _FEWEST_WITH_ROLES:
+        wrong.append(f"--handover needs --workers {_FEWEST_WITH_ROLES} or more")
+    if wrong:
+        sys.stderr.write(f"warmroute demo: {wrong[0]}\n")
+        return 2
+    from loadtest.demo.handover import run as compare  # late import, as above
+
+    return compare(args)

@@ -34,6 +34,22 @@ def test_the_default_policy_beats_round_robin_and_leaves_nothing_behind(tmp_path
     assert "prefill tokens executed" in done.stdout
 
 
+@pytest.mark.slow
+def test_handovers_are_compared_with_whole_requests(tmp_path):
+    path = tmp_path / "sides.json"
+    command = [*COMMAND, "--handover", "--workers", "2", "--conversations", "4", "--json", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    together, by_cost = json.loads(path.read_text())["sides"]
+    assert (together["placement"], by_cost["placement"]) == ("one worker", "by cost")
+    for side in (together, by_cost):
+        assert (side["chats"]["requests"], side["uploads"]["requests"]) == (12, 1)
+        assert (side["chats"]["errors"], side["uploads"]["errors"]) == (0, 0)
+        assert side["gap_p99_ms"] > 0
+    assert (together["handed_over"], by_cost["handed_over"] > 0) == (0, True)
+    assert "Separation brought: " in done.stdout and "It did not bring: " in done.stdout
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_all_of_it(number):
     demo = subprocess.Popen(COMMAND, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -53,6 +69,9 @@ def test_a_signal_stops_all_of_it(number):
         (["--policy", "nope"], "marginal_cost"),
         (["--json", "/no/such/folder/rows.json"], "cannot be written"),
         (["--time-scale", "nan"], "--time-scale"),
+        (["--handover", "--policy", "random"], "--policy does not go with --handover"),
+        (["--handover", "--keep"], "--keep does not go with --handover"),
+        (["--handover", "--workers", "1"], "--handover needs --workers 2 or more"),
     ],
 )
 def test_a_wrong_flag_is_refused_before_anything_starts(flags, said):
