@@ -172,6 +172,12 @@ PATTERNS: dict[str, Row] = {
     "router.gateway.rewrites.cached_tokens._DETAILS": Row(
         WORKER, "search", (lambda size: b'"prompt_tokens_details":{' * (size // 25),)
     ),
+    "router.gateway.rewrites.cached_tokens._READ": Row(
+        WORKER, "search", (lambda size: b'"cache_read_input_tokens":' * (size // 26),)
+    ),
+    "router.gateway.rewrites.cached_tokens._INPUT": Row(
+        WORKER, "search", (lambda size: b'"input_tokens":' * (size // 15),)
+    ),
     "router.gateway.rewrites.usage_frame._DATA": Row(WORKER, "search", (lambda size: b"data:" + b"\r" * size + b"x",)),
     "router.gateway.rewrites.usage_frame._EVENT_END": Row(WORKER, "search"),
     "router.gateway.rewrites.usage_frame._FINISH": Row(WORKER, "search"),

@@ -16,11 +16,10 @@ from loadtest.fleet.process import Process, warmroute
 
 ENVIRONMENT = "WARMROUTE_PD_ENV"
 START_S = 300.0
-VLLM_NAMES = {"nixl_pull": "NixlConnector", "nixl_push": "NixlPushConnector"}
+VLLM_NAMES = {"nixl_pull": "NixlConnector", "nixl_push": "NixlPushConnector", "shared_store": "ExampleConnector"}
 TRANSFER = {
     "kv_role": "kv_both",
     "kv_load_failure_policy": "fail",
-    "kv_connector_extra_config": {"kv_lease_duration": 20},
 }
 QUIET = {
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -73,8 +72,9 @@ class Site:
         return found
 
 
-def worker(environment, model, port, connector):
-    transfer = TRANSFER | {"kv_connector": VLLM_NAMES[connector]}
+def worker(environment, model, port, connector, folder):
+    extra = {"shared_storage_path": str(folder)} if connector == "shared_store" else {"kv_lease_duration": 20}
+    transfer = TRANSFER | {"kv_connector": VLLM_NAMES[connector], "kv_connector_extra_config": extra}
     side_port = free_ports(1)
     command = [
         str(environment / "bin" / "vllm"), "serve", str(model), "--served-model-name", "tiny", "--host", "127.0.0.1",
@@ -87,12 +87,12 @@ def worker(environment, model, port, connector):
 
 
 @pytest.fixture(scope="module")
-def site(environment, model, request):
+def site(environment, model, request, tmp_path_factory):
     """Start a prefill worker, a decode worker and the gateway, with the connector that the module names."""
-    connector = request.module.CONNECTOR
+    connector, folder = request.module.CONNECTOR, tmp_path_factory.mktemp("kv")
     with ExitStack() as stack:
         ports = [free_ports(1), free_ports(1)]
-        workers = [worker(environment, model, port, connector) for port in ports]
+        workers = [worker(environment, model, port, connector, folder) for port in ports]
         for process in workers:
             stack.callback(process.stop)
         for process in workers:

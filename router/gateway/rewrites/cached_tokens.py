@@ -10,6 +10,9 @@ from router.gateway.rewrites.usage_frame import UsageFrame
 
 _CACHED = re.compile(rb'("cached_tokens"\s*:\s*)\d+')
 _DETAILS = re.compile(rb'("prompt_tokens_details"\s*:\s*)\{[^{}]*+\}')
+_READ = re.compile(rb'("cache_read_input_tokens"\s*:\s*)(\d{1,15})')
+_INPUT = re.compile(rb'("input_tokens"\s*:\s*)(\d{1,15})')
+_REPORTS = (b'"cached_tokens"', b'"cache_read_input_tokens"')
 
 
 class CachedTokens(UsageFrame):
@@ -30,10 +33,10 @@ class CachedTokens(UsageFrame):
         return CachedTokensOfBody(self._cached)
 
     def _suspicious(self, content: bytes) -> bool:
-        return b'"cached_tokens"' in content
+        return any(name in content for name in _REPORTS)
 
     def _judged(self, event: bytes) -> bytes:
-        if b'"cached_tokens"' not in event:
+        if not self._suspicious(event):
             return event
         self.taken = with_cached_tokens(event, self._cached())
         return self.taken
@@ -72,11 +75,22 @@ def with_cached_tokens(content: bytes, cached_tokens: int | None) -> bytes:
     while start >= 0:
         found = USAGE.match(content, start)
         if found is not None:
-            usage = found[1]
-            if cached_tokens is None:
-                usage = _DETAILS.sub(rb"\1null", usage)
-            else:
-                usage = _CACHED.sub(rb"\g<1>%d" % cached_tokens, usage)
-            return content[: found.start(1)] + usage + content[found.end(1) :]
+            return content[: found.start(1)] + _rewritten(found[1], cached_tokens) + content[found.end(1) :]
         start = content.rfind(b'"usage"', first, start)
     return content
+
+
+def _rewritten(usage: bytes, cached_tokens: int | None) -> bytes:
+    if (read := _READ.search(usage)) is not None:
+        return _rewritten_message(usage, int(read[2]), cached_tokens)
+    if cached_tokens is None and b'"input_tokens_details"' not in usage:
+        return _DETAILS.sub(rb"\1null", usage)
+    return _CACHED.sub(rb"\g<1>%d" % (cached_tokens or 0), usage)  # a response always has a number
+
+
+def _rewritten_message(usage: bytes, read_tokens: int, cached_tokens: int | None) -> bytes:
+    """Return the usage of a message, whose input tokens are those that were not cached."""
+    more_tokens = read_tokens - (cached_tokens or 0)
+    shown = b"null" if cached_tokens is None else b"%d" % cached_tokens
+    usage = _READ.sub(rb"\g<1>" + shown, usage)
+    return _INPUT.sub(lambda found: found[1] + b"%d" % max(0, int(found[2]) + more_tokens), usage)

@@ -215,6 +215,13 @@ async def test_workers_that_share_a_store_get_two_plain_requests(shared, tmp_pat
     assert gateway.outcomes == ["handed_over"] * 2
     assert (prefill.store.stored, decode.store.found) == (2, 2)
     assert computed(decode) < 20
+    reply = await gateway.ask(prompt=[token + 100 for token in PROMPT])
+    assert tokens(reply) == (40, 0, 5)  # what the decode worker finds in the store counts as cached there
+    assert decode.store.found == 3
+    turns[0]["content"] = "Another one. " * 10
+    raw = json.dumps({"model": "m", "max_tokens": 3, "messages": turns}).encode()
+    usage = json.loads((await gateway.rig.ask(post(b"/v1/messages", raw))).body)["usage"]
+    assert (usage["cache_read_input_tokens"], usage["input_tokens"] > 16) == (0, True)
     await gateway.ends_clean(prefill, decode)
 
 

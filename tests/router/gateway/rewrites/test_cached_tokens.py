@@ -64,3 +64,24 @@ def test_of_a_long_body_only_the_end_is_held_back():
 def test_a_body_without_the_number_is_unchanged(body):
     assert with_cached_tokens(body, 3) == body
     assert with_cached_tokens(body, None) == body
+
+
+@pytest.mark.parametrize(("cached_tokens", "shown"), [(16, (24, 16)), (0, (40, 0)), (None, (40, None))])
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_messages_other_tokens_count_as_its_input(stream, cached_tokens, shown):
+    usage = {"input_tokens": 1, "output_tokens": 2, "cache_read_input_tokens": 39}
+    body = {"type": "message_delta", "delta": {}, "usage": usage}
+    raw = json.dumps(body).encode()
+    answer, seen = passed(
+        b"event: message_delta\ndata: %b\n\n" % raw if stream else raw, [9], cached_tokens, stream=stream
+    )
+    found = json.loads((answer + seen.rest()).removeprefix(b"event: message_delta\ndata: "))["usage"]
+    assert (found["input_tokens"], found["cache_read_input_tokens"], found["output_tokens"]) == (*shown, 2)
+
+
+@pytest.mark.parametrize("cached_tokens", [16, None])
+def test_a_response_always_has_a_number(cached_tokens):
+    usage = {"input_tokens": 40, "input_tokens_details": {"cached_tokens": 39}, "output_tokens": 2}
+    answer, seen = passed(json.dumps({"usage": usage}).encode(), [], cached_tokens, stream=False)
+    found = json.loads(answer + seen.rest())["usage"]
+    assert found == usage | {"input_tokens_details": {"cached_tokens": cached_tokens or 0}}
