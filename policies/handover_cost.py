@@ -1,4 +1,5 @@
-"""The cost of computing a prompt on one worker and writing its answer on another, beside that of one worker alone.
+"""The cost of computing a prompt on one worker and writing its answer on another, beside that of one worker alone; and
+the cost of a worker that pulls a prefix from another one and computes the rest.
 
 Costs are the added delay in seconds, as in `policies.marginal_cost`: of the request itself, of the prefills that come
 next, and of the streams that wait for steps with a prefill. All of it is arrays over candidates and over pairs.
@@ -9,13 +10,14 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from policies.view import Column, FleetView
 
 Matrix = NDArray[np.float64]
-"""One row per prefill worker, one column per decode worker."""
+"""One row per prefill worker or source of a pull, one column per decode worker or worker that pulls."""
 STREAM_WEIGHT = 0.1
 """Weight of a second of slower streaming, as in `marginal_cost`; one before the first token weighs 1."""
 
@@ -37,6 +39,60 @@ class PairCost(NamedTuple):
     def pays(self) -> bool:
         """Whether the pair costs less than any worker alone."""
         return self.pair_s < self.alone_s
+
+
+class PullCost(NamedTuple):
+    """A pull by one worker, with the place of its source, and what it and the same worker without it cost.
+
+    `tokens` move. The worker then has the first `loaded_tokens` of the prompt, and the prefill of the rest takes
+    `rest_s`.
+    """
+
+    source: int
+    worker: int
+    tokens: int
+    loaded_tokens: int
+    rest_s: float
+    pull_s: float
+    alone_s: float
+
+    @property
+    def pays(self) -> bool:
+        """Whether the worker computes less time than the transfer takes."""
+        return self.pull_s < self.alone_s
+
+
+class PullCosts(NamedTuple):
+    """The cheapest pull of each worker, as arrays over workers. `pull_s` is infinite where there is none.
+
+    `prefill_s` is the time from the end of the queue wait to the first token.
+    """
+
+    source: NDArray[np.int64]
+    tokens: Column
+    loaded_tokens: Column
+    rest_s: Column
+    prefill_s: Column
+    pull_s: Column
+    alone_s: Column
+
+    @property
+    def pays(self) -> NDArray[np.bool_]:
+        """Where a pull costs less than the worker without one."""
+        found: NDArray[np.bool_] = self.pull_s < self.alone_s
+        return found
+
+    def at(self, worker: int) -> PullCost:
+        """Return the pull of the worker at this place."""
+        return PullCost(
+            int(self.source[worker]),
+            worker,
+            int(self.tokens[worker]),
+            int(self.loaded_tokens[worker]),
+            float(self.rest_s[worker]),
+            float(self.pull_s[worker]),
+            float(self.alone_s[worker]),
+        )
 
 
 def alone_s(fleet: FleetView) -> Column:
@@ -99,3 +155,84 @@ def cheapest(
     place = int(costs_s.argmin())
     row, column = divmod(place, costs_s.shape[1])
     return PairCost(row, column, float(costs_s[row, column]), float(alone_s(alone).min()))
+
+
+def rest_share(fleet: FleetView, loaded_tokens: Matrix | Column) -> Matrix:
+    """Return the share of each worker's prefill that is left after the first `loaded_tokens` of the prompt.
+
+    It is the share of the attended pairs of tokens, the most that it can be: linear layers take a smaller share.
+    """
+    cached, uncached = fleet.cached_tokens, fleet.uncached_tokens
+    tokens = cached + uncached
+    rest = tokens - np.maximum(loaded_tokens, cached)
+    share: Matrix = rest * (2.0 * tokens - rest) / np.maximum(uncached * (tokens + cached), 1.0)
+    return share
+
+
+def loaded_s(fleet: FleetView, loaded_tokens: Matrix | Column, ready_s: Matrix | Column) -> Matrix:
+    """Return the cost of each worker if the first `loaded_tokens` of the prompt are in its cache after `ready_s`."""
+    share = rest_share(fleet, loaded_tokens)
+    prefill_s, error_s = share * fleet.prefill_s, share * fleet.error_s
+    first_s = np.maximum(np.maximum(ready_s, fleet.queue_wait_s) + prefill_s / (1.0 - fleet.utilisation) - error_s, 0.0)
+    delayed_s = STREAM_WEIGHT * np.maximum(prefill_s - error_s, 0.0) * fleet.running_requests
+    cost_s: Matrix = first_s + delayed_s + (fleet.kv_wait_s + STREAM_WEIGHT * fleet.decode_externality_s)
+    return cost_s
+
+
+def pull_costs(
+    fleet: FleetView,
+    own_tokens: Column,
+    source_tokens: Column,
+    tokens_per_s: Matrix | float,
+    latency_s: Matrix | float,
+    alike: NDArray[np.bool_],
+) -> PullCosts:
+    """Return the cheapest pull of each worker of `fleet`.
+
+    Each source can serve the first `source_tokens` of the prompt. Each worker has the first `own_tokens` of it in a
+    slower tier of its own. What it lacks beyond both tiers moves, while its queue goes on. `alike` says which workers
+    can read from which source; a source is not alike to itself.
+    """
+    own_tokens = np.maximum(own_tokens, fleet.cached_tokens)
+    moved = np.maximum(source_tokens[:, np.newaxis] - own_tokens[np.newaxis, :], 0.0)
+    moved_s = latency_s + moved / tokens_per_s
+    costs_s = np.where(alike & (moved > 0.0), loaded_s(fleet, own_tokens + moved, moved_s), np.inf)
+    source = costs_s.argmin(axis=0)
+    best = source, np.arange(len(fleet))
+    loaded = own_tokens + moved[best]
+    rest_s = rest_share(fleet, loaded) * fleet.prefill_s
+    return PullCosts(
+        source,
+        moved[best],
+        loaded,
+        rest_s,
+        rest_s + np.maximum(np.broadcast_to(moved_s, moved.shape)[best] - fleet.queue_wait_s, 0.0),
+        costs_s[best],
+        loaded_s(fleet, own_tokens, fleet.queue_wait_s),
+    )
+
+
+def with_pulls(fleet: FleetView, costs: PullCosts) -> FleetView:
+    """Return the fleet as a policy should see it: each worker for which a pull pays, with the prompt as after it."""
+    pays = costs.pays
+    if fleet.by_row:
+        views = list(fleet.workers)
+        for place in np.flatnonzero(pays).tolist():
+            loaded_tokens = int(costs.loaded_tokens[place])
+            tokens = views[place].cached_tokens + views[place].uncached_tokens
+            views[place] = msgspec.structs.replace(
+                views[place],
+                cached_tokens=loaded_tokens,
+                uncached_tokens=tokens - loaded_tokens,
+                prefill_s=float(costs.prefill_s[place]),
+            )
+        return fleet.with_facts(tuple(views), None)
+    columns = msgspec.structs.replace(
+        fleet.columns,
+        cached_tokens=np.where(pays, costs.loaded_tokens, fleet.cached_tokens),
+        uncached_tokens=np.where(
+            pays, fleet.cached_tokens + fleet.uncached_tokens - costs.loaded_tokens, fleet.uncached_tokens
+        ),
+        prefill_s=np.where(pays, costs.prefill_s, fleet.prefill_s),
+    )
+    return fleet.with_facts(None, columns)

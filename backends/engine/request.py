@@ -45,7 +45,8 @@ class EngineRequest:
     cached blocks of the prompt are announced again (``kv_cache_report_mode: full``).
 
     `keeps_blocks`: the prompt's blocks stay in use after the request's end, until `Engine.let_go`. `received`: the KV
-    of the prompt comes from another engine, so only its last token is computed. After a preemption all of it is.
+    of the prompt comes from another engine, so only its last token is computed. `loaded_tokens` at its start, whole
+    blocks, come from elsewhere and are not computed either. After a preemption all of it is.
 
     With `hashed` there are no token ids: `prompt_ids` is empty, no token is sampled, and `BlocksCached` has none.
     """
@@ -59,6 +60,7 @@ class EngineRequest:
     announces_reuse: bool = False
     keeps_blocks: bool = False
     received: bool = False
+    loaded_tokens: int = 0
     hashed: HashedText | None = None
 
 

@@ -288,7 +288,8 @@ class Scheduler:
         state.blocks = matched
         state.stored_blocks = len(matched)
         state.computed_tokens = cached
-        received = total - 1 - cached if state.request.received and not state.preemptions else 0
+        loaded = total - 1 if state.request.received else min(state.request.loaded_tokens, total - 1)
+        received = 0 if state.preemptions else max(0, loaded - cached)
         self._extend(state, self._missing_blocks(state, total - cached if received else min(total - cached, budget)))
         state.computed_tokens += received
         state.slots_left -= received

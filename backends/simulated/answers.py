@@ -149,7 +149,10 @@ class AnswerPath(ABC):
         identity = self._id_prefix + (request_id or body.request_id or uuid.uuid4().hex)
         cached_tokens = await self._received(body, prompts, identity, receive)
         head = AnswerHead(identity, int(time.time()), body.model or self._worker.settings.model_name)
-        inbox, generations = self._worker.submit(prompts, body, identity, received=cached_tokens is not None)
+        received, loaded_tokens = cached_tokens is not None, await self._loaded(body, prompts, receive)
+        inbox, generations = self._worker.submit(
+            prompts, body, identity, received=received, loaded_tokens=loaded_tokens
+        )
         return EngineCall(head, body, prompts, inbox, generations, cached_tokens)
 
     async def _received(
@@ -168,6 +171,22 @@ class AnswerPath(ABC):
         try:
             tokens = sum(map(len, prompts))
             return await worker.transfers.receive(body.kv_transfer_params, tokens, identity, unless_gone)
+        except FailedLoad as error:
+            raise StreamedError(error.message, status=error.status) if body.stream else error from None
+
+    async def _loaded(
+        self, body: ChatBody | CompletionBody, prompts: Sequence[Sequence[int]], receive: Receive
+    ) -> list[int]:
+        """Load what the tier of peers has of each prompt. Return the tokens; nothing without that tier."""
+        tier, params = self._worker.peer_tier, body.kv_transfer_params
+        if tier is None:
+            return []
+        lora_name = self._worker.adapter(body.model)
+        try:
+            return [
+                await tier.load(params, ids, lora_name, body.cache_salt, lambda load: _unless_gone(load, receive))
+                for ids in prompts
+            ]
         except FailedLoad as error:
             raise StreamedError(error.message, status=error.status) if body.stream else error from None
 

@@ -14,7 +14,8 @@ import msgspec
 from backends.engine import events as engine_events
 from backends.vllm.event_publisher import EventBuffer, EventSockets
 
-_MEDIUM = "GPU"
+_GPU = "GPU"
+_HOST = "CPU"
 
 
 class _Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -57,8 +58,8 @@ class _Batch(msgspec.Struct, frozen=True, array_like=True, gc=False):
     data_parallel_rank: int
 
 
-def to_wire(event: engine_events.CacheEvent) -> WireEvent:
-    """Return one engine event as vLLM writes it for a model with one full-attention cache group."""
+def to_wire(event: engine_events.CacheEvent, medium: str = _GPU) -> WireEvent:
+    """Return one event of the cache in `medium`, as vLLM writes it for a model with one full-attention cache group."""
     if isinstance(event, engine_events.BlocksCached):
         tagged = any(keys is not None for keys in event.extra_keys)
         return StoredMessage(
@@ -67,14 +68,14 @@ def to_wire(event: engine_events.CacheEvent) -> WireEvent:
             token_ids=event.token_ids,
             block_size=event.block_size,
             lora_id=None,
-            medium=_MEDIUM,
+            medium=medium,
             lora_name=event.lora_name,
             extra_keys=event.extra_keys if tagged else None,
             group_idx=0,
             kv_cache_spec_kind="full_attention",
         )
     if isinstance(event, engine_events.BlocksEvicted):
-        return RemovedMessage(block_hashes=event.hashes, medium=_MEDIUM, group_idx=0)
+        return RemovedMessage(block_hashes=event.hashes, medium=medium, group_idx=0)
     return ClearedMessage()
 
 
@@ -101,9 +102,14 @@ class EventPublisher:
         """Close both sockets."""
         self._sockets.close()
 
-    def publish(self, events: Iterable[engine_events.CacheEvent], ts: float) -> None:
-        """Send one step's events as one batch; nothing if there are none."""
-        wire = [to_wire(event) for event in events]
+    def publish(
+        self,
+        events: Iterable[engine_events.CacheEvent],
+        ts: float,
+        below: Iterable[engine_events.CacheEvent] = (),
+    ) -> None:
+        """Send one step's events as one batch, with those `below` of host memory; nothing if there are none."""
+        wire = [*(to_wire(event) for event in events), *(to_wire(event, _HOST) for event in below)]
         if not wire:
             return
         seq, payload = self._next_seq, self._encoder.encode(_Batch(ts, wire, 0))

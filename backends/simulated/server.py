@@ -19,6 +19,7 @@ from backends.simulated.errors import ApiError
 from backends.simulated.frames import CHAT, COMPLETION
 from backends.simulated.kv_transfers import SIDE_CHANNEL, SideChannelCall
 from backends.simulated.kv_waits import MooncakeTransfers
+from backends.simulated.peer_tier import PEER_LOOKUP, PeerLookup
 from backends.simulated.request import (
     DetokenizeBody,
     LoadAdapterBody,
@@ -72,6 +73,8 @@ def build_app(worker: SimulatedWorker) -> Starlette:
         routes.append(Route(SIDE_CHANNEL, paths.side_channel, methods=["POST"]))
     if isinstance(worker.transfers, MooncakeTransfers):
         routes.append(Route(BOOTSTRAP_PATH, paths.bootstrap))
+    if worker.peer_tier is not None:
+        routes.append(Route(PEER_LOOKUP, paths.peer_lookup, methods=["POST"]))
     if worker.settings.runtime_lora:
         routes += [
             Route("/v1/load_lora_adapter", paths.load_lora_adapter, methods=["POST"]),
@@ -267,6 +270,11 @@ class _Paths:
             "worker_addr": {"0": {"0": f"tcp://{host}:{port}"}},
         }
         return JSONResponse({"0": engine})
+
+    async def peer_lookup(self, request: Request) -> Response:
+        lookup, tier = read_body(PeerLookup, await _json_object(request)), self._worker.peer_tier
+        assert tier is not None
+        return Response(msgspec.json.encode(tier.answer(lookup)), media_type="application/json")
 
     async def is_sleeping(self, _request: Request) -> Response:
         return JSONResponse({"is_sleeping": self._worker.sleep_level is not None})

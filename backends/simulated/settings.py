@@ -67,10 +67,16 @@ class WorkerSettings:
     runtime_lora: bool = False
     """Serve /v1/load_lora_adapter and /v1/unload_lora_adapter (vLLM: VLLM_ALLOW_RUNTIME_LORA_UPDATING)."""
 
-    kv_connector: Literal["nixl_pull", "nixl_push", "mooncake", "moriio_pull", "shared_store", "lmcache"] | None = None
-    """Hand the KV cache of prompts over between embedded workers, as with this connector. None: no connector."""
+    kv_connector: (
+        Literal["nixl_pull", "nixl_push", "mooncake", "moriio_pull", "shared_store", "lmcache", "offloading_peer"]
+        | None
+    ) = None
+    """Hand the KV cache of prompts over between embedded workers, as with this connector. None: no connector. With
+    offloading_peer they keep blocks in host memory, and pull from each other."""
     kv_store_dir: Path | None = None
     """The folder that stands for the store of the connectors shared_store and lmcache. All workers need the same."""
+    kv_host_blocks: int | None = None
+    """Blocks in host memory with offloading_peer. None: four times those of the GPU."""
     kv_lease_s: float = 30.0
     """How long handed-over blocks wait for the other worker (vLLM: kv_lease_duration; with Mooncake both workers wait
     for VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT)."""

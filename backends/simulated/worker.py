@@ -24,6 +24,7 @@ from backends.simulated.kv_transfers import KvTransfers
 from backends.simulated.kv_waits import WAITING_TRANSFERS
 from backends.simulated.limits import COMPLETION_MAX_TOKENS, answer_tokens, draw_stop
 from backends.simulated.metrics import WorkerMetrics
+from backends.simulated.peer_tier import PeerTier
 from backends.simulated.prompts import PromptReader
 from backends.simulated.publisher import EventPublisher
 from backends.simulated.request import ChatBody, CompletionBody, read_stopping
@@ -75,6 +76,7 @@ class SimulatedWorker:
         connector = WAITING_TRANSFERS.get(settings.kv_connector or "", KvTransfers)
         self.transfers: KvTransfers = connector(settings, self.engine, self.die)
         self.store = KvStore(settings, self.engine.block_size)
+        self.peer_tier = PeerTier(settings, self.engine) if settings.kv_connector == "offloading_peer" else None
         self.clock = EngineClock(self.engine, settings.time_scale, self._on_step)
         self.metrics = WorkerMetrics(
             settings.model_name,
@@ -130,6 +132,8 @@ class SimulatedWorker:
         """Abort running requests, stop the clock and close the event sockets."""
         self.abort_all()
         await self.transfers.aclose()
+        if self.peer_tier is not None:
+            await self.peer_tier.aclose()
         if self._clock_task is not None:
             self._clock_task.cancel()
             await asyncio.gather(self._clock_task, return_exceptions=True)
@@ -151,10 +155,12 @@ class SimulatedWorker:
         request_id: str,
         *,
         received: bool = False,
+        loaded_tokens: Sequence[int] = (),
     ) -> tuple[Inbox, list[Generation]]:
         """Queue every prompt of one HTTP request, or none; raises `ApiError` 400, 404 or 503.
 
-        `received`: the KV cache of the prompts has come from another worker.
+        `received`: the KV cache of the prompts has come from another worker. `loaded_tokens` of each prompt came from
+        host memory, here or there.
         """
         adapter = self.adapter(body.model)
         default = self.settings.default_max_tokens if isinstance(body, ChatBody) else COMPLETION_MAX_TOKENS
@@ -174,6 +180,7 @@ class SimulatedWorker:
                 announces_reuse=body.announces_reuse,
                 keeps_blocks=self.transfers.keeps(body.kv_transfer_params),
                 received=received,
+                loaded_tokens=loaded_tokens[index] if loaded_tokens else 0,
             )
             self.transfers.began(request.id, request_id, body.kv_transfer_params)
             try:
@@ -202,8 +209,10 @@ class SimulatedWorker:
             raise unavailable(f"Too many requests: {len(self._live)} are in flight, the limit is {limit}.")
 
     def _on_step(self, result: StepResult, now_s: float) -> None:
-        if self.publisher is not None and result.events:
-            self.publisher.publish(result.events, time.time())
+        if result.events:
+            below = () if self.peer_tier is None else self.peer_tier.host.copy(result.events)
+            if self.publisher is not None:
+                self.publisher.publish(result.events, time.time(), below)
         self.metrics.iteration_tokens.observe(result.prefill_tokens + result.decodes)
         live = self._live
         for request_id, token_id, reason in result.outputs:
@@ -294,5 +303,6 @@ class SimulatedWorker:
             "publisher": self.publisher.statistics() if self.publisher is not None else None,
             "metrics": self.metrics.statistics(),
             "transfers": self.transfers.statistics(),
+            "peer_tier": None if self.peer_tier is None else self.peer_tier.statistics(),
             "in_flight": len(self._live),
         }

@@ -103,7 +103,7 @@ class _Describing:
             events=msgspec.convert(followed, Events | None),
             self_test=msgspec.convert(self_test, SelfTestDocument | None),
             links=[
-                LinkDocument(link.sender.id, link.tokens_per_s, link.latency_s, link.transfers)
+                LinkDocument(link.sender.id, link.kind, link.tokens_per_s, link.latency_s, link.transfers)
                 for link in self._links.get(candidate, ())[:LINKS_SHOWN]
             ],
         )

@@ -368,10 +368,12 @@ class SelfTestDocument(Shape):
 class LinkDocument(Shape):
     """A link over which KV cache came from the candidate `sender`, with the speed that decisions count on now.
 
-    `transfers` were observed. A link that has not been used for some minutes has the speed of the fleet.
+    `kind` is handover or pull. `transfers` were observed. A link that has not been used for some minutes has the speed
+    of the fleet.
     """
 
     sender: str
+    kind: Literal["handover", "pull"]
     tokens_per_s: float
     latency_s: float
     transfers: int

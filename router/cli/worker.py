@@ -129,8 +129,9 @@ def _add_answers(group: argparse._ArgumentGroup) -> None:
 def _add_connector(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--kv-connector",
-        choices=["nixl_pull", "nixl_push", "mooncake", "moriio_pull", "shared_store", "lmcache"],
-        help="hand the KV cache of prompts over between simulated workers",
+        choices=["nixl_pull", "nixl_push", "mooncake", "moriio_pull", "shared_store", "lmcache", "offloading_peer"],
+        help="hand the KV cache of prompts over between simulated workers; with offloading_peer, keep blocks in host "
+        "memory and pull from each other",
     )
     group.add_argument(
         "--kv-store",

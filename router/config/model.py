@@ -484,7 +484,8 @@ class PathConfig(Section, frozen=True):
 
 class HandoverConfig(Section, frozen=True):
     """KV handover: a worker of the role prefill computes a prompt, and a worker of the role decode writes the answer,
-    where that costs less time than one worker for both."""
+    where that costs less time than one worker for both. Pulls: a worker takes the start of a prompt from another one
+    that has it, where that costs less time than to compute it."""
 
     connector: Literal["nixl_pull", "nixl_push", "mooncake", "moriio_pull", "shared_store", "lmcache"] | None = None
     """The workers' KV connector. nixl_pull: vLLM's NixlConnector. nixl_push: NixlPushConnector. mooncake:
@@ -495,6 +496,10 @@ class HandoverConfig(Section, frozen=True):
     no_prefill_worker: Literal["local", "refuse"] = "local"
     """While no prefill worker of the model is ready: local computes prompts on the other workers; refuse answers
     requests that could be handed over with 503."""
+    pulls: Literal["offloading_peer"] | None = None
+    """How workers pull: offloading_peer is vLLM's OffloadingConnector with a secondary tier of the type p2p, on every
+    worker. Not set: no pulls. A worker's label kv_peer is the port, or HOST:PORT, of its side channel; without it, that
+    is the host of its URL and 5710."""
     lease_s: Seconds = 30.0
     """How long a prefill worker keeps a prompt's blocks: vLLM's kv_lease_duration. With nixl_pull, a decode worker that
     reads them later gets wrong content without an error."""
@@ -503,8 +508,8 @@ class HandoverConfig(Section, frozen=True):
     prefill_s: Seconds = 120.0
     """Longest time of a prefill. Then another prefill worker gets it, or one worker computes the whole request."""
     first_event_s: Seconds = 60.0
-    """Longest time from the end of the prefill to the first event of the answer. Then one worker computes the whole
-    request."""
+    """Longest time from the end of the prefill to the first event of the answer, or to the first event of a request
+    that pulls. Then one worker computes the whole request."""
     transfer_tokens_per_s: Annotated[float, Meta(ge=1)] = 100_000.0
     """Prompt tokens that move from one worker to another per second: bandwidth divided by the KV cache's bytes per
     token. The decision starts from it, and learns the speed of each link."""

@@ -16,6 +16,7 @@ from router.gateway.flow.deadlines import Limits
 from router.gateway.flow.forwarding import ForwardedRequest
 from router.gateway.flow.handover import Handovers
 from router.gateway.flow.identify import Identifier
+from router.gateway.flow.kv_pull import Pulls
 from router.gateway.flow.model_choice import ModelChoice
 from router.gateway.flow.placements import Placements
 from router.gateway.flow.request_log import LogSinks
@@ -155,6 +156,7 @@ class Assembly:
                 self.routes,
                 self.models,
                 self.handovers,
+                Pulls(config.handover, context.dispatcher, metrics) if config.handover.pulls else None,
             ),
             pins=self.pins,
             lines=ResponseLines(cors, config.headers),

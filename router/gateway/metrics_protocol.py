@@ -85,6 +85,10 @@ class GatewayMetrics(Protocol):
         """A request that was planned on two workers was served by them, or by one; `outcome` says why."""
         ...
 
+    def pulled(self, outcome: str) -> None:
+        """A request that was planned as a pull has ended, or goes on without one; `outcome` says which."""
+        ...
+
     def handover_step(self, step: str, duration_s: float) -> None:
         """A step of a KV handover ended: ``prefill``, or ``transfer`` or ``sidecar`` up to the first event."""
         ...

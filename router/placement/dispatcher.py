@@ -18,10 +18,11 @@ from router.placement.fleet import Fleet
 from router.placement.fleet_load import WorkerLoads
 from router.placement.handover import HandoverPlanner, HandoverTickets, PlannedHandover
 from router.placement.lifecycle_events import FailurePoint, Request
-from router.placement.links import Link, LinkSpeed, Transfer
+from router.placement.links import Link, Transfer
 from router.placement.named_policies import NamedPolicies
 from router.placement.placing import Decided, Placer
 from router.placement.policy_runner import PolicyRunner
+from router.placement.pulls import PlannedPull, PullPlanner
 from router.placement.residency_source import ResidencySource
 from router.placement.retry_budget import RetryBudget, follow, longest, tried
 from router.placement.selection import Selection, below_concurrency_limit, computed, exclusions, select, trial_first
@@ -73,6 +74,7 @@ class Dispatcher(TicketLife):
         self.what_ifs = WhatIfs(self._log)
         self._view_builder = ViewBuilder(loads, residency, self._output_lengths)
         self._placer = Placer(fleet, residency, loads, policies, self._view_builder, self._log, observer)
+        self._pulls = PullPlanner(handover or HandoverConfig(), self._placer, self._view_builder, residency)
         self._handovers = HandoverPlanner(handover or HandoverConfig(), self._placer, self._view_builder, loads)
         fleet.on_load.append(self._loads.load_reported)
 
@@ -207,9 +209,11 @@ class Dispatcher(TicketLife):
         if not isinstance(alone, Selection):
             return None
         at_any_cost = even_if_dearer or bool(named)
-        return self._handovers.plan(
+        pair = self._handovers.plan(
             request, Selection(named) if named else prefill, alone, now_s, at_any_cost=at_any_cost
         )
+        pull = None if pair is None or at_any_cost else self.plan_pull(request, now_s, within=within)
+        return pair if pair is None or pull is None or pair.cost.pair_s <= pull.cost.pull_s else None
 
     def prefillers(self, model: str | None) -> frozenset[str]:
         """Return the endpoints that may compute prompts of `model` for other workers, ready or not."""
@@ -259,17 +263,47 @@ class Dispatcher(TicketLife):
         """Begin to measure a transfer: the receiver's request is sent now."""
         return self._handovers.transfer(sender, receiver, now_s)
 
+    def plan_pull(
+        self,
+        request: Request,
+        now_s: float,
+        *,
+        within: Container[str] | None = None,
+        even_if_dearer: bool = False,
+    ) -> PlannedPull | None:
+        """Return a pull for the request if it saves time on the worker that the policy decides for; else None.
+
+        `even_if_dearer`: return it whatever it costs.
+        """
+        alone = self._select(request, (), now_s, within) if self._pulls.enabled else None
+        if not isinstance(alone, Selection):
+            return None
+        able = self._fleet.candidate_set(request.model), self._fleet.prefill_set(request.model)
+        sources = tuple(dict.fromkeys((*able[0].ready, *able[1].ready)))
+        decide = self._policies.of(request.policy).decide
+        return self._pulls.plan(request, alone, sources, now_s, decide, even_if_dearer=even_if_dearer)
+
+    def pull(self, request: Request, planned: PlannedPull, now_s: float) -> Ticket:
+        """Reserve the load of a planned pull, at the time of the plan."""
+        self._counts["dispatched"] += 1
+        return self._pulls.reserve(request, planned, self._policies.of(request.policy), now_s)
+
+    def pull_begins(self, planned: PlannedPull, ticket: Ticket, now_s: float) -> Transfer:
+        """Begin to measure a pull: its request is sent now."""
+        return self._pulls.transfer(planned, ticket, now_s)
+
+    def pulled(self, ticket: Ticket) -> None:
+        """Record that the answer of a request that pulls has begun, before its `first_token`."""
+        self._pulls.arrived(ticket)
+
     def transferred(self, transfer: Transfer, now_s: float) -> None:
-        """Learn from a transfer: the first event of a streamed answer has arrived."""
-        self._handovers.links.observe(transfer, now_s)
+        """Learn from a transfer: the first event of a streamed answer arrived at `now_s`."""
+        links = self._pulls.links if transfer.kind == "pull" else self._handovers.links
+        links.observe(transfer, now_s)
 
     def links(self, now_s: float) -> list[Link]:
         """Return the links over which KV cache has moved, as decisions see them now."""
-        return self._handovers.links.known(now_s)
-
-    def link_speed(self, now_s: float) -> LinkSpeed:
-        """Return the speed of a link of which nothing is known."""
-        return self._handovers.links.fleet(now_s)
+        return self._handovers.links.known(now_s) + self._pulls.links.known(now_s)
 
     def run_plain(self, ticket: Ticket, reason: str, now_s: float) -> bool:
         """Release an attempt that did not get its KV cache. Return whether the request may run again without one."""

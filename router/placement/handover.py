@@ -53,7 +53,7 @@ class HandoverPlanner:
 
     def __init__(self, config: HandoverConfig, placer: Placer, view_builder: ViewBuilder, loads: WorkerLoads) -> None:
         self._config = config
-        self.links = Links(config.transfer_tokens_per_s, config.latency_s)
+        self.links = Links("handover", config.transfer_tokens_per_s, config.latency_s)
         self._placer = placer
         self._view_builder = view_builder
         self._loads = loads
@@ -73,7 +73,7 @@ class HandoverPlanner:
             prefill = Selection(prefill.trial.candidates, prefill.trial)
         senders, receivers = self._see(request, prefill, now_s), self._see(request, decode, now_s)
         singles = self._see(request, alone, now_s).fleet
-        alike = _alike(prefill.candidates, decode.candidates, request.model)
+        alike = alike_formats(prefill.candidates, decode.candidates, request.model)
         tokens_per_s, latency_s = self.links.speeds(prefill.candidates, decode.candidates, now_s)
         streaming = np.array([one.endpoint.role != PREFILL for one in prefill.candidates])
         stalls_s = np.where(streaming, stalled_s(senders.fleet), 0.0)
@@ -87,10 +87,10 @@ class HandoverPlanner:
         cost = planned.cost
         names = planned.prefill.fleet.ids[cost.prefill], planned.decode.fleet.ids[cost.decode]
         gain = f"{cost.pair_s:.3g} s, {cost.alone_s:.3g} s on one worker"
-        first = self._decided(planned.prefill, cost.prefill, runner, f"prefill for {names[1]}: {gain}")
+        first = decided(planned.prefill, cost.prefill, runner, f"prefill for {names[1]}: {gain}")
         prefill = self._placer.place(prefill_of(request), first, now_s, 1, shadowed=False)
-        second = self._decided(
-            _receiving(planned.decode, cost.decode), cost.decode, runner, f"decode after {names[0]}: {gain}"
+        second = decided(
+            receiving(planned.decode, cost.decode, None), cost.decode, runner, f"decode after {names[0]}: {gain}"
         )
         decode = self._placer.place(request, second, now_s, 1, shadowed=False)
         view = planned.decode.fleet.worker(cost.decode)
@@ -108,22 +108,24 @@ class HandoverPlanner:
         seen = self._see(request, Selection(alike), now_s)
         fleet = seen.fleet
         place = int((fleet.queue_wait_s + fleet.prefill_s).argmin())
-        decided = self._decided(seen, place, runner, "prefill again after a failure")
-        return self._placer.place(request, decided, now_s, attempt, shadowed=False)
+        again = decided(seen, place, runner, "prefill again after a failure")
+        return self._placer.place(request, again, now_s, attempt, shadowed=False)
 
     def transfer(self, sender: Ticket, receiver: Ticket, now_s: float) -> Transfer:
-        """Return the transfer that begins now. Without it, the receiver would compute one token behind its queue."""
+        """Return the transfer that begins now. After it, the receiver computes one token behind its queue."""
         (view,) = self._loads.views((receiver.candidate,), None, 1, now_s)
-        own_s = view.queue_wait_s + view.prefill_s
-        return Transfer(sender.candidate, receiver.candidate, receiver.moved_tokens, own_s, now_s)
+        ends = sender.candidate, receiver.candidate
+        return Transfer("handover", *ends, receiver.moved_tokens, view.prefill_s, view.queue_wait_s, now_s)
 
     def _see(self, request: Request, selection: Selection, now_s: float) -> Seen:
         return Seen(selection, *self._view_builder.build(request, selection.candidates, now_s))
 
-    def _decided(self, seen: Seen, place: int, runner: PolicyRunner, reason: str) -> Decided:
-        ids = seen.fleet.ids
-        ranked = (ids[place], *ids[:place], *ids[place + 1 :])
-        return Decided(*seen, runner, Decision(ranked, reason))
+
+def decided(seen: Seen, place: int, runner: PolicyRunner, reason: str) -> Decided:
+    """Return the decision for the candidate at `place`."""
+    ids = seen.fleet.ids
+    ranked = (ids[place], *ids[:place], *ids[place + 1 :])
+    return Decided(*seen, runner, Decision(ranked, reason))
 
 
 class KvFormat(NamedTuple):
@@ -153,7 +155,7 @@ def kv_format(candidate: Candidate, model: str | None) -> KvFormat:
     return KvFormat(version, roots, candidate.block_tokens, endpoint.labels.get(FORMAT), endpoint.kv_report)
 
 
-def _alike(senders: Sequence[Candidate], receivers: Sequence[Candidate], model: str | None) -> NDArray[np.bool_]:
+def alike_formats(senders: Sequence[Candidate], receivers: Sequence[Candidate], model: str | None) -> NDArray[np.bool_]:
     """Return whether each sender (row) and each receiver (column) have one format, and are two workers."""
     formats: dict[KvFormat, int] = {}
     rows, columns = (
@@ -182,20 +184,23 @@ def _decoding(alone: Selection, connector: str | None) -> Selection | None:
     return Selection(tuple(decoding)) if decoding else None
 
 
-def _receiving(seen: Seen, place: int) -> Seen:
-    """Return the candidates with the one at `place` as it will be after the transfer.
+def receiving(seen: Seen, place: int, cached_tokens: int | None, prefill_s: float = 0.0) -> Seen:
+    """Return the candidates with the one at `place` as it will be after the transfer: the rest of the prompt after
+    `cached_tokens` takes `prefill_s`. None: all but its last token is there.
 
     What its response reports as cached is what the other worker had cached, so nothing is predicted or learned from it.
     """
     views = list(seen.fleet.workers)
     before = views[place]
     tokens = before.cached_tokens + before.uncached_tokens
+    if cached_tokens is None:
+        cached_tokens = max(0, tokens - 1)
     views[place] = WorkerView(
         **{name: getattr(before, name) for name in WorkerView.__struct_fields__}
         | {
-            "cached_tokens": max(0, tokens - 1),
-            "uncached_tokens": min(1, tokens),
-            "prefill_s": 0.0,
+            "cached_tokens": cached_tokens,
+            "uncached_tokens": tokens - cached_tokens,
+            "prefill_s": prefill_s,
             "residency": Residency.UNKNOWN,
         }
     )

@@ -1,7 +1,8 @@
 """Learn how fast KV cache moves from one worker to another.
 
 The model: a transfer of n tokens takes b * n + a seconds. It is measured from the receiver's request to its first
-event, less what the receiver would have needed without a transfer. A link that is not known well is close to the
+event, less what the receiver computes then. The transfer goes on while the receiver's queue does, so a first event that
+waited for the queue rather than for the transfer teaches nothing. A link that is not known well is close to the
 fleet's, and the fleet's close to the setting's. What was learned counts less as time passes: a link that looked slow
 is used no more, so nothing else would show that it is fast again.
 """
@@ -9,7 +10,7 @@ is used no more, so nothing else would show that it is fast again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,25 +31,34 @@ LINK_HALF_LIFE_S: Final = 60.0
 FLEET_HALF_LIFE_S: Final = 600.0
 SHORTEST_S: Final = 1e-4
 """A transfer that seems to take less counts as this long."""
+QUEUE_SHARE: Final = 0.5
+"""Largest share of the measured time that may be queue wait."""
 FASTEST_TOKEN_S: Final = 1e-9
 """Added to the time of each token, which is then above 0."""
 
 T = TypeVar("T", float, Column)
 
 
-class Transfer(NamedTuple):
-    """A transfer that has begun: `tokens` move, and the receiver would need `own_s` without it."""
+LinkKind: TypeAlias = Literal["handover", "pull"]
+"""What moves: the KV cache of a whole prompt from GPU to GPU, or a prefix from the sender's host memory."""
 
+
+class Transfer(NamedTuple):
+    """A transfer that has begun: `tokens` move. Then the receiver computes for `own_s`, once `queue_s` are over."""
+
+    kind: LinkKind
     sender: Candidate
     receiver: Candidate
     tokens: int
     own_s: float
+    queue_s: float
     began_s: float
 
 
 class Link(NamedTuple):
     """What is known of a link. `transfers` were observed."""
 
+    kind: LinkKind
     sender: Candidate
     receiver: Candidate
     tokens_per_s: float
@@ -86,9 +96,10 @@ class _Link:
 
 
 class Links:
-    """The speed of each link between two candidates. Memory is bounded by `LINKS_KEPT`."""
+    """The speed of each link of one kind between two candidates. Memory is bounded by `LINKS_KEPT`."""
 
-    def __init__(self, tokens_per_s: float, latency_s: float) -> None:
+    def __init__(self, kind: LinkKind, tokens_per_s: float, latency_s: float) -> None:
+        self.kind: Final = kind
         self._prior = LinkSpeed(1.0 / tokens_per_s, latency_s)
         self._all = _Link()
         self._owners: dict[int, Candidate] = {}
@@ -104,9 +115,9 @@ class Links:
     def observe(self, transfer: Transfer, now_s: float) -> None:
         """Learn that the first event after a transfer arrived now."""
         sender, receiver, tokens = transfer.sender, transfer.receiver, transfer.tokens
-        if tokens < 1:
-            return
         seconds = max(now_s - transfer.began_s - transfer.own_s, SHORTEST_S)
+        if tokens < 1 or transfer.queue_s > QUEUE_SHARE * seconds:
+            return
         self._all.observe(tokens, seconds, now_s)
         if sender.live and receiver.live:
             row = self._row(sender, receiver)
@@ -186,7 +197,7 @@ class Links:
         rows = np.arange(len(self._links))
         token_s, latency_s = self._speeds_of(rows, self.fleet(now_s), now_s)
         return [
-            Link(*link.ends, 1.0 / token, latency, link.squares.count)
+            Link(self.kind, *link.ends, 1.0 / token, latency, link.squares.count)
             for link, token, latency in zip(self._links, token_s.tolist(), latency_s.tolist(), strict=True)
             if link.ends is not None and all(candidate.live for candidate in link.ends)
         ]

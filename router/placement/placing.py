@@ -71,10 +71,19 @@ class Placer:
         runner, decision = self._policies.decide(request.policy, view, fleet)
         return Decided(selection, view, fleet, found, runner, trial_first(decision, selection))
 
-    def place(self, request: Request, decided: Decided, now_s: float, attempt: int, *, shadowed: bool = True) -> Ticket:
+    def place(
+        self,
+        request: Request,
+        decided: Decided,
+        now_s: float,
+        attempt: int,
+        *,
+        shadowed: bool = True,
+        blocks: bool = True,
+    ) -> Ticket:
         """Reserve the request's load and blocks on the first worker of the ranking, and record the decision.
 
-        `shadowed`: shadow policies see the decision.
+        `shadowed`: shadow policies see the decision. Without `blocks`, none are reserved: they come later.
         """
         selection, view, fleet, found, _, decision = decided
         place = fleet.place_of(decision.ranked[0])
@@ -84,7 +93,9 @@ class Placer:
         record = self._record(request, decided, worker, attempt, predicted)
         record.by_policy = shadowed and selection.trial is None
         match = None if found is None else found.match(candidate.slot, place)
-        ticket = self._reserve(request, candidate, worker, record, now_s, match)
+        ticket = self._reserve(request, candidate, worker, record, now_s)
+        if blocks:
+            self._reserve_blocks(ticket, match)
         if selection.trial is not None:
             ticket.trial = True
             self._fleet.trial_started(selection.trial, now_s)
@@ -105,7 +116,6 @@ class Placer:
         view: WorkerView,
         record: DecisionRecord,
         now_s: float,
-        found: Match | None,
     ) -> Ticket:
         load = self._loads.of(candidate)
         prompt_tokens = view.cached_tokens + view.uncached_tokens
@@ -124,12 +134,20 @@ class Placer:
                 view.uncached_tokens, prompt_tokens, now_s, fits=_fits_cache(view, prompt_tokens)
             )
         load.reserve(reservation, now_s)
+        return ticket
+
+    def arrived(self, ticket: Ticket) -> None:
+        """Reserve the blocks of a prompt that came from another worker."""
+        if not ticket.ended and ticket.candidate.live:
+            self._reserve_blocks(ticket, None)
+
+    def _reserve_blocks(self, ticket: Ticket, found: Match | None) -> None:
+        request = ticket.request
         if request.prompt is not None:
             predicted, recomputes = ticket.predicted_cached_tokens, not request.reads_cache
             self._residency.reserve(
-                candidate.slot, request.prompt, ticket.id, predicted, recomputes=recomputes, found=found
+                ticket.candidate.slot, request.prompt, ticket.id, predicted, recomputes=recomputes, found=found
             )
-        return ticket
 
     def _record(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Protocol
 
 from policies.view import Residency, WorkerId
@@ -43,6 +43,10 @@ class ResidencySource(Protocol):
 
     def match_all(self, prompt: Prompt, slots: Slots) -> Matches:
         """Return the cached tokens of `prompt` on each of `slots` as arrays."""
+        ...
+
+    def held_below(self, prompt: Prompt, slots: Iterable[int], media: Container[str]) -> dict[int, int]:
+        """Return the tokens of the longest prefix of `prompt` that each of `slots` holds in slower tiers."""
         ...
 
     def reserve(

@@ -10,12 +10,13 @@ from router.config.findings import Finding
 from router.config.model import Config, PolicyConfig, RouteConfig
 from router.config.tree import Path
 from router.placement.chosen_policy import spec_of
+from router.placement.pulls import PEER_LABEL, labelled_address
 from router.placement.traffic_routes import DEFAULT, TrafficRoute, bounds_of
 
 
 def check(config: Config) -> Iterator[Finding]:
-    """Find unknown policies, wrong parameters, routes that can match nothing or name what is not there, and a lease
-    without time."""
+    """Find unknown policies, wrong parameters, routes that can match nothing or name what is not there, a lease
+    without time, and side channels without an address."""
     yield from _policy(config.policy, ("policy",))
     for name, policy in config.policies.items():
         if name == DEFAULT:
@@ -26,6 +27,11 @@ def check(config: Config) -> Iterator[Finding]:
     if margin_s >= lease_s:
         problem = f"handover.lease_margin_s ({margin_s:g}) is not below handover.lease_s ({lease_s:g})"
         yield ("handover", "lease_margin_s"), problem, "write a smaller margin; with this one no KV handover is used"
+    for index, worker in enumerate(config.workers if config.handover.pulls else ()):
+        label = worker.labels.get(PEER_LABEL)
+        if label is not None and labelled_address(label, "") is None:
+            problem = f"the label {PEER_LABEL} is {label!r}, which is no port and no HOST:PORT"
+            yield ("workers", index, "labels", PEER_LABEL), problem, "write the port of the worker's side channel"
 
 
 def _policy(policy: PolicyConfig, section: Path) -> Iterator[Finding]:

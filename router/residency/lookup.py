@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from router.residency.blocks import KEY_MASK, BlockIndex
 from router.residency.cache_view import CacheView, usable_chain
@@ -65,6 +65,22 @@ def probe_of(index: BlockIndex, chain: Sequence[int]) -> Probe:
     def probe(position: int) -> int:
         row = row_of(chain[position] & KEY_MASK)
         return 0 if row is None else masks[row]
+
+    return probe
+
+
+def probe_below(index: BlockIndex, chain: Sequence[int], media: Container[str]) -> Probe:
+    """Return a function from a position in `chain` to the bits of the views that hold the block in the slower tiers
+    `media`, whose names are upper case."""
+    row_of = index.rows.get
+    tiers = [tier.get for medium, tier in index.lower.items() if medium.upper() in media]
+
+    def probe(position: int) -> int:
+        row, bits = row_of(chain[position] & KEY_MASK), 0
+        if row is not None:
+            for tier in tiers:
+                bits |= tier(row, 0)
+        return bits
 
     return probe
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 from policies.view import Residency, WorkerId
 from router.residency.blocks import BlockIndex
@@ -10,7 +10,7 @@ from router.residency.cache_view import CacheView, ViewChanges, usable_chain
 from router.residency.difference import Difference
 from router.residency.event_view import EventView
 from router.residency.in_flight import ReservedBlocks, ResidencyReservation
-from router.residency.lookup import by_tier, resident_lengths
+from router.residency.lookup import by_tier, probe_below, resident_lengths
 from router.residency.matching import each_bit, lengths
 from router.residency.prompt import Prompt
 from router.residency.slot_groups import Matches, SlotGroups, Slots, matches_of
@@ -199,6 +199,28 @@ class ResidencyMap:
         if self._index.lower:
             self._add_tiers(matches, views, prompt)
         return matches
+
+    def held_below(self, prompt: Prompt, slots: Iterable[int], media: Container[str]) -> dict[int, int]:
+        """Return the tokens of the longest prefix of `prompt` that each of `slots` holds in the slower tiers `media`.
+
+        Names of tiers are upper case. Slots that hold nothing there are left out.
+        """
+        found: dict[int, int] = {}
+        if not self._index.lower or not prompt.exact:
+            return found
+        slots_by_size: dict[int, dict[int, int]] = {}
+        for slot in slots:
+            view = self._slots.get(slot)
+            if view is not None and view.stale:
+                view.refresh()
+            if view is not None and view.slower_tiers and view.residency is not Residency.OFF:
+                slots_by_size.setdefault(view.block_size, {})[view.bit] = slot
+        for block_size, slot_of in slots_by_size.items():
+            chain, usable = usable_chain(prompt, block_size)
+            for blocks, bits in lengths(probe_below(self._index, chain, media), usable, sum(slot_of), 0):
+                if blocks:
+                    found.update({slot_of[bit]: blocks * block_size for bit in each_bit(bits)})
+        return found
 
     def match_all(self, prompt: Prompt, slots: Slots) -> Matches:
         """Return the cached tokens of `prompt` on each of `slots` as arrays. Equal to `match`, and cheaper for many

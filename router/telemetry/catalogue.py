@@ -158,6 +158,13 @@ GATEWAY = (
         "nothing_handed_over (no usable transfer parameters), lease_expired, decode_worker_lost, decode_failed.",
         "outcome",
     ),
+    _counter(
+        "pulls",
+        "Requests whose worker was to pull the start of the prompt from another one, by outcome. pulled: the answer "
+        "reported at least half of the pulled tokens as cached. missed: it reported less. not_reported: it reported no "
+        "cached tokens. failed: the request ran without a pull. stopped: it ended before its answer.",
+        "outcome",
+    ),
     _histogram(
         "handover_seconds",
         WAIT_S,
@@ -297,8 +304,9 @@ FLEET = (
     _experimental(
         _gauge(
             "kv_transfer_tokens_per_second",
-            "Prompt tokens whose KV cache moves to the worker per second, as learned: its slowest link.",
-            "worker",
+            "Prompt tokens whose KV cache moves to the worker per second, as learned: its slowest link. Kind: handover "
+            "or pull.",
+            *("worker", "kind"),
             merge=Merge.MIN,
         )
     ),
@@ -306,7 +314,7 @@ FLEET = (
         _common(
             "kv_transfer_latency_seconds",
             "Time of a KV transfer to the worker beside its tokens, as learned: its slowest link.",
-            "worker",
+            *("worker", "kind"),
         )
     ),
     _common("worker_running_requests", "Requests running on the worker, as it last reported.", "worker"),

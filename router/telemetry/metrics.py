@@ -81,6 +81,7 @@ class Metrics:
         self._route_tokens = counter("route_prompt_tokens")
         self._retries = counter("retries")
         self._handovers = counter("handovers")
+        self._pulls = counter("pulls")
         self._handover_steps = histogram("handover_seconds")
         self._fallbacks = counter("fallbacks")
         self._redials = counter("redials")
@@ -164,6 +165,10 @@ class Metrics:
     def handed_over(self, outcome: str) -> None:
         """Count a request that was planned on two workers."""
         self._handovers.add(1.0, (outcome,))
+
+    def pulled(self, outcome: str) -> None:
+        """Count a request that was planned as a pull."""
+        self._pulls.add(1.0, (outcome,))
 
     def handover_step(self, step: str, duration_s: float) -> None:
         """Observe the time of one step of a KV handover."""

@@ -39,13 +39,14 @@ def queue_readings(views: Iterable[WorkerView]) -> Iterator[Reading]:
 
 def link_readings(links: Iterable[Link]) -> Iterator[Reading]:
     """Yield the slowest link to each candidate that KV cache has moved to, from `Dispatcher.links`."""
-    slowest: dict[str, tuple[float, float]] = {}
+    slowest: dict[tuple[str, str], tuple[float, float]] = {}
     for link in links:
-        speed, latency_s = slowest.get(link.receiver.id, (link.tokens_per_s, link.latency_s))
-        slowest[link.receiver.id] = min(speed, link.tokens_per_s), max(latency_s, link.latency_s)
-    for worker, (speed, latency_s) in slowest.items():
-        yield "warmroute_kv_transfer_tokens_per_second", (worker,), speed
-        yield "warmroute_kv_transfer_latency_seconds", (worker,), latency_s
+        labels: tuple[str, str] = (link.receiver.id, link.kind)
+        speed, latency_s = slowest.get(labels, (link.tokens_per_s, link.latency_s))
+        slowest[labels] = min(speed, link.tokens_per_s), max(latency_s, link.latency_s)
+    for place, (speed, latency_s) in slowest.items():
+        yield "warmroute_kv_transfer_tokens_per_second", place, speed
+        yield "warmroute_kv_transfer_latency_seconds", place, latency_s
 
 
 def scaling_readings(roles: Mapping[str, Needed]) -> Iterator[Reading]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from policies.handover_cost import STREAM_WEIGHT, alone_s, cheapest, pair_s, stalled_s
+from policies.handover_cost import STREAM_WEIGHT, alone_s, cheapest, loaded_s, pair_s, pull_costs, stalled_s, with_pulls
 from policies.view import FleetView, Residency, WorkerId, WorkerView
 
 FAST, NOW = 1e12, 0.0
@@ -116,3 +116,93 @@ def test_streams_on_a_prefill_worker_make_the_pair_dearer():
     without = cheapest(prefill, decode, decode, FAST, 0.0)
     cost = cheapest(prefill, decode, decode, FAST, 0.0, stalls_s=stalled_s(prefill))
     assert cost.pair_s - without.pair_s == pytest.approx(STREAM_WEIGHT * 0.5 * 4)
+
+
+# pulls
+
+
+def pull(workers, sources, tokens_per_s=FAST, latency_s=0.0, own=None, alike=None):
+    """Return the cheapest pull from sources that hold so many tokens each."""
+    own_tokens = np.zeros(len(workers)) if own is None else np.array(own, float)
+    if alike is None:
+        alike = np.ones((len(sources), len(workers)), bool)
+    costs = pull_costs(workers, own_tokens, np.array(sources, float), tokens_per_s, latency_s, alike)
+    return costs.at(int(costs.pull_s.argmin()))
+
+
+def test_a_pull_pays_where_the_transfer_is_shorter_than_the_prefill():
+    cost = pull(fleet({}), [900], 10_000.0, 0.01)
+    assert (cost.pays, cost.tokens) == (True, 900)
+    assert cost.alone_s == pytest.approx(0.5)
+    assert cost.pull_s == pytest.approx(0.01 + 0.09 + 0.5 * 100 * 1_900 / 1_000**2)
+    assert not pull(fleet({}), [900], 1_000.0, 0.01).pays
+
+
+def test_the_rest_of_a_prompt_costs_its_share_of_the_attention():
+    worker = fleet({"cached_tokens": 600, "uncached_tokens": 400})
+    whole, half, least = (float(loaded_s(worker, np.array([n]), 0.0)[0]) for n in (0, 800, 999))
+    assert whole == pytest.approx(alone_s(worker)[0])
+    assert half == pytest.approx(0.5 * (1_000**2 - 800**2) / (1_000**2 - 600**2))
+    assert 0.0 < least < 0.01
+
+
+def test_the_transfer_and_the_queue_pass_together():
+    rest_s = 0.5 * 100 * 1_900 / 1_000**2
+    assert pull(fleet({"queue_wait_s": 2.0}), [900], 900.0).pull_s == pytest.approx(2.0 + rest_s)
+    assert pull(fleet({"queue_wait_s": 0.2}), [900], 900.0).pull_s == pytest.approx(1.0 + rest_s)
+
+
+def test_kv_space_streams_and_the_answer_count_for_a_pull_too():
+    worker = {"kv_wait_s": 1.0, "running_requests": 4, "decode_externality_s": 3.0}
+    rest_s = 0.5 * 100 * 1_900 / 1_000**2
+    assert pull(fleet(worker), [900]).pull_s == pytest.approx(
+        1.0 + rest_s + STREAM_WEIGHT * (4 * rest_s + 3.0), abs=1e-6
+    )
+
+
+def test_only_what_the_worker_lacks_is_pulled():
+    workers = fleet({"cached_tokens": 500, "uncached_tokens": 500, "prefill_s": 0.375}, {})
+    cost = pull(workers, [800], 1e4)
+    assert (cost.worker, cost.tokens) == (0, 300)
+    assert pull(fleet({"cached_tokens": 900, "uncached_tokens": 100}), [800]).pull_s == np.inf
+
+
+def test_a_slower_tier_of_its_own_needs_no_pull():
+    assert not pull(fleet({}), [900], own=[900]).pays
+    cost = pull(fleet({}), [900], 10_000.0, own=[880])
+    assert (cost.tokens, cost.alone_s) == (20, pytest.approx(0.5 * 120 * 1_880 / 1_000**2))
+
+
+def test_each_source_has_its_link_and_its_share_of_the_prompt():
+    speeds = np.array([[100.0, 100.0], [100.0, 50_000.0], [100.0, 100.0]])
+    cost = pull(fleet({}, {}), [950, 800, 950], speeds)
+    assert (cost.source, cost.worker, cost.tokens) == (1, 1, 800)
+
+
+def test_a_worker_does_not_pull_from_itself_or_from_another_kind():
+    alike = np.array([[False, True]])
+    assert pull(fleet({}, {"queue_wait_s": 0.1}), [900], alike=alike).worker == 1
+    assert not pull(fleet({}, {}), [900], alike=np.zeros((1, 2), bool)).pays
+
+
+@pytest.mark.parametrize("by_row", [True, False])
+def test_a_policy_sees_each_worker_as_a_pull_that_pays_would_leave_it(by_row):
+    workers = fleet({}, {"cached_tokens": 900, "uncached_tokens": 100, "prefill_s": 0.1}, {"queue_wait_s": 0.02})
+    if not by_row:
+        workers = FleetView(NOW, None, workers.roster, workers.columns)
+    costs = pull_costs(workers, np.zeros(3), np.array([900.0]), 10_000.0, 0.0, np.ones((1, 3), bool))
+    assert costs.pays.tolist() == [True, False, True]
+    seen = with_pulls(workers, costs)
+    rest_s = 0.5 * 100 * 1_900 / 1_000**2
+    assert seen.cached_tokens.tolist() == [900, 900, 900]
+    assert seen.uncached_tokens.tolist() == [100, 100, 100]
+    assert seen.prefill_s == pytest.approx([0.09 + rest_s, 0.1, 0.07 + rest_s])
+    assert seen.queue_wait_s == pytest.approx([0.0, 0.0, 0.02])
+
+
+def test_an_uncertain_prefill_makes_no_pull_free():
+    unsure = {"prefill_s": 5.0, "error_s": 4.9}
+    cost = pull(fleet(unsure), [500], 1_000.0)
+    assert cost.alone_s == pytest.approx(0.1)
+    assert cost.pull_s == pytest.approx(0.5 + 0.1 * 0.75)
+    assert not cost.pays

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from backends.vllm.handover.connector import Connector, HandoverPeer, Legs, Order, Reporter
 from backends.vllm.handover.parameters import TransferParams
 
 SIDE_CHANNEL_PORT = 5_710
 """vLLM's default of ``VLLM_P2P_SIDE_CHANNEL_PORT``; each data-parallel rank adds its number."""
+
+SERVED_TIERS: Final = frozenset({"CPU"})
+"""Tiers of KV events from which a worker serves others at once. Files and remote stores are there for all."""
 
 
 class OffloadingPeer(Connector):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Protocol
 
 from policies.view import Residency, WorkerId
@@ -71,6 +71,10 @@ class RoutedPrefixes:
     def match_all(self, prompt: Prompt, slots: Slots) -> Matches:
         """Return the same as arrays."""
         return matches_of(self.match(prompt, slots.tolist()), slots)
+
+    def held_below(self, prompt: Prompt, slots: Iterable[int], media: Container[str]) -> dict[int, int]:
+        """Return nothing: these rules know no slower tiers."""
+        return {}
 
     def _match(self, prompt: Prompt, slot: int) -> Match:
         block_size, memory = self._slots[slot]

@@ -20,8 +20,10 @@ from router.gateway.flow.charging import charge, refused_early
 from router.gateway.flow.deadlines import Due, RequestDeadlines
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.handover import KvHandover
+from router.gateway.flow.kv_pull import STOPPED, KvPull
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Outcome
+from router.gateway.flow.placements import Placement
 from router.gateway.flow.prefill_beside import PrefillBeside
 from router.gateway.flow.responder import RESPONSE_STEPS, Responder
 from router.gateway.flow.services import RequestClient, RequestServices
@@ -227,12 +229,14 @@ class ForwardedRequest:
         started_s = perf_counter() if trace is not None else 0.0
         placed = services.placements.place(self._outbound, request, state, self._deadlines.since_s, now_s)
         if trace is not None:
-            chosen = placed.prefill if isinstance(placed, KvHandover) else placed
-            trace.decided(chosen, now_s, perf_counter() - started_s)
+            trace.decided(_first_ticket(placed), now_s, perf_counter() - started_s)
         if isinstance(placed, Ticket):
             self._begin(placed)
         elif isinstance(placed, KvHandover):
             self._begin_handover(placed)
+        elif isinstance(placed, KvPull):
+            self._outbound.pull = placed
+            self._begin(placed.ticket)
         elif isinstance(placed, RequestError):
             self.refuse(placed)
         elif isinstance(placed, Queued):
@@ -261,7 +265,13 @@ class ForwardedRequest:
         self._responder.log.ticket = ticket
         commented, paused, handover = self._flow.commented, not self._client.writable, self._outbound.handover
         services, outbound, report = self._services.attempts, self._outbound, self._reported
-        if handover is None:
+        pull = outbound.pull
+        if pull is not None and pull.runs_at(ticket):
+            attempt = Attempt(
+                services, outbound, ticket, report,
+                commented=commented, paused=paused, limit_s=pull.limit_s, doubts_refusals=True,
+            )  # fmt: skip
+        elif handover is None:
             attempt = Attempt(services, outbound, ticket, report, commented=commented, paused=paused)
         else:
             collects, limit_s = handover.prefills_at(ticket), handover.limit_s(ticket, self._services.time())
@@ -360,6 +370,10 @@ class ForwardedRequest:
             attempt.let_go(reusable=True)
             self._on(Event.FAILED, attempt)
             return
+        if self._pulls_at(attempt):
+            attempt.let_go(reusable=True)
+            self._on(Event.FAILED, attempt)
+            return
         others_run = len(flow.attempts) > 1
         if services.placements.should_discard(
             self._outbound, attempt, services.time(), others_run=others_run, commented=flow.commented
@@ -372,11 +386,19 @@ class ForwardedRequest:
     def _send(self, attempt: Attempt) -> None:
         handover = self._outbound.handover
         # A redial after a stale connection would send the transfer parameters twice.
-        attempt.begin(fresh=handover is not None and handover.decodes_at(attempt.ticket))
+        handed_over = handover is not None and handover.decodes_at(attempt.ticket)
+        attempt.begin(fresh=handed_over or self._pulls_at(attempt))
         self._client.deadline_s = self._deadlines.attempt_began(attempt)
+
+    def _pulls_at(self, attempt: Attempt) -> bool:
+        """Return whether the attempt's worker pulls, and its answer has not ended."""
+        return self._outbound.pull is not None and self._outbound.pull.runs_at(attempt.ticket)
 
     def _retry(self, attempt: Attempt) -> None:
         placements, now_s = self._services.placements, self._services.time()
+        if self._outbound.pull is not None and placements.runs_without_pull(self._outbound, attempt, now_s):
+            self._place()
+            return
         if self._outbound.handover is not None and self._retry_handover(attempt, now_s):
             return
         trace = self._outbound.trace
@@ -441,6 +463,8 @@ class ForwardedRequest:
         now_s, handover = self._services.time(), self._outbound.handover
         if handover is not None:
             handover.opened(attempt.ticket, now_s)
+        if self._outbound.pull is not None:
+            self._outbound.pull.opened(attempt.ticket, now_s)
         self._responder.open(attempt, now_s)
         self._client.deadline_s = self._deadlines.answer_began(now_s)
 
@@ -461,6 +485,8 @@ class ForwardedRequest:
         self._services.placements.ended(self._outbound)
         if self._outbound.handover is not None:
             self._outbound.handover.end(self._services.time())
+        if self._outbound.pull is not None:
+            self._outbound.pull.settle(STOPPED)
         self._responder.close()
 
     def _end_crashed(self, attempt: Attempt | None) -> None:
@@ -520,6 +546,13 @@ class ForwardedRequest:
 
     def _stalled(self, message: str) -> None:
         self._stream_failed(Event.STALLED, ErrorKind.STREAM_IDLE_TIMEOUT, message)
+
+
+def _first_ticket(placed: Placement) -> Ticket | Queued | Held | RequestError:
+    """Return the placement of the first attempt, or why there is none."""
+    if isinstance(placed, KvHandover):
+        return placed.prefill
+    return placed.ticket if isinstance(placed, KvPull) else placed
 
 
 _OWN_STEPS: Final[dict[Effect, Callable[[ForwardedRequest, Any], None]]] = {

@@ -406,7 +406,7 @@ class Handovers:
 
         A `trusted` caller may name the prefill worker in a header. Then this is the one, at any cost.
         """
-        if not _may_be_split(request, headers, body):
+        if not may_be_split(request, headers, body):
             return None
         if self.connector.order is Order.TOGETHER and ANSWER_APIS[request.path] is not COMPLETIONS:
             return None  # the decode worker's usage has another form there
@@ -440,7 +440,7 @@ class Handovers:
         self.peers.close()
 
 
-def _may_be_split(request: Request, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+def may_be_split(request: Request, headers: Mapping[bytes, bytes], body: bytes) -> bool:
     """Return whether two workers can share the request, as far as that is known without its body."""
     prompt = request.prompt
     if request.path not in ANSWER_APIS or prompt is None or prompt.multiple or request.pinned is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from router.gateway.flow.handover import KvHandover
+from router.gateway.flow.kv_pull import KvPull
 from router.gateway.flow.request_trace import RequestTrace
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.routes import Route
@@ -37,6 +38,7 @@ class OutboundRequest:
         "limit_lines",
         "named",
         "peer",
+        "pull",
         "request",
         "rewrites",
         "route",
@@ -78,6 +80,8 @@ class OutboundRequest:
         """The queue of the request's route, while the request counts against the route's limit."""
         self.handover: KvHandover | None = None
         """The plan by which two workers share the request, also after it was given up."""
+        self.pull: KvPull | None = None
+        """The pull of the request, also after it was given up."""
         self.charge: Charge | None = None
         """What the request has taken from its caller's limits, once it is admitted."""
         self.limit_lines = b""
@@ -106,6 +110,6 @@ class OutboundRequest:
         if model is not None and model != self.named:  # a fallback
             head, body = renamed(self.route, head, body, self.named, model)
             self.withheld = self.caller.withheld_salted
-        if self.rewrites is None:
-            return OutgoingBody(head, body)
-        return self.rewrites.outgoing(head, body, ticket, now_s)
+        rewrites = self.rewrites
+        made = OutgoingBody(head, body) if rewrites is None else rewrites.outgoing(head, body, ticket, now_s)
+        return made if self.pull is None else made._replace(body=self.pull.outgoing(ticket, made.body, now_s))

@@ -9,8 +9,10 @@ from typing import Final, TypeAlias
 from xxhash import xxh3_128_intdigest
 
 from router.errors import ErrorKind, RequestError
+from router.gateway.flow import kv_pull
 from router.gateway.flow.attempt import Attempt
 from router.gateway.flow.handover import DECODE_FAILED, PREFILL_FAILED, Handovers, KvHandover
+from router.gateway.flow.kv_pull import KvPull, Pulls
 from router.gateway.flow.model_choice import ModelChoice
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.transitions import RequestState
@@ -26,9 +28,9 @@ from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.placement.retry_budget import tried
 from router.placement.tickets import RETRY_AFTER_S, Held, Queued, Reject, Ticket, lacks_worker
 
-Placement: TypeAlias = Ticket | KvHandover | Queued | Held | RequestError
-"""Load reserved on one worker, or on two that share the request; no worker is ready; the policy holds the request; or
-the request is refused."""
+Placement: TypeAlias = Ticket | KvHandover | KvPull | Queued | Held | RequestError
+"""Load reserved on one worker, on two that share the request, or on one that pulls; no worker is ready; the policy
+holds the request; or the request is refused."""
 # Module constants, because looking up a member of an enum is slow.
 _PLACING: Final = RequestState.PLACING
 _QUEUED: Final = RequestState.QUEUED
@@ -46,6 +48,7 @@ class Placements:
         "_hold_queue",
         "_metrics",
         "_models",
+        "_pulls",
         "_quarantine",
         "_queue",
         "_queue_s",
@@ -64,6 +67,7 @@ class Placements:
         routes: RouteQueues,
         models: ModelChoice,
         handovers: Handovers | None = None,
+        pulls: Pulls | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._quarantine = quarantine
@@ -75,6 +79,7 @@ class Placements:
         self._routes = routes
         self._models = models
         self._handovers = handovers
+        self._pulls = pulls
 
     def body_key(self, outbound: OutboundRequest) -> int:
         """Return the quarantine's key of the body; 0 without a body, because such a request is never suspected."""
@@ -103,11 +108,7 @@ class Placements:
             within = self._within(outbound) if self._quarantine.active else None
         except RequestError as error:
             return error
-        shared = None
-        if self._handovers is not None and outbound.handover is None:
-            trusted = "transfer_params" in outbound.caller.may
-            given = (outbound.head.fields, outbound.body)
-            shared = self._handovers.begin(request, *given, now_s, within, trusted=trusted)
+        shared = self._shared(outbound, request, now_s, within)
         placed = self._alone(outbound, request, state, now_s, within) if shared is None else shared
         self._metrics.decision_took(perf_counter() - started_s)
         if isinstance(placed, Queued):
@@ -118,6 +119,17 @@ class Placements:
         elif state is _HELD and not isinstance(placed, Held):
             self._metrics.held(now_s - since_s)
         return placed.error if isinstance(placed, Reject) else placed
+
+    def _shared(
+        self, outbound: OutboundRequest, request: Request, now_s: float, within: frozenset[str] | None
+    ) -> KvHandover | KvPull | RequestError | None:
+        """Plan the request's first placement on two workers or with a pull; None to ask for one worker."""
+        if outbound.handover is not None or outbound.pull is not None:
+            return None
+        asked = (request, outbound.head.fields, outbound.body, now_s, within)
+        trusted = "transfer_params" in outbound.caller.may
+        pair = None if self._handovers is None else self._handovers.begin(*asked, trusted=trusted)
+        return pair if pair is not None or self._pulls is None else self._pulls.begin(*asked)
 
     def _alone(
         self,
@@ -330,6 +342,16 @@ class Placements:
         handover.settle(DECODE_FAILED)
         if attempt.lost or failure.point is FailurePoint.CONNECT:
             return False  # the decode worker itself is gone
+        return self._dispatcher.run_plain(attempt.ticket, failure.reason, now_s)
+
+    def runs_without_pull(self, outbound: OutboundRequest, attempt: Attempt, now_s: float) -> bool:
+        """Release an attempt whose worker could not pull, if another one may be made without."""
+        failure, pull = attempt.failure, outbound.pull
+        if pull is None or failure is None or not pull.runs_at(attempt.ticket):
+            return False
+        pull.settle(kv_pull.FAILED)
+        if attempt.lost or failure.point not in (FailurePoint.SENT, FailurePoint.ANSWERED):
+            return False  # the worker is gone, or takes no request
         return self._dispatcher.run_plain(attempt.ticket, failure.reason, now_s)
 
     def replaceable(self, outbound: OutboundRequest, ticket: Ticket, point: FailurePoint, now_s: float) -> bool:

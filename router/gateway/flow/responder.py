@@ -138,9 +138,12 @@ class Responder:
         if outbound.charge is not None:
             self._answer_tokens = used_tokens(outbound, usage, self.relay.events) if attempt.status < 400 else 0
         self.answering = None
-        handover = outbound.handover
+        handover, pull = outbound.handover, outbound.pull
         remote = handover is not None and handover.received_by(attempt.ticket)
-        # A decode worker reports the cached tokens of the prefill worker.
+        if pull is not None:
+            remote = remote or attempt.ticket is pull.ticket
+            pull.finished(attempt.ticket, usage)
+        # The cached tokens that a worker reports after a transfer do not describe its own cache.
         services.placements.finish(outbound, attempt, Usage(None, usage.completion_tokens) if remote else usage, now_s)
         request = attempt.ticket.request
         if request.prompt is None or request.model is None or usage.prompt_tokens is None:

@@ -234,7 +234,9 @@ async def test_links_are_shown_at_the_worker_that_received(client, system):
     names = [system.join(f"http://a:{port}") for port in (1, 2, 3)]
     fast, slow, receiver = system.fleet.candidates
     for sender, took_s in ((fast, 0.1), (slow, 1.0)):
-        system.dispatcher.transferred(Transfer(sender, receiver, 1_000, 0.0, system.clock_s - took_s), system.clock_s)
+        system.dispatcher.transferred(
+            Transfer("handover", sender, receiver, 1_000, 0.0, 0.0, system.clock_s - took_s), system.clock_s
+        )
     listed = [(await client.get(f"/admin/v1/workers/{name}")).json()["candidates"][0]["links"] for name in names]
     assert listed[:2] == [[], []]
     assert [(link["sender"], link["transfers"]) for link in listed[2]] == [("a:2", 1), ("a:1", 1)]

@@ -73,6 +73,9 @@ class ShadowResidency:
         hashes = prompt.chain(BLOCK)[: max(0, prompt.tokens - 1) // BLOCK]
         return {slot: self._match(hashes, slot) for slot in slots}
 
+    def held_below(self, prompt, slots, media):
+        return {}
+
     def match_all(self, prompt, slots):
         return matches_of(self.match(prompt, slots.tolist()), slots)
 

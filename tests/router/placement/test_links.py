@@ -23,11 +23,11 @@ def candidates(count, first_slot=0):
 
 @pytest.fixture
 def links():
-    return Links(PRIOR_PER_S, PRIOR_LATENCY_S)
+    return Links("pull", PRIOR_PER_S, PRIOR_LATENCY_S)
 
 
-def teach(links, sender, receiver, tokens, took_s, own_s=0.0, at_s=0.0):
-    links.observe(Transfer(sender, receiver, tokens, own_s, at_s), at_s + took_s)
+def teach(links, sender, receiver, tokens, took_s, own_s=0.0, at_s=0.0, queue_s=0.0):
+    links.observe(Transfer("pull", sender, receiver, tokens, own_s, queue_s, at_s), at_s + took_s)
 
 
 def time_s(links, sender, receiver, tokens, now_s=0.0):
@@ -53,7 +53,15 @@ def test_bandwidth_and_latency_are_told_apart(links):
     assert (link.sender, link.receiver, link.transfers) == (sender, receiver, 40)
 
 
-def test_what_the_receiver_needs_anyway_is_no_part_of_the_transfer(links):
+def test_an_answer_that_waited_for_the_queue_teaches_nothing(links):
+    sender, receiver = candidates(2)
+    teach(links, sender, receiver, 1_000, 3.0, queue_s=2.0)
+    assert links.known(0.0) == []
+    teach(links, sender, receiver, 1_000, 3.0, queue_s=1.0)
+    assert [link.transfers for link in links.known(0.0)] == [1]
+
+
+def test_what_the_receiver_computes_is_no_part_of_the_transfer(links):
     sender, receiver = candidates(2)
     for _ in range(40):
         teach(links, sender, receiver, 1_000, 3.1, own_s=3.0)

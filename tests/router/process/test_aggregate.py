@@ -51,8 +51,8 @@ def test_estimates_are_from_the_process_with_most_observations():
 
 def test_links_are_from_the_process_with_most_transfers():
     few, many = worker(), worker()
-    few.candidates[0].links = [LinkDocument("b:1", 10.0, 0.1, 2), LinkDocument("b:2", 10.0, 0.1, 2)]
-    many.candidates[0].links = [LinkDocument("b:1", 20.0, 0.1, 5)]
+    few.candidates[0].links = [LinkDocument("b:1", "pull", 10.0, 0.1, 2), LinkDocument("b:2", "pull", 10.0, 0.1, 2)]
+    many.candidates[0].links = [LinkDocument("b:1", "pull", 20.0, 0.1, 5)]
     (merged,) = merge_workers({0: [few], 1: [many]})
     assert merged.candidates[0].links == many.candidates[0].links
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from policies.view import Residency
@@ -175,6 +177,18 @@ def test_slower_tiers_are_kept_apart(one):
     assert one.match().by_tier == {"GPU": 0, "CPU": 12}
     one.send(one.wire.stored(TOKENS))
     assert one.match().tokens == 24
+
+
+def test_what_a_slower_tier_holds_counts_whatever_the_gpu_holds(one):
+    held = partial(one.map.held_below, ids_prompt((*TOKENS, 1)), [0, 7])
+    assert held({"CPU"}) == {}
+    one.send(one.wire.stored(TOKENS), one.wire.stored(TOKENS[:16], medium="cpu"))
+    assert held({"CPU"}) == {0: 16}
+    assert held({"STORAGE"}) == {}
+    one.send(one.wire.removed(one.wire.hashes(TOKENS)[3:4], medium="cpu"))
+    assert held({"CPU"}) == {0: 12}
+    one.map.remove(0)
+    assert held({"CPU"}) == {}
 
 
 def test_remote_stores_do_not_count_as_the_workers_gpu():

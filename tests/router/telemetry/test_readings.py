@@ -57,10 +57,10 @@ def test_fleet_readings_have_states_and_loads():
 def test_link_readings_have_the_slowest_link_to_each_worker():
     fleet, _ = fleet_of_one()
     (candidate,) = fleet.candidates
-    links = [Link(candidate, candidate, 100.0, 0.1, 3), Link(candidate, candidate, 50.0, 0.05, 1)]
+    links = [Link("pull", candidate, candidate, 100.0, 0.1, 3), Link("pull", candidate, candidate, 50.0, 0.05, 1)]
     assert set(link_readings(links)) == {
-        ("warmroute_kv_transfer_tokens_per_second", ("h:1",), 50.0),
-        ("warmroute_kv_transfer_latency_seconds", ("h:1",), 0.1),
+        ("warmroute_kv_transfer_tokens_per_second", ("h:1", "pull"), 50.0),
+        ("warmroute_kv_transfer_latency_seconds", ("h:1", "pull"), 0.1),
     }
 
 

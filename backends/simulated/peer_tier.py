@@ -1,0 +1,129 @@
+"""The host memory of an embedded worker, and the pulls from that of others: vLLM's OffloadingConnector with peers.
+
+Each full block is copied to host memory, and announced there. A request whose ``kv_transfer_params`` name a
+``remote_kv_source`` asks that worker for what it lacks. A source that cannot be reached has nothing, as in vLLM; a
+transfer that fails ends the request. No bytes move.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from backends.engine.chain import BlockHasher
+from backends.engine.engine import Engine
+from backends.engine.host_blocks import HostBlocks
+from backends.simulated.kv_transfers import FailedLoad, TransferFaults
+from backends.simulated.settings import WorkerSettings
+from backends.vllm.control import ProbeError, WorkerClient
+from backends.worker import Endpoint
+
+PEER_LOOKUP: Final = "/simulated/peer_blocks"
+"""The path of the side channel on the worker's HTTP server."""
+_ANSWER_S = 60.0
+
+
+class PeerLookup(msgspec.Struct, frozen=True):
+    """How many of these blocks, from the first on, does the worker hold in host memory?"""
+
+    hashes: list[int]
+
+
+class PeerHeld(msgspec.Struct, frozen=True):
+    """The answer."""
+
+    blocks: int
+
+
+class PeerTier:
+    """The host memory of one worker."""
+
+    def __init__(self, settings: WorkerSettings, engine: Engine) -> None:
+        blocks = settings.kv_host_blocks
+        self.host = HostBlocks(4 * engine.num_blocks if blocks is None else blocks)
+        self.faults = TransferFaults()
+        self.pulled_tokens = self.pulls = self.failed = 0
+        self._tokens_per_s = settings.kv_transfer_tokens_per_s
+        self._time_scale = settings.time_scale
+        self._engine = engine
+        self._client = WorkerClient()
+
+    async def aclose(self) -> None:
+        """Close the connections to other workers."""
+        await self._client.aclose()
+
+    def answer(self, lookup: PeerLookup) -> PeerHeld:
+        """Answer another worker's look-up."""
+        return PeerHeld(self.host.prefix(lookup.hashes))
+
+    async def load(
+        self,
+        params: dict[str, Any] | None,
+        prompt: Sequence[int],
+        lora_name: str | None,
+        cache_salt: str | None,
+        unless_gone: Callable[[Awaitable[Any]], Awaitable[Any]],
+    ) -> int:
+        """Load what host memory here and at the source, if one is named, has of a prompt. Return the tokens.
+
+        `unless_gone` raises when the client leaves before the load has ended.
+
+        Raises:
+            ApiError: the load failed.
+        """
+        size, hashes = self._engine.block_size, list[int]()
+        try:
+            tokens = array("I", prompt[: max(0, len(prompt) - 1)])
+        except (OverflowError, TypeError):
+            return 0  # the engine refuses the prompt
+        BlockHasher(size, lora_name, cache_salt).extend(hashes, tokens)
+        own = max(self.host.prefix(hashes), self._engine.cached_tokens(hashes, len(prompt)) // size)
+        source = _source(params)
+        if source is None or own == len(hashes):
+            return own * size
+        blocks: int = await unless_gone(self._pull(source, hashes, own))
+        return blocks * size
+
+    async def _pull(self, source: Endpoint, hashes: list[int], own: int) -> int:
+        """Return how many blocks the source had and has sent, with those that are here."""
+        try:
+            body = await self._client.post_json(
+                source, PEER_LOOKUP, msgspec.json.encode(PeerLookup(hashes)), timeout_s=_ANSWER_S
+            )
+            blocks = min(msgspec.json.decode(body, type=PeerHeld).blocks, len(hashes))
+        except (ProbeError, msgspec.DecodeError):
+            return own
+        if blocks <= own:
+            return own
+        if self.faults.failed_loads:
+            self.failed += 1
+            raise FailedLoad
+        tokens = (blocks - own) * self._engine.block_size
+        await asyncio.sleep(tokens / self._tokens_per_s * self.faults.slowdown * self._time_scale)
+        self.pulls += 1
+        self.pulled_tokens += tokens
+        return blocks
+
+    def statistics(self) -> dict[str, int]:
+        """Return the pulls so far, and the blocks in host memory."""
+        return {
+            "pulls": self.pulls,
+            "pulled_tokens": self.pulled_tokens,
+            "failed": self.failed,
+            "host_blocks": len(self.host),
+        }
+
+
+def _source(params: dict[str, Any] | None) -> Endpoint | None:
+    """Return the worker to pull from; None if none is named in full, as in vLLM."""
+    named = None if params is None else params.get("remote_kv_source")
+    if not isinstance(named, dict) or not named.get("kv_request_id"):
+        return None
+    host, port = named.get("remote_host"), named.get("remote_port")
+    if not isinstance(host, str) or not host or not isinstance(port, int) or not 0 < port < 65_536:
+        return None
+    return Endpoint("http", host, port)

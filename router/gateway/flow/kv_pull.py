@@ -1,0 +1,142 @@
+"""One request whose worker pulls the start of its prompt from another worker, and computes the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from secrets import token_hex
+from typing import Final
+
+from backends.vllm.handover.answer_apis import ANSWER_APIS, COMPLETIONS, Members
+from backends.vllm.handover.connector import HandoverPeer
+from backends.vllm.handover.connectors import CONNECTORS
+from backends.vllm.handover.offloading_peer import pull_params
+from backends.vllm.handover.parameters import HandoverError
+from backends.vllm.handover.request_body import decode_body, split
+from router.config.model import HandoverConfig
+from router.gateway.flow.handover import may_be_split
+from router.gateway.metrics_protocol import GatewayMetrics
+from router.placement.dispatcher import Dispatcher
+from router.placement.lifecycle_events import Request, Usage
+from router.placement.links import Transfer
+from router.placement.pulls import PlannedPull, peer_address
+from router.placement.tickets import Ticket
+
+PULLED: Final = "pulled"
+MISSED: Final = "missed"
+NOT_REPORTED: Final = "not_reported"
+FAILED: Final = "failed"
+STOPPED: Final = "stopped"
+
+
+class KvPull:
+    """The pull of one request: its placement, and what became of it.
+
+    It is settled once, with its outcome. After `FAILED` the request runs without a pull.
+    """
+
+    __slots__ = ("_first_s", "_planned", "_pulls", "_sent", "_settled", "_transfer", "ticket")
+
+    def __init__(self, pulls: Pulls, planned: PlannedPull, ticket: Ticket) -> None:
+        self._pulls = pulls
+        self._planned = planned
+        self.ticket: Final = ticket
+        """The placement of the request on the worker that pulls."""
+        self._sent = False
+        self._transfer: Transfer | None = None
+        self._first_s: float | None = None
+        """When the first event of a streamed answer arrived."""
+        self._settled = False
+
+    def runs_at(self, ticket: Ticket) -> bool:
+        """Return whether `ticket` is the placement of the pull, and the pull has not ended."""
+        return ticket is self.ticket and not self._settled
+
+    @property
+    def limit_s(self) -> float:
+        """The longest time until the first event."""
+        return self._pulls.config.first_event_s
+
+    def outgoing(self, ticket: Ticket, body: bytes, now_s: float) -> bytes:
+        """Return the body for the ticket's worker. The parameters of the pull are given once."""
+        if self._sent or not self.runs_at(ticket):
+            return body
+        self._sent = True
+        self._transfer = self._pulls.dispatcher.pull_begins(self._planned, ticket, now_s)
+        source = self._planned.source
+        address = peer_address(source)
+        if address is None or not source.live:
+            return body
+        # Clients choose request ids, and another gateway may send to the same workers.
+        peer = HandoverPeer(host=address[0], side_port=address[1])
+        try:
+            return decode_body(_members(body), pull_params(token_hex(16), peer))
+        except HandoverError:
+            return body
+
+    def opened(self, ticket: Ticket, now_s: float) -> None:
+        """Note the first event of the answer."""
+        if self.runs_at(ticket):
+            self._pulls.dispatcher.pulled(ticket)
+            self._first_s = now_s if ticket.request.stream else None
+
+    def finished(self, ticket: Ticket, usage: Usage) -> None:
+        """Settle by the cached tokens that the complete answer reports, and learn the speed of a pull that was made."""
+        if not self.runs_at(ticket):
+            return
+        if usage.cached_tokens is None:
+            self.settle(NOT_REPORTED)
+            return
+        cost = self._planned.cost
+        moved = usage.cached_tokens - (cost.loaded_tokens - cost.tokens)
+        if 2 * moved < cost.tokens:
+            self.settle(MISSED)
+            return
+        if self._transfer is not None and self._first_s is not None:
+            self._pulls.dispatcher.transferred(self._transfer._replace(tokens=moved), self._first_s)
+        self.settle(PULLED)
+
+    def settle(self, outcome: str) -> None:
+        """Count the outcome, unless there is one already."""
+        if not self._settled:
+            self._settled = True
+            self._pulls.metrics.pulled(outcome)
+
+
+class Pulls:
+    """Decides for each request whether its worker pulls."""
+
+    __slots__ = ("config", "dispatcher", "metrics")
+
+    def __init__(self, config: HandoverConfig, dispatcher: Dispatcher, metrics: GatewayMetrics) -> None:
+        self.config = config
+        self.dispatcher = dispatcher
+        self.metrics = metrics
+
+    def begin(
+        self,
+        request: Request,
+        headers: Mapping[bytes, bytes],
+        body: bytes,
+        now_s: float,
+        within: Container[str] | None,
+    ) -> KvPull | None:
+        """Reserve a worker that pulls if that costs less than any worker alone; None to place the request as usual."""
+        if not may_be_split(request, headers, body) or ANSWER_APIS[request.path] is not COMPLETIONS:
+            return None
+        planned = self.dispatcher.plan_pull(request, now_s, within=within)
+        if planned is None:
+            return None
+        try:
+            _members(body)
+        except HandoverError:
+            return None
+        return KvPull(self, planned, self.dispatcher.pull(request, planned, now_s))
+
+
+def _members(body: bytes) -> Members:
+    """Return the outermost members of a request that may be given parameters.
+
+    Raises:
+        HandoverError: it may not.
+    """
+    return split(body, COMPLETIONS, CONNECTORS["offloading_peer"])

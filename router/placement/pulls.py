@@ -1,0 +1,130 @@
+"""Place a request on a worker that pulls the start of the prompt from another one, which has it in host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from backends.vllm.handover.offloading_peer import SERVED_TIERS, SIDE_CHANNEL_PORT
+from policies.handover_cost import PullCost, pull_costs, with_pulls
+from policies.view import Decision, FleetView, RequestView
+from router.config.model import HandoverConfig
+from router.placement.endpoints import Candidate
+from router.placement.handover import Seen, alike_formats, decided, receiving
+from router.placement.lifecycle_events import Request
+from router.placement.links import Links, Transfer
+from router.placement.placing import Placer
+from router.placement.policy_runner import PolicyRunner
+from router.placement.residency_source import ResidencySource
+from router.placement.selection import Selection
+from router.placement.tickets import Ticket
+from router.placement.views import ViewBuilder
+
+PEER_LABEL: Final = "kv_peer"
+"""The label of a worker whose side channel is not at the usual address."""
+
+
+class PlannedPull(NamedTuple):
+    """A pull, and what it costs beside the same worker without it. Nothing is reserved yet."""
+
+    seen: Seen
+    source: Candidate
+    cost: PullCost
+
+
+class PullPlanner:
+    """Compares pulls with single workers, and reserves the load of a pull. Without the setting, it plans none."""
+
+    def __init__(
+        self, config: HandoverConfig, placer: Placer, view_builder: ViewBuilder, residency: ResidencySource
+    ) -> None:
+        self.enabled: Final = config.pulls is not None
+        self.links = Links("pull", config.transfer_tokens_per_s, config.latency_s)
+        self._placer = placer
+        self._view_builder = view_builder
+        self._residency = residency
+
+    def plan(
+        self,
+        request: Request,
+        alone: Selection,
+        sources: Sequence[Candidate],
+        now_s: float,
+        decide: Callable[[RequestView, FleetView], Decision],
+        *,
+        even_if_dearer: bool = False,
+    ) -> PlannedPull | None:
+        """Return a pull from one of `sources` if the policy decides for a worker that it helps; None if it does not.
+
+        The policy sees each worker with what the cheapest pull would leave to compute, where that pays.
+        `even_if_dearer`: the policy decides as without pulls, and its worker's cheapest pull is returned.
+        """
+        prompt = request.prompt
+        if prompt is None or prompt.multiple or not request.reads_cache or alone.trial is not None:
+            return None
+        workers = alone.candidates
+        slots = {candidate.slot for candidate in (*sources, *workers)}
+        held = self._residency.held_below(prompt, slots, SERVED_TIERS)
+        holders = tuple(one for one in sources if one.slot in held and peer_address(one) is not None)
+        if not holders:
+            return None
+        seen = Seen(alone, *self._view_builder.build(request, workers, now_s))
+        source_tokens = np.array([float(held[one.slot]) for one in holders])
+        own_tokens = np.array([float(held.get(one.slot, 0)) for one in workers])
+        alike = alike_formats(holders, workers, request.model)
+        alike &= np.array([one.slot for one in holders])[:, np.newaxis] != [one.slot for one in workers]
+        speeds = self.links.speeds(holders, workers, now_s)
+        costs = pull_costs(seen.fleet, own_tokens, source_tokens, *speeds, alike)
+        if not (even_if_dearer or costs.pays.any()):
+            return None
+        offered = seen.fleet if even_if_dearer else with_pulls(seen.fleet, costs)
+        place = seen.fleet.place_of(decide(seen.view, offered).ranked[0])
+        assert place is not None, "the policy runner has checked it"
+        cost = costs.at(place)
+        helps = cost.pull_s < np.inf if even_if_dearer else cost.pays
+        return PlannedPull(seen, holders[cost.source], cost) if helps else None
+
+    def reserve(self, request: Request, planned: PlannedPull, runner: PolicyRunner, now_s: float) -> Ticket:
+        """Reserve the rest of the prefill and the KV space of the prompt on the worker that pulls.
+
+        Its blocks are reserved when they have arrived: until then, another request with this prefix finds none.
+        """
+        seen, cost = planned.seen, planned.cost
+        before = seen.fleet.worker(cost.worker)
+        reason = (
+            f"pull {cost.tokens} tokens from {planned.source.id}: {cost.pull_s:.3g} s, {cost.alone_s:.3g} s without"
+        )
+        after = receiving(seen, cost.worker, cost.loaded_tokens, cost.rest_s)
+        made = decided(after, cost.worker, runner, reason)
+        ticket = self._placer.place(request, made, now_s, 1, shadowed=False, blocks=False)
+        ticket.residency, ticket.moved_tokens = before.residency, cost.tokens
+        return ticket
+
+    def arrived(self, ticket: Ticket) -> None:
+        """Reserve the blocks, which have arrived."""
+        self._placer.arrived(ticket)
+
+    def transfer(self, planned: PlannedPull, ticket: Ticket, now_s: float) -> Transfer:
+        """Return the transfer that begins now. After it, the worker computes the rest behind its queue."""
+        queue_s = float(planned.seen.fleet.queue_wait_s[planned.cost.worker])
+        ends = planned.source, ticket.candidate
+        return Transfer("pull", *ends, ticket.moved_tokens, planned.cost.rest_s, queue_s, now_s)
+
+
+def peer_address(candidate: Candidate) -> tuple[str, int] | None:
+    """Return host and port of a worker's side channel; None if its label is no address."""
+    endpoint = candidate.endpoint
+    label = endpoint.labels.get(PEER_LABEL)
+    if label is None:
+        return endpoint.endpoint.host, SIDE_CHANNEL_PORT + (candidate.rank or 0)
+    return labelled_address(label, endpoint.endpoint.host)
+
+
+def labelled_address(label: str, host: str) -> tuple[str, int] | None:
+    """Return the address that a label gives as PORT or HOST:PORT; `host` is that of the worker's URL."""
+    given, _, port = label.rpartition(":")
+    if not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 65_536:
+        return None
+    return given.strip("[]") or host, int(port)

@@ -1,0 +1,230 @@
+"""When a worker pulls the start of a prompt, from which other worker, and the load that is reserved."""
+
+import random
+
+import msgspec
+import pytest
+
+from backends.worker import Endpoint
+from policies.registry import build_policy
+from policies.spec import PolicySpec
+from policies.view import Residency
+from router.config.model import Config, HandoverConfig, HealthConfig, WorkerConfig
+from router.placement.dispatcher import Dispatcher
+from router.placement.fleet import Fleet
+from router.placement.handover import PlannedHandover
+from router.placement.lifecycle_events import Request, Usage
+from router.placement.pulls import peer_address
+from router.placement.settings import check
+from router.residency.residency_map import ResidencyMap
+from tests.support.kv_wire import Wire
+
+WIRE = Wire(block_size=16)
+TOKENS = 1_000
+HELD = list(range(992))
+
+
+class Site:
+    """Workers at ports, whose host memory holds what the test says."""
+
+    def __init__(self, facts, roles, **handover):
+        self.residency = ResidencyMap()
+        self.fleet = Fleet(HealthConfig(), self.residency, connector=handover.get("connector"))
+        spec = PolicySpec("marginal_cost")
+        config = HandoverConfig(**{"pulls": "offloading_peer", "latency_s": 0.0} | handover)
+        self.dispatcher = Dispatcher(
+            self.fleet, self.residency, build_policy(spec, random.Random(0)), spec=spec, handover=config
+        )
+        for port, role in roles.items():
+            self.fleet.add(Endpoint("http", "h", port), 0.0)
+            self.fleet.describe(f"h:{port}", {}, 1.0, None, role)
+            self.fleet.probe_succeeded(f"h:{port}", facts(), 0.0)
+            self.residency.link_up(self.at(port).slot)
+            self.residency.replay_ended(self.at(port).slot, True)
+        self._seq = dict.fromkeys(roles, 0)
+
+    def at(self, port):
+        (candidate,) = self.fleet.get(f"h:{port}").candidates
+        return candidate
+
+    def hold(self, port, tokens=HELD, medium="CPU", removed=()):
+        events = [WIRE.stored(list(tokens), medium=medium), WIRE.removed(list(removed), medium)]
+        self.residency.ingest(self.at(port).slot, self._seq[port], WIRE.batch(*events))
+        self._seq[port] += 1
+
+    def busy(self, port, prompt, count=1):
+        """Reserve long prefills on one worker."""
+        for number in range(count):
+            request = Request(f"busy-{number}", "/v1/completions", "m", prompt(range(9_000, 19_000)), 10_000, 0.0)
+            self.dispatcher.dispatch(request, 0.0, within={f"h:{port}"})
+
+    def load(self, port):
+        return self.dispatcher.statistics()["workers"][f"h:{port}"]
+
+    def plan(self, request):
+        return self.dispatcher.plan_pull(request, 0.0)
+
+
+@pytest.fixture
+def site(facts):
+    def make(*ports, roles=None, **handover):
+        return Site(facts, dict.fromkeys(ports, "mixed") if roles is None else roles, **handover)
+
+    return make
+
+
+@pytest.fixture
+def ask(prompt):
+    def make(first=0, **fields):
+        ids = prompt(range(first, first + TOKENS))
+        return Request("r", "/v1/completions", "m", ids, TOKENS, 0.0, **fields)
+
+    return make
+
+
+def test_a_prefix_on_a_busy_worker_is_pulled_to_an_idle_one(site, ask, prompt):
+    placed = site(1, 2)
+    placed.hold(1)
+    placed.busy(1, prompt, 5)
+    planned = placed.plan(ask())
+    assert (planned.source.id, planned.cost.tokens, planned.cost.loaded_tokens) == ("h:1", 992, 992)
+    ticket = placed.dispatcher.pull(ask(), planned, 0.0)
+    assert ticket.candidate.id == "h:2"
+    assert placed.load(2)["queued_tokens"] == 8
+    assert placed.load(2)["kv_tokens"] == TOKENS
+    reason = ticket.record.decision.reason
+    assert reason.startswith("pull 992 tokens from h:1: ")
+    assert reason.endswith(" s without")
+    placed.dispatcher.first_token(ticket, 0.5)
+    placed.dispatcher.finished(ticket, Usage(TOKENS, 5), 1.0)
+    assert placed.load(2)["running_requests"] == 0
+    assert ticket.record.ttft_s == 0.5
+
+
+def test_the_time_of_a_pull_teaches_no_prefill_speed_and_its_report_is_not_compared(site, ask, prompt):
+    placed = site(1, 2)
+    placed.hold(1)
+    placed.busy(1, prompt)
+    ticket = placed.dispatcher.pull(ask(stream=True), placed.plan(ask(stream=True)), 0.0)
+    assert ticket.situation is None
+    assert ticket.predicted_cached_tokens is None
+    assert ticket.residency is Residency.EXACT
+
+
+def test_another_request_with_the_prefix_finds_it_only_once_it_has_arrived(site, ask, prompt):
+    placed = site(1, 2)
+    placed.hold(1)
+    placed.busy(1, prompt)
+    ticket = placed.dispatcher.pull(ask(), placed.plan(ask()), 0.0)
+    slot, tokens = placed.at(2).slot, ask().prompt
+    assert placed.residency.match(tokens, [slot])[slot].tokens == 0
+    placed.dispatcher.pulled(ticket)
+    assert placed.residency.match(tokens, [slot])[slot].tokens == 992
+    placed.dispatcher.first_token(ticket, 0.5)
+    placed.dispatcher.cancelled(ticket, 0.5)
+    placed.dispatcher.pulled(ticket)
+    assert placed.residency.match(tokens, [slot])[slot].tokens == 0
+
+
+def test_what_only_the_gpu_holds_is_not_pulled(site, ask, prompt):
+    placed = site(1, 2)
+    placed.hold(1, medium="GPU")
+    placed.hold(1, range(5_000, 5_016))
+    placed.busy(1, prompt)
+    assert placed.plan(ask()) is None
+
+
+@pytest.mark.parametrize("medium", ["CPU", "GPU"])
+def test_a_worker_that_has_the_prefix_needs_no_pull(site, ask, prompt, medium):
+    placed = site(1, 2)
+    placed.hold(1)
+    placed.busy(1, prompt)
+    placed.hold(2, medium=medium)
+    assert placed.plan(ask()) is None
+
+
+def test_a_slow_link_and_a_source_that_lost_the_blocks_pay_nothing(site, ask, prompt):
+    slow = site(1, 2, transfer_tokens_per_s=1_000.0)
+    slow.hold(1)
+    slow.busy(1, prompt)
+    assert slow.plan(ask()) is None
+    lost = site(1, 2)
+    lost.busy(1, prompt)
+    lost.hold(1, removed=WIRE.hashes(HELD))
+    assert lost.plan(ask()) is None
+
+
+def test_without_the_setting_nothing_is_pulled(site, ask, prompt):
+    placed = site(1, 2, pulls=None)
+    placed.hold(1)
+    placed.busy(1, prompt)
+    assert placed.plan(ask()) is None
+
+
+@pytest.mark.parametrize("fields", [{"reads_cache": False}, {"model": "other"}])
+def test_requests_that_read_no_cache_or_have_no_worker_are_not_pulled(site, ask, prompt, fields):
+    placed = site(1, 2)
+    placed.hold(1)
+    placed.busy(1, prompt)
+    assert placed.plan(ask()) is not None
+    assert placed.plan(msgspec.structs.replace(ask(), **fields)) is None
+
+
+def test_the_trial_of_a_worker_is_no_pull(site, ask, facts):
+    placed = site(1, 2)
+    placed.hold(1)
+    for _ in range(5):
+        placed.fleet.probe_failed("h:2", "down", 1.0)
+    placed.fleet.probe_succeeded("h:2", facts(), 1_000.0)
+    assert placed.dispatcher.plan_pull(ask(), 1_000.0) is None
+
+
+def test_the_cheaper_of_pull_and_pair_is_planned(site, ask, prompt):
+    roles = {1: "prefill", 2: "decode"}
+    placed = site(roles=roles, connector="nixl_pull", transfer_tokens_per_s=1e12)
+    for number in range(3):
+        request = Request(f"s{number}", "/v1/completions", "m", prompt(range(5_000, 6_000)), 10, 0.0)
+        placed.dispatcher.first_token(placed.dispatcher.dispatch(request, 0.0), 0.0)
+    assert isinstance(placed.dispatcher.plan_handover(ask(), 0.0), PlannedHandover)
+    placed.hold(1)
+    assert placed.dispatcher.plan_handover(ask(), 0.0) is None
+    planned = placed.plan(ask())
+    assert (planned.source.id, planned.cost.worker) == ("h:1", 0)
+
+
+def test_pulls_learn_the_speed_of_their_own_links(site, ask, prompt):
+    placed = site(1, 2)
+    placed.hold(1)
+    placed.busy(1, prompt)
+    planned = placed.plan(ask(stream=True))
+    ticket = placed.dispatcher.pull(ask(stream=True), planned, 0.0)
+    placed.dispatcher.transferred(placed.dispatcher.pull_begins(planned, ticket, 0.0), 2.0)
+    (link,) = placed.dispatcher.links(2.0)
+    assert (link.kind, link.sender.id, link.receiver.id) == ("pull", "h:1", "h:2")
+    assert 992 / link.tokens_per_s > 0.5
+    assert placed.dispatcher.plan_pull(ask(first=0), 2.0) is None
+
+
+@pytest.mark.parametrize(
+    ("label", "address"),
+    [
+        (None, ("h", 5_710)), ("6000", ("h", 6_000)), ("10.0.0.1:6000", ("10.0.0.1", 6_000)),
+        ("[::1]:6000", ("::1", 6_000)), ("0", None), ("70000", None), ("10.0.0.1", None), ("x:y", None), ("", None),
+        ("9" * 5_000, None), ("٣", None),
+    ],
+)  # fmt: skip
+def test_a_label_says_where_a_workers_side_channel_is(site, ask, prompt, label, address):
+    placed = site(1, 2)
+    placed.fleet.describe("h:1", {} if label is None else {"kv_peer": label}, 1.0, None, "mixed")
+    assert peer_address(placed.at(1)) == address
+    placed.hold(1)
+    placed.busy(1, prompt)
+    assert (placed.plan(ask()) is None) is (address is None)
+
+
+def test_a_label_that_is_no_address_is_found_in_the_settings():
+    workers = (WorkerConfig(url="http://h:1", labels={"kv_peer": "x"}), WorkerConfig(url="http://h:2"))
+    (finding,) = check(Config(workers=workers, handover=HandoverConfig(pulls="offloading_peer")))
+    assert finding[0] == ("workers", 0, "labels", "kv_peer")
+    assert "'x'" in finding[1]
+    assert list(check(Config(workers=workers))) == []
