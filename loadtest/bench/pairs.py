@@ -1,11 +1,12 @@
 """Compare the CPU cost of two builds of the gateway: ``python -m loadtest.bench.pairs --build NAME OLD NEW``.
 
-OLD and NEW are environments in which Warmroute is installed. ``--features ENVIRONMENT`` compares one build with itself:
-its defaults as old, and API keys, limits and routes as new (`loadtest.bench.features`). ``--sidecar ENVIRONMENT`` has
-a gateway with defaults and one worker as old, and a sidecar beside that worker as new. Each pair starts both gateways
-again, each with a stand-in worker of its own. It measures old, new, new, old; every second pair reverses the order. A
-load generator from this source tree drives both. CPU time is that of the gateway's process tree. The result is the
-median over pairs of new / old, with a bootstrap interval.
+OLD and NEW are environments in which Warmroute is installed; with ``--everything-on`` both run with API keys, limits,
+routes and a decision log. ``--features ENVIRONMENT`` compares one build with itself: its defaults as old, and all of
+that as new (`loadtest.bench.features`). ``--sidecar ENVIRONMENT`` has a gateway with defaults and one worker as old,
+and a sidecar beside that worker as new. Each pair starts both gateways again, each with a stand-in worker of its own.
+It measures old, new, new, old; every second pair reverses the order. A load generator from this source tree drives
+both. CPU time is that of the gateway's process tree. The result is the median over pairs of new / old, with a bootstrap
+interval.
 """
 
 from __future__ import annotations
@@ -37,14 +38,15 @@ _NEW_FIRST = ("new", "old", "old", "new")
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Two environments to compare, and the name of their rows. `features`: the new one has its features on; `sidecar`:
-    it is a sidecar."""
+    """Two environments to compare, and the name of their rows. `features`: the new one has its features on, and with
+    `everything_on` so has the old one; `sidecar`: the new one is a sidecar."""
 
     name: str
     old: Path
     new: Path
     features: bool = False
     sidecar: bool = False
+    everything_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,8 @@ def main() -> int:
     """Measure and print a table; return 1 if any request failed."""
     parser = _parser()
     args = parser.parse_args()
-    builds = [Build(name, Path(old), Path(new)) for name, old, new in args.build]
+    on = args.everything_on
+    builds = [Build(name, Path(old), Path(new), features=on, everything_on=on) for name, old, new in args.build]
     builds += [Build("features on", Path(one), Path(one), features=True) for one in args.features]
     builds += [Build("sidecar", Path(one), Path(one), sidecar=True) for one in args.sidecar]
     if not builds:
@@ -96,6 +99,9 @@ def _parser() -> argparse.ArgumentParser:
         help="two environments to compare; repeat for further builds",
     )
     parser.add_argument(
+        "--everything-on", action="store_true", help="give both environments of --build keys, limits, routes and a log"
+    )
+    parser.add_argument(
         "--features",
         action="append",
         default=[],
@@ -125,10 +131,14 @@ def _pair(build: Build, setting: Setting, number: int) -> dict[str, Cost]:
     with tempfile.TemporaryDirectory(prefix="warmroute-pairs-") as folder, ExitStack() as stack:
         sides = {
             side: _started(side, made, Path(folder) / side, stack)
-            for side, made in (("old", Build(build.name, build.old, build.old)), ("new", build))
+            for side, made in (("old", _old(build)), ("new", build))
         }
         order = _NEW_FIRST if number % 2 else _OLD_FIRST
         return {kind.name: _cost(kind, sides, order, setting) for kind in chosen(MEASURES)}
+
+
+def _old(build: Build) -> Build:
+    return Build(build.name, build.old, build.old, features=build.everything_on)
 
 
 def _started(side: str, build: Build, folder: Path, stack: ExitStack) -> Subject:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.bench import pairs
 from loadtest.bench.features import KEY_LINE, with_features
 from loadtest.bench.measures.subject import Sample
 from loadtest.bench.pairs import Cost, FailedRequestsError, interval, main, per_unit, table
@@ -65,3 +66,13 @@ def test_something_must_be_compared(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main()
     assert "give --build, --features or --sidecar" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("flags", "old"), [([], False), (["--everything-on"], True)])
+def test_with_everything_on_both_environments_have_the_features(monkeypatch, flags, old):
+    started = {}
+    monkeypatch.setattr(pairs, "_started", lambda side, build, folder, stack: started.update({side: build.features}))
+    monkeypatch.setattr(pairs, "_cost", lambda *_: Cost(1.0, 1.0))
+    monkeypatch.setattr("sys.argv", ["pairs", "--build", "ours", "OLD", "NEW", "--pairs", "1", *flags])
+    assert main() == 0
+    assert started == {"old": old, "new": old}
