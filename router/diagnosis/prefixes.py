@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from heapq import nlargest
-from typing import NamedTuple
+
+import msgspec
 
 MOST_PREFIXES = 2_000
 """Prefixes that are counted. When there are more, the half that saves less is forgotten."""
@@ -11,7 +12,7 @@ FADING = 0.93
 """Weight of the past after a minute: about the last quarter of an hour counts."""
 
 
-class SharedPrefix(NamedTuple):
+class SharedPrefix(msgspec.Struct, gc=False):
     """A prefix by the hash of its last block: its length, how often first turns found it cached, recently, and the
     latest name that a client gave it."""
 
@@ -36,8 +37,11 @@ class HotPrefixes:
     def hit(self, block_hash: int, tokens: int, name: str | None = None) -> None:
         """Count a request that found the prefix of `tokens` cached, and that calls it `name`."""
         known = self._found.get(block_hash)
-        hits, before = (0.0, None) if known is None else (known.hits, known.name)
-        self._found[block_hash] = SharedPrefix(block_hash, tokens, hits + 1.0, name or before)
+        if known is not None:
+            known.hits += 1.0
+            known.name = name or known.name
+            return
+        self._found[block_hash] = SharedPrefix(block_hash, tokens, 1.0, name)
         if len(self._found) > self._most:
             self._found = {one.block_hash: one for one in self.hottest(self._most // 2)}
 
@@ -47,8 +51,9 @@ class HotPrefixes:
 
     def fade(self) -> None:
         """Let a minute pass."""
-        faded = (one._replace(hits=one.hits * FADING) for one in self._found.values())
-        self._found = {one.block_hash: one for one in faded if one.hits > 0.01}
+        for one in self._found.values():
+            one.hits *= FADING
+        self._found = {block_hash: one for block_hash, one in self._found.items() if one.hits > 0.01}
 
     def statistics(self) -> dict[str, int]:
         """Return the number of prefixes that are counted."""
