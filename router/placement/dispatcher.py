@@ -419,6 +419,8 @@ class Dispatcher(TicketLife):
 
 def _hold(request: Request, selection: Selection, decision: Decision, now_s: float) -> Held | None:
     """Return the hold that the policy asks for, or None if the request goes to a worker without delay."""
+    if not decision.hold_s:
+        return None
     until_s = min(now_s + decision.hold_s, request.arrived_s + LONGEST_HOLD_S)
     first = decision.ranked[0]
     if until_s > now_s and computed(request, selection, first):

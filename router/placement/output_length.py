@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 
 from router.placement.learning.decaying_mean import DecayingMean
 from router.placement.learning.decaying_sum import DecayingSum
@@ -49,9 +48,13 @@ class OutputLengths:
         if not output_tokens:
             return
         self._all.observe(output_tokens)
+        means = self._means
         for group in _groups(request):
-            mean = self._means.pop(group, None) or DecayingMean(FORGETTING)
-            self._means[group] = mean
+            mean = means.get(group)
+            if mean is None:
+                mean = means[group] = DecayingMean(FORGETTING)
+            else:
+                means.move_to_end(group)
             mean.observe(output_tokens)
         while len(self._means) > KEPT:
             self._means.popitem(last=False)
@@ -76,11 +79,11 @@ class OutputLengths:
         tokens = self._learned_tokens(request) if hinted is None else float(hinted)
         return tokens if limit is None else min(tokens, limit)
 
-    def expected_s(self, request: Request) -> float:
-        """Return the expected decode time of `request`; 0 while nothing is known."""
+    def decode_s(self, tokens: float) -> float:
+        """Return the expected decode time of an answer of `tokens`; 0 while nothing is known."""
         if not self._streamed_tokens.value:
             return 0.0
-        return self.expected_tokens(request) * self._seconds.value / self._streamed_tokens.value
+        return tokens * self._seconds.value / self._streamed_tokens.value
 
     def _learned_tokens(self, request: Request) -> float:
         tokens = self._all.value
@@ -92,9 +95,7 @@ class OutputLengths:
         return tokens
 
 
-def _groups(request: Request) -> Iterator[_Group]:
-    """Yield the groups from the widest to the narrowest."""
-    model = request.model or ""
-    yield (model,)
-    yield (model, request.path)
-    yield (model, request.path, request.kind)
+def _groups(request: Request) -> tuple[_Group, ...]:
+    """Return the groups from the widest to the narrowest."""
+    model, path = request.model or "", request.path
+    return (model,), (model, path), (model, path, request.kind)

@@ -207,6 +207,9 @@ def _common_blocks(hashes: Sequence[int], others: dict[LoadReservation, None], f
         theirs = other.hashes
         if len(theirs) > found and theirs[found] == hashes[found]:
             low, high = found + 1, min(size, len(theirs))
+            if theirs[high - 1] == hashes[high - 1]:  # one continues the other, as a turn continues the one before it
+                found = high
+                continue
             while low < high:
                 middle = (low + high + 1) // 2
                 low, high = (middle, high) if theirs[middle - 1] == hashes[middle - 1] else (low, middle - 1)

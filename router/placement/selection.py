@@ -59,7 +59,9 @@ def select(
         }
         ready = tuple(candidate for candidate in ready if candidate.endpoint in allowed)
         half_open = tuple(endpoint for endpoint in half_open if endpoint in allowed)
-    trial = next((endpoint for endpoint in half_open if not endpoint.health.trial_running), None)
+    trial = None
+    if half_open:
+        trial = next((endpoint for endpoint in half_open if not endpoint.health.trial_running), None)
     if trial is not None and not (tried and ready):
         return Selection((*ready, *trial.candidates), trial)
     if not ready:

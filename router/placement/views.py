@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from policies.view import FleetView, RequestView
 from router.placement.decode_step_time import Output
@@ -16,7 +17,7 @@ from router.residency.slot_groups import Matches, nothing_known
 from router.residency.view import Match
 
 
-class Found(NamedTuple):
+class Found(msgspec.Struct, frozen=True):
     """The matches of a prompt, of which one of the two forms exists: by slot, or as arrays by place."""
 
     by_slot: Mapping[int, Match] | None
@@ -44,12 +45,13 @@ class ViewBuilder:
     ) -> tuple[RequestView, FleetView, Found | None]:
         """Return the views of the request and of `candidates` in their order, and what their caches hold of it."""
         prompt = request.prompt
-        output = Output(self._output_lengths.expected_tokens(request), self._output_lengths.mean_tokens)
+        expected_tokens = self._output_lengths.expected_tokens(request)
+        output = Output(expected_tokens, self._output_lengths.mean_tokens)
         remaining_s = self._output_lengths.remaining_s()
         reads_cache = prompt is not None and request.reads_cache
         block_tokens = candidates[0].block_tokens if reads_cache else 0
         hashes = prompt.chain(block_tokens) if prompt is not None and reads_cache else ()
-        view = self.request_view(request, now_s, hashes, block_tokens)
+        view = self._request_view(request, now_s, expected_tokens, hashes, block_tokens)
         tokens = request.prompt_tokens if prompt is None else prompt.tokens
         rows = self._loads.rows(candidates)
         if rows is None:
@@ -66,10 +68,18 @@ class ViewBuilder:
         fleet = FleetView(now_s, None, rows.roster, columns, self._running_share)
         return view, fleet, Found(None, cached) if reads_cache else None
 
-    def request_view(
-        self, request: Request, now_s: float, hashes: Sequence[int] = (), block_tokens: int = 0
+    def request_view(self, request: Request, now_s: float) -> RequestView:
+        """Return the view of the request alone, without its prompt."""
+        return self._request_view(request, now_s, self._output_lengths.expected_tokens(request))
+
+    def _request_view(
+        self,
+        request: Request,
+        now_s: float,
+        expected_tokens: float,
+        hashes: Sequence[int] = (),
+        block_tokens: int = 0,
     ) -> RequestView:
-        """Return the view of the request alone."""
         return RequestView(
             id=request.id,
             model=request.model or "",
@@ -79,6 +89,6 @@ class ViewBuilder:
             session_id=request.session_id,
             max_tokens=request.max_tokens,
             priority=request.priority,
-            decode_s=self._output_lengths.expected_s(request),
+            decode_s=self._output_lengths.decode_s(expected_tokens),
             waited_s=max(0.0, now_s - request.arrived_s),
         )

@@ -25,16 +25,20 @@ def learn(output_lengths, request, tokens, times=200):
         output_lengths.observe(request, 0.01 * (tokens - 1), tokens)
 
 
+def decode_s(output_lengths, request):
+    return output_lengths.decode_s(output_lengths.expected_tokens(request))
+
+
 def test_what_was_seen_is_expected_up_to_the_limit(output_lengths, asks):
     output_lengths.observe(asks(), None, None)
-    assert (output_lengths.expected_s(asks()), output_lengths.expected_tokens(asks())) == (0.0, 0.0)
+    assert (decode_s(output_lengths, asks()), output_lengths.expected_tokens(asks())) == (0.0, 0.0)
     output_lengths.observe(asks(), None, 300)
-    assert output_lengths.expected_s(asks()) == 0.0
+    assert decode_s(output_lengths, asks()) == 0.0
     assert output_lengths.expected_tokens(asks()) == 300
     learn(output_lengths, asks(), 100)
-    assert output_lengths.expected_s(asks()) == pytest.approx(1.0, rel=0.1)
+    assert decode_s(output_lengths, asks()) == pytest.approx(1.0, rel=0.1)
     assert output_lengths.expected_tokens(asks(max_tokens=10)) == 10
-    assert output_lengths.expected_s(asks(max_tokens=10)) == pytest.approx(0.1, rel=0.01)
+    assert decode_s(output_lengths, asks(max_tokens=10)) == pytest.approx(0.1, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +71,7 @@ def test_a_hint_counts_for_more_than_what_was_seen_and_less_than_the_limit(outpu
     learn(output_lengths, asks(), 400)
     assert output_lengths.expected_tokens(asks(hinted_tokens=3_000)) == 3_000
     assert output_lengths.expected_tokens(asks(hinted_tokens=3_000, max_tokens=500)) == 500
-    assert output_lengths.expected_s(asks(hinted_tokens=0)) == 0.0
+    assert decode_s(output_lengths, asks(hinted_tokens=0)) == 0.0
 
 
 def test_groups_are_bounded_and_the_last_used_stay(output_lengths, asks):
