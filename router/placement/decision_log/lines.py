@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -103,11 +105,12 @@ class EventLine(msgspec.Struct, frozen=True, tag="event", omit_defaults=True):
 
 Line: TypeAlias = SnapshotLine | RosterLine | DecisionLine | EventLine
 _DECODER = msgspec.json.Decoder(Line)
+_encode = msgspec.json.Encoder().encode
 
 
 def encode(line: Line) -> bytes:
     """Return a line of the log, with its end."""
-    return msgspec.json.encode(line) + b"\n"
+    return _encode(line) + b"\n"
 
 
 def decode(text: bytes) -> Line:
@@ -127,7 +130,10 @@ def bare(request: RequestView) -> RequestView:
 
 def packed(hashes: Sequence[int]) -> bytes:
     """Return hashes as unsigned 64-bit values, lowest byte first."""
-    return np.array(hashes, "<u8").tobytes()
+    values = array("Q", hashes)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values.tobytes()
 
 
 def unpacked(hashes: bytes) -> tuple[int, ...]:

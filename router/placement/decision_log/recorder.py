@@ -6,6 +6,7 @@ import math
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from operator import is_not
 from typing import Protocol, TypeVar
 
 from policies.view import Decision, FleetView, LifecycleEvent, LifecycleEventKind, Policy, RequestView, Roster, WorkerId
@@ -102,9 +103,7 @@ class Recorder:
             self._window = None
             return
         policies = tuple([runner.policy for runner in runners.values()])
-        changed = len(policies) != len(self._policies) or any(
-            one is not other for one, other in zip(policies, self._policies, strict=True)
-        )
+        changed = len(policies) != len(self._policies) or any(map(is_not, policies, self._policies))
         if self._window != window or changed or self._sink.full:
             self._window, self._policies = window, policies
             self._snapshot(now_s, runners)
