@@ -62,6 +62,8 @@ class ClientConnection(asyncio.Protocol):
         self._in_pipelines = False
         self._known: tuple[dict[bytes, bytes], int] | None = None
         """The fields of the last head with a valid key, and the generation of the keys at that time."""
+        self._routed: dict[bytes, bytes] | None = None
+        """The fields of the head that `_route` belongs to."""
 
     # asyncio
 
@@ -246,7 +248,10 @@ class ClientConnection(asyncio.Protocol):
             else:
                 self._authenticate(head, keys)
             self._framer.charge(self.caller.account)
-        self._route = self._services.local.route(head)
+        if head.fields is not self._routed:  # a head that repeats the last one has the same path and method, too
+            self._routed = None
+            self._route = self._services.local.route(head)
+            self._routed = head.fields
         if head.expects_continue and head.has_body and not self._framer.pending_bytes:
             self.output.write(CONTINUE)
 

@@ -5,34 +5,36 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from xxhash import xxh3_64_intdigest
 
 from router.residency.chain import SEED, TOKEN_BYTES, extend_chain, extra_bytes
 
+_KEPT_CHARS = 256
+"""Longer keys are not kept: a client chooses its salt."""
+
 
 @dataclass(frozen=True, slots=True)
 class CacheKeys:
-    """A request's extra keys as canonical bytes, for its first block and for every further one.
+    """A request's extra keys as canonical bytes, for its first block and for every further one. Make them with `of`.
 
     vLLM puts the LoRA name on every block, and `cache_salt` on the first only (chaining spreads it).
     """
 
     first: bytes = b""
     rest: bytes = b""
+    seed: int = 0
+    """A number that differs if the keys do."""
 
     @classmethod
     def of(cls, adapter: str | None, cache_salt: str | None) -> CacheKeys:
         """Return the keys of a request to LoRA `adapter` (None: the base model) with `cache_salt`."""
         if not adapter and not cache_salt:
             return _NO_KEYS
-        name = [adapter] if adapter else []
-        return cls(extra_bytes([*name, cache_salt] if cache_salt else name), extra_bytes(name))
-
-    @property
-    def seed(self) -> int:
-        """Return a number that differs if the keys do."""
-        return xxh3_64_intdigest(self.first + b"\x00" + self.rest) if self.first else 0
+        if len(adapter or "") + len(cache_salt or "") <= _KEPT_CHARS:
+            return _kept_keys(adapter, cache_salt)
+        return _keys(adapter, cache_salt)
 
     def extras(self, first_block: int, blocks: int) -> Sequence[bytes] | None:
         """Return the extra bytes of `blocks` blocks from block number `first_block` on."""
@@ -44,6 +46,16 @@ class CacheKeys:
 
 
 _NO_KEYS = CacheKeys()
+
+
+def _keys(adapter: str | None, cache_salt: str | None) -> CacheKeys:
+    name = [adapter] if adapter else []
+    first, rest = extra_bytes([*name, cache_salt] if cache_salt else name), extra_bytes(name)
+    return CacheKeys(first, rest, xxh3_64_intdigest(first + b"\x00" + rest))
+
+
+_kept_keys = lru_cache(maxsize=1_024)(_keys)
+"""The requests of one caller have the same keys."""
 
 
 def chain_of(packed: bytes, block_tokens: int, keys: CacheKeys) -> array[int]:

@@ -270,6 +270,8 @@ def _finished(steps: Generator[None, None, T]) -> T:
 
 def as_bool(value: object) -> bool | None:
     """Return a flag as pydantic reads it; None if pydantic refuses it."""
+    if value is None:
+        return None  # the usual case
     if isinstance(value, str):
         text = value.lower()
         return True if text in _TRUE else False if text in _FALSE else None
@@ -278,6 +280,8 @@ def as_bool(value: object) -> bool | None:
 
 def as_int(value: object) -> int | None:
     """Return a whole number as pydantic reads it; None if pydantic refuses it."""
+    if value is None:
+        return None  # the usual case
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, float):
