@@ -98,14 +98,15 @@ class MarginalCost:
         """Rank by cost, and put the best of the equal candidates first."""
         terms = self._terms
         prices = [term.price(request, fleet) for term in terms]
-        equals, ranked, costs_s = (
+        found = (
             by_row(fleet.workers, _sums(prices), self._last_used)
             if fleet.by_row
             else by_column(fleet, _column_sum(prices), self._last_used)
         )
+        equals = found.equals
         reason = "least added delay" if equals == 1 else f"least busy of {equals} with equal added delay"
         explained = LazyTerms(fleet, lambda place: _explained(terms, prices, fleet, place))
-        return Decision(ranked, reason, costs_s, "s", explained)
+        return Decision(found.ids, reason, found.costs_s, "s", explained)
 
     def observe(self, event: LifecycleEvent) -> None:
         """Follow which workers were used."""

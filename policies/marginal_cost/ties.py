@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,7 +14,7 @@ from policies.least_recently_used import LeastRecentlyUsed
 from policies.view import Column, FleetView, WorkerId, WorkerView
 
 
-class Ranked(NamedTuple):
+class Ranked(msgspec.Struct, frozen=True):
     """All candidates by cost, the choice first, and the number of candidates that count as equal to it."""
 
     equals: int

@@ -11,13 +11,13 @@ A further request lengthens each step in proportion to its own context.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from router.placement.learning.forgetting_least_squares import ForgettingLeastSquares
 from router.placement.prefill_estimate import ENOUGH, FORGETTING, RIDGE_OBSERVATIONS, SHORTEST_S
 
 
-class WorkDone(NamedTuple):
+class WorkDone(msgspec.Struct, frozen=True, gc=False):
     """A worker's work counters: token-seconds of context held by its decodes, and uncached tokens and attention of
     its ended prefills. The difference between two readings is the work in between."""
 
@@ -98,7 +98,7 @@ class StepEstimate:
             self._fit.observe(features, decode_s, self._fit.predict(features))
 
 
-class Output(NamedTuple):
+class Output(msgspec.Struct, frozen=True, gc=False):
     """Expected answer lengths in tokens: the request's own, and the mean of the others. 0 while unknown."""
 
     tokens: float

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+
+import msgspec
 
 from policies.view import (
     Decision,
@@ -31,7 +32,7 @@ from router.placement.views import Found, ViewBuilder
 from router.residency.view import Match
 
 
-class Decided(NamedTuple):
+class Decided(msgspec.Struct, frozen=True):
     """A decision that is not carried out yet, with what the policy saw."""
 
     selection: Selection
@@ -85,7 +86,8 @@ class Placer:
 
         `shadowed`: shadow policies see the decision. Without `blocks`, none are reserved: they come later.
         """
-        selection, view, fleet, found, _, decision = decided
+        selection, view, fleet, found = decided.selection, decided.view, decided.fleet, decided.found
+        decision = decided.decision
         place = fleet.place_of(decision.ranked[0])
         assert place is not None, "the policy runner has checked it"
         candidate, worker = selection.candidates[place], fleet.worker(place)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from math import inf, nan
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from router.placement.decode_step_time import StepEstimate, WorkDone
 from router.placement.endpoints import Candidate
@@ -17,7 +19,7 @@ from router.placement.speed import Speed, attention
 from router.placement.utilisation import Utilisation
 
 
-class Situation(NamedTuple):
+class Situation(msgspec.Struct, frozen=True):
     """The state of a worker when a request was reserved there, at `at_s`.
 
     `features` are the regressors of the request's time to first token. `head_start_s` is the time for which the

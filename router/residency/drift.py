@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from router.residency.difference import Difference
 from router.residency.eviction_log import EvictionLog
@@ -24,7 +25,7 @@ PENDING = 1_024
 """Differences that may wait at once. Beyond that the oldest is judged early."""
 
 
-class ViewMark(NamedTuple):
+class ViewMark(msgspec.Struct, frozen=True, gc=False):
     """Position in the history of a view: counts of restarts, lapses, arrivals, departures, reports, and runs with
     unknown parents.
     """
@@ -37,7 +38,7 @@ class ViewMark(NamedTuple):
     orphans: int
 
 
-class PredictedHit(NamedTuple):
+class PredictedHit(msgspec.Struct, frozen=True):
     """The predicted hit of a request on `chain`: `claimed` blocks, of which the first `start` were cached.
 
     The rest were blocks of requests in flight. The request can use at most `usable` blocks.
@@ -151,6 +152,8 @@ class DriftMonitor:
 
     def settle(self, placed: ViewMark, now: ViewMark, view: ExactView) -> None:
         """Judge the waiting differences that are old enough, after a request placed at `placed` has reported."""
+        if not self._pending:
+            return  # the usual case
         waiting: deque[DisputedHit] = deque()
         while self._pending:
             dispute = self._pending.popleft()

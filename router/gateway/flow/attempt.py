@@ -196,11 +196,12 @@ class Attempt:
         self.response = None
         self.response_read = self._collect if self._collects else self._read_before_first
         now_s = services.time()
-        client_head, body, usage_frame = outbound.outgoing(self.ticket, now_s)
+        outgoing = outbound.outgoing(self.ticket, now_s)
+        body, usage_frame = outgoing.body, outgoing.usage_frame
         self.usage_frame = usage_frame
         keys = services.worker_keys
         head = request_to_worker(
-            client_head,
+            outgoing.head,
             len(body),
             candidate.endpoint.endpoint,
             outbound.id_for(self.ticket),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from router.gateway.flow.handover import KvHandover
 from router.gateway.flow.kv_pull import KvPull
 from router.gateway.flow.request_trace import RequestTrace
@@ -112,4 +114,6 @@ class OutboundRequest:
             self.withheld = self.caller.withheld_salted
         rewrites = self.rewrites
         made = OutgoingBody(head, body) if rewrites is None else rewrites.outgoing(head, body, ticket, now_s)
-        return made if self.pull is None else made._replace(body=self.pull.outgoing(ticket, made.body, now_s))
+        if self.pull is None:
+            return made
+        return msgspec.structs.replace(made, body=self.pull.outgoing(ticket, made.body, now_s))

@@ -10,7 +10,9 @@ without them if the splice is uncertain, or if the client signed or digested the
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from router.config.model import Config, ObserveUsageConfig
 from router.gateway.http.request_head import RequestHead
@@ -45,7 +47,7 @@ class Relearn(Protocol):
         ...
 
 
-class OutgoingBody(NamedTuple):
+class OutgoingBody(msgspec.Struct, frozen=True):
     """Head and body for the worker, and the filter for the response if a usage frame must be removed."""
 
     head: RequestHead
