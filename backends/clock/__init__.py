@@ -2,6 +2,7 @@
 WARMROUTE_CLOCK=1.
 
 Main types: `ClockSettings` (the environment's options), `Device` (the modelled GPU's own clock), `Batches` (the work of
-a step). `platform` and `worker` are loaded by vLLM alone and need it; the rest is pure. `environment/` builds a virtual
-environment in which vLLM runs without a GPU.
+a step), `Leases` and `BlockLoad` (the two sides of a modelled KV handover). `platform`, `worker` and `connector` are
+loaded by vLLM alone and need it; the rest runs without. `environment/` builds a virtual environment in which vLLM runs
+without a GPU.
 """

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from vllm.v1.kv_cache_interface import FullAttentionSpec
-from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, AsyncModelRunnerOutput, ModelRunnerOutput
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, AsyncModelRunnerOutput, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.worker import worker_base
 
 from backends.clock.answers import Answers, read_tokenizer
@@ -37,8 +37,9 @@ class PendingOutput(AsyncModelRunnerOutput):
         self._device.wait(self._end_s)
         return self._output
 
-    def get_kv_connector_output(self) -> None:
-        """Return None: there is no connector."""
+    def get_kv_connector_output(self) -> Any:
+        """Return the step's finished transfers, None without a connector."""
+        return self._output.kv_connector_output
 
 
 class ClockWorker(worker_base.WorkerBase):
@@ -58,7 +59,7 @@ class ClockWorker(worker_base.WorkerBase):
         self._batches = Batches()
         self._adapters: set[int] = set()
         self._answers: Answers | None = None
-        self._launched: tuple[BatchShape, float] | None = None
+        self._launched: tuple[BatchShape, float, Any] | None = None
         self._seed = settings.seed * 1_000 + rank
 
     # Start-up.
@@ -126,23 +127,24 @@ class ClockWorker(worker_base.WorkerBase):
         return ("generate",)
 
     def get_kv_connector_handshake_metadata(self) -> None:
-        """Return None: there is no connector."""
+        """Return None: the connector has no worker's side."""
 
     # Steps.
 
     def execute_model(self, scheduler_output: Any) -> Any:
         """Launch a step; `sample_tokens` follows at once, unless nothing was scheduled."""
         step = self._batches.step(scheduler_output)
+        moved = _moved(getattr(scheduler_output, "kv_connector_metadata", None))
         if not scheduler_output.total_num_scheduled_tokens:
-            return EMPTY_MODEL_RUNNER_OUTPUT
+            return EMPTY_MODEL_RUNNER_OUTPUT if moved is None else ModelRunnerOutput.with_kv_conn_output_only(moved)
         step_s = self._timing.step_s(step.chunks, step.decodes, step.decode_context_tokens)
-        self._launched = step, self._device.launch(step_s)
+        self._launched = step, self._device.launch(step_s), moved
         return None
 
     def sample_tokens(self, grammar_output: Any) -> Any:
         """Return the tokens of the step launched last, available when it is over."""
         assert self._launched is not None and self._answers is not None
-        step, end_s = self._launched
+        step, end_s, moved = self._launched
         self._launched = None
         rows = _grammar_rows(grammar_output)
         tokens = [
@@ -152,7 +154,9 @@ class ClockWorker(worker_base.WorkerBase):
             for request_id in step.request_ids
         ]
         index = {request_id: position for position, request_id in enumerate(step.request_ids)}
-        output = ModelRunnerOutput(req_ids=step.request_ids, req_id_to_index=index, sampled_token_ids=tokens)
+        output = ModelRunnerOutput(
+            req_ids=step.request_ids, req_id_to_index=index, sampled_token_ids=tokens, kv_connector_output=moved
+        )
         pending = PendingOutput(output, self._device, end_s)
         # A synchronous engine needs the tokens themselves: 0.33 waits for them, 0.23 does not.
         return pending if self.vllm_config.scheduler_config.async_scheduling else pending.get_output()
@@ -198,6 +202,15 @@ class ClockWorker(worker_base.WorkerBase):
 
     def profile(self, is_start: bool = True, *args: Any, **kwargs: Any) -> None:
         """Do nothing: there is nothing to profile."""
+
+
+def _moved(transfers: Any) -> Any:
+    """Return a step's finished transfers as vLLM's scheduler reads them; None without a connector."""
+    if transfers is None:
+        return None
+    return KVConnectorOutput(
+        finished_sending=transfers.sent, finished_recving=transfers.received, failed_recving=transfers.failed
+    )
 
 
 def _grammar_rows(grammar_output: Any) -> dict[str, Any]:

@@ -21,6 +21,7 @@ examples:
   warmroute fleet --vllm 2 --model-dir ./Qwen3-32B --profile qwen3-32b-2xh100 --kv-gib 8 -- --max-num-seqs 64
   warmroute fleet --simulated 4 --time-scale 0.5 --base-port 9001
   warmroute fleet --simulated 4 --roles prefill=1,decode=3
+  warmroute fleet --vllm 4 --roles prefill=2,decode=2
 
 --vllm needs an environment with vLLM. In a checkout, `make vllm-env` builds one without CUDA."""
 
@@ -75,7 +76,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         type=_roles,
         default={},
         metavar="ROLE=N,...",
-        help="roles of embedded workers for a KV handover, as prefill=1,decode=3; all others are mixed",
+        help="roles of the workers for a KV handover, as prefill=1,decode=3; all others are mixed",
     )
     parser.add_argument("--vllm-env", type=Path, metavar="DIR", help="environment with vLLM (default: the one found)")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="write each worker's output to DIR")

@@ -53,10 +53,10 @@ def _check(args: argparse.Namespace) -> None:
         raise StartError(f"--base-port {args.base_port} gives the last worker port {last_port}, above {LAST_PORT}")
     if args.simulated and args.vllm_env is not None:
         raise StartError("--vllm-env goes with --vllm; embedded workers need none")
-    if args.roles and args.vllm:
-        raise StartError("--roles goes with --simulated; clock workers have no KV connector")
-    if sum(args.roles.values()) > (args.vllm or args.simulated):
-        raise StartError(f"--roles names {sum(args.roles.values())} workers; --simulated {args.simulated} starts fewer")
+    named, count = sum(args.roles.values()), args.vllm or args.simulated
+    if named > count:
+        kind = "--vllm" if args.vllm else "--simulated"
+        raise StartError(f"--roles names {named} workers; {kind} {count} starts fewer")
     if args.logs is not None:
         args.logs.mkdir(parents=True, exist_ok=True)
 
@@ -82,7 +82,12 @@ def _vllm(args: argparse.Namespace, stack: ExitStack, ready: Callable[[int], Non
     clock = ClockSettings(
         profile=args.profile, kv_gib=args.kv_gib, time_scale=args.time_scale, jitter=args.jitter, seed=args.seed
     )
-    worker = VllmWorker(executable=find_vllm(args.vllm_env), model_dir=args.model_dir, flags=tuple(args.flags))
+    worker = VllmWorker(
+        executable=find_vllm(args.vllm_env),
+        model_dir=args.model_dir,
+        kv_connector=bool(args.roles),
+        flags=tuple(args.flags),
+    )
     workers = [
         replace(worker, clock=replace(clock, seed=args.seed + number), port=_port(args, number))
         for number in range(args.vllm)

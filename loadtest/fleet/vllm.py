@@ -24,6 +24,12 @@ START_LIMIT_S = 300.0
 """A server needs 25 to 60 s of one core, and several start at once on few cores."""
 MAX_RANKS = 8
 """Number of data-parallel ranks for which ports are reserved: vLLM counts event ports up from the first rank's."""
+CONNECTOR = {
+    "kv_connector": "ClockConnector",
+    "kv_connector_module_path": "backends.clock.connector",
+    "kv_role": "kv_both",
+}
+"""vLLM's ``--kv-transfer-config`` for the clock's connector."""
 _QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
 
@@ -35,6 +41,7 @@ class VllmWorker:
     name. Any other folder is served under its path, as is vLLM's default. `flags` come last and override the flags set
     here. A `port` of 0 is chosen when the worker starts. `events_port` is the first of `MAX_RANKS` ports for events;
     the same number of ports for replay follows. `dev_mode` enables ``/reset_prefix_cache`` and similar paths of vLLM.
+    `kv_connector` hands the KV cache of prompts over between servers (`backends.clock.connector`).
     """
 
     executable: Path
@@ -47,6 +54,7 @@ class VllmWorker:
     buffer_steps: int = 10_000
     topic: str = "kv-events"
     dev_mode: bool = True
+    kv_connector: bool = False
     flags: tuple[str, ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
 
@@ -57,7 +65,9 @@ class VllmWorker:
             model = [str(shipped_model_dir()), "--served-model-name", SHIPPED_MODEL]
         serving = ["--host", "127.0.0.1", "--port", str(port), "--load-format", "dummy", "--max-model-len", "auto"]
         events = ["--kv-events-config", self._kv_events(events_port)] if self.kv_events else []
-        return [str(self.executable), "serve", *model, *serving, "--enable-prompt-tokens-details", *events, *self.flags]
+        handing = ["--kv-transfer-config", json.dumps(CONNECTOR)] if self.kv_connector else []
+        details = "--enable-prompt-tokens-details"
+        return [str(self.executable), "serve", *model, *serving, details, *events, *handing, *self.flags]
 
     def _kv_events(self, port: int) -> str:
         config: dict[str, object] = {
@@ -74,7 +84,8 @@ class VllmWorker:
     def variables(self) -> dict[str, str]:
         """Return the variables to add to the environment."""
         dev = {"VLLM_SERVER_DEV_MODE": "1"} if self.dev_mode else {}
-        return {**_QUIET, **dev, **self.clock.environment(), **dict(self.environment)}
+        host = {"VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1"} if self.kv_connector else {}
+        return {**_QUIET, **dev, **host, **self.clock.environment(), **dict(self.environment)}
 
 
 class RunningVllm:

@@ -100,7 +100,7 @@ def test_worker_output_goes_to_the_named_folder(tmp_path):
         (("--simulated", "2", "--roles", "mixed=1"), "'mixed=1' is not a role"),
         (("--simulated", "2", "--roles", "prefill"), "'' is not a whole number from 1 to 64"),
         (("--simulated", "2", "--roles", "prefill=1,decode=2"), "--roles names 3 workers; --simulated 2 starts fewer"),
-        (("--vllm", "2", "--roles", "prefill=1"), "--roles goes with --simulated"),
+        (("--vllm", "2", "--roles", "prefill=2,decode=1"), "--roles names 3 workers; --vllm 2 starts fewer"),
         (("--simulated", "1", "--", "--no-such-flag"), "unrecognized arguments: --no-such-flag"),
     ],
 )
@@ -120,3 +120,6 @@ def test_a_vllm_command_line_ends_with_the_users_flags(tmp_path):
     assert str(tmp_path) in own.command(1, 2) and "--kv-events-config" not in own.command(1, 2)
     assert "VLLM_SERVER_DEV_MODE" not in own.variables()
     assert sys.executable not in own.command(1, 2)
+    handing = VllmWorker(executable=tmp_path / "vllm", kv_connector=True)
+    assert "backends.clock.connector" in handing.command(1, 2)[-1]
+    assert handing.variables()["VLLM_NIXL_SIDE_CHANNEL_HOST"] == "127.0.0.1"
