@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -58,29 +57,19 @@ class PullCost(NamedTuple):
 
     @property
     def pays(self) -> bool:
-        """Whether the worker computes less time than the transfer takes."""
+        """Whether the worker is better off with it."""
         return self.pull_s < self.alone_s
 
 
 class PullCosts(NamedTuple):
-    """The cheapest pull of each worker, as arrays over workers. `pull_s` is infinite where there is none.
-
-    `prefill_s` is the time from the end of the queue wait to the first token.
-    """
+    """The cheapest pull of each worker, as arrays over workers. `pull_s` is infinite where there is none."""
 
     source: NDArray[np.int64]
     tokens: Column
     loaded_tokens: Column
     rest_s: Column
-    prefill_s: Column
     pull_s: Column
     alone_s: Column
-
-    @property
-    def pays(self) -> NDArray[np.bool_]:
-        """Where a pull costs less than the worker without one."""
-        found: NDArray[np.bool_] = self.pull_s < self.alone_s
-        return found
 
     def at(self, worker: int) -> PullCost:
         """Return the pull of the worker at this place."""
@@ -200,39 +189,11 @@ def pull_costs(
     source = costs_s.argmin(axis=0)
     best = source, np.arange(len(fleet))
     loaded = own_tokens + moved[best]
-    rest_s = rest_share(fleet, loaded) * fleet.prefill_s
     return PullCosts(
         source,
         moved[best],
         loaded,
-        rest_s,
-        rest_s + np.maximum(np.broadcast_to(moved_s, moved.shape)[best] - fleet.queue_wait_s, 0.0),
+        rest_share(fleet, loaded) * fleet.prefill_s,
         costs_s[best],
         loaded_s(fleet, own_tokens, fleet.queue_wait_s),
     )
-
-
-def with_pulls(fleet: FleetView, costs: PullCosts) -> FleetView:
-    """Return the fleet as a policy should see it: each worker for which a pull pays, with the prompt as after it."""
-    pays = costs.pays
-    if fleet.by_row:
-        views = list(fleet.workers)
-        for place in np.flatnonzero(pays).tolist():
-            loaded_tokens = int(costs.loaded_tokens[place])
-            tokens = views[place].cached_tokens + views[place].uncached_tokens
-            views[place] = msgspec.structs.replace(
-                views[place],
-                cached_tokens=loaded_tokens,
-                uncached_tokens=tokens - loaded_tokens,
-                prefill_s=float(costs.prefill_s[place]),
-            )
-        return fleet.with_facts(tuple(views), None)
-    columns = msgspec.structs.replace(
-        fleet.columns,
-        cached_tokens=np.where(pays, costs.loaded_tokens, fleet.cached_tokens),
-        uncached_tokens=np.where(
-            pays, fleet.cached_tokens + fleet.uncached_tokens - costs.loaded_tokens, fleet.uncached_tokens
-        ),
-        prefill_s=np.where(pays, costs.prefill_s, fleet.prefill_s),
-    )
-    return fleet.with_facts(None, columns)

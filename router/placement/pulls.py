@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from backends.vllm.handover.offloading_peer import SERVED_TIERS, SIDE_CHANNEL_PORT
-from policies.handover_cost import PullCost, pull_costs, with_pulls
+from policies.handover_cost import PullCost, pull_costs
 from policies.view import Decision, FleetView, RequestView
 from router.config.model import HandoverConfig
 from router.placement.endpoints import Candidate
@@ -56,10 +56,9 @@ class PullPlanner:
         *,
         even_if_dearer: bool = False,
     ) -> PlannedPull | None:
-        """Return a pull from one of `sources` if the policy decides for a worker that it helps; None if it does not.
+        """Return a pull from one of `sources` to the worker that the policy decides for, if it saves time there.
 
-        The policy sees each worker with what the cheapest pull would leave to compute, where that pays.
-        `even_if_dearer`: the policy decides as without pulls, and its worker's cheapest pull is returned.
+        `even_if_dearer`: return it whatever it costs. None: there is none.
         """
         prompt = request.prompt
         if prompt is None or prompt.multiple or not request.reads_cache or alone.trial is not None:
@@ -77,14 +76,11 @@ class PullPlanner:
         alike &= np.array([one.slot for one in holders])[:, np.newaxis] != [one.slot for one in workers]
         speeds = self.links.speeds(holders, workers, now_s)
         costs = pull_costs(seen.fleet, own_tokens, source_tokens, *speeds, alike)
-        if not (even_if_dearer or costs.pays.any()):
-            return None
-        offered = seen.fleet if even_if_dearer else with_pulls(seen.fleet, costs)
-        place = seen.fleet.place_of(decide(seen.view, offered).ranked[0])
+        place = seen.fleet.place_of(decide(seen.view, seen.fleet).ranked[0])
         assert place is not None, "the policy runner has checked it"
         cost = costs.at(place)
-        helps = cost.pull_s < np.inf if even_if_dearer else cost.pays
-        return PlannedPull(seen, holders[cost.source], cost) if helps else None
+        planned = cost.pays or (even_if_dearer and cost.pull_s < np.inf)
+        return PlannedPull(seen, holders[cost.source], cost) if planned else None
 
     def reserve(self, request: Request, planned: PlannedPull, runner: PolicyRunner, now_s: float) -> Ticket:
         """Reserve the rest of the prefill and the KV space of the prompt on the worker that pulls.

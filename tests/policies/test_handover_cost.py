@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from policies.handover_cost import STREAM_WEIGHT, alone_s, cheapest, loaded_s, pair_s, pull_costs, stalled_s, with_pulls
+from policies.handover_cost import STREAM_WEIGHT, alone_s, cheapest, loaded_s, pair_s, pull_costs, stalled_s
 from policies.view import FleetView, Residency, WorkerId, WorkerView
 
 FAST, NOW = 1e12, 0.0
@@ -185,19 +185,13 @@ def test_a_worker_does_not_pull_from_itself_or_from_another_kind():
     assert not pull(fleet({}, {}), [900], alike=np.zeros((1, 2), bool)).pays
 
 
-@pytest.mark.parametrize("by_row", [True, False])
-def test_a_policy_sees_each_worker_as_a_pull_that_pays_would_leave_it(by_row):
+def test_each_worker_has_its_own_cheapest_pull():
     workers = fleet({}, {"cached_tokens": 900, "uncached_tokens": 100, "prefill_s": 0.1}, {"queue_wait_s": 0.02})
-    if not by_row:
-        workers = FleetView(NOW, None, workers.roster, workers.columns)
-    costs = pull_costs(workers, np.zeros(3), np.array([900.0]), 10_000.0, 0.0, np.ones((1, 3), bool))
-    assert costs.pays.tolist() == [True, False, True]
-    seen = with_pulls(workers, costs)
-    rest_s = 0.5 * 100 * 1_900 / 1_000**2
-    assert seen.cached_tokens.tolist() == [900, 900, 900]
-    assert seen.uncached_tokens.tolist() == [100, 100, 100]
-    assert seen.prefill_s == pytest.approx([0.09 + rest_s, 0.1, 0.07 + rest_s])
-    assert seen.queue_wait_s == pytest.approx([0.0, 0.0, 0.02])
+    speeds = np.array([[10_000.0] * 3, [100.0, 1e9, 1e9]])
+    costs = pull_costs(workers, np.zeros(3), np.array([900.0, 800.0]), speeds, 0.0, np.ones((2, 3), bool))
+    assert [costs.at(place).pays for place in range(3)] == [True, False, True]
+    assert (costs.at(0).source, costs.at(0).tokens, costs.at(2).source) == (0, 900, 0)
+    assert costs.at(1).pull_s == np.inf
 
 
 def test_an_uncertain_prefill_makes_no_pull_free():
