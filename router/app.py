@@ -26,13 +26,16 @@ from router.config.model import Config
 from router.control.control import Control
 from router.control.desired_state import DesiredState, with_live_settings
 from router.control.reconciler import Reconciler
+from router.control.role_flips import RoleFlips
+from router.control.role_planner import RolePlanner
 from router.control.routing import ProcessShare, routing_of
 from router.control.running_gateway import RunningGateway
 from router.control.start import Sources, following
 from router.diagnosis.diagnose import SERVICE_LEVELS, Diagnosis, diagnose, levels_of
 from router.diagnosis.measured import Measured, WorkerMeasured
-from router.diagnosis.measurements import Measurements
+from router.diagnosis.measurements import MINUTE_S, Measurements
 from router.diagnosis.prefixes import SharedPrefix
+from router.diagnosis.split_plan import FleetPlan, members, plan
 from router.discovery.discovery import Discovery
 from router.gateway.http.heap_trim import map_large_blocks
 from router.gateway.listen.drain import SETTLE_S
@@ -51,6 +54,7 @@ from router.process.children.in_flight import in_flight_route
 from router.process.children.measured_traffic import measured_route
 from router.process.children.metric_snapshots import readings_route
 from router.process.children.operations_channel import operation_routes
+from router.process.children.planned_traffic import PlanInputs, plan_route
 from router.process.children.state_channel import prepare_route, state_route, with_version
 from router.process.handover.client import HandoverClient
 from router.process.lifecycle import Lifecycle
@@ -78,6 +82,7 @@ from router.telemetry.readings import (
     identity_readings,
     limit_readings,
     link_readings,
+    pinned_readings,
     placement_readings,
     policy_readings,
     process_readings,
@@ -142,7 +147,9 @@ class System:
         self.dispatcher = self._build_dispatcher(ledger)
         self.residency.on_settled.append(self.dispatcher.explained)
         levels = self.metrics.registry.counter(SERVICE_LEVELS.removeprefix("warmroute_")).values
-        self.measurements = Measurements(config.diagnosis, lambda: levels_of(levels))
+        self.measurements = Measurements(
+            config.diagnosis, lambda: levels_of(levels), longest_s=config.handover.plan_window_s + MINUTE_S
+        )
         self.dispatcher.traffic = self.measurements
         self.traffic = TrafficHistory(self._own_traffic)
         self.fleet.on_load.append(self.measurements.load_reported)
@@ -174,6 +181,8 @@ class System:
         """This gateway in its fleet; None in one of several processes, whose supervisor speaks for all."""
         self.discovery = Discovery(config, self.control, self._in_flight) if resources is None else None
         """The sources of workers; None in one of several processes, whose supervisor runs them."""
+        self.role_planner = self._build_role_planner() if resources is None else None
+        """The watch over the workers' roles; None in one of several processes, whose supervisor has it."""
         self._files = FileWatch(self.metrics.reloaded)
         self.loop_lag = LoopLag(self.metrics.loop_lag)
         self._exposition = self._build_exposition()
@@ -191,6 +200,14 @@ class System:
         self.handover_state = HandoverState.NONE
         self.accepting = False
         self._banner: asyncio.Task[None] | None = None
+
+    def _build_role_planner(self) -> RolePlanner:
+        handover = self.config.handover
+        flips = RoleFlips(handover, self.control, self._in_flight_alone)
+        return RolePlanner(handover, self._own_role_plan, flips, self.now_s)
+
+    async def _in_flight_alone(self) -> Mapping[str, int] | None:
+        return self.in_flight() if self.handover_state is HandoverState.NONE else None
 
     def _build_watcher(self, ledger: Ledger | None) -> Watcher:
         watcher = Watcher(
@@ -271,6 +288,7 @@ class System:
                 lambda: queue_readings(self.dispatcher.views(self.now_s())),
                 lambda: link_readings(self.dispatcher.links(self.now_s())),
                 lambda: scaling_readings(self.needed()),
+                lambda: pinned_readings(self.dispatcher.pinned.statistics()),
                 lambda: residency_readings(self.fleet, self.residency),
                 lambda: watch_readings(self.watcher.statistics()),
                 lambda: gateway_readings(self.gateway.statistics()),
@@ -282,6 +300,7 @@ class System:
                 lambda: replica_readings(self.replica.statistics() if self.replica is not None else None),
                 lambda: placement_readings(self._member.statistics() if self._member is not None else None),
                 lambda: trace_readings(self._traces.statistics() if self._traces is not None else {}),
+                lambda: self.role_planner.readings() if self.role_planner is not None else (),
                 process_readings,
                 self.further_readings,
             ],
@@ -317,6 +336,8 @@ class System:
         self.running.start()
         if self.discovery is not None:
             self.discovery.start()
+        if self.role_planner is not None:
+            self.role_planner.start()
         self.loop_lag.start()
         if self._resources is None:
             self.traffic.start()
@@ -367,6 +388,7 @@ class System:
                 prepare_route(self.running.prepare),
                 in_flight_route(self.in_flight),
                 measured_route(self.measured),
+                plan_route(self.plan_inputs),
                 *operation_routes(self.operations),
             ]
             app = build_admin(self, operations=READS, guarded=False, further=further)
@@ -510,6 +532,8 @@ class System:
         self._end_banner()
         if self.discovery is not None:
             await self.discovery.aclose()
+        if self.role_planner is not None:
+            await self.role_planner.aclose()
         self.control.close()
         self._files.close()
         self.gateway.drain()
@@ -584,6 +608,21 @@ class System:
     def diagnosis(self) -> Diagnosis:
         """Return what hurts."""
         return diagnose(self.measured(), self.config.diagnosis)
+
+    def plan_inputs(self) -> PlanInputs:
+        """Return what the plan of the workers' roles is made from."""
+        now_s, window_s = self.now_s(), self.config.handover.plan_window_s + MINUTE_S  # the present minute may be short
+        workers = members(self.fleet.endpoints, self.dispatcher.views(now_s))
+        return PlanInputs(self.measurements.measured(now_s, window_s), workers)
+
+    async def role_plan(self) -> FleetPlan:
+        """Return the plan of the workers' roles."""
+        found = await self._own_role_plan()
+        return found if self.role_planner is None else self.role_planner.shown(found)
+
+    async def _own_role_plan(self) -> FleetPlan:
+        inputs = self.plan_inputs()
+        return plan(inputs.measured, inputs.members, self.config.handover, self.config.diagnosis.min_requests)
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """Return all metrics in the format that the Accept header `accept` asks for, and their content type."""

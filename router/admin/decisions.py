@@ -9,18 +9,35 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from backends.vllm.handover.answer_apis import ANSWER_APIS
+from backends.vllm.handover.connector import Connector
+from backends.vllm.handover.connectors import CONNECTORS
+from backends.vllm.handover.parameters import HandoverError
+from backends.vllm.handover.request_body import split
+from policies.handover_terms import TERMS
 from policies.registry import terms_of
 from policies.view import WorkerId
-from router.admin.documents import CandidateView, DecisionDocument, ExplanationDocument, PassedOverModel, Question
+from router.admin.documents import (
+    CandidateView,
+    DecisionDocument,
+    ExplanationDocument,
+    HandoverAlone,
+    HandoverExplanation,
+    HandoverPair,
+    PassedOverModel,
+    Question,
+)
 from router.admin.operations import Answer, Call
 from router.admin.paging import decode_cursor, encode_cursor
 from router.admin.parameters import TextQuery
 from router.admin.problems import invalid
 from router.admin.watch import Watch
+from router.gateway.flow.handover import may_be_split
 from router.gateway.preview import PreviewedRequest
 from router.placement.decisions import DecisionRecord, Explanation
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
+from router.placement.lifecycle_events import Request
 
 FILTERS = (
     TextQuery("request_id", "only the attempts of this request"),
@@ -36,6 +53,7 @@ WATCHED = Watch(
 )
 READ_AT_MOST = 10_000
 """Decisions that one call reads in one process."""
+_WHOLE = "two workers cannot share this request"
 _AT_ONCE = 500
 """Decisions that are filtered between two turns of the event loop."""
 
@@ -141,16 +159,44 @@ async def explain(call: Call) -> Answer:
     question: Question = call.body
     if not question.path.startswith("/"):
         raise invalid(f"path is {question.path!r}; write one that starts with a slash, as in /v1/chat/completions")
-    headers = {name.lower(): value for name, value in question.headers.items()}
-    previewed = await call.system.request_of(question.path, headers, _bytes(question.body), question.key)
-    dispatcher = call.system.dispatcher
-    explanation, passed_over = _explained(dispatcher, previewed, call.system.now_s())
+    headers, body = {name.lower(): value for name, value in question.headers.items()}, _bytes(question.body)
+    previewed = await call.system.request_of(question.path, headers, body, question.key)
+    dispatcher, now_s = call.system.dispatcher, call.system.now_s()
+    explanation, passed_over = _explained(dispatcher, previewed, now_s)
     terms = terms_of(dispatcher.spec_of(previewed.request.policy))
     document = msgspec.convert({**explanation.to_builtins(), "terms": terms}, ExplanationDocument)
     document.passed_over = list(map(_passed_over, passed_over))
     _name(document.candidates, call.system.fleet)
     document.choice_name = None if document.choice is None else call.system.fleet.name_of(document.choice)
+    if call.system.config.handover.connector is not None:
+        connector = CONNECTORS[call.system.config.handover.connector]
+        document.handover = _handover(dispatcher, previewed.request, headers, body, connector, now_s)
     return Answer(document)
+
+
+def _handover(
+    dispatcher: Dispatcher,
+    request: Request,
+    headers: Mapping[str, str],
+    body: bytes,
+    connector: Connector,
+    now_s: float,
+) -> HandoverExplanation:
+    """Return whether two workers would share the request."""
+    if not may_be_split(request, {name.encode(): value.encode() for name, value in headers.items()}, body):
+        return HandoverExplanation(pays=False, reason=_WHOLE)
+    try:
+        split(body, ANSWER_APIS[request.path], connector)
+    except HandoverError as error:
+        return HandoverExplanation(pays=False, reason=f"{_WHOLE}: {error}")
+    found = dispatcher.explain_handover(request, now_s)
+    return HandoverExplanation(
+        pays=found.pays,
+        reason=found.reason,
+        pairs=[HandoverPair(prefill=p, decode=d, cost_s=cost_s, terms=dict(t)) for p, d, cost_s, t in found.pairs],
+        alone=[HandoverAlone(worker=one.worker, cost_s=one.cost_s, terms=dict(one.terms)) for one in found.alone],
+        terms=dict(TERMS),
+    )
 
 
 def _explained(

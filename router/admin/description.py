@@ -127,6 +127,7 @@ def _loads(system: AdminSystem) -> dict[str, Counters]:
             "queue_wait_s": view.queue_wait_s,
             "utilisation": view.utilisation,
             "speed": sources[view.id],
+            "stuck_kv_tokens": system.dispatcher.pinned.stuck_tokens(view.id),
         }
     return loads
 

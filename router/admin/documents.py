@@ -277,7 +277,9 @@ class ServedModelDocument(Shape):
 class Load(Shape):
     """Reserved load: requests and prompt tokens queued for prefill, running requests, and the context tokens they hold.
 
-    `foreign_requests` are requests in the worker's report that this gateway did not send.
+    `foreign_requests` are requests in the worker's report that this gateway did not send. `stuck_kv_tokens` is the KV
+    cache of a prefill worker that neither requests nor leases of KV handovers explain, for longer than a lease; null
+    where that is not known, and with several processes.
     """
 
     queued_requests: int = 0
@@ -285,6 +287,7 @@ class Load(Shape):
     running_requests: int = 0
     kv_tokens: int = 0
     foreign_requests: int = 0
+    stuck_kv_tokens: int | None = None
 
 
 class Estimates(Shape):
@@ -749,6 +752,37 @@ class PassedOverModel(Shape):
     excluded: dict[str, str]
 
 
+class HandoverPair(Shape):
+    """Two workers that could share the request: the cost in seconds, and its terms, which add up to it."""
+
+    prefill: str
+    decode: str
+    cost_s: float
+    terms: dict[str, float]
+
+
+class HandoverAlone(Shape):
+    """One worker that could serve the whole request: the cost in seconds, and its terms, which add up to it."""
+
+    worker: str
+    cost_s: float
+    terms: dict[str, float]
+
+
+class HandoverExplanation(Shape):
+    """Whether a KV handover would be used, and why. `pairs` and `alone` are the best five of each, best first.
+
+    With `pays` the first pair would share the request, and else `choice` would get all of it. `terms` explains each
+    term in one line.
+    """
+
+    pays: bool
+    reason: str
+    pairs: list[HandoverPair] = []
+    alone: list[HandoverAlone] = []
+    terms: dict[str, str] = {}
+
+
 class ExplanationDocument(Shape):
     """The decision that a request would get now; nothing was sent or reserved.
 
@@ -758,7 +792,7 @@ class ExplanationDocument(Shape):
     `prompt_tokens` is counted if `prompt_tokens_exact`, else estimated from the size of the body or of the text.
     `policy` is the name in `policies`, or the rule of `policy`. `choice_name` is the name of the chosen worker, if it
     has one. `passed_over` are the other models that were tried, in order, of the request's model and its fallbacks.
-    If a fallback would serve, `model` is the fallback.
+    If a fallback would serve, `model` is the fallback. `handover` is null without `handover.connector`.
     """
 
     request_id: str
@@ -777,6 +811,18 @@ class ExplanationDocument(Shape):
     excluded: dict[str, str]
     choice_name: str | None = None
     passed_over: list[PassedOverModel] = []
+    handover: HandoverExplanation | None = None
+
+
+class HandoverLegDocument(Shape):
+    """A part of a KV handover: `leg` is prefill or decode, and `with_worker` has the other part.
+
+    All parts of one handover have the same `plan`, with a prefill that was repeated on another worker.
+    """
+
+    leg: str
+    plan: int
+    with_worker: str
 
 
 class DecisionDocument(Shape):
@@ -788,7 +834,7 @@ class DecisionDocument(Shape):
     `PredictedCached`), or null. `process` is the number of the process that decided. The latest decisions have all
     `candidates`, and older ones only the chosen candidate, because each process keeps 32,768 candidates. `cursor` is
     the place of the decision in the log: a page with it starts at the decision before. `worker_name` is the worker's
-    name now, if it has one.
+    name now, if it has one. `handover` is null unless the attempt is a part of a KV handover.
     """
 
     cursor: str
@@ -814,6 +860,7 @@ class DecisionDocument(Shape):
     candidates: list[CandidateView]
     worker_name: str | None = None
     process: int = 0
+    handover: HandoverLegDocument | None = None
 
 
 class Decisions(Shape):

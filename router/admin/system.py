@@ -12,6 +12,7 @@ from router.control.control import Control
 from router.diagnosis.diagnose import Diagnosis
 from router.diagnosis.measured import WorkerMeasured
 from router.diagnosis.prefixes import SharedPrefix
+from router.diagnosis.split_plan import FleetPlan
 from router.discovery.discovery import Discovery
 from router.gateway.preview import PreviewedRequest
 from router.placement.dispatcher import Dispatcher
@@ -153,6 +154,10 @@ class AdminSystem(Protocol):
 
     def diagnosis(self) -> Diagnosis:
         """Return what hurts, from the measurements of this process."""
+        ...
+
+    async def role_plan(self) -> FleetPlan | None:
+        """Return the plan of the workers' roles; None if no process answers."""
         ...
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:

@@ -13,6 +13,7 @@ from router.admin import (
     health,
     limits,
     log_level,
+    planner,
     policy,
     prefixes,
     reload,
@@ -34,6 +35,7 @@ from router.admin.parameters import Query, TruthQuery
 from router.admin.watch import WATCH
 from router.config.model import Config, RouteConfig
 from router.diagnosis.diagnose import Diagnosis
+from router.diagnosis.split_plan import FleetPlan
 from router.security.token import Role
 
 OPEN_PATHS = ("/livez", "/readyz")
@@ -471,6 +473,15 @@ OPERATIONS = (
         "What hurts, and what to try: findings with evidence, from the gateway's own measurements.",
         diagnosis.show,
         gives=Diagnosis,
+    ),
+    Operation(
+        "GET",
+        "/admin/v1/planner",
+        "show_planner",
+        "The plan of the workers' roles: what one more prefill or decode worker would save, and the cheapest split.",
+        planner.show,
+        gives=FleetPlan,
+        problems={503: "no process answers"},
     ),
     Operation(
         "GET",

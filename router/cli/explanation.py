@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from router.admin.documents import CandidateView, ExplanationDocument
+from router.admin.documents import CandidateView, ExplanationDocument, HandoverExplanation
 from router.placement.speed import PRIOR_TOKEN_S
 
 
@@ -14,6 +14,8 @@ def sentences(document: bytes) -> Iterator[str]:
     """Yield what would happen, then each candidate with one sentence for each term of its cost, best first."""
     explained = msgspec.json.decode(document, type=ExplanationDocument)
     yield _outcome(explained)
+    if explained.handover is not None:
+        yield _handed_over(explained.handover)
     served = explained.choice is not None
     for index, other in enumerate(explained.passed_over):
         which = "The fallback" if index or not served else "The model"
@@ -27,6 +29,8 @@ def sentences(document: bytes) -> Iterator[str]:
     for rank, candidate in enumerate(explained.candidates, 1):
         yield ""
         yield from _candidate(rank, candidate, explained)
+    if explained.handover is not None:
+        yield from _pairs(explained.handover)
     if explained.excluded:
         yield ""
         yield "Not considered:"
@@ -54,6 +58,24 @@ def _outcome(explained: ExplanationDocument) -> str:
     return f"Reject: the gateway would refuse the request. Reason: {reason}"
 
 
+def _handed_over(handover: HandoverExplanation) -> str:
+    if not handover.pays:
+        return f"No KV handover: {handover.reason.rstrip('.')}."
+    best = handover.pairs[0]
+    return f"KV handover: {best.prefill} would compute the prompt, and {best.decode} would answer: {handover.reason}."
+
+
+def _pairs(handover: HandoverExplanation) -> Iterator[str]:
+    for pair in handover.pairs:
+        yield ""
+        yield f"KV handover from {pair.prefill} to {pair.decode}, cost {_seconds(pair.cost_s)}"
+        yield from _terms(pair.terms, handover.terms)
+    for one in handover.alone if handover.pairs else ():
+        yield ""
+        yield f"{one.worker} alone, cost {_seconds(one.cost_s)}"
+        yield from _terms(one.terms, handover.terms)
+
+
 def _candidate(rank: int, candidate: CandidateView, explained: ExplanationDocument) -> Iterator[str]:
     cost = "" if candidate.cost is None else f", cost {candidate.cost:,.4g} {candidate.unit}".rstrip()
     yield f"{rank}. {candidate.worker}{cost}"
@@ -61,8 +83,12 @@ def _candidate(rank: int, candidate: CandidateView, explained: ExplanationDocume
     cached = f"{candidate.cached_tokens:,} of {prompt_tokens:,} prompt tokens"
     yield f"   Its cache holds {cached}; the view of the cache is {candidate.residency}."
     yield f"   It would send the first token after about {_seconds(candidate.first_token_s)}."
-    for name, value in candidate.terms.items():
-        meaning = explained.terms.get(name)
+    yield from _terms(candidate.terms, explained.terms)
+
+
+def _terms(terms: Mapping[str, float], meanings: Mapping[str, str]) -> Iterator[str]:
+    for name, value in terms.items():
+        meaning = meanings.get(name)
         said = f": {meaning[0].lower()}{meaning[1:].rstrip('.')}" if meaning else ""
         yield f"   {name} is {_amount(name, value)}{said}."
 

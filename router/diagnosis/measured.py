@@ -11,6 +11,7 @@ import msgspec
 
 from backends.vllm.histogram_bounds import ITL_S, TTFT_S
 from router.diagnosis.histogram import OUTPUT_TOKENS, PROMPT_TOKENS, empty
+from router.diagnosis.work import WorkMeasured, add_work
 
 _PROMPTS = len(PROMPT_TOKENS) + 1
 TURNS = 8
@@ -67,6 +68,7 @@ class WorkerMeasured(msgspec.Struct):
     utilisation: float = 0.0
     earlier_tokens: int = 0
     evicted_tokens: int = 0
+    work: WorkMeasured = msgspec.field(default_factory=WorkMeasured)
 
 
 class TurnMeasured(msgspec.Struct):
@@ -149,6 +151,7 @@ def _add_workers(
         one.utilisation += other.utilisation
         one.earlier_tokens += other.earlier_tokens
         one.evicted_tokens += other.evicted_tokens
+        add_work(one.work, other.work)
 
 
 def _add_fields(mine: msgspec.Struct, theirs: msgspec.Struct) -> None:

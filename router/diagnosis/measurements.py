@@ -16,6 +16,7 @@ from router.diagnosis.histogram import OUTPUT_TOKENS, PROMPT_TOKENS, count
 from router.diagnosis.measured import TURNS, Measured, Moved, WorkerMeasured, over_time
 from router.diagnosis.prefixes import HotPrefixes
 from router.diagnosis.sessions import Sessions, Turn
+from router.diagnosis.work import count_work
 from router.placement.endpoints import Candidate
 from router.placement.tickets import Ticket
 
@@ -41,16 +42,19 @@ class Measurements:
     `levels` returns the service levels so far.
     """
 
-    def __init__(self, config: DiagnosisConfig, levels: Callable[[], Levels] = dict) -> None:
+    def __init__(self, config: DiagnosisConfig, levels: Callable[[], Levels] = dict, longest_s: float = 0.0) -> None:
+        """`longest_s` is the longest window that `measured` is asked for, if it is longer than that of `config`."""
         self._long_tokens = config.long_prompt_tokens
-        self._kept = max(1, round(config.window_s / MINUTE_S))
+        self._usual = _minutes(config.window_s)
+        self._kept = max(self._usual, _minutes(longest_s))
         self._levels = levels
         self._minutes: deque[_Minute] = deque(maxlen=self._kept + 1)
         self._now = Measured()
         self._until_s = -inf
         """When the minute of `_now` ends."""
-        self._before: tuple[int, int, Measured] | None = None
-        """The sum of whole minutes that was asked for last, with the numbers of its first one and of the present."""
+        self._before: dict[int, tuple[int, int, Measured]] = {}
+        """By window: the sum of whole minutes that was asked for last, with the numbers of its first one and of the
+        present."""
         self._sessions = Sessions()
         self.prefixes = HotPrefixes()
         self._preemptions: dict[WorkerId, int] = {}
@@ -95,9 +99,10 @@ class Measurements:
     def finished(self, ticket: Ticket, cached_tokens: int | None, output_tokens: int | None, now_s: float) -> None:
         """Count a served request. `cached_tokens` are those that the worker reported."""
         measured, view = self._minute(now_s), ticket.view
-        self._count_prompt(measured, ticket, now_s)
-        if output_tokens is not None:
-            count(measured.outputs, OUTPUT_TOKENS, output_tokens)
+        if ticket.record.leg is None or ticket.record.leg.part == "decode":  # the other part is no request of its own
+            self._count_prompt(measured, ticket, now_s)
+            if output_tokens is not None:
+                count(measured.outputs, OUTPUT_TOKENS, output_tokens)
         worker = self._worker(measured, ticket.candidate.id)
         worker.requests += 1
         load, shared = ticket.load, ticket.load.account.shared
@@ -111,6 +116,7 @@ class Measurements:
         if cached is not None:
             worker.prompt_tokens += view.prompt_tokens
             worker.cached_tokens += cached
+        count_work(worker.work, ticket, output_tokens, now_s)
         if ticket.turn and cached is not None:
             self._count_turn(measured, worker, ticket, cached)
         if ticket.turn:
@@ -129,11 +135,13 @@ class Measurements:
             worker.preemptions += max(0, report.preemptions - before)
             self._preemptions[candidate.id] = report.preemptions
 
-    def measured(self, now_s: float) -> Measured:
-        """Return what was measured in the last `window_s`, in whole minutes and the one that has begun."""
+    def measured(self, now_s: float, window_s: float | None = None) -> Measured:
+        """Return what was measured in the last `window_s` (default: the diagnosis's), in whole minutes and the one that
+        has begun."""
         self._minute(now_s)
-        recent = [one for one in self._minutes if one.number > int(now_s / MINUTE_S) - self._kept]
-        whole = over_time((self._whole_minutes(recent), self._now))
+        minutes = self._usual if window_s is None else _minutes(window_s)
+        recent = [one for one in self._minutes if one.number > int(now_s / MINUTE_S) - minutes]
+        whole = over_time((self._whole_minutes(recent, minutes), self._now))
         whole.seconds = now_s - recent[0].began_s
         before = recent[0].levels
         for key, (met, missed) in self._levels().items():
@@ -156,12 +164,13 @@ class Measurements:
             self._begin(int(now_s / MINUTE_S), now_s)
         return self._now
 
-    def _whole_minutes(self, recent: Sequence[_Minute]) -> Measured:
+    def _whole_minutes(self, recent: Sequence[_Minute], minutes: int) -> Measured:
         """Return the sum of all minutes but the present one, which may have thousands of workers."""
         first, last = recent[0].number, recent[-1].number
-        if self._before is None or self._before[:2] != (first, last):
-            self._before = first, last, over_time(one.measured for one in recent[:-1])
-        return self._before[2]
+        before = self._before.get(minutes)
+        if before is None or before[:2] != (first, last):
+            before = self._before[minutes] = first, last, over_time(one.measured for one in recent[:-1])
+        return before[2]
 
     def _begin(self, number: int, now_s: float) -> None:
         """Begin a minute. Workers without a report or a request in the minute before are forgotten."""
@@ -217,6 +226,10 @@ class Measurements:
         if ticket.stayed:
             worker.earlier_tokens += earlier
             worker.evicted_tokens += max(0, earlier - cached_tokens - ticket.view.block_tokens)
+
+
+def _minutes(window_s: float) -> int:
+    return max(1, round(window_s / MINUTE_S))
 
 
 def _why_moved(before: WorkerId, now: WorkerId, fleet: FleetView) -> Moved:

@@ -22,13 +22,28 @@ HASHES_KEPT = 131_072
 """Hashes of prompts in the log, at most 6 MB: those of a thousand prompts of 2,000 tokens."""
 
 
+class HandoverLeg(NamedTuple):
+    """A part of a KV handover: the prefill, or the decode after it.
+
+    `plan` is the same for all parts of one handover: the `ticket_id` of the decode. `worker` has the other part.
+    """
+
+    part: Literal["prefill", "decode"]
+    plan: int
+    worker: WorkerId
+
+    def to_builtins(self) -> dict[str, object]:
+        """Return the part for the admin API."""
+        return {"leg": self.part, "plan": self.plan, "with_worker": self.worker}
+
+
 class DecisionRecord(msgspec.Struct):
     """One decision and its outcome. Views are kept unchanged, and turned into text only on request.
 
     `counted` says whether the prompt's tokens were counted and not estimated. `outcome` is "running" until the attempt
     ends, then "finished", "failed: ..." or "cancelled". `residency` says how far `predicted_cached_tokens` could be
     trusted. `difference` explains why the response reported another number. `by_policy` is False if the policy had no
-    choice: the trial of a worker that has failed, or a part of a KV handover.
+    choice: the trial of a worker that has failed, or a part of a KV handover. `leg` is set for the latter.
     """
 
     at_s: float
@@ -49,6 +64,7 @@ class DecisionRecord(msgspec.Struct):
     duration_s: float | None = None
     outcome: str = "running"
     by_policy: bool = True
+    leg: HandoverLeg | None = None
 
     @property
     def place(self) -> tuple[float, int]:
@@ -114,6 +130,7 @@ class DecisionRecord(msgspec.Struct):
             "ttft_s": self.ttft_s,
             "duration_s": self.duration_s,
             "outcome": self.outcome,
+            "handover": None if self.leg is None else self.leg.to_builtins(),
             "candidates": candidates,
         }
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Container, Mapping
 from typing import Any
 
+from backends.worker import LoadReport
 from policies.spec import PolicySpec
 from policies.view import Decision, Policy, WorkerId, WorkerView
 from router.config.model import HandoverConfig, RetriesConfig
@@ -17,9 +18,11 @@ from router.placement.endpoints import Candidate
 from router.placement.fleet import Fleet
 from router.placement.fleet_load import WorkerLoads
 from router.placement.handover import HandoverPlanner, HandoverTickets, PlannedHandover
+from router.placement.handover_explained import ExplainedHandover
 from router.placement.lifecycle_events import FailurePoint, Request
 from router.placement.links import Link, Transfer
 from router.placement.named_policies import NamedPolicies
+from router.placement.pinned_blocks import PinnedBlocks
 from router.placement.placing import Decided, Placer
 from router.placement.policy_runner import PolicyRunner
 from router.placement.pulls import PlannedPull, PullPlanner
@@ -67,7 +70,7 @@ class Dispatcher(TicketLife):
         self._runner = PolicyRunner(policy, spec, failed)
         policies = NamedPolicies(self._runner, named or {}, shadows or {})
         loads = WorkerLoads(ledger)
-        super().__init__(fleet, residency, loads, policies, observer)
+        super().__init__(fleet, residency, loads, policies, observer, PinnedBlocks(handover or HandoverConfig()))
         self._retry_budget = RetryBudget(retries, observer)
         self._max_per_worker = max_requests_per_worker
         self._log = DecisionLog(decisions_kept)
@@ -77,6 +80,8 @@ class Dispatcher(TicketLife):
         self._pulls = PullPlanner(handover or HandoverConfig(), self._placer, self._view_builder, residency)
         self._handovers = HandoverPlanner(handover or HandoverConfig(), self._placer, self._view_builder, loads)
         fleet.on_load.append(self._loads.load_reported)
+        if ledger is None:
+            fleet.on_load.append(self._look_for_stuck_blocks)
 
     @property
     def policy_spec(self) -> PolicySpec:
@@ -335,6 +340,16 @@ class Dispatcher(TicketLife):
         hold_s = 0.0 if held is None else held.until_s - now_s
         return Explanation(view, asked, decision.ranked[0], action, hold_s, decision.reason, fleet, decision, excluded)
 
+    def explain_handover(self, request: Request, now_s: float) -> ExplainedHandover:
+        """Return whether two workers would share the request, and what that costs, without changing any state."""
+        prefill = self._below_limit(select(self._fleet, request, (), now_s, prefill=True))
+        alone = self._select(request, (), now_s, None)
+        if not isinstance(prefill, Selection):
+            return ExplainedHandover(False, "no prefill worker can take it now")
+        if not isinstance(alone, Selection):
+            return ExplainedHandover(False, "no worker can take the whole request now")
+        return self._handovers.explain(request, prefill, alone, now_s)
+
     def shadows(self, route: str) -> RouteShadows | None:
         """Return the shadow policies of a route; None if it has none."""
         return self._policies.shadows_of(route)
@@ -374,6 +389,9 @@ class Dispatcher(TicketLife):
         }
 
     # internal
+
+    def _look_for_stuck_blocks(self, candidate: Candidate, report: LoadReport, now_s: float) -> None:
+        self.pinned.reported(candidate, report, self._loads.of(candidate).reserved(), now_s)
 
     def _place(self, request: Request, decided: Decided, now_s: float, attempt: int) -> Ticket:
         self._counts["dispatched"] += 1

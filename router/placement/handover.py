@@ -9,11 +9,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.handover_cost import PairCost, cheapest, stalled_s
+from policies.handover_cost import PairCost, cheapest, pair_s, stalled_s
 from policies.view import Decision, FleetView, RequestView, Residency, WorkerView
 from router.config.model import HandoverConfig
+from router.placement.decisions import HandoverLeg
 from router.placement.endpoints import PREFILL, Candidate, KvReport
 from router.placement.fleet_load import WorkerLoads
+from router.placement.handover_explained import ExplainedHandover, alone_explained, explained
 from router.placement.handover_roles import FORMAT, receives
 from router.placement.lifecycle_events import Request
 from router.placement.links import Links, Transfer
@@ -75,10 +77,25 @@ class HandoverPlanner:
         singles = self._see(request, alone, now_s).fleet
         alike = alike_formats(prefill.candidates, decode.candidates, request.model)
         tokens_per_s, latency_s = self.links.speeds(prefill.candidates, decode.candidates, now_s)
-        streaming = np.array([one.endpoint.role != PREFILL for one in prefill.candidates])
-        stalls_s = np.where(streaming, stalled_s(senders.fleet), 0.0)
+        stalls_s = np.where(_have_streams(prefill), stalled_s(senders.fleet), 0.0)
         cost = cheapest(senders.fleet, singles, receivers.fleet, tokens_per_s, latency_s, alike, stalls_s)
         return PlannedHandover(senders, receivers, cost) if cost.pays or (at_any_cost and cost.possible) else None
+
+    def explain(self, request: Request, prefill: Selection, alone: Selection, now_s: float) -> ExplainedHandover:
+        """Return what `plan` compares, without placing anything."""
+        decode, singles = _decoding(alone, self._config.connector), self._see(request, alone, now_s).fleet
+        if decode is None:
+            return ExplainedHandover(False, "no ready worker receives KV caches", (), alone_explained(singles))
+        if prefill.trial is not None:
+            prefill = Selection(prefill.trial.candidates, prefill.trial)
+        senders, receivers = (self._see(request, side, now_s).fleet for side in (prefill, decode))
+        tokens_per_s, latency_s = self.links.speeds(prefill.candidates, decode.candidates, now_s)
+        streams = _have_streams(prefill)
+        costs_s = pair_s(senders, receivers, tokens_per_s, latency_s)
+        costs_s += np.where(streams, stalled_s(senders), 0.0)[:, np.newaxis]
+        costs_s[~alike_formats(prefill.candidates, decode.candidates, request.model)] = np.inf
+        moved_s = np.broadcast_to(latency_s + receivers.uncached_tokens[np.newaxis, :] / tokens_per_s, costs_s.shape)
+        return explained(senders, receivers, singles, costs_s, moved_s, streams)
 
     def reserve(
         self, request: Request, planned: PlannedHandover, runner: PolicyRunner, now_s: float
@@ -96,6 +113,8 @@ class HandoverPlanner:
         view = planned.decode.fleet.worker(cost.decode)
         decode.residency, decode.received, decode.moved_tokens = view.residency, True, view.uncached_tokens
         decode.load.account.prefilled(decode.reservation, now_s)
+        prefill.record.leg = HandoverLeg("prefill", decode.id, decode.candidate.id)
+        decode.record.leg = HandoverLeg("decode", decode.id, prefill.candidate.id)
         return HandoverTickets(prefill, decode)
 
     def again(self, ticket: Ticket, prefill: Selection, runner: PolicyRunner, now_s: float) -> Ticket | None:
@@ -108,8 +127,11 @@ class HandoverPlanner:
         seen = self._see(request, Selection(alike), now_s)
         fleet = seen.fleet
         place = int((fleet.queue_wait_s + fleet.prefill_s).argmin())
-        again = decided(seen, place, runner, "prefill again after a failure")
-        return self._placer.place(request, again, now_s, attempt, shadowed=False)
+        again = self._placer.place(
+            request, decided(seen, place, runner, "prefill again after a failure"), now_s, attempt, shadowed=False
+        )
+        again.record.leg = ticket.record.leg
+        return again
 
     def transfer(self, sender: Ticket, receiver: Ticket, now_s: float) -> Transfer:
         """Return the transfer that begins now. After it, the receiver computes one token behind its queue."""
@@ -166,6 +188,11 @@ def alike_formats(senders: Sequence[Candidate], receivers: Sequence[Candidate], 
     places = [np.array([one.endpoint.id for one in side]) for side in (senders, receivers)]
     found: NDArray[np.bool_] = table[np.ix_(rows, columns)] & (places[0][:, np.newaxis] != places[1][np.newaxis, :])
     return found
+
+
+def _have_streams(senders: Selection) -> NDArray[np.bool_]:
+    """Return which senders have streams of their own."""
+    return np.array([one.endpoint.role != PREFILL for one in senders.candidates])
 
 
 def prefill_of(request: Request) -> Request:

@@ -14,6 +14,7 @@ from router.placement.fleet_load import WorkerLoads
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.placement.named_policies import NamedPolicies
 from router.placement.output_length import OutputLengths
+from router.placement.pinned_blocks import PinnedBlocks
 from router.placement.residency_source import ResidencySource
 from router.placement.retry_budget import RefusalObserver
 from router.placement.running import ReservationStage
@@ -66,8 +67,11 @@ class TicketLife:
         loads: WorkerLoads,
         policies: NamedPolicies,
         observer: DispatchObserver | None,
+        pinned: PinnedBlocks,
     ) -> None:
         self._fleet = fleet
+        self.pinned = pinned
+        """The watch on the KV blocks of prefill workers."""
         self._residency = residency
         self._loads = loads
         self._policies = policies
@@ -92,6 +96,8 @@ class TicketLife:
         if not ticket.load.account.prefilled(ticket.reservation, now_s) and not ticket.received:
             return
         ticket.received = False
+        if ticket.record.leg is not None and ticket.record.leg.part == "decode":
+            self.pinned.read(ticket.record.leg.worker, ticket.record.leg.plan)
         ticket.record.ttft_s = now_s - ticket.reservation.at_s
         ticket.work_done = ticket.load.account.work_done(now_s)
         if self.traffic is not None:
@@ -133,6 +139,8 @@ class TicketLife:
             )
         if served:
             self._comparisons.compare(ticket, usage, difference)
+            if ticket.record.leg is not None and ticket.record.leg.part == "prefill":
+                self.pinned.handed(ticket.candidate.id, ticket.record.leg.plan, ticket.view.prompt_tokens, now_s)
             if ticket.shadow is not None:
                 shadow.finished(ticket.shadow, usage.cached_tokens)
             decode_s, generated = ticket.decode_s(now_s), _generated(ticket, usage)

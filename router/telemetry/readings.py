@@ -49,6 +49,12 @@ def link_readings(links: Iterable[Link]) -> Iterator[Reading]:
         yield "warmroute_kv_transfer_latency_seconds", place, latency_s
 
 
+def pinned_readings(stuck_tokens: Mapping[str, int]) -> Iterator[Reading]:
+    """Yield the stuck KV cache of prefill workers, from `PinnedBlocks.statistics`."""
+    for worker, tokens in stuck_tokens.items():
+        yield "warmroute_worker_stuck_kv_tokens", (worker,), tokens
+
+
 def scaling_readings(roles: Mapping[str, Needed]) -> Iterator[Reading]:
     """Yield the number of workers that each role needs and its inputs, from `needed`."""
     for role, found in roles.items():

@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import tempfile
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +24,10 @@ from router.admin.server import AdminServer
 from router.admin.system import AdminSystem, HandoverState
 from router.config.model import Config
 from router.control.control import Control
+from router.control.role_flips import RoleFlips
+from router.control.role_planner import RolePlanner
 from router.control.start import Sources
+from router.diagnosis.split_plan import FleetPlan
 from router.discovery.discovery import Discovery
 from router.gateway.listen.drain import SETTLE_S, refuse_handshakes
 from router.gateway.listen.sockets import ListenError, SocketFile, public_sockets, remove_socket_file, socket_file
@@ -38,6 +42,7 @@ from router.process.children.child_process import TRIES, ChildCallbacks, ChildPr
 from router.process.children.in_flight import in_flight_of
 from router.process.children.metric_totals import MetricTotals
 from router.process.children.operations_channel import run_in_one, serving_in_one
+from router.process.children.planned_traffic import plan_of
 from router.process.listeners import Listeners, admin_socket, url_of
 from router.process.shared_memory.ledger import Ledger, make_table
 from router.process.shared_memory.replica_rows import ReplicaRows, ledger_rows
@@ -87,6 +92,8 @@ class Supervisor:
             pins = self._ledger.replica_pins()
             self.replica = Replica(config, processes=processes, rows=rows, use=use, pins=pins, control=self.control)
         self.discovery = Discovery(config, self.control, self._in_flight)
+        flips = RoleFlips(config.handover, self.control, self._in_flight)
+        self.role_planner = RolePlanner(config.handover, self._plan, flips, time.monotonic)
         self._public: Sequence[socket.socket] = ()
         self._given: Listeners | None = None
         self._notifier = Notifier(os.environ, self._status)
@@ -126,6 +133,7 @@ class Supervisor:
             self.replica.start()
         await self.control.opened()
         self.discovery.start()
+        self.role_planner.start()
         self.traffic.start()
         await admin.start()
         log.info("admin port listening", extra={"url": url_of(admin.address, self.config.admin_tls)})
@@ -136,6 +144,7 @@ class Supervisor:
 
     def _own_readings(self) -> Iterator[Reading]:
         yield from discovery_readings(self.discovery.statistics())
+        yield from self.role_planner.readings()
         yield from replica_readings(self.replica.statistics() if self.replica is not None else None)
 
     async def _in_flight(self) -> Mapping[str, int] | None:
@@ -154,6 +163,7 @@ class Supervisor:
         self.accepting = False
         self._notifier.stopping()
         await self.discovery.aclose()
+        await self.role_planner.aclose()
         await self.traffic.aclose()
         self.control.close()
         self._files.close()
@@ -226,6 +236,14 @@ class Supervisor:
     async def serving(self, model: str) -> Collection[str]:
         """Return the ids of the workers that serve `model`."""
         return await serving_in_one(self._clients(), model)
+
+    async def role_plan(self) -> FleetPlan | None:
+        """Return the plan of the workers' roles; None if no process answers."""
+        found = await self._plan()
+        return None if found is None else self.role_planner.shown(found)
+
+    async def _plan(self) -> FleetPlan | None:
+        return await plan_of(self._clients(), self.config)
 
     def _clients(self) -> list[ChildClient]:
         return [child.client for child in self.children if child.client is not None]

@@ -21,6 +21,7 @@ from router.control.running_gateway import RunningGateway
 from router.control.start import Sources, initial
 from router.diagnosis.diagnose import diagnose
 from router.diagnosis.measurements import Measurements
+from router.diagnosis.split_plan import members, plan
 from router.errors import ErrorKind, RequestError
 from router.gateway.preview import PreviewedRequest
 from router.placement.dispatcher import Dispatcher
@@ -45,10 +46,15 @@ class FakeSystem:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.residency = ResidencyMap()
-        self.fleet = Fleet(HealthConfig(), self.residency)
+        self.fleet = Fleet(HealthConfig(), self.residency, connector=config.handover.connector)
         policy = build_policy(PolicySpec("marginal_cost"), random.Random(0))
         self.dispatcher = Dispatcher(
-            self.fleet, self.residency, policy, spec=PolicySpec("marginal_cost", {}), decisions_kept=50
+            self.fleet,
+            self.residency,
+            policy,
+            spec=PolicySpec("marginal_cost", {}),
+            decisions_kept=50,
+            handover=config.handover,
         )
         self.measurements = Measurements(config.diagnosis)
         self.dispatcher.traffic = self.measurements
@@ -127,6 +133,11 @@ class FakeSystem:
 
     def diagnosis(self):
         return diagnose(self.measurements.measured(self.clock_s), self.config.diagnosis)
+
+    async def role_plan(self):
+        workers = members(self.fleet.endpoints, self.dispatcher.views(self.clock_s))
+        measured = self.measurements.measured(self.clock_s, 60.0)
+        return plan(measured, workers, self.config.handover, self.config.diagnosis.min_requests)
 
     def in_flight(self):
         return self.requests

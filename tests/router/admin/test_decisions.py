@@ -1,6 +1,12 @@
+import httpx
+import msgspec
 import pytest
 
+from router.admin.app import build_admin
+from router.config.model import HandoverConfig
+from router.placement.decisions import HandoverLeg
 from router.placement.speed import PRIOR_TOKEN_S
+from tests.router.admin.conftest import FakeSystem
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
@@ -24,6 +30,14 @@ async def test_latest_first_with_reason_and_outcome(client, system):
     assert newest["reason"]
     assert {one["worker"] for one in newest["candidates"]} == {"a:1", "a:2"}
     assert (newest["residency"], newest["reported_cached_tokens"], newest["difference"]) == ("approximate", 0, None)
+
+
+async def test_a_part_of_a_handover_names_the_other_worker(client, system):
+    system.join("http://a:1")
+    system.serve("r1")
+    system.dispatcher.decisions(1)[0].leg = HandoverLeg("decode", 7, "a:2")
+    (decision,) = (await client.get("/admin/v1/decisions")).json()["decisions"]
+    assert decision["handover"] == {"leg": "decode", "plan": 7, "with_worker": "a:2"}
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "x", "", "1.5", "10001", "9" * 40, "\u0661"])
@@ -94,3 +108,58 @@ async def test_a_worker_is_found_by_its_id_and_by_its_name(client, system):
     for worker, number in (("a:1", 1), ("left", 1), ("right", 0)):
         found = (await client.get("/admin/v1/decisions", params={"worker": worker})).json()["decisions"]
         assert len(found) == number
+
+
+@pytest.fixture
+def connected(config):
+    return FakeSystem(msgspec.structs.replace(config, handover=HandoverConfig(connector="nixl_pull", latency_s=0.0)))
+
+
+async def handover_of(system, body=BODY, path="/v1/chat/completions"):
+    transport = httpx.ASGITransport(build_admin(system))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8001") as client:
+        answer = await client.post("/admin/v1/explain", json={"path": path, "body": body})
+    assert answer.status_code == 200, answer.text
+    return answer.json()["handover"]
+
+
+def join(system, **roles):
+    for name, role in roles.items():
+        system.join(f"http://{name}:1")
+        system.fleet.describe(f"{name}:1", {}, 1.0, None, role)
+
+
+async def test_explain_shows_the_best_pairs_and_single_workers_by_term(connected):
+    join(connected, a="prefill", b="decode", c="mixed")
+    before = connected.dispatcher.statistics()["workers"]
+    idle = await handover_of(connected)
+    assert (idle["pays"], idle["reason"]) == (False, "one worker costs no more than the best pair")
+    for number in range(6):
+        ticket = connected.dispatcher.dispatch(connected.request(f"stream-{number}"), connected.clock_s)
+        connected.dispatcher.first_token(ticket, connected.clock_s)
+    busy = await handover_of(connected)
+    assert (busy["pays"], busy["reason"]) == (True, "a pair costs less than one worker")
+    (pair,) = busy["pairs"]
+    assert (pair["prefill"], pair["decode"]) == ("a:1", "b:1")
+    assert {one["worker"] for one in busy["alone"]} == {"b:1", "c:1"}
+    for one in (pair, *busy["alone"]):
+        assert sum(one["terms"].values()) == pytest.approx(one["cost_s"])
+        assert set(one["terms"]) <= set(busy["terms"])
+    assert before["a:1"] == connected.dispatcher.statistics()["workers"]["a:1"]
+
+
+async def test_explain_says_why_a_request_has_no_pair(connected, monkeypatch):
+    join(connected, b="decode")
+    assert "prefill" in (await handover_of(connected))["reason"]
+    join(connected, a="prefill")
+    assert (await handover_of(connected, {**BODY, "n": 2}))["reason"].startswith(
+        "two workers cannot share this request"
+    )
+    request = connected.request("r")
+    monkeypatch.setattr(connected, "request", lambda _: msgspec.structs.replace(request, answers=2))
+    assert (await handover_of(connected))["reason"] == "two workers cannot share this request"
+
+
+async def test_explain_without_a_connector_says_nothing_of_pairs(system):
+    system.join("http://a:1")
+    assert await handover_of(system) is None

@@ -15,6 +15,7 @@ from policies.view import Decision
 from router.app import System
 from router.cli.main import main
 from router.config.model import Config, ModelConfig
+from router.placement.lifecycle_events import Request
 
 TOKEN = "an-admin-token-of-the-tests"
 BODY = {"messages": [{"role": "user", "content": "hello " * 200}], "max_tokens": 2}
@@ -240,3 +241,25 @@ async def test_the_body_may_come_from_standard_input(gateway, explain, monkeypat
         monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({"model": gate.model, **BODY})))
         assert await asyncio.to_thread(main, ["explain", "-", "--url", gate.url]) == 0
     assert capsys.readouterr().out.startswith("Dispatch: ")
+
+
+async def test_explain_prints_the_pairs_of_a_kv_handover_with_their_terms(gateway, explain):
+    handover = {"connector": "nixl_pull", "latency_s": 0.0, "transfer_tokens_per_s": 1e12}
+    async with gateway(2, handover=handover) as started:
+        prefill, decode = started.system.fleet.endpoints
+        for endpoint, role in ((prefill, "prefill"), (decode, "decode")):
+            started.system.fleet.describe(endpoint.id, {}, 1.0, None, role)
+        code, out, _ = await explain(BODY, "--url", started.url)
+        assert code == 0
+        assert "No KV handover: one worker costs no more than the best pair." in out
+        assert f"KV handover from {prefill.id} to {decode.id}, cost" in out and f"{decode.id} alone, cost" in out
+        assert "transfer_s is 0.000 s: time in which the KV cache moves." in out
+        for number in range(9):
+            now_s = started.system.now_s()
+            request = Request(f"stream-{number}", "/v1/completions", started.model, None, 10, now_s)
+            started.system.dispatcher.first_token(started.system.dispatcher.dispatch(request, now_s), now_s)
+        out = (await explain(BODY, "--url", started.url))[1]
+        assert f"KV handover: {prefill.id} would compute the prompt, and {decode.id} would answer" in out
+        out = (await explain({**BODY, "n": 2}, "--url", started.url))[1]
+        assert "No KV handover: two workers cannot share this request" in out
+        assert "KV handover from" not in out

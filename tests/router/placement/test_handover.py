@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from backends.worker import ConnectorFacts, Endpoint, ServedModel
+from backends.worker import ConnectorFacts, Endpoint, LoadReport, ServedModel
 from policies.registry import build_policy
 from policies.spec import PolicySpec
 from router.config.model import Config, HandoverConfig, HealthConfig, WorkerConfig
@@ -231,6 +231,33 @@ def test_the_lengths_of_prefills_are_not_learned_as_lengths_of_answers(site, ask
     placed.dispatcher.first_token(prefill, 0.5)
     placed.dispatcher.finished(prefill, Usage(1_000, None, 0), 0.5)
     assert placed.dispatcher.expected_output_tokens(ask()) == 0
+
+
+def test_the_decisions_of_both_parts_name_each_other_and_a_repeated_prefill_keeps_the_plan(site, ask):
+    placed = site({1: "prefill", 2: "prefill", 3: "decode"})
+    placed.stream(ask(first=5_000), 3)
+    prefill, decode = hand_over(placed, ask())
+    shown = [ticket.record.to_builtins()["handover"] for ticket in (prefill, decode)]
+    assert shown == [
+        {"leg": "prefill", "plan": decode.id, "with_worker": "h:3"},
+        {"leg": "decode", "plan": decode.id, "with_worker": prefill.candidate.id},
+    ]
+    again = placed.dispatcher.retry_prefill(prefill, FailurePoint.SENT, 0.1, "gone")
+    assert again.record.leg == prefill.record.leg
+    assert placed.dispatcher.decisions(10)[-1].to_builtins()["handover"] is None
+
+
+def test_blocks_that_stay_after_a_handover_was_read_are_stuck(site, ask):
+    placed = site({1: "prefill", 3: "decode"})
+    placed.stream(ask(first=5_000), 3)
+    prefill, decode = hand_over(placed, ask())
+    placed.dispatcher.first_token(prefill, 0.5)
+    placed.dispatcher.finished(prefill, Usage(1_000, None, 0), 0.5)
+    placed.dispatcher.first_token(decode, 1.0)
+    for at_s in range(1, 40):
+        placed.fleet.load_reported("h:1", LoadReport(0, 0, 0, 0.5), float(at_s))
+    used_tokens = round(0.5 * prefill.candidate.capacity_tokens)
+    assert placed.dispatcher.pinned.stuck_tokens("h:1") == used_tokens - 2 * 16
 
 
 def test_a_failed_prefill_goes_to_a_worker_that_was_not_tried(site, ask):

@@ -24,6 +24,7 @@ from router.telemetry.readings import (
     gateway_readings,
     identity_readings,
     link_readings,
+    pinned_readings,
     policy_readings,
     queue_readings,
     residency_readings,
@@ -62,6 +63,10 @@ def test_link_readings_have_the_slowest_link_to_each_worker():
         ("warmroute_kv_transfer_tokens_per_second", ("h:1", "pull"), 50.0),
         ("warmroute_kv_transfer_latency_seconds", ("h:1", "pull"), 0.1),
     }
+
+
+def test_stuck_blocks_are_a_reading_of_their_worker():
+    assert list(pinned_readings({"h:1": 968})) == [("warmroute_worker_stuck_kv_tokens", ("h:1",), 968)]
 
 
 def test_scaling_readings_leave_out_what_was_not_measured():

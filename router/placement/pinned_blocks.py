@@ -1,0 +1,97 @@
+"""A watch on prefill workers for KV blocks that do not come back after a KV handover.
+
+A worker's report says how much of its KV cache is in use. Reserved requests explain a part, and prompts that were
+handed over and not read yet another. What is left in every report for longer than a lease is stuck: a bug of the
+worker or its connector, which only a restart ends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from backends.worker import LoadReport
+from policies.view import WorkerId
+from router.config.model import HandoverConfig
+from router.placement.endpoints import PREFILL, Candidate
+from router.placement.shared_load import ReservedLoad
+
+MOST_HANDED = 4_096
+"""Prompts of one worker that are handed over and not read. Beyond it the worker is not judged."""
+_MOST_WATCHED = 4_096
+_LEAST_REPORTS = 3
+_MOST_REPORTS = 1_024
+_SPARE_BLOCKS = 2
+"""Blocks that a report may have beyond its requests and one more for each, because its share is rounded."""
+
+
+class _PinnedWorker:
+    """One worker: when each handed over prompt counts no more, with its tokens, and what reports left unexplained."""
+
+    __slots__ = ("handed", "unexplained")
+
+    def __init__(self) -> None:
+        self.handed: dict[int, tuple[float, int]] = {}
+        self.unexplained: deque[tuple[float, int]] = deque(maxlen=_MOST_REPORTS)
+
+
+class PinnedBlocks:
+    """Compares the reports of prefill workers with what this process knows of them.
+
+    A worker with requests of others is not judged, nor is one whose load several processes share.
+    """
+
+    def __init__(self, config: HandoverConfig) -> None:
+        self._held_s = config.first_event_s + config.lease_s
+        """The longest time from the end of a prefill until its blocks must be free."""
+        self._window_s = config.lease_s + config.lease_margin_s
+        self._watched: dict[WorkerId, _PinnedWorker] = {}
+
+    def handed(self, worker: WorkerId, plan: int, tokens: int, now_s: float) -> None:
+        """Record that a prefill has ended, and its blocks wait for the decode worker."""
+        watched = self._watched.get(worker)
+        if watched is None:
+            watched = self._watched[worker] = _PinnedWorker()
+            if len(self._watched) > _MOST_WATCHED:  # workers that left long ago
+                del self._watched[next(iter(self._watched))]
+        if len(watched.handed) <= MOST_HANDED:
+            watched.handed[plan] = now_s + self._held_s, tokens
+
+    def read(self, worker: WorkerId, plan: int) -> None:
+        """Record that the decode worker has read the blocks."""
+        watched = self._watched.get(worker)
+        if watched is not None:
+            watched.handed.pop(plan, None)
+
+    def reported(self, candidate: Candidate, report: LoadReport, reserved: ReservedLoad, now_s: float) -> None:
+        """Compare a report with the requests that are `reserved` there."""
+        watched = self._watched.get(candidate.id)
+        if watched is None:
+            return
+        if candidate.endpoint.role != PREFILL or not candidate.live:
+            del self._watched[candidate.id]
+            return
+        watched.handed = {plan: one for plan, one in watched.handed.items() if one[0] > now_s}
+        requests = report.running + report.waiting
+        if requests > reserved.running_requests or len(watched.handed) > MOST_HANDED:
+            return
+        spare_tokens = (_SPARE_BLOCKS + reserved.running_requests) * candidate.block_tokens
+        known_tokens = reserved.kv_tokens + sum(tokens for _, tokens in watched.handed.values()) + spare_tokens
+        left_tokens = max(0, round(report.kv_usage * candidate.capacity_tokens) - known_tokens)
+        watched.unexplained.append((now_s, left_tokens))
+        while len(watched.unexplained) > 1 and watched.unexplained[1][0] <= now_s - self._window_s:
+            watched.unexplained.popleft()
+
+    def stuck_tokens(self, worker: WorkerId) -> int | None:
+        """Return the tokens of KV cache that stayed unexplained for longer than a lease; None if that is not known."""
+        watched = self._watched.get(worker)
+        if watched is None or len(watched.unexplained) < _LEAST_REPORTS:
+            return None
+        reports = watched.unexplained
+        if reports[-1][0] - reports[0][0] < self._window_s:
+            return None
+        return min(tokens for _, tokens in reports)
+
+    def statistics(self) -> dict[str, int]:
+        """Return the stuck tokens of each worker that can be judged."""
+        found = {worker: self.stuck_tokens(worker) for worker in self._watched}
+        return {str(worker): tokens for worker, tokens in found.items() if tokens is not None}
