@@ -130,7 +130,9 @@ class Known:
         return entries[:known]
 
     def _signature(self, entry: Mapping[str, Any]) -> bytes:
-        return msgspec.json.encode({name: value for name, value in entry.items() if name not in self._watch.ignored})
+        ignored = self._watch.ignored
+        seen = {name: value for name, value in entry.items() if name not in ignored} if ignored else entry
+        return msgspec.json.encode(seen)
 
 
 Read = Callable[[], Awaitable[bytes]]

@@ -22,11 +22,7 @@ def count(counts: list[int], bounds: Sequence[float], value: float) -> None:
 
 def total(many: Iterable[Sequence[int]], bounds: Sequence[float]) -> list[int]:
     """Return the sums of several histograms with the same bounds."""
-    sums = empty(bounds)
-    for counts in many:
-        for place, number in enumerate(counts):
-            sums[place] += number
-    return sums
+    return list(map(sum, zip(*many, strict=True))) or empty(bounds)
 
 
 def quantile(counts: Sequence[int], bounds: Sequence[float], share: float) -> float | None:

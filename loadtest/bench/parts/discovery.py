@@ -54,8 +54,11 @@ class Discovered:
 class Fleet:
     """A gateway whose workers are the URLs in a file."""
 
-    def __init__(self, admin_url: str, file: Path) -> None:
-        self._admin = httpx.Client(base_url=admin_url, timeout=30)
+    def __init__(self, gateway: Process, file: Path) -> None:
+        self.pid = gateway.pid
+        self.public_url = gateway.wait_for(rf"public port.*{URL}").group(1)
+        self.admin_url = gateway.wait_for(rf"admin port.*{URL}").group(1)
+        self._admin = httpx.Client(base_url=self.admin_url, timeout=30)
         self._file = file
 
     def name(self, urls: Sequence[str]) -> float:
@@ -100,7 +103,7 @@ def fleet(processes: int, folder: Path) -> Iterator[Fleet]:
     ]
     gateway = Process(warmroute("serve", *places, *(f"--set={each}" for each in settings)), "gateway")
     try:
-        one = Fleet(gateway.wait_for(rf"admin port.*{URL}").group(1), file)
+        one = Fleet(gateway, file)
         until(lambda: one.listed() == 0)
         yield one
         one.close()
