@@ -157,6 +157,7 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m loadtest gateway-bench
+	$(BIN)/python -m loadtest overhead
 
 clean:
 	rm -rf $(VENV) $(PD_VENV) $(VLLM_VENV) $(VLLM_OLD_VENV) $(PEERS_VENV) $(COMPILED_VENV) $(FLOORS_VENV) $(DEPLOY_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

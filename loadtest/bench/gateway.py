@@ -55,9 +55,7 @@ def register(parser: argparse.ArgumentParser) -> None:
         help="clients in the closed loop (default %(default)s)",
     )
     parser.add_argument("--quick", action="store_true", help="one round of short windows, to see that the bench runs")
-    parser.add_argument(
-        "--only", type=_names, default=(), metavar="PROXY,...", help="proxies to measure (default: all)"
-    )
+    parser.add_argument("--only", type=names, default=(), metavar="PROXY,...", help="proxies to measure (default: all)")
     parser.add_argument(
         "--peers", action="store_true", help="also measure the routers from PyPI; missing ones are installed"
     )
@@ -81,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print and write the results; return 1 if any request failed."""
     console = Console()
     console.width = max(console.width, MIN_WIDTH)
-    _allow_files()
+    allow_files()
     listed = entrants(args.peers_env if args.peers else None, args.compiled_env, args.only, console.out)
     setting = QUICK if args.quick else Setting(window_s=args.window_s, connections=args.connections)
     results = Results(
@@ -92,11 +90,11 @@ def run(args: argparse.Namespace) -> int:
         window_s=setting.window_s,
         connections=setting.connections,
         memory_connections=setting.memory_connections,
-        rows=[_row(entrant) for entrant in listed],
+        rows=[row_of(entrant) for entrant in listed],
     )
     kinds = chosen(args.measures or (QUICK_MEASURES if args.quick else NAMES))
     bench = Bench(console, setting, kinds, results)
-    with _folder(args.logs) as folder:
+    with folder_for(args.logs) as folder:
         for number in range(1, results.rounds + 1):
             bench.round(number, [one for one in listed if isinstance(one, Entrant)], folder)
     print_tables(console, results)
@@ -121,7 +119,7 @@ def _command(args: argparse.Namespace) -> str:
 
 
 @contextmanager
-def _folder(kept: Path | None) -> Iterator[Path]:
+def folder_for(kept: Path | None) -> Iterator[Path]:
     """Yield a folder for configurations and logs: a new one under `kept`, or a temporary one."""
     if kept is None:
         with tempfile.TemporaryDirectory(prefix="warmroute-bench-") as folder:
@@ -131,13 +129,14 @@ def _folder(kept: Path | None) -> Iterator[Path]:
         yield Path(tempfile.mkdtemp(prefix="run-", dir=kept)).absolute()
 
 
-def _row(entrant: Entrant | Missing) -> Row:
+def row_of(entrant: Entrant | Missing) -> Row:
+    """Return the row of a proxy without figures."""
     if isinstance(entrant, Entrant):
         return Row(entrant.name, entrant.version, entrant.setup)
     return Row(entrant.name, missing=entrant.reason)
 
 
-def _allow_files() -> None:
+def allow_files() -> None:
     """Raise the limit of open files, which all child processes inherit: 2,000 streams are 4,000 sockets in a proxy."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
@@ -145,13 +144,14 @@ def _allow_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names(text: str) -> tuple[str, ...]:
+    """Return the names in a list with commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _measures(text: str) -> tuple[str, ...]:
-    names = _names(text)
-    for name in names:
+    wanted = names(text)
+    for name in wanted:
         if name not in NAMES:
             raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(NAMES)}")
-    return names
+    return wanted

@@ -52,6 +52,37 @@ def page(results: Results) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+OVERHEAD_LESSON = """\
+This page says what a proxy adds, by rules that other benches use, too: latency at one connection, the request rate
+within a bound of the tail, the streams until the first stall, and memory. The row `direct` has no proxy: it shows the
+limit of clients and upstream, which share the machine's cores with the proxy."""
+OVERHEAD_NOTES = """\
+Every round starts each proxy afresh in front of a stand-in worker of its own, which streams a token every 20 ms. Tables
+show the median and (least - most) over rounds.
+
+- One connection: one client asks through the proxy and directly in turn; the figure is the difference of percentiles.
+- Rate: Poisson arrivals, not streamed, at growing shares of the proxy's own closed-loop rate.
+- Streams: their number doubles until one stream brings nothing for the stated time; 2,048 is the most.
+- Memory: the resident set of the proxy's process tree, a second after the load in the last row."""
+
+
+def overhead_page(results: Results, busy: float) -> str:
+    """Return the page of ``python -m loadtest overhead``. `busy` is the CPU use of other programs, 0 to 1."""
+    parts = [
+        "# What a proxy adds",
+        OVERHEAD_LESSON,
+        f"Made by `{results.command}`; do not edit.",
+        "\n".join([*_facts(results), f"- Other programs used {busy:.0%} of the CPUs before the run"]),
+        OVERHEAD_NOTES,
+        "\n".join(_proxies(results)),
+        "## As measured",
+        "\n".join(_table(results, [name for name in FIGURES if name in results.samples], ratio=False)),
+    ]
+    if failed := results.complaints():
+        parts += ["## Failed: this run does not count", "\n".join(f"- {line}" for line in failed)]
+    return "\n\n".join(parts) + "\n"
+
+
 def _facts(results: Results) -> Iterator[str]:
     it = results.machine
     yield f"- {it.cpu}, {it.cores} cores, {it.memory_gib:g} GiB, {it.system}, Python {it.python}"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Generic, TypeVar, cast
 
 import httpx
 
@@ -122,17 +122,24 @@ class StreamClient(asyncio.Protocol):
             self.begun.set_result(None)
 
 
-class Streams:
-    """Many streams through one proxy. Requests sent directly to the stand-in hold, release and end them."""
+Client = TypeVar("Client", bound=StreamClient)
 
-    def __init__(self, url: str, standin_url: str) -> None:
+
+class Streams(Generic[Client]):
+    """Many streams through one proxy. Requests sent directly to the stand-in hold, release and end them.
+
+    `make` makes the client of each stream.
+    """
+
+    def __init__(self, url: str, standin_url: str, make: Callable[[StreamTally], Client]) -> None:
+        self._make = make
         self.tally = StreamTally()
         self._address = address(url)
         self._standin = httpx.Client(base_url=standin_url, timeout=30)
-        self._clients: list[StreamClient] = []
+        self._clients: list[Client] = []
         self._sent_before = 0
 
-    async def connect(self, count: int) -> list[StreamClient]:
+    async def connect(self, count: int) -> list[Client]:
         """Open `count` connections."""
         for first in range(0, count, _AT_ONCE):
             await asyncio.gather(*(self._connect() for _ in range(first, min(count, first + _AT_ONCE))))
@@ -141,7 +148,7 @@ class Streams:
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            _, client = await loop.create_connection(lambda: StreamClient(self.tally), *self._address)
+            _, client = await loop.create_connection(lambda: self._make(self.tally), *self._address)
         except OSError as error:
             self.tally.fail(f"no connection: {error}")
             return
@@ -152,7 +159,7 @@ class Streams:
         self._sent_before = self._order("hold")
         gate = asyncio.Semaphore(_AT_ONCE)
 
-        async def one(client: StreamClient, request: bytes) -> None:
+        async def one(client: Client, request: bytes) -> None:
             async with gate:
                 client.send(request)
                 await client.begun

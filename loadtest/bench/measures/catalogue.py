@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from loadtest.bench.measures import first_byte, memory
+from loadtest.bench.measures import bounded_rate, first_byte, footprint, memory, one_connection, stalls
 from loadtest.bench.measures.requests import requests_of
 from loadtest.bench.measures.subject import Measure
 from loadtest.bench.measures.tokens import tokens_of
@@ -38,6 +38,15 @@ FIGURES: Mapping[str, Figure] = {
     first_byte.P99: Figure("added time to first body byte, p99", "ms", relative=False, digits=2),
     memory.IDLE: Figure("memory per idle connection", "KiB", relative=False),
     memory.STREAM: Figure("memory per active stream", "KiB", relative=False),
+    one_connection.P50: Figure("added time to first body byte at one connection, p50", "ms", relative=False, digits=3),
+    one_connection.P99: Figure("added time to first body byte at one connection, p99", "ms", relative=False, digits=3),
+    bounded_rate.RATE: Figure(
+        f"requests/s with a p99 of {bounded_rate.TAIL_S * 1e3:.0f} ms to the first body byte", "1/s", digits=0
+    ),
+    stalls.STREAMS: Figure(f"streams at a time without a gap of {stalls.STALL_S} s", "streams", digits=0),
+    footprint.BEFORE: Figure("memory before the first request", "MiB", relative=False),
+    footprint.UNDER_LOAD: Figure("memory under load", "MiB", relative=False),
+    footprint.AFTER: Figure("memory after the load", "MiB", relative=False),
 }
 
 
@@ -60,6 +69,13 @@ KINDS = (
     Kind("tokens-2000", ("tokens-2000",), tokens_of(2_000, "tokens-2000")),
     Kind("first-byte", (first_byte.P50, first_byte.P99, first_byte.CPU), first_byte.first_byte),
 )
+OVERHEAD = (
+    Kind("footprint", (footprint.BEFORE, footprint.UNDER_LOAD, footprint.AFTER), footprint.footprint),
+    Kind("one-connection", (one_connection.P50, one_connection.P99), one_connection.one_connection),
+    Kind("bounded-rate", (bounded_rate.RATE,), bounded_rate.bounded_rate),
+    Kind("stalls", (stalls.STREAMS,), stalls.stalls),
+)
+"""The measures of ``python -m loadtest overhead``."""
 NAMES = (*(kind.name for kind in KINDS), "rate")
 """Names that a user may choose. `rate` is measured in the loop of request-2k."""
 

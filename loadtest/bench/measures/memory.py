@@ -15,7 +15,7 @@ from loadtest.bench.bodies import plain_requests, stream_requests
 from loadtest.bench.caller import Caller, Tally, connect
 from loadtest.bench.loops import send_each_once
 from loadtest.bench.measures.subject import Sample, Setting, Subject
-from loadtest.bench.streams import Streams
+from loadtest.bench.streams import StreamClient, Streams
 
 IDLE, STREAM = "idle connection", "active stream"
 PROMPT_CHARS = 2000
@@ -27,7 +27,7 @@ async def memory(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
     """Measure KiB per idle connection and per active stream."""
     count = setting.memory_connections
     warm = await send_each_once(subject.url, plain_requests(subject.url, PROMPT_CHARS), 8)
-    streams = Streams(subject.url, subject.standin_url)
+    streams = Streams(subject.url, subject.standin_url, StreamClient)
     before = rss_kib(subject.pid)
     idle, tally = await _rest(subject, count)
     await asyncio.sleep(SETTLE_S)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from loadtest.bench.bodies import stream_requests
 from loadtest.bench.measures.subject import Measure, Sample, Setting, Subject
-from loadtest.bench.streams import Streams
+from loadtest.bench.streams import StreamClient, Streams
 from loadtest.peers.cpu import tree_cpu_s
 
 PROMPT_CHARS = 2000
@@ -47,7 +47,7 @@ def _drain_s(passes: float, count: int, window_s: float) -> float:
 
 
 async def _streamed(subject: Subject, setting: Setting, count: int) -> Sample:
-    streams = Streams(subject.url, subject.standin_url)
+    streams = Streams(subject.url, subject.standin_url, StreamClient)
     await streams.connect(count)
     await streams.begin(stream_requests(subject.url, PROMPT_CHARS, subject.lines))
     await asyncio.sleep(SETTLE_S)

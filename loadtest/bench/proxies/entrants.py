@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from loadtest.bench.proxies import haproxy, nginx, peers, warmroute
+from loadtest.bench.proxies import envoy, haproxy, nginx, peers, warmroute
 from loadtest.bench.proxies.entrant import Entrant, Missing
 
 
@@ -13,7 +13,7 @@ def entrants(
     peers_env: Path | None, compiled_env: Path | None, only: Sequence[str], say: Callable[[str], None]
 ) -> list[Entrant | Missing]:
     """Return the proxies in the order of the tables. `only` names those to include; empty means all."""
-    found: list[Entrant | Missing] = [nginx.found(), haproxy.found(), *warmroute.ours()]
+    found: list[Entrant | Missing] = [nginx.found(), haproxy.found(), envoy.found(), *warmroute.ours()]
     if compiled_env is not None:
         found.append(warmroute.compiled(compiled_env))
     if peers_env is not None:

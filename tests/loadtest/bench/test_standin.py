@@ -23,7 +23,7 @@ def url(tmp_path_factory):
 
 @pytest.fixture
 async def streams(url):
-    streams = Streams(url, url)
+    streams = Streams(url, url, StreamClient)
     await streams.connect(5)
     yield streams
     with contextlib.suppress(RuntimeError):
