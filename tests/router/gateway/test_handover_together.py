@@ -111,6 +111,18 @@ async def test_a_chat_is_handed_over(together, connector, fields):
     await gateway.frees(prefill, decode)
 
 
+async def test_messages_and_responses_stay_on_one_worker(together):
+    gateway, prefill, decode = await pair(together, "nixl_push")
+    for path, body in (
+        (b"/v1/messages", {"max_tokens": 3, "messages": [{"role": "user", "content": "Hello"}]}),
+        (b"/v1/responses", {"max_output_tokens": 3, "input": "Hello"}),
+    ):
+        reply = await gateway.rig.ask(post(path, json.dumps({"model": "m"} | body).encode()))
+        assert reply.status == 200
+    assert gateway.outcomes == []
+    await gateway.frees(prefill, decode)
+
+
 async def test_a_prefill_worker_that_is_not_known_yet_answers_before_a_decode_worker_of_a_push_is_asked(together):
     gateway = await together("nixl_push")
     prefill, _ = await gateway.add("prefill")
