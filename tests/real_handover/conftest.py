@@ -111,6 +111,7 @@ def site(environment, model, request, tmp_path_factory):
             warmroute(
                 "serve", "--port", str(public), "--admin-port", str(admin), "--set", f"workers={json.dumps(roles)}",
                 "--set", f"handover={json.dumps(handover)}",
+                "--set", 'auth.allow=["transfer_params"]',
             ),
             "gateway",
         )  # fmt: skip

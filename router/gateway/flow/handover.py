@@ -409,7 +409,7 @@ class Handovers:
         if not may_be_split(request, headers, body):
             return None
         if self.connector.order is Order.TOGETHER and ANSWER_APIS[request.path] is not COMPLETIONS:
-            return None  # the decode worker's usage has another form there
+            return None  # responses do not get their id from X-Request-Id, and messages cannot ignore their end
         named = headers.get(PREFILLER) if trusted else None
         prefiller = None if named is None else named_worker(named, self.dispatcher.prefillers(request.model))
         planned = self.dispatcher.plan_handover(request, now_s, within=within, prefiller=prefiller)
