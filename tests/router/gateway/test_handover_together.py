@@ -23,6 +23,8 @@ class Together(Shared):
         super().__init__(rig, stack)
         self.connector = connector
         self.bootstrap_port = None
+        self.prefiller = b""
+        """The prefill worker that requests name, so that they are handed over whatever that costs."""
 
     async def add(self, role, **settings):
         return await super().add(role, kv_connector=self.connector, **settings)
@@ -31,8 +33,18 @@ class Together(Shared):
         address = parse_endpoint(worker if isinstance(worker, str) else f"http://{worker.id}")
         labels = {"mooncake_bootstrap_port": self.bootstrap_port or str(address.port)}
         endpoint = self.rig.fleet.add(address, self.rig.loop.time(), labels)
+        if role == "prefill":
+            self.prefiller = endpoint.id.encode()
         self.rig.fleet.describe(endpoint.id, labels, 1.0, None, role)
         return self.rig.join(worker)
+
+    def raw(self, path=COMPLETIONS, extra=b"", **body):
+        """Return a request that is to be handed over."""
+        extra += b"x-prefiller-host-port: " + self.prefiller + b"\r\n"
+        return post(path, json.dumps({"model": "m"} | body).encode(), extra)
+
+    async def ask(self, **fields):
+        return await self.rig.ask(self.raw(**({"prompt": PROMPT, "max_tokens": 5} | fields)))
 
     async def introduce(self):
         """Hand one request over, so that all is known of the prefill worker that the connector needs."""
@@ -61,7 +73,7 @@ async def together(rig):
 
         async def start(connector, **handover):
             settings = SETTINGS | {"connector": connector} | handover
-            return Together(await rig(handover=settings), stack, connector)
+            return Together(await rig(handover=settings, auth={"allow": ["transfer_params"]}), stack, connector)
 
         yield start
 
@@ -84,24 +96,22 @@ async def pair(together, connector, **handover):
 async def test_the_decode_worker_waits_while_the_prompt_is_computed(together, connector, fields):
     gateway, prefill, decode = await pair(together, connector)
     prefill.clock.freeze()
-    prompt = list(range(500, 540))
-    asked = gateway.begin(prompt=prompt, **fields)
+    asked = gateway.begin(**fields)
     await eventually(lambda: moved(decode)["waiting"] == 1)
     assert (prefill.server_load, decode.server_load) == (1, 1)
     prefill.clock.thaw()
     reply = await asked
-    assert (reply.status, tokens(reply)) == (200, (40, 0, 5))
-    assert tokens(await gateway.ask(prompt=prompt, **fields)) == (40, 32, 5)
-    assert gateway.outcomes == ["handed_over"] * 2
-    assert [step for step, _ in gateway.rig.metrics.named("handover_step")] == ["prefill", "transfer"] * 2
+    assert (reply.status, tokens(reply)) == (200, (40, 32, 5))
+    assert gateway.outcomes == ["handed_over"]
+    assert [step for step, _ in gateway.rig.metrics.named("handover_step")] == ["prefill", "transfer"]
     await gateway.frees(prefill, decode)
 
 
 @pytest.mark.parametrize(("connector", "fields"), [("nixl_push", USAGE), ("mooncake", {})])
 async def test_a_chat_is_handed_over(together, connector, fields):
     gateway, prefill, decode = await pair(together, connector)
-    body = {"model": "m", "messages": [{"role": "user", "content": "Hello, world"}], "max_tokens": 3} | fields
-    reply = await gateway.rig.ask(post(body=json.dumps(body).encode()))
+    body = {"messages": [{"role": "user", "content": "Hello, world"}], "max_tokens": 3} | fields
+    reply = await gateway.rig.ask(gateway.raw(b"/v1/chat/completions", **body))
     assert reply.status == 200
     prompt_tokens, cached_tokens, completion_tokens = tokens(reply)
     assert cached_tokens < prompt_tokens
@@ -117,7 +127,7 @@ async def test_messages_and_responses_stay_on_one_worker(together):
         (b"/v1/messages", {"max_tokens": 3, "messages": [{"role": "user", "content": "Hello"}]}),
         (b"/v1/responses", {"max_output_tokens": 3, "input": "Hello"}),
     ):
-        reply = await gateway.rig.ask(post(path, json.dumps({"model": "m"} | body).encode()))
+        reply = await gateway.rig.ask(gateway.raw(path, **body))
         assert reply.status == 200
     assert gateway.outcomes == []
     await gateway.frees(prefill, decode)
@@ -284,8 +294,7 @@ async def test_a_client_that_leaves_frees_both_workers_once_the_prefill_has_ende
     gateway, prefill, decode = await pair(together, connector)
     prefill.clock.freeze()
     client = await gateway.rig.connect()
-    body = {"model": "m", "prompt": list(range(500, 540))}
-    client.writer.write(post(COMPLETIONS, json.dumps(body).encode()))
+    client.writer.write(gateway.raw(prompt=list(range(500, 540))))
     await eventually(lambda: moved(decode)["waiting"] == 1)
     client.writer.transport.abort()
     await eventually(lambda: decode.server_load == 0)
@@ -303,8 +312,7 @@ async def test_a_client_that_leaves_the_stream_frees_both_workers(together, conn
     gateway.occupy()
     await gateway.introduce()
     client = await gateway.rig.connect()
-    body = {"model": "m", "prompt": PROMPT, "max_tokens": 4_000, "stream": True}
-    client.writer.write(post(COMPLETIONS, json.dumps(body).encode()))
+    client.writer.write(gateway.raw(prompt=PROMPT, max_tokens=4_000, stream=True))
     await eventually(lambda: gateway.outcomes == ["handed_over"])
     client.writer.transport.abort()
     await gateway.frees(prefill, decode)
@@ -355,7 +363,7 @@ async def test_both_requests_of_a_push_have_one_id_that_is_new_each_time(togethe
     await scripted.start(gateway)
     scripted.prefills.set()
     scripted.decodes.set()
-    raw = post(COMPLETIONS, json.dumps({"model": "m", "prompt": PROMPT}).encode(), b"X-Request-Id: mine\r\n")
+    raw = gateway.raw(extra=b"X-Request-Id: mine\r\n", prompt=PROMPT)
     for _ in range(3):
         reply = await gateway.rig.ask(raw)
         assert reply.header(b"x-request-id") == b"mine"
