@@ -15,6 +15,7 @@ from loadtest.lab.models import Models, default, flag
 from loadtest.lab.policies import normal_policy
 from loadtest.sim.handover import HandoverSetting, handover_rule
 from policies.registry import PolicyError, policy_names
+from router.placement.endpoints import DECODE, MIXED, PREFILL
 
 _HANDOVER = {
     "rule": "handover",
@@ -79,8 +80,9 @@ def _register_handover(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--roles",
         type=roles,
-        metavar="prefill=P,decode=D",
-        help="roles of the first workers; the others are mixed, and take no part in KV handovers",
+        metavar="ROLE=N[,ROLE=N...]",
+        help="roles of the first workers, as in prefill=2,decode=2: prefill, decode, or mixed, which does both; the"
+        " others have no KV connector",
     )
     group.add_argument(
         "--handover",
@@ -145,7 +147,7 @@ def _handover(args: argparse.Namespace) -> HandoverSetting | None:
         return None
     given = {name: getattr(args, flag_) for name, flag_ in _HANDOVER.items() if getattr(args, flag_) is not None}
     named = [role for role, count in args.roles.items() for _ in range(count)]
-    return HandoverSetting((*named, *["mixed"] * (args.workers - len(named))), **given)
+    return HandoverSetting(tuple(named), **given)
 
 
 def problem(args: argparse.Namespace) -> str | None:
@@ -205,16 +207,18 @@ def slo(text: str) -> Slo:
 
 
 def roles(text: str) -> dict[str, int]:
-    """Parse counts of the roles prefill and decode, at least one of each."""
+    """Parse counts of roles, among which at least two workers can form a pair."""
     found: dict[str, int] = {}
     for one in text.split(","):
         role, _, count = one.partition("=")
-        if role not in ("prefill", "decode") or role in found or not (count.isdecimal() and int(count)):
-            break
+        if role not in (PREFILL, DECODE, MIXED) or role in found or not (count.isdecimal() and int(count)):
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not ROLE=N[,ROLE=N...] with the roles prefill, decode, mixed"
+            )
         found[role] = int(count)
-    if len(found) == 2 and len(text.split(",")) == 2:
-        return found
-    raise argparse.ArgumentTypeError(f"{text!r} is not prefill=P,decode=D with two numbers above 0")
+    if sum(found.values()) < 2 or found.keys() in ({PREFILL}, {DECODE}):
+        raise argparse.ArgumentTypeError(f"{text!r} has no pair of workers; write as in prefill=2,decode=2 or mixed=4")
+    return found
 
 
 def handover(text: str) -> str:

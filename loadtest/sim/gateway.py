@@ -21,6 +21,7 @@ from router.config.model import HealthConfig
 from router.placement.dispatcher import Dispatcher, Held, Queued, Reject, Ticket
 from router.placement.endpoints import FleetEndpoint
 from router.placement.fleet import Fleet
+from router.placement.handover_roles import CONNECTOR
 from router.placement.lifecycle_events import Request
 from router.placement.residency_source import ResidencySource
 from router.placement.shared_load import SharedLedger
@@ -169,8 +170,9 @@ class SimulatedGateway:
     def _join(self, number: int, worker: EngineWorker, publishes: bool) -> FleetEndpoint:
         endpoint = self.fleet.add(Endpoint("http", "127.0.0.1", 9000 + number), self._time.now_s)
         self.fleet.probe_succeeded(endpoint.id, facts_of(worker, publishes), self._time.now_s)
-        if self._handover is not None:
-            self.fleet.describe(endpoint.id, {}, 1.0, None, self._handover.roles[number])
+        if self._handover is not None and number < len(self._handover.roles):
+            labels = {CONNECTOR: self._handover.connector}
+            self.fleet.describe(endpoint.id, labels, 1.0, None, self._handover.roles[number])
         self._workers[endpoint.id] = worker
         return endpoint
 

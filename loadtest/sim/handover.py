@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from loadtest.sim.network import Network
 from loadtest.sim.virtual_time import VirtualTime
@@ -15,8 +16,9 @@ ABOVE = "above="
 
 @dataclass(frozen=True, slots=True)
 class HandoverSetting:
-    """Roles by worker, and how KV caches move. `rule` is that of `handover_rule`.
+    """Roles of the first workers, and how KV caches move. `rule` is that of `handover_rule`.
 
+    Workers of the role mixed compute prompts for others and receive them. Workers beyond `roles` have no connector.
     `believed_tokens_per_s` is the speed that the gateway expects; None: the true one.
     """
 
@@ -27,10 +29,15 @@ class HandoverSetting:
     believed_tokens_per_s: float | None = None
 
     @property
+    def connector(self) -> Literal["nixl_pull"]:
+        """The workers' KV connector, which decides in what order the steps of a handover come."""
+        return "nixl_pull"
+
+    @property
     def config(self) -> HandoverConfig:
         """The gateway's settings."""
         speed = self.believed_tokens_per_s or self.tokens_per_s
-        return HandoverConfig(connector="nixl_pull", transfer_tokens_per_s=speed, latency_s=self.latency_s)
+        return HandoverConfig(connector=self.connector, transfer_tokens_per_s=speed, latency_s=self.latency_s)
 
     def network(self, time: VirtualTime) -> Network:
         """Return the network that all workers share."""

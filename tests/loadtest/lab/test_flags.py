@@ -50,7 +50,7 @@ def test_roles_bring_handovers():
     given = "--roles", "decode=1,prefill=2", "--handover", "above=2048", "--transfer-tokens-per-s", "5e4"
     args = parsed(*given, workers="4")
     assert problem(args) is None
-    expected = HandoverSetting(("decode", "prefill", "prefill", "mixed"), "above=2048", tokens_per_s=5e4)
+    expected = HandoverSetting(("decode", "prefill", "prefill"), "above=2048", tokens_per_s=5e4)
     assert setting(args).handover == expected
 
 
@@ -94,9 +94,10 @@ def test_rules_may_have_parameters():
         ({"kv-lost-share": "1"}, "--kv-lost-share: '1' is not a share; write a number from 0 to below 1"),
         ({"usage-share": "1.1"}, "--usage-share: '1.1' is not a fraction; write a number from 0 to 1"),
         ({"kv-late-s": "soon"}, "--kv-late-s: 'soon' is not a time; write seconds, 0 or more"),
-        ({"roles": "prefill=2"}, "--roles: 'prefill=2' is not prefill=P,decode=D with two numbers above 0"),
-        ({"roles": "prefill=2,prefill=1,decode=1"}, "is not prefill=P,decode=D"),
-        ({"roles": "prefill=2,decode=0"}, "is not prefill=P,decode=D"),
+        ({"roles": "prefill=2"}, "--roles: 'prefill=2' has no pair of workers; write as in prefill=2,decode=2 or"),
+        ({"roles": "mixed=1"}, "has no pair of workers"),
+        ({"roles": "prefill=2,prefill=1,decode=1"}, "is not ROLE=N[,ROLE=N...] of prefill, decode and mixed"),
+        ({"roles": "prefill=2,decode=0"}, "is not ROLE=N"),
         ({"handover": "sometimes"}, "--handover: 'sometimes' is no handover rule; write cost, always, never or"),
         ({"scrape-s": "0"}, "--scrape-s: '0' is not a number above 0"),
     ],

@@ -30,6 +30,13 @@ def test_one_call_on_two_workers_by_hand(play, make_call, make_session):
     assert [one["prefill_tokens"] for one in run.workers] == [8, 1]
 
 
+def test_mixed_workers_do_both_and_workers_beyond_the_roles_neither(play, make_call, make_session):
+    sessions = [make_session(f"s{n}", make_call(range(10 * n, 10 * n + 8), [50]), start_s=n) for n in range(3)]
+    outcomes = play(sessions, replace(ALWAYS, roles=("mixed", "mixed")), workers=3).outcomes
+    pairs = {("worker-0", "worker-1"), ("worker-1", "worker-0")}
+    assert {(one.worker, one.prefilled_by) for one in outcomes} <= pairs
+
+
 def test_a_second_turn_moves_only_what_the_decode_worker_lacks(play, make_call, make_session):
     first, answer = range(8), [50, 51]
     second = make_call([*first, *answer, 60], [70], pause_s=1.0)
