@@ -13,6 +13,7 @@ from policies.view import WorkerId
 from router.placement.dispatcher import Dispatcher, Ticket
 from router.placement.handover import HandoverTickets
 from router.placement.lifecycle_events import Request, Usage
+from router.placement.links import Transfer
 
 
 class Follows(Protocol):
@@ -95,7 +96,7 @@ class SharedPlacement:
     `network` is the way from one to the other. An answer that has not begun `limit_s` after the prefill comes too late.
     """
 
-    __slots__ = ("_decode", "_gateway", "_prefill", "limit_s", "network", "prefill_worker", "worker")
+    __slots__ = ("_decode", "_gateway", "_prefill", "_transfer", "limit_s", "network", "prefill_worker", "worker")
 
     def __init__(
         self,
@@ -108,6 +109,7 @@ class SharedPlacement:
         self._gateway = gateway
         self._prefill = tickets.prefill
         self._decode = tickets.decode
+        self._transfer: Transfer | None = None
         self.prefill_worker, self.worker = workers
         self.network = network
         self.limit_s = limit_s
@@ -122,12 +124,16 @@ class SharedPlacement:
         dispatcher, now_s = self._gateway.dispatcher, self._gateway.time.now_s
         dispatcher.first_token(self._prefill, now_s)
         dispatcher.finished(self._prefill, Usage(state.prompt_tokens, None, state.cached_tokens), now_s)
+        self._transfer = dispatcher.transfer(self._prefill, self._decode, now_s)
 
     def progressed(self, tokens: int) -> None:
         """Report that the stream has `tokens` tokens."""
+        dispatcher, now_s = self._gateway.dispatcher, self._gateway.time.now_s
         if tokens == 1:
-            self._gateway.dispatcher.first_token(self._decode, self._gateway.time.now_s)
-        self._gateway.dispatcher.progress(self._decode, tokens)
+            dispatcher.first_token(self._decode, now_s)
+            if self._transfer is not None:
+                dispatcher.transferred(self._transfer, now_s)
+        dispatcher.progress(self._decode, tokens)
 
     def finished(self, state: EngineRequestState) -> None:
         """Report the end of the stream. What the decode worker reports as cached was cached on the other one."""
