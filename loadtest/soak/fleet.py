@@ -40,6 +40,10 @@ class FleetShape:
     seed: int = 0
     logs: Path | None = None
     worker_flags: tuple[str, ...] = ()
+    own_flags: tuple[tuple[str, ...], ...] = ()
+    """Further flags of the first workers, for each of them."""
+    roles: tuple[str, ...] = ()
+    """Roles of the first workers, for a KV handover."""
     worker_program: tuple[str, ...] = ()
     """Command line that replaces ``warmroute worker`` and takes the same flags."""
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -147,7 +151,8 @@ class Fleet:
         flags = ["--host", "127.0.0.1", "--port", str(port), "--seed", str(shape.seed + index)]
         flags += ["--kv-events-port", str(port + 1), "--kv-events-replay-port", str(port + 2)]
         flags += ["--kv-events-buffer-steps", str(_REPLAY_STEPS), "--num-gpu-blocks", str(shape.blocks)]
-        flags += ["--profile", shape.profile, "--time-scale", str(shape.time_scale), *shape.worker_flags, *more]
+        flags += ["--profile", shape.profile, "--time-scale", str(shape.time_scale), *shape.worker_flags]
+        flags += [*(shape.own_flags[index] if index < len(shape.own_flags) else ()), *more]
         with uninterrupted():
             command = [*shape.worker_program, *flags] if shape.worker_program else warmroute("worker", *flags)
             return Process(command, f"worker {index}", log=self._log(f"worker-{index}"))
@@ -167,6 +172,8 @@ class Fleet:
             }
             for worker, endpoint in zip(self.workers, self.relays.endpoints, strict=True)
         ]
+        for entry, role in zip(workers, self.shape.roles, strict=False):
+            entry["role"] = role
         if self._sink_url is not None:
             workers.append({"url": self._sink_url})
         ports = {"host": "127.0.0.1", "port": self._gateway_port, "admin_port": self._gateway_port + 1}
@@ -225,6 +232,10 @@ class Admin:
         # Close idle connections before the server does, which could be during a request.
         limits = httpx.Limits(keepalive_expiry=2)
         self._client = httpx.AsyncClient(base_url=url, timeout=20, limits=limits)
+
+    async def get(self, path: str, **query: Any) -> httpx.Response:
+        """Return the answer of a path."""
+        return await self._client.get(path, params=query)
 
     async def workers(self) -> list[dict[str, Any]]:
         """Return all workers as the admin API lists them."""

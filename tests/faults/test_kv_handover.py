@@ -1,0 +1,375 @@
+"""KV handovers between real processes while workers die, restart, fill up or slow down, and while clients leave.
+
+Each test ends with `Site.accounted`: every planned handover has an outcome, nothing is reserved, no worker has a block
+in use, and none was read after its lease.
+"""
+
+import asyncio
+import json
+import random
+from contextlib import asynccontextmanager
+
+import pytest
+
+from loadtest.drive.http import Client
+from loadtest.drive.seen import Kind, observe
+from loadtest.soak.fleet import Fleet, FleetShape
+from tests.faults.conftest import MODEL, Lab
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+COMPLETIONS = "/v1/completions"
+CONNECTOR = ("--kv-connector", "nixl_pull", "--kv-lease", "4", "--kv-transfer-speed", "40000")
+"""A transfer of `TOKENS` takes half a second, so that it can be seen under way."""
+SLOW = ("--kv-transfer-speed", "4000")
+FULL = ("--num-gpu-blocks", "600")
+"""Room for two prompts of `TOKENS`, and the streams."""
+HANDOVER = {
+    "connector": "nixl_pull", "lease_s": 4, "lease_margin_s": 0.5, "latency_s": 0.001, "transfer_tokens_per_s": 1e9,
+}  # fmt: skip
+TOKENS = 4_000
+STREAMS = 4
+TRIES = 30
+DIED = {Kind.ERROR_EVENT, Kind.CUT}
+
+
+class Site(Lab):
+    """Two prefill and two decode workers, a drained prefill worker without a connector, and streams meanwhile."""
+
+    def __init__(self, fleet):
+        super().__init__(fleet)
+        self.prefills, self.decodes = fleet.workers[:2], fleet.workers[2:4]
+        self.plain = fleet.workers[4:]
+        self.random = random.Random(0)
+        self.planned_before = 0
+        self.outcomes_before = {}
+
+    async def begin(self):
+        for worker in self.plain:
+            await self.admin.drain(worker.id, True)
+        assert await self.admin.until_ready([worker.id for worker in self.workers[:4]], 60)
+        self.before = await self._settled()
+        self.planned_before = await self.planned()
+        self.outcomes_before = await self.outcomes()
+
+    def prompt(self, tokens):
+        return self.random.choices(range(300, 7_000), k=tokens)
+
+    async def ask(self, tokens=TOKENS, answer=4, **fields):
+        """Send one prompt of about `tokens` that no worker has cached."""
+        length = self.random.randint(tokens * 3 // 4, tokens)
+        body = {"model": MODEL, "prompt": self.prompt(length), "max_tokens": answer, "ignore_eos": True} | fields
+        client = Client(self.fleet.url)
+        try:
+            return await observe(client, COMPLETIONS, body)
+        finally:
+            client.close()
+
+    async def complete(self, count=1, **fields):
+        """Send prompts at once, all of which get whole answers."""
+        seen = await asyncio.gather(*[self.ask(**fields) for _ in range(count)])
+        assert {one.kind for one in seen} == {Kind.COMPLETE}, seen
+
+    async def caught(self, condition, **fields):
+        """Ask until `condition` holds of a handover under way. Return the request's task, and what the condition said.
+
+        The gateway hands over what it finds cheaper so, which is most of these prompts.
+        """
+        for _ in range(TRIES):
+            asking = asyncio.create_task(self.ask(**fields))
+            while not asking.done():
+                if found := await condition():
+                    return asking, found
+            assert asking.result().kind is Kind.COMPLETE
+        raise AssertionError("no handover was seen under way")
+
+    @asynccontextmanager
+    async def streams(self):
+        """Let streams run on the decode workers, so that a handover pays."""
+
+        async def play():
+            while True:
+                await self.ask(tokens=8, answer=2_000, stream=True, stream_options={"include_usage": True})
+                await asyncio.sleep(0.05)  # where no worker is ready
+
+        playing = [asyncio.create_task(play()) for _ in range(STREAMS)]
+        try:
+            await self.eventually(self._streaming)
+            yield
+        finally:
+            for task in playing:
+                task.cancel()
+            await asyncio.gather(*playing, return_exceptions=True)
+
+    async def _streaming(self):
+        return sum([await self.engine(worker, "vllm:num_requests_running") for worker in self.decodes]) >= STREAMS
+
+    # what the workers do
+
+    async def serves(self, worker):
+        """Return the requests that a worker has not answered."""
+        client = Client(f"http://{worker.id}")
+        try:
+            async with client.exchange(client.request_bytes("GET", "/load")) as response:
+                return json.loads(await response.read())["server_load"]
+        finally:
+            client.close()
+
+    async def computing(self):
+        """Return a prefill worker that computes a prompt."""
+        for worker in self.prefills:
+            if worker.process.alive and await self.serves(worker):
+                return worker
+        return None
+
+    async def handing(self):
+        """Return the prefill worker and the decode worker of a prompt that has been computed and is not read yet."""
+        for worker in self.prefills:
+            if not worker.process.alive or await self.serves(worker):
+                continue
+            if await self.engine(worker, "vllm:kv_cache_usage_perc") and (decode := await self._chosen(begun=False)):
+                return worker, decode
+        return None
+
+    async def answering(self):
+        """Return the decode worker of a prompt whose answer has begun."""
+        return await self._chosen(begun=True)
+
+    async def _chosen(self, *, begun):
+        for one in await self.decisions(30):
+            if (
+                one["outcome"] == "running"
+                and one["prompt_tokens"] >= TOKENS // 2
+                and (one["ttft_s"] is not None) is begun
+            ):
+                return next(worker for worker in self.decodes if worker.id == one["worker"])
+        return None
+
+    # what the gateway says
+
+    async def decisions(self, limit):
+        """Return those of the latest decisions that chose the decode worker of a pair, newest first."""
+        answer = await self.admin.get("/admin/v1/decisions", limit=limit, candidates="chosen")
+        return [one for one in answer.json()["decisions"] if one["reason"].startswith("decode after")]
+
+    async def planned(self):
+        return len(await self.decisions(10_000))
+
+    async def outcomes(self):
+        """Return the KV handovers so far by outcome."""
+        text = (await self.admin.get("/metrics")).text
+        lines = [line for line in text.splitlines() if line.startswith("warmroute_handovers_total{")]
+        return {line.split('outcome="')[1].split('"')[0]: int(float(line.rsplit(" ", 1)[1])) for line in lines}
+
+    async def new_outcomes(self):
+        """Return the outcomes of this test."""
+        before = self.outcomes_before
+        return {name: n - before.get(name, 0) for name, n in (await self.outcomes()).items() if n > before.get(name, 0)}
+
+    async def handed_over(self):
+        """Ask until a handover succeeds."""
+        before = (await self.outcomes()).get("handed_over", 0)
+        for _ in range(TRIES):
+            await self.complete(4)
+            if (await self.outcomes()).get("handed_over", 0) > before:
+                return
+        raise AssertionError("nothing was handed over")
+
+    async def accounted(self):
+        await self.at_rest()
+        await self.eventually(self._nothing_pinned)
+        assert sum((await self.new_outcomes()).values()) == await self.planned() - self.planned_before
+        late = [await self.engine(worker, "vllm:nixl_num_notifications_after_expiry_total") for worker in self.prefills]
+        assert late == [0.0, 0.0]
+
+    async def _nothing_pinned(self):
+        return not any([await self.engine(worker, "vllm:kv_cache_usage_perc") for worker in self.workers])
+
+    # Breaking and repairing a worker.
+
+    async def kill(self, *workers):
+        for worker in workers:
+            await asyncio.to_thread(self.fleet.kill, worker)
+
+    async def restart(self, *workers, flags=()):
+        """Start new processes in place of these workers, and wait until they are ready."""
+        await self.kill(*workers)
+        for worker in workers:
+            await asyncio.to_thread(self.fleet.restart, worker, flags)
+        assert await self.admin.until_ready([worker.id for worker in workers], 60)
+
+
+@pytest.fixture(scope="module")
+def handover_fleet(tmp_path_factory):
+    shape = FleetShape(
+        workers=5,
+        time_scale=5.0,
+        blocks=27_500,
+        roles=("prefill", "prefill", "decode", "decode", "prefill"),
+        own_flags=(CONNECTOR,) * 4,
+        config={"handover": HANDOVER, "decisions_kept": 10_000, "residency": {"self_test": False}},
+    )
+    with Fleet(shape, tmp_path_factory.mktemp("handover")) as running:
+        yield running
+
+
+@pytest.fixture
+async def site(handover_fleet):
+    """A new gateway has learned no speeds, so its decisions follow from the prior: any long prompt is handed over."""
+    await asyncio.to_thread(handover_fleet.restart_gateway)
+    site = Site(handover_fleet)
+    await site.begin()
+    yield site
+    dead = [worker for worker in site.workers if not worker.process.alive]  # also after a test that failed half way
+    for worker in dead:
+        await asyncio.to_thread(handover_fleet.restart, worker)
+    for worker in site.prefills:
+        await site.admin.drain(worker.id, False)
+    await site.admin.aclose()
+
+
+# a worker dies
+
+
+async def test_a_prefill_worker_that_is_gone_costs_only_time(site):
+    async with site.streams():
+        await site.kill(site.prefills[0])
+        await site.complete(4)
+        await site.restart(site.prefills[0])
+        await site.handed_over()
+    await site.accounted()
+
+
+async def test_a_prefill_worker_killed_in_its_step_costs_only_time(site):
+    async with site.streams():
+        asking, victim = await site.caught(site.computing, tokens=8_000)
+        await site.kill(victim)
+        assert (await asking).kind is Kind.COMPLETE
+        await site.restart(victim)
+    await site.accounted()
+
+
+async def test_a_prefill_worker_killed_before_its_blocks_are_read_costs_only_time(site):
+    async with site.streams():
+        asking, (victim, _) = await site.caught(site.handing)
+        await site.kill(victim)
+        assert (await asking).kind is Kind.COMPLETE
+        await site.restart(victim)
+    await site.accounted()
+
+
+async def test_a_decode_worker_killed_before_its_first_byte_costs_only_time(site):
+    async with site.streams():
+        asking, (_, victim) = await site.caught(site.handing)
+        await site.kill(victim)
+        assert (await asking).kind is Kind.COMPLETE
+        await site.restart(victim)
+    await site.accounted()
+
+
+async def test_a_decode_worker_killed_after_its_first_byte_ends_the_stream_with_an_error(site):
+    async with site.streams():
+        asking, victim = await site.caught(
+            site.answering, answer=60, stream=True, stream_options={"include_usage": True}
+        )
+        await site.kill(victim)
+        assert (await asking).kind in DIED
+        await site.restart(victim)
+    await site.accounted()
+
+
+async def test_a_restart_of_both_workers_costs_only_time(site):
+    async with site.streams():
+        asking, both = await site.caught(site.handing)
+        await site.kill(*both)
+        assert (await asking).kind is Kind.COMPLETE
+        await site.restart(*both)
+    async with site.streams():  # on both decode workers
+        await site.complete(4)
+    await site.accounted()
+
+
+# the client leaves
+
+
+@pytest.mark.parametrize("step", ["computing", "handing", "answering"])
+async def test_a_client_that_leaves_frees_both_workers(site, step):
+    async with site.streams():
+        fields = {"answer": 60, "stream": True, "stream_options": {"include_usage": True}}
+        asking, _ = await site.caught(getattr(site, step), **fields)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    await site.accounted()
+
+
+# a worker does not do its part
+
+
+async def test_a_prefill_worker_without_a_connector_costs_only_time(site):
+    async with site.streams():
+        await site.admin.drain(site.plain[0].id, False)
+        for worker in site.prefills:
+            await site.admin.drain(worker.id, True)
+        await site.eventually(lambda: _drained(site))
+        for _ in range(TRIES):
+            await site.complete()
+            if "nothing_handed_over" in await site.new_outcomes():
+                break
+        assert (await site.new_outcomes()).keys() == {"nothing_handed_over"}
+    await site.accounted()
+
+
+async def _drained(site):
+    states = await site.admin.states()
+    return all(states[worker.id] == "draining" for worker in site.prefills)
+
+
+@pytest.mark.nightly
+async def test_prompts_for_full_decode_workers_wait_and_get_their_answers(site):
+    await site.restart(*site.decodes, flags=FULL)
+    async with site.streams():
+        await site.complete(8, answer=20)
+    await site.accounted()
+    await site.restart(*site.decodes)
+
+
+@pytest.mark.nightly
+async def test_transfers_that_are_ten_times_slower_cost_only_time(site):
+    await site.restart(*site.decodes, flags=SLOW)
+    async with site.streams():
+        await site.complete(4)
+    await site.accounted()
+    await site.restart(*site.decodes)
+
+
+# many long prompts
+
+
+@pytest.mark.nightly
+async def test_a_hundred_cold_prompts_of_16k_tokens_do_not_stall_two_decode_workers(tmp_path_factory):
+    """Each worker has room for four of them. Room on a decode worker is booked at the decision."""
+    shape = FleetShape(
+        workers=4,
+        time_scale=0.2,
+        blocks=4_200,
+        roles=("prefill", "prefill", "decode", "decode"),
+        worker_flags=("--kv-connector", "nixl_pull"),
+        config={
+            "handover": {"connector": "nixl_pull", "latency_s": 0.001, "transfer_tokens_per_s": 1e9},
+            "timeouts": {"first_event_s": 120},
+            "decisions_kept": 10_000,
+            "residency": {"self_test": False},
+        },
+    )
+    with Fleet(shape, tmp_path_factory.mktemp("hundred")) as fleet:
+        site = Site(fleet)
+        await site.begin()
+        asking = [asyncio.create_task(site.ask(tokens=16_000, answer=50)) for _ in range(100)]
+        seen = await asyncio.gather(*asking)
+        assert {one.kind for one in seen} == {Kind.COMPLETE}, seen
+        served = [len([one for one in seen if one.worker == worker.id]) for worker in site.decodes]
+        assert sum(served) == 100 and min(served) >= 25
+        outcomes = await site.new_outcomes()
+        assert outcomes.keys() == {"handed_over"} and outcomes["handed_over"] >= 50
+        await site.accounted()
+        await site.admin.aclose()
