@@ -284,7 +284,7 @@ class KvHandover:
         self._sent_s = now_s
         if not self.together:
             self._transfer = self._handovers.dispatcher.transfer(self.prefill, ticket, now_s)
-        return None if params is None else decode_body(self._members, params)
+        return decode_body(self._members, params)
 
     def cached_tokens(self, ticket: Ticket) -> CachedTokens | None:
         """Return the rewrite of the answer of `ticket`, if its worker reports the tokens that it received as cached."""

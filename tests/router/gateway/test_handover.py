@@ -58,6 +58,13 @@ class Shared:
             dispatcher.first_token(ticket, now_s)
             self.dummies.append(ticket)
 
+    async def hand_over(self, path=COMPLETIONS, **fields):
+        """Ask as a caller that names the prefill worker, so that no estimate decides."""
+        (prefill,) = [one.id for one in self.rig.fleet.endpoints if one.role == "prefill"]
+        header = f"x-prefiller-host-port: {prefill}\r\n".encode()
+        body = {"model": "m"} | (fields or {"prompt": PROMPT, "max_tokens": 5})
+        return await self.rig.ask(post(path, json.dumps(body).encode(), header))
+
     async def ask(self, **fields):
         body = {"model": "m", "prompt": PROMPT, "max_tokens": 5} | fields
         return await self.rig.ask(post(COMPLETIONS, json.dumps(body).encode()))
@@ -83,9 +90,12 @@ async def shared(rig):
     """`await shared(lease_s=..., ...)` starts a gateway; workers are added to it."""
     async with AsyncExitStack() as stack:
 
-        async def start(traces=None, **handover):
+        async def start(traces=None, allow=(), **handover):
             tracing = {} if traces is None else {"endpoint": "http://127.0.0.1:9/v1/traces", "share": 1.0}
-            return Shared(await rig(handover=SETTINGS | handover, traces=traces, tracing=tracing), stack)
+            return Shared(
+                await rig(handover=SETTINGS | handover, auth={"allow": list(allow)}, traces=traces, tracing=tracing),
+                stack,
+            )
 
         yield start
 
@@ -175,14 +185,14 @@ RESPONSE = {"model": "m", "max_output_tokens": 3, "input": "Hello, world"}
 
 @pytest.mark.parametrize(("path", "body"), [(b"/v1/messages", MESSAGE), (b"/v1/responses", RESPONSE)])
 async def test_messages_and_responses_are_handed_over_too(shared, path, body):
-    gateway, prefill, decode = await pair(shared)
-    whole = await gateway.rig.ask(post(path, json.dumps(body).encode()))
+    gateway, prefill, decode = await pair(shared, allow=["transfer_params"])
+    whole = await gateway.hand_over(path, **body)
     assert whole.status == 200
     answer = json.loads(whole.body)
     assert answer["usage"]["output_tokens"] == 3
     assert "kv_transfer_params" not in answer
     assert "input_messages" not in answer
-    stream = await gateway.rig.ask(post(path, json.dumps(body | {"stream": True}).encode()))
+    stream = await gateway.hand_over(path, **body, stream=True)
     assert stream.status == 200
     assert b"event: message_stop" in stream.body or b"event: response.incomplete" in stream.body
     assert gateway.outcomes == ["handed_over"] * 2
@@ -192,9 +202,9 @@ async def test_messages_and_responses_are_handed_over_too(shared, path, body):
 
 async def test_a_response_that_fails_to_load_shows_the_client_nothing_of_it(shared):
     """vLLM sends the first events of such a stream before it loads anything."""
-    gateway, prefill, decode = await pair(shared)
+    gateway, prefill, decode = await pair(shared, allow=["transfer_params"])
     decode.transfers.faults.failed_loads = True
-    reply = await gateway.rig.ask(post(b"/v1/responses", json.dumps(RESPONSE | {"stream": True}).encode()))
+    reply = await gateway.hand_over(b"/v1/responses", **RESPONSE, stream=True)
     assert (reply.status, reply.body.count(b"event: response.created")) == (200, 1)
     assert gateway.outcomes == ["decode_failed"]
     assert computed(prefill) == computed(decode)
@@ -202,46 +212,36 @@ async def test_a_response_that_fails_to_load_shows_the_client_nothing_of_it(shar
 
 
 async def test_workers_that_share_a_store_get_two_plain_requests(shared, tmp_path):
-    gateway = await shared(connector="shared_store")
+    gateway = await shared(connector="shared_store", allow=["transfer_params"])
     settings = {"kv_connector": "shared_store", "kv_store_dir": tmp_path}
     prefill, _ = await gateway.add("prefill", **settings)
     decode, _ = await gateway.add("decode", **settings)
-    gateway.occupy()
-    turns = [{"role": "user", "content": "Hello, world. " * 10}]
-    for path, body in ((COMPLETIONS, {"prompt": PROMPT}), (b"/v1/messages", {"messages": turns})):
-        gateway.forget_links()
-        raw = json.dumps({"model": "m", "max_tokens": 3, "stream": True} | body).encode()
-        assert (await gateway.rig.ask(post(path, raw))).status == 200
-    assert gateway.outcomes == ["handed_over"] * 2
-    assert (prefill.store.stored, decode.store.found) == (2, 2)
-    assert computed(decode) < 20
-    reply = await gateway.ask(prompt=[token + 100 for token in PROMPT])
+    reply = await gateway.hand_over()
     assert tokens(reply) == (40, 0, 5)  # what the decode worker finds in the store counts as cached there
-    assert decode.store.found == 3
-    turns[0]["content"] = "Another one. " * 10
-    raw = json.dumps({"model": "m", "max_tokens": 3, "messages": turns}).encode()
-    usage = json.loads((await gateway.rig.ask(post(b"/v1/messages", raw))).body)["usage"]
+    turns = [{"role": "user", "content": "Hello, world. " * 10}]
+    reply = await gateway.hand_over(b"/v1/messages", max_tokens=3, messages=turns)
+    usage = json.loads(reply.body)["usage"]
     assert (usage["cache_read_input_tokens"], usage["input_tokens"] > 16) == (0, True)
+    assert gateway.outcomes == ["handed_over"] * 2
+    assert (prefill.store.stored, decode.store.found, computed(decode)) == (2, 2, 2)
     await gateway.ends_clean(prefill, decode)
 
 
 async def test_a_store_that_has_lost_a_prompt_costs_only_time(shared, tmp_path):
-    gateway = await shared(connector="lmcache")
+    gateway = await shared(connector="lmcache", allow=["transfer_params"])
     settings = {"kv_connector": "lmcache"}
     prefill, _ = await gateway.add("prefill", kv_store_dir=tmp_path / "a", **settings)
     decode, _ = await gateway.add("decode", kv_store_dir=tmp_path / "b", **settings)
-    gateway.occupy()
-    assert (await gateway.ask()).status == 200
+    assert (await gateway.hand_over()).status == 200
     assert (computed(prefill), computed(decode), decode.store.found) == (40, 40, 0)
     await gateway.ends_clean(prefill, decode)
 
 
 async def test_a_moriio_pull_is_a_pull_with_other_fields(shared):
-    gateway = await shared(connector="moriio_pull")
+    gateway = await shared(connector="moriio_pull", allow=["transfer_params"])
     prefill, _ = await gateway.add("prefill", kv_connector="moriio_pull")
     decode, _ = await gateway.add("decode", kv_connector="moriio_pull")
-    gateway.occupy()
-    assert (await gateway.ask()).status == 200
+    assert (await gateway.hand_over()).status == 200
     assert gateway.outcomes == ["handed_over"]
     assert (moved(decode)["received"], moved(decode)["stale_reads"], computed(decode)) == (1, 0, 1)
     await gateway.ends_clean(prefill, decode)
