@@ -18,6 +18,7 @@ import msgspec
 from loadtest.lab.models import Models
 from loadtest.lab.policies import parse_policy
 from loadtest.sim.handover import HandoverSetting
+from loadtest.sim.pulls import PullSetting
 from loadtest.workload.source import GENERATOR
 from policies.hold import AdmissionHold
 from policies.prefill_lanes import PrefillLanes
@@ -55,7 +56,7 @@ class Slo:
 class Setting:
     """The settings that all cells of a sweep share. A sensitivity run varies `models`.
 
-    With `handover` the workers have roles.
+    With `handover` the workers have roles, and with `pulls` host memory.
     """
 
     fleet: Fleet
@@ -64,6 +65,7 @@ class Setting:
     window_s: float
     regret: bool = True
     handover: HandoverSetting | None = None
+    pulls: PullSetting | None = None
 
 
 @dataclass(frozen=True, slots=True)

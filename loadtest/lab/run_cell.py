@@ -123,8 +123,9 @@ class Stage:
         )
         shared = models.replicas > 1 or models.reservation_delay_s > 0.0
         spec = parse_policy(cell.policy)
-        handover = cell.setting.handover
-        network = None if handover is None else handover.network(self._time)
+        handover, pulls = cell.setting.handover, cell.setting.pulls
+        moves = handover or pulls
+        network = None if moves is None else moves.network(self._time)
         return [
             SimulatedGateway(
                 self._time,
@@ -137,6 +138,7 @@ class Stage:
                 ledger=ledgers.of(number) if shared else None,
                 handover=handover,
                 network=network,
+                pulls=pulls,
                 more=self._more,
                 seed=cell.seed * 1_000 + number,
             )

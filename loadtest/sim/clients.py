@@ -10,7 +10,8 @@ from typing import Protocol
 from loadtest.sim.exchange import Direct, PlacedCall, Placement
 from loadtest.sim.held import HeldCall
 from loadtest.sim.outcome import Ending, Outcome
-from loadtest.sim.placements import Rejected, SharedPlacement
+from loadtest.sim.placements import PulledPlacement, Rejected, SharedPlacement
+from loadtest.sim.pulled_call import PulledCall
 from loadtest.sim.sessions import Asked, Session
 from loadtest.sim.shared_call import SharedCall
 from loadtest.sim.virtual_time import VirtualTime
@@ -90,6 +91,8 @@ class Clients:
         if isinstance(placed, SharedPlacement):
             alone = partial(self._alone, placed, session, number, sent_s)
             SharedCall(*where, placed, self._request_s, ended, alone, sent_s)
+        elif isinstance(placed, PulledPlacement):
+            PulledCall(*where, placed, self._request_s, ended, sent_s)
         else:
             PlacedCall(*where, placed, self._request_s, ended, sent_s)
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
+from backends.engine.host_blocks import HostBlocks
 from backends.worker import Endpoint, KvEventSource, RankCache, ServedModel, WorkerFacts
 from loadtest.sim.handover import HandoverSetting, handover_rule
 from loadtest.sim.held import HeldCall, HeldCalls
 from loadtest.sim.link import EventLink
 from loadtest.sim.network import Network
-from loadtest.sim.placements import AnyPlacement, GatewayPlacement, Rejected, SharedPlacement
+from loadtest.sim.placements import AnyPlacement, GatewayPlacement, PulledPlacement, Rejected, SharedPlacement
+from loadtest.sim.pulls import COST, NEVER, PullSetting, pull_rule
 from loadtest.sim.sessions import Asked
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
@@ -52,8 +55,8 @@ class SimulatedGateway:
     the workers' KV events in vLLM's wire format, late and with the losses of `Delays`; `seed` draws the lost batches.
     Otherwise the workers say that they publish none. `usage_share` is the share of responses that report usage. With a
     `ledger` the gateway is one of several that share these workers. With `handover` the workers have roles, and KV
-    caches move over its `network`. It reads the workers' loads while `more` returns
-    true; by default, while any event is pending.
+    caches move over the `network`. With `pulls` the workers have host memory, and pull over it. The gateway reads the
+    workers' loads while `more` returns true; by default, while any event is pending.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class SimulatedGateway:
         ledger: SharedLedger | None = None,
         handover: HandoverSetting | None = None,
         network: Network | None = None,
+        pulls: PullSetting | None = None,
         more: Callable[[], bool] | None = None,
         seed: int = 0,
     ) -> None:
@@ -78,7 +82,11 @@ class SimulatedGateway:
         self._handover = handover
         self._network = network
         self._pays = handover_rule("never" if handover is None else handover.rule)
+        self._pulls = pulls
+        self._pulls_pay = pull_rule(NEVER if pulls is None else pulls.rule)
         config = None if handover is None else handover.config
+        if pulls is not None:
+            config = pulls.config
         self.fleet = Fleet(HealthConfig(), residency, connector=None if config is None else config.connector)
         self.dispatcher = Dispatcher(self.fleet, residency, policy, spec=spec, ledger=ledger, handover=config)
         self._time = time
@@ -87,12 +95,15 @@ class SimulatedGateway:
         self._workers: dict[str, EngineWorker] = {}
         published = residency if publishes_events and isinstance(residency, ResidencyMap) else None
         for number, worker in enumerate(workers):
+            if pulls is not None and worker.host is None:
+                worker.host = HostBlocks(pulls.host_blocks)
             endpoint = self._join(number, worker, published is not None)
             if published is not None:
                 slot = endpoint.candidates[0].slot
                 lost = _losses(delays.kv_lost_share, Random(f"{seed} {number}"))
                 link = EventLink(time, published, slot, delays.kv_event_s, lost=lost, replays=delays.kv_replays)
                 worker.on_events.append(link.published)
+                worker.on_host_events.append(partial(link.published, medium="CPU"))
         self._held_calls = HeldCalls(time, self._dispatch)
         self.dispatcher.on_prefills_done.append(self._held_calls.relieved)
         time.after(delays.load_interval_s, self._read_loads)
@@ -135,7 +146,19 @@ class SimulatedGateway:
 
     def _dispatch(self, request: Request) -> AnyPlacement | Held:
         self.hear()
-        return self._two_workers(request) or self._one_worker(request, may_hold=True)
+        return self._two_workers(request) or self._pulled(request) or self._one_worker(request, may_hold=True)
+
+    def _pulled(self, request: Request) -> PulledPlacement | None:
+        """Reserve a worker that pulls if the rule wants it. Any rule but `cost` takes the policy's worker as it is."""
+        if self._pulls is None or self._network is None or self._pulls.rule == NEVER:
+            return None
+        now_s = self._time.now_s
+        planned = self.dispatcher.plan_pull(request, now_s, even_if_dearer=self._pulls.rule != COST)
+        if planned is None or not self._pulls_pay(planned):
+            return None
+        ticket = self.dispatcher.pull(request, planned, now_s)
+        workers = self._workers[planned.source.endpoint.id], self._worker_of(ticket)
+        return PulledPlacement(self, ticket, planned, workers, self._network)
 
     def _two_workers(self, request: Request) -> SharedPlacement | None:
         """Reserve a pair of workers if the rule wants it."""
