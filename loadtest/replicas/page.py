@@ -24,7 +24,8 @@ Embedded workers with the step times of Llama-3.1-8B on one H100, stretched by 3
 `warmroute demo`, dealt out to the gateways in turn. Each run has a fresh fleet.""",
     "sim": """\
 Four modelled workers. Each gateway has its own dispatcher, estimates and cache views. The messages are the real ones,
-sent every 20 ms of virtual time and read 1 ms later. Sessions are dealt out in turn.""",
+sent every 20 ms of virtual time, or every 40 ms by eight gateways, and read 1 ms later. Sessions are dealt out in
+turn.""",
     "exchange": """\
 Processes without HTTP that reserve and release load on 16 workers, and share the ledger through a real Redis. A
 decision writes three rows. *Without Redis* is the same process with the same decisions. Placements are those of prompts
