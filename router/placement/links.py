@@ -10,7 +10,7 @@ is used no more, so nothing else would show that it is fast again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,6 @@ QUEUE_SHARE: Final = 0.5
 """Largest share of the measured time that may be queue wait."""
 FASTEST_TOKEN_S: Final = 1e-9
 """Added to the time of each token, which is then above 0."""
-
-T = TypeVar("T", float, Column)
 
 
 LinkKind: TypeAlias = Literal["handover", "pull"]
@@ -163,7 +161,11 @@ class Links:
         """Return the speed of a link of which nothing is known."""
         token_s, latency_s, weight, at_s = self._all.facts
         weight *= 0.5 ** ((now_s - at_s) / FLEET_HALF_LIFE_S)
-        return LinkSpeed(*_toward(self._prior, token_s, latency_s, weight))
+        share, prior = weight / (weight + PRIOR_OBSERVATIONS), self._prior
+        return LinkSpeed(
+            FASTEST_TOKEN_S + share * token_s + (1.0 - share) * prior.token_s,
+            share * latency_s + (1.0 - share) * prior.latency_s,
+        )
 
     def speeds(
         self, senders: Sequence[Candidate], receivers: Sequence[Candidate], now_s: float
@@ -190,7 +192,12 @@ class Links:
     def _speeds_of(self, rows: NDArray[np.int64], fleet: LinkSpeed, now_s: float) -> tuple[Column, Column]:
         """Return token_s and latency_s of known links."""
         token_s, latency_s, weight, at_s = self._facts[:, rows]
-        return _toward(fleet, token_s, latency_s, weight * np.exp2((at_s - now_s) / LINK_HALF_LIFE_S))
+        weight = weight * np.exp2((at_s - now_s) / LINK_HALF_LIFE_S)
+        share = weight / (weight + PRIOR_OBSERVATIONS)
+        return (
+            FASTEST_TOKEN_S + share * token_s + (1.0 - share) * fleet.token_s,
+            share * latency_s + (1.0 - share) * fleet.latency_s,
+        )
 
     def known(self, now_s: float) -> list[Link]:
         """Return the links that were used between candidates that are there, as decisions see them now."""
@@ -201,12 +208,3 @@ class Links:
             for link, token, latency in zip(self._links, token_s.tolist(), latency_s.tolist(), strict=True)
             if link.ends is not None and all(candidate.live for candidate in link.ends)
         ]
-
-
-def _toward(common: LinkSpeed, token_s: T, latency_s: T, weight: T) -> tuple[T, T]:
-    """Return a speed between the common one and one that `weight` transfers have shown."""
-    share = weight / (weight + PRIOR_OBSERVATIONS)
-    return (
-        FASTEST_TOKEN_S + share * token_s + (1.0 - share) * common.token_s,
-        share * latency_s + (1.0 - share) * common.latency_s,
-    )
