@@ -96,7 +96,7 @@ def test_rules_may_have_parameters():
         ({"kv-late-s": "soon"}, "--kv-late-s: 'soon' is not a time; write seconds, 0 or more"),
         ({"roles": "prefill=2"}, "--roles: 'prefill=2' has no pair of workers; write as in prefill=2,decode=2 or"),
         ({"roles": "mixed=1"}, "has no pair of workers"),
-        ({"roles": "prefill=2,prefill=1,decode=1"}, "is not ROLE=N[,ROLE=N...] of prefill, decode and mixed"),
+        ({"roles": "prefill=2,prefill=1,decode=1"}, "is not ROLE=N[,ROLE=N...] with the roles prefill, decode, mixed"),
         ({"roles": "prefill=2,decode=0"}, "is not ROLE=N"),
         ({"handover": "sometimes"}, "--handover: 'sometimes' is no handover rule; write cost, always, never or"),
         ({"scrape-s": "0"}, "--scrape-s: '0' is not a number above 0"),
