@@ -1,4 +1,8 @@
+import pytest
+
 from loadtest.sim.dealt import Dealt
+
+pytestmark = pytest.mark.source_only  # a stand-in for a compiled class
 
 
 class Noting:
