@@ -183,7 +183,8 @@ def _handover(
     now_s: float,
 ) -> HandoverExplanation:
     """Return whether two workers would share the request."""
-    if not may_be_split(request, {name.encode(): value.encode() for name, value in headers.items()}, body):
+    fields = {name.encode(): value.encode() for name, value in headers.items()}
+    if not may_be_split(request, fields, body, completions_only=connector.completions_only):
         return HandoverExplanation(pays=False, reason=_WHOLE)
     try:
         split(body, ANSWER_APIS[request.path], connector)

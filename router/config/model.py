@@ -315,7 +315,7 @@ class LimitsConfig(Section, frozen=True):
     Retry-After. 0: no limit."""
     max_requests_per_worker: Count = 0
     """Requests at once on one worker, or on one data-parallel rank. If every worker has reached the limit, a request
-    gets 503 with Retry-After. 0: no limit."""
+    gets 503 with Retry-After; if its model has a fallback, it waits in the queue and then goes there. 0: no limit."""
     write_buffer_bytes: Positive = 65_536
     """Unsent response bytes of one stream at which the gateway stops reading from its worker."""
     max_buffered_response_bytes: Bytes = "auto"
@@ -484,8 +484,9 @@ class PathConfig(Section, frozen=True):
 
 class HandoverConfig(Section, frozen=True):
     """KV handover: a worker of the role prefill computes a prompt, and a worker of the role decode writes the answer,
-    where that costs less time than one worker for both. Pulls: a worker takes the start of a prompt from another one
-    that has it, where that costs less time than to compute it."""
+    where that costs less time than one worker for both. A mixed worker with the label kv_connector can be either.
+    Pulls: a worker takes the start of a prompt from another one that has it, where that costs less time than to
+    compute it."""
 
     connector: Literal["nixl_pull", "nixl_push", "mooncake", "moriio_pull", "shared_store", "lmcache"] | None = None
     """The workers' KV connector. nixl_pull: vLLM's NixlConnector. nixl_push: NixlPushConnector. mooncake:

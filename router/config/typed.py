@@ -86,8 +86,9 @@ class TypedTree:
             value = in_plain_numbers(value, path)
         if isinstance(kind, kinds.AnyType):
             return value
-        if value is False and isinstance(kind, kinds.LiteralType) and "off" in kind.values:
-            value = "off"  # YAML 1.1 reads the word off as false
+        if isinstance(value, bool) and isinstance(kind, kinds.LiteralType):
+            word = "on" if value else "off"  # YAML 1.1 reads these words as true and false
+            value = word if word in kind.values else value
         if not _fits(kind, value):
             return self._wrong(kind, node, path)
         return float(value) if isinstance(kind, kinds.FloatType) else value

@@ -227,7 +227,10 @@ class Dispatcher(TicketLife):
     def hand_over(self, request: Request, planned: PlannedHandover, now_s: float) -> HandoverTickets:
         """Reserve the load of a planned pair, at the time of the plan."""
         self._counts["dispatched"] += 2
-        return self._handovers.reserve(request, planned, self._policies.of(request.policy), now_s)
+        tickets = self._handovers.reserve(request, planned, self._policies.of(request.policy), now_s)
+        if self.traffic is not None:
+            self.traffic.placed(tickets.decode, planned.decode.fleet)
+        return tickets
 
     def retry_prefill(
         self,
@@ -291,7 +294,10 @@ class Dispatcher(TicketLife):
     def pull(self, request: Request, planned: PlannedPull, now_s: float) -> Ticket:
         """Reserve the load of a planned pull, at the time of the plan."""
         self._counts["dispatched"] += 1
-        return self._pulls.reserve(request, planned, self._policies.of(request.policy), now_s)
+        ticket = self._pulls.reserve(request, planned, self._policies.of(request.policy), now_s)
+        if self.traffic is not None:
+            self.traffic.placed(ticket, planned.seen.fleet)
+        return ticket
 
     def pull_begins(self, planned: PlannedPull, ticket: Ticket, now_s: float) -> Transfer:
         """Begin to measure a pull: its request is sent now."""

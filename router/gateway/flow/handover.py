@@ -406,10 +406,8 @@ class Handovers:
 
         A `trusted` caller may name the prefill worker in a header. Then this is the one, at any cost.
         """
-        if not may_be_split(request, headers, body):
+        if not may_be_split(request, headers, body, completions_only=self.connector.completions_only):
             return None
-        if self.connector.order is Order.TOGETHER and ANSWER_APIS[request.path] is not COMPLETIONS:
-            return None  # responses do not get their id from X-Request-Id, and messages cannot ignore their end
         named = headers.get(PREFILLER) if trusted else None
         prefiller = None if named is None else named_worker(named, self.dispatcher.prefillers(request.model))
         planned = self.dispatcher.plan_handover(request, now_s, within=within, prefiller=prefiller)
@@ -440,9 +438,11 @@ class Handovers:
         self.peers.close()
 
 
-def may_be_split(request: Request, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+def may_be_split(request: Request, headers: Mapping[bytes, bytes], body: bytes, *, completions_only: bool) -> bool:
     """Return whether two workers can share the request, as far as that is known without its body."""
     prompt = request.prompt
+    if completions_only and ANSWER_APIS.get(request.path) is not COMPLETIONS:
+        return False
     if request.path not in ANSWER_APIS or prompt is None or prompt.multiple or request.pinned is not None:
         return False
     if request.answers != 1 or not request.reads_cache or len(body) > MAX_REWRITTEN_BYTES:

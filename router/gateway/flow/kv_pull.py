@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 from secrets import token_hex
 from typing import Final
 
-from backends.vllm.handover.answer_apis import ANSWER_APIS, COMPLETIONS, Members
+from backends.vllm.handover.answer_apis import COMPLETIONS, Members
 from backends.vllm.handover.connector import HandoverPeer
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.offloading_peer import pull_params
@@ -121,7 +121,7 @@ class Pulls:
         within: Container[str] | None,
     ) -> KvPull | None:
         """Reserve a worker that pulls if that costs less than any worker alone; None to place the request as usual."""
-        if not may_be_split(request, headers, body) or ANSWER_APIS[request.path] is not COMPLETIONS:
+        if not may_be_split(request, headers, body, completions_only=True):
             return None
         planned = self.dispatcher.plan_pull(request, now_s, within=within)
         if planned is None:

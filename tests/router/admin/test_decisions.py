@@ -160,6 +160,16 @@ async def test_explain_says_why_a_request_has_no_pair(connected, monkeypatch):
     assert (await handover_of(connected))["reason"] == "two workers cannot share this request"
 
 
+@pytest.mark.parametrize(("connector", "reason"), [("nixl_pull", "no prefill worker"), ("nixl_push", "two workers")])
+async def test_explain_knows_which_apis_a_connector_serves(config, connector, reason):
+    system = FakeSystem(msgspec.structs.replace(config, handover=HandoverConfig(connector=connector)))
+    join(system, b="decode")
+    request = msgspec.structs.replace(system.request("r"), path="/v1/responses")
+    system.request = lambda _: request
+    found = await handover_of(system, {"model": "m", "input": "hello"}, "/v1/responses")
+    assert found["reason"].startswith(reason)
+
+
 async def test_explain_without_a_connector_says_nothing_of_pairs(system):
     system.join("http://a:1")
     assert await handover_of(system) is None

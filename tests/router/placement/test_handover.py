@@ -192,6 +192,25 @@ def test_streams_on_the_decode_worker_make_a_pair_pay_and_both_loads_are_reserve
     assert after["queued_tokens"] == before["queued_tokens"]
 
 
+class Turns:
+    """Notes the placed requests in place of the diagnosis."""
+
+    def __init__(self):
+        self.tickets = []
+
+    def placed(self, ticket, fleet):
+        assert ticket.candidate.id in fleet.ids
+        self.tickets.append(ticket)
+
+
+def test_the_diagnosis_counts_a_handed_over_request_once_where_its_answer_is_written(site, ask):
+    placed = site({1: "prefill", 3: "decode"})
+    placed.stream(ask(10, first=50_000), count=6)
+    placed.dispatcher.traffic = turns = Turns()
+    tickets = hand_over(placed, ask())
+    assert turns.tickets == [tickets.decode]
+
+
 def test_both_reservations_are_released_once(site, ask):
     placed = site({1: "prefill", 3: "decode"})
     placed.stream(ask(first=5_000), 3)
