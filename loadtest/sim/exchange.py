@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from backends.engine.engine import EngineRequest, EngineRequestState, FinishReason, RequestRefused
 from loadtest.sim.answers import Answer
+from loadtest.sim.network import Transfer
 from loadtest.sim.outcome import Ending, Outcome
 from loadtest.sim.sessions import Asked
 from loadtest.sim.virtual_time import VirtualTime
@@ -62,7 +63,10 @@ class Direct:
         """Do nothing: the gateway does not see this call."""
 
 
-class PlacedCall:
+P = TypeVar("P", bound=Placement)
+
+
+class PlacedCall(Generic[P]):
     """Carries one placed call. `request_s` is the delay to the worker; `ended` gets the outcome, once.
 
     `sent_s` is the time at which the client sent the call; None means now.
@@ -81,6 +85,7 @@ class PlacedCall:
         "_session",
         "_time",
         "_tokens",
+        "_transfer",
         "_ttft_s",
     )
 
@@ -90,7 +95,7 @@ class PlacedCall:
         name: str,
         session: str,
         call: Asked,
-        placement: Placement,
+        placement: P,
         request_s: float,
         ended: Callable[[Outcome], None],
         sent_s: float | None = None,
@@ -105,6 +110,7 @@ class PlacedCall:
         self._request_s = request_s
         self._sent_s = time.now_s if sent_s is None else sent_s
         self._answer: Answer | None = None
+        self._transfer: Transfer | None = None
         self._ttft_s: float | None = None
         self._tokens = 0
         self._over = False
@@ -140,8 +146,12 @@ class PlacedCall:
             return
         self._placement.worker.catch_up()
         self._placement.left()
-        self._time.after(self._request_s, self._placement.worker.abort, self._name)
+        self._time.after(self._request_s, self._drop)
         self._end(Ending.LEFT)
+
+    def _drop(self) -> None:
+        """Free the worker, which learns only now that the client has left."""
+        self._placement.worker.abort(self._name)
 
     def _found_tokens(self) -> int | None:
         """Return how many of the prompt's tokens the worker found cached; None if the call never began there."""

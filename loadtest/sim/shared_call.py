@@ -7,14 +7,13 @@ from dataclasses import replace
 
 from backends.engine.engine import EngineRequest, EngineRequestState, FinishReason, RequestRefused
 from loadtest.sim.exchange import PlacedCall
-from loadtest.sim.network import Transfer
 from loadtest.sim.outcome import Outcome
 from loadtest.sim.placements import SharedPlacement
 from loadtest.sim.sessions import Asked
 from loadtest.sim.virtual_time import VirtualTime
 
 
-class SharedCall(PlacedCall):
+class SharedCall(PlacedCall[SharedPlacement]):
     """Carries one call. `alone` gets the reason why it has to run on one worker after all, at most once.
 
     The prompt's blocks stay in use on the first worker until the transfer has ended. It begins once the second worker
@@ -22,7 +21,7 @@ class SharedCall(PlacedCall):
     placement's limit, which stands for the lease.
     """
 
-    __slots__ = ("_alone", "_prefill", "_shared", "_transfer")
+    __slots__ = ("_alone", "_prefill")
 
     def __init__(
         self,
@@ -36,16 +35,14 @@ class SharedCall(PlacedCall):
         alone: Callable[[str], None],
         sent_s: float | None = None,
     ) -> None:
-        self._shared = placement
         self._alone = alone
         self._prefill: EngineRequestState | None = None
-        self._transfer: Transfer | None = None
         super().__init__(time, name, session, call, placement, request_s, ended, sent_s)
 
     def _submit(self) -> None:
         if self._over:
             return
-        worker = self._shared.prefill_worker
+        worker = self._placement.prefill_worker
         request = replace(self._request(worker), max_tokens=1, stop_after=None, keeps_blocks=True)
         try:
             self._prefill = worker.submit(request, self._call.output_ids, self._prefilled).state
@@ -55,8 +52,8 @@ class SharedCall(PlacedCall):
     def _prefilled(self, tokens: int, finish: FinishReason | None) -> None:
         if self._over or self._prefill is None:
             return
-        self._shared.prefilled(self._prefill)
-        self._time.after(self._shared.limit_s, self._expire)
+        self._placement.prefilled(self._prefill)
+        self._time.after(self._placement.limit_s, self._expire)
         self._time.after(self._request_s, self._receive)
 
     def _receive(self) -> None:
@@ -68,13 +65,14 @@ class SharedCall(PlacedCall):
             self._give_up(str(error))
 
     def _move(self, cached_tokens: int) -> None:
-        network, source, target = self._shared.network, self._shared.prefill_worker, self._placement.worker
+        placed = self._placement
+        source, target = placed.prefill_worker.name, placed.worker.name
         tokens = max(0, self._call.prompt_tokens - cached_tokens)
-        self._transfer = network.start(source.name, target.name, tokens, self._moved)
+        self._transfer = placed.network.start(source, target, tokens, self._moved)
 
     def _moved(self) -> None:
         self._transfer = None
-        self._shared.prefill_worker.let_go(self._name)
+        self._placement.prefill_worker.let_go(self._name)
         self._answer = self._placement.worker.submit(self._received(), self._call.output_ids, self._arrived)
 
     def _expire(self) -> None:
@@ -86,18 +84,13 @@ class SharedCall(PlacedCall):
         self._time.after(self._request_s, self._drop)
         self._alone(reason)
 
-    def _leave(self) -> None:
-        if not self._over:
-            super()._leave()
-            self._time.after(self._request_s, self._drop)
-
     def _drop(self) -> None:
         """Free both ends."""
         if self._transfer is not None:
-            self._shared.network.cancel(self._transfer)
+            self._placement.network.cancel(self._transfer)
             self._transfer = None
-        self._shared.prefill_worker.abort(self._name)
-        self._placement.worker.abort(self._name)
+        self._placement.prefill_worker.abort(self._name)
+        super()._drop()
 
     def _received(self) -> EngineRequest:
         return replace(self._request(self._placement.worker), received=True)
@@ -106,4 +99,4 @@ class SharedCall(PlacedCall):
         return None if self._prefill is None else self._prefill.cached_tokens
 
     def _prefilled_by(self) -> str | None:
-        return self._shared.prefill_worker.name
+        return self._placement.prefill_worker.name

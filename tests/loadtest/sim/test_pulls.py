@@ -16,10 +16,8 @@ ALWAYS = PullSetting(100, "above=0", tokens_per_s=1_000.0, latency_s=0.1)
 
 @pytest.fixture
 def play(spec):
-    def run(sessions, pulls=ALWAYS, workers=2, **fields):
-        setting = Setting(
-            (replace(spec, **fields),) * workers, PolicySpec("round_robin"), delays=NO_DELAYS, pulls=pulls
-        )
+    def run(sessions, pulls=ALWAYS, workers=2, delays=NO_DELAYS, **fields):
+        setting = Setting((replace(spec, **fields),) * workers, PolicySpec("round_robin"), delays=delays, pulls=pulls)
         return simulate(setting, sessions)
 
     return run
@@ -67,6 +65,20 @@ def test_nothing_stays_in_use_when_clients_leave(play, make_call, make_session):
     assert [(one["kv_usage"], one["kept_blocks"], one["running"], one["waiting"]) for one in run.workers] == [
         (0.0, 0, 0, 0)
     ] * 2
+
+
+def test_a_client_that_leaves_just_before_there_is_room_pulls_nothing(play, make_call, make_session):
+    """Worker 1 has room at 1.087 s. The client leaves at 1.07 s, which the worker learns at 1.12 s."""
+    sessions = [
+        make_session("holds", make_call(range(9), [50])),
+        make_session("fills", make_call(range(100, 125), [50, 51]), start_s=1.0),
+        make_session("between", make_call(range(200, 204), [50]), start_s=1.005),
+        make_session("leaves", make_call(range(9), [50] * 9, leaves_after_s=0.06), start_s=1.01),
+    ]
+    run = play(sessions, delays=replace(NO_DELAYS, request_s=0.05))
+    assert [one.ending for one in run.outcomes if one.id == "leaves/0"] == [Ending.LEFT]
+    assert [one["prefill_tokens"] for one in run.workers] == [9 + 4, 25]
+    assert [one["kv_usage"] for one in run.workers] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize("rule", ["sometimes", "above=", "above=-1", "above=much"])
