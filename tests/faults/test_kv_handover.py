@@ -43,6 +43,8 @@ class Site(Lab):
         self.random = random.Random(0)
         self.planned_before = 0
         self.outcomes_before = {}
+        self.changed = []
+        """Workers that run with flags of one test."""
 
     async def begin(self):
         for worker in self.plain:
@@ -193,6 +195,7 @@ class Site(Lab):
 
     async def restart(self, *workers, flags=()):
         """Start new processes in place of these workers, and wait until they are ready."""
+        self.changed = [*workers] if flags else []
         await self.kill(*workers)
         for worker in workers:
             await asyncio.to_thread(self.fleet.restart, worker, flags)
@@ -221,7 +224,8 @@ async def site(handover_fleet):
     await site.begin()
     yield site
     dead = [worker for worker in site.workers if not worker.process.alive]  # also after a test that failed half way
-    for worker in dead:
+    await site.kill(*site.changed)
+    for worker in {*dead, *site.changed}:
         await asyncio.to_thread(handover_fleet.restart, worker)
     for worker in site.prefills:
         await site.admin.drain(worker.id, False)
@@ -249,21 +253,13 @@ async def test_a_prefill_worker_killed_in_its_step_costs_only_time(site):
     await site.accounted()
 
 
-async def test_a_prefill_worker_killed_before_its_blocks_are_read_costs_only_time(site):
+@pytest.mark.parametrize("victim", [0, 1], ids=["prefill", "decode"])
+async def test_a_worker_killed_before_its_blocks_are_read_costs_only_time(site, victim):
     async with site.streams():
-        asking, (victim, _) = await site.caught(site.handing)
-        await site.kill(victim)
+        asking, pair = await site.caught(site.handing)
+        await site.kill(pair[victim])
         assert (await asking).kind is Kind.COMPLETE
-        await site.restart(victim)
-    await site.accounted()
-
-
-async def test_a_decode_worker_killed_before_its_first_byte_costs_only_time(site):
-    async with site.streams():
-        asking, (_, victim) = await site.caught(site.handing)
-        await site.kill(victim)
-        assert (await asking).kind is Kind.COMPLETE
-        await site.restart(victim)
+        await site.restart(pair[victim])
     await site.accounted()
 
 
@@ -329,8 +325,8 @@ async def test_prompts_for_full_decode_workers_wait_and_get_their_answers(site):
     await site.restart(*site.decodes, flags=FULL)
     async with site.streams():
         await site.complete(8, answer=20)
+    assert await site.planned() > site.planned_before
     await site.accounted()
-    await site.restart(*site.decodes)
 
 
 @pytest.mark.nightly
@@ -338,8 +334,8 @@ async def test_transfers_that_are_ten_times_slower_cost_only_time(site):
     await site.restart(*site.decodes, flags=SLOW)
     async with site.streams():
         await site.complete(4)
+    assert await site.planned() > site.planned_before
     await site.accounted()
-    await site.restart(*site.decodes)
 
 
 # many long prompts
