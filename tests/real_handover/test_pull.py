@@ -10,6 +10,8 @@ from itertools import product
 
 import httpx
 
+from tests.support.waiting import eventually
+
 CONNECTOR = "nixl_pull"
 WORDS = tuple("alpha beta gamma delta red blue green one two three four fish house tree car".split())  # noqa: SIM905
 GREEDY = {"model": "tiny", "max_tokens": 24, "temperature": 0, "ignore_eos": True}
@@ -83,6 +85,12 @@ async def ask(client, url, path, body, *, stream=False):
     return text, usage
 
 
+def requests_on(url):
+    """Return the number of requests that a worker runs."""
+    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("vllm:num_requests_running{"))
+
+
 @asynccontextmanager
 async def streams_on(site):
     """Let streams run on the decode worker meanwhile, so that a handover pays."""
@@ -92,8 +100,8 @@ async def streams_on(site):
             asyncio.ensure_future(ask(client, site.gateway_url, "/v1/chat/completions", body, stream=True))
             for _ in range(3)
         ]
-        await asyncio.sleep(2.0)
         try:
+            await eventually(lambda: requests_on(site.decode_url) >= len(running), 60.0)
             yield client
         finally:
             for one in running:

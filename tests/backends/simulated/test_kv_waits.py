@@ -41,9 +41,14 @@ class Pair:
 
 
 @pytest.fixture
-async def pair(worker_with, request):
+def lease_s():
+    return 30.0
+
+
+@pytest.fixture
+async def pair(worker_with, lease_s, request):
     name = request.getfixturevalue("name")
-    settings = {"kv_connector": name, "kv_lease_s": 1.0}
+    settings = {"kv_connector": name, "kv_lease_s": lease_s}
     async with worker_with(**settings) as prefill, worker_with(**settings) as decode:
         yield Pair(name, prefill, decode)
 
@@ -86,7 +91,7 @@ async def test_the_bootstrap_server_introduces_a_worker_and_its_answer_does_not(
     assert "kv_transfer_params" not in (await pair.sent_prefill()).json()
 
 
-@pytest.mark.parametrize("name", ["nixl_push"])
+@pytest.mark.parametrize(("name", "lease_s"), [("nixl_push", 1.0)])
 async def test_requests_of_a_push_with_different_ids_never_meet(pair, name, until):
     params = pair.connector.decode_params(pair.legs(), None)
     decode = asyncio.ensure_future(pair.ask(pair.decode, params, "other"))
@@ -98,7 +103,7 @@ async def test_requests_of_a_push_with_different_ids_never_meet(pair, name, unti
     assert moved(pair.decode)["waiting"] == 1  # its blocks stay in use
 
 
-@pytest.mark.parametrize("name", ["mooncake"])
+@pytest.mark.parametrize(("name", "lease_s"), [("mooncake", 1.0)])
 async def test_a_worker_of_mooncake_waits_only_for_a_while(pair, name):
     answer = await pair.sent_decode()
     assert (answer.status_code, moved(pair.decode)["failed"], moved(pair.decode)["waiting"]) == (500, 1, 0)

@@ -429,7 +429,7 @@ async def test_a_worker_that_cannot_load_computes_the_prompt_itself(shared, stre
 
 
 async def test_a_transfer_that_hangs_is_given_up(shared):
-    gateway = await shared(first_event_s=0.3)
+    gateway = await shared(first_event_s=1.0)
     prefill, _ = await gateway.add("prefill")
     decode, _ = await gateway.add("decode", time_scale=1.0, speed=1_000.0)
     decode.transfers.faults.slowdown = 1e9

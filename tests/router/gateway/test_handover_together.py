@@ -211,7 +211,7 @@ async def test_a_prefill_worker_that_dies_after_its_answer_is_not_missed(togethe
 
 @BOTH
 async def test_a_frozen_prefill_worker_is_given_up(together, connector):
-    gateway, prefill, decode = await pair(together, connector, prefill_s=0.3)
+    gateway, prefill, decode = await pair(together, connector, prefill_s=1.0)
     prefill.clock.freeze()
     assert tokens(await gateway.ask(prompt=list(range(500, 540)))) == (40, 0, 5)
     assert gateway.outcomes == ["prefill_failed"]
@@ -221,7 +221,7 @@ async def test_a_frozen_prefill_worker_is_given_up(together, connector):
 
 @BOTH
 async def test_a_transfer_that_hangs_is_given_up(together, connector):
-    gateway = await together(connector, first_event_s=0.3)
+    gateway = await together(connector, first_event_s=1.0)
     await gateway.add("prefill")
     decode, _ = await gateway.add("decode", time_scale=1.0, speed=1_000.0)
     gateway.occupy()

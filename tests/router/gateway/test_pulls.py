@@ -190,7 +190,7 @@ async def test_a_load_that_fails_runs_again_without_a_pull(peers, fields):
 
 
 async def test_a_pull_that_hangs_is_given_up(peers):
-    gateway = await peers(first_event_s=0.3)
+    gateway = await peers(first_event_s=1.0)
     await gateway.source()
     puller, _ = await gateway.add(time_scale=1.0, speed=1_000.0)
     puller.peer_tier.faults.slowdown = 1e9
