@@ -612,7 +612,7 @@ class System:
     def plan_inputs(self) -> PlanInputs:
         """Return what the plan of the workers' roles is made from."""
         now_s, window_s = self.now_s(), self.config.handover.plan_window_s + MINUTE_S  # the present minute may be short
-        workers = members(self.fleet.endpoints, self.dispatcher.views(now_s))
+        workers = members(self.fleet.endpoints, self.dispatcher.views(now_s), self.config.handover.connector)
         return PlanInputs(self.measurements.measured(now_s, window_s), workers)
 
     async def role_plan(self) -> FleetPlan:

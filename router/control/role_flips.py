@@ -20,6 +20,7 @@ from router.control.sharing import OvertakenError
 from router.control.state_file import NotSavedError
 from router.diagnosis.split_plan import FleetPlan, FlipState, PlannedPool, SplitPlan
 from router.placement.endpoints import DECODE, PREFILL
+from router.placement.handover_roles import connects
 
 log = logging.getLogger("warmroute.control")
 
@@ -157,7 +158,8 @@ class RoleFlips:
         pool = _pool_of(plan, due)
         if running is None or pool is None:
             return
-        worker = min(self._movable(pool.workers), key=lambda name: (running.get(name, 0), name), default=None)
+        movable = self._movable(pool.workers, due.from_role)
+        worker = min(movable, key=lambda name: (running.get(name, 0), name), default=None)
         if worker is None:
             return
         what = f"drained worker {worker}, which is to be a {due.to_role} worker: {due}"
@@ -165,9 +167,15 @@ class RoleFlips:
             self._draining = _Draining(worker, due, now_s)
             self._hysteresis.forget()
 
-    def _movable(self, workers: Collection[str]) -> Iterable[str]:
-        known = self._control.state.settings.workers
-        return (name for name in workers if name in known and not known[name].maintenance)
+    def _movable(self, workers: Collection[str], role: str) -> Iterable[str]:
+        """Yield the workers of `role` that take requests and have the connector."""
+        known, connector = self._control.state.settings.workers, self._config.connector
+        for name in workers:
+            one = known.get(name)
+            if one is None or one.maintenance or one.role != role:
+                continue
+            if connects(one.role, one.labels, connector):
+                yield name
 
     # the drain
 

@@ -20,6 +20,7 @@ from router.diagnosis.finding import Evidence
 from router.diagnosis.measured import Measured, WorkerMeasured
 from router.diagnosis.work import WorkMeasured, add_work
 from router.placement.endpoints import DECODE, MIXED, PREFILL, FleetEndpoint
+from router.placement.handover_roles import counts_as
 from router.placement.handover_split import PhaseLoad, Split, best, delay_s, prices, stretched, wait_s
 from router.placement.health import SERVING
 
@@ -32,8 +33,8 @@ idle fleet would look like bursts."""
 
 
 class PoolMember(msgspec.Struct, frozen=True):
-    """One worker, as the plan sees it now. `kv_tokens` is the size of its KV cache, 0 if unknown, and `queue_wait_s`
-    the mean over its `ranks`."""
+    """One worker, as the plan sees it now. `role` is the one that it counts as (`handover_roles.counts_as`).
+    `kv_tokens` is the size of its KV cache, 0 if unknown, and `queue_wait_s` the mean over its `ranks`."""
 
     id: str
     role: str
@@ -53,7 +54,9 @@ class RoleCounts(msgspec.Struct, frozen=True):
 
 
 class PlannedPool(msgspec.Struct, frozen=True):
-    """The ready `workers` of one role, and what was measured of them. Without a connector, all are mixed.
+    """The ready `workers` that count as one role, and what was measured of them. Without a connector, all are mixed.
+    With one, a worker that may be either end of a KV handover counts as a decode worker, and a decode worker without
+    the connector as a mixed one. A prefill worker without it gets no requests, and does not count.
 
     `price_s` is what one more of them would save: seconds of delay per second. It is null while too little is known.
     `queue_wait_s` is the mean now. Of the period: `utilisation` is the share of time for prefills, `kv_occupancy` and
@@ -139,18 +142,22 @@ class FleetPlan(msgspec.Struct, frozen=True):
     flips: FlipState | None = None
 
 
-def members(endpoints: Iterable[FleetEndpoint], views: Sequence[WorkerView]) -> list[PoolMember]:
-    """Return the workers whose models are known; `views` are `Dispatcher.views`."""
+def members(
+    endpoints: Iterable[FleetEndpoint], views: Sequence[WorkerView], connector: str | None
+) -> list[PoolMember]:
+    """Return the workers that may get requests and whose models are known; `views` are `Dispatcher.views`."""
     waits_s = {view.id: view.queue_wait_s for view in views}
-    return [_member(endpoint, waits_s) for endpoint in endpoints if endpoint.models_known and endpoint.candidates]
+    known = (endpoint for endpoint in endpoints if endpoint.models_known and endpoint.candidates)
+    roles = ((endpoint, counts_as(endpoint.role, endpoint.labels, connector)) for endpoint in known)
+    return [_member(endpoint, role, waits_s) for endpoint, role in roles if role is not None]
 
 
-def _member(endpoint: FleetEndpoint, waits_s: Mapping[Any, float]) -> PoolMember:
+def _member(endpoint: FleetEndpoint, role: str, waits_s: Mapping[Any, float]) -> PoolMember:
     assert endpoint.facts is not None
     candidates = endpoint.candidates
     return PoolMember(
         endpoint.id,
-        endpoint.role,
+        role,
         tuple(sorted(card.id for card in endpoint.facts.models if card.parent is None)),
         endpoint.state in SERVING,
         len(candidates),
@@ -181,11 +188,6 @@ def _by_worker(candidates: Mapping[str, WorkerMeasured]) -> dict[str, list[Worke
     return found
 
 
-def role_of(member: PoolMember, connector: str | None) -> str:
-    """Return the role that a worker has for KV handovers: mixed without a connector, and for an operator's own word."""
-    return member.role if connector is not None and member.role in (PREFILL, DECODE) else MIXED
-
-
 def _planned(
     group: Sequence[PoolMember],
     reported: Mapping[str, list[WorkerMeasured]],
@@ -194,7 +196,7 @@ def _planned(
     min_requests: int,
 ) -> SplitPlan:
     ready = [one for one in group if one.ready]
-    pools = [[one for one in ready if role_of(one, config.connector) == role] for role in ROLES]
+    pools = [[one for one in ready if one.role == role] for role in ROLES]
     split, work = Split(*map(len, pools)), _work(group, reported)
     needs = _needs(work, split, min_requests)
     if needs is not None:

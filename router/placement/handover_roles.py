@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from router.placement.endpoints import DECODE, PREFILL
+from router.placement.endpoints import DECODE, MIXED, PREFILL
 
 CONNECTOR: Final = "kv_connector"
 """The label with the worker's KV connector, as `handover.connector` names it. Without it, a worker of the role prefill
@@ -40,3 +40,16 @@ def prefills(role: str, labels: Labels, connector: str | None) -> bool:
 def receives(role: str, labels: Labels, connector: str | None) -> bool:
     """Return whether a worker may receive the KV cache of prompts."""
     return role != PREFILL and connects(role, labels, connector)
+
+
+def counts_as(role: str, labels: Labels, connector: str | None) -> str | None:
+    """Return the role that a worker fills in a split of the fleet; None if it gets no request.
+
+    A worker that may be either end counts as a decode worker: it receives, and takes whole requests. One that is
+    neither end takes whole requests alone, as a mixed one, unless its role is prefill.
+    """
+    if receives(role, labels, connector):
+        return DECODE
+    if prefills(role, labels, connector):
+        return PREFILL
+    return None if connector is not None and role == PREFILL else MIXED

@@ -135,7 +135,7 @@ class FakeSystem:
         return diagnose(self.measurements.measured(self.clock_s), self.config.diagnosis)
 
     async def role_plan(self):
-        workers = members(self.fleet.endpoints, self.dispatcher.views(self.clock_s))
+        workers = members(self.fleet.endpoints, self.dispatcher.views(self.clock_s), self.config.handover.connector)
         measured = self.measurements.measured(self.clock_s, 60.0)
         return plan(measured, workers, self.config.handover, self.config.diagnosis.min_requests)
 

@@ -242,6 +242,7 @@ async def test_planner_prints_the_plan_of_each_set_of_models_and_what_it_needs(r
     assert "No other split would cost less." in out
     assert "No plan: it needs 50 prefills at a learned speed; there were 0 of 0." in out
     config = HandoverConfig()
+    workers[0] = msgspec.structs.replace(workers[0], role="mixed")
     assert "handover.connector is not set" in (await run("planner"))[1]
     document = json.loads((await run("planner", "-o", "json"))[1])
     assert document["plans"][0]["now"] == {"prefill": 0, "decode": 0, "mixed": 1}

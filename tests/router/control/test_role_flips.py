@@ -209,6 +209,20 @@ async def test_workers_in_maintenance_or_unknown_are_not_moved():
     assert not site.flips.draining
 
 
+@pytest.mark.parametrize("patch", [{"labels": {"kv_connector": "none"}}, {"role": "batch"}])
+async def test_workers_without_the_connector_or_of_another_role_are_not_moved(patch):
+    site = Site()
+    for name in ("a:2", "a:3"):
+        await site.fleet.control.make(Change(change_worker(name, patch), "an operator"))
+    site.running = {"a:4": 9}
+    await site.hold(until_s=300)
+    assert site.drained == ["a:4"]
+    await site.flips.end()
+    await site.fleet.control.make(Change(change_worker("a:4", patch), "an operator"))
+    await site.hold(since_s=315, until_s=2_000)
+    assert site.drained == []
+
+
 async def test_a_refused_change_is_logged_and_leaves_the_worker(caplog):
     site = Site()
     site.fleet.processes[0].breaks_at = 1

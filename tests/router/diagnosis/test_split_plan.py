@@ -142,8 +142,8 @@ def test_with_too_little_known_there_is_no_price_and_the_plan_says_what_it_needs
     assert {pool.price_s for pool in one.pools} == {None}
 
 
-def test_without_a_connector_all_workers_are_mixed_and_the_advice_is_what_roles_would_be_worth():
-    found = planned(fleet(1, 3), config=HandoverConfig())
+def test_without_a_connector_the_advice_is_what_roles_would_be_worth():
+    found = planned(fleet(0, 0, 4), config=HandoverConfig())
     assert found.connector is None
     assert found.plans[0].now == RoleCounts(0, 0, 4)
     assert sum(msgspec.structs.astuple(found.plans[0].recommended)) == 4
@@ -176,20 +176,51 @@ def test_a_plan_travels_as_json():
     assert msgspec.json.decode(msgspec.json.encode(found), type=FleetPlan) == found
 
 
-def endpoint(name, role, state=WorkerState.READY, known=True):
+def endpoint(name, role, state=WorkerState.READY, known=True, labels=None):
     models = (ServedModel("b"), ServedModel("a"), ServedModel("adapter", parent="a"))
     candidates = (
         SimpleNamespace(id=f"{name}#0", capacity_tokens=10),
         SimpleNamespace(id=f"{name}#1", capacity_tokens=30),
     )
     facts = SimpleNamespace(models=models)
-    return SimpleNamespace(id=name, role=role, state=state, candidates=candidates, facts=facts, models_known=known)
+    return SimpleNamespace(
+        id=name,
+        role=role,
+        labels=labels or {},
+        state=state,
+        candidates=candidates,
+        facts=facts,
+        models_known=known,
+    )
 
 
 def test_members_are_workers_whose_models_are_known():
     views = [SimpleNamespace(id="a:1#0", queue_wait_s=1.0), SimpleNamespace(id="a:1#1", queue_wait_s=3.0)]
-    found = members([endpoint("a:1", "decode", WorkerState.DRAINING), endpoint("b:1", "prefill", known=False)], views)
+    endpoints = [endpoint("a:1", "decode", WorkerState.DRAINING), endpoint("b:1", "prefill", known=False)]
+    found = members(endpoints, views, "nixl_pull")
     assert found == [PoolMember("a:1", "decode", ("a", "b"), False, 2, 40, 2.0)]
+
+
+@pytest.mark.parametrize(
+    ("role", "label", "connector", "counted"),
+    [
+        ("prefill", None, "nixl_pull", ["prefill"]),
+        ("decode", None, "nixl_pull", ["decode"]),
+        ("mixed", None, "nixl_pull", ["mixed"]),
+        ("prefill", "none", "nixl_pull", []),
+        ("decode", "none", "nixl_pull", ["mixed"]),
+        ("decode", "mooncake", "nixl_pull", ["mixed"]),
+        ("mixed", "nixl_pull", "nixl_pull", ["decode"]),
+        ("batch", "nixl_pull", "nixl_pull", ["decode"]),
+        ("batch", None, "nixl_pull", ["mixed"]),
+        ("prefill", None, None, ["mixed"]),
+        ("prefill", "none", None, ["mixed"]),
+        ("decode", "nixl_pull", None, ["mixed"]),
+    ],
+)
+def test_a_worker_counts_as_what_placement_makes_of_its_role_and_its_label(role, label, connector, counted):
+    one = endpoint("a:1", role, labels={} if label is None else {"kv_connector": label})
+    assert [found.role for found in members([one], [], connector)] == counted
 
 
 # what is counted of a request
