@@ -33,9 +33,9 @@ from router.control.running_gateway import RunningGateway
 from router.control.start import Sources, following
 from router.diagnosis.diagnose import SERVICE_LEVELS, Diagnosis, diagnose, levels_of
 from router.diagnosis.measured import Measured, WorkerMeasured
-from router.diagnosis.measurements import MINUTE_S, Measurements
+from router.diagnosis.measurements import Measurements
 from router.diagnosis.prefixes import SharedPrefix
-from router.diagnosis.split_plan import FleetPlan, members, plan
+from router.diagnosis.split_plan import FleetPlan, looks_back_s, members, plan
 from router.discovery.discovery import Discovery
 from router.gateway.http.heap_trim import map_large_blocks
 from router.gateway.listen.drain import SETTLE_S
@@ -148,7 +148,7 @@ class System:
         self.residency.on_settled.append(self.dispatcher.explained)
         levels = self.metrics.registry.counter(SERVICE_LEVELS.removeprefix("warmroute_")).values
         self.measurements = Measurements(
-            config.diagnosis, lambda: levels_of(levels), longest_s=config.handover.plan_window_s + MINUTE_S
+            config.diagnosis, lambda: levels_of(levels), longest_s=looks_back_s(config.handover)
         )
         self.dispatcher.traffic = self.measurements
         self.traffic = TrafficHistory(self._own_traffic)
@@ -611,7 +611,7 @@ class System:
 
     def plan_inputs(self) -> PlanInputs:
         """Return what the plan of the workers' roles is made from."""
-        now_s, window_s = self.now_s(), self.config.handover.plan_window_s + MINUTE_S  # the present minute may be short
+        now_s, window_s = self.now_s(), looks_back_s(self.config.handover)
         workers = members(self.fleet.endpoints, self.dispatcher.views(now_s), self.config.handover.connector)
         return PlanInputs(self.measurements.measured(now_s, window_s), workers)
 

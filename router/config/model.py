@@ -524,7 +524,8 @@ class HandoverConfig(Section, frozen=True):
     advise: a line in the log. on: the gateway drains the worker, changes its role, and lets it take requests again, one
     worker at a time and never the last of its role."""
     flip_after_s: Seconds = 300.0
-    """How long the planner must find so before a role changes."""
+    """How long the planner must find so before a role changes. After each drain for a change, it begins to look again
+    once the load of earlier has left `plan_window_s`."""
     flip_margin: Annotated[float, Meta(gt=0, lt=1)] = 0.1
     """Share of the fleet's added delay that the change of this one role must save."""
     flip_drain_s: Seconds = 600.0

@@ -18,7 +18,7 @@ from router.control.reconciler import NotAppliedError
 from router.control.revisions import Revision, Source
 from router.control.sharing import OvertakenError
 from router.control.state_file import NotSavedError
-from router.diagnosis.split_plan import FleetPlan, FlipState, PlannedPool, SplitPlan
+from router.diagnosis.split_plan import FleetPlan, FlipState, PlannedPool, SplitPlan, looks_back_s
 from router.placement.endpoints import DECODE, PREFILL
 from router.placement.handover_roles import connects
 
@@ -87,6 +87,8 @@ class _Draining:
 class RoleFlips:
     """Changes one role at a time, step by step: `step` is called with each plan, and more often while `draining`.
 
+    A plan takes its load as that of the present split. So after a drain no change is looked for until the load of
+    earlier has left the window.
     `in_flight` returns the requests at each worker, or None while that is not known.
     """
 
@@ -103,6 +105,8 @@ class RoleFlips:
         self._draining: _Draining | None = None
         self._due: list[str] = []
         self._began = False
+        self._known_from_s = 0.0
+        """When the load of a plan is no longer that of the split before the last drain."""
         self._counts: Counter[str] = Counter(dict.fromkeys(("advised", "changed", "given_up", "interrupted"), 0))
 
     @property
@@ -128,7 +132,8 @@ class RoleFlips:
         self._began = True
         if self._draining is not None:
             await self._continue(self._draining, now_s)
-        elif plan is not None and self._config.flip_roles != "off":
+            self._known_from_s = now_s + looks_back_s(self._config)
+        elif plan is not None and self._config.flip_roles != "off" and now_s >= self._known_from_s:
             await self._consider(plan, now_s)
 
     async def end(self) -> None:

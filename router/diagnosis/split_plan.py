@@ -18,6 +18,7 @@ from router.config.model import HandoverConfig
 from router.diagnosis import evidence
 from router.diagnosis.finding import Evidence
 from router.diagnosis.measured import Measured, WorkerMeasured
+from router.diagnosis.measurements import MINUTE_S
 from router.diagnosis.work import WorkMeasured, add_work
 from router.placement.endpoints import DECODE, MIXED, PREFILL, FleetEndpoint
 from router.placement.handover_roles import counts_as
@@ -142,9 +143,13 @@ class FleetPlan(msgspec.Struct, frozen=True):
     flips: FlipState | None = None
 
 
-def members(
-    endpoints: Iterable[FleetEndpoint], views: Sequence[WorkerView], connector: str | None
-) -> list[PoolMember]:
+def looks_back_s(config: HandoverConfig) -> float:
+    """Return the time of the load of a plan, in whole minutes. It is one more than asked for, because the present one
+    may be short."""
+    return MINUTE_S * (1 + round(config.plan_window_s / MINUTE_S))
+
+
+def members(endpoints: Iterable[FleetEndpoint], views: Sequence[WorkerView], connector: str | None) -> list[PoolMember]:
     """Return the workers that may get requests and whose models are known; `views` are `Dispatcher.views`."""
     waits_s = {view.id: view.queue_wait_s for view in views}
     known = (endpoint for endpoint in endpoints if endpoint.models_known and endpoint.candidates)

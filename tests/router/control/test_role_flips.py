@@ -186,6 +186,22 @@ async def test_what_an_operator_does_meanwhile_stands(edit):
     assert (site.workers, site.flips.draining, site.counts) == (before, False, {"interrupted": 1})
 
 
+@pytest.mark.parametrize("outcome", ["changed", "given_up", "interrupted"])
+async def test_after_a_drain_the_time_begins_once_the_load_of_earlier_has_left_the_window(outcome):
+    site = await draining()
+    if outcome == "interrupted":
+        await site.fleet.control.make(Change(set_maintenance("a:3", False), "an operator"))
+    site.running = {} if outcome == "changed" else {"a:3": 1}
+    await site.flips.step(plan(), 360.0)
+    assert site.counts == {outcome: 1}
+    await site.hold(since_s=361, until_s=719)
+    assert site.flips.state().due == [], "300 s of the window and the present minute"
+    await site.hold(since_s=720, until_s=1_019)
+    assert not site.flips.draining
+    await site.flips.step(plan(), 1_020.0)
+    assert site.flips.draining
+
+
 async def test_unknown_requests_are_no_empty_worker():
     site = await draining()
     site.running = None
