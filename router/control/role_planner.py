@@ -39,9 +39,8 @@ class RolePlanner:
         self.latest: FleetPlan | None = None
 
     def start(self) -> None:
-        """Begin, if a connector is configured."""
-        if self._config.connector is not None:
-            self._task = asyncio.create_task(self._run(), name="role planner")
+        """Begin. Without a connector, no more is done than to undrain workers that an earlier process left drained."""
+        self._task = asyncio.create_task(self._run(), name="role planner")
 
     async def aclose(self) -> None:
         """End. A worker that drains for its next role takes requests again."""
@@ -51,9 +50,11 @@ class RolePlanner:
             await self._flips.end()
 
     async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(DRAIN_LOOK_S if self._flips.draining else LOOK_S)
+        await asyncio.sleep(LOOK_S)
+        await self._step(None)
+        while self._config.connector is not None:
             await self.look()
+            await asyncio.sleep(DRAIN_LOOK_S if self._flips.draining else LOOK_S)
 
     def shown(self, plan: FleetPlan) -> FleetPlan:
         """Return a plan with the state of changes of roles."""
@@ -69,6 +70,9 @@ class RolePlanner:
             plan = self.latest = await self._make_plan()
         except Exception as error:
             log.error("no plan of the workers' roles", extra={"reason": str(error)}, exc_info=error)
+        await self._step(plan)
+
+    async def _step(self, plan: FleetPlan | None) -> None:
         try:
             await self._flips.step(plan, self._now_s())
         except Exception as error:

@@ -1,16 +1,21 @@
 """The watch over the plan of roles: failures, and its metrics."""
 
+import asyncio
 import logging
 
 import msgspec
 import pytest
 
 from router.app import System
-from router.config.model import Config, HandoverConfig
-from router.control.role_flips import RoleFlips
+from router.config.model import Config, HandoverConfig, WorkerConfig
+from router.control import role_planner
+from router.control.change import Change
+from router.control.edits import set_maintenance
+from router.control.role_flips import SOURCE, RoleFlips
 from router.control.role_planner import RolePlanner
 from router.diagnosis.split_plan import FleetPlan, PlannedPool, RoleCounts, SplitPlan
 from tests.router.control.conftest import Fleet
+from tests.support.waiting import eventually
 
 CONNECTED = HandoverConfig(connector="nixl_pull")
 POOLS = [
@@ -63,12 +68,38 @@ async def test_a_change_that_fails_is_logged_and_tried_with_the_next_plan(caplog
     assert [record.reason for record in caplog.records] == ["no room"] * 2
 
 
-async def test_only_a_fleet_with_a_connector_is_watched():
-    for config, watched in ((HandoverConfig(), False), (CONNECTED, True)):
-        planner = planner_of(config, None)
-        planner.start()
-        assert (planner._task is not None) == watched
-        await planner.aclose()
+@pytest.mark.parametrize(("config", "watched"), [(HandoverConfig(), False), (CONNECTED, True)])
+async def test_only_a_fleet_with_a_connector_is_watched(config, watched, monkeypatch):
+    monkeypatch.setattr(role_planner, "LOOK_S", 0.0)
+    looks = []
+
+    async def make():
+        looks.append(1)
+        return fleet_plan()
+
+    planner = planner_of(config, make)
+    planner.start()
+    if watched:
+        await eventually(lambda: len(looks) > 1)
+    else:
+        await asyncio.wait_for(planner._task, 5.0)
+        assert (looks, planner.latest) == ([], None)
+    await planner.aclose()
+
+
+@pytest.mark.parametrize("config", [HandoverConfig(), CONNECTED])
+async def test_a_worker_left_drained_takes_requests_again_whatever_the_settings_are_now(config, monkeypatch):
+    monkeypatch.setattr(role_planner, "LOOK_S", 0.0)
+    control = Fleet(Config(workers=(WorkerConfig(url="http://a:1"),))).control
+    await control.make(Change(set_maintenance("a:1", True), "drained worker a:1", SOURCE))
+
+    async def make():
+        return fleet_plan()
+
+    planner = RolePlanner(config, make, RoleFlips(config, control, None), lambda: 0.0)
+    planner.start()
+    await eventually(lambda: not control.state.settings.workers["a:1"].maintenance)
+    await planner.aclose()
 
 
 async def test_prices_and_the_recommended_split_are_metrics():
