@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from backends.vllm.handover.offloading_peer import SERVED_TIERS, SIDE_CHANNEL_PORT
+from backends.vllm.handover.parameters import labelled_port
 from policies.handover_cost import PullCost, pull_costs
 from policies.view import Decision, FleetView, RequestView
 from router.config.model import HandoverConfig
@@ -120,7 +121,6 @@ def peer_address(candidate: Candidate) -> tuple[str, int] | None:
 
 def labelled_address(label: str, host: str) -> tuple[str, int] | None:
     """Return the address that a label gives as PORT or HOST:PORT; `host` is that of the worker's URL."""
-    given, _, port = label.rpartition(":")
-    if not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 65_536:
-        return None
-    return given.strip("[]") or host, int(port)
+    given, _, digits = label.rpartition(":")
+    port = labelled_port(digits)
+    return None if port is None else (given.strip("[]") or host, port)

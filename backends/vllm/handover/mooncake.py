@@ -7,7 +7,7 @@ from typing import ClassVar
 import msgspec
 
 from backends.vllm.handover.connector import Connector, FactSource, Legs, Order, Reporter, known
-from backends.vllm.handover.parameters import MAX_TEXT_CHARACTERS, HandoverError, TransferParams, is_port
+from backends.vllm.handover.parameters import MAX_TEXT_CHARACTERS, HandoverError, TransferParams, labelled_port
 from backends.worker import Endpoint
 
 BOOTSTRAP_PORT = 8_998
@@ -61,9 +61,10 @@ def bootstrap_of(host: str, port: str | None) -> Endpoint:
     """
     if port is None:
         return Endpoint("http", host, BOOTSTRAP_PORT)
-    if not (port.isascii() and port.isdigit() and len(port) < 6 and is_port(int(port))):
+    number = labelled_port(port)
+    if number is None:
         raise HandoverError(f"the label {BOOTSTRAP_PORT_LABEL} is {port[:20]!r}, which is no port from 1 to 65535")
-    return Endpoint("http", host, int(port))
+    return Endpoint("http", host, number)
 
 
 class _Engine(msgspec.Struct):

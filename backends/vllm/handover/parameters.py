@@ -71,6 +71,14 @@ def is_port(value: object) -> bool:
     return is_count(value) and 0 < value <= 65_535
 
 
+def labelled_port(label: str) -> int | None:
+    """Return the port that a worker's label gives in decimal digits; None if it gives none."""
+    if not (label.isascii() and label.isdigit() and len(label) <= 5):
+        return None
+    port = int(label)
+    return port if is_port(port) else None
+
+
 def is_count(value: object) -> TypeGuard[int]:
     """Return whether `value` is a whole number from 0 that fits into 63 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_INT

@@ -210,7 +210,7 @@ def test_pulls_learn_the_speed_of_their_own_links(site, ask, prompt):
     [
         (None, ("h", 5_710)), ("6000", ("h", 6_000)), ("10.0.0.1:6000", ("10.0.0.1", 6_000)),
         ("[::1]:6000", ("::1", 6_000)), ("0", None), ("70000", None), ("10.0.0.1", None), ("x:y", None), ("", None),
-        ("9" * 5_000, None), ("٣", None),
+        ("9" * 5_000, None), ("٣", None), ("000001234567", None), ("h:000006000", None),
     ],
 )  # fmt: skip
 def test_a_label_says_where_a_workers_side_channel_is(site, ask, prompt, label, address):

@@ -228,7 +228,7 @@ def test_a_bootstrap_server_has_vllms_port_unless_a_label_names_another():
     assert bootstrap_of("fd00::1", "9001").url == "http://[fd00::1]:9001"
 
 
-@pytest.mark.parametrize("port", ["", "0", "65536", "-1", "1e3", "\u0663", "9" * 5_000])
+@pytest.mark.parametrize("port", ["", "0", "65536", "-1", "1e3", "\u0663", "9" * 5_000, "000001234567"])
 def test_a_label_that_is_no_port_is_named(port):
     with pytest.raises(HandoverError, match="mooncake_bootstrap_port is"):
         bootstrap_of("gpu1", port)

@@ -42,6 +42,14 @@ def test_ports_are_bounded(port, valid):
     assert parameters.is_port(port) is valid
 
 
+@pytest.mark.parametrize(
+    ("label", "port"),
+    [("1", 1), ("65535", 65_535), ("08998", 8_998), ("0", None), ("65536", None), ("000001234567", None), ("+1", None)],
+)
+def test_a_label_gives_a_port_in_decimal_digits(label, port):
+    assert parameters.labelled_port(label) == port
+
+
 @pytest.mark.parametrize("count", [-1, 2**63, 1.0, "1", True, None])
 def test_what_is_no_count_is_refused(count):
     assert not parameters.is_count(count)
