@@ -178,4 +178,4 @@ bench: $(STAMP)
 	$(BIN)/python -m loadtest overhead
 
 clean:
-	rm -rf $(VENV) $(PD_VENV) $(VLLM_VENV) $(VLLM_OLD_VENV) $(PEERS_VENV) $(COMPILED_VENV) $(FLOORS_VENV) $(DEPLOY_VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(PD_VENV) $(VLLM_VENV) $(VLLM_OLD_VENV) $(PEERS_VENV) $(COMPILED_VENV) $(FLOORS_VENV) $(DEPLOY_VENV) $(WHEELS_VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
