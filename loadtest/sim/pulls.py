@@ -15,22 +15,19 @@ COST, NEVER, ABOVE = "cost", "never", "above="
 
 @dataclass(frozen=True, slots=True)
 class PullSetting:
-    """Host memory of `host_blocks` per worker, and how KV cache moves between workers. `rule` is that of `pull_rule`.
-
-    `believed_tokens_per_s` is the speed that the gateway expects at first; None: the true one.
-    """
+    """Host memory of `host_blocks` per worker, and how KV cache moves between workers. `rule`: see `pull_rule`."""
 
     host_blocks: int
     rule: str = COST
     tokens_per_s: float = 100_000.0
     latency_s: float = 0.005
-    believed_tokens_per_s: float | None = None
 
     @property
     def config(self) -> HandoverConfig:
         """The gateway's settings."""
-        speed = self.believed_tokens_per_s or self.tokens_per_s
-        return HandoverConfig(pulls="offloading_peer", transfer_tokens_per_s=speed, latency_s=self.latency_s)
+        return HandoverConfig(
+            pulls="offloading_peer", transfer_tokens_per_s=self.tokens_per_s, latency_s=self.latency_s
+        )
 
     def network(self, time: VirtualTime) -> Network:
         """Return the network that all workers share."""

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from contextlib import AsyncExitStack
-from copy import deepcopy
 
 import pytest
 
@@ -31,22 +30,17 @@ class Shared:
         self.rig = rig
         self._stack = stack
         self.dummies = []
-        self._no_links = deepcopy(rig.dispatcher._handovers.links)
 
-    def forget_links(self):
-        """Decide as before any transfer: here, one that was measured would teach that no handover pays."""
-        self.rig.dispatcher._handovers.links = deepcopy(self._no_links)
-
-    async def add(self, role, labels=None, **settings):
+    async def add(self, role, **settings):
         """Start an embedded worker of a role."""
         settings = {"time_scale": 0.0, "kv_connector": "nixl_pull", "model_name": "m", "kv_events": False, **settings}
         running = await self._stack.enter_async_context(serving(WorkerSettings(**settings)))
-        self.join(running.url, role, labels)
+        self.join(running.url, role)
         return running.worker, running
 
-    def join(self, worker, role, labels=None):
+    def join(self, worker, role):
         endpoint = self.rig.join(worker)
-        self.rig.fleet.describe(endpoint.id, labels or {}, 1.0, None, role)
+        self.rig.fleet.describe(endpoint.id, {}, 1.0, None, role)
         return endpoint
 
     def occupy(self, requests=3):

@@ -29,7 +29,7 @@ class Together(Shared):
     async def add(self, role, **settings):
         return await super().add(role, kv_connector=self.connector, **settings)
 
-    def join(self, worker, role, labels=None):
+    def join(self, worker, role):
         address = parse_endpoint(worker if isinstance(worker, str) else f"http://{worker.id}")
         labels = {"mooncake_bootstrap_port": self.bootstrap_port or str(address.port)}
         endpoint = self.rig.fleet.add(address, self.rig.loop.time(), labels)

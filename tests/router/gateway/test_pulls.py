@@ -57,7 +57,7 @@ class Peers:
         self.rig.fleet.describe(endpoint.id, {"kv_peer": str(port)}, 1.0, None, "mixed")
         return endpoint
 
-    async def source(self, holds=True, running=None):
+    async def source(self, holds=True):
         """Start a worker that holds the prompt and is busy. Without `holds`, the gateway only believes so."""
         worker, running = await self.add()
         if holds:
