@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from backends.worker import ConnectorFacts
+from backends.worker import ConnectorFacts, LoadReport
 from router.admin.system import HandoverState
 from router.placement.links import Transfer
 from router.residency.difference import Difference
@@ -207,6 +207,24 @@ async def test_a_worker_is_shown_with_view_and_load(client, system):
     system.dispatcher.cancelled(ticket, system.clock_s)
     (candidate,) = (await client.get(f"/admin/v1/workers/{worker}")).json()["candidates"]
     assert candidate["load"]["running_requests"] == 0
+
+
+async def test_kv_blocks_that_no_lease_explains_are_shown_as_stuck(client, system):
+    worker = system.join("http://a:1")
+    endpoint = system.fleet.get(worker)
+    endpoint.role = "prefill"
+
+    async def stuck():
+        (candidate,) = (await client.get(f"/admin/v1/workers/{worker}")).json()["candidates"]
+        return candidate["load"]["stuck_kv_tokens"]
+
+    assert await stuck() is None
+    (candidate,) = endpoint.candidates
+    system.dispatcher.pinned.handed(candidate.id, 1, 800, system.clock_s)
+    system.dispatcher.pinned.read(candidate.id, 1)
+    for seconds in range(0, 600, 5):
+        system.fleet.load_reported(worker, LoadReport(0, 0, 0, 0.5), system.clock_s + seconds)
+    assert await stuck() == 800 - 2 * 16
 
 
 async def test_learned_speeds_and_comparisons_are_shown(client, system):

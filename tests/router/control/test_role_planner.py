@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
+from backends.worker import LoadReport
 from router.app import System
-from router.config.model import Config, HandoverConfig, WorkerConfig
+from router.config.model import Config, DiagnosisConfig, HandoverConfig, WorkerConfig
 from router.control import role_planner
 from router.control.change import Change
 from router.control.edits import set_maintenance
@@ -111,6 +113,20 @@ async def test_prices_and_the_recommended_split_are_metrics():
     assert 'warmroute_role_price_ratio{models="m,n",role="decode"} 2.0' in page
     assert 'warmroute_recommended_replicas{models="m,n",role="prefill"} 0.0' in page
     assert 'models="x"' not in page
+    await system.aclose()
+
+
+@pytest.mark.parametrize(("plan_window_s", "diagnosis_s", "minutes"), [(600.0, 120.0, 11), (60.0, 900.0, 2)])
+async def test_a_plan_looks_back_for_its_own_window(plan_window_s, diagnosis_s, minutes, monkeypatch):
+    """The window is longer or shorter than that of the diagnosis."""
+    handover = HandoverConfig(plan_window_s=plan_window_s)
+    system = System(Config(handover=handover, diagnosis=DiagnosisConfig(window_s=diagnosis_s)))
+    for minute in range(20):
+        system.measurements.load_reported(SimpleNamespace(id="a:1"), LoadReport(0, 1, 0, 0.5), 60.0 * minute)
+    monkeypatch.setattr(system, "now_s", lambda: 20 * 60.0 - 1)
+    assert (await system.role_plan()).seconds == 60 * minutes - 1
+    assert system.plan_inputs().measured.workers["a:1"].reports == minutes
+    assert system.measured().seconds == diagnosis_s - 1
     await system.aclose()
 
 

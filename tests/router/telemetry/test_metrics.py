@@ -41,6 +41,9 @@ def exercised():
     metrics.queued(0.2, True)
     metrics.queued(9.0, False)
     metrics.retried(FailurePoint.CONNECT)
+    metrics.pulled("pulled")
+    metrics.pulled("missed")
+    metrics.pulled("missed")
     metrics.redialled()
     metrics.client_aborted("stream")
     metrics.relayed(100, 2000)
@@ -86,6 +89,8 @@ def test_every_call_appears_in_the_exposition():
         assert page["warmroute_route_prompt_tokens_total", (("cached", cached), *served)] == tokens
     assert ("warmroute_request_output_tokens_count", LABELS) not in page
     assert page["warmroute_queue_seconds_count", (("placed", "false"),)] == 1
+    pulls = [page["warmroute_pulls_total", (("outcome", outcome),)] for outcome in ("pulled", "missed")]
+    assert pulls == [1, 2]
     assert page["warmroute_decisions_total", (("residency", "exact"), ("worker", "h:1"))] == 1
     assert page["warmroute_predicted_cached_tokens_total", (("worker", "h:1"),)] == 80
     assert page["warmroute_reported_cached_tokens_total", (("worker", "h:1"),)] == 80
