@@ -126,6 +126,7 @@ class _Period:
         self._before, self._now, self._seconds = before, now, seconds
         self._ttft, self._gaps, self._outputs = (_since(before, now, name) for name in (_TTFT, _GAPS, _OUTPUTS))
         self._tokens, self._errors = self._risen(_ROUTE_TOKENS), self._risen(_ROUTE_ERRORS)
+        self._tokens_of, self._errors_of = _by_key(self._tokens), _by_key(self._errors)
         self._held = now.values.get(_ROUTE_HELD, {})
 
     def point(self, at: float) -> TrafficPoint:
@@ -144,7 +145,7 @@ class _Period:
     def _keys(self) -> set[Key]:
         observed = [*self._ttft.items(), *self._outputs.items()]
         seen = {key for key, (counts, _) in observed if sum(counts)}
-        return (seen | {(labels[0], labels[1]) for labels in [*self._errors, *self._held]}) - {NOWHERE}
+        return (seen | self._errors_of.keys() | {(labels[0], labels[1]) for labels in self._held}) - {NOWHERE}
 
     def _route(self, key: Key) -> RouteTraffic:
         ttft, gaps, outputs = (one.get(key, _NONE) for one in (self._ttft, self._gaps, self._outputs))
@@ -158,8 +159,8 @@ class _Period:
             ttft_p95_s=_quantile(ttft, TTFT_S, 0.95),
             gap_p50_s=_quantile(gaps, ITL_S, 0.5),
             gap_p95_s=_quantile(gaps, ITL_S, 0.95),
-            cached_share=_cached_share(_of(self._tokens, key)),
-            errors=_by_last(_of(self._errors, key)),
+            cached_share=_cached_share(self._tokens_of.get(key, {})),
+            errors=_by_last(self._errors_of.get(key, {})),
             held=int(self._held.get(key, 0.0)),
         )
 
@@ -202,8 +203,12 @@ def _quantile(observed: Observed, bounds: Sequence[float], share: float) -> floa
     return float(f"{low + (bounds[place] - low) * (wanted - sums[place] + counts[place]) / counts[place]:.4g}")
 
 
-def _of(risen: Risen, key: Key) -> Risen:
-    return {labels: value for labels, value in risen.items() if labels[:2] == key}
+def _by_key(risen: Risen) -> dict[Key, Risen]:
+    """Return the series by route and model, their first two labels."""
+    found: dict[Key, Risen] = {}
+    for labels, value in risen.items():
+        found.setdefault((labels[0], labels[1]), {})[labels] = value
+    return found
 
 
 def _by_last(risen: Risen) -> dict[str, int]:
