@@ -523,7 +523,7 @@ class PrefixDocument(Shape):
     `hits` counts the first turns that found it cached, of about the last quarter of an hour, and `saved_tokens` the
     prompt tokens that these did not compute. `copies` of it are in the KV caches whose events are followed, on
     `workers` (16 at most), and take `kv_tokens` of them. `name` is the latest one that a client gave it in the header
-    `prefix_name_header`.
+    `prefix_name_header`; of several processes, the first one that has a name counts.
     """
 
     hash: str

@@ -36,3 +36,8 @@ def one(block_hash, saved, name=None):
 def test_processes_add_their_hits():
     found = merged([[one("a", 10), one("b", 30)], [one("a", 25, "support")]], most=1)
     assert [(each.hash, each.name, each.hits, each.saved_tokens) for each in found] == [("a", "support", 2.0, 35)]
+
+
+def test_of_names_in_several_processes_the_first_counts():
+    (found,) = merged([[one("a", 10)], [one("a", 10, "support")], [one("a", 10, "sales")]], most=1)
+    assert found.name == "support"
