@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Sequence
 from http import HTTPStatus
 
-import msgspec
-
 from policies.registry import PolicyError
 from policies.spec import PolicySpec
 from router.admin.documents import PolicyQuestion, WhatIfDocument
 from router.admin.operations import Answer, Call
 from router.admin.problems import AdminError, invalid
+from router.diagnosis.measured import add_fields
 from router.placement.decision_log.summary import Choices, Summary
 from router.placement.decision_log.what_if import WhatIf, WhatIfRunsError
 
@@ -43,8 +42,8 @@ def merged(parts: Sequence[WhatIfDocument]) -> WhatIfDocument:
             setattr(total, name, getattr(total, name) + getattr(part, name))
         total.since_s = max(total.since_s or 0.0, part.since_s or 0.0) or None
         total.differences = sorted([*total.differences, *part.differences], key=lambda one: -one.at_s)[:SHOWN]
-        _add(total.recorded, part.recorded)
-        _add(total.replayed, part.replayed)
+        add_fields(total.recorded, part.recorded)
+        add_fields(total.replayed, part.replayed)
     return _with_means(total)
 
 
@@ -87,8 +86,3 @@ def _with_means(document: WhatIfDocument) -> WhatIfDocument:
 
 def _share(choices: Choices) -> float | None:
     return choices.cached_tokens / choices.prompt_tokens if choices.prompt_tokens else None
-
-
-def _add(total: Choices, more: Choices) -> None:
-    for name in msgspec.structs.asdict(more):
-        setattr(total, name, getattr(total, name) + getattr(more, name))

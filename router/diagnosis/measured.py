@@ -11,7 +11,7 @@ import msgspec
 
 from backends.vllm.histogram_bounds import ITL_S, TTFT_S
 from router.diagnosis.histogram import OUTPUT_TOKENS, PROMPT_TOKENS, empty
-from router.diagnosis.work import WorkMeasured, add_work
+from router.diagnosis.work import WorkMeasured
 
 _PROMPTS = len(PROMPT_TOKENS) + 1
 TURNS = 8
@@ -119,7 +119,7 @@ def _sum(parts: Iterable[Measured], same: Callable[[Any, Any], Any]) -> Measured
         _add_workers(whole.workers, part.workers, same)
         for name in ("prompts", "turns"):
             for mine, theirs in zip(getattr(whole, name), getattr(part, name), strict=True):
-                _add_fields(mine, theirs)
+                add_fields(mine, theirs)
         whole.outputs = _added(whole.outputs, part.outputs)
         whole.stayed += part.stayed
         for why, number in part.moved.items():
@@ -151,10 +151,12 @@ def _add_workers(
         one.utilisation += other.utilisation
         one.earlier_tokens += other.earlier_tokens
         one.evicted_tokens += other.evicted_tokens
-        add_work(one.work, other.work)
+        if other.work.prefills or other.work.answers:
+            add_fields(one.work, other.work)
 
 
-def _add_fields(mine: msgspec.Struct, theirs: msgspec.Struct) -> None:
+def add_fields(mine: msgspec.Struct, theirs: msgspec.Struct) -> None:
+    """Add every field of `theirs` to `mine`: numbers, and lists of counts of one length."""
     for name in mine.__struct_fields__:
         one, other = getattr(mine, name), getattr(theirs, name)
         setattr(mine, name, _added(one, other) if isinstance(one, list) else one + other)

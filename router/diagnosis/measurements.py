@@ -16,7 +16,7 @@ from router.diagnosis.histogram import OUTPUT_TOKENS, PROMPT_TOKENS, count
 from router.diagnosis.measured import TURNS, Measured, Moved, WorkerMeasured, over_time
 from router.diagnosis.prefixes import HotPrefixes
 from router.diagnosis.sessions import Sessions, Turn
-from router.diagnosis.work import count_work
+from router.diagnosis.work import count_work, own_prefill_s
 from router.placement.endpoints import Candidate
 from router.placement.tickets import Ticket
 
@@ -98,9 +98,9 @@ class Measurements:
 
     def finished(self, ticket: Ticket, cached_tokens: int | None, output_tokens: int | None, now_s: float) -> None:
         """Count a served request. `cached_tokens` are those that the worker reported."""
-        measured, view = self._minute(now_s), ticket.view
+        measured, view, own_s = self._minute(now_s), ticket.view, own_prefill_s(ticket)
         if ticket.record.leg is None or ticket.record.leg.part == "decode":  # the other part is no request of its own
-            self._count_prompt(measured, ticket, now_s)
+            self._count_prompt(measured, ticket, own_s)
             if output_tokens is not None:
                 count(measured.outputs, OUTPUT_TOKENS, output_tokens)
         worker = self._worker(measured, ticket.candidate.id)
@@ -116,7 +116,7 @@ class Measurements:
         if cached is not None:
             worker.prompt_tokens += view.prompt_tokens
             worker.cached_tokens += cached
-        count_work(worker.work, ticket, output_tokens, now_s)
+        count_work(worker.work, ticket, own_s, output_tokens, now_s)
         if ticket.turn and cached is not None:
             self._count_turn(measured, worker, ticket, cached)
         if ticket.turn:
@@ -189,7 +189,7 @@ class Measurements:
             worker = measured.workers[name] = WorkerMeasured()
         return worker
 
-    def _count_prompt(self, measured: Measured, ticket: Ticket, now_s: float) -> None:
+    def _count_prompt(self, measured: Measured, ticket: Ticket, own_s: float | None) -> None:
         prompts = measured.prompts[bisect_left(PROMPT_TOKENS, ticket.view.prompt_tokens)]
         prompts.requests += 1
         ttft_s = ticket.record.ttft_s
@@ -198,10 +198,9 @@ class Measurements:
         ttft_s += ticket.view.waited_s
         count(prompts.ttft, TTFT_S, ttft_s)
         prompts.ttft_s += ttft_s
-        speed, own = ticket.load.speed, ticket.reservation
-        if speed is not None:
-            own_s = speed.fixed_s + speed.token_s * own.uncached_tokens + speed.attention_s * own.attention
-            prompts.wait_s += max(0.0, ttft_s - own_s)
+        speed = ticket.load.speed
+        if speed is not None and own_s is not None:
+            prompts.wait_s += max(0.0, ttft_s - own_s - speed.fixed_s)
 
     def _count_prefix(self, ticket: Ticket) -> None:
         """Count what a first turn finds cached: others have computed it."""

@@ -34,29 +34,32 @@ class WorkMeasured(msgspec.Struct):
     step_gaps_s: float = 0.0
 
 
-def add_work(mine: WorkMeasured, theirs: WorkMeasured) -> None:
-    """Add the work of another minute, process or worker."""
-    if theirs.prefills or theirs.answers:
-        for name in WorkMeasured.__struct_fields__:
-            setattr(mine, name, getattr(mine, name) + getattr(theirs, name))
+def own_prefill_s(ticket: Ticket) -> float | None:
+    """Return the time of the request's own prefill at the worker's speed; None if that is not learned."""
+    speed, own = ticket.load.speed, ticket.reservation
+    return None if speed is None else speed.prefill_s(own.uncached_tokens, own.attention)
 
 
-def count_work(work: WorkMeasured, ticket: Ticket, output_tokens: int | None, now_s: float) -> None:
-    """Count a served request's prefill and its answer, of which a part of a KV handover has one alone."""
+def count_work(
+    work: WorkMeasured, ticket: Ticket, own_s: float | None, output_tokens: int | None, now_s: float
+) -> None:
+    """Count a served request's prefill and its answer, of which a part of a KV handover has one alone.
+
+    `own_s` is `own_prefill_s`.
+    """
     leg = ticket.record.leg
     if leg is None or leg.part == "prefill":
-        _count_prefill(work, ticket, handed=leg is not None)
+        _count_prefill(work, ticket, own_s, handed=leg is not None)
     if output_tokens and (leg is None or leg.part == "decode"):
         _count_answer(work, ticket, output_tokens, now_s)
 
 
-def _count_prefill(work: WorkMeasured, ticket: Ticket, *, handed: bool) -> None:
-    speed, own, ttft_s = ticket.load.speed, ticket.reservation, ticket.record.ttft_s
+def _count_prefill(work: WorkMeasured, ticket: Ticket, own_s: float | None, *, handed: bool) -> None:
+    speed, ttft_s = ticket.load.speed, ticket.record.ttft_s
     work.prefills += 1
     work.prompt_tokens += ticket.view.prompt_tokens
-    if speed is None:
+    if speed is None or own_s is None:
         return
-    own_s = speed.token_s * own.uncached_tokens + speed.attention_s * own.attention
     work.timed += 1
     work.prefill_s += own_s
     work.prefill_square_s2 += own_s * own_s

@@ -48,6 +48,10 @@ class Speed:
             self.reach_tokens,
         )
 
+    def prefill_s(self, uncached_tokens: int, attention: float) -> float:
+        """Return the time of a prefill alone. `attention` is the result of the function of this name."""
+        return self.token_s * uncached_tokens + self.attention_s * attention
+
     def error_s(self, seconds: float, tokens: float) -> float:
         """Return the standard error of a prediction of `seconds` for these tokens, queued and own.
 

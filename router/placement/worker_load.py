@@ -154,7 +154,7 @@ class WorkerLoad:
         account = self.account
         head = account.head
         while head is not None and not head.streams:
-            head_s = speed.token_s * head.uncached_tokens + speed.attention_s * head.attention
+            head_s = speed.prefill_s(head.uncached_tokens, head.attention)
             done_s = account.head_since_s + speed.fixed_s + speed.decode_s * account.decode_tokens + head_s
             if done_s > now_s:
                 return
