@@ -288,7 +288,7 @@ class System:
                 lambda: queue_readings(self.dispatcher.views(self.now_s())),
                 lambda: link_readings(self.dispatcher.links(self.now_s())),
                 lambda: scaling_readings(self.needed()),
-                lambda: pinned_readings(self.dispatcher.pinned.statistics()),
+                lambda: pinned_readings(self.dispatcher.pinned.statistics(one.id for one in self.fleet.candidates)),
                 lambda: residency_readings(self.fleet, self.residency),
                 lambda: watch_readings(self.watcher.statistics()),
                 lambda: gateway_readings(self.gateway.statistics()),

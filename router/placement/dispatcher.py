@@ -80,7 +80,7 @@ class Dispatcher(TicketLife):
         self._pulls = PullPlanner(handover or HandoverConfig(), self._placer, self._view_builder, residency)
         self._handovers = HandoverPlanner(handover or HandoverConfig(), self._placer, self._view_builder, loads)
         fleet.on_load.append(self._loads.load_reported)
-        if ledger is None:
+        if ledger is None and handover is not None and handover.connector:
             fleet.on_load.append(self._look_for_stuck_blocks)
 
     @property

@@ -8,6 +8,7 @@ worker or its connector, which only a restart ends.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from backends.worker import LoadReport
 from policies.view import WorkerId
@@ -91,7 +92,7 @@ class PinnedBlocks:
             return None
         return min(tokens for _, tokens in reports)
 
-    def statistics(self) -> dict[str, int]:
-        """Return the stuck tokens of each worker that can be judged."""
-        found = {worker: self.stuck_tokens(worker) for worker in self._watched}
+    def statistics(self, present: Iterable[WorkerId]) -> dict[str, int]:
+        """Return the stuck tokens of each worker of `present` that can be judged."""
+        found = {worker: self.stuck_tokens(worker) for worker in present}
         return {str(worker): tokens for worker, tokens in found.items() if tokens is not None}

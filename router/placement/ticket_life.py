@@ -96,8 +96,7 @@ class TicketLife:
         if not ticket.load.account.prefilled(ticket.reservation, now_s) and not ticket.received:
             return
         ticket.received = False
-        if ticket.record.leg is not None and ticket.record.leg.part == "decode":
-            self.pinned.read(ticket.record.leg.worker, ticket.record.leg.plan)
+        self._read(ticket)
         ticket.record.ttft_s = now_s - ticket.reservation.at_s
         ticket.work_done = ticket.load.account.work_done(now_s)
         if self.traffic is not None:
@@ -111,6 +110,12 @@ class TicketLife:
             self._residency.first_token(ticket.candidate.slot, ticket.id)
         self._tell_policy(LifecycleEventKind.FIRST_TOKEN, ticket, now_s)
         self._tell_prefills_done(ticket)
+
+    def _read(self, ticket: Ticket) -> None:
+        """Record that a decode worker, if it is one, has read what was handed over."""
+        leg = ticket.record.leg
+        if leg is not None and leg.part == "decode":
+            self.pinned.read(leg.worker, leg.plan)
 
     def progress(self, ticket: Ticket, output_tokens: int, gaps_s: Sequence[float] = (), now_s: float = 0.0) -> None:
         """Record that the stream has produced `output_tokens` in total.
@@ -141,6 +146,7 @@ class TicketLife:
             self._comparisons.compare(ticket, usage, difference)
             if ticket.record.leg is not None and ticket.record.leg.part == "prefill":
                 self.pinned.handed(ticket.candidate.id, ticket.record.leg.plan, ticket.view.prompt_tokens, now_s)
+            self._read(ticket)
             if ticket.shadow is not None:
                 shadow.finished(ticket.shadow, usage.cached_tokens)
             decode_s, generated = ticket.decode_s(now_s), _generated(ticket, usage)

@@ -49,12 +49,10 @@ class HandoverPeer:
     host: str
     side_host: str | None = None
     side_port: int | None = None
-    notify_port: int | None = None
     engine_id: str | None = None
     rank: int | None = None
     tp_size: int = 1
     pp_size: int = 1
-    dp_size: int = 1
 
     @property
     def connector_host(self) -> str:
@@ -94,9 +92,6 @@ class Connector(ABC):
     lease_s: ClassVar[float | None] = None
     """How long handed-over blocks stay after the prefill worker's answer, by vLLM's default. A decode worker does not
     notice the end of the lease and reads other content. None: the blocks are not leased."""
-    unmatched_s: ClassVar[float] = 0.0
-    """How long blocks stay in use, by vLLM's defaults, if one of the two requests never comes. Infinite: until the
-    worker restarts."""
     dropped_decode_frees: ClassVar[bool] = True
     """Whether closing the decode worker's connection at any time frees the blocks on both workers."""
 

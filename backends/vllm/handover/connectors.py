@@ -7,7 +7,7 @@ from typing import Final
 from backends.vllm.handover.connector import Connector
 from backends.vllm.handover.lmcache import LMCache
 from backends.vllm.handover.mooncake import Mooncake
-from backends.vllm.handover.moriio import MoRIIO, MoRIIOPull
+from backends.vllm.handover.moriio import MoRIIOPull
 from backends.vllm.handover.nixl_pull import NixlPull
 from backends.vllm.handover.nixl_push import NixlPush
 from backends.vllm.handover.offloading_peer import OffloadingPeer
@@ -23,6 +23,5 @@ CONNECTORS: Final[dict[str, Connector]] = {
         SharedStore(),
         LMCache(),
         MoRIIOPull(),
-        MoRIIO(),
     )
 }

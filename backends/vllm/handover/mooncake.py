@@ -33,7 +33,6 @@ class Mooncake(Connector):
     facts_from: ClassVar[FactSource] = FactSource.BOOTSTRAP
     cached_tokens_from: ClassVar[Reporter] = Reporter.PREFILL
     ends_by_length: ClassVar[bool] = True
-    unmatched_s: ClassVar[float] = 480.0
     dropped_decode_frees: ClassVar[bool] = False
 
     def prefill_params(self, legs: Legs) -> TransferParams:

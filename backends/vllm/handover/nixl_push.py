@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import ClassVar
 
@@ -35,7 +34,6 @@ class NixlPush(Connector):
     facts_from: ClassVar[FactSource] = FactSource.ANSWER
     cached_tokens_from: ClassVar[Reporter] = Reporter.PREFILL
     lease_s: ClassVar[float | None] = 30.0
-    unmatched_s: ClassVar[float] = math.inf
     dropped_decode_frees: ClassVar[bool] = False
 
     def prefill_params(self, legs: Legs) -> TransferParams:

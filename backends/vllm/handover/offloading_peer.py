@@ -26,7 +26,6 @@ class OffloadingPeer(Connector):
     order: ClassVar[Order] = Order.TOGETHER
     cached_tokens_from: ClassVar[Reporter] = Reporter.PREFILL
     marks_prefill: ClassVar[bool] = False
-    unmatched_s: ClassVar[float] = 60.0
 
     def prefill_params(self, legs: Legs) -> TransferParams:
         """Ask the worker to keep the blocks of this transfer for a decode worker."""

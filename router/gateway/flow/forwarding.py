@@ -177,8 +177,9 @@ class ForwardedRequest:
 
     def client_writable(self, writable: bool) -> None:
         """Pause the attempts while the client does not read, or resume them."""
-        for attempt in self._flow.attempts:
-            attempt.pause(not writable)
+        if self._beside is None:  # else it reads no answer yet, or goes on by itself
+            for attempt in self._flow.attempts:
+                attempt.pause(not writable)
         self._responder.client_paced()
 
     # placing

@@ -169,6 +169,9 @@ class KvHandover:
         """Let another prefill worker compute the prompt."""
         self.prefill = ticket
         self._legs = self._named()
+        leg = self.decode.record.leg
+        assert leg is not None
+        self.decode.record.leg = leg._replace(worker=ticket.candidate.id)
 
     def prefilled(self, body: bytes, status: int, now_s: float) -> Usage:
         """Take the prefill worker's answer. Return its usage."""

@@ -74,6 +74,8 @@ class PrefillPeers:
     def _lost(self, endpoint: FleetEndpoint) -> None:
         self._facts = {one: facts for one, facts in self._facts.items() if one.endpoint is not endpoint}
         self._again_s.pop(endpoint, None)
+        if (asking := self._asking.get(endpoint)) is not None:
+            asking.cancel()  # its answer is of the process before
 
     def _process_seen(self, endpoint: FleetEndpoint, new: bool, asked_s: float) -> None:
         if new:

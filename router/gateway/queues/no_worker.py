@@ -43,7 +43,8 @@ class NoWorkerQueue:
     def __init__(self, fleet: Fleet, loop: asyncio.AbstractEventLoop, limit: int) -> None:
         self._loop = loop
         self._limit = limit
-        self._waiting: dict[QueuedRequest, None] = {}
+        self._waiting: dict[QueuedRequest, str | None] = {}
+        """The model for whose workers each one waits; None: for any worker to be ready."""
         self._for_room: dict[str, OrderedDict[QueuedRequest, None]] = {}
         """Those of the waiting requests that wait for room, by model."""
         self._scheduled = False
@@ -60,7 +61,7 @@ class NoWorkerQueue:
     def enter(self, request: QueuedRequest, model: str | None = None) -> None:
         """Add `request`, which must not be here already. With `model` it waits for room on that model's workers."""
         count(request, 1)
-        self._waiting[request] = None
+        self._waiting[request] = model
         if model is not None:
             self._for_room.setdefault(model, OrderedDict())[request] = None
             if self._room_timer is None:
@@ -73,10 +74,11 @@ class NoWorkerQueue:
     def leave(self, request: QueuedRequest) -> None:
         """Remove `request` if it is here."""
         if request in self._waiting:
-            del self._waiting[request]
+            model = self._waiting.pop(request)
             count(request, -1)
-            for model, waiting in list(self._for_room.items()):
-                waiting.pop(request, None)
+            if model is not None:
+                waiting = self._for_room[model]
+                del waiting[request]
                 if not waiting:
                     del self._for_room[model]
 
@@ -105,7 +107,11 @@ class NoWorkerQueue:
 
     def _offer(self) -> None:
         self._scheduled = False
-        for request in list(self._waiting):
+        # an offer that fails puts the request last, except in the order for room
+        for request in [one for waiting in self._for_room.values() for one in waiting]:
+            if request in self._waiting:
+                request.offer()
+        for request in [one for one, model in self._waiting.items() if model is None]:
             request.offer()
 
     def _offer_room(self) -> None:

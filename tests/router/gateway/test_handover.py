@@ -334,6 +334,8 @@ async def test_a_dead_prefill_worker_is_replaced_by_another(shared):
     assert (await gateway.ask()).status == 200
     assert gateway.outcomes == ["handed_over"]
     assert computed(prefill) == 40
+    legs = [one.leg for one in gateway.rig.dispatcher.decisions(10) if one.leg is not None]
+    assert {leg.worker for leg in legs if leg.part == "decode"} == {gateway.rig.fleet.candidates[1].id}
     await gateway.ends_clean(prefill, decode)
 
 

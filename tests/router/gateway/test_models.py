@@ -298,6 +298,8 @@ async def test_requests_for_a_model_at_its_limit_get_its_workers_in_order(full):
     for place in range(3):
         waiting.append(await ask_big(gate, user=f"number {place}"))
         await eventually(lambda place=place: queued(gate) == place + 1)
+    gate.fleet.drain(workers["small"].id)  # all that wait are offered, and none gets a place
+    await eventually(lambda: gate.dispatcher.events.count("queued") >= 6)
     for place, client in enumerate((first, *waiting)):
         let["big"].release()
         assert (await client.read()).status == 200

@@ -266,13 +266,17 @@ def test_the_decisions_of_both_parts_name_each_other_and_a_repeated_prefill_keep
     assert placed.dispatcher.decisions(10)[-1].to_builtins()["handover"] is None
 
 
-def test_blocks_that_stay_after_a_handover_was_read_are_stuck(site, ask):
+@pytest.mark.parametrize("stream", [True, False])
+def test_blocks_that_stay_after_a_handover_was_read_are_stuck(site, ask, stream):
     placed = site({1: "prefill", 3: "decode"})
     placed.stream(ask(first=5_000), 3)
     prefill, decode = hand_over(placed, ask())
     placed.dispatcher.first_token(prefill, 0.5)
     placed.dispatcher.finished(prefill, Usage(1_000, None, 0), 0.5)
-    placed.dispatcher.first_token(decode, 1.0)
+    if stream:
+        placed.dispatcher.first_token(decode, 1.0)
+    else:
+        placed.dispatcher.finished(decode, Usage(1_000, 5, 0), 1.0)
     for at_s in range(1, 40):
         placed.fleet.load_reported("h:1", LoadReport(0, 0, 0, 0.5), float(at_s))
     used_tokens = round(0.5 * prefill.candidate.capacity_tokens)

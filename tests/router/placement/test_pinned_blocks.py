@@ -40,7 +40,8 @@ def test_blocks_that_no_lease_explains_are_stuck():
     watch.pinned.read("p:1", 1)
     watch.report(1_000, *range(10, 50, 5))
     assert watch.stuck_tokens == 1_000 - 2 * 16
-    assert watch.pinned.statistics() == {"p:1": 968}
+    assert watch.pinned.statistics(["p:1", "p:2"]) == {"p:1": 968}
+    assert watch.pinned.statistics(["p:2"]) == {}
 
 
 def test_blocks_that_come_back_within_the_lease_are_not():
@@ -89,7 +90,7 @@ def test_only_prefill_workers_of_the_fleet_are_watched(about):
     watch.report(1_000, *range(10, 60, 5))
     assert watch.stuck_tokens is not None
     watch.report(1_000, 60.0, **about)
-    assert (watch.stuck_tokens, watch.pinned.statistics()) == (None, {})
+    assert (watch.stuck_tokens, watch.pinned.statistics(["p:1"])) == (None, {})
 
 
 def test_a_worker_that_has_handed_nothing_over_is_not_watched():

@@ -1,6 +1,5 @@
 """What each connector's requests carry, from exchanges with vLLM 0.32 and 0.33 and from its documentation."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from backends.vllm.handover.connector import HandoverPeer, Legs, Order, Reporter, with_token_ids
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.mooncake import bootstrap_of, read_engine_ids
-from backends.vllm.handover.moriio import request_id
 from backends.vllm.handover.nixl_pull import misses_side_channel_host
 from backends.vllm.handover.offloading_peer import pull_params
 from backends.vllm.handover.parameters import HandoverError
@@ -39,7 +37,7 @@ def answered(params=None, finish_reason="length"):
 
 def test_every_connector_is_listed_under_its_name():
     assert set(CONNECTORS) == {
-        "nixl_pull", "nixl_push", "mooncake", "offloading_peer", "shared_store", "lmcache", "moriio_pull", "moriio",
+        "nixl_pull", "nixl_push", "mooncake", "offloading_peer", "shared_store", "lmcache", "moriio_pull",
     }  # fmt: skip
     for name, connector in CONNECTORS.items():
         assert connector.name == name
@@ -48,11 +46,9 @@ def test_every_connector_is_listed_under_its_name():
 
 def test_workers_that_answer_together_are_those_that_wait_for_each_other():
     together = {name for name, one in CONNECTORS.items() if one.order is Order.TOGETHER}
-    assert together == {"nixl_push", "mooncake", "offloading_peer", "moriio"}
-    assert {name for name, one in CONNECTORS.items() if one.same_request_id} == {"nixl_push", "moriio"}
-    assert {name for name, one in CONNECTORS.items() if not one.dropped_decode_frees} == {
-        "nixl_push", "mooncake", "moriio",
-    }  # fmt: skip
+    assert together == {"nixl_push", "mooncake", "offloading_peer"}
+    assert {name for name, one in CONNECTORS.items() if one.same_request_id} == {"nixl_push"}
+    assert {name for name, one in CONNECTORS.items() if not one.dropped_decode_frees} == {"nixl_push", "mooncake"}
 
 
 def test_a_moriio_pull_names_the_transfer_and_both_ports():
@@ -78,9 +74,6 @@ def test_only_a_pull_leaves_the_true_cached_tokens_to_the_decode_worker():
 
 def test_leases_and_stranded_blocks_are_those_of_vllm():
     assert CONNECTORS["nixl_pull"].lease_s == 30.0
-    assert CONNECTORS["mooncake"].unmatched_s == 480.0
-    assert CONNECTORS["nixl_push"].unmatched_s == math.inf
-    assert CONNECTORS["shared_store"].unmatched_s == 0.0
 
 
 # NIXL pull
@@ -255,20 +248,6 @@ def test_a_shared_store_needs_no_parameters(name):
     assert store.prefill_params(LEGS) is None
     assert store.handed_over(answered(finish_reason="stop")) is None
     assert store.decode_params(LEGS, None) is None
-
-
-def test_moriio_names_each_worker_to_the_other_and_both_in_the_request_id():
-    moriio = CONNECTORS["moriio"]
-    legs = replace(
-        LEGS, prefill=HandoverPeer(host="10.0.0.1", engine_id="e1"), decode=HandoverPeer(host="10.0.0.2", notify_port=7)
-    )
-    prefill, decode = moriio.prefill_params(legs), moriio.decode_params(legs, None)
-    assert (prefill["remote_host"], prefill["remote_notify_port"], prefill["do_remote_decode"]) == ("10.0.0.2", 7, True)
-    assert (decode["remote_host"], decode["remote_engine_id"], decode["do_remote_prefill"]) == ("10.0.0.1", "e1", True)
-    assert request_id(legs) == (
-        "___prefill_addr_host:10.0.0.1,handshake:6301,notify:61005"
-        "___decode_addr_host:10.0.0.2,handshake:6301,notify:7_t-1"
-    )
 
 
 def test_token_ids_are_added_beside_any_parameters():
