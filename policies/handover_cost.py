@@ -100,17 +100,28 @@ def stalled_s(fleet: FleetView) -> Column:
     return cost_s
 
 
-def pair_s(prefill: FleetView, decode: FleetView, tokens_per_s: Matrix | float, latency_s: Matrix | float) -> Matrix:
+def pair_s(
+    prefill: FleetView,
+    decode: FleetView,
+    tokens_per_s: Matrix | float,
+    latency_s: Matrix | float,
+    alike: NDArray[np.bool_] | None = None,
+    stalls_s: Column | None = None,
+) -> Matrix:
     """Return the cost of each pair.
 
     The tokens that the decode worker lacks move at `tokens_per_s`, after `latency_s`: of each pair, or one for all. It
     then computes one token, behind the prefills that are queued there, and needs KV space for the whole prompt.
+    `stalls_s` is what the prefill costs the streams of each prefill worker; None if they have no streams. `alike` says
+    which pairs understand each other's KV cache. Others cost infinitely much.
     """
     moved_s = latency_s + decode.uncached_tokens[np.newaxis, :] / tokens_per_s
     loaded_s = _first_token_s(prefill)[:, np.newaxis] + moved_s
     first_s = np.maximum(loaded_s, decode.queue_wait_s[np.newaxis, :])
     cost_s: Matrix = first_s + (decode.kv_wait_s + STREAM_WEIGHT * decode.decode_externality_s)[np.newaxis, :]
-    return cost_s
+    if stalls_s is not None:
+        cost_s = cost_s + stalls_s[:, np.newaxis]
+    return cost_s if alike is None else np.where(alike, cost_s, np.inf)
 
 
 def _first_token_s(fleet: FleetView) -> Column:
@@ -122,25 +133,8 @@ def _first_token_s(fleet: FleetView) -> Column:
     return cost_s
 
 
-def cheapest(
-    prefill: FleetView,
-    alone: FleetView,
-    decode: FleetView,
-    tokens_per_s: Matrix | float,
-    latency_s: Matrix | float,
-    alike: NDArray[np.bool_] | None = None,
-    stalls_s: Column | None = None,
-) -> PairCost:
-    """Return the cheapest pair of a `prefill` and a `decode` worker, and the cost of the cheapest worker of `alone`.
-
-    `alike` says which pairs understand each other's KV cache, as rows and columns of `Matrix`. Others cost infinitely
-    much. `stalls_s` is what the prefill costs the streams of each prefill worker; None if they have no streams.
-    """
-    costs_s = pair_s(prefill, decode, tokens_per_s, latency_s)
-    if stalls_s is not None:
-        costs_s = costs_s + stalls_s[:, np.newaxis]
-    if alike is not None:
-        costs_s = np.where(alike, costs_s, np.inf)
+def cheapest(costs_s: Matrix, alone: FleetView) -> PairCost:
+    """Return the cheapest pair by the costs of all (`pair_s`), and the cost of the cheapest worker of `alone`."""
     place = int(costs_s.argmin())
     row, column = divmod(place, costs_s.shape[1])
     return PairCost(row, column, float(costs_s[row, column]), float(alone_s(alone).min()))

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.handover_cost import PairCost, cheapest, pair_s, stalled_s
+from policies.handover_cost import Matrix, PairCost, cheapest, pair_s, stalled_s
 from policies.view import Decision, FleetView, RequestView, Residency, WorkerView
 from router.config.model import HandoverConfig
 from router.placement.decisions import HandoverLeg
@@ -43,6 +43,21 @@ class PlannedHandover(NamedTuple):
     cost: PairCost
 
 
+class _Compared(NamedTuple):
+    """Both sides of all pairs, the workers for whole requests, the speeds of the links, and the costs of the pairs.
+
+    `streams` says which senders have streams of their own.
+    """
+
+    senders: Seen
+    receivers: Seen
+    singles: FleetView
+    tokens_per_s: Matrix
+    latency_s: Matrix
+    streams: NDArray[np.bool_]
+    costs_s: Matrix
+
+
 class HandoverTickets(NamedTuple):
     """Reservations on both workers, made in one step."""
 
@@ -68,34 +83,37 @@ class HandoverPlanner:
         With `at_any_cost` it may cost more. A prefill worker that has a trial must be the one. Decode workers must be
         ready.
         """
+        compared = self._compare(request, prefill, alone, now_s)
+        if compared is None:
+            return None
+        cost = cheapest(compared.costs_s, compared.singles)
+        pays = cost.pays or (at_any_cost and cost.possible)
+        return PlannedHandover(compared.senders, compared.receivers, cost) if pays else None
+
+    def explain(self, request: Request, prefill: Selection, alone: Selection, now_s: float) -> ExplainedHandover:
+        """Return what `plan` compares, without placing anything."""
+        compared = self._compare(request, prefill, alone, now_s)
+        if compared is None:
+            singles = self._see(request, alone, now_s).fleet
+            return ExplainedHandover(False, "no ready worker receives KV caches", (), alone_explained(singles))
+        senders, receivers, singles, tokens_per_s, latency_s, streams, costs_s = compared
+        moved_s = np.broadcast_to(latency_s + receivers.fleet.uncached_tokens / tokens_per_s, costs_s.shape)
+        return explained(senders.fleet, receivers.fleet, singles, costs_s, moved_s, streams)
+
+    def _compare(self, request: Request, prefill: Selection, alone: Selection, now_s: float) -> _Compared | None:
+        """Return the costs of all pairs; None if no ready worker receives KV caches."""
         decode = _decoding(alone, self._config.connector)
         if decode is None:
             return None
         if prefill.trial is not None:
             prefill = Selection(prefill.trial.candidates, prefill.trial)
         senders, receivers = self._see(request, prefill, now_s), self._see(request, decode, now_s)
-        singles = self._see(request, alone, now_s).fleet
+        singles, streams = self._see(request, alone, now_s).fleet, _have_streams(prefill)
+        speeds = self.links.speeds(prefill.candidates, decode.candidates, now_s)
         alike = alike_formats(prefill.candidates, decode.candidates, request.model)
-        tokens_per_s, latency_s = self.links.speeds(prefill.candidates, decode.candidates, now_s)
-        stalls_s = np.where(_have_streams(prefill), stalled_s(senders.fleet), 0.0)
-        cost = cheapest(senders.fleet, singles, receivers.fleet, tokens_per_s, latency_s, alike, stalls_s)
-        return PlannedHandover(senders, receivers, cost) if cost.pays or (at_any_cost and cost.possible) else None
-
-    def explain(self, request: Request, prefill: Selection, alone: Selection, now_s: float) -> ExplainedHandover:
-        """Return what `plan` compares, without placing anything."""
-        decode, singles = _decoding(alone, self._config.connector), self._see(request, alone, now_s).fleet
-        if decode is None:
-            return ExplainedHandover(False, "no ready worker receives KV caches", (), alone_explained(singles))
-        if prefill.trial is not None:
-            prefill = Selection(prefill.trial.candidates, prefill.trial)
-        senders, receivers = (self._see(request, side, now_s).fleet for side in (prefill, decode))
-        tokens_per_s, latency_s = self.links.speeds(prefill.candidates, decode.candidates, now_s)
-        streams = _have_streams(prefill)
-        costs_s = pair_s(senders, receivers, tokens_per_s, latency_s)
-        costs_s += np.where(streams, stalled_s(senders), 0.0)[:, np.newaxis]
-        costs_s[~alike_formats(prefill.candidates, decode.candidates, request.model)] = np.inf
-        moved_s = np.broadcast_to(latency_s + receivers.uncached_tokens[np.newaxis, :] / tokens_per_s, costs_s.shape)
-        return explained(senders, receivers, singles, costs_s, moved_s, streams)
+        stalls_s = np.where(streams, stalled_s(senders.fleet), 0.0)
+        costs_s = pair_s(senders.fleet, receivers.fleet, *speeds, alike, stalls_s)
+        return _Compared(senders, receivers, singles, *speeds, streams, costs_s)
 
     def reserve(
         self, request: Request, planned: PlannedHandover, runner: PolicyRunner, now_s: float

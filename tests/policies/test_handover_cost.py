@@ -27,8 +27,12 @@ def fleet(*workers):
     return FleetView(NOW, tuple(WorkerView(WorkerId(f"w{n}"), **facts | given) for n, given in enumerate(workers)))
 
 
+def cheapest_of(prefill, alone, decode, *speeds, **fields):
+    return cheapest(pair_s(prefill, decode, *speeds, **fields), alone)
+
+
 def test_an_idle_fleet_serves_requests_on_one_worker():
-    cost = cheapest(fleet({}), fleet({}), fleet({}), FAST, 0.01)
+    cost = cheapest_of(fleet({}), fleet({}), fleet({}), FAST, 0.01)
     assert not cost.pays
     assert cost.pair_s == pytest.approx(0.51)
     assert cost.alone_s == pytest.approx(0.5)
@@ -36,20 +40,20 @@ def test_an_idle_fleet_serves_requests_on_one_worker():
 
 def test_streams_that_a_prefill_would_stall_make_the_pair_cheaper():
     decode = fleet({"running_requests": 20})
-    cost = cheapest(fleet({}), decode, decode, FAST, 0.01)
+    cost = cheapest_of(fleet({}), decode, decode, FAST, 0.01)
     assert cost.pays
     assert cost.alone_s == pytest.approx(0.5 + STREAM_WEIGHT * 0.5 * 20)
 
 
 def test_a_cached_prompt_stays_where_it_is():
     decode = fleet({"running_requests": 20, "prefill_s": 0.001, "uncached_tokens": 16})
-    assert not cheapest(fleet({}), decode, decode, FAST, 0.01).pays
+    assert not cheapest_of(fleet({}), decode, decode, FAST, 0.01).pays
 
 
 def test_the_prefill_workers_own_prefix_counts():
     prefill = fleet({}, {"prefill_s": 0.1})
     decode = fleet({"running_requests": 20})
-    cost = cheapest(prefill, decode, decode, FAST, 0.0)
+    cost = cheapest_of(prefill, decode, decode, FAST, 0.0)
     assert (cost.prefill, cost.pair_s) == (1, pytest.approx(0.1))
 
 
@@ -61,7 +65,7 @@ def test_only_what_the_decode_worker_lacks_is_moved():
 
 def test_a_slow_link_makes_the_pair_dearer():
     decode = fleet({"running_requests": 20})
-    assert not cheapest(fleet({}), decode, decode, 500.0, 0.0).pays
+    assert not cheapest_of(fleet({}), decode, decode, 500.0, 0.0).pays
 
 
 def test_each_pair_has_its_own_link():
@@ -91,7 +95,7 @@ def test_streams_that_the_answer_slows_count_on_either_way():
 def test_the_cheapest_of_all_pairs_is_found():
     prefill = fleet({"queue_wait_s": 1.0}, {}, {"queue_wait_s": 2.0})
     decode = fleet({"kv_wait_s": 1.0}, {"kv_wait_s": 0.1})
-    cost = cheapest(prefill, fleet({"queue_wait_s": 9.0}), decode, FAST, 0.0)
+    cost = cheapest_of(prefill, fleet({"queue_wait_s": 9.0}), decode, FAST, 0.0)
     assert (cost.prefill, cost.decode, cost.pays) == (1, 1, True)
     assert cost.pair_s == pytest.approx(0.6)
 
@@ -107,14 +111,14 @@ def test_an_uncertain_estimate_counts_at_its_low_end():
 def test_workers_of_different_kinds_are_no_pair():
     prefill, decode = fleet({"prefill_s": 0.1}, {}), fleet({"running_requests": 20})
     alike = np.array([[False], [True]])
-    assert cheapest(prefill, decode, decode, FAST, 0.0, alike).prefill == 1
-    assert not cheapest(prefill, decode, decode, FAST, 0.0, np.zeros((2, 1), bool)).pays
+    assert cheapest_of(prefill, decode, decode, FAST, 0.0, alike=alike).prefill == 1
+    assert not cheapest_of(prefill, decode, decode, FAST, 0.0, alike=np.zeros((2, 1), bool)).pays
 
 
 def test_streams_on_a_prefill_worker_make_the_pair_dearer():
     prefill, decode = fleet({"running_requests": 4}), fleet({"running_requests": 20})
-    without = cheapest(prefill, decode, decode, FAST, 0.0)
-    cost = cheapest(prefill, decode, decode, FAST, 0.0, stalls_s=stalled_s(prefill))
+    without = cheapest_of(prefill, decode, decode, FAST, 0.0)
+    cost = cheapest_of(prefill, decode, decode, FAST, 0.0, stalls_s=stalled_s(prefill))
     assert cost.pair_s - without.pair_s == pytest.approx(STREAM_WEIGHT * 0.5 * 4)
 
 
