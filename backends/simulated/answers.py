@@ -302,8 +302,9 @@ class DialectApp(AnswerPath):
         (generation,) = call.generations
         prompt = call.prompts[0] if call.body.return_token_ids else None
         params = self._worker.transfers.offered(generation.state, call.body.kv_transfer_params)
-        body = self._dialect.whole(call.head, generation, _cached_tokens(call, generation), prompt, params)
-        await send_json(send, 200, body, headers)
+        answer = self._dialect.whole(call.head, generation, _cached_tokens(call, generation), prompt)
+        answer |= {} if params is None else {"kv_transfer_params": params}
+        await send_json(send, 200, msgspec.json.encode(answer), headers)
 
     async def _stream(self, call: EngineCall, receive: Receive, send: Send, headers: Headers) -> None:
         await begin_stream(send, headers)

@@ -6,7 +6,7 @@ Messages stream starts with the first token, and a Responses stream sends its fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -37,17 +37,9 @@ class Dialect(Protocol):
         ...
 
     def whole(
-        self,
-        head: AnswerHead,
-        generation: Generation,
-        cached_tokens: int,
-        prompt: Sequence[int] | None,
-        params: Mapping[str, Any] | None,
-    ) -> bytes:
-        """Return a response that is not streamed.
-
-        `prompt` if token ids are requested; `params` are the transfer parameters for another worker.
-        """
+        self, head: AnswerHead, generation: Generation, cached_tokens: int, prompt: Sequence[int] | None
+    ) -> dict[str, Any]:
+        """Return a response that is not streamed; `prompt` if token ids are requested."""
         ...
 
     def introduction(self, head: AnswerHead) -> bytes:
@@ -87,16 +79,10 @@ class MessagesDialect:
         return await reader.messages(values)
 
     def whole(
-        self,
-        head: AnswerHead,
-        generation: Generation,
-        cached_tokens: int,
-        prompt: Sequence[int] | None,
-        params: Mapping[str, Any] | None,
-    ) -> bytes:
+        self, head: AnswerHead, generation: Generation, cached_tokens: int, prompt: Sequence[int] | None
+    ) -> dict[str, Any]:
         content = [{"type": "text", "text": "".join(generation.text_parts)}]
-        answer = {**self._message(head, content), **_stop(generation), "usage": self._usage(generation, cached_tokens)}
-        return _encode(_with_params(answer, params))
+        return {**self._message(head, content), **_stop(generation), "usage": self._usage(generation, cached_tokens)}
 
     def introduction(self, head: AnswerHead) -> bytes:
         return b""
@@ -151,17 +137,12 @@ class ResponsesDialect:
         return await reader.responses(values)
 
     def whole(
-        self,
-        head: AnswerHead,
-        generation: Generation,
-        cached_tokens: int,
-        prompt: Sequence[int] | None,
-        params: Mapping[str, Any] | None,
-    ) -> bytes:
+        self, head: AnswerHead, generation: Generation, cached_tokens: int, prompt: Sequence[int] | None
+    ) -> dict[str, Any]:
         answer = self._response(head, generation, cached_tokens)
         if prompt is not None:
             answer["input_messages"] = [{"type": "raw_message_tokens", "message": "", "tokens": list(prompt)}]
-        return _encode(_with_params(answer, params))
+        return answer
 
     def introduction(self, head: AnswerHead) -> bytes:
         response = self._response(head, None)
@@ -240,10 +221,6 @@ def _fields(values: dict[str, Any], *names: str) -> dict[str, Any]:
 def _written(generation: Generation, cached_tokens: int, block_tokens: int) -> int:
     """Return the prompt tokens written to the cache. A prompt's last, partial block is not written."""
     return max(0, generation.state.prompt_tokens // block_tokens * block_tokens - cached_tokens)
-
-
-def _with_params(answer: dict[str, Any], params: Mapping[str, Any] | None) -> dict[str, Any]:
-    return answer if params is None else {**answer, "kv_transfer_params": params}
 
 
 def _event(name: str, **fields: Any) -> bytes:
