@@ -22,12 +22,17 @@ class Together(Shared):
     def __init__(self, rig, stack, connector):
         super().__init__(rig, stack)
         self.connector = connector
+        self._running = {}
         self.bootstrap_port = None
         self.prefiller = b""
         """The prefill worker that requests name, so that they are handed over whatever that costs."""
 
     async def add(self, role, **settings):
-        return await super().add(role, kv_connector=self.connector, **settings)
+        worker, self._running[worker] = await super().add(role, kv_connector=self.connector, **settings)
+        return worker
+
+    async def kill(self, worker):
+        await self._running[worker].kill()
 
     def join(self, worker, role):
         address = parse_endpoint(worker if isinstance(worker, str) else f"http://{worker.id}")
@@ -78,14 +83,16 @@ async def together(rig):
         yield start
 
 
-async def pair(together, connector, **handover):
-    """Return a gateway with a prefill worker that it knows and a decode worker, on which streams run."""
+async def pair(together, connector, prefill=None, decode=None, **handover):
+    """Return a gateway with a prefill worker that it knows and a decode worker, on which streams run.
+
+    `prefill` and `decode` are settings of the workers.
+    """
     gateway = await together(connector, **handover)
-    prefill, _ = await gateway.add("prefill")
-    decode, _ = await gateway.add("decode")
+    workers = [await gateway.add("prefill", **(prefill or {})), await gateway.add("decode", **(decode or {}))]
     gateway.occupy()
     await gateway.introduce()
-    return gateway, prefill, decode
+    return gateway, *workers
 
 
 # it works
@@ -135,8 +142,7 @@ async def test_messages_and_responses_stay_on_one_worker(together):
 
 async def test_a_prefill_worker_that_is_not_known_yet_answers_before_a_decode_worker_of_a_push_is_asked(together):
     gateway = await together("nixl_push")
-    prefill, _ = await gateway.add("prefill")
-    decode, _ = await gateway.add("decode")
+    prefill, decode = await gateway.add("prefill"), await gateway.add("decode")
     gateway.occupy()
     prefill.clock.freeze()
     asked = gateway.begin(**USAGE)
@@ -151,8 +157,7 @@ async def test_a_prefill_worker_that_is_not_known_yet_answers_before_a_decode_wo
 async def test_without_a_bootstrap_server_mooncake_hands_nothing_over(together, caplog):
     gateway = await together("mooncake")
     gateway.bootstrap_port = "99999"
-    prefill, _ = await gateway.add("prefill")
-    decode, _ = await gateway.add("decode")
+    prefill, decode = await gateway.add("prefill"), await gateway.add("decode")
     gateway.occupy()
     assert tokens(await gateway.ask()) == (40, 0, 5)
     await eventually(lambda: "mooncake_bootstrap_port is '99999'" in caplog.text)
@@ -166,12 +171,8 @@ async def test_without_a_bootstrap_server_mooncake_hands_nothing_over(together, 
 
 @BOTH
 async def test_a_dead_prefill_worker_costs_only_time(together, connector):
-    gateway = await together(connector)
-    _, dying = await gateway.add("prefill")
-    decode, _ = await gateway.add("decode", kv_lease_s=1.0)
-    gateway.occupy()
-    await gateway.introduce()
-    await dying.kill()
+    gateway, prefill, decode = await pair(together, connector, decode={"kv_lease_s": 1.0})
+    await gateway.kill(prefill)
     assert tokens(await gateway.ask(prompt=list(range(500, 540)))) == (40, 0, 5)
     assert gateway.outcomes[0] in ("prefill_failed", "decode_failed")  # both notice
     await gateway.ends_clean(decode)
@@ -179,15 +180,11 @@ async def test_a_dead_prefill_worker_costs_only_time(together, connector):
 
 @pytest.mark.parametrize(("connector", "fields"), [("nixl_push", USAGE), ("mooncake", {})])
 async def test_a_prefill_worker_that_dies_while_it_computes_costs_only_time(together, connector, fields):
-    gateway = await together(connector)
-    prefill, dying = await gateway.add("prefill")
-    decode, _ = await gateway.add("decode", kv_lease_s=1.0)
-    gateway.occupy()
-    await gateway.introduce()
+    gateway, prefill, decode = await pair(together, connector, decode={"kv_lease_s": 1.0})
     prefill.clock.freeze()
     asked = gateway.begin(prompt=list(range(500, 540)), **fields)
     await eventually(lambda: moved(decode)["waiting"] == 1)
-    await dying.kill()
+    await gateway.kill(prefill)
     assert tokens(await asked) == (40, 0, 5)
     assert gateway.outcomes == ["prefill_failed"]
     await gateway.ends_clean(decode)
@@ -197,14 +194,10 @@ async def test_a_prefill_worker_that_dies_while_it_computes_costs_only_time(toge
 
 @BOTH
 async def test_a_prefill_worker_that_dies_after_its_answer_is_not_missed(together, connector):
-    gateway = await together(connector)
-    _, dying = await gateway.add("prefill")
-    decode, _ = await gateway.add("decode", time_scale=1.0)
-    gateway.occupy()
-    await gateway.introduce()
+    gateway, prefill, decode = await pair(together, connector, decode={"time_scale": 1.0})
     asked = gateway.begin(max_tokens=40, **USAGE)
     await eventually(lambda: gateway.outcomes == ["handed_over"])
-    await dying.kill()
+    await gateway.kill(prefill)
     assert tokens(await asked) == (40, 32, 40)
     await gateway.frees(decode)
 
@@ -221,11 +214,8 @@ async def test_a_frozen_prefill_worker_is_given_up(together, connector):
 
 @BOTH
 async def test_a_transfer_that_hangs_is_given_up(together, connector):
-    gateway = await together(connector, first_event_s=1.0)
-    await gateway.add("prefill")
-    decode, _ = await gateway.add("decode", time_scale=1.0, speed=1_000.0)
-    gateway.occupy()
-    await gateway.introduce()
+    settings = {"time_scale": 1.0, "speed": 1_000.0}
+    gateway, _, decode = await pair(together, connector, decode=settings, first_event_s=1.0)
     decode.transfers.faults.slowdown = 1e9
     assert tokens(await gateway.ask(prompt=list(range(500, 540)))) == (40, 0, 5)
     assert gateway.outcomes == ["decode_failed"]
@@ -258,16 +248,12 @@ async def test_a_prefill_that_ends_by_a_stop_token_sends_nothing_with_mooncake(t
 
 @BOTH
 async def test_a_decode_worker_that_dies_while_it_waits_is_replaced(together, connector):
-    gateway = await together(connector)
-    prefill, _ = await gateway.add("prefill", kv_lease_s=0.5)
-    first, dying = await gateway.add("decode")
-    gateway.occupy()
-    await gateway.introduce()
+    gateway, prefill, first = await pair(together, connector, prefill={"kv_lease_s": 0.5})
     prefill.clock.freeze()
     asked = gateway.begin(prompt=list(range(500, 540)))
     await eventually(lambda: moved(first)["waiting"] == 1)
-    second, _ = await gateway.add("decode")
-    await dying.kill()
+    second = await gateway.add("decode")
+    await gateway.kill(first)
     assert tokens(await asked) == (40, 0, 5)
     assert gateway.outcomes == ["decode_failed"]
     prefill.clock.thaw()
@@ -306,11 +292,7 @@ async def test_a_client_that_leaves_frees_both_workers_once_the_prefill_has_ende
 
 @BOTH
 async def test_a_client_that_leaves_the_stream_frees_both_workers(together, connector):
-    gateway = await together(connector)
-    prefill, _ = await gateway.add("prefill")
-    decode, _ = await gateway.add("decode", time_scale=1.0)
-    gateway.occupy()
-    await gateway.introduce()
+    gateway, prefill, decode = await pair(together, connector, decode={"time_scale": 1.0})
     client = await gateway.rig.connect()
     client.writer.write(gateway.raw(prompt=PROMPT, max_tokens=4_000, stream=True))
     await eventually(lambda: gateway.outcomes == ["handed_over"])

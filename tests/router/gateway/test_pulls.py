@@ -9,14 +9,12 @@ import pytest
 from backends.simulated.serving import serving
 from backends.simulated.settings import WorkerSettings
 from router.placement.lifecycle_events import Request
+from tests.router.gateway.test_handover import COMPLETIONS, PROMPT, REFUSED, computed, tokens
 from tests.support.raw_client import post
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import eventually
 
-COMPLETIONS = b"/v1/completions"
-PROMPT = list(range(300, 340))
 HELD = 32
-REFUSED = b'data: {"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}\n\n'
 SETTINGS = {"pulls": "offloading_peer", "latency_s": 0.0, "transfer_tokens_per_s": 1e12}
 USAGE = {"stream": True, "stream_options": {"include_usage": True}}
 
@@ -107,22 +105,11 @@ def moved(worker):
     return worker.peer_tier.statistics()
 
 
-def computed(worker):
-    return worker.engine.statistics()["prefill_tokens"]
-
-
-def cached(reply):
-    if reply.header(b"content-type").startswith(b"text/event-stream"):
-        frames = [json.loads(line[6:]) for line in reply.body.split(b"\n\n") if line.startswith(b"data: {")]
-        return frames[-1]["usage"]["prompt_tokens_details"]["cached_tokens"]
-    return json.loads(reply.body)["usage"]["prompt_tokens_details"]["cached_tokens"]
-
-
 @pytest.mark.parametrize("fields", [{}, USAGE])
 async def test_an_idle_worker_pulls_the_prefix_of_a_busy_one(peers, fields):
     gateway, _, puller = await pair(peers)
     reply = await gateway.ask(**fields)
-    assert (reply.status, cached(reply)) == (200, HELD)
+    assert (reply.status, tokens(reply)) == (200, (40, HELD, 5))
     assert (moved(puller)["pulls"], moved(puller)["pulled_tokens"], computed(puller)) == (1, HELD, 8)
     assert gateway.outcomes == ["pulled"]
     links = gateway.rig.dispatcher.links(gateway.rig.loop.time())
@@ -136,7 +123,7 @@ async def test_an_idle_worker_pulls_the_prefix_of_a_busy_one(peers, fields):
 async def test_a_source_that_has_lost_the_prefix_is_counted(peers):
     gateway, _, puller = await pair(peers, holds=False)
     reply = await gateway.ask(**USAGE)
-    assert (reply.status, cached(reply), computed(puller)) == (200, 0, 40)
+    assert (reply.status, tokens(reply), computed(puller)) == (200, (40, 0, 5), 40)
     assert gateway.outcomes == ["missed"]
     assert gateway.rig.dispatcher.links(gateway.rig.loop.time()) == []
     await gateway.ends_clean()
@@ -204,7 +191,7 @@ async def test_a_source_that_is_gone_costs_only_the_prefill(peers):
     _, dead = await gateway.source()
     await gateway.add()
     await dead.kill()
-    assert cached(await gateway.ask()) == 0
+    assert tokens(await gateway.ask()) == (40, 0, 5)
     assert gateway.outcomes == ["missed"]
     await gateway.ends_clean()
 
@@ -214,7 +201,7 @@ async def test_a_worker_that_died_before_its_pull_is_replaced(peers):
     await gateway.source()
     _, dead = await gateway.add()
     await dead.kill()
-    assert cached(await gateway.ask()) == HELD  # on the source
+    assert tokens(await gateway.ask()) == (40, HELD, 5)  # on the source
     assert gateway.outcomes == ["failed"]
     await gateway.ends_clean()
 
