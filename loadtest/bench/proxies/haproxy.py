@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from loadtest.bench.proxies.entrant import Entrant, Missing, Place, Proxy, running
-from loadtest.bench.proxies.nginx import find_binary
-from loadtest.fleet.ports import free_ports
+from loadtest.bench.proxies.entrant import Entrant, Missing, Place
+from loadtest.bench.proxies.installed import installed
 
 _CONFIG = """
 global
@@ -32,18 +26,10 @@ backend workers
 
 def found() -> Entrant | Missing:
     """Return HAProxy if it is installed."""
-    binary = find_binary("haproxy")
-    if binary is None:
-        return Missing("haproxy", "not installed (apt install haproxy)")
-    said = subprocess.run([binary, "-v"], capture_output=True, text=True, check=False).stdout
-    version = re.search(r"version (\d[\d.]*)", said)
+    return installed("haproxy", "apt install haproxy", "one thread, http-reuse always", _arguments)
 
-    @contextmanager
-    def start(place: Place) -> Iterator[Proxy]:
-        port = free_ports(1)
-        config = place.folder / "haproxy.cfg"
-        config.write_text(_CONFIG.format(worker=place.worker_port, port=port))
-        with running("haproxy", [binary, "-f", str(config), "-db"], port, place.folder) as process:
-            yield Proxy("haproxy", f"http://127.0.0.1:{port}", process.pid)
 
-    return Entrant("haproxy", version[1] if version else "?", "one thread, http-reuse always", start)
+def _arguments(place: Place, port: int) -> list[str]:
+    config = place.folder / "haproxy.cfg"
+    config.write_text(_CONFIG.format(worker=place.worker_port, port=port))
+    return ["-f", str(config), "-db"]

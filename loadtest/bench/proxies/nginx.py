@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from loadtest.bench.proxies.entrant import Entrant, Missing, Place, Proxy, running
-from loadtest.fleet.ports import free_ports
+from loadtest.bench.proxies.entrant import Entrant, Missing, Place
+from loadtest.bench.proxies.installed import installed
 
 _CONFIG = """
 daemon off; worker_processes 1; pid {folder}/nginx.pid; error_log {folder}/error.log warn;
@@ -32,24 +26,11 @@ http {{
 
 def found() -> Entrant | Missing:
     """Return nginx if it is installed."""
-    binary = find_binary("nginx")
-    if binary is None:
-        return Missing("nginx", "not installed (apt install nginx)")
-    said = subprocess.run([binary, "-v"], capture_output=True, text=True, check=False).stderr
     setup = "one worker process, proxy_buffering off, keep-alive upstream"
-
-    @contextmanager
-    def start(place: Place) -> Iterator[Proxy]:
-        port = free_ports(1)
-        config = place.folder / "nginx.conf"
-        config.write_text(_CONFIG.format(folder=place.folder, worker=place.worker_port, port=port))
-        command = [binary, "-p", str(place.folder), "-c", str(config), "-e", str(place.folder / "error.log")]
-        with running("nginx", command, port, place.folder) as process:
-            yield Proxy("nginx", f"http://127.0.0.1:{port}", process.pid)
-
-    return Entrant("nginx", said.strip().rpartition("/")[2], setup, start)
+    return installed("nginx", "apt install nginx", setup, _arguments)
 
 
-def find_binary(name: str) -> str | None:
-    """Return the path of a program, also from folders that an ordinary user's PATH lacks."""
-    return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin")))
+def _arguments(place: Place, port: int) -> list[str]:
+    config = place.folder / "nginx.conf"
+    config.write_text(_CONFIG.format(folder=place.folder, worker=place.worker_port, port=port))
+    return ["-p", str(place.folder), "-c", str(config), "-e", str(place.folder / "error.log")]
