@@ -38,9 +38,9 @@ class Shared:
         self.join(running.url, role)
         return running.worker, running
 
-    def join(self, worker, role):
+    def join(self, worker, role, labels=None):
         endpoint = self.rig.join(worker)
-        self.rig.fleet.describe(endpoint.id, {}, 1.0, None, role)
+        self.rig.fleet.describe(endpoint.id, labels or {}, 1.0, None, role)
         return endpoint
 
     def occupy(self, requests=3):
