@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from backends.engine.profile import profile_names
+from backends.vllm.handover.connectors import CONNECTORS
 from loadtest.arguments import above_zero
 
 LAST_PORT = 65_535
@@ -22,6 +23,8 @@ examples:
   warmroute fleet --simulated 4 --time-scale 0.5 --base-port 9001
   warmroute fleet --simulated 4 --roles prefill=1,decode=3
   warmroute fleet --vllm 4 --roles prefill=2,decode=2
+  warmroute fleet --simulated 4 --roles prefill=2,decode=2 --kv-connector mooncake
+  warmroute fleet --simulated 2 --kv-connector offloading_peer
 
 --vllm needs an environment with vLLM. In a checkout, `make vllm-env` builds one without CUDA."""
 
@@ -77,6 +80,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         default={},
         metavar="ROLE=N,...",
         help="roles of the workers for a KV handover, as prefill=1,decode=3; all others are mixed",
+    )
+    parser.add_argument(
+        "--kv-connector",
+        choices=tuple(CONNECTORS),
+        help="KV connector of embedded workers with --roles (default: nixl_pull, the only one of --vllm); "
+        "offloading_peer goes without --roles, and its workers pull prefixes from each other",
     )
     parser.add_argument("--vllm-env", type=Path, metavar="DIR", help="environment with vLLM (default: the one found)")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="write each worker's output to DIR")

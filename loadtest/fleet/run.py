@@ -11,17 +11,26 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import zip_longest
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from backends.clock.settings import ClockSettings
+from backends.vllm.handover.connectors import CONNECTORS
+from backends.vllm.handover.mooncake import BOOTSTRAP_PORT_LABEL, Mooncake
+from backends.vllm.handover.nixl_pull import NixlPull
+from backends.vllm.handover.offloading_peer import OffloadingPeer
+from backends.vllm.handover.shared_store import SharedStore
 from loadtest.fleet.command import LAST_PORT
 from loadtest.fleet.process import Process, StartError, uninterrupted, warmroute
 from loadtest.fleet.vllm import RunningVllm, VllmWorker, find_vllm, running_vllm
+from router.placement.pulls import PEER_LABEL
 
 _URL = r"(http://[^\s\"',]+)"
 _WATCH_S = 0.5
+_PORT_LABELS = {Mooncake.name: BOOTSTRAP_PORT_LABEL, OffloadingPeer.name: PEER_LABEL}
+"""The label with the port of a worker's side channel, for connectors whose gateway has to know it."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -32,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         _check(args)
         with _started(args, console) as workers:
-            _show(console, [url for url, _ in workers], args.roles)
+            show(console, [url for url, _ in workers], args.roles, _connector(args))
             return _watch([process for _, process in workers])
     except (StartError, OSError) as error:
         sys.stderr.write(f"warmroute fleet: {error}\n")
@@ -57,8 +66,19 @@ def _check(args: argparse.Namespace) -> None:
     if named > count:
         kind = "--vllm" if args.vllm else "--simulated"
         raise StartError(f"--roles names {named} workers; {kind} {count} starts fewer")
+    _check_connector(args)
     if args.logs is not None:
         args.logs.mkdir(parents=True, exist_ok=True)
+
+
+def _check_connector(args: argparse.Namespace) -> None:
+    named = args.kv_connector
+    if args.vllm and named not in (None, NixlPull.name):
+        raise StartError(f"--vllm models {NixlPull.name} alone; --kv-connector {named} goes with --simulated")
+    if named == OffloadingPeer.name and args.roles:
+        raise StartError(f"any worker pulls with --kv-connector {named}; leave --roles out")
+    if named not in (None, OffloadingPeer.name) and not args.roles:
+        raise StartError(f"--kv-connector {named} hands over between roles; add --roles, as prefill=1,decode=1")
 
 
 @contextmanager
@@ -102,8 +122,7 @@ def _simulated(args: argparse.Namespace, stack: ExitStack, ready: Callable[[int]
         flags += ["--model-dir", str(args.model_dir), "--served-model-name", str(args.model_dir)]
     if args.kv_gib is not None:
         flags += ["--kv-gib", str(args.kv_gib)]
-    if args.roles:
-        flags += ["--kv-connector", "nixl_pull"]
+    flags += _connector_flags(_connector(args), stack)
     processes = []
     for number in range(args.simulated):
         own = ["--port", str(_port(args, number)), "--seed", str(args.seed + number)]
@@ -119,25 +138,47 @@ def _simulated(args: argparse.Namespace, stack: ExitStack, ready: Callable[[int]
     return workers
 
 
+def _connector(args: argparse.Namespace) -> str | None:
+    return args.kv_connector or (NixlPull.name if args.roles else None)
+
+
+def _connector_flags(connector: str | None, stack: ExitStack) -> list[str]:
+    if connector is None:
+        return []
+    flags = ["--kv-connector", connector]
+    if isinstance(CONNECTORS[connector], SharedStore):
+        flags += ["--kv-store", stack.enter_context(TemporaryDirectory(prefix="warmroute-kv-"))]
+    return flags
+
+
 def _port(args: argparse.Namespace, number: int) -> int:
     """Return the port of worker `number`; 0 leaves the choice to the system."""
     return args.base_port + number if args.base_port is not None else 0
 
 
-def _show(console: Console, urls: list[str], roles: Mapping[str, int]) -> None:
+def show(console: Console, urls: list[str], roles: Mapping[str, int], connector: str | None) -> None:
+    """Print the workers, and the command of a gateway in front of them. `roles` are those of the first workers."""
     named = [role for role, count in roles.items() for _ in range(count)]
     workers = list(zip_longest(urls, named, fillvalue="mixed"))
     for url, role in workers:
         console.print(f"worker {url} {role}" if roles else f"worker {url}", highlight=False)
-    if roles:
-        given = json.dumps([{"url": url, "role": role} for url, role in workers])
-        line = f"warmroute serve --set handover.connector=nixl_pull --set 'workers={given}'"
-    else:
+    if connector is None:
         line = " ".join(["warmroute serve", *(f"--worker {url}" for url in urls)])
+    else:
+        setting = "pulls" if connector == OffloadingPeer.name else "connector"
+        given = json.dumps([_described(url, role, connector) for url, role in workers])
+        line = f"warmroute serve --set handover.{setting}={connector} --set 'workers={given}'"
     console.print("put the gateway in front:", highlight=False)
     console.print(line, highlight=False, soft_wrap=True)
     console.print("Ctrl-C stops them all.")
     sys.stdout.flush()
+
+
+def _described(url: str, role: str, connector: str) -> dict[str, object]:
+    """Return a worker's entry in the settings. An embedded worker's side channel has the port of its URL."""
+    worker: dict[str, object] = {"url": url} if role == "mixed" else {"url": url, "role": role}
+    label = _PORT_LABELS.get(connector)
+    return worker if label is None else worker | {"labels": {label: url.rpartition(":")[2]}}
 
 
 def _watch(processes: list[Process]) -> int:

@@ -9,16 +9,30 @@ import sys
 import httpx
 import psutil
 import pytest
+from rich.console import Console
 
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, warmroute
+from loadtest.fleet.run import show
 from loadtest.fleet.vllm import VllmWorker
+from router.config.load import load
+from tests.support.waiting import block_until
 
 URL = r"^worker (http://\S+)"
 
 
 def fleet(*arguments):
     return Process(warmroute("fleet", *arguments), "fleet")
+
+
+def printed_gateway(process, *flags):
+    """Start the gateway that a fleet prints. Return its process and its two URLs."""
+    command = shlex.split(process.wait_for(r"^warmroute serve (--set .*)$").group(1))
+    public, admin = free_ports(1), free_ports(1)
+    ports = ["--port", str(public), "--admin-port", str(admin)]
+    gateway = Process(warmroute("serve", *command, *ports, *flags), "gateway")
+    gateway.wait_for(r"\bready\b")
+    return gateway, f"http://127.0.0.1:{public}", f"http://127.0.0.1:{admin}"
 
 
 def refused(*arguments):
@@ -56,6 +70,44 @@ def test_workers_with_roles_hand_over_as_the_printed_command_says():
     body = {"prompt": [1, 2, 3], "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}
     assert httpx.post(f"{urls[0]}/v1/completions", json=body).json()["kv_transfer_params"]["do_remote_prefill"]
     process.stop()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("connector", ["nixl_push", "mooncake", "moriio_pull", "shared_store", "lmcache"])
+def test_a_fleet_with_a_named_connector_hands_over_as_the_printed_command_says(connector):
+    process = fleet(
+        "--simulated", "2", "--time-scale", "0", "--roles", "prefill=1,decode=1", "--kv-connector", connector
+    )
+    prefill = process.wait_for(URL).group(1).removeprefix("http://")
+    gateway, public, admin = printed_gateway(process, "--set", 'auth.allow=["transfer_params"]')
+    body = {"model": "warmroute-simulated", "prompt": list(range(300, 1_000)), "max_tokens": 4}
+
+    def handed_over():
+        answer = httpx.post(f"{public}/v1/completions", json=body, headers={"x-prefiller-host-port": prefill})
+        assert answer.status_code == 200, answer.text
+        return 'warmroute_handovers_total{outcome="handed_over"}' in httpx.get(f"{admin}/metrics").text
+
+    block_until(handed_over, 20.0)  # the gateway first asks what it has to know of the prefill worker
+    gateway.stop()
+    process.stop()
+
+
+@pytest.mark.parametrize(
+    ("connector", "roles", "handover", "first"),
+    [
+        ("mooncake", {"prefill": 1}, {"connector": "mooncake"}, {"mooncake_bootstrap_port": "8101"}),
+        ("lmcache", {"prefill": 1}, {"connector": "lmcache"}, {}),
+        ("offloading_peer", {}, {"pulls": "offloading_peer"}, {"kv_peer": "8101"}),
+    ],
+)
+def test_the_printed_command_says_what_the_connector_needs(capsys, connector, roles, handover, first):
+    show(Console(), ["http://127.0.0.1:8101", "http://127.0.0.1:8102"], roles, connector)
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("warmroute serve ")]
+    given = dict(one.split("=", 1) for one in shlex.split(line)[3::2])
+    config = load(given, {}, None, ()).config
+    assert {name: getattr(config.handover, name) for name in handover} == handover
+    assert config.workers[0].role == ("prefill" if roles else "mixed")
+    assert config.workers[0].labels == first
 
 
 def test_the_workers_ports_count_up_from_the_base_port():
@@ -100,6 +152,16 @@ def test_worker_output_goes_to_the_named_folder(tmp_path):
         (("--simulated", "2", "--roles", "mixed=1"), "'mixed=1' is not a role"),
         (("--simulated", "2", "--roles", "prefill"), "'' is not a whole number from 1 to 64"),
         (("--simulated", "2", "--roles", "prefill=1,decode=2"), "--roles names 3 workers; --simulated 2 starts fewer"),
+        (
+            ("--vllm", "2", "--roles", "prefill=1,decode=1", "--kv-connector", "mooncake"),
+            "--vllm models nixl_pull alone; --kv-connector mooncake goes with --simulated",
+        ),
+        (("--simulated", "2", "--kv-connector", "mooncake"), "add --roles, as prefill=1,decode=1"),
+        (
+            ("--simulated", "2", "--roles", "prefill=1", "--kv-connector", "offloading_peer"),
+            "any worker pulls with --kv-connector offloading_peer; leave --roles out",
+        ),
+        (("--simulated", "2", "--kv-connector", "p2p"), "invalid choice: 'p2p'"),
         (("--vllm", "2", "--roles", "prefill=2,decode=1"), "--roles names 3 workers; --vllm 2 starts fewer"),
         (("--simulated", "1", "--", "--no-such-flag"), "unrecognized arguments: --no-such-flag"),
     ],
