@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from http import HTTPStatus
 from inspect import cleandoc
 from typing import Any
 
 import msgspec
 
-from router.admin.documents import ChangeDocument, ProblemDocument, ReloadDocument
+from router.admin.documents import (
+    ChangeDocument,
+    KvEventsChange,
+    ModelChange,
+    NewPolicy,
+    NewWorker,
+    PolicyQuestion,
+    ProblemDocument,
+    RateLimitsChange,
+    ReloadDocument,
+    SloChange,
+    TenantChange,
+    WorkerChange,
+)
 from router.admin.operations import Operation
 from router.admin.table import OPEN_PATHS, OPERATIONS
 from router.admin.watch import MEDIA_TYPE as EVENT_STREAM
+from router.config.model import (
+    KvEventsConfig,
+    ModelConfig,
+    PolicyConfig,
+    RateLimitsConfig,
+    Section,
+    SloConfig,
+    TenantConfig,
+    WorkerConfig,
+)
+from router.config.sample import descriptions
 
 OPENAPI_PATH = "/admin/v1/openapi.json"
 _SUFFIX = "Document"
@@ -33,6 +58,18 @@ _CHANGE = {
 """Errors of operations that change the desired state."""
 _WATCHED = {429: "there are too many watchers"}
 _NEGOTIATED = {406: "the Accept header does not allow the answer's media type"}
+_SECTION_OF: dict[type[Any], type[Section]] = {
+    KvEventsChange: KvEventsConfig,
+    ModelChange: ModelConfig,
+    NewPolicy: PolicyConfig,
+    NewWorker: WorkerConfig,
+    PolicyQuestion: PolicyConfig,
+    RateLimitsChange: RateLimitsConfig,
+    SloChange: SloConfig,
+    TenantChange: TenantConfig,
+    WorkerChange: WorkerConfig,
+}
+"""Bodies whose fields are settings, with the section that describes these."""
 _GUARDED = {401: "an admin token is set, and the request does not bring it"}
 
 
@@ -48,7 +85,7 @@ def openapi_document() -> dict[str, Any]:
         "info": {"title": "Warmroute admin API", "version": "1"},
         "paths": paths,
         "components": {
-            "schemas": {name: _dedented(schema) for name, schema in components.items()},
+            "schemas": {name: _described(name, schema) for name, schema in components.items()},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}, {}],
@@ -80,9 +117,23 @@ def _renamed(schema: Any) -> Any:
     return shorter
 
 
-def _dedented(schema: dict[str, Any]) -> dict[str, Any]:
-    described = schema.get("description")
-    return {**schema, "description": cleandoc(described)} if described else schema
+def _described(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Return `schema` with its description, and those of its fields if they are settings."""
+    described = dict(schema)
+    if text := schema.get("description"):
+        described["description"] = cleandoc(text)
+    if section := _sections().get(name):
+        texts = descriptions(section)
+        fields = schema["properties"].items()
+        described["properties"] = {field: {**about, "description": texts[field]} for field, about in fields}
+    return described
+
+
+@cache
+def _sections() -> dict[str, type[Section]]:
+    """Return the section of the settings that describes each schema whose fields are settings."""
+    own = {section.__name__: section for section in Section.__subclasses__()}
+    return own | {schema_name(body): section for body, section in _SECTION_OF.items()}
 
 
 def openapi_path(operation: Operation) -> str:

@@ -5,9 +5,12 @@ import { html, useState } from "./vendor/htm-preact-3.1.1.js";
 import { call, get } from "./api.js";
 import { Choice, Confirm, number, percent, Problem, seconds, Table, useDocument } from "./parts.js";
 
+// Parts of the desired state that the editor changes. `fields` is the schema of one entry in the API's description.
 const PARTS = {
-  policy: { path: "/policy", of: (state) => state.settings.policy, body: (value) => value },
-  routes: { path: "/routes", of: (state) => state.settings.routes, body: (value) => ({ routes: value }) },
+  policy: { path: "/policy", fields: "NewPolicy", of: (settings) => settings.policy, body: (value) => value },
+  routes: { path: "/routes", fields: "RouteConfig", of: (settings) => settings.routes, body: (value) => ({ routes: value }) },
+  "limits of tenants": { path: "/limits/tenants", fields: "RateLimitsConfig", of: (settings) => settings.limits.tenants, body: (value) => ({ limits: value }) },
+  "limits of keys": { path: "/limits/keys", fields: "RateLimitsConfig", of: (settings) => settings.limits.keys, body: (value) => ({ limits: value }) },
 };
 const asText = (value) => (value === undefined ? "" : JSON.stringify(value));
 
@@ -33,7 +36,9 @@ export function PoliciesPanel({ session, may }) {
     </div>
     <${Problem} error=${error} />
     <${Editor} key=${`${part} ${state.document.version} ${round}`} part=${PARTS[part]} state=${state.document} tag=${state.tag} may=${may} reload=${reload} />
-    ${part === "policy" ? html`<${Rules} policy=${policy.document} />` : html`<${RouteFields} session=${session} /><${Shadows} state=${state.document} />`}
+    <${Fields} key=${part} part=${part} session=${session} />
+    ${part === "policy" ? html`<${Rules} policy=${policy.document} />` : null}
+    ${part === "routes" ? html`<${Shadows} state=${state.document} />` : null}
     <article><h3>Revisions</h3>
       <div class="scroll" tabindex="0" role="region" aria-label="Revisions"><table>
         <thead><tr>${["Version", "At", "Source", "Who", "What", "Changes", "Action"].map((one) => html`<th scope="col">${one}</th>`)}</tr></thead>
@@ -64,7 +69,7 @@ async function restoring(revision, reload) {
 }
 
 function Editor({ part, state, tag, may, reload }) {
-  const [text, write] = useState(JSON.stringify(part.of(state), null, 2));
+  const [text, write] = useState(JSON.stringify(part.of(state.settings), null, 2));
   const [tried, show] = useState(null);
   const [error, fail] = useState(null);
   const send = async (query) => {
@@ -91,7 +96,7 @@ function Editor({ part, state, tag, may, reload }) {
     ${may.admin
       ? html`<div class="tools"><button onClick=${dry}>Dry run</button><button class="main" disabled=${!tried || !tried.length} onClick=${apply}>Apply</button>
           ${tried && !tried.length ? html`<span role="status">Nothing would change.</span>` : null}</div>`
-      : html`<p class="muted">Changing policies needs a token with the role admin.</p>`}
+      : html`<p class="muted">A change needs a token with the role admin.</p>`}
     ${tried && tried.length ? html`<${Table} caption="What would change" columns=${["setting", "now", "then"]} rows=${tried.map((one) => [one.path, asText(one.before), asText(one.after)])} />` : null}
   </article>`;
 }
@@ -148,21 +153,23 @@ function Compared({ found }) {
     <p class="muted">The rule begins without state and sees the load that the recorded choices made.</p>`;
 }
 
-// The fields of a route, from the description of the API.
-function RouteFields({ session }) {
+// The fields of the part that is edited, from the description of the API.
+function Fields({ part, session }) {
   const { document, error } = useDocument("/openapi.json", 0, session);
   const schemas = document?.components.schemas;
-  return html`<article><h3>Fields of a route</h3>
+  const name = PARTS[part].fields;
+  return html`<article><h3>Fields of ${part}</h3>
     <${Problem} error=${error} />
-    ${schemas ? html`<p>${schemas.RouteConfig.description}</p>
-      <${Table} caption="Fields of a route" columns=${["field", "type", "default"]} rows=${fields(schemas, "RouteConfig", "")} />` : null}
+    ${schemas ? html`<p>${schemas[name].description}</p>
+      <${Table} caption=${`Fields of ${part}`} columns=${["field", "type", "default", "meaning"]} rows=${fields(schemas, name, "")} />` : null}
   </article>`;
 }
 
 function fields(schemas, name, before) {
   return Object.entries(schemas[name].properties).flatMap(([field, about]) => {
     const other = about.$ref?.split("/").at(-1);
-    return other ? fields(schemas, other, `${before}${field}.`) : [[before + field, typeOf(about), asText(about.default)]];
+    const row = [before + field, other ? "mapping" : typeOf(about), asText(about.default), about.description];
+    return other ? [row, ...fields(schemas, other, `${before}${field}.`)] : [row];
   });
 }
 

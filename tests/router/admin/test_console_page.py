@@ -11,7 +11,8 @@ from backends.worker import LoadReport
 from policies.spec import PolicySpec
 from router.admin.app import build_admin
 from router.admin.server import AdminServer
-from router.config.model import Config
+from router.config.model import Config, RateLimitsConfig, RouteConfig
+from router.config.sample import descriptions
 from router.diagnosis.diagnose import ServiceLevel
 from router.diagnosis.finding import Finding, Pressure, table
 from router.placement.decisions import DecisionLog
@@ -248,7 +249,7 @@ async def test_a_token_that_may_read_sees_all_and_changes_nothing(opened, system
     await visible(row(page, "10.0.0.1:8000"))
     assert await page.get_by_role("button", name="Drain").count() == 0
     await page.get_by_role("link", name="Policies").click()
-    await visible(page.get_by_text("Changing policies needs a token with the role admin."))
+    await visible(page.get_by_text("A change needs a token with the role admin."))
     assert await page.get_by_role("button", name="Apply").count() == 0
     stored = await page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]")
     assert stored == [0, 0, ""]
@@ -371,12 +372,26 @@ async def test_a_policy_is_tried_then_applied_then_restored(opened, system):
     assert system.dispatcher.policy_spec.rule == "marginal_cost"
 
 
+async def test_the_limits_of_a_tenant_are_set_with_help_beside(opened, system):
+    page = await opened("policies")
+    await page.get_by_label("Part").select_option("limits of tenants")
+    row = page.get_by_role("region", name="Fields of limits of tenants").locator("tbody tr", has_text="burst_tokens")
+    await expect(row).to_contain_text(descriptions(RateLimitsConfig)["burst_tokens"], timeout=WAIT_MS)
+    await page.get_by_label("Settings as JSON").fill('{"default": {"requests_per_minute": 60}}')
+    await page.get_by_role("button", name="Dry run").click()
+    await page.get_by_role("button", name="Apply").click()
+    await visible(page.get_by_role("button", name="Restore"))
+    limits = system.control.state.settings.limits.tenants
+    assert limits == {"default": RateLimitsConfig(requests_per_minute=60)}
+
+
 async def test_a_route_gets_a_shadow_policy_and_is_compared_with_it(opened, system):
     fill(system, requests=0)
     page = await opened("policies")
     await page.get_by_label("Part").select_option("routes")
-    share = page.get_by_role("region", name="Fields of a route").locator("tbody tr", has_text="shadow_share")
-    await expect(share).to_have_text("shadow_sharenumber0.1", timeout=WAIT_MS)
+    fields = page.get_by_role("region", name="Fields of routes").locator("tbody tr")
+    share = "shadow_sharenumber0.1" + descriptions(RouteConfig)["shadow_share"]
+    await expect(fields.filter(has_text="shadow_share")).to_have_text(share, timeout=WAIT_MS)
     await page.get_by_role("button", name="Compare").click()
     await visible(page.get_by_text("No route has shadow policies."))
     assert (await axe.Axe().run(page)).violations_count == 0

@@ -27,6 +27,19 @@ def test_the_document_is_valid_openapi():
     validate(document)  # raises with the place of a mistake; a reference that does not resolve is one
 
 
+def test_every_field_that_is_a_setting_says_what_it_means():
+    schemas = openapi_document()["components"]["schemas"]
+    settings = [name for name in schemas if name.endswith("Config") or name.removesuffix("Change") not in ("", name)]
+    assert {"RouteConfig", "RouteLimitsConfig", "PolicyConfig", "LimitsConfig", "RateLimitsConfig"} <= set(settings)
+    silent = [
+        f"{name}.{field}"
+        for name in (*settings, "NewPolicy", "PolicyQuestion", "NewWorker")
+        for field, about in schemas[name]["properties"].items()
+        if not about.get("description")
+    ]
+    assert silent == []
+
+
 def test_operation_ids_are_unique():
     document = openapi_document()
     ids = [item["operationId"] for path in document["paths"].values() for item in path.values()]
