@@ -1,5 +1,6 @@
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -220,10 +221,11 @@ async def test_kv_blocks_that_no_lease_explains_are_shown_as_stuck(client, syste
 
     assert await stuck() is None
     (candidate,) = endpoint.candidates
+    nothing = SimpleNamespace(running_requests=0, kv_tokens=0)
     system.dispatcher.pinned.handed(candidate.id, 1, 800, system.clock_s)
     system.dispatcher.pinned.read(candidate.id, 1)
     for seconds in range(0, 600, 5):
-        system.fleet.load_reported(worker, LoadReport(0, 0, 0, 0.5), system.clock_s + seconds)
+        system.dispatcher.pinned.reported(candidate, LoadReport(0, 0, 0, 0.5), nothing, system.clock_s + seconds)
     assert await stuck() == 800 - 2 * 16
 
 
