@@ -26,6 +26,8 @@ from router.placement.endpoints import FleetEndpoint
 from router.placement.fleet import Fleet
 from router.placement.handover_roles import CONNECTOR
 from router.placement.lifecycle_events import Request
+from router.placement.placing import Decided
+from router.placement.pulls import PlannedPull
 from router.placement.residency_source import ResidencySource
 from router.placement.shared_load import SharedLedger
 from router.residency.residency_map import ResidencyMap
@@ -140,22 +142,31 @@ class SimulatedGateway:
 
     def place_alone(self, request: Request) -> GatewayPlacement | Rejected:
         """Choose one worker for a call that two could not share."""
-        answer = self._one_worker(request, may_hold=False)
+        answer = self._one_worker(request, None, may_hold=False)
         assert not isinstance(answer, Held)
         return answer
 
     def _dispatch(self, request: Request) -> AnyPlacement | Held:
         self.hear()
-        return self._two_workers(request) or self._pulled(request) or self._one_worker(request, may_hold=True)
+        shared = self._two_workers(request)
+        if shared is not None:
+            return shared
+        pulled = self._pulled(request)
+        return pulled if isinstance(pulled, PulledPlacement) else self._one_worker(request, pulled, may_hold=True)
 
-    def _pulled(self, request: Request) -> PulledPlacement | None:
-        """Reserve a worker that pulls if the rule wants it. Any rule but `cost` takes the policy's worker as it is."""
+    def _pulled(self, request: Request) -> PulledPlacement | Decided | None:
+        """Reserve a worker that pulls if the rule wants it; else return the policy's decision, if it was asked.
+
+        Any rule but `cost` takes the policy's worker as it is.
+        """
         if self._pulls is None or self._network is None or self._pulls.rule == NEVER:
             return None
         now_s = self._time.now_s
         planned = self.dispatcher.plan_pull(request, now_s, even_if_dearer=self._pulls.rule != COST)
-        if planned is None or not self._pulls_pay(planned):
-            return None
+        if not isinstance(planned, PlannedPull):
+            return planned
+        if not self._pulls_pay(planned):
+            return planned.decided
         ticket = self.dispatcher.pull(request, planned, now_s)
         workers = self._workers[planned.source.endpoint.id], self._worker_of(ticket)
         return PulledPlacement(self, ticket, planned, workers, self._network)
@@ -177,8 +188,10 @@ class SimulatedGateway:
     def _worker_of(self, ticket: Ticket) -> EngineWorker:
         return self._workers[ticket.candidate.endpoint.id]
 
-    def _one_worker(self, request: Request, *, may_hold: bool) -> GatewayPlacement | Rejected | Held:
-        answer = self.dispatcher.dispatch(request, self._time.now_s, may_hold=may_hold)
+    def _one_worker(
+        self, request: Request, decided: Decided | None, *, may_hold: bool
+    ) -> GatewayPlacement | Rejected | Held:
+        answer = self.dispatcher.dispatch(request, self._time.now_s, may_hold=may_hold, decided=decided)
         if isinstance(answer, Ticket):
             return GatewayPlacement(self, answer, self._worker_of(answer))
         if isinstance(answer, Held):

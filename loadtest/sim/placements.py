@@ -119,7 +119,7 @@ class PulledPlacement(GatewayPlacement):
         """Report that the stream has `tokens` tokens."""
         if tokens == 1:
             dispatcher = self._gateway.dispatcher
-            dispatcher.pulled(self._ticket)
+            dispatcher.arrived(self._ticket)
             if self._transfer is not None:
                 dispatcher.transferred(self._transfer, self._time.now_s)
         super().progressed(tokens)
@@ -170,6 +170,7 @@ class SharedPlacement:
         """Report that the stream has `tokens` tokens."""
         dispatcher, now_s = self._gateway.dispatcher, self._gateway.time.now_s
         if tokens == 1:
+            dispatcher.arrived(self._decode)
             dispatcher.first_token(self._decode, now_s)
             if self._transfer is not None:
                 dispatcher.transferred(self._transfer, now_s)

@@ -32,7 +32,7 @@ from router.admin.paging import decode_cursor, encode_cursor
 from router.admin.parameters import TextQuery
 from router.admin.problems import invalid
 from router.admin.watch import Watch
-from router.gateway.flow.handover import may_be_split
+from router.gateway.flow.kv_plans import may_be_shared
 from router.gateway.preview import PreviewedRequest
 from router.placement.decisions import DecisionRecord, Explanation
 from router.placement.dispatcher import Dispatcher
@@ -184,7 +184,7 @@ def _handover(
 ) -> HandoverExplanation:
     """Return whether two workers would share the request."""
     fields = {name.encode(): value.encode() for name, value in headers.items()}
-    if not may_be_split(request, fields, body, completions_only=connector.completions_only):
+    if not may_be_shared(request, fields, body):
         return HandoverExplanation(pays=False, reason=_WHOLE)
     try:
         split(body, ANSWER_APIS[request.path], connector)

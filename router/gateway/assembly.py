@@ -16,6 +16,7 @@ from router.gateway.flow.deadlines import Limits
 from router.gateway.flow.forwarding import ForwardedRequest
 from router.gateway.flow.handover import Handovers
 from router.gateway.flow.identify import Identifier
+from router.gateway.flow.kv_plans import KvPlans
 from router.gateway.flow.kv_pull import Pulls
 from router.gateway.flow.model_choice import ModelChoice
 from router.gateway.flow.placements import Placements
@@ -155,14 +156,18 @@ class Assembly:
                 config.timeouts.queue_s,
                 self.routes,
                 self.models,
-                self.handovers,
-                Pulls(config.handover, context.dispatcher, metrics) if config.handover.pulls else None,
+                self._kv_plans(context),
             ),
             pins=self.pins,
             lines=ResponseLines(cors, config.headers),
             tracer=Tracer(config.tracing, context.traces, self.loop.time) if context.traces is not None else None,
             log=LogSinks(metrics, access, self.loop.time, self.service_levels, context.fleet),
         )
+
+    def _kv_plans(self, context: GatewayContext) -> KvPlans | None:
+        config = context.config.handover
+        pulls = Pulls(config, context.dispatcher, context.metrics) if config.pulls else None
+        return None if self.handovers is None and pulls is None else KvPlans(self.handovers, pulls)
 
     def _client_services(
         self, context: GatewayContext, request_ids: RequestIds, local: LocalAnswers, requests: RequestServices

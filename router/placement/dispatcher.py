@@ -77,7 +77,7 @@ class Dispatcher(TicketLife):
         self.what_ifs = WhatIfs(self._log)
         self._view_builder = ViewBuilder(loads, residency, self._output_lengths)
         self._placer = Placer(fleet, residency, loads, policies, self._view_builder, self._log, observer)
-        self._pulls = PullPlanner(handover or HandoverConfig(), self._placer, self._view_builder, residency)
+        self._pulls = PullPlanner(handover or HandoverConfig(), self._placer, residency)
         self._handovers = HandoverPlanner(handover or HandoverConfig(), self._placer, self._view_builder, loads)
         fleet.on_load.append(self._loads.load_reported)
         if ledger is None and handover is not None and handover.connector:
@@ -122,18 +122,20 @@ class Dispatcher(TicketLife):
         may_hold: bool = False,
         may_wait: bool = False,
         within: Container[str] | None = None,
+        decided: Decided | None = None,
     ) -> Ticket | Held | Queued | Reject:
         """Choose a candidate and reserve the request's load there, in one step.
 
         With `may_hold` the policy may hold the request instead, provided that its prompt has a known and acceptable
         length: holding other requests gains nothing. With `may_wait` it is queued, not rejected, while every candidate
-        is at its limit of reserved requests. `within` limits the endpoints.
+        is at its limit of reserved requests. `within` limits the endpoints. `decided` is what the policy has decided
+        just now (`plan_pull`), so that it is not asked twice.
         """
-        selection = self._select(request, (), now_s, within)
+        selection = self._select(request, (), now_s, within) if decided is None else decided.selection
         if may_wait and isinstance(selection, Reject) and selection.at_limit:
             selection = Queued(selection.error.message, at_limit=True)
         if isinstance(selection, Selection):
-            decided = self._placer.decide(request, selection, now_s)
+            decided = self._placer.decide(request, selection, now_s) if decided is None else decided
             held = _hold(request, selection, decided.decision, now_s) if may_hold else None
             return self._place(request, decided, now_s, attempt=1) if held is None else held
         if isinstance(selection, Queued):
@@ -214,11 +216,8 @@ class Dispatcher(TicketLife):
         if not isinstance(alone, Selection):
             return None
         at_any_cost = even_if_dearer or bool(named)
-        pair = self._handovers.plan(
-            request, Selection(named) if named else prefill, alone, now_s, at_any_cost=at_any_cost
-        )
-        pull = None if pair is None or at_any_cost else self.plan_pull(request, now_s, within=within)
-        return pair if pair is None or pull is None or pair.cost.pair_s <= pull.cost.pull_s else None
+        prefill = Selection(named) if named else prefill
+        return self._handovers.plan(request, prefill, alone, now_s, at_any_cost=at_any_cost)
 
     def prefillers(self, model: str | None) -> frozenset[str]:
         """Return the endpoints that may compute prompts of `model` for other workers, ready or not."""
@@ -278,34 +277,35 @@ class Dispatcher(TicketLife):
         *,
         within: Container[str] | None = None,
         even_if_dearer: bool = False,
-    ) -> PlannedPull | None:
-        """Return a pull for the request if it saves time on the worker that the policy decides for; else None.
+    ) -> PlannedPull | Decided | None:
+        """Return a pull for the request if it saves time on the worker that the policy decides for.
 
-        `even_if_dearer`: return it whatever it costs.
+        Otherwise return that decision, for `dispatch`; None if the policy was not asked. `even_if_dearer`: return the
+        pull whatever it costs.
         """
         alone = self._select(request, (), now_s, within) if self._pulls.enabled else None
         if not isinstance(alone, Selection):
             return None
         able = self._fleet.candidate_set(request.model), self._fleet.prefill_set(request.model)
         sources = tuple(dict.fromkeys((*able[0].ready, *able[1].ready)))
-        decide = self._policies.of(request.policy).decide
-        return self._pulls.plan(request, alone, sources, now_s, decide, even_if_dearer=even_if_dearer)
+        return self._pulls.plan(request, alone, sources, now_s, even_if_dearer=even_if_dearer)
 
     def pull(self, request: Request, planned: PlannedPull, now_s: float) -> Ticket:
         """Reserve the load of a planned pull, at the time of the plan."""
         self._counts["dispatched"] += 1
-        ticket = self._pulls.reserve(request, planned, self._policies.of(request.policy), now_s)
+        ticket = self._pulls.reserve(request, planned, now_s)
         if self.traffic is not None:
-            self.traffic.placed(ticket, planned.seen.fleet)
+            self.traffic.placed(ticket, planned.decided.fleet)
         return ticket
 
     def pull_begins(self, planned: PlannedPull, ticket: Ticket, now_s: float) -> Transfer:
         """Begin to measure a pull: its request is sent now."""
         return self._pulls.transfer(planned, ticket, now_s)
 
-    def pulled(self, ticket: Ticket) -> None:
-        """Record that the answer of a request that pulls has begun, before its `first_token`."""
-        self._pulls.arrived(ticket)
+    def arrived(self, ticket: Ticket) -> None:
+        """Record that the prompt's KV cache has come from another worker: the answer has begun, before its
+        `first_token`."""
+        self._placer.arrived(ticket)
 
     def transferred(self, transfer: Transfer, now_s: float) -> None:
         """Learn from a transfer: the first event of a streamed answer arrived at `now_s`."""

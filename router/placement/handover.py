@@ -36,11 +36,12 @@ class Seen(NamedTuple):
 
 
 class PlannedHandover(NamedTuple):
-    """A pair, and what it costs beside one worker. Nothing is reserved yet."""
+    """A pair, and what it costs beside one worker. Nothing is reserved yet. `at_any_cost`: it may cost more."""
 
     prefill: Seen
     decode: Seen
     cost: PairCost
+    at_any_cost: bool
 
 
 class _Compared(NamedTuple):
@@ -56,6 +57,11 @@ class _Compared(NamedTuple):
     latency_s: Matrix
     streams: NDArray[np.bool_]
     costs_s: Matrix
+
+    @property
+    def cheapest(self) -> PairCost:
+        """The cheapest pair, and the cost of the cheapest worker alone."""
+        return cheapest(self.costs_s, self.singles)
 
 
 class HandoverTickets(NamedTuple):
@@ -80,15 +86,15 @@ class HandoverPlanner:
     ) -> PlannedHandover | None:
         """Return the cheapest pair if it costs less than every worker of `alone`; None otherwise.
 
-        With `at_any_cost` it may cost more. A prefill worker that has a trial must be the one. Decode workers must be
-        ready.
+        With `at_any_cost` it may cost more. A prefill worker that has a trial comes first, if a pair with it pays.
+        Decode workers must be ready.
         """
         compared = self._compare(request, prefill, alone, now_s)
         if compared is None:
             return None
-        cost = cheapest(compared.costs_s, compared.singles)
+        cost = compared.cheapest
         pays = cost.pays or (at_any_cost and cost.possible)
-        return PlannedHandover(compared.senders, compared.receivers, cost) if pays else None
+        return PlannedHandover(compared.senders, compared.receivers, cost, at_any_cost) if pays else None
 
     def explain(self, request: Request, prefill: Selection, alone: Selection, now_s: float) -> ExplainedHandover:
         """Return what `plan` compares, without placing anything."""
@@ -101,12 +107,23 @@ class HandoverPlanner:
         return explained(senders.fleet, receivers.fleet, singles, costs_s, moved_s, streams)
 
     def _compare(self, request: Request, prefill: Selection, alone: Selection, now_s: float) -> _Compared | None:
-        """Return the costs of all pairs; None if no ready worker receives KV caches."""
+        """Return the costs of all pairs; None if no ready worker receives KV caches.
+
+        While a prefill worker has a trial, these are the pairs with it if one pays, and else all others.
+        """
+        trial = prefill.trial
+        if trial is not None:
+            ready = tuple(one for one in prefill.candidates if one.endpoint is not trial)
+            with_trial = self._pairs(request, Selection(trial.candidates, trial), alone, now_s)
+            if with_trial is None or with_trial.cheapest.pays or not ready:
+                return with_trial
+            prefill = Selection(ready)
+        return self._pairs(request, prefill, alone, now_s)
+
+    def _pairs(self, request: Request, prefill: Selection, alone: Selection, now_s: float) -> _Compared | None:
         decode = _decoding(alone, self._config.connector)
         if decode is None:
             return None
-        if prefill.trial is not None:
-            prefill = Selection(prefill.trial.candidates, prefill.trial)
         senders, receivers = self._see(request, prefill, now_s), self._see(request, decode, now_s)
         singles, streams = self._see(request, alone, now_s).fleet, _have_streams(prefill)
         speeds = self.links.speeds(prefill.candidates, decode.candidates, now_s)
@@ -118,18 +135,21 @@ class HandoverPlanner:
     def reserve(
         self, request: Request, planned: PlannedHandover, runner: PolicyRunner, now_s: float
     ) -> HandoverTickets:
-        """Reserve the prefill on one worker, and the KV space of the prompt on the other."""
+        """Reserve the prefill on one worker, and the KV space of the prompt on the other.
+
+        Its blocks are reserved when they have arrived: until then, another request with this prefix finds none.
+        """
+        self._loads.arrived(planned.decode.view.block_hashes, now_s)
         cost = planned.cost
         names = planned.prefill.fleet.ids[cost.prefill], planned.decode.fleet.ids[cost.decode]
         gain = f"{cost.pair_s:.3g} s, {cost.alone_s:.3g} s on one worker"
         first = decided(planned.prefill, cost.prefill, runner, f"prefill for {names[1]}: {gain}")
-        prefill = self._placer.place(prefill_of(request), first, now_s, 1, shadowed=False)
-        second = decided(
-            receiving(planned.decode, cost.decode, None), cost.decode, runner, f"decode after {names[0]}: {gain}"
-        )
-        decode = self._placer.place(request, second, now_s, 1, shadowed=False)
+        prefill = self._placer.place(prefill_of(request), first, now_s, 1, by_policy=False)
+        second = decided(planned.decode, cost.decode, runner, f"decode after {names[0]}: {gain}")
         view = planned.decode.fleet.worker(cost.decode)
-        decode.residency, decode.received, decode.moved_tokens = view.residency, True, view.uncached_tokens
+        after = after_transfer(view, max(0, view.cached_tokens + view.uncached_tokens - 1), 0.0)
+        decode = self._placer.place(request, second, now_s, 1, by_policy=False, after=after)
+        decode.received, decode.moved_tokens = True, view.uncached_tokens
         decode.load.account.prefilled(decode.reservation, now_s)
         prefill.record.leg = HandoverLeg("prefill", decode.id, decode.candidate.id)
         decode.record.leg = HandoverLeg("decode", decode.id, prefill.candidate.id)
@@ -146,7 +166,7 @@ class HandoverPlanner:
         fleet = seen.fleet
         place = int((fleet.queue_wait_s + fleet.prefill_s).argmin())
         again = self._placer.place(
-            request, decided(seen, place, runner, "prefill again after a failure"), now_s, attempt, shadowed=False
+            request, decided(seen, place, runner, "prefill again after a failure"), now_s, attempt, by_policy=False
         )
         again.record.leg = ticket.record.leg
         return again
@@ -229,24 +249,15 @@ def _decoding(alone: Selection, connector: str | None) -> Selection | None:
     return Selection(tuple(decoding)) if decoding else None
 
 
-def receiving(seen: Seen, place: int, cached_tokens: int | None, prefill_s: float = 0.0) -> Seen:
-    """Return the candidates with the one at `place` as it will be after the transfer: the rest of the prompt after
-    `cached_tokens` takes `prefill_s`. None: all but its last token is there.
+def after_transfer(view: WorkerView, cached_tokens: int, prefill_s: float) -> WorkerView:
+    """Return a worker as it will be after a transfer: the rest of the prompt after `cached_tokens` takes `prefill_s`.
 
     What its response reports as cached is what the other worker had cached, so nothing is predicted or learned from it.
     """
-    views = list(seen.fleet.workers)
-    before = views[place]
-    tokens = before.cached_tokens + before.uncached_tokens
-    if cached_tokens is None:
-        cached_tokens = max(0, tokens - 1)
-    views[place] = WorkerView(
-        **{name: getattr(before, name) for name in WorkerView.__struct_fields__}
-        | {
-            "cached_tokens": cached_tokens,
-            "uncached_tokens": tokens - cached_tokens,
-            "prefill_s": prefill_s,
-            "residency": Residency.UNKNOWN,
-        }
+    return msgspec.structs.replace(
+        view,
+        cached_tokens=cached_tokens,
+        uncached_tokens=view.cached_tokens + view.uncached_tokens - cached_tokens,
+        prefill_s=prefill_s,
+        residency=Residency.UNKNOWN,
     )
-    return seen._replace(fleet=seen.fleet.with_facts(tuple(views), None))

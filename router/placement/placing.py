@@ -79,33 +79,43 @@ class Placer:
         now_s: float,
         attempt: int,
         *,
-        shadowed: bool = True,
-        blocks: bool = True,
+        by_policy: bool = True,
+        after: WorkerView | None = None,
     ) -> Ticket:
         """Reserve the request's load and blocks on the first worker of the ranking, and record the decision.
 
-        `shadowed`: shadow policies see the decision. Without `blocks`, none are reserved: they come later.
+        `by_policy`: the policy chose the worker, so shadow policies decide, too. `after` is the worker as it will be
+        once the KV cache has come from another one. Then its load is reserved, and its blocks with `arrived`.
         """
         selection, view, fleet, found = decided.selection, decided.view, decided.fleet, decided.found
         decision = decided.decision
         place = fleet.place_of(decision.ranked[0])
         assert place is not None, "the policy runner has checked it"
-        candidate, worker = selection.candidates[place], fleet.worker(place)
+        candidate, seen = selection.candidates[place], fleet.worker(place)
+        worker = seen if after is None else after
         predicted = prediction(request, candidate, worker)
         record = self._record(request, decided, worker, attempt, predicted)
-        record.by_policy = shadowed and selection.trial is None
-        match = None if found is None else found.match(candidate.slot, place)
+        record.by_policy = by_policy and selection.trial is None
         ticket = self._reserve(request, candidate, worker, record, now_s)
-        if blocks:
-            self._reserve_blocks(ticket, match)
+        if after is None:
+            self._reserve_blocks(ticket, None if found is None else found.match(candidate.slot, place))
+        else:
+            ticket.residency = seen.residency
         if selection.trial is not None:
             ticket.trial = True
             self._fleet.trial_started(selection.trial, now_s)
-        if attempt == 1 and shadowed:
+        if attempt == 1 and by_policy:
             ticket.shadow = self._policies.shadow(request.route, view, fleet, decision)
         if self._policies.observes:
             self._policies.observe(
-                LifecycleEvent(LifecycleEventKind.RESERVED, view, candidate.id, now_s, placed=worker, fleet=fleet)
+                LifecycleEvent(
+                    LifecycleEventKind.RESERVED,
+                    view,
+                    candidate.id,
+                    now_s,
+                    placed=seen if by_policy else worker,  # what a replay of the decision shows
+                    fleet=fleet,
+                )
             )
         if self._observer is not None:
             self._observer.decided(ticket)

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from backends.vllm.handover.offloading_peer import SERVED_TIERS, SIDE_CHANNEL_PORT
 from backends.vllm.handover.parameters import labelled_port
 from policies.handover_cost import PullCost, pull_costs
-from policies.view import Decision, FleetView, RequestView
 from router.config.model import HandoverConfig
 from router.placement.endpoints import Candidate
-from router.placement.handover import Seen, alike_formats, decided, receiving
+from router.placement.handover import after_transfer, alike_formats
 from router.placement.lifecycle_events import Request
 from router.placement.links import Links, Transfer
-from router.placement.placing import Placer
-from router.placement.policy_runner import PolicyRunner
+from router.placement.placing import Decided, Placer
 from router.placement.residency_source import ResidencySource
 from router.placement.selection import Selection
 from router.placement.tickets import Ticket
-from router.placement.views import ViewBuilder
 
 PEER_LABEL: Final = "kv_peer"
 """The label of a worker whose side channel is not at the usual address."""
 
 
 class PlannedPull(NamedTuple):
-    """A pull, and what it costs beside the same worker without it. Nothing is reserved yet."""
+    """A pull by the worker that the policy decided for, and what it costs beside that worker without it.
 
-    seen: Seen
+    Nothing is reserved yet.
+    """
+
+    decided: Decided
     source: Candidate
     cost: PullCost
 
@@ -38,13 +39,10 @@ class PlannedPull(NamedTuple):
 class PullPlanner:
     """Compares pulls with single workers, and reserves the load of a pull. Without the setting, it plans none."""
 
-    def __init__(
-        self, config: HandoverConfig, placer: Placer, view_builder: ViewBuilder, residency: ResidencySource
-    ) -> None:
+    def __init__(self, config: HandoverConfig, placer: Placer, residency: ResidencySource) -> None:
         self.enabled: Final = config.pulls is not None
         self.links = Links("pull", config.transfer_tokens_per_s, config.latency_s)
         self._placer = placer
-        self._view_builder = view_builder
         self._residency = residency
 
     def plan(
@@ -53,13 +51,13 @@ class PullPlanner:
         alone: Selection,
         sources: Sequence[Candidate],
         now_s: float,
-        decide: Callable[[RequestView, FleetView], Decision],
         *,
         even_if_dearer: bool = False,
-    ) -> PlannedPull | None:
+    ) -> PlannedPull | Decided | None:
         """Return a pull from one of `sources` to the worker that the policy decides for, if it saves time there.
 
-        `even_if_dearer`: return it whatever it costs. None: there is none.
+        `even_if_dearer`: return it whatever it costs. Otherwise return the policy's decision, or None if no source was
+        a reason to ask the policy.
         """
         prompt = request.prompt
         if prompt is None or prompt.multiple or not request.reads_cache or alone.trial is not None:
@@ -70,42 +68,40 @@ class PullPlanner:
         holders = tuple(one for one in sources if one.slot in held and peer_address(one) is not None)
         if not holders:
             return None
-        seen = Seen(alone, *self._view_builder.build(request, workers, now_s))
+        decided = self._placer.decide(request, alone, now_s)
+        fleet = decided.fleet
         source_tokens = np.array([float(held[one.slot]) for one in holders])
         own_tokens = np.array([float(held.get(one.slot, 0)) for one in workers])
         alike = alike_formats(holders, workers, request.model)
         alike &= np.array([one.slot for one in holders])[:, np.newaxis] != [one.slot for one in workers]
         speeds = self.links.speeds(holders, workers, now_s)
-        costs = pull_costs(seen.fleet, own_tokens, source_tokens, *speeds, alike)
-        place = seen.fleet.place_of(decide(seen.view, seen.fleet).ranked[0])
+        costs = pull_costs(fleet, own_tokens, source_tokens, *speeds, alike)
+        place = fleet.place_of(decided.decision.ranked[0])
         assert place is not None, "the policy runner has checked it"
         cost = costs.at(place)
         planned = cost.pays or (even_if_dearer and cost.pull_s < np.inf)
-        return PlannedPull(seen, holders[cost.source], cost) if planned else None
+        return PlannedPull(decided, holders[cost.source], cost) if planned else decided
 
-    def reserve(self, request: Request, planned: PlannedPull, runner: PolicyRunner, now_s: float) -> Ticket:
+    def reserve(self, request: Request, planned: PlannedPull, now_s: float) -> Ticket:
         """Reserve the rest of the prefill and the KV space of the prompt on the worker that pulls.
 
         Its blocks are reserved when they have arrived: until then, another request with this prefix finds none.
         """
-        seen, cost = planned.seen, planned.cost
-        before = seen.fleet.worker(cost.worker)
+        decided, cost = planned.decided, planned.cost
         reason = (
             f"pull {cost.tokens} tokens from {planned.source.id}: {cost.pull_s:.3g} s, {cost.alone_s:.3g} s without"
         )
-        after = receiving(seen, cost.worker, cost.loaded_tokens, cost.rest_s)
-        made = decided(after, cost.worker, runner, reason)
-        ticket = self._placer.place(request, made, now_s, 1, shadowed=False, blocks=False)
-        ticket.residency, ticket.moved_tokens = before.residency, cost.tokens
+        after = after_transfer(decided.fleet.worker(cost.worker), cost.loaded_tokens, cost.rest_s)
+        decision = msgspec.structs.replace(decided.decision, reason=reason, hold_s=0.0)
+        made = msgspec.structs.replace(decided, decision=decision)
+        ticket = self._placer.place(request, made, now_s, 1, after=after)
+        ticket.moved_tokens = cost.tokens
+        ticket.shadow = None  # what the answer will show is not what the policies saw
         return ticket
-
-    def arrived(self, ticket: Ticket) -> None:
-        """Reserve the blocks, which have arrived."""
-        self._placer.arrived(ticket)
 
     def transfer(self, planned: PlannedPull, ticket: Ticket, now_s: float) -> Transfer:
         """Return the transfer that begins now. After it, the worker computes the rest behind its queue."""
-        queue_s = float(planned.seen.fleet.queue_wait_s[planned.cost.worker])
+        queue_s = float(planned.decided.fleet.queue_wait_s[planned.cost.worker])
         ends = planned.source, ticket.candidate
         return Transfer("pull", *ends, ticket.moved_tokens, planned.cost.rest_s, queue_s, now_s)
 

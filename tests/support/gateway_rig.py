@@ -21,6 +21,7 @@ from router.placement.dispatcher import Dispatcher, Held, Queued, Reject, Ticket
 from router.placement.endpoints import FleetEndpoint
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
+from router.placement.placing import Decided
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.identity import Identity
@@ -91,8 +92,9 @@ class RecordingDispatcher(Dispatcher):
         may_hold: bool = False,
         may_wait: bool = False,
         within: Container[str] | None = None,
+        decided: Decided | None = None,
     ) -> Ticket | Held | Queued | Reject:
-        outcome = super().dispatch(request, now_s, may_hold=may_hold, may_wait=may_wait, within=within)
+        outcome = super().dispatch(request, now_s, may_hold=may_hold, may_wait=may_wait, within=within, decided=decided)
         self.events.append(type(outcome).__name__.lower())
         self.requests.append(request)
         return outcome

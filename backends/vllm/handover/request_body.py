@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from backends.vllm.handover.answer_apis import FALSE, ONE_TOKEN, TRUE, AnswerApi, Members, refuse_given
+from backends.vllm.handover.answer_apis import COMPLETIONS, FALSE, ONE_TOKEN, TRUE, AnswerApi, Members, refuse_given
 from backends.vllm.handover.connector import Connector
 from backends.vllm.handover.parameters import HandoverError, TransferParams
 
@@ -39,6 +39,8 @@ def split(body: bytes, api: AnswerApi, connector: Connector) -> Members:
         raise HandoverError("this API has no way to end a prefill by its length")
     if api.thinks and not connector.marks_prefill and bytes(members.get("thinking", b"null")) != b"null":
         raise HandoverError("the request has thinking, and its prefill carries no parameters")
+    if connector.completions_only and api is not COMPLETIONS:
+        raise HandoverError(f"{connector.name} shares chats and completions alone")
     return members
 
 
@@ -60,6 +62,14 @@ def prefill_body(members: Members, params: TransferParams | None, api: AnswerApi
 def decode_body(members: Members, params: TransferParams | None) -> bytes:
     """Return the client's body with transfer parameters."""
     return _with_params(members, params)
+
+
+def with_params(body: bytes, params: TransferParams) -> bytes:
+    """Return a body that `split` accepts with transfer parameters; all else stays as it is, byte for byte.
+
+    They come last, because the body may have `null` in their place, and of two members the last one counts.
+    """
+    return b'%b,"kv_transfer_params":%b}' % (body.rstrip()[:-1], msgspec.json.encode(params))
 
 
 def _with_params(members: Members, params: TransferParams | None) -> bytes:

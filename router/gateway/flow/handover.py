@@ -6,11 +6,11 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Container, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import ClassVar, Final
 
-from backends.vllm.handover.answer_apis import ANSWER_APIS, COMPLETIONS, Members
+from backends.vllm.handover.answer_apis import ANSWER_APIS, Members
 from backends.vllm.handover.connector import FactSource, Legs, Order, Reporter, with_token_ids
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.parameters import HandoverError, TransferParams
@@ -22,7 +22,6 @@ from router.config.model import HandoverConfig
 from router.errors import ErrorKind, RequestError
 from router.gateway.flow.prefill_peers import PrefillPeers
 from router.gateway.metrics_protocol import GatewayMetrics
-from router.gateway.rewrites.body_rewriter import MAX_REWRITTEN_BYTES, VOUCHED
 from router.gateway.rewrites.cached_tokens import CachedTokens
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
@@ -298,11 +297,15 @@ class KvHandover:
     def opened(self, ticket: Ticket, now_s: float) -> None:
         """Settle: the answer of `ticket` has begun."""
         if self.decodes_at(ticket):
-            self._received = True
+            self._receive()
             self._handovers.metrics.handover_step("transfer", now_s - self._sent_s)
             if self._transfer is not None and ticket.request.stream:  # else the whole answer has been computed
                 self._handovers.dispatcher.transferred(self._transfer, now_s)
             self.settle(HANDED_OVER)
+
+    def _receive(self) -> None:
+        self._received = True
+        self._handovers.dispatcher.arrived(self.decode)
 
     def received_by(self, ticket: Ticket) -> bool:
         """Return whether the worker of `ticket` received the prompt's KV cache from the other one."""
@@ -362,7 +365,7 @@ class SidecarHandover(KvHandover):
             dispatcher = self._handovers.dispatcher
             dispatcher.first_token(self.prefill, now_s)
             dispatcher.finished(self.prefill, Usage(), now_s)
-            self._received = True
+            self._receive()
             self._handovers.metrics.handover_step("sidecar", now_s - self._sent_s)
             self.settle(HANDED_OVER)
 
@@ -395,7 +398,7 @@ class Handovers:
         self.peers = PrefillPeers(self.connector, fleet, loop)
         self._refuses = config.no_prefill_worker == "refuse"
 
-    def begin(
+    def plan(
         self,
         request: Request,
         headers: Mapping[bytes, bytes],
@@ -404,29 +407,24 @@ class Handovers:
         within: Container[str] | None,
         *,
         trusted: bool = False,
-    ) -> KvHandover | RequestError | None:
-        """Reserve a pair for the request if that costs less than one worker; None to place it on one worker.
+    ) -> PossiblePair | RequestError | None:
+        """Return the cheapest pair for the request if that costs less than one worker, and the body allows it.
 
-        A `trusted` caller may name the prefill worker in a header. Then this is the one, at any cost.
+        A `trusted` caller may name the prefill worker in a header. Then this is the one, at any cost. An error refuses
+        the request.
         """
-        if not may_be_split(request, headers, body, completions_only=self.connector.completions_only):
-            return None
         named = headers.get(PREFILLER) if trusted else None
         prefiller = None if named is None else named_worker(named, self.dispatcher.prefillers(request.model))
         planned = self.dispatcher.plan_handover(request, now_s, within=within, prefiller=prefiller)
-        if planned is not None and not isinstance(planned, PlannedHandover):
-            if self._refuses:
-                return RequestError(ErrorKind.NO_WORKER, "no prefill worker of this model is ready")
-            return None
-        if planned is None or not self._introduced(planned):
+        if not (self._introduced(planned) if isinstance(planned, PlannedHandover) else planned and self._refuses):
             return None
         try:
             members = split(body, ANSWER_APIS[request.path], self.connector)
         except HandoverError:
             return None
-        tickets = self.dispatcher.hand_over(request, planned, now_s)
-        by_sidecar = SIDECAR in tickets.decode.candidate.endpoint.labels
-        return (SidecarHandover if by_sidecar else KvHandover)(self, members, tickets)
+        if not isinstance(planned, PlannedHandover):
+            return RequestError(ErrorKind.NO_WORKER, "no prefill worker of this model is ready")
+        return PossiblePair(self, planned, members)
 
     def _introduced(self, planned: PlannedHandover) -> bool:
         """Return whether enough is known of the planned prefill worker, or its answer will say it."""
@@ -441,13 +439,16 @@ class Handovers:
         self.peers.close()
 
 
-def may_be_split(request: Request, headers: Mapping[bytes, bytes], body: bytes, *, completions_only: bool) -> bool:
-    """Return whether two workers can share the request, as far as that is known without its body."""
-    prompt = request.prompt
-    if completions_only and ANSWER_APIS.get(request.path) is not COMPLETIONS:
-        return False
-    if request.path not in ANSWER_APIS or prompt is None or prompt.multiple or request.pinned is not None:
-        return False
-    if request.answers != 1 or not request.reads_cache or len(body) > MAX_REWRITTEN_BYTES:
-        return False
-    return VOUCHED.isdisjoint(headers)
+@dataclass(frozen=True, slots=True)
+class PossiblePair:
+    """A pair that may share a request with these outermost members. Nothing is reserved yet."""
+
+    handovers: Handovers
+    planned: PlannedHandover
+    members: Members
+
+    def begin(self, request: Request, now_s: float) -> KvHandover:
+        """Reserve the load of the pair."""
+        tickets = self.handovers.dispatcher.hand_over(request, self.planned, now_s)
+        by_sidecar = SIDECAR in tickets.decode.candidate.endpoint.labels
+        return (SidecarHandover if by_sidecar else KvHandover)(self.handovers, self.members, tickets)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from secrets import token_hex
 from typing import Final
 
-from backends.vllm.handover.answer_apis import COMPLETIONS, Members
+from backends.vllm.handover.answer_apis import ANSWER_APIS
 from backends.vllm.handover.connector import HandoverPeer
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.offloading_peer import pull_params
 from backends.vllm.handover.parameters import HandoverError
-from backends.vllm.handover.request_body import decode_body, split
+from backends.vllm.handover.request_body import split, with_params
 from router.config.model import HandoverConfig
-from router.gateway.flow.handover import may_be_split
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.placement.dispatcher import Dispatcher
 from router.placement.lifecycle_events import Request, Usage
 from router.placement.links import Transfer
+from router.placement.placing import Decided
 from router.placement.pulls import PlannedPull, peer_address
 from router.placement.tickets import Ticket
 
@@ -68,15 +68,12 @@ class KvPull:
             return body
         # Clients choose request ids, and another gateway may send to the same workers.
         peer = HandoverPeer(host=address[0], side_port=address[1])
-        try:
-            return decode_body(_members(body), pull_params(token_hex(16), peer))
-        except HandoverError:
-            return body
+        return with_params(body, pull_params(token_hex(16), peer))
 
     def opened(self, ticket: Ticket, now_s: float) -> None:
         """Note the first event of the answer."""
         if self.runs_at(ticket):
-            self._pulls.dispatcher.pulled(ticket)
+            self._pulls.dispatcher.arrived(ticket)
             self._first_s = now_s if ticket.request.stream else None
 
     def finished(self, ticket: Ticket, usage: Usage) -> None:
@@ -112,31 +109,19 @@ class Pulls:
         self.dispatcher = dispatcher
         self.metrics = metrics
 
-    def begin(
-        self,
-        request: Request,
-        headers: Mapping[bytes, bytes],
-        body: bytes,
-        now_s: float,
-        within: Container[str] | None,
-    ) -> KvPull | None:
-        """Reserve a worker that pulls if that costs less than any worker alone; None to place the request as usual."""
-        if not may_be_split(request, headers, body, completions_only=True):
-            return None
+    def plan(
+        self, request: Request, body: bytes, now_s: float, within: Container[str] | None
+    ) -> PlannedPull | Decided | None:
+        """Return a pull if it costs less than computing the prompt on the worker that the policy decides for, and the
+        body allows it; else that decision, or None if the policy was not asked."""
         planned = self.dispatcher.plan_pull(request, now_s, within=within)
-        if planned is None:
-            return None
-        try:
-            _members(body)
-        except HandoverError:
-            return None
+        if isinstance(planned, PlannedPull):
+            try:
+                split(body, ANSWER_APIS[request.path], CONNECTORS["offloading_peer"])
+            except HandoverError:
+                return planned.decided
+        return planned
+
+    def begin(self, request: Request, planned: PlannedPull, now_s: float) -> KvPull:
+        """Reserve the load of the worker that pulls."""
         return KvPull(self, planned, self.dispatcher.pull(request, planned, now_s))
-
-
-def _members(body: bytes) -> Members:
-    """Return the outermost members of a request that may be given parameters.
-
-    Raises:
-        HandoverError: it may not.
-    """
-    return split(body, COMPLETIONS, CONNECTORS["offloading_peer"])

@@ -11,8 +11,9 @@ from xxhash import xxh3_128_intdigest
 from router.errors import ErrorKind, RequestError
 from router.gateway.flow import kv_pull
 from router.gateway.flow.attempt import Attempt
-from router.gateway.flow.handover import DECODE_FAILED, PREFILL_FAILED, Handovers, KvHandover
-from router.gateway.flow.kv_pull import KvPull, Pulls
+from router.gateway.flow.handover import DECODE_FAILED, PREFILL_FAILED, KvHandover
+from router.gateway.flow.kv_plans import KvPlans
+from router.gateway.flow.kv_pull import KvPull
 from router.gateway.flow.model_choice import ModelChoice
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.transitions import RequestState
@@ -25,6 +26,7 @@ from router.gateway.queues.route_queue import RouteQueue, RouteQueues
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
+from router.placement.placing import Decided
 from router.placement.retry_budget import tried
 from router.placement.tickets import RETRY_AFTER_S, Held, Queued, Reject, Ticket, lacks_worker
 
@@ -44,11 +46,10 @@ class Placements:
     __slots__ = (
         "_dispatcher",
         "_fleet",
-        "_handovers",
         "_hold_queue",
+        "_kv_plans",
         "_metrics",
         "_models",
-        "_pulls",
         "_quarantine",
         "_queue",
         "_queue_s",
@@ -66,8 +67,7 @@ class Placements:
         queue_s: float,
         routes: RouteQueues,
         models: ModelChoice,
-        handovers: Handovers | None = None,
-        pulls: Pulls | None = None,
+        kv_plans: KvPlans | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._quarantine = quarantine
@@ -78,8 +78,7 @@ class Placements:
         self._queue_s = queue_s
         self._routes = routes
         self._models = models
-        self._handovers = handovers
-        self._pulls = pulls
+        self._kv_plans = kv_plans
 
     def body_key(self, outbound: OutboundRequest) -> int:
         """Return the quarantine's key of the body; 0 without a body, because such a request is never suspected."""
@@ -108,8 +107,13 @@ class Placements:
             within = self._within(outbound) if self._quarantine.active else None
         except RequestError as error:
             return error
-        shared = self._shared(outbound, request, now_s, within)
-        placed = self._alone(outbound, request, state, now_s, within) if shared is None else shared
+        shared = None
+        if self._kv_plans is not None:
+            shared = self._shared(self._kv_plans, outbound, request, state, now_s, within)
+        if shared is None or isinstance(shared, Decided):
+            placed: Placement | Reject = self._alone(outbound, request, state, now_s, within, shared)
+        else:
+            placed = shared
         self._metrics.decision_took(perf_counter() - started_s)
         if isinstance(placed, Queued):
             refusal = self._queue_refusal(outbound, placed) if state is not _QUEUED else None
@@ -121,15 +125,22 @@ class Placements:
         return placed.error if isinstance(placed, Reject) else placed
 
     def _shared(
-        self, outbound: OutboundRequest, request: Request, now_s: float, within: frozenset[str] | None
-    ) -> KvHandover | KvPull | RequestError | None:
-        """Plan the request's first placement on two workers or with a pull; None to ask for one worker."""
-        if outbound.handover is not None or outbound.pull is not None:
+        self,
+        kv_plans: KvPlans,
+        outbound: OutboundRequest,
+        request: Request,
+        state: RequestState,
+        now_s: float,
+        within: frozenset[str] | None,
+    ) -> KvHandover | KvPull | Decided | RequestError | None:
+        """Plan the request's first placement on two workers or with a pull.
+
+        To ask for one worker, return the policy's decision, or None if it has not been asked.
+        """
+        if outbound.handover is not None or outbound.pull is not None or self._others_first(outbound, request, state):
             return None
-        asked = (request, outbound.head.fields, outbound.body, now_s, within)
         trusted = "transfer_params" in outbound.caller.may
-        pair = None if self._handovers is None else self._handovers.begin(*asked, trusted=trusted)
-        return pair if pair is not None or self._pulls is None else self._pulls.begin(*asked)
+        return kv_plans.begin(request, outbound.head.fields, outbound.body, now_s, within, trusted=trusted)
 
     def _alone(
         self,
@@ -138,22 +149,31 @@ class Placements:
         state: RequestState,
         now_s: float,
         within: frozenset[str] | None,
+        decided: Decided | None,
     ) -> Ticket | Held | Queued | Reject:
-        """Ask for one worker."""
+        """Ask for one worker, unless the policy has decided."""
         may_hold = self._may_hold(outbound, state)
         if not self._models.falls_back:
-            return self._dispatcher.dispatch(request, now_s, may_hold=may_hold, within=within)
+            return self._dispatcher.dispatch(request, now_s, may_hold=may_hold, within=within, decided=decided)
         may_wait = self._models.has_fallback(request) and (state is _QUEUED or self._may_wait(outbound))
         outbound.waits_for = None
-        if may_wait and state is _PLACING and self._queue.any_for(request.model):
-            placed: Ticket | Held | Queued | Reject = _FULL  # earlier requests come first
+        if self._others_first(outbound, request, state):
+            placed: Ticket | Held | Queued | Reject = _FULL
         else:
-            placed = self._dispatcher.dispatch(request, now_s, may_hold=may_hold, may_wait=may_wait, within=within)
+            placed = self._dispatcher.dispatch(
+                request, now_s, may_hold=may_hold, may_wait=may_wait, within=within, decided=decided
+            )
         if isinstance(placed, Queued) and placed.at_limit:
             outbound.waits_for = request.model
         elif isinstance(placed, (Queued, Reject)):
             placed = self._fallback(outbound, request, placed, now_s, may_hold, within)
         return placed
+
+    def _others_first(self, outbound: OutboundRequest, request: Request, state: RequestState) -> bool:
+        """Return whether earlier requests of the model wait for room, so that this one has to wait, too."""
+        if not self._models.falls_back or state is not _PLACING or not self._queue.any_for(request.model):
+            return False
+        return self._models.has_fallback(request) and self._may_wait(outbound)
 
     def _may_wait(self, outbound: OutboundRequest) -> bool:
         """Return whether the request may be queued until a worker has room."""

@@ -75,10 +75,10 @@ def taped(tape, ids):
             return super().load_reported(endpoint_id, report, now_s)
 
     class TapedDispatcher(Dispatcher):
-        def dispatch(self, request, now_s, *, may_hold=False):
+        def dispatch(self, request, now_s, *, may_hold=False, **others):
             said = (request.id, request.path, request.model, request.arrived_s, request.max_tokens, request.session_id)
             tape("dispatch", said, ids[request.id])
-            answer = super().dispatch(request, now_s, may_hold=may_hold)
+            answer = super().dispatch(request, now_s, may_hold=may_hold, **others)
             tape.decisions.setdefault(request.id, []).append(decision(answer))
             return answer
 

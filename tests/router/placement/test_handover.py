@@ -308,15 +308,27 @@ def test_workers_of_different_versions_or_models_are_no_pair(site, ask, facts):
     assert placed.dispatcher.retry_prefill(prefill, FailurePoint.SENT, 0.1, "gone") is None
 
 
-def test_the_trial_of_a_prefill_worker_is_a_handover(site, ask):
+@pytest.mark.parametrize("usable", [True, False], ids=["usable", "of another version"])
+def test_a_trial_that_pays_comes_first_and_any_other_does_not_keep_the_rest_from_a_handover(site, ask, usable):
     placed = site({1: "prefill", 2: "prefill", 3: "decode"})
     placed.stream(ask(first=5_000), 3)
     for _ in range(5):
         placed.fleet.probe_failed("h:2", "down", 1.0)
-    placed.fleet.probe_succeeded("h:2", placed.facts(events=False), 1_000.0)
+    facts = placed.facts(events=False)
+    placed.fleet.probe_succeeded("h:2", facts if usable else replace(facts, version="0.32.0"), 1_000.0)
     planned = placed.dispatcher.plan_handover(ask(), 1_000.0)
     prefill, _ = placed.dispatcher.hand_over(ask(), planned, 1_000.0)
-    assert (prefill.candidate.id, prefill.trial) == ("h:2", True)
+    assert (prefill.candidate.id, prefill.trial) == (("h:2", True) if usable else ("h:1", False))
+
+
+def test_the_blocks_of_a_handover_count_as_cached_once_they_have_arrived(site, ask):
+    placed = site({1: "prefill", 3: "decode"})
+    placed.stream(ask(first=5_000), 3)
+    _, decode = hand_over(placed, ask())
+    slot, prompt = decode.candidate.slot, ask().prompt
+    assert placed.residency.match(prompt, [slot])[slot].tokens == 0
+    placed.dispatcher.arrived(decode)
+    assert placed.residency.match(prompt, [slot])[slot].tokens == 992
 
 
 @pytest.mark.parametrize(("lease_s", "margin_s", "problems"), [(30, 5, 0), (5, 5, 1), (5, 6, 1)])

@@ -10,11 +10,12 @@ from policies.registry import build_policy
 from policies.spec import PolicySpec
 from policies.view import Residency
 from router.config.model import Config, HandoverConfig, HealthConfig, WorkerConfig
+from router.placement.decision_log.recorder import Recorder
+from router.placement.decision_log.replay import LogReplay
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
-from router.placement.handover import PlannedHandover
 from router.placement.lifecycle_events import Request, Usage
-from router.placement.pulls import peer_address
+from router.placement.pulls import PlannedPull, peer_address
 from router.placement.settings import check
 from router.residency.residency_map import ResidencyMap
 from tests.support.kv_wire import Wire
@@ -31,7 +32,7 @@ class Site:
         self.residency = ResidencyMap()
         self.fleet = Fleet(HealthConfig(), self.residency, connector=handover.get("connector"))
         spec = PolicySpec("marginal_cost")
-        config = HandoverConfig(**{"pulls": "offloading_peer", "latency_s": 0.0} | handover)
+        self.config = config = HandoverConfig(**{"pulls": "offloading_peer", "latency_s": 0.0} | handover)
         self.dispatcher = Dispatcher(
             self.fleet, self.residency, build_policy(spec, random.Random(0)), spec=spec, handover=config
         )
@@ -61,8 +62,14 @@ class Site:
     def load(self, port):
         return self.dispatcher.statistics()["workers"][f"h:{port}"]
 
-    def plan(self, request):
-        return self.dispatcher.plan_pull(request, 0.0)
+    def plan(self, request, now_s=0.0):
+        """Return a pull; None if there is none."""
+        planned = self.dispatcher.plan_pull(request, now_s)
+        return planned if isinstance(planned, PlannedPull) else None
+
+    @property
+    def decisions(self):
+        return self.dispatcher.statistics()["decisions"]
 
 
 @pytest.fixture
@@ -118,11 +125,11 @@ def test_another_request_with_the_prefix_finds_it_only_once_it_has_arrived(site,
     ticket = placed.dispatcher.pull(ask(), placed.plan(ask()), 0.0)
     slot, tokens = placed.at(2).slot, ask().prompt
     assert placed.residency.match(tokens, [slot])[slot].tokens == 0
-    placed.dispatcher.pulled(ticket)
+    placed.dispatcher.arrived(ticket)
     assert placed.residency.match(tokens, [slot])[slot].tokens == 992
     placed.dispatcher.first_token(ticket, 0.5)
     placed.dispatcher.cancelled(ticket, 0.5)
-    placed.dispatcher.pulled(ticket)
+    placed.dispatcher.arrived(ticket)
     assert placed.residency.match(tokens, [slot])[slot].tokens == 0
 
 
@@ -176,20 +183,46 @@ def test_the_trial_of_a_worker_is_no_pull(site, ask, facts):
     for _ in range(5):
         placed.fleet.probe_failed("h:2", "down", 1.0)
     placed.fleet.probe_succeeded("h:2", facts(), 1_000.0)
-    assert placed.dispatcher.plan_pull(ask(), 1_000.0) is None
+    assert placed.plan(ask(), 1_000.0) is None
 
 
-def test_the_cheaper_of_pull_and_pair_is_planned(site, ask, prompt):
-    roles = {1: "prefill", 2: "decode"}
-    placed = site(roles=roles, connector="nixl_pull", transfer_tokens_per_s=1e12)
-    for number in range(3):
-        request = Request(f"s{number}", "/v1/completions", "m", prompt(range(5_000, 6_000)), 10, 0.0)
-        placed.dispatcher.first_token(placed.dispatcher.dispatch(request, 0.0), 0.0)
-    assert isinstance(placed.dispatcher.plan_handover(ask(), 0.0), PlannedHandover)
+class Lines:
+    """A sink of a decision log, in memory."""
+
+    full = False
+
+    def __init__(self):
+        self.lines = []
+
+    def write(self, line):
+        self.lines.append(line)
+        return True
+
+
+def test_the_policy_decides_once_about_a_request_that_pulls(site, ask, prompt):
+    placed = site(1, 2)
     placed.hold(1)
-    assert placed.dispatcher.plan_handover(ask(), 0.0) is None
-    planned = placed.plan(ask())
-    assert (planned.source.id, planned.cost.worker) == ("h:1", 0)
+    placed.busy(1, prompt)
+    sink, before = Lines(), placed.decisions
+    placed.dispatcher.record(Recorder(sink, lambda: 1_700_000_000.0))
+    ticket = placed.dispatcher.pull(ask(), placed.plan(ask()), 0.0)
+    assert placed.decisions == before + 1
+    (replayed,) = LogReplay(sink.lines)
+    assert (replayed.recorded, replayed.same) == (ticket.candidate.id, True)
+    assert ticket.record.by_policy
+    with placed.dispatcher.what_ifs.begin(PolicySpec("least_requests")) as what_if:
+        assert [one.request.id for one in what_if if one is not None][-1] == "r"
+
+
+def test_the_policy_decides_once_about_a_request_for_which_no_pull_pays(site, ask, prompt):
+    placed = site(1, 2)
+    placed.hold(1)
+    placed.hold(2)
+    before = placed.decisions
+    decided = placed.dispatcher.plan_pull(ask(), 0.0)
+    ticket = placed.dispatcher.dispatch(ask(), 0.0, decided=decided)
+    assert ticket.record.decision is decided.decision
+    assert placed.decisions == before + 1
 
 
 def test_pulls_learn_the_speed_of_their_own_links(site, ask, prompt):
@@ -202,7 +235,7 @@ def test_pulls_learn_the_speed_of_their_own_links(site, ask, prompt):
     (link,) = placed.dispatcher.links(2.0)
     assert (link.kind, link.sender.id, link.receiver.id) == ("pull", "h:1", "h:2")
     assert 992 / link.tokens_per_s > 0.5
-    assert placed.dispatcher.plan_pull(ask(first=0), 2.0) is None
+    assert placed.plan(ask(first=0), 2.0) is None
 
 
 @pytest.mark.parametrize(

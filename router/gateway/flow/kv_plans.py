@@ -1,0 +1,66 @@
+"""Which of the plans that move KV cache a request gets: a pair of workers, a worker that pulls, or neither."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+from backends.vllm.handover.answer_apis import ANSWER_APIS
+from router.errors import RequestError
+from router.gateway.flow.handover import Handovers, KvHandover
+from router.gateway.flow.kv_pull import KvPull, Pulls
+from router.gateway.rewrites.body_rewriter import MAX_REWRITTEN_BYTES, VOUCHED
+from router.placement.lifecycle_events import Request
+from router.placement.placing import Decided
+from router.placement.pulls import PlannedPull
+
+
+class KvPlans:
+    """Decides for each request whether workers share it. Only plans that the request's body allows are compared."""
+
+    __slots__ = ("_handovers", "_pulls")
+
+    def __init__(self, handovers: Handovers | None, pulls: Pulls | None) -> None:
+        self._handovers = handovers
+        self._pulls = pulls
+
+    def begin(
+        self,
+        request: Request,
+        headers: Mapping[bytes, bytes],
+        body: bytes,
+        now_s: float,
+        within: Container[str] | None,
+        *,
+        trusted: bool,
+    ) -> KvHandover | KvPull | Decided | RequestError | None:
+        """Reserve the load of a pair or of a pull, whichever costs less, if it costs less than one worker.
+
+        Otherwise return what the policy has decided meanwhile, or None if it was not asked. A `trusted` caller may name
+        the prefill worker in a header.
+        """
+        if not may_be_shared(request, headers, body):
+            return None
+        pair = pull = None
+        if self._handovers is not None:
+            planned = self._handovers.plan(request, headers, body, now_s, within, trusted=trusted)
+            if isinstance(planned, RequestError):
+                return planned
+            pair = planned
+        if self._pulls is not None and (pair is None or not pair.planned.at_any_cost):
+            pull = self._pulls.plan(request, body, now_s, within)
+        if pair is not None and not (isinstance(pull, PlannedPull) and pull.cost.pull_s < pair.planned.cost.pair_s):
+            return pair.begin(request, now_s)
+        if isinstance(pull, PlannedPull):
+            assert self._pulls is not None
+            return self._pulls.begin(request, pull, now_s)
+        return pull
+
+
+def may_be_shared(request: Request, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+    """Return whether workers can share the request, as far as that is known without its body."""
+    prompt = request.prompt
+    if request.path not in ANSWER_APIS or prompt is None or prompt.multiple or request.pinned is not None:
+        return False
+    if request.answers != 1 or not request.reads_cache or len(body) > MAX_REWRITTEN_BYTES:
+        return False
+    return VOUCHED.isdisjoint(headers)

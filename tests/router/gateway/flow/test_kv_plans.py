@@ -1,0 +1,65 @@
+"""Which plan a request gets where workers may hand KV cache over and pull it."""
+
+import asyncio
+import json
+
+import pytest
+
+from router.gateway.flow.handover import Handovers, KvHandover
+from router.gateway.flow.kv_plans import KvPlans
+from router.gateway.flow.kv_pull import KvPull, Pulls
+from router.placement.lifecycle_events import Request
+from router.placement.placing import Decided
+from tests.router.placement.conftest import make_facts, make_prompt
+from tests.router.placement.test_pulls import TOKENS, Site
+from tests.support.gateway_rig import RecordingMetrics
+
+SETTINGS = {"connector": "shared_store", "transfer_tokens_per_s": 1e12}
+PLAIN = {"model": "m", "prompt": "x"}
+
+
+class Fleet:
+    """A prefill worker, and a decode worker with streams. So a pair pays, and a pull does where `held` says so."""
+
+    def __init__(self, held=False):
+        self.site = Site(make_facts, {1: "prefill", 2: "decode"}, **SETTINGS)
+        for number in range(3):
+            ids = make_prompt(range(5_000, 6_000))
+            stream = Request(f"s{number}", "/v1/completions", "m", ids, 10, 0.0)
+            self.site.dispatcher.first_token(self.site.dispatcher.dispatch(stream, 0.0), 0.0)
+        if held:
+            self.site.hold(1)
+        config, metrics = self.site.config, RecordingMetrics()
+        loop = asyncio.get_running_loop()
+        handovers = Handovers(config, self.site.dispatcher, self.site.fleet, loop, metrics)
+        self.kv_plans = KvPlans(handovers, Pulls(config, self.site.dispatcher, metrics))
+        self.before = self.site.decisions
+
+    def begin(self, body=PLAIN, path="/v1/completions"):
+        request = Request("r", path, "m", make_prompt(range(TOKENS)), TOKENS, 0.0)
+        return self.kv_plans.begin(request, {}, json.dumps(body).encode(), 0.0, None, trusted=False)
+
+    @property
+    def decided(self):
+        """The decisions of the policy about this request."""
+        return self.site.decisions - self.before
+
+
+@pytest.mark.parametrize(("held", "plan"), [(False, KvHandover), (True, KvPull)])
+async def test_the_cheaper_of_pull_and_pair_is_begun(held, plan):
+    fleet = Fleet(held)
+    assert isinstance(fleet.begin(), plan)
+    assert fleet.decided == held
+
+
+async def test_a_pair_is_not_given_up_for_a_pull_that_the_body_forbids():
+    fleet = Fleet(held=True)
+    answer = fleet.begin({"model": "m", "messages": [], "max_tokens": 9}, "/v1/messages")
+    assert isinstance(answer, KvHandover)
+
+
+async def test_a_body_that_needs_one_worker_leaves_the_policys_only_decision():
+    fleet = Fleet(held=True)
+    assert isinstance(fleet.begin(PLAIN | {"echo": True}), Decided)
+    assert fleet.decided == 1
+    assert Fleet().begin(PLAIN | {"echo": True}) is None
