@@ -19,7 +19,7 @@ FLOORS_VENV := .venv-floors
 # The tools that check what deploys it: docker-compose, helm, kubernetes-validate and hadolint.
 DEPLOY_VENV := .venv-deploy
 
-.PHONY: demo demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-old test-handover pd-env vllm-env vllm-env-old peers-env deploy-env manifests image-test compiled test-compiled wheels tournament soak lint bench clean lock test-floors audit
+.PHONY: demo demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-old test-handover pd-env vllm-env vllm-env-old peers-env deploy-env manifests image-test compiled test-compiled wheels tournament soak soak-compiled lint bench bench-nightly clean lock test-floors audit
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (once) ..."
@@ -143,6 +143,9 @@ tournament: compiled
 soak: $(STAMP)
 	$(BIN)/python -m loadtest soak --minutes $(or $(MINUTES),30) $(ARGS)
 
+soak-compiled: compiled
+	$(COMPILED_VENV)/bin/python -P -m loadtest soak --minutes $(or $(MINUTES),10) $(ARGS)
+
 test-vllm: vllm-env
 	WARMROUTE_VLLM_ENV=$(VLLM_VENV) $(BIN)/python -m pytest -m real_vllm tests/real_vllm
 
@@ -173,9 +176,16 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Without the routers from PyPI and the compiled build: `make bench-nightly` adds them.
 bench: $(STAMP)
 	$(BIN)/python -m loadtest gateway-bench
 	$(BIN)/python -m loadtest overhead
+
+# What requests, tokens and KV events cost against the bars (docs/results/cost.md), then both benches of `make bench`.
+bench-nightly: compiled
+	$(BIN)/python -m loadtest cost --compiled-env $(COMPILED_VENV) $(ARGS)
+	$(BIN)/python -m loadtest gateway-bench --peers --compiled-env $(COMPILED_VENV)
+	$(BIN)/python -m loadtest overhead --peers --compiled-env $(COMPILED_VENV)
 
 clean:
 	rm -rf $(VENV) $(PD_VENV) $(VLLM_VENV) $(VLLM_OLD_VENV) $(PEERS_VENV) $(COMPILED_VENV) $(FLOORS_VENV) $(DEPLOY_VENV) $(WHEELS_VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

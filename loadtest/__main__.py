@@ -12,7 +12,7 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     try:
         from loadtest.approximate import command as approximate
-        from loadtest.bench import events, gateway, overhead
+        from loadtest.bench import cost, events, gateway, overhead
         from loadtest.fidelity import command as fidelity
         from loadtest.lab import command as lab
         from loadtest.live import command as live
@@ -28,6 +28,7 @@ def main() -> int:
     for name, bench in (
         ("gateway-bench", gateway),
         ("overhead", overhead),
+        ("cost", cost),
         ("events-bench", events),
         ("peers", peers),
         ("approximate", approximate),

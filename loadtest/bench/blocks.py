@@ -12,6 +12,8 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -19,7 +21,7 @@ from backends.engine.chain import BlockHasher
 from backends.engine.events import BlockExtraKeys, BlocksCached, BlocksEvicted, CacheEvent
 from backends.simulated.publisher import EventPublisher
 from backends.simulated.settings import shipped_model_dir
-from backends.vllm.render import ChatRenderer
+from router.tokenization.local_tokenizer import LocalModel, ModelFiles
 
 BLOCK_TOKENS = 16
 NUM_BLOCKS = 65_536
@@ -28,6 +30,7 @@ STEP_S = 0.02
 _BUFFER_STEPS = 10_000
 _HWM = 100_000
 _DRAWN = 4096
+_KEPT_SEGMENTS = 65_536
 
 
 class Chain:
@@ -69,11 +72,47 @@ class Generated:
         self._blocks.release(self._hashes)
 
 
+class _Texts:
+    """Tokenises texts and remembers the ids of each segment, so that the next turn of a conversation costs little."""
+
+    def __init__(self) -> None:
+        self._model = LocalModel(ModelFiles(shipped_model_dir()))
+        self._known: dict[bytes, array[int]] = {}
+
+    @classmethod
+    @cache
+    def shared(cls) -> _Texts:
+        """Return the one object of this process."""
+        return cls()
+
+    def rendered(self, fields: Mapping[str, Any]) -> list[int]:
+        """Return the token ids of a chat."""
+        data = self._model.renderer.render(fields).encode()
+        starts = self._model.segmenter.segments(data).starts
+        ids: list[int] = []
+        for start, end in pairwise([*starts, len(data)]):
+            ids += self._segment(data[start:end])
+        return ids
+
+    def encoded(self, prompt: str) -> list[int]:
+        """Return the token ids of a plain completion's prompt."""
+        return self._model.encode(prompt, framed=True).tolist()
+
+    def _segment(self, data: bytes) -> array[int]:
+        ids = self._known.get(data)
+        if ids is None:
+            ids = self._model.encode(data.decode(), framed=False)
+            if len(self._known) >= _KEPT_SEGMENTS:
+                self._known.clear()
+            self._known[data] = ids
+        return ids
+
+
 class Blocks:
     """The cached blocks, and their KV events."""
 
     def __init__(self) -> None:
-        self._renderer = ChatRenderer.load(shipped_model_dir())
+        self._texts = _Texts.shared()
         self._hasher = BlockHasher(BLOCK_TOKENS, None, None)
         self._prompts: set[int] = set()
         self._generated = 0
@@ -111,9 +150,9 @@ class Blocks:
     def tokens(self, fields: Mapping[str, Any]) -> list[int]:
         """Return the token ids of a chat or completion body."""
         if "messages" in fields:
-            return self._renderer.encode(self._renderer.render(fields), False)
+            return self._texts.rendered(fields)
         prompt = fields["prompt"]
-        return self._renderer.encode(prompt, True) if isinstance(prompt, str) else prompt
+        return self._texts.encoded(prompt) if isinstance(prompt, str) else prompt
 
     def store_generated(self, parent: int | None, tail: list[int]) -> int:
         """Store a block that a stream has filled after `parent`. Its ids begin with `tail`. Return its hash."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import msgspec
@@ -17,6 +19,8 @@ PATH = "/v1/chat/completions"
 ENDLESS = 10_000_000
 """Length of a stream in tokens that ends only when the bench makes the stand-in end it."""
 _LINE = "Answer in one short paragraph and name the function you speak about. "
+_TURNS, _TURN_LINES, _QUESTION_LINES = 40, 29, 12
+_MARK = "THE-NUMBER"
 
 
 def chat_body(stream: bool, max_tokens: int, system_chars: int, tail: str) -> bytes:
@@ -24,6 +28,18 @@ def chat_body(stream: bool, max_tokens: int, system_chars: int, tail: str) -> by
     system = (_LINE * (system_chars // len(_LINE) + 1))[:system_chars]
     messages = [{"role": "system", "content": system}, {"role": "user", "content": f"Question {tail}"}]
     return msgspec.json.encode({"model": MODEL, "messages": messages, "stream": stream, "max_tokens": max_tokens})
+
+
+def next_turns(url: str, lines: str = "") -> Iterator[bytes]:
+    """Yield requests without end: each asks a new question of about 200 tokens after one conversation of 20,000."""
+    turns = [
+        {"role": ("user", "assistant")[turn % 2], "content": f"{turn}: {_LINE * _TURN_LINES}"} for turn in range(_TURNS)
+    ]
+    question = {"role": "user", "content": f"{_MARK} {_LINE * _QUESTION_LINES}"}
+    fields = {"model": MODEL, "messages": [*turns, question], "stream": False, "max_tokens": 16}
+    before, after = msgspec.json.encode(fields).split(_MARK.encode())
+    for number in itertools.count():
+        yield post(url, b"%b%012d%b" % (before, number, after), lines)
 
 
 def post(url: str, body: bytes, lines: str = "") -> bytes:

@@ -13,6 +13,7 @@ import re
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,16 @@ class Cost:
     first_byte_ms: tuple[float, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The requests of a round, and the gateway: its number of processes, and its program (default: this tree's)."""
+
+    requests: int
+    connections: int
+    processes: int = 1
+    program: Sequence[str] | None = None
+
+
 def register(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     parser.add_argument("--rounds", type=int, default=3, help="rounds with and without events (default 3)")
@@ -51,15 +62,17 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--blocks-per-s", type=float, default=50_000, help="blocks stored and removed per second (default 50000)"
     )
+    parser.add_argument("--processes", type=int, default=1, help="processes of the gateway (default 1)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print; return 1 if any request failed."""
+    load = Load(args.requests, args.connections, args.processes)
     rows: dict[bool, list[tuple[Cost, float]]] = {False: [], True: []}
     for number in range(args.rounds):
         for events in (False, True):
             Console().print(f"round {number + 1}/{args.rounds}: {'with' if events else 'without'} events")
-            rows[events].append(_round(args, events))
+            rows[events].append(beside(load, args.blocks_per_s if events else 0.0))
     table = Table(title=f"{args.connections} clients, medians of {args.rounds} rounds", title_justify="left")
     for heading in ("KV events", "first byte p50, ms", "p99, ms", "loop lag p99 below, ms", "CPU us per request"):
         table.add_column(heading, justify="right")
@@ -76,19 +89,25 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any(cost.errors for results in rows.values() for cost, _ in results) else 0
 
 
-def _round(args: argparse.Namespace, events: bool) -> tuple[Cost, float]:
+def beside(load: Load, blocks_per_s: float) -> tuple[Cost, float]:
+    """Start a gateway beside KV events at this rate (0: none); return its cost, and its loop's lag (p99, seconds).
+
+    Raises:
+        RuntimeError: no KV event reached the gateway.
+        StartError: a process did not start.
+    """
     with tempfile.TemporaryDirectory(prefix="warmroute-bench-") as name, ExitStack() as stack:
         folder = Path(name)
         place = Place(stack.enter_context(standin(folder)), folder)
-        flags = _publisher(stack, place, args.blocks_per_s) if events else []
+        flags = _publisher(stack, place, blocks_per_s) if blocks_per_s else []
         admin = free_ports(1)
-        flags += ["--admin-port", str(admin)]
-        proxy = stack.enter_context(starter("gateway", flags)(place))
-        uvloop.run(_cost(proxy, args.requests // 4, args.connections))
+        flags += ["--admin-port", str(admin), "--processes", str(load.processes)]
+        proxy = stack.enter_context(starter("gateway", flags, load.program)(place))
+        uvloop.run(_cost(proxy, load.requests // 4, load.connections))
         before = _lag_buckets(admin)
-        cost = uvloop.run(_cost(proxy, args.requests, args.connections))
+        cost = uvloop.run(_cost(proxy, load.requests, load.connections))
         uvloop.run(asyncio.sleep(1.0))
-        if events and not _indexed(admin):
+        if blocks_per_s and not _indexed(admin):
             raise RuntimeError("no KV event reached the gateway: the round shows nothing")
         return cost, _p99(before, _lag_buckets(admin))
 

@@ -17,7 +17,7 @@ KEYS = 100
 _KEY = "wr-bench-bench-bench-bench-bench-bench"
 KEY_LINE = f"authorization: Bearer {_KEY}\r\n"
 """The header line of the bench's caller."""
-_ENOUGH = 1_000_000_000
+_ENOUGH = 1_000_000_000_000
 
 
 def with_features(place: Place) -> list[str]:
@@ -36,7 +36,7 @@ def _settings(place: Place) -> dict[str, Any]:
         "burst_tokens": _ENOUGH,
     }
     return {
-        "workers": [{"url": place.worker_url}],
+        "workers": [{"url": url} for url in place.worker_urls],
         "decision_log": {"path": str(place.folder / "decisions.jsonl")},
         "auth": {"api_keys": [*others, KeyEntry("bench", digest_of(_KEY.encode())).line]},
         "tenants": {"bench": {"keys": ["bench"], "max_queued_requests": 1_000}},

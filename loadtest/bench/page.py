@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from loadtest.bench.measures.catalogue import BASELINE, FIGURES
+from loadtest.bench.bars import table as bars_table
+from loadtest.bench.measures.catalogue import BASELINE, EVENT_FIGURES, FIGURES
 from loadtest.bench.plot import draw
 from loadtest.bench.results import Results, Spread, read
 
@@ -66,13 +67,13 @@ show the median and (least - most) over rounds.
 - Memory: the resident set of the proxy's process tree, a second after the load in the last row."""
 
 
-def overhead_page(results: Results, busy: float) -> str:
-    """Return the page of ``python -m loadtest overhead``. `busy` is the CPU use of other programs, 0 to 1."""
+def overhead_page(results: Results) -> str:
+    """Return the page of ``python -m loadtest overhead``."""
     parts = [
         "# What a proxy adds",
         OVERHEAD_LESSON,
         f"Made by `{results.command}`; do not edit.",
-        "\n".join([*_facts(results), f"- Other programs used {busy:.0%} of the CPUs before the run"]),
+        "\n".join(_facts(results)),
         OVERHEAD_NOTES,
         "\n".join(_proxies(results)),
         "## As measured",
@@ -83,6 +84,47 @@ def overhead_page(results: Results, busy: float) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+COST_LESSON = """\
+This page holds what a request, a streamed token and a KV event cost against bars, most of them ratios to routers in
+Rust that look at the prompt, too. Warmroute has everything on: exact views from KV events, metrics, API keys with cache
+isolation, limits, routes and a decision log. Each proxy has four workers."""
+COST_NOTES = """\
+Every round starts each proxy afresh in front of a stand-in of its own with four workers, and takes one measure of all
+proxies after the other, in random order. `measured` is the ratio of the medians over rounds, or the median; the
+interval is a bootstrap over rounds. `against` is the peer with the least median, or the same gateway without KV
+events. A bar is *met* if the whole interval is within it, *missed* if the whole interval is beyond it, and otherwise
+*not decided*; fewer than four rounds decide nothing. Load generator, stand-in and proxy share the cores.
+
+- Requests: chat completions, not streamed, {connections} clients in a closed loop; 64 questions after a system prompt
+  of 2 kB. A third of the capacity is a third of the rate of this loop.
+- Next turn: a conversation of 20,000 tokens that every proxy has seen, and each time a new question of 200 tokens.
+- Tokens: streams of 50 tokens/s each, or of what the machine lets through.
+- First byte: Poisson arrivals at a third of the proxy's own rate; the same asked of a stand-in directly is taken off.
+- Memory: growth of the resident set over {memory} connections. A stream's figure includes its connection.
+- KV events: two compiled processes, 4 clients in a closed loop; a publisher, which shares the cores, too, stores and
+  removes blocks at the stated rate.
+"""
+
+
+def cost_page(results: Results) -> str:
+    """Return the page of ``python -m loadtest cost``."""
+    figures = [name for name in FIGURES if name in results.samples and name not in EVENT_FIGURES.values()]
+    parts = [
+        "# What a request, a token and a KV event cost, against the bars",
+        COST_LESSON,
+        f"Made by `{results.command}`, after `make compiled`; do not edit.",
+        "\n".join(_facts(results)),
+        COST_NOTES.format(connections=results.connections, memory=results.memory_connections).rstrip(),
+        "\n".join(bars_table(results)),
+        "## As measured",
+        "\n".join(_proxies(results)),
+        "\n".join(_table(results, figures, ratio=False)),
+    ]
+    if failed := results.complaints():
+        parts += ["## Failed: these figures do not count", "\n".join(f"- {line}" for line in failed)]
+    return "\n\n".join(parts) + "\n"
+
+
 def _facts(results: Results) -> Iterator[str]:
     it = results.machine
     yield f"- {it.cpu}, {it.cores} cores, {it.memory_gib:g} GiB, {it.system}, Python {it.python}"
@@ -90,6 +132,8 @@ def _facts(results: Results) -> Iterator[str]:
         yield f"- The clients of the closed loop reach {median(results.direct_rates):,.0f} requests/s without a proxy"
     rounds = "one round" if results.rounds == 1 else f"{results.rounds} rounds"
     yield f"- {rounds}, windows of {results.window_s:g} s, {results.date}"
+    if results.busy_share is not None:
+        yield f"- Other programs used {results.busy_share:.0%} of the CPUs before the run"
 
 
 def _proxies(results: Results) -> Iterator[str]:

@@ -12,7 +12,6 @@ interval.
 from __future__ import annotations
 
 import argparse
-import random
 import statistics
 import sys
 import tempfile
@@ -22,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.arguments import above_zero, positive
-from loadtest.bench.features import KEY_LINE, with_features
+from loadtest.bench.features import with_features
+from loadtest.bench.intervals import interval
 from loadtest.bench.measures.catalogue import FIGURES, Kind, chosen
 from loadtest.bench.measures.subject import Sample, Setting, Subject
 from loadtest.bench.proxies.entrant import Place, standin
@@ -30,8 +30,6 @@ from loadtest.bench.proxies.warmroute import exact, sidecar
 from loadtest.bench.rounds import measured
 
 MEASURES = ("request-2k", "tokens-64")
-RESAMPLES = 10_000
-CONFIDENCE = 0.95
 _OLD_FIRST = ("old", "new", "new", "old")
 _NEW_FIRST = ("new", "old", "old", "new")
 
@@ -148,7 +146,7 @@ def _started(side: str, build: Build, folder: Path, stack: ExitStack) -> Subject
     program = [str(build.new.absolute() / "bin" / "warmroute")]
     flags = with_features if build.features else None
     proxy = stack.enter_context((sidecar(side, program) if build.sidecar else exact(side, program, flags))(place))
-    return Subject(side, proxy.url, proxy.pid, place.worker_url, 0, lines=KEY_LINE if build.features else "")
+    return Subject(side, proxy.url, proxy.pid, place.worker_url, 0, lines=proxy.lines)
 
 
 def _cost(kind: Kind, sides: Mapping[str, Subject], order: Sequence[str], setting: Setting) -> Cost:
@@ -170,14 +168,6 @@ def per_unit(samples: Sequence[Sample]) -> float:
     return sum(sample.value * sample.count for sample in samples) / sum(sample.count for sample in samples)
 
 
-def interval(ratios: Sequence[float]) -> tuple[float, float]:
-    """Return the bootstrap interval of the median: percentiles over resamples with a fixed seed."""
-    rng = random.Random(0)
-    medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES))
-    tail = round(RESAMPLES * (1 - CONFIDENCE) / 2)
-    return medians[tail], medians[-1 - tail]
-
-
 def table(costs: Mapping[tuple[str, str], Sequence[Cost]]) -> list[str]:
     """Return the results as lines of a Markdown table."""
     lines = [
@@ -186,7 +176,7 @@ def table(costs: Mapping[tuple[str, str], Sequence[Cost]]) -> list[str]:
     ]
     for (build, figure), taken in costs.items():
         ratios = [cost.ratio for cost in taken]
-        low, high = interval(ratios)
+        low, high = interval(ratios, statistics.median)
         old_us = statistics.median(cost.old_us for cost in taken)
         new_us = statistics.median(cost.new_us for cost in taken)
         lines.append(

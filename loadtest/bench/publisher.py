@@ -18,6 +18,8 @@ import zmq
 BLOCK_TOKENS = 16
 RUN_BLOCKS = 64
 KEPT_RUNS = 400
+DIFFERENT_RUNS = 1_000
+"""Runs of token ids: more than are kept, so that no block is stored twice at a time."""
 
 
 def publish(port: int, blocks_per_s: float) -> None:
@@ -25,6 +27,7 @@ def publish(port: int, blocks_per_s: float) -> None:
     socket.setsockopt(zmq.SNDHWM, 100_000)
     socket.bind(f"tcp://127.0.0.1:{port}")
     rng = random.Random(0)
+    texts = [_token_ids(rng) for _ in range(DIFFERENT_RUNS)]
     runs: deque[list[int]] = deque()
     # Half of the stated rate is stored and half removed, since both cost the subscriber.
     gap_s = 2 * RUN_BLOCKS / blocks_per_s
@@ -33,7 +36,7 @@ def publish(port: int, blocks_per_s: float) -> None:
     while True:
         hashes = [rng.getrandbits(64) for _ in range(RUN_BLOCKS)]
         runs.append(hashes)
-        events: list[dict[str, object]] = [stored(hashes, rng)]
+        events: list[dict[str, object]] = [stored(hashes, texts[sequence % DIFFERENT_RUNS])]
         if len(runs) > KEPT_RUNS:
             events.append({"type": "BlockRemoved", "block_hashes": runs.popleft(), "medium": "GPU"})
         payload = msgspec.msgpack.encode([time.time(), events, 0])
@@ -43,13 +46,18 @@ def publish(port: int, blocks_per_s: float) -> None:
         time.sleep(max(0.0, due_s - time.monotonic()))
 
 
-def stored(hashes: list[int], rng: random.Random) -> dict[str, object]:
+def _token_ids(rng: random.Random) -> msgspec.Raw:
+    """Return the packed token ids of one run: packing them for each event would cost more than the rest of it."""
+    return msgspec.Raw(msgspec.msgpack.encode([rng.getrandbits(15) for _ in range(BLOCK_TOKENS * RUN_BLOCKS)]))
+
+
+def stored(hashes: list[int], token_ids: msgspec.Raw) -> dict[str, object]:
     """Return one event that stores a run of blocks from the start of a prompt."""
     return {
         "type": "BlockStored",
         "block_hashes": hashes,
         "parent_block_hash": None,
-        "token_ids": [rng.getrandbits(15) for _ in range(BLOCK_TOKENS * len(hashes))],
+        "token_ids": token_ids,
         "block_size": BLOCK_TOKENS,
         "lora_id": None,
         "medium": "GPU",

@@ -40,7 +40,8 @@ class Results(msgspec.Struct):
     """Results of a whole run.
 
     `samples` has one entry per round, by figure and proxy. `failures` are those of whole proxies. `direct_rates` are
-    the rates of the closed loop's clients without a proxy, per round.
+    the rates of the closed loop's clients without a proxy, per round. `busy_share` is the CPU use of other programs
+    before the run, 0 to 1, if it was measured.
     """
 
     command: str
@@ -51,6 +52,7 @@ class Results(msgspec.Struct):
     connections: int
     memory_connections: int
     rows: list[Row]
+    busy_share: float | None = None
     failures: list[str] = msgspec.field(default_factory=list)
     direct_rates: list[float] = msgspec.field(default_factory=list)
     samples: dict[str, dict[str, list[Sample]]] = msgspec.field(default_factory=dict)
@@ -72,7 +74,16 @@ class Results(msgspec.Struct):
 
     def absolute(self, figure: str, proxy: str) -> Spread | None:
         """Return the figure in its own unit, over the rounds that count."""
-        return _spread([sample.value for sample in self._of(figure, proxy) if sample.counts])
+        return _spread(self.values(figure, proxy))
+
+    def values(self, figure: str, proxy: str) -> list[float]:
+        """Return the figure in its own unit, for each round that counts."""
+        return [sample.value for sample in self._of(figure, proxy) if sample.counts]
+
+    def pairs(self, figure: str, proxy: str, other: str) -> list[tuple[float, float]]:
+        """Return the figures of both proxies, for each round in which both count."""
+        rounds = zip(self._of(figure, proxy), self._of(figure, other), strict=False)
+        return [(one.value, another.value) for one, another in rounds if one.counts and another.counts]
 
     def rate(self, figure: str, proxy: str) -> float | None:
         """Return the median load during the figure, per second."""
@@ -81,8 +92,7 @@ class Results(msgspec.Struct):
 
     def ratio(self, figure: str, proxy: str) -> Spread | None:
         """Return the ratio to the baseline, taken within each round."""
-        pairs = zip(self._of(figure, proxy), self._of(figure, BASELINE), strict=False)
-        return _spread([one.value / base.value for one, base in pairs if one.counts and base.counts and base.value > 0])
+        return _spread([one / base for one, base in self.pairs(figure, proxy, BASELINE) if base > 0])
 
     def errors(self, figure: str, proxy: str) -> int:
         """Return the number of failed requests over all rounds."""

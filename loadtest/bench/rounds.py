@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -24,7 +25,7 @@ from loadtest.bench.bodies import plain_requests
 from loadtest.bench.measures.catalogue import FIGURES, Kind
 from loadtest.bench.measures.requests import closed_loop
 from loadtest.bench.measures.subject import Sample, Setting, Subject
-from loadtest.bench.proxies.entrant import Entrant, Place, Proxy, standin
+from loadtest.bench.proxies.entrant import Entrant, Place, Proxy, standins
 from loadtest.bench.results import Results
 
 MEASURE_LIMIT_S = 240.0
@@ -35,11 +36,19 @@ class _Running:
     proxy: Proxy
     standin_url: str
 
+    def subject(self, seed: int) -> Subject:
+        proxy = self.proxy
+        return Subject(proxy.name, proxy.url, proxy.pid, self.standin_url, seed, lines=proxy.lines)
+
 
 class Bench:
     """A run over `entrants`, collected in `results`."""
 
-    def __init__(self, console: Console, setting: Setting, kinds: Sequence[Kind], results: Results) -> None:
+    def __init__(
+        self, console: Console, setting: Setting, kinds: Sequence[Kind], results: Results, workers: int = 1
+    ) -> None:
+        """`workers` stand behind each proxy."""
+        self._workers = workers
         self._console = console
         self._setting = setting
         self._kinds = kinds
@@ -52,9 +61,7 @@ class Bench:
         entrants = [entrant for entrant in entrants if self._results.row(entrant.name).missing is None]
         with ExitStack() as stack:
             running = self._start(number, entrants, folder, stack)
-            subjects = [
-                Subject(one.proxy.name, one.proxy.url, one.proxy.pid, one.standin_url, number) for one in running
-            ]
+            subjects = [one.subject(number) for one in running]
             taken: dict[str, dict[str, Sample]] = {one.proxy.name: {} for one in running}
             for kind in self._kinds:
                 self._console.out(f"round {number}/{self._results.rounds}, {kind.name}:", end="", highlight=False)
@@ -72,8 +79,8 @@ class Bench:
     def _start(self, number: int, entrants: Sequence[Entrant], folder: Path, stack: ExitStack) -> list[_Running]:
         self._console.out(f"round {number}/{self._results.rounds}: starting {len(entrants)} proxies")
         places = [folder / f"{number}-{entrant.name.replace(' ', '-')}" for entrant in entrants]
-        with ThreadPoolExecutor(len(entrants)) as pool:
-            started = pool.map(_enter, entrants, places)
+        with ThreadPoolExecutor(max(1, len(entrants))) as pool:
+            started = pool.map(partial(_enter, workers=self._workers), entrants, places)
         running = []
         for entrant, outcome in zip(entrants, started, strict=True):
             if isinstance(outcome, Exception):
@@ -110,7 +117,7 @@ class Bench:
             self._results.add(figure, proxy.name, worse)
 
 
-def _enter(entrant: Entrant, folder: Path) -> tuple[ExitStack, _Running] | Exception:
+def _enter(entrant: Entrant, folder: Path, workers: int) -> tuple[ExitStack, _Running] | Exception:
     """Start a stand-in and the proxy in front of it.
 
     An error is returned and not raised, because the others continue.
@@ -118,8 +125,8 @@ def _enter(entrant: Entrant, folder: Path) -> tuple[ExitStack, _Running] | Excep
     folder.mkdir(parents=True)
     with ExitStack() as stack:
         try:
-            port = stack.enter_context(standin(folder, kv_events=True))
-            place = Place(port, folder)
+            first, *others = stack.enter_context(standins(workers, folder, kv_events=True))
+            place = Place(first, folder, tuple(others))
             proxy = stack.enter_context(entrant.start(place))
         except Exception as error:
             return error

@@ -2,7 +2,8 @@
 
 It computes nothing. Streams get one frame per `interval_s`, each in a write of its own, as from vLLM. The writes are
 spread over the interval, so that a thousand streams do not send at once. With ``--kv-events`` it keeps a prefix cache
-of the prompts and publishes vLLM's KV events (`blocks`). Run as ``python -m loadtest.bench.standin --port P``.
+of the prompts and publishes vLLM's KV events (`blocks`). Run as ``python -m loadtest.bench.standin --port P``. With
+several ports it is a worker at each of them, with a prefix cache of its own, and one control of all their streams.
 
 Under ``/standin/`` a bench controls the streams: ``hold`` keeps new ones at their first frame, ``go`` lets them run,
 ``finish`` ends every one properly, ``sent`` says how many tokens have been written.
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import httptools
@@ -116,21 +119,22 @@ class Worker(asyncio.Protocol):
             self._generated = None
 
 
-async def serve(host: str, port: int, interval_s: float, kv_events: bool) -> None:
-    """Serve until cancelled; prints the port once bound."""
+async def serve(host: str, ports: Sequence[int], interval_s: float, kv_events: bool) -> None:
+    """Serve until cancelled; prints each port once bound, the first one last."""
     loop = asyncio.get_running_loop()
     ticker = Ticker(interval_s)
-    prompts = Prompts(Blocks() if kv_events else None)
-    server = await loop.create_server(lambda: Worker(ticker, prompts), host, port, backlog=4096)
-    print(f"listening on http://{host}:{server.sockets[0].getsockname()[1]}", flush=True)
-    await server.serve_forever()
+    for port in reversed(ports):
+        make = partial(Worker, ticker, Prompts(Blocks() if kv_events else None))
+        server = await loop.create_server(make, host, port, backlog=4096)
+        print(f"listening on http://{host}:{server.sockets[0].getsockname()[1]}", flush=True)
+    await loop.create_future()
 
 
 def main(arguments: list[str] | None = None) -> Any:
     """Parse the command line and serve."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0: on every loopback address")
-    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--port", type=int, nargs="+", default=[0], help="one worker per port")
     parser.add_argument("--interval-s", type=float, default=0.02, help="time between two tokens of a stream")
     parser.add_argument("--kv-events", action="store_true", help="publish KV events, and report the true cached tokens")
     args = parser.parse_args(arguments)

@@ -25,7 +25,7 @@ _READY_CONNECTIONS = 16
 
 async def bounded_rate(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
     """Measure requests per second; 0 if the first step is beyond the bound."""
-    requests = plain_requests(subject.url, PROMPT_CHARS)
+    requests = plain_requests(subject.url, PROMPT_CHARS, subject.lines)
     most = await closed_loop(subject, requests, setting.connections, setting.window_s / 2)
     if not most.counts:
         return {RATE: most}

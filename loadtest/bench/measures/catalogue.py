@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from loadtest.bench.measures import bounded_rate, first_byte, footprint, memory, one_connection, stalls
-from loadtest.bench.measures.requests import requests_of
+from loadtest.bench.measures.requests import next_turn_of, requests_of
 from loadtest.bench.measures.subject import Measure
 from loadtest.bench.measures.tokens import tokens_of
 
@@ -26,11 +26,15 @@ class Figure:
     digits: int = 1
 
 
+EVENT_FIGURES: Mapping[int, str] = {50_000: "events-50k", 500_000: "events-500k"}
+"""The figures of the time to the first body byte beside KV events, by blocks per second."""
 FIGURES: Mapping[str, Figure] = {
     "request-2k": Figure("CPU per request, 2 kB body", "us"),
     "rate": Figure("requests/s in a closed loop", "1/s", digits=0),
     "request-200k": Figure("CPU per request, 200 kB body", "us"),
+    "next-turn": Figure("CPU per request, next turn of a known conversation of 20,000 tokens", "us"),
     "tokens-64": Figure("CPU per streamed token, 64 streams", "us"),
+    "tokens-200": Figure("CPU per streamed token, 200 streams", "us"),
     "tokens-512": Figure("CPU per streamed token, 512 streams", "us"),
     "tokens-2000": Figure("CPU per streamed token, 2,000 streams", "us"),
     first_byte.CPU: Figure("CPU per request, a third of its capacity", "us"),
@@ -47,6 +51,10 @@ FIGURES: Mapping[str, Figure] = {
     footprint.BEFORE: Figure("memory before the first request", "MiB", relative=False),
     footprint.UNDER_LOAD: Figure("memory under load", "MiB", relative=False),
     footprint.AFTER: Figure("memory after the load", "MiB", relative=False),
+    **{
+        name: Figure(f"time to first body byte beside {rate:,} blocks/s of KV events, two processes, p99", "ms")
+        for rate, name in EVENT_FIGURES.items()
+    },
 }
 
 
@@ -69,6 +77,10 @@ KINDS = (
     Kind("tokens-2000", ("tokens-2000",), tokens_of(2_000, "tokens-2000")),
     Kind("first-byte", (first_byte.P50, first_byte.P99, first_byte.CPU), first_byte.first_byte),
 )
+_NEXT_TURN = Kind("next-turn", ("next-turn",), next_turn_of("next-turn"))
+_TOKENS_200 = Kind("tokens-200", ("tokens-200",), tokens_of(200, "tokens-200"))
+COST = (*KINDS[:2], _NEXT_TURN, KINDS[3], _TOKENS_200, *KINDS[4:])
+"""The measures of ``python -m loadtest cost``."""
 OVERHEAD = (
     Kind("footprint", (footprint.BEFORE, footprint.UNDER_LOAD, footprint.AFTER), footprint.footprint),
     Kind("one-connection", (one_connection.P50, one_connection.P99), one_connection.one_connection),

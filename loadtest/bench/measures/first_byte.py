@@ -27,16 +27,16 @@ _READY_CONNECTIONS = 16
 async def first_byte(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
     """Measure the added milliseconds, median and 99th percentile, and CPU microseconds per request."""
     if subject.capacity is None:
-        requests = plain_requests(subject.url, PROMPT_CHARS)
+        requests = plain_requests(subject.url, PROMPT_CHARS, subject.lines)
         probe = await closed_loop(subject, requests, setting.connections, setting.window_s / 2)
         subject.capacity = probe.rate
     # The stand-in knows most of the prompts by now, but not if the proxy rewrites bodies.
     await send_each_once(subject.standin_url, plain_requests(subject.standin_url, PROMPT_CHARS), 8)
     rate = max(1.0, subject.capacity * SHARE)
     cpu_s = tree_cpu_s(subject.pid)
-    through = await _asked(subject.url, rate, setting, subject.seed)
+    through = await _asked(subject.url, rate, setting, subject)
     spent_s = tree_cpu_s(subject.pid) - cpu_s
-    direct = await _asked(subject.standin_url, rate, setting, subject.seed)
+    direct = await _asked(subject.standin_url, rate, setting, subject)
     errors, reasons = through.errors + direct.errors, (*through.reasons, *direct.reasons)
 
     def sample(value: float) -> Sample:
@@ -49,10 +49,10 @@ async def first_byte(subject: Subject, setting: Setting) -> Mapping[str, Sample]
     }
 
 
-async def _asked(url: str, rate: float, setting: Setting, seed: int) -> Tally:
-    requests = plain_requests(url, PROMPT_CHARS)
+async def _asked(url: str, rate: float, setting: Setting, subject: Subject) -> Tally:
+    requests = plain_requests(url, PROMPT_CHARS, subject.lines)
     loop = OpenLoop(url, itertools.cycle(requests))
-    await loop.run(rate, setting.window_s, _READY_CONNECTIONS, seed)
+    await loop.run(rate, setting.window_s, _READY_CONNECTIONS, subject.seed)
     if not loop.tally.first_byte_s:
         loop.tally.fail("no answer within the window")
     return loop.tally

@@ -21,7 +21,7 @@ async def footprint(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
     if subject.url == subject.standin_url:
         return dict.fromkeys((BEFORE, UNDER_LOAD, AFTER), Sample(0.0, 0, 0.0, 0, skipped="no proxy"))
     before = rss_kib(subject.pid)
-    loop = ClosedLoop(subject.url, itertools.cycle(plain_requests(subject.url, PROMPT_CHARS)))
+    loop = ClosedLoop(subject.url, itertools.cycle(plain_requests(subject.url, PROMPT_CHARS, subject.lines)))
     await loop.start(setting.connections)
     await asyncio.sleep(setting.window_s)
     under_load = rss_kib(subject.pid)

@@ -26,7 +26,7 @@ STREAM_S = 0.3
 async def memory(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
     """Measure KiB per idle connection and per active stream."""
     count = setting.memory_connections
-    warm = await send_each_once(subject.url, plain_requests(subject.url, PROMPT_CHARS), 8)
+    warm = await send_each_once(subject.url, plain_requests(subject.url, PROMPT_CHARS, subject.lines), 8)
     streams = Streams(subject.url, subject.standin_url, StreamClient)
     before = rss_kib(subject.pid)
     idle, tally = await _rest(subject, count)
@@ -35,7 +35,7 @@ async def memory(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
     for caller in idle:
         caller.close()
     await streams.connect(count)
-    await streams.begin(stream_requests(subject.url, PROMPT_CHARS))
+    await streams.begin(stream_requests(subject.url, PROMPT_CHARS, subject.lines))
     await asyncio.sleep(STREAM_S)
     streaming = rss_kib(subject.pid)
     await streams.finish()
@@ -51,7 +51,7 @@ async def _rest(subject: Subject, count: int) -> tuple[list[Caller], Tally]:
     """Open connections, send one request over each, and leave them idle."""
     tally = Tally()
     answered = asyncio.Semaphore(0)
-    requests = plain_requests(subject.url, PROMPT_CHARS)
+    requests = plain_requests(subject.url, PROMPT_CHARS, subject.lines)
     callers: list[Caller] = []
     for place in range(count):
         callers.append(await connect(subject.url, tally, lambda caller: answered.release()))

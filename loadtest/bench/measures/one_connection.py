@@ -23,9 +23,9 @@ PROMPT_CHARS = 2000
 class _Client:
     """One connection, and the times of its answers."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, lines: str) -> None:
         self.tally = Tally()
-        self._requests = plain_requests(url, PROMPT_CHARS)
+        self._requests = plain_requests(url, PROMPT_CHARS, lines)
         self._url = url
         self._caller: Caller | None = None
         self._answered = asyncio.Event()
@@ -45,8 +45,8 @@ class _Client:
 
 async def one_connection(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
     """Measure the added milliseconds, median and 99th percentile."""
-    warm = await send_each_once(subject.url, plain_requests(subject.url, PROMPT_CHARS), 1)
-    through, direct = _Client(subject.url), _Client(subject.standin_url)
+    warm = await send_each_once(subject.url, plain_requests(subject.url, PROMPT_CHARS, subject.lines), 1)
+    through, direct = _Client(subject.url, subject.lines), _Client(subject.standin_url, subject.lines)
     end_s, number = time.monotonic() + setting.window_s, 0
     while time.monotonic() < end_s:
         for client in (through, direct) if number % 2 else (direct, through):

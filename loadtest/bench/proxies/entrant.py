@@ -20,7 +20,8 @@ OPEN_LIMIT_S = 60.0
 class Proxy:
     """A running proxy: its name, base URL and the process whose tree is measured.
 
-    `inspect` is called after the measures of a round and returns the proxy's own report.
+    `lines` are header lines that each request to it needs. `inspect` is called after the measures of a round and
+    returns the proxy's own report.
 
     Raises (`inspect`):
         NotAsStated: the proxy was not in the state that its row claims.
@@ -30,6 +31,7 @@ class Proxy:
     url: str
     pid: int
     inspect: Callable[[], str] | None = None
+    lines: str = ""
 
 
 class NotAsStated(RuntimeError):
@@ -38,15 +40,24 @@ class NotAsStated(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The environment of a proxy: the port of its stand-in, and a folder for its files and logs."""
+    """The environment of a proxy: the ports of its stand-in, and a folder for its files and logs.
+
+    Proxies that are measured with one worker only use the first port.
+    """
 
     worker_port: int
     folder: Path
+    further_ports: tuple[int, ...] = ()
 
     @property
     def worker_url(self) -> str:
-        """Base URL of the stand-in."""
+        """Base URL of the stand-in's first worker."""
         return f"http://127.0.0.1:{self.worker_port}"
+
+    @property
+    def worker_urls(self) -> list[str]:
+        """Base URLs of all workers of the stand-in."""
+        return [f"http://127.0.0.1:{port}" for port in (self.worker_port, *self.further_ports)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +109,17 @@ def _wait_until_open(process: Process, port: int) -> None:
 
 @contextmanager
 def standin(folder: Path, interval_s: float = 0.02, kv_events: bool = False) -> Iterator[int]:
-    """Run the stand-in worker as a process; yield its port."""
-    port = free_ports(1)
-    command = [sys.executable, "-m", "loadtest.bench.standin", "--port", str(port), "--interval-s", str(interval_s)]
-    with running("stand-in", [*command, *(["--kv-events"] if kv_events else [])], port, folder):
+    """Run the stand-in with one worker as a process; yield its port."""
+    with standins(1, folder, interval_s, kv_events) as (port,):
         yield port
+
+
+@contextmanager
+def standins(count: int, folder: Path, interval_s: float = 0.02, kv_events: bool = False) -> Iterator[tuple[int, ...]]:
+    """Run the stand-in with `count` workers as one process; yield their ports."""
+    first = free_ports(count)
+    ports = tuple(range(first, first + count))
+    command = [sys.executable, "-m", "loadtest.bench.standin", "--interval-s", str(interval_s)]
+    command += ["--kv-events"] if kv_events else []
+    with running("stand-in", [*command, "--port", *map(str, ports)], ports[0], folder):
+        yield ports

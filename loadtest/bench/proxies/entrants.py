@@ -19,3 +19,11 @@ def entrants(
     if peers_env is not None:
         found += peers.from_pypi(peers_env, say)
     return [entrant for entrant in found if not only or entrant.name in only]
+
+
+def with_everything_on(
+    peers_env: Path, compiled_env: Path, only: Sequence[str], say: Callable[[str], None]
+) -> list[Entrant | Missing]:
+    """Return Warmroute with all features in both builds, and the peers that look at the prompt."""
+    found = [*warmroute.everything_on(compiled_env), *peers.cache_aware(peers_env, say)]
+    return [entrant for entrant in found if not only or entrant.name in only]

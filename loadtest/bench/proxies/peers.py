@@ -1,4 +1,4 @@
-"""The routers from PyPI, each in its own environment and with its own round robin."""
+"""The routers from PyPI, each in its own environment."""
 
 from __future__ import annotations
 
@@ -23,27 +23,41 @@ NOT_PACKAGED = Missing(
 
 
 def from_pypi(parent: Path, say: Callable[[str], None]) -> list[Entrant | Missing]:
-    """Return all peers; create the environments that are missing under `parent`."""
-    found: list[Entrant | Missing] = []
-    for package in (*ROUTERS, litellm.PACKAGE):
-        try:
-            environment = prepare(parent.absolute(), package, say)
-        except InstallError as error:
-            found.append(Missing(package.distribution, f"not installed: {error}"))
-            continue
-        started = litellm.entrant if package is litellm.PACKAGE else _router
-        found.append(started(package, environment))
-    return [*found, NOT_PACKAGED]
+    """Return all peers with their own round robin; create the environments that are missing under `parent`."""
+    found = [_prepared(parent, package, say, _round_robin) for package in ROUTERS]
+    return [*found, _prepared(parent, litellm.PACKAGE, say, litellm.entrant), NOT_PACKAGED]
 
 
-def _router(package: Package, environment: Path) -> Entrant:
-    contender = parse_contender(f"{package.distribution}:round_robin")
+def cache_aware(parent: Path, say: Callable[[str], None]) -> list[Entrant | Missing]:
+    """Return the routers that look at the prompt; create the environments that are missing under `parent`."""
+    return [_prepared(parent, package, say, _cache_aware) for package in ROUTERS]
+
+
+def _prepared(
+    parent: Path, package: Package, say: Callable[[str], None], entrant: Callable[[Package, Path], Entrant]
+) -> Entrant | Missing:
+    try:
+        return entrant(package, prepare(parent.absolute(), package, say))
+    except InstallError as error:
+        return Missing(package.distribution, f"not installed: {error}")
+
+
+def _round_robin(package: Package, environment: Path) -> Entrant:
+    return _router(package, environment, "round_robin")
+
+
+def _cache_aware(package: Package, environment: Path) -> Entrant:
+    return _router(package, environment, "cache_aware")
+
+
+def _router(package: Package, environment: Path, policy: str) -> Entrant:
+    contender = parse_contender(f"{package.distribution}:{policy}")
 
     @contextmanager
     def start(place: Place) -> Iterator[Proxy]:
         port = free_ports(2)
-        site = Site(port, port + 1, (Worker(place.worker_url, 0),), MODEL, environment)
+        site = Site(port, port + 1, tuple(Worker(url, 0) for url in place.worker_urls), MODEL, environment)
         with running_router(contender, site, place.folder / f"{package.distribution}.log") as process:
             yield Proxy(package.distribution, site.url, process.pid)
 
-    return Entrant(package.distribution, package.version, "round_robin", start)
+    return Entrant(package.distribution, package.version, policy, start)

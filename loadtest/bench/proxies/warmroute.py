@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 
 from backends.simulated.settings import shipped_model_dir
+from loadtest.bench.features import KEY_LINE, with_features
 from loadtest.bench.proxies.entrant import Entrant, Missing, NotAsStated, Place, Proxy, running
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import StartError
@@ -22,6 +23,8 @@ from loadtest.fleet.process import warmroute as our_own
 FREE_PORTS = ("sidecar.drain_port=0", "sidecar.kv_events_port=0", "sidecar.kv_events_replay_port=0")
 ROUND_ROBIN = ("--policy", "round_robin", "--set", "residency.kv_events=false")
 READY_LIMIT_S = 60.0
+SOURCE, COMPILED = "warmroute", "warmroute compiled"
+"""Names of the rows."""
 
 
 def ours() -> list[Entrant]:
@@ -30,19 +33,35 @@ def ours() -> list[Entrant]:
     version = _version(program)
     return [
         Entrant("warmroute round_robin", version, "no KV events", starter("warmroute round_robin", ROUND_ROBIN)),
-        Entrant("warmroute", version, "default policy, exact residency from KV events", exact("warmroute", program)),
+        Entrant(SOURCE, version, "default policy, exact residency from KV events", exact(SOURCE, program)),
     ]
 
 
 def compiled(environment: Path) -> Entrant | Missing:
     """Return the gateway with defaults, from another environment with a compiled build."""
-    name = "warmroute compiled"
+    return _compiled(environment, f"as {SOURCE}, compiled")
+
+
+def _compiled(
+    environment: Path, setup: str, flags: Callable[[Place], Sequence[str]] | None = None
+) -> Entrant | Missing:
     program = [str(environment.absolute() / "bin" / "warmroute")]
     try:
         version = _version(program)
     except (OSError, subprocess.SubprocessError) as error:
-        return Missing(name, f"{program[0]} does not run: {error}")
-    return Entrant(name, version, "as warmroute, compiled", exact(name, program))
+        reason = error.strerror if isinstance(error, OSError) else error
+        return Missing(COMPILED, f"bin/warmroute of the environment does not run: {reason}")
+    return Entrant(COMPILED, version, setup, exact(COMPILED, program, flags))
+
+
+def everything_on(compiled_env: Path) -> list[Entrant | Missing]:
+    """Return the gateway with exact views and all features, from source and compiled."""
+    setup = "default policy, exact residency from KV events, API keys, limits, routes and a decision log"
+    source = our_own()
+    return [
+        Entrant(SOURCE, _version(source), setup, exact(SOURCE, source, with_features)),
+        _compiled(compiled_env, f"as {SOURCE}, compiled", with_features),
+    ]
 
 
 def _version(program: Sequence[str]) -> str:
@@ -64,7 +83,8 @@ def exact(
         given = ["--admin-port", str(admin), *(flags(place) if flags is not None else ())]
         with starter(name, given, program)(place) as proxy:
             _wait_until_exact(name, admin)
-            yield replace(proxy, inspect=partial(_inspect, admin))
+            lines = KEY_LINE if flags is with_features else ""
+            yield replace(proxy, inspect=partial(_inspect, admin), lines=lines)
 
     return start
 
@@ -80,7 +100,7 @@ def starter(
         line = [*(program or our_own()), command, "--host", "127.0.0.1", "--port", str(port)]
         line += ["--log-level", "warning", "--model-dir", str(shipped_model_dir()), *flags]
         if "--config" not in flags:
-            line += ["--worker", place.worker_url]
+            line += [part for url in place.worker_urls for part in ("--worker", url)]
         if "--admin-port" in flags:
             admin = int(flags[flags.index("--admin-port") + 1])
         else:
@@ -123,17 +143,18 @@ def _wait_until_exact(name: str, admin: int) -> None:
 
 
 def _inspect(admin: int) -> str:
-    """Check that the view is still exact, and that it predicted the tokens that the worker found cached."""
-    (candidate,) = _candidates(admin)
-    if candidate["residency"] != "exact":
-        raise NotAsStated(f"the view of the worker is {candidate['residency']}: {candidate['reason']}")
-    compared = candidate["predicted_cached"]
-    answers = compared["equal"] + compared["over"] + compared["under"]
-    if not answers or compared["equal"] < 0.9 * answers:
-        raise NotAsStated(f"cached tokens were foretold in {compared['equal']} of {answers} answers only")
-    return (
-        f"exact, {candidate['blocks']:,} blocks, cached tokens foretold in {compared['equal']:,} of {answers:,} answers"
-    )
+    """Check that the views are still exact, and that they predicted the tokens that the workers found cached."""
+    answers = equal = blocks = 0
+    for candidate in _candidates(admin):
+        if candidate["residency"] != "exact":
+            raise NotAsStated(f"the view of {candidate['id']} is {candidate['residency']}: {candidate['reason']}")
+        compared = candidate["predicted_cached"]
+        answers += compared["equal"] + compared["over"] + compared["under"]
+        equal += compared["equal"]
+        blocks += candidate["blocks"]
+    if not answers or equal < 0.9 * answers:
+        raise NotAsStated(f"cached tokens were foretold in {equal} of {answers} answers only")
+    return f"exact, {blocks:,} blocks, cached tokens foretold in {equal:,} of {answers:,} answers"
 
 
 def _candidates(admin: int) -> list[dict[str, Any]]:

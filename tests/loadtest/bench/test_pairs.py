@@ -7,7 +7,7 @@ import pytest
 from loadtest.bench import pairs
 from loadtest.bench.features import KEY_LINE, with_features
 from loadtest.bench.measures.subject import Sample
-from loadtest.bench.pairs import Cost, FailedRequestsError, interval, main, per_unit, table
+from loadtest.bench.pairs import Cost, FailedRequestsError, main, per_unit, table
 from loadtest.bench.proxies.entrant import Place
 from router.limits.caller import Charge
 from router.limits.registry import RateLimits
@@ -23,17 +23,6 @@ def test_windows_are_weighted_by_their_counts():
 def test_a_failed_request_ends_the_run_with_its_reason():
     with pytest.raises(FailedRequestsError, match="status 503"):
         per_unit([Sample(10.0, 300, 300.0, 0), Sample(0.0, 0, 0.0, 1, ("status 503",))])
-
-
-def test_the_interval_repeats_and_holds_the_median():
-    ratios = [0.97, 0.99, 1.0, 1.0, 1.01, 1.01, 1.02, 1.02, 1.03, 1.05]
-    low, high = interval(ratios)
-    assert 0.97 < low < 1.01 < high < 1.05
-    assert interval(ratios) == (low, high)
-
-
-def test_equal_ratios_have_an_interval_without_width():
-    assert interval([1.02] * 10) == (1.02, 1.02)
 
 
 def test_the_table_has_a_row_per_build_and_measure():

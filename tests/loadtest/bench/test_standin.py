@@ -8,7 +8,7 @@ import pytest
 
 from loadtest.bench import frames
 from loadtest.bench.bodies import plain_requests, stream_requests
-from loadtest.bench.proxies.entrant import standin
+from loadtest.bench.proxies.entrant import standin, standins
 from loadtest.bench.streams import StreamClient, Streams, StreamTally
 from tests.support.waiting import eventually
 
@@ -50,6 +50,17 @@ def test_cached_tokens_are_reported_as_vllm_would(url):
     assert first["prompt_tokens_details"]["cached_tokens"] == 0
     prompt_tokens = second["prompt_tokens"]
     assert second["prompt_tokens_details"]["cached_tokens"] == (prompt_tokens - 1) // 16 * 16
+
+
+def test_each_port_is_a_worker_with_a_cache_of_its_own(tmp_path):
+    with standins(2, tmp_path, kv_events=True) as ports:
+        urls = [f"http://127.0.0.1:{port}" for port in ports]
+        for url in (urls[0], *urls):
+            usage = httpx.post(f"{url}/v1/chat/completions", json=BODY).json()["usage"]
+            cached = usage["prompt_tokens_details"]["cached_tokens"]
+        assert cached == 0
+        sources = [httpx.get(f"{url}/kv_event_sources").json()["0"]["endpoint"] for url in urls]
+        assert sources[0] != sources[1]
 
 
 def test_the_stand_in_names_its_event_sources_and_tokenises(url):

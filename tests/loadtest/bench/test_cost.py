@@ -1,0 +1,113 @@
+"""The bars of what things cost: intervals, verdicts, the page, and a run whose parts fail."""
+
+import argparse
+import itertools
+import json
+import statistics
+
+import pytest
+
+from loadtest.bench import bars, cost
+from loadtest.bench.bars import PEERS
+from loadtest.bench.bodies import next_turns
+from loadtest.bench.intervals import interval, ratio_of_medians
+from loadtest.bench.machine import Machine
+from loadtest.bench.measures import first_byte
+from loadtest.bench.measures.subject import Sample
+from loadtest.bench.page import cost_page
+from loadtest.bench.proxies.warmroute import COMPILED, SOURCE
+from loadtest.bench.results import Results, Row, read
+
+
+def sample(value, errors=0):
+    return Sample(value, 1000, 500.0, errors, ("status 503",) if errors else ())
+
+
+@pytest.fixture
+def results():
+    rows = [Row(name, "1", "a setting") for name in (SOURCE, COMPILED, *PEERS)]
+    return Results("a command", "2026-11-26", Machine("A CPU", 2, 23.5, "Linux 6", "3.11.7"), 6, 0.6, 32, 250, rows)
+
+
+def row(results, figure, ours):
+    place = next(number for number, bar in enumerate(bars.BARS) if (bar.figure, bar.ours) == (figure, ours))
+    return [cell.strip() for cell in list(bars.table(results))[2 + place].split("|")[1:-1]]
+
+
+def test_the_interval_repeats_and_holds_the_median():
+    ratios = [0.97, 0.99, 1.0, 1.0, 1.01, 1.01, 1.02, 1.02, 1.03, 1.05]
+    low, high = interval(ratios, statistics.median)
+    assert 0.97 < low < 1.01 < high < 1.05
+    assert interval(ratios, statistics.median) == (low, high)
+
+
+def test_equal_ratios_have_an_interval_without_width():
+    assert interval([1.02] * 10, statistics.median) == (1.02, 1.02)
+
+
+def test_the_ratio_is_that_of_the_medians():
+    assert ratio_of_medians([(1.0, 10.0), (2.0, 4.0), (9.0, 5.0)]) == 2.0 / 5.0
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"),
+    [((90.0, 95.0, 99.0), "met"), ((101.0, 120.0, 150.0), "missed"), ((90.0, 99.0, 150.0), "not decided")],
+)
+def test_a_bar_is_decided_by_the_whole_interval(results, ours, verdict):
+    for value in ours:
+        results.add("request-2k", COMPILED, sample(value))
+        results.add("request-2k", "smg", sample(100.0))
+    assert row(results, "request-2k", COMPILED)[-1] == verdict
+
+
+def test_too_few_rounds_decide_nothing(results):
+    results.rounds = 1
+    results.add(first_byte.P50, COMPILED, sample(0.4))
+    assert row(results, first_byte.P50, COMPILED)[-1] == "too few rounds"
+
+
+def test_the_peer_with_the_least_median_is_compared(results):
+    for cheap in (50.0, 60.0, 70.0):
+        results.add("request-2k", SOURCE, sample(90.0))
+        results.add("request-2k", "sglang-router", sample(cheap))
+        results.add("request-2k", "smg", sample(65.0))
+        results.add("request-2k", "vllm-router", sample(1.0, errors=1))
+    _, of, against, measured, *_ = row(results, "request-2k", SOURCE)
+    assert (of, against, measured) == (SOURCE, "sglang-router", "1.50 x")
+
+
+def test_a_bar_without_peers_is_in_its_own_unit(results):
+    results.add(first_byte.P50, COMPILED, sample(0.4))
+    assert row(results, first_byte.P50, COMPILED)[2:] == ["-", "0.40 ms", "0.40 to 0.40", "0.5 ms", "met"]
+
+
+def test_what_failed_is_not_measured_and_named(results):
+    results.add("request-2k", COMPILED, sample(1.0, errors=3))
+    results.add("request-2k", "smg", sample(100.0))
+    assert row(results, "request-2k", COMPILED)[2:] == ["smg", "not measured", "", "1 x", ""]
+    assert "warmroute compiled, request-2k: 3 failed (status 503)" in cost_page(results)
+
+
+def test_a_run_without_proxies_or_events_still_writes_its_page(monkeypatch, tmp_path):
+    parser = argparse.ArgumentParser()
+    cost.register(parser)
+    monkeypatch.setattr(cost, "with_everything_on", lambda *_: [])
+
+    def broken(*_):
+        raise RuntimeError("no KV event reached the gateway")
+
+    monkeypatch.setattr(cost, "beside", broken)
+    files = tmp_path / "cost.json", tmp_path / "cost.md"
+    flags = ["--quick", "--event-rounds", "1", "--json", str(files[0]), "--markdown", str(files[1])]
+    assert cost.run(parser.parse_args(flags)) == 1
+    page = files[1].read_text()
+    assert "Made by `python -m loadtest cost --quick --event-rounds 1`" in page
+    assert "no KV event reached the gateway" in page
+    assert cost_page(read(files[0])) == page
+
+
+def test_each_next_turn_asks_something_new_after_the_same_conversation():
+    one, other = (request.partition(b"\r\n\r\n")[2] for request in itertools.islice(next_turns("http://a:1"), 2))
+    first, second = json.loads(one)["messages"], json.loads(other)["messages"]
+    assert first[:-1] == second[:-1] and len(first) == 41
+    assert first[-1] != second[-1]
