@@ -16,7 +16,6 @@ import msgspec
 from backends.vllm.control import ProbeError as ProbeError
 from backends.vllm.control import RefusedError, WorkerClient
 from backends.vllm.metrics import MetricsPage, parse_metrics
-from backends.vllm.server_info import read_connector
 from backends.worker import Endpoint, KvEventSource, ServedModel, WorkerFacts
 
 MAX_METRICS_BYTES = 8 << 20
@@ -97,14 +96,13 @@ async def probe(
     endpoint: Endpoint,
     *,
     events: KvEventSource | None = None,
-    connector: bool = False,
     timeout_s: float = 2.0,
 ) -> WorkerFacts:
     """Learn about `endpoint`: health, version, models, caches and event sources. Each question has `timeout_s`.
 
-    `events` is the configured publisher of rank 0, used instead of asking. `connector` asks for the KV connector, too.
-    Facts that vLLM may refuse to give (``/version``, models behind an API key, metrics, event sources) stay empty, and
-    the notes name them, except for the connector.
+    `events` is the configured publisher of rank 0, used instead of asking. Facts that vLLM may refuse to give
+    (``/version``, models behind an API key, metrics, event sources) stay empty, and the notes name them. The KV
+    connector is asked for by `server_info.read_connector`.
 
     Raises:
         ProbeError: not healthy, or not a vLLM server.
@@ -119,7 +117,6 @@ async def probe(
         models=models,
         caches=dict(page.caches) if page else {},
         sleeping=page.sleeping if page else False,
-        connector=await read_connector(client, endpoint, timeout_s) if connector else None,
     )
     if events is not None:
         sources = configured_sources(events, endpoint, facts.ranks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from backends.vllm.control import ProbeError, WorkerClient
+from backends.vllm.control import RefusedError, WorkerClient
 from backends.worker import ConnectorFacts, Endpoint
 
 PATH = "/server_info?config_format=json"
@@ -42,10 +42,18 @@ _DECODER = msgspec.json.Decoder(_ServerInfo)
 
 
 async def read_connector(client: WorkerClient, endpoint: Endpoint, timeout_s: float) -> ConnectorFacts | None:
-    """Return what the worker says about its KV connector; None if it does not say, or says something unknown."""
+    """Return what the worker says about its KV connector; None if it does not say, or says something unknown.
+
+    It stays so for as long as the worker's process runs.
+
+    Raises:
+        ProbeError: no answer, or a failure of the worker. It may say so later.
+    """
     try:
         return parse_server_info(await client.get(endpoint, PATH, timeout_s, MAX_BYTES))
-    except ProbeError:
+    except RefusedError as refusal:
+        if refusal.status >= 500:
+            raise
         return None
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from backends.vllm.control import ProbeError, RefusedError, WorkerClient
 from backends.vllm.probe import probe
+from backends.vllm.server_info import read_connector
 from backends.worker import Endpoint, KvEventSource, WorkerFacts, parse_endpoint
 from policies.view import Residency
 from router.cli.prompts import PromptOrigin, learned_identity, prompt_origins
@@ -126,10 +128,11 @@ async def _examine(worker: WorkerConfig, number: int, config: Config, requests: 
     timeout_s = config.health.probe_timeout_s
     async with WorkerClient(worker.api_key, WorkerTls(config.worker_tls).context_for) as client:
         try:
-            asks = config.handover.connector is not None
-            report.facts = facts = await probe(
-                client, endpoint, events=_source(worker), connector=asks, timeout_s=timeout_s
-            )
+            facts = await probe(client, endpoint, events=_source(worker), timeout_s=timeout_s)
+            if config.handover.connector is not None:
+                with suppress(ProbeError):
+                    facts = replace(facts, connector=await read_connector(client, endpoint, timeout_s))
+            report.facts = facts
         except ProbeError as error:
             report.problem = error.reason
             report.fix = f"start vLLM there, or write its address: curl {endpoint.url}/health must answer 200 from here"

@@ -6,13 +6,15 @@ import asyncio
 import logging
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from backends.vllm.control import ProbeError, WorkerClient
 from backends.vllm.metrics import MetricsPage
 from backends.vllm.operations import WorkerOperation, operate
 from backends.vllm.probe import probe, quick_probe, read_metrics
-from backends.worker import KvEventSource, LoadReport, WorkerFacts
+from backends.vllm.server_info import read_connector
+from backends.worker import ConnectorFacts, KvEventSource, LoadReport, WorkerFacts
 from router.placement.fleet import FleetEndpoint, WorkerState
 from router.workers.selftests import SelfTests
 from router.workers.subscriptions import Subscriptions
@@ -41,6 +43,9 @@ class EndpointWatch:
         self._endpoint = endpoint
         self._events = events
         self._facts: WorkerFacts | None = None
+        self._connector: ConnectorFacts | None = None
+        self._connector_asked = False
+        """This process of the worker has said what its KV connector is, or that it does not say."""
         self._page: MetricsPage | None = None
         self._up = False
         self._load_failing = False
@@ -161,8 +166,8 @@ class EndpointWatch:
         try:
             if full:
                 self._full_due_s = now_s + FULL_PROBE_S  # before it, so that `look_again` meanwhile is not lost
-                asks = self._context.asks_connector
-                facts = await probe(client, endpoint, events=self._events, connector=asks, timeout_s=timeout_s)
+                facts = await probe(client, endpoint, events=self._events, timeout_s=timeout_s)
+                facts = replace(facts, connector=await self._connector_of(timeout_s))
             else:
                 await quick_probe(client, endpoint, timeout_s=timeout_s)
             self._check_engine()
@@ -183,6 +188,17 @@ class EndpointWatch:
         if full:
             self._learned(self._facts)
 
+    async def _connector_of(self, timeout_s: float) -> ConnectorFacts | None:
+        """Return what the worker says about its KV connector. It is asked until it has answered: vLLM without its
+        development mode logs each question."""
+        if self._context.asks_connector and not self._connector_asked:
+            try:
+                self._connector = await read_connector(self._client, self._endpoint.endpoint, timeout_s)
+                self._connector_asked = True
+            except ProbeError:
+                self._connector = None
+        return self._connector
+
     def _check_engine(self) -> None:
         """Raise `ProbeError` if the engine behind a healthy server hangs."""
         fault = self._context.observer.fault() if self._context.observer is not None else None
@@ -202,7 +218,7 @@ class EndpointWatch:
             log.info("worker found", extra=fields)
 
     def _failed(self, reason: str) -> None:
-        self._up = False
+        self._up = self._connector_asked = False
         self._context.fleet.probe_failed(self._endpoint.id, reason, self._context.clock())
         log.debug("probe failed", extra={"worker": self._endpoint.id, "reason": reason})
         self._log_state()
@@ -264,6 +280,7 @@ class EndpointWatch:
     def _restarted(self) -> None:
         log.warning("worker restarted", extra={"worker": self._endpoint.id})
         self._restarts += 1
+        self._connector_asked = False
         self._context.fleet.restarted(self._endpoint.id, self._context.clock())
         self._self_tests.renew()
         self._subscriptions.relearn()

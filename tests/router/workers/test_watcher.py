@@ -14,7 +14,7 @@ from backends.simulated.settings import WorkerSettings
 from backends.vllm.probe import probe
 from backends.worker import Endpoint, parse_endpoint
 from policies.view import Residency
-from router.config.model import Config, HealthConfig, KvEventsConfig, ResidencyConfig, WorkerConfig
+from router.config.model import Config, HandoverConfig, HealthConfig, KvEventsConfig, ResidencyConfig, WorkerConfig
 from router.placement.fleet import Fleet, WorkerState
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.identity import Identity
@@ -32,8 +32,10 @@ async def system(metrics):
     """A fleet, a residency map and a watcher over them; `follow(url)` adds a worker."""
     systems = []
 
-    def make(health=HEALTH, **residency_settings):
-        config = Config(health=health, residency=ResidencyConfig(**residency_settings))
+    def make(health=HEALTH, handover=None, **residency_settings):
+        config = Config(
+            health=health, residency=ResidencyConfig(**residency_settings), handover=handover or HandoverConfig()
+        )
         residency, identity = ResidencyMap(), Identity(config)
         fleet = Fleet(health, residency, kv_events=config.residency.kv_events)
         watcher = Watcher(fleet, residency, identity, config, metrics)
@@ -372,6 +374,54 @@ async def test_first_probes_of_many_workers_are_spread(wire, metrics):
     assert len(metrics.probes) == 1, "the others come later"
     await watcher.aclose()
     await identity.aclose()
+
+
+class Undeveloped:
+    """A worker without vLLM's development mode. It answers `status` to ``/server_info``, and counts the questions."""
+
+    def __init__(self, status):
+        self.status, self.started, self.asked = status, 1, 0
+
+    def answer(self, path):
+        loads = f'vllm:num_requests_running{{engine="0"}} 0\nprocess_start_time_seconds {self.started}\n'
+        answers = {"/version": '{"version":"0.33.0"}', "/v1/models": '{"data":[{"id":"m"}]}', "/metrics": loads}
+        return answers.get(path, "{}")
+
+    async def serve(self, reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        path = head.split()[1].decode().partition("?")[0]
+        asks = path == "/server_info"
+        self.asked += asks
+        status, body = (self.status, "") if asks else (200, self.answer(path))
+        lines = f"HTTP/1.1 {status} X\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n{body}"
+        writer.write(lines.encode())
+        await writer.drain()
+        writer.close()
+
+
+async def test_a_worker_is_asked_once_for_its_connector_until_it_starts_again(wire, system, metrics):
+    worker = Undeveloped(500)
+    server = await asyncio.start_server(worker.serve, "127.0.0.1", 0)
+    its = system(handover=HandoverConfig(connector="nixl_pull"), self_test=False)
+    endpoint = its.follow(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+
+    async def look():
+        full = metrics.probes.count(("full", True))
+        its.watcher.look_again_at(endpoint.id)
+        await eventually(lambda: metrics.probes.count(("full", True)) > full)
+
+    await eventually(lambda: endpoint.state is WorkerState.READY)
+    await look()
+    assert worker.asked == metrics.probes.count(("full", True)) >= 2, "a failure is no answer"
+    worker.status = 404
+    await look()
+    asked = worker.asked
+    await look()
+    assert worker.asked == asked
+    assert endpoint.facts.connector is None
+    worker.started += 1
+    await eventually(lambda: worker.asked == asked + 1)
+    server.close()
 
 
 async def test_the_workers_api_key_is_sent_with_probes(wire, system, metrics):
