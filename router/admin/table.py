@@ -508,7 +508,7 @@ OPERATIONS = (
         "GET",
         "/admin/v1/audit",
         "list_audit",
-        "Changes that were asked of this port, with who asked, from where, and the outcome, newest first.",
+        "Changes asked of this port, or made by the planner of roles: who, from where, and the outcome; newest first.",
         audit.latest,
         gives=documents.AuditPage,
         query=(Query("limit", 100, 1_000, "most entries to return; the latest 1,000 are kept"), CURSOR),
