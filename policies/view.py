@@ -158,6 +158,11 @@ class FleetView:
             self._workers = tuple([self.worker(place) for place in range(len(self.roster.ids))])
         return self._workers
 
+    @property
+    def has_views(self) -> bool:
+        """Whether the views of single candidates have been made."""
+        return self._workers is not None
+
     def worker(self, place: int) -> WorkerView:
         """Return the view of the candidate at `place`."""
         if self._workers is not None:

@@ -53,6 +53,8 @@ WATCHED = Watch(
 )
 READ_AT_MOST = 10_000
 """Decisions that one call reads in one process."""
+LISTED_AT_MOST = 32_768
+"""Candidates in one page, about 16 MB of JSON."""
 _WHOLE = "two workers cannot share this request"
 _AT_ONCE = 500
 """Decisions that are filtered between two turns of the event loop."""
@@ -105,9 +107,10 @@ async def _find(
 
 async def _page(call: Call, found: list[DecisionRecord], cursor: str | None) -> Answer:
     clock = _Clock(call.system.now_s(), datetime.now(UTC))
-    encoded = []
+    encoded, listed, chosen_only = [], 0, call.query["candidates"] == "chosen"
     for record in found:
-        document = clock.document(record, chosen_only=call.query["candidates"] == "chosen")
+        document = clock.document(record, chosen_only=chosen_only or listed >= LISTED_AT_MOST)
+        listed += len(document.candidates)
         _name(document.candidates, call.system.fleet)
         document.worker_name = call.system.fleet.name_of(document.worker)
         encoded.append(msgspec.json.encode(document))

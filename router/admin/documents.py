@@ -832,10 +832,11 @@ class DecisionDocument(Shape):
     `waited_s` is the time from arrival to this attempt. It is short unless the policy held the request or an attempt
     failed. `residency` says how far `predicted_cached_tokens` can be trusted. It is approximate if only the text of the
     prompt was known. `difference` is the reason why the worker reported another number (pending, or a reason of
-    `PredictedCached`), or null. `process` is the number of the process that decided. The latest decisions have all
-    `candidates`, and older ones only the chosen candidate, because each process keeps 32,768 candidates. `cursor` is
-    the place of the decision in the log: a page with it starts at the decision before. `worker_name` is the worker's
-    name now, if it has one. `handover` is null unless the attempt is a part of a KV handover.
+    `PredictedCached`), or null. `process` is the number of the process that decided. The first decisions of a page
+    have all `candidates`, up to 32,768 in all, and the others only the chosen one; so have those that are older than
+    the candidates in memory (`decisions_kept`). `cursor` is the place of the decision in the log: a page with it starts
+    at the decision before. `worker_name` is the worker's name now, if it has one. `handover` is null unless the attempt
+    is a part of a KV handover.
     """
 
     cursor: str

@@ -15,9 +15,10 @@ import msgspec
 from policies.view import Decision, FleetView, RequestView, Residency, WorkerId, WorkerView
 from router.residency.difference import Difference
 
-CANDIDATES_KEPT = 32_768
-"""Views in the log, with costs and terms about 17 MB, and 5 MB where they are arrays. Those of a thousand decisions
-among 512 workers would take about 70 MB."""
+CANDIDATES_KEPT = 524_288
+"""Candidates in the log as arrays: those of 1,000 decisions among 512 workers. With costs and terms about 85 MB."""
+_ARRAYS_PER_VIEW = 4
+"""Candidates as arrays that take as much memory as one view."""
 HASHES_KEPT = 131_072
 """Hashes of prompts in the log, at most 6 MB: those of a thousand prompts of 2,000 tokens."""
 
@@ -110,7 +111,7 @@ class DecisionRecord(msgspec.Struct):
 
     def to_builtins(self, *, chosen_only: bool = False) -> dict[str, object]:
         """Return the record for the admin API, with all candidates or with the chosen one."""
-        candidates = self._chosen() if chosen_only else describe_candidates(self.fleet.workers, self.decision)
+        candidates = self._chosen() if chosen_only else describe_candidates(self.fleet, self.decision)
         return {
             "at_s": self.at_s,
             "request_id": self.request.id,
@@ -144,12 +145,15 @@ class DecisionRecord(msgspec.Struct):
 
 
 class DecisionLog:
-    """The latest `kept` decisions. The newest ones have the views of all candidates, up to `candidates_kept` views in
-    all; older ones have the view of the chosen candidate only. So it is with the hashes of their prompts."""
+    """The latest `kept` decisions. The newest ones have the views of all candidates, up to `candidates_kept` in all;
+    older ones have the view of the chosen candidate only. So it is with the hashes of their prompts.
+
+    A candidate that has a view of its own counts four times: in a small fleet, or where the policy reads views.
+    """
 
     def __init__(self, kept: int, candidates_kept: int = CANDIDATES_KEPT, hashes_kept: int = HASHES_KEPT) -> None:
         self._records: deque[DecisionRecord] = deque(maxlen=kept)
-        self._whole: deque[DecisionRecord] = deque(maxlen=kept)
+        self._whole: deque[tuple[DecisionRecord, int]] = deque(maxlen=kept)
         self._candidates = 0
         self._candidates_kept = candidates_kept
         self._with_prompt: deque[DecisionRecord] = deque(maxlen=kept)
@@ -161,13 +165,14 @@ class DecisionLog:
 
     def add(self, record: DecisionRecord) -> None:
         if len(self._whole) == self._whole.maxlen and self._whole:
-            self._candidates -= len(self._whole[0].fleet)
+            self._candidates -= self._whole[0][1]
+        size = memory_of(record.fleet)
         self._records.append(record)
-        self._whole.append(record)
-        self._candidates += len(record.fleet)
+        self._whole.append((record, size))
+        self._candidates += size
         while self._candidates > self._candidates_kept and len(self._whole) > 1:
-            oldest = self._whole.popleft()
-            self._candidates -= len(oldest.fleet)
+            oldest, freed = self._whole.popleft()
+            self._candidates -= freed
             oldest.thin()
         self._keep_prompt(record)
 
@@ -187,7 +192,7 @@ class DecisionLog:
 
     def is_whole(self, record: DecisionRecord) -> bool:
         """Return whether the record has the views of all candidates."""
-        return bool(self._whole) and record.place >= self._whole[0].place
+        return bool(self._whole) and record.place >= self._whole[0][0].place
 
     def has_prompt(self, record: DecisionRecord) -> bool:
         """Return whether the hashes of the record's prompt were kept."""
@@ -197,6 +202,11 @@ class DecisionLog:
         """Return the latest decisions, newest first; with `before`, those whose `place` is less."""
         newer = 0 if before is None else len(self._records) - bisect_left(self._records, before, key=_place)
         return list(islice(reversed(self._records), newer, newer + limit))
+
+
+def memory_of(fleet: FleetView) -> int:
+    """Return the memory that a fleet takes in the log, in candidates as arrays."""
+    return len(fleet) * (_ARRAYS_PER_VIEW * fleet.has_views + (not fleet.by_row))
 
 
 def _place(record: DecisionRecord) -> tuple[float, int]:
@@ -237,7 +247,7 @@ class Explanation:
         """Return the explanation for the admin API, candidates best first."""
         candidates: list[dict[str, object]] = []
         if self.fleet is not None and self.decision is not None:
-            candidates = describe_candidates(self.fleet.workers, self.decision)
+            candidates = describe_candidates(self.fleet, self.decision)
         return {
             "request_id": self.request.id,
             "model": self.request.model,
@@ -255,14 +265,12 @@ class Explanation:
         }
 
 
-def describe_candidates(workers: tuple[WorkerView, ...], decision: Decision) -> list[dict[str, object]]:
+def describe_candidates(fleet: FleetView, decision: Decision) -> list[dict[str, object]]:
     """Return every candidate in ranked order, with its view, its cost and the cost's terms."""
-    by_id = {view.id: view for view in workers}
+    by_id = {worker: fleet.worker(place) for place, worker in enumerate(fleet.ids)}
     costs = dict(zip(decision.ranked, decision.costs, strict=False))
-    ranked = [by_id[worker] for worker in decision.ranked if worker in by_id]
-    named = set(decision.ranked)
-    rest = [view for view in workers if view.id not in named]
-    return [_describe(view, costs.get(view.id), decision) for view in ranked + rest]
+    ranked = [by_id.pop(worker) for worker in decision.ranked if worker in by_id]
+    return [_describe(view, costs.get(view.id), decision) for view in (*ranked, *by_id.values())]
 
 
 def _describe(view: WorkerView, cost: float | None, decision: Decision) -> dict[str, object]:

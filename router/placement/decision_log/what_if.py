@@ -9,12 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from heapq import heappop, heappush
+from typing import TypeAlias
 
 from policies.spec import PolicySpec
 from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, WorkerView
 from router.placement.decision_log.replay import Replayed, fresh
 from router.placement.decision_log.running_prompts import RunningPrompts
 from router.placement.decisions import DecisionLog, DecisionRecord
+
+_Event: TypeAlias = tuple[float, LifecycleEventKind, DecisionRecord]
+_LaterEvent: TypeAlias = tuple[float, int, int, LifecycleEventKind]
+"""Its time, the place of its record, its place among the record's events, and its kind."""
 
 
 class WhatIfRunsError(Exception):
@@ -58,16 +64,16 @@ class WhatIf:
         self._records = log.copied()
         self._running = RunningPrompts()
         self._again = [record for record in self._records if record.by_policy and log.is_whole(record)]
-        self._from = next((place for place, record in enumerate(self._records) if log.is_whole(record)), 0)
+        self._from = next((record.place for record in self._records if log.is_whole(record)), (0.0, 0))
         self.kept = len(self._records)
         self.without_prompt = sum(not log.has_prompt(record) for record in self._again)
 
     def __iter__(self) -> Iterator[Replayed | None]:
-        for at_s, place, kind, record in sorted(self._events(), key=lambda event: event[:2]):
+        for at_s, kind, record in self._events():
             placed = whole = None
             if kind is LifecycleEventKind.RESERVED:
                 fleet = record.fleet.listening(self._running.share)
-                placed, whole = _placed(record, fleet), fleet if place >= self._from else None
+                placed, whole = _placed(record, fleet), fleet if record.place >= self._from else None
                 yield None if whole is None or not record.by_policy else self._decide(record, whole)
             self._running.observe(kind, record.worker, record.request)
             cached = record.reported_cached_tokens if kind is LifecycleEventKind.FINISHED else None
@@ -83,16 +89,25 @@ class WhatIf:
         """Decisions at which the policy failed, so that the fallback chose."""
         return self._runner.fallbacks
 
-    def _events(self) -> Iterator[tuple[float, int, LifecycleEventKind, DecisionRecord]]:
-        """Yield the events of all records: time, place of the record, kind. Those of one record come in their order."""
+    def _events(self) -> Iterator[_Event]:
+        """Yield the events of all records in the order of their times, and of equal ones that of the records."""
+        later: list[_LaterEvent] = []
         for place, record in enumerate(self._records):
-            yield record.at_s, place, LifecycleEventKind.RESERVED, record
+            while later and later[0] < (record.at_s, place):
+                yield self._later(later)
+            yield record.at_s, LifecycleEventKind.RESERVED, record
             if record.ttft_s is not None:
-                yield record.at_s + record.ttft_s, place, LifecycleEventKind.FIRST_TOKEN, record
+                heappush(later, (record.at_s + record.ttft_s, place, 0, LifecycleEventKind.FIRST_TOKEN))
             if record.duration_s is not None:
                 served = record.outcome.startswith("finished")
                 kind = LifecycleEventKind.FINISHED if served else LifecycleEventKind.FAILED
-                yield record.at_s + record.duration_s, place, kind, record
+                heappush(later, (record.at_s + record.duration_s, place, 1, kind))
+        while later:
+            yield self._later(later)
+
+    def _later(self, later: list[_LaterEvent]) -> _Event:
+        at_s, place, _, kind = heappop(later)
+        return at_s, kind, self._records[place]
 
     def _decide(self, record: DecisionRecord, fleet: FleetView) -> Replayed:
         decision = self._runner.decide(record.request, fleet)

@@ -32,6 +32,22 @@ async def test_latest_first_with_reason_and_outcome(client, system):
     assert (newest["residency"], newest["reported_cached_tokens"], newest["difference"]) == ("approximate", 0, None)
 
 
+async def test_a_page_lists_all_candidates_of_its_first_decisions(client, system, monkeypatch):
+    monkeypatch.setattr("router.admin.decisions.LISTED_AT_MOST", 3)
+    for worker in ("a", "b"):
+        system.join(f"http://{worker}:1")
+    for number in range(4):
+        system.serve(f"r{number}")
+
+    async def listed(query=""):
+        page = (await client.get(f"/admin/v1/decisions?limit=3{query}")).json()
+        return [len(one["candidates"]) for one in page["decisions"]], page["next"]
+
+    counts, cursor = await listed()
+    assert counts == [2, 2, 1]
+    assert (await listed(f"&cursor={cursor}"))[0] == [2]
+
+
 async def test_a_part_of_a_handover_names_the_other_worker(client, system):
     system.join("http://a:1")
     system.serve("r1")

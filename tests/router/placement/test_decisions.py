@@ -1,8 +1,9 @@
+import msgspec
 import pytest
 
 from policies.lazy_terms import view_terms
 from policies.view import Decision, FleetView, RequestView, Residency, WorkerId, WorkerView
-from router.placement.decisions import DecisionLog, DecisionRecord
+from router.placement.decisions import CANDIDATES_KEPT, DecisionLog, DecisionRecord, memory_of
 
 
 def view(name):
@@ -31,14 +32,20 @@ def known(log):
     return [(one["request_id"], [each["worker"] for each in one["candidates"]]) for one in told(log)]
 
 
+def held(log):
+    """The number of decisions with all candidates."""
+    return sum(map(log.is_whole, log.latest(10_000)))
+
+
 def told(log):
     return [record.to_builtins() for record in log.latest(100)]
 
 
 def test_older_decisions_know_their_chosen_candidate_only(decided):
-    log = DecisionLog(10, candidates_kept=8)
-    for number in range(4):
-        log.add(decided(number))
+    records = [decided(number) for number in range(4)]
+    log = DecisionLog(10, candidates_kept=2 * memory_of(records[0].fleet))
+    for record in records:
+        log.add(record)
     everyone = ["d", "c", "b", "a"]
     assert known(log) == [("r3", everyone), ("r2", everyone), ("r1", ["b"]), ("r0", ["b"])]
     whole, thin = told(log)[0]["candidates"], told(log)[-1]["candidates"]
@@ -53,12 +60,33 @@ def test_the_latest_one_is_whole_however_many_workers_there_are(decided):
 
 
 def test_what_falls_out_is_not_counted_any_longer(decided):
-    log = DecisionLog(2, candidates_kept=12)
+    log = DecisionLog(2, candidates_kept=3 * memory_of(decided(0).fleet))
     for number in range(50):
         log.add(decided(number))
     assert [len(candidates) for _, candidates in known(log)] == [4, 4]
     log.add(decided(50, names="abcdefghi"))
     assert [len(candidates) for _, candidates in known(log)] == [9, 1]
+
+
+def test_a_thousand_decisions_among_512_workers_keep_all_candidates(decided):
+    one, log = decided(0, names=[chr(65 + number) for number in range(512)]), DecisionLog(2_000)
+    for number in range(1_200):
+        log.add(msgspec.structs.replace(one, ticket_id=number))
+    assert held(log) == CANDIDATES_KEPT // memory_of(one.fleet) == (256 if one.fleet.by_row else 1_024)
+
+
+def test_a_fleet_whose_views_the_policy_has_read_counts_for_what_it_takes(decided):
+    read = decided(0)
+    before = memory_of(read.fleet)
+    assert len(read.fleet.workers) == 4
+    assert memory_of(read.fleet) == (before if read.fleet.by_row else 5 * before)
+
+
+def test_a_record_that_is_shown_makes_no_views_that_stay(decided):
+    record = decided(0)
+    before = memory_of(record.fleet)
+    assert len(record.to_builtins()["candidates"]) == 4
+    assert memory_of(record.fleet) == before
 
 
 def test_nothing_is_kept_where_nothing_is_asked_for(decided):

@@ -59,7 +59,7 @@ def test_a_what_if_changes_neither_the_policy_nor_the_log():
 
 def test_decisions_without_all_candidates_are_not_made_again():
     dispatcher = played()
-    log = DecisionLog(48, candidates_kept=30)
+    log = DecisionLog(48, candidates_kept=4 * 30)
     for record in reversed(dispatcher.decisions(48)):
         log.add(record)
     dispatcher.what_ifs._log = log
