@@ -21,6 +21,7 @@ SCHEMA_VERSION = 41
 """Of Grafana 12. Later versions migrate it."""
 WIDTH, HEIGHT = 24, 8
 JOB = '{job=~"$job"}'
+ROUTE = '{job=~"$job", route=~"$route"}'
 REQUEST = '{job=~"$job", route=~"$route", model=~"$model"}'
 
 
@@ -538,6 +539,35 @@ LEVELS = Dashboard(
                 "reqps",
             ),
             Panel("Output lengths", "Tokens.", quantiles("", of_requests("request_output_tokens_bucket"))),
+            Panel(
+                "Cached share by route",
+                "By route and model: cached prompt tokens, of those of answers that report them.",
+                {
+                    "{{route}} {{model}}": share(
+                        of_requests("route_prompt_tokens_total", 'cached="true"'),
+                        of_requests("route_prompt_tokens_total"),
+                        " by (route, model)",
+                    )
+                },
+                "percentunit",
+                1,
+            ),
+            Panel(
+                "Errors by route",
+                "The gateway's own, of requests that it had read, by phase.",
+                {"{{route}} {{phase}}": or_zero(f"sum by (route, phase) ({of_requests('route_errors_total')})")},
+                "reqps",
+                stack=True,
+            ),
+            Panel(
+                "Requests that wait",
+                "Held by the policy, by route. For routes with a limit or a queue: those in it, and those on workers.",
+                {
+                    "{{route}} held": or_zero(f"sum by (route) (warmroute_route_held_requests{REQUEST})"),
+                    "{{route}} queued": or_zero(f"sum by (route) (warmroute_route_queued_requests{ROUTE})"),
+                    "{{route}} running": or_zero(f"sum by (route) (warmroute_route_running_requests{ROUTE})"),
+                },
+            ),
         ),
     },
     by_request=True,

@@ -20,12 +20,12 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed"),
 ]
 DEPLOY = Path(__file__).parents[2] / "deploy"
-ROUTES = '[{"name":"chats","slo":{"ttft":5,"tpot":1}}]'
+ROUTES = '[{"name":"chats","slo":{"ttft":5,"tpot":1},"limits":{"max_requests":100}}]'
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 class Traffic:
-    """Streams of chats that share their beginning, one after the other, until `stop`."""
+    """Streams of chats that share their beginning, one after the other, until `stop`; and requests for no model."""
 
     def __init__(self, system):
         self._system = system
@@ -43,6 +43,7 @@ class Traffic:
                 body = {"model": self._system.model, "messages": [{"role": "user", "content": text}]}
                 body |= {"max_tokens": 40, "stream": True, "stream_options": {"include_usage": True}}
                 client.post("/v1/chat/completions", json=body)
+                client.post("/v1/chat/completions", json=body | {"model": "nothing"})
 
     def stop(self):
         self._over.set()
@@ -80,6 +81,8 @@ def test_every_panel_of_every_dashboard_has_data(busy, tmp_path):
             block_until(lambda: not without_data(), 90)
         except AssertionError:
             pytest.fail(f"no data: {list(asked)}")
+        for metric in ("prompt_tokens_total", "errors_total", "running_requests", "queued_requests"):
+            assert running.ask(f'warmroute_route_{metric}{{route="chats"}}'), metric
         exemplars = running.exemplars("warmroute_time_to_first_token_seconds_bucket")
         assert {exemplar["labels"]["trace_id"] for exemplar in exemplars} == {TRACE}
 
