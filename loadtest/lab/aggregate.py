@@ -35,6 +35,7 @@ class Played:
     from_s: float
     until_s: float
     virtual_s: float
+    role_changes: int = 0
 
 
 def aggregate(played: Played, slo: Slo) -> Measures:
@@ -55,6 +56,7 @@ def aggregate(played: Played, slo: Slo) -> Measures:
         arrivals_per_s=len(played.outcomes) / span_s,
         virtual_s=played.virtual_s,
         ttft_quantiles_ms=[_quantile(ttfts_ms, place / QUANTILES) for place in range(QUANTILES + 1)],
+        role_changes=played.role_changes,
     )
 
 

@@ -15,6 +15,7 @@ from loadtest.sim.link import EventLink
 from loadtest.sim.network import Network
 from loadtest.sim.placements import AnyPlacement, GatewayPlacement, PulledPlacement, Rejected, SharedPlacement
 from loadtest.sim.pulls import COST, NEVER, PullSetting, pull_rule
+from loadtest.sim.role_changes import RoleChanges
 from loadtest.sim.sessions import Asked
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
@@ -57,8 +58,9 @@ class SimulatedGateway:
     the workers' KV events in vLLM's wire format, late and with the losses of `Delays`; `seed` draws the lost batches.
     Otherwise the workers say that they publish none. `usage_share` is the share of responses that report usage. With a
     `ledger` the gateway is one of several that share these workers. With `handover` the workers have roles, and KV
-    caches move over the `network`. With `pulls` the workers have host memory, and pull over it. The gateway reads the
-    workers' loads while `more` returns true; by default, while any event is pending.
+    caches move over the `network`; its planner may change the roles if this is the only gateway. With `pulls` the
+    workers have host memory, and pull over it. The gateway reads the workers' loads while `more` returns true; by
+    default, while any event is pending.
     """
 
     def __init__(
@@ -106,6 +108,9 @@ class SimulatedGateway:
                 link = EventLink(time, published, slot, delays.kv_event_s, lost=lost, replays=delays.kv_replays)
                 worker.on_events.append(link.published)
                 worker.on_host_events.append(partial(link.published, medium="CPU"))
+        self._roles: RoleChanges | None = None
+        if handover is not None and handover.flip_after_s is not None:
+            self._roles = RoleChanges(time, self.fleet, self.dispatcher, handover.config)
         self._held_calls = HeldCalls(time, self._dispatch)
         self.dispatcher.on_prefills_done.append(self._held_calls.relieved)
         time.after(delays.load_interval_s, self._read_loads)
@@ -212,10 +217,17 @@ class SimulatedGateway:
         self._workers[endpoint.id] = worker
         return endpoint
 
+    @property
+    def role_changes(self) -> int:
+        """The number of workers' roles that the planner has changed."""
+        return 0 if self._roles is None else self._roles.changed
+
     def _read_loads(self) -> None:
         self.hear()
         for endpoint_id, worker in self._workers.items():
             self.fleet.load_reported(endpoint_id, worker.load(), self._time.now_s)
+        if self._roles is not None:
+            self._roles.look()
         if self._more():
             self._time.after(self._delays.load_interval_s, self._read_loads)
 

@@ -25,7 +25,7 @@ from loadtest.lab.measures import Figures
 from loadtest.lab.models import Models
 from loadtest.lab.run_cell import run_cell
 from loadtest.lab.store import Store
-from loadtest.report.confidence import Interval, interval
+from loadtest.report.confidence import Interval, interval, points_text, ratio_text
 from loadtest.sim.handover import HandoverSetting
 
 FLEET = Fleet(4, "llama-3.1-70b-4xh100")
@@ -141,24 +141,11 @@ def print_workload(name: str, arms: Sequence[str], runs: dict[float, Runs]) -> N
         print(f"| {arm} | {' | '.join(one.said(arm) for one in runs.values())} |")
     print(f"\n| `cost` against | {' | '.join(f'{load:g}' for load in runs)} |\n|---|{'---|' * len(runs)}")
     for arm in arms[:-1]:
-        print(f"| {arm}: TTFT, ratio | {' | '.join(_ratio(one.longer(arm)) for one in runs.values())} |")
-        print(f"| {arm}: goodput, points | {' | '.join(_points(one.better(arm)) for one in runs.values())} |")
+        print(f"| {arm}: TTFT, ratio | {' | '.join(ratio_text(one.longer(arm)) for one in runs.values())} |")
+        print(f"| {arm}: goodput, points | {' | '.join(points_text(one.better(arm)) for one in runs.values())} |")
     for load, one in runs.items():
         print(f"\nAt {load:g}: {one.verdict()}.", end="")
     print(flush=True)
-
-
-def _points(found: Interval) -> str:
-    return f"{_bold(f'{found.mean:+.1f}', found)} ± {found.half:.1f}"
-
-
-def _ratio(found: Interval) -> str:
-    """Format a ratio with its interval, from their logarithms."""
-    return f"{_bold(f'{exp(found.mean):.2f}', found)} ({exp(found.low):.2f} to {exp(found.high):.2f})"
-
-
-def _bold(text: str, found: Interval) -> str:
-    return f"**{text}**" if abs(found.mean) > found.half else text
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

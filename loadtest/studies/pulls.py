@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from itertools import product
-from math import exp, log
+from math import log
 from pathlib import Path
 from statistics import fmean
 
@@ -23,7 +23,7 @@ from loadtest.lab.measures import Figures
 from loadtest.lab.models import Models
 from loadtest.lab.run_cell import run_cell
 from loadtest.lab.store import Store
-from loadtest.report.confidence import Interval, interval
+from loadtest.report.confidence import Interval, interval, ratio_text
 from loadtest.sim.pulls import COST, NEVER, PullSetting
 
 FLEET = Fleet(4, "llama-3.1-70b-4xh100")
@@ -58,17 +58,11 @@ class Runs:
     def said(self, arm: str) -> str:
         """Return one place of the table: mean TTFT, and its ratio to that without pulls."""
         mean = f"{fmean(one.ttft_mean_ms for one in self._figures[arm]):,.0f} ms"
-        return mean if arm == NEVER else f"{mean}, {_ratio(self._longer(arm))}"
+        return mean if arm == NEVER else f"{mean}, {ratio_text(self._longer(arm))}"
 
     def _longer(self, arm: str) -> Interval:
         pairs = zip(self._figures[arm], self._figures[NEVER], strict=True)
         return interval([log(one.ttft_mean_ms / never.ttft_mean_ms) for one, never in pairs])
-
-
-def _ratio(found: Interval) -> str:
-    """Format a ratio with its interval, from their logarithms. Bold: the interval leaves out 1."""
-    text = f"{exp(found.mean):.2f}"
-    return f"{f'**{text}**' if abs(found.mean) > found.half else text} ({exp(found.low):.2f} to {exp(found.high):.2f})"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -54,7 +54,12 @@ class RolePlanner:
         await self._step(None)
         while self._config.connector is not None:
             await self.look()
-            await asyncio.sleep(DRAIN_LOOK_S if self._flips.draining else LOOK_S)
+            await asyncio.sleep(self.pause_s)
+
+    @property
+    def pause_s(self) -> float:
+        """The time until the next look."""
+        return DRAIN_LOOK_S if self._flips.draining else LOOK_S
 
     def shown(self, plan: FleetPlan) -> FleetPlan:
         """Return a plan with the state of changes of roles."""

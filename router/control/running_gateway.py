@@ -61,7 +61,7 @@ class RunningGateway:
         """Add the configured workers to the fleet and watch them."""
         for name, worker in self._workers.items():
             self._fleet.add(parse_endpoint(worker.url), self._now_s(), worker.labels)
-            self._describe(name, worker)
+            describe(self._fleet, name, worker)
         self._watcher.start()
 
     def opened(self) -> None:
@@ -160,7 +160,7 @@ class RunningGateway:
         """Add an endpoint to the fleet and watch it."""
         name = worker_id(worker)
         self._fleet.add(parse_endpoint(worker.url), self._now_s(), worker.labels)
-        self._describe(name, worker)
+        describe(self._fleet, name, worker)
         self._gateway.learn_worker_key(name, worker.api_key)
         self._watcher.watch(name, worker)
         self._workers[name] = worker
@@ -182,11 +182,13 @@ class RunningGateway:
             self.remove_worker(name)
             self.add_worker(worker)
             return
-        self._describe(name, worker)
+        describe(self._fleet, name, worker)
         if (old.api_key, old.kv_events) != (worker.api_key, worker.kv_events):
             self._gateway.learn_worker_key(name, worker.api_key)
             self._watcher.watch(name, worker)
 
-    def _describe(self, name: str, worker: WorkerConfig) -> None:
-        self._fleet.describe(name, worker.labels, worker.weight, worker.name, worker.role)
-        (self._fleet.drain if worker.maintenance else self._fleet.undrain)(name)
+
+def describe(fleet: Fleet, name: str, worker: WorkerConfig) -> None:
+    """Bring a worker of the fleet to its settings: its description, and whether it is drained."""
+    fleet.describe(name, worker.labels, worker.weight, worker.name, worker.role)
+    (fleet.drain if worker.maintenance else fleet.undrain)(name)
