@@ -17,6 +17,10 @@ from policies.view import Column, FleetView
 
 Matrix = NDArray[np.float64]
 """One row per prefill worker or source of a pull, one column per decode worker or worker that pulls."""
+MOST_OFF = 0.5
+"""The largest share of an estimate that its standard error takes off: a worker that has seen no such prompt has the
+fleet's median speed, and one that is more than twice as fast is rare. Without it, a worker that knows short prompts
+alone would look free for long ones, however many of them waited there."""
 STREAM_WEIGHT = 0.1
 """Weight of a second of slower streaming, as in `marginal_cost`; one before the first token weighs 1."""
 
@@ -96,7 +100,7 @@ def alone_s(fleet: FleetView) -> Column:
 
 def stalled_s(fleet: FleetView) -> Column:
     """Return what the prompt's prefill on each worker costs the requests that run there."""
-    cost_s: Column = STREAM_WEIGHT * np.maximum(fleet.prefill_s - fleet.error_s, 0.0) * fleet.running_requests
+    cost_s: Column = STREAM_WEIGHT * low_end_s(fleet.prefill_s, fleet.error_s) * fleet.running_requests
     return cost_s
 
 
@@ -129,8 +133,13 @@ def _first_token_s(fleet: FleetView) -> Column:
 
     A worker that gets no long prompts learns nothing about them. Without optimism, one high estimate would last.
     """
-    cost_s: Column = np.maximum(fleet.queue_wait_s + fleet.prefill_s / (1.0 - fleet.utilisation) - fleet.error_s, 0.0)
-    return cost_s
+    return low_end_s(fleet.queue_wait_s + fleet.prefill_s / (1.0 - fleet.utilisation), fleet.error_s)
+
+
+def low_end_s(seconds: Matrix | Column, error_s: Matrix | Column) -> Matrix:
+    """Return estimates less their standard errors, or less `MOST_OFF` of them if that is less."""
+    low_s: Matrix = seconds - np.minimum(error_s, MOST_OFF * seconds)
+    return low_s
 
 
 def cheapest(costs_s: Matrix, alone: FleetView) -> PairCost:
@@ -156,8 +165,10 @@ def loaded_s(fleet: FleetView, loaded_tokens: Matrix | Column, ready_s: Matrix |
     """Return the cost of each worker if the first `loaded_tokens` of the prompt are in its cache after `ready_s`."""
     share = rest_share(fleet, loaded_tokens)
     prefill_s, error_s = share * fleet.prefill_s, share * fleet.error_s
-    first_s = np.maximum(np.maximum(ready_s, fleet.queue_wait_s) + prefill_s / (1.0 - fleet.utilisation) - error_s, 0.0)
-    delayed_s = STREAM_WEIGHT * np.maximum(prefill_s - error_s, 0.0) * fleet.running_requests
+    queue_s = fleet.queue_wait_s
+    own_s = low_end_s(queue_s + prefill_s / (1.0 - fleet.utilisation), error_s)
+    first_s = np.maximum(ready_s - queue_s, 0.0) + own_s
+    delayed_s = STREAM_WEIGHT * low_end_s(prefill_s, error_s) * fleet.running_requests
     cost_s: Matrix = first_s + delayed_s + (fleet.kv_wait_s + STREAM_WEIGHT * fleet.decode_externality_s)
     return cost_s
 

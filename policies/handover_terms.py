@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from policies.handover_cost import STREAM_WEIGHT, stalled_s
+from policies.handover_cost import MOST_OFF, STREAM_WEIGHT, stalled_s
 from policies.view import FleetView
 
 TERMS: Mapping[str, str] = MappingProxyType(
     {
         "queue_wait_s": "Wait for the prefills before this one.",
         "prefill_s": "Own prefill, divided by the worker's free share of time.",
-        "estimate_s": "Standard error of both, taken off: a worker that gets no prompts learns nothing.",
+        "estimate_s": "Standard error of both, at most half of them, taken off: who gets no prompts learns nothing.",
         "transfer_s": "Time in which the KV cache moves.",
         "decode_queue_s": "Time that the decode worker's queue lasts beyond the transfer.",
         "kv_wait_s": "Wait for KV space.",
@@ -54,5 +54,5 @@ def pair_terms(
 def _first_token(fleet: FleetView, place: int) -> dict[str, float]:
     wait_s = float(fleet.queue_wait_s[place])
     own_s = float(fleet.prefill_s[place]) / (1.0 - float(fleet.utilisation[place]))
-    off_s = min(float(fleet.error_s[place]), wait_s + own_s)
+    off_s = min(float(fleet.error_s[place]), MOST_OFF * (wait_s + own_s))
     return {"queue_wait_s": wait_s, "prefill_s": own_s, "estimate_s": -off_s}

@@ -101,10 +101,15 @@ def test_the_cheapest_of_all_pairs_is_found():
 
 
 def test_an_uncertain_estimate_counts_at_its_low_end():
-    unsure = {"prefill_s": 5.0, "error_s": 4.9, "running_requests": 10}
-    assert alone_s(fleet(unsure)) == pytest.approx([0.1 + STREAM_WEIGHT * 0.1 * 10])
+    unsure = {"prefill_s": 5.0, "error_s": 2.0, "running_requests": 10}
+    assert alone_s(fleet(unsure)) == pytest.approx([3.0 + STREAM_WEIGHT * 3.0 * 10])
+
+
+def test_an_estimate_of_which_nothing_is_known_counts_by_half_however_long_the_queue_is():
+    unknown = fleet({"queue_wait_s": 20.0, "prefill_s": 2.0, "error_s": 30.0, "running_requests": 10})
+    assert alone_s(unknown) == pytest.approx([11.0 + STREAM_WEIGHT * 1.0 * 10])
     assert pair_s(fleet({"prefill_s": 1.0, "error_s": 3.0}), fleet({}), FAST, 0.0) == pytest.approx(
-        np.array([[0.0]]), abs=1e-6
+        np.array([[0.5]]), abs=1e-6
     )
 
 
@@ -200,7 +205,7 @@ def test_each_worker_has_its_own_cheapest_pull():
 
 def test_an_uncertain_prefill_makes_no_pull_free():
     unsure = {"prefill_s": 5.0, "error_s": 4.9}
-    cost = pull(fleet(unsure), [500], 1_000.0)
-    assert cost.alone_s == pytest.approx(0.1)
-    assert cost.pull_s == pytest.approx(0.5 + 0.1 * 0.75)
+    cost = pull(fleet(unsure), [500], 250.0)
+    assert cost.alone_s == pytest.approx(2.5)
+    assert cost.pull_s == pytest.approx(2.0 + 2.5 * 0.75)
     assert not cost.pays

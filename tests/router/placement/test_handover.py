@@ -331,6 +331,27 @@ def test_the_blocks_of_a_handover_count_as_cached_once_they_have_arrived(site, a
     assert placed.residency.match(prompt, [slot])[slot].tokens == 992
 
 
+def serve(placed, port, requests):
+    """Let a worker serve prompts, one after the other, at 60 us per token and a fixed time between 5 and 25 ms."""
+    now_s, rng = 0.0, random.Random(1)
+    for request in requests:
+        ticket = placed.dispatcher.dispatch(request, now_s, within={f"h:{port}"})
+        now_s += rng.uniform(0.005, 0.025) + 60e-6 * request.prompt_tokens
+        placed.dispatcher.first_token(ticket, now_s)
+        placed.dispatcher.finished(ticket, Usage(request.prompt_tokens, 1), now_s)
+
+
+def test_a_decode_worker_that_knows_short_prompts_alone_does_not_look_free_for_long_ones(site, ask):
+    placed = site({1: "mixed", 3: "decode"})
+    for port, tokens, first in ((1, 1_000, 1_000_000), (3, 2, 2_000_000)):
+        serve(placed, port, [ask(tokens * n, first + 20_000 * n) for n in range(1, 16)])
+    placed.fleet.describe("h:1", {}, 1.0, None, "prefill")
+    placed.stream(ask(first=5_000), 20)
+    planned = placed.dispatcher.plan_handover(ask(16_000, first=500_000), 8.0)
+    assert isinstance(planned, PlannedHandover)
+    assert planned.cost.alone_s > 0.5 * 60e-6 * 16_000 * (1 + 20 * 0.1)
+
+
 @pytest.mark.parametrize(("lease_s", "margin_s", "problems"), [(30, 5, 0), (5, 5, 1), (5, 6, 1)])
 def test_a_margin_must_leave_time_of_the_lease(lease_s, margin_s, problems):
     config = Config(handover=HandoverConfig(lease_s=lease_s, lease_margin_s=margin_s))
