@@ -31,7 +31,8 @@ class AnswerApi:
     """One API. `limit` is the member that limits the answer, and `added` what the prefill request gets beside it.
 
     Without `ignores_end` a prefill cannot be made to end by its length. With `thinks` the worker refuses a prefill
-    whose thinking has a budget, unless its transfer parameters say that it is one.
+    whose thinking has a budget, unless its transfer parameters say that it is one. Without `takes_request_id` the
+    worker makes the request's id itself, or takes it from the body, where it would be the answer's id, too.
     """
 
     limit: str
@@ -39,6 +40,7 @@ class AnswerApi:
     added: Mapping[str, msgspec.Raw] = field(default_factory=dict)
     ignores_end: bool = True
     thinks: bool = False
+    takes_request_id: bool = True
     check: Callable[[Members], None]
     """Raises `HandoverError` for a feature that needs one worker."""
     read: Callable[[bytes], PrefillAnswer]
@@ -116,6 +118,7 @@ MESSAGES: Final = AnswerApi(
 )
 RESPONSES: Final = AnswerApi(
     limit="max_output_tokens",
+    takes_request_id=False,
     added={"store": FALSE, "enable_response_messages": TRUE},
     check=_check_response,
     read=read_response_answer,

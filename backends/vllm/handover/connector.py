@@ -95,12 +95,6 @@ class Connector(ABC):
     dropped_decode_frees: ClassVar[bool] = True
     """Whether closing the decode worker's connection at any time frees the blocks on both workers."""
 
-    @property
-    def completions_only(self) -> bool:
-        """Whether two workers share chats and completions alone: with both requests at once, Responses do not get their
-        id from X-Request-Id, and Messages cannot ignore their end."""
-        return self.order is Order.TOGETHER
-
     @abstractmethod
     def prefill_params(self, legs: Legs) -> TransferParams | None:
         """Return the prefill request's parameters; None for a plain request.

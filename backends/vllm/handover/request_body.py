@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from backends.vllm.handover.answer_apis import COMPLETIONS, FALSE, ONE_TOKEN, TRUE, AnswerApi, Members, refuse_given
+from backends.vllm.handover.answer_apis import FALSE, ONE_TOKEN, TRUE, AnswerApi, Members, refuse_given
 from backends.vllm.handover.connector import Connector
 from backends.vllm.handover.parameters import HandoverError, TransferParams
 
@@ -23,11 +23,11 @@ _DROPPED: Final = frozenset(
 """Members that the prefill request must not have: no stream, no end before its only token, and no use of it."""
 
 
-def split(body: bytes, api: AnswerApi, connector: Connector) -> Members:
-    """Return the outermost members of a request that two workers may share.
+def outermost(body: bytes, api: AnswerApi) -> Members:
+    """Return the outermost members of a request that may get transfer parameters.
 
     Raises:
-        HandoverError: the body is not a JSON object, or uses a feature that needs one worker.
+        HandoverError: the body is not a JSON object, has parameters, or uses a feature that needs one plain request.
     """
     try:
         members = _DECODER.decode(body)
@@ -35,12 +35,22 @@ def split(body: bytes, api: AnswerApi, connector: Connector) -> Members:
         raise HandoverError("the body is not a plain JSON object") from None
     refuse_given(members, "kv_transfer_params", "ec_transfer_params")
     api.check(members)
+    return members
+
+
+def split(body: bytes, api: AnswerApi, connector: Connector) -> Members:
+    """Return the outermost members of a request that two workers may share.
+
+    Raises:
+        HandoverError: as `outermost`, or the connector does not allow it.
+    """
+    members = outermost(body, api)
     if connector.ends_by_length and not api.ignores_end:
         raise HandoverError("this API has no way to end a prefill by its length")
     if api.thinks and not connector.marks_prefill and bytes(members.get("thinking", b"null")) != b"null":
         raise HandoverError("the request has thinking, and its prefill carries no parameters")
-    if connector.completions_only and api is not COMPLETIONS:
-        raise HandoverError(f"{connector.name} shares chats and completions alone")
+    if connector.same_request_id and not api.takes_request_id:
+        raise HandoverError("this API takes no id from X-Request-Id, by which the two workers pair their requests")
     return members
 
 
@@ -65,7 +75,7 @@ def decode_body(members: Members, params: TransferParams | None) -> bytes:
 
 
 def with_params(body: bytes, params: TransferParams) -> bytes:
-    """Return a body that `split` accepts with transfer parameters; all else stays as it is, byte for byte.
+    """Return a body that `outermost` accepts with transfer parameters; all else stays as it is, byte for byte.
 
     They come last, because the body may have `null` in their place, and of two members the last one counts.
     """

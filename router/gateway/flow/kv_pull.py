@@ -8,10 +8,9 @@ from typing import Final
 
 from backends.vllm.handover.answer_apis import ANSWER_APIS
 from backends.vllm.handover.connector import HandoverPeer
-from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.offloading_peer import pull_params
 from backends.vllm.handover.parameters import HandoverError
-from backends.vllm.handover.request_body import split, with_params
+from backends.vllm.handover.request_body import outermost, with_params
 from router.config.model import HandoverConfig
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.placement.dispatcher import Dispatcher
@@ -117,7 +116,7 @@ class Pulls:
         planned = self.dispatcher.plan_pull(request, now_s, within=within)
         if isinstance(planned, PlannedPull):
             try:
-                split(body, ANSWER_APIS[request.path], CONNECTORS["offloading_peer"])
+                outermost(body, ANSWER_APIS[request.path])
             except HandoverError:
                 return planned.decided
         return planned

@@ -2,12 +2,13 @@
 
 import asyncio
 import json
+import re
 from contextlib import AsyncExitStack
 
 import pytest
 
 from backends.worker import parse_endpoint
-from tests.router.gateway.test_handover import COMPLETIONS, PROMPT, SETTINGS, Shared, moved, tokens
+from tests.router.gateway.test_handover import COMPLETIONS, MESSAGE, PROMPT, RESPONSE, SETTINGS, Shared, moved, tokens
 from tests.support.raw_client import post
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import eventually
@@ -114,6 +115,32 @@ async def test_the_decode_worker_waits_while_the_prompt_is_computed(together, co
     await gateway.frees(prefill, decode)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("connector", "path", "body", "shared"),
+    [
+        ("nixl_push", b"/v1/messages", MESSAGE, True),
+        ("nixl_push", b"/v1/responses", RESPONSE, False),
+        ("mooncake", b"/v1/messages", MESSAGE, False),
+        ("mooncake", b"/v1/responses", RESPONSE, True),
+    ],
+)
+async def test_messages_and_responses_are_handed_over_where_the_connector_allows(
+    together, connector, path, body, shared, stream
+):
+    gateway, prefill, decode = await pair(together, connector)
+    received = moved(decode)["received"]
+    for _ in range(2):
+        reply = await gateway.rig.ask(gateway.raw(path, **body, stream=stream))
+        assert reply.status == 200
+    assert gateway.outcomes == ["handed_over"] * 2 * shared
+    assert moved(decode)["received"] == received + 2 * shared
+    assert b"kv_transfer_params" not in reply.body
+    reported = re.findall(rb'"(?:cache_read_input_tokens|cached_tokens)":\s*(\d+)', reply.body)
+    assert {int(one) % 16 for one in reported} <= {0}, "whole blocks, as the prefill worker found them"
+    await gateway.frees(prefill, decode)
+
+
 @pytest.mark.parametrize(("connector", "fields"), [("nixl_push", USAGE), ("mooncake", {})])
 async def test_a_chat_is_handed_over(together, connector, fields):
     gateway, prefill, decode = await pair(together, connector)
@@ -125,18 +152,6 @@ async def test_a_chat_is_handed_over(together, connector, fields):
     assert completion_tokens == 3
     assert gateway.outcomes == ["handed_over"]
     assert moved(decode)["received"] == 2
-    await gateway.frees(prefill, decode)
-
-
-async def test_messages_and_responses_stay_on_one_worker(together):
-    gateway, prefill, decode = await pair(together, "nixl_push")
-    for path, body in (
-        (b"/v1/messages", {"max_tokens": 3, "messages": [{"role": "user", "content": "Hello"}]}),
-        (b"/v1/responses", {"max_output_tokens": 3, "input": "Hello"}),
-    ):
-        reply = await gateway.rig.ask(gateway.raw(path, **body))
-        assert reply.status == 200
-    assert gateway.outcomes == []
     await gateway.frees(prefill, decode)
 
 

@@ -55,11 +55,11 @@ class Peers:
         self.rig.fleet.describe(endpoint.id, {"kv_peer": str(port)}, 1.0, None, "mixed")
         return endpoint
 
-    async def source(self, holds=True):
+    async def source(self, holds=True, path=COMPLETIONS, **fields):
         """Start a worker that holds the prompt and is busy. Without `holds`, the gateway only believes so."""
         worker, running = await self.add()
         if holds:
-            await self.ask(max_tokens=1)
+            await self.ask(path, **(fields or {"max_tokens": 1}))
         (candidate,) = self.rig.fleet.candidates
         self.held.slots[candidate.slot] = HELD
         for number in range(3):
@@ -67,9 +67,9 @@ class Peers:
             self.busy.append(self.rig.dispatcher.dispatch(request, self.rig.loop.time()))
         return worker, running
 
-    async def ask(self, **fields):
-        body = {"model": "m", "prompt": PROMPT, "max_tokens": 5} | fields
-        return await self.rig.ask(post(COMPLETIONS, json.dumps(body).encode()))
+    async def ask(self, path=COMPLETIONS, **fields):
+        body = {"model": "m"} | ({"prompt": PROMPT, "max_tokens": 5} if path == COMPLETIONS else {}) | fields
+        return await self.rig.ask(post(path, json.dumps(body).encode()))
 
     @property
     def outcomes(self):
@@ -117,6 +117,27 @@ async def test_an_idle_worker_pulls_the_prefix_of_a_busy_one(peers, fields):
     (record, *_) = gateway.rig.dispatcher.decisions(1)
     assert record.decision.reason.startswith(f"pull {HELD} tokens from 127.0.0.1:")
     assert record.outcome == "finished"
+    await gateway.ends_clean()
+
+
+TEXT = "Hello, world. " * 20
+APIS = [
+    (b"/v1/messages", {"max_tokens": 3, "messages": [{"role": "user", "content": TEXT}]}),
+    (b"/v1/responses", {"max_output_tokens": 3, "input": TEXT}),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("path", "fields"), APIS, ids=["messages", "responses"])
+async def test_messages_and_responses_are_pulled_too(peers, path, fields, stream):
+    gateway = await peers()
+    await gateway.source(path=path, **fields)
+    puller, _ = await gateway.add()
+    reply = await gateway.ask(path, **fields, stream=stream)
+    assert reply.status == 200
+    assert b"kv_transfer_params" not in reply.body
+    assert gateway.outcomes == ["pulled"]
+    assert moved(puller)["pulls"] == 1
     await gateway.ends_clean()
 
 

@@ -52,10 +52,12 @@ async def test_the_cheaper_of_pull_and_pair_is_begun(held, plan):
     assert fleet.decided == held
 
 
-async def test_a_pair_is_not_given_up_for_a_pull_that_the_body_forbids():
+async def test_a_body_that_the_pairs_connector_does_not_allow_may_be_pulled():
+    """With thinking, a store's prefill would be refused, so the pair is no plan beside which the pull could lose."""
+    message = {"model": "m", "messages": [], "max_tokens": 9, "thinking": {"type": "enabled", "budget_tokens": 5}}
     fleet = Fleet(held=True)
-    answer = fleet.begin({"model": "m", "messages": [], "max_tokens": 9}, "/v1/messages")
-    assert isinstance(answer, KvHandover)
+    assert isinstance(fleet.begin(message, "/v1/messages"), KvPull)
+    assert Fleet().begin(message, "/v1/messages") is None
 
 
 async def test_a_body_that_needs_one_worker_leaves_the_policys_only_decision():
