@@ -47,6 +47,7 @@ from router.placement.chosen_policy import spec_of
 from router.placement.decision_log.recorder import Recorder
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
+from router.placement.links import LinkSpeed
 from router.placement.scaling import Needed, needed
 from router.process.banner import Readiness, announce, readiness_of
 from router.process.children.child_resources import ChildResources
@@ -613,7 +614,7 @@ class System:
         """Return what the plan of the workers' roles is made from."""
         now_s, window_s = self.now_s(), looks_back_s(self.config.handover)
         workers = members(self.fleet.endpoints, self.dispatcher.views(now_s), self.config.handover.connector)
-        return PlanInputs(self.measurements.measured(now_s, window_s), workers)
+        return PlanInputs(self.measurements.measured(now_s, window_s), workers, self.dispatcher.link_speed(now_s))
 
     async def role_plan(self) -> FleetPlan:
         """Return the plan of the workers' roles."""
@@ -621,8 +622,9 @@ class System:
         return found if self.role_planner is None else self.role_planner.shown(found)
 
     async def _own_role_plan(self) -> FleetPlan:
-        inputs = self.plan_inputs()
-        return plan(inputs.measured, inputs.members, self.config.handover, self.config.diagnosis.min_requests)
+        inputs, config = self.plan_inputs(), self.config
+        link = LinkSpeed(*inputs.link)
+        return plan(inputs.measured, inputs.members, config.handover, config.diagnosis.min_requests, link)
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """Return all metrics in the format that the Accept header `accept` asks for, and their content type."""

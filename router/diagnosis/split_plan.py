@@ -24,6 +24,7 @@ from router.placement.endpoints import DECODE, MIXED, PREFILL, FleetEndpoint
 from router.placement.handover_roles import counts_as
 from router.placement.handover_split import PhaseLoad, Split, best, delay_s, prices, stretched, wait_s
 from router.placement.health import SERVING
+from router.placement.links import LinkSpeed
 
 ROLES = (PREFILL, DECODE, MIXED)
 _BURSTS = (0.25, 4.0)
@@ -171,8 +172,18 @@ def _member(endpoint: FleetEndpoint, role: str, waits_s: Mapping[Any, float]) ->
     )
 
 
-def plan(measured: Measured, fleet: Iterable[PoolMember], config: HandoverConfig, min_requests: int) -> FleetPlan:
-    """Return the plan for what was measured. Fewer than `min_requests` prefills are too few for one."""
+def plan(
+    measured: Measured,
+    fleet: Iterable[PoolMember],
+    config: HandoverConfig,
+    min_requests: int,
+    link: LinkSpeed | None = None,
+) -> FleetPlan:
+    """Return the plan for what was measured. Fewer than `min_requests` prefills are too few for one.
+
+    `link` is the learned speed of a link between two workers; None: that of the settings.
+    """
+    link = link or LinkSpeed(1.0 / config.transfer_tokens_per_s, config.latency_s)
     groups: dict[tuple[str, ...], list[PoolMember]] = {}
     for member in fleet:
         groups.setdefault(member.models, []).append(member)
@@ -181,7 +192,7 @@ def plan(measured: Measured, fleet: Iterable[PoolMember], config: HandoverConfig
         round(seconds, 1),
         measured.requests,
         config.connector,
-        [_planned(group, reported, seconds, config, min_requests) for group in groups.values()],
+        [_planned(group, reported, seconds, link, min_requests) for group in groups.values()],
         [evidence.inputs(measured), evidence.outputs(measured)],
     )
 
@@ -197,7 +208,7 @@ def _planned(
     group: Sequence[PoolMember],
     reported: Mapping[str, list[WorkerMeasured]],
     seconds: float,
-    config: HandoverConfig,
+    link: LinkSpeed,
     min_requests: int,
 ) -> SplitPlan:
     ready = [one for one in group if one.ready]
@@ -207,7 +218,7 @@ def _planned(
     if needs is not None:
         shown = [_pool(role, pool, reported, seconds, None) for role, pool in zip(ROLES, pools, strict=True)]
         return SplitPlan(group[0].models, shown, RoleCounts(*split), needs=needs)
-    load = _load(work, ready, split, seconds, config)
+    load = _load(work, ready, split, seconds, link)
     found, least_s = best(load, split)
     priced = zip(ROLES, pools, prices(load, split), strict=True)
     return SplitPlan(
@@ -246,16 +257,14 @@ def _needs(work: WorkMeasured, split: Split, min_requests: int) -> str | None:
     return None
 
 
-def _load(
-    work: WorkMeasured, ready: Sequence[PoolMember], split: Split, seconds: float, config: HandoverConfig
-) -> PhaseLoad:
+def _load(work: WorkMeasured, ready: Sequence[PoolMember], split: Split, seconds: float, link: LinkSpeed) -> PhaseLoad:
     """Return the load such that the model gives the measured gaps and waits under the present split."""
     workers, tokens = len(ready), work.prompt_tokens / work.prefills
     load = PhaseLoad(
         prefills_per_s=work.prefills / seconds,
         prefill_s=work.prefill_s / work.timed,
         prefill_square_s2=work.prefill_square_s2 / work.timed,
-        moved_s=config.latency_s + tokens / config.transfer_tokens_per_s,
+        moved_s=link.latency_s + tokens * link.token_s,
         answers_per_s=work.answers / seconds,
         gaps=work.gaps / work.answers,
         gap_s=work.decode_s / work.seen_gaps,

@@ -20,7 +20,7 @@ from router.placement.fleet_load import WorkerLoads
 from router.placement.handover import HandoverPlanner, HandoverTickets, PlannedHandover
 from router.placement.handover_explained import ExplainedHandover
 from router.placement.lifecycle_events import FailurePoint, Request
-from router.placement.links import Link, Transfer
+from router.placement.links import Link, LinkSpeed, Transfer
 from router.placement.named_policies import NamedPolicies
 from router.placement.pinned_blocks import PinnedBlocks
 from router.placement.placing import Decided, Placer
@@ -311,6 +311,10 @@ class Dispatcher(TicketLife):
         """Learn from a transfer: the first event of a streamed answer arrived at `now_s`."""
         links = self._pulls.links if transfer.kind == "pull" else self._handovers.links
         links.observe(transfer, now_s)
+
+    def link_speed(self, now_s: float) -> LinkSpeed:
+        """Return the speed of a handover's link of which nothing is known: that of all links, or the settings'."""
+        return self._handovers.links.fleet(now_s)
 
     def links(self, now_s: float) -> list[Link]:
         """Return the links over which KV cache has moved, as decisions see them now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from statistics import fmean
 
 import msgspec
 from starlette.requests import Request
@@ -12,16 +13,18 @@ from starlette.routing import Route
 from router.config.model import Config
 from router.diagnosis.measured import Measured, over_processes
 from router.diagnosis.split_plan import FleetPlan, PoolMember, plan
+from router.placement.links import LinkSpeed
 from router.process.children.child_client import ChildClient, ChildRequest, ask_all
 
 _PATH = "/private/planned"
 
 
 class PlanInputs(msgspec.Struct, frozen=True):
-    """The traffic of `handover.plan_window_s`, and the workers now."""
+    """The traffic of `handover.plan_window_s`, the workers now, and `LinkSpeed` of links now."""
 
     measured: Measured
     members: list[PoolMember]
+    link: tuple[float, float]
 
 
 def plan_route(inputs: Callable[[], PlanInputs]) -> Route:
@@ -40,4 +43,6 @@ async def plan_of(clients: Iterable[ChildClient], config: Config) -> FleetPlan |
     if not parts:
         return None
     measured = over_processes(part.measured for part in parts)
-    return plan(measured, parts[0].members, config.handover, config.diagnosis.min_requests)
+    token_s, latency_s = zip(*(part.link for part in parts), strict=True)
+    link = LinkSpeed(fmean(token_s), fmean(latency_s))
+    return plan(measured, parts[0].members, config.handover, config.diagnosis.min_requests, link)

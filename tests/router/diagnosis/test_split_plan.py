@@ -17,6 +17,7 @@ from router.diagnosis.split_plan import FleetPlan, PoolMember, RoleCounts, membe
 from router.diagnosis.work import WorkMeasured
 from router.placement.decisions import HandoverLeg
 from router.placement.health import WorkerState
+from router.placement.links import LinkSpeed
 from router.placement.speed import Speed, attention
 
 CONNECTED = HandoverConfig(connector="nixl_pull", latency_s=0.01, transfer_tokens_per_s=100_000.0)
@@ -55,8 +56,8 @@ def measured(works, seconds=300.0):
     return found
 
 
-def planned(workers, works=None, config=CONNECTED, least=50):
-    return plan(measured({"h:1": WORK} if works is None else works), workers, config, least)
+def planned(workers, works=None, config=CONNECTED, least=50, link=None):
+    return plan(measured({"h:1": WORK} if works is None else works), workers, config, least, link)
 
 
 def test_the_load_is_that_of_the_period():
@@ -66,6 +67,11 @@ def test_the_load_is_that_of_the_period():
     assert (load.prefill_s, load.moved_s, load.handed_share) == (0.5, pytest.approx(0.09), 0.0)
     assert (load.step_token_s, load.context_tokens, load.kv_tokens) == (pytest.approx(1e-7), 8_000, 400_000)
     assert one.models == ("m",) and one.now == RoleCounts(0, 4, 0)
+
+
+def test_a_handover_takes_what_links_have_taken():
+    (one,) = planned(fleet(0, 4), link=LinkSpeed(5e-5, 0.02)).plans
+    assert one.load.moved_s == pytest.approx(0.02 + 8_000 * 5e-5)
 
 
 def test_the_model_gives_the_measured_gaps_under_the_present_split():
