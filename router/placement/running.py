@@ -201,19 +201,24 @@ class RunningRequests:
 def _common_blocks(hashes: Sequence[int], others: dict[LoadReservation, None], found: int = 0) -> int:
     """Return the longest prefix, in blocks, that a prompt shares with any of the others; at least `found`."""
     size = len(hashes)
+    if found == size:
+        return found
+    wanted = hashes[found]
     for other in others:
-        if found == size:
-            return found
         theirs = other.hashes
-        if len(theirs) > found and theirs[found] == hashes[found]:
-            low, high = found + 1, min(size, len(theirs))
-            if theirs[high - 1] == hashes[high - 1]:  # one continues the other, as a turn continues the one before it
-                found = high
-                continue
+        if len(theirs) <= found or theirs[found] != wanted:
+            continue
+        low, high = found + 1, min(size, len(theirs))
+        if theirs[high - 1] == hashes[high - 1]:  # one continues the other, as a turn continues the one before it
+            found = high
+        else:
             while low < high:
                 middle = (low + high + 1) // 2
                 low, high = (middle, high) if theirs[middle - 1] == hashes[middle - 1] else (low, middle - 1)
             found = low
+        if found == size:
+            return found
+        wanted = hashes[found]
     return found
 
 
