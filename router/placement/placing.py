@@ -188,10 +188,14 @@ class Placer:
 
 
 def _teaches(request: Request, view: WorkerView) -> bool:
-    """Return whether the speed estimate can learn from the time to this request's first token."""
-    prompt = request.prompt
+    """Return whether the speed estimate can learn from the time to this request's first token.
+
+    What a slower tier holds is loaded, and not computed.
+    """
+    prompt, tiers = request.prompt, view.cached_tokens_by_tier
     known = prompt is not None and not prompt.multiple and view.residency is not Residency.UNKNOWN
-    return known and request.stream
+    loads = tiers is not None and sum(tiers.values()) > view.cached_tokens
+    return known and request.stream and not loads
 
 
 def _fits_cache(view: WorkerView, prompt_tokens: int) -> bool:

@@ -118,6 +118,14 @@ def test_the_time_of_a_pull_teaches_no_prefill_speed_and_its_report_is_not_compa
     assert ticket.residency is Residency.EXACT
 
 
+@pytest.mark.parametrize(("medium", "teaches"), [("CPU", False), ("GPU", True)])
+def test_a_prompt_that_a_worker_loads_from_its_own_host_memory_teaches_no_prefill_speed(site, ask, medium, teaches):
+    placed = site(1)
+    placed.hold(1, medium=medium)
+    ticket = placed.dispatcher.dispatch(ask(stream=True), 0.0)
+    assert (ticket.situation is not None) is teaches
+
+
 def test_another_request_with_the_prefix_finds_it_only_once_it_has_arrived(site, ask, prompt):
     placed = site(1, 2)
     placed.hold(1)
