@@ -7,7 +7,7 @@ import argparse
 import asyncio
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from loadtest.drive.conversations import play
 from loadtest.report.summary import Row, percentile, summarise
 from loadtest.workload.conversations import Conversation, Shape, generate
 
-TOGETHER, BY_COST = "one worker", "by cost"
+TOGETHER, BY_COST = "no roles", "with roles"
 POLICY = "marginal_cost"
 _CHATS_PER_UPLOAD = 4
 _WORKERS_PER_PREFILL_WORKER = 4
@@ -67,6 +67,13 @@ def run(args: argparse.Namespace) -> int:
         signal.signal(number, signal.default_int_handler)
     setting = Setting(args.workers, args.profile, args.time_scale, args.seed, _chats(args.conversations))
     console.print(f"{setting.title()}, and {_uploads(args.conversations).conversations} uploads of long files")
+    roles = _roles(args.workers)
+    console.print(f"{TOGETHER}: every worker computes whole requests", highlight=False)
+    console.print(
+        f"{BY_COST}: {roles.count('prefill')} prefill and {roles.count('decode')} decode workers; two share a request "
+        "where that costs less time than one decode worker alone",
+        highlight=False,
+    )
     try:
         return _compare(console, setting, args)
     except fleet.StartError as error:
@@ -154,15 +161,25 @@ def _show(console: Console, sides: Sequence[Side]) -> None:
         ratios[name] = after / before if before else 1.0
         table.add_row(name, f"{before:,.1f}", f"{after:,.1f}", f"{ratios[name]:.2f} x")
     console.print(table)
+    for line in verdict(ratios):
+        console.print(line, highlight=False)
+    console.print("TTFT: time to the first token. TPOT: time for each further token of an answer.", highlight=False)
+
+
+def verdict(ratios: Mapping[str, float]) -> list[str]:
+    """Say in a line each what prefill and decode workers improved, what they made worse, and what stayed alike."""
     better = {name: ratio for name, ratio in ratios.items() if ratio <= 1.0 - _ALIKE}
-    console.print("Separation brought: " + _listed(better), highlight=False)
-    rest = {name: ratio for name, ratio in ratios.items() if name not in better}
-    console.print("It did not bring: " + _listed(rest), highlight=False)
-    console.print(f"One run each: differences of less than {_ALIKE:.0%} say nothing.", highlight=False)
+    worse = {name: ratio for name, ratio in ratios.items() if ratio >= 1.0 + _ALIKE}
+    alike = {name: ratio for name, ratio in ratios.items() if name not in better and name not in worse}
+    return [
+        f"Shorter with prefill and decode workers: {_listed(better)}.",
+        f"Longer with them: {_listed(worse)}.",
+        f"Alike, within {_ALIKE:.0%}, which one run cannot tell apart: {_listed(alike)}.",
+    ]
 
 
-def _listed(ratios: dict[str, float]) -> str:
-    return ", ".join(f"{name.removesuffix(', ms')} {ratio:.2f} x" for name, ratio in ratios.items()) or "nothing"
+def _listed(ratios: Mapping[str, float]) -> str:
+    return ", ".join(f"{name.removesuffix(', ms')} ({ratio:.2f} x)" for name, ratio in ratios.items()) or "nothing"
 
 
 def _write(path: Path, sides: Sequence[Side]) -> None:

@@ -30,6 +30,7 @@ HANDOVER = {
 TOKENS = 4_000
 STREAMS = 4
 TRIES = 30
+STREAMED = {"answer": 60, "stream": True, "stream_options": {"include_usage": True}}
 DIED = {Kind.ERROR_EVENT, Kind.CUT}
 
 
@@ -118,10 +119,10 @@ class Site(Lab):
             client.close()
 
     async def computing(self):
-        """Return a prefill worker that computes a prompt."""
+        """Return the prefill worker that computes a prompt."""
         for worker in self.prefills:
             if worker.process.alive and await self.serves(worker):
-                return worker
+                return {"prefill": worker}
         return None
 
     async def handing(self):
@@ -130,12 +131,13 @@ class Site(Lab):
             if not worker.process.alive or await self.serves(worker):
                 continue
             if await self.engine(worker, "vllm:kv_cache_usage_perc") and (decode := await self._chosen(begun=False)):
-                return worker, decode
+                return {"prefill": worker, "decode": decode}
         return None
 
     async def answering(self):
         """Return the decode worker of a prompt whose answer has begun."""
-        return await self._chosen(begun=True)
+        decode = await self._chosen(begun=True)
+        return decode and {"decode": decode}
 
     async def _chosen(self, *, begun):
         for one in await self.decisions(30):
@@ -244,44 +246,25 @@ async def test_a_prefill_worker_that_is_gone_costs_only_time(site):
     await site.accounted()
 
 
-async def test_a_prefill_worker_killed_in_its_step_costs_only_time(site):
+@pytest.mark.parametrize(
+    ("step", "ends", "fields", "kinds"),
+    [
+        ("computing", ("prefill",), {"tokens": 8_000}, {Kind.COMPLETE}),
+        ("handing", ("prefill",), {}, {Kind.COMPLETE}),
+        ("handing", ("decode",), {}, {Kind.COMPLETE}),
+        ("handing", ("prefill", "decode"), {}, {Kind.COMPLETE}),
+        ("answering", ("decode",), STREAMED, DIED),
+    ],
+    ids=["prefill, in its step", "prefill, read", "decode, reads", "both", "decode, in its answer"],
+)
+async def test_a_worker_that_is_killed_costs_only_time_or_the_answer_that_it_has_begun(site, step, ends, fields, kinds):
     async with site.streams():
-        asking, victim = await site.caught(site.computing, tokens=8_000)
-        await site.kill(victim)
-        assert (await asking).kind is Kind.COMPLETE
-        await site.restart(victim)
-    await site.accounted()
-
-
-@pytest.mark.parametrize("victim", [0, 1], ids=["prefill", "decode"])
-async def test_a_worker_killed_before_its_blocks_are_read_costs_only_time(site, victim):
-    async with site.streams():
-        asking, pair = await site.caught(site.handing)
-        await site.kill(pair[victim])
-        assert (await asking).kind is Kind.COMPLETE
-        await site.restart(pair[victim])
-    await site.accounted()
-
-
-async def test_a_decode_worker_killed_after_its_first_byte_ends_the_stream_with_an_error(site):
-    async with site.streams():
-        asking, victim = await site.caught(
-            site.answering, answer=60, stream=True, stream_options={"include_usage": True}
-        )
-        await site.kill(victim)
-        assert (await asking).kind in DIED
-        await site.restart(victim)
-    await site.accounted()
-
-
-async def test_a_restart_of_both_workers_costs_only_time(site):
-    async with site.streams():
-        asking, both = await site.caught(site.handing)
-        await site.kill(*both)
-        assert (await asking).kind is Kind.COMPLETE
-        await site.restart(*both)
-    async with site.streams():  # on both decode workers
-        await site.complete(4)
+        asking, pair = await site.caught(getattr(site, step), **fields)
+        victims = [pair[end] for end in ends]
+        await site.kill(*victims)
+        assert (await asking).kind in kinds
+        await site.restart(*victims)
+        await site.complete(2)
     await site.accounted()
 
 
@@ -291,8 +274,7 @@ async def test_a_restart_of_both_workers_costs_only_time(site):
 @pytest.mark.parametrize("step", ["computing", "handing", "answering"])
 async def test_a_client_that_leaves_frees_both_workers(site, step):
     async with site.streams():
-        fields = {"answer": 60, "stream": True, "stream_options": {"include_usage": True}}
-        asking, _ = await site.caught(getattr(site, step), **fields)
+        asking, _ = await site.caught(getattr(site, step), **STREAMED)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
     await site.accounted()

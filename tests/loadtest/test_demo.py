@@ -9,6 +9,7 @@ import sys
 import psutil
 import pytest
 
+from loadtest.demo.handover import verdict
 from tests.support.waiting import block_until
 
 COMMAND = [sys.executable, "-P", "-m", "warmroute", "demo"]
@@ -40,14 +41,22 @@ def test_handovers_are_compared_with_whole_requests(tmp_path):
     command = [*COMMAND, "--handover", "--workers", "2", "--conversations", "4", "--json", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
-    together, by_cost = json.loads(path.read_text())["sides"]
-    assert (together["placement"], by_cost["placement"]) == ("one worker", "by cost")
-    for side in (together, by_cost):
+    without, roles = json.loads(path.read_text())["sides"]
+    assert (without["placement"], roles["placement"]) == ("no roles", "with roles")
+    for side in (without, roles):
         assert (side["chats"]["requests"], side["uploads"]["requests"]) == (12, 1)
         assert (side["chats"]["errors"], side["uploads"]["errors"]) == (0, 0)
         assert side["gap_p99_ms"] > 0
-    assert (together["handed_over"], by_cost["handed_over"] > 0) == (0, True)
-    assert "Separation brought: " in done.stdout and "It did not bring: " in done.stdout
+    assert (without["handed_over"], roles["handed_over"] > 0) == (0, True)
+    assert "with roles: 1 prefill and 1 decode workers" in done.stdout
+    assert "Shorter with prefill and decode workers: " in done.stdout and "Longer with them: " in done.stdout
+
+
+def test_a_verdict_names_what_got_better_and_worse():
+    better, worse, alike = verdict({"chats: TTFT mean, ms": 0.5, "uploads: TTFT mean, ms": 1.2, "gap p99, ms": 1.04})
+    assert better.endswith(": chats: TTFT mean (0.50 x).") and worse.endswith(": uploads: TTFT mean (1.20 x).")
+    assert alike.endswith(": gap p99 (1.04 x).")
+    assert verdict({})[0].endswith(": nothing.")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
