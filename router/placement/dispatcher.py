@@ -216,7 +216,8 @@ class Dispatcher(TicketLife):
         if not isinstance(alone, Selection):
             return None
         at_any_cost = even_if_dearer or bool(named)
-        prefill = Selection(named) if named else prefill
+        if named:
+            prefill = Selection(named, prefill.trial if prefill.trial is named[0].endpoint else None)
         return self._handovers.plan(request, prefill, alone, now_s, at_any_cost=at_any_cost)
 
     def prefillers(self, model: str | None) -> frozenset[str]:

@@ -321,6 +321,16 @@ def test_a_trial_that_pays_comes_first_and_any_other_does_not_keep_the_rest_from
     assert (prefill.candidate.id, prefill.trial) == (("h:2", True) if usable else ("h:1", False))
 
 
+def test_a_request_that_names_a_half_open_prefill_worker_is_its_trial(site, ask):
+    placed = site({1: "prefill", 2: "prefill", 3: "decode"})
+    for _ in range(5):
+        placed.fleet.probe_failed("h:2", "down", 1.0)
+    placed.fleet.probe_succeeded("h:2", placed.facts(events=False), 1_000.0)
+    planned = placed.dispatcher.plan_handover(ask(), 1_000.0, prefiller="h:2")
+    prefill, _ = placed.dispatcher.hand_over(ask(), planned, 1_000.0)
+    assert (prefill.candidate.id, prefill.trial) == ("h:2", True)
+
+
 def test_the_blocks_of_a_handover_count_as_cached_once_they_have_arrived(site, ask):
     placed = site({1: "prefill", 3: "decode"})
     placed.stream(ask(first=5_000), 3)

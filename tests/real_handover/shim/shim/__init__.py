@@ -11,9 +11,12 @@ def register():
     if _REGISTERED:
         return
     _REGISTERED.append(True)
+    import torch
     from vllm.platforms.cpu import CpuPlatform
     from vllm.v1.worker.kv_connector_model_runner_mixin import KVConnectorModelRunnerMixin
 
+    if not torch.accelerator.is_available():
+        torch.accelerator.current_device_index = lambda: 0  # Mooncake asks for it
     # Without this, NIXL pins every worker to the last core.
     CpuPlatform.discover_numa_topology = classmethod(lambda cls: [])
     step = KVConnectorModelRunnerMixin.kv_connector_no_forward
