@@ -59,7 +59,8 @@ class RoleChanges:
         now_s, handover = self._time.now_s, self._config.handover
         workers = members(self._fleet.endpoints, self._dispatcher.views(now_s), handover.connector)
         measured = self._measurements.measured(now_s, looks_back_s(handover))
-        return plan(measured, workers, handover, self._config.diagnosis.min_requests)
+        link = self._dispatcher.link_speed(now_s)
+        return plan(measured, workers, handover, self._config.diagnosis.min_requests, link)
 
     async def _in_flight(self) -> Mapping[str, int]:
         return {

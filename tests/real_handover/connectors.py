@@ -11,7 +11,7 @@ START_S = 400.0
 QUIET = {
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_HOST_IP": "127.0.0.1", "UCX_TLS": "tcp",
-    "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1", "VLLM_P2P_SIDE_CHANNEL_HOST": "127.0.0.1",
+    "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
 }  # fmt: skip
 _HOST_MEMORY = {
     "spec_name": "HostTieringSpec",
@@ -32,8 +32,6 @@ class Tried:
     extra: dict = field(default_factory=dict)
     port_label: str | None = None
     """The worker's label with the port of its side channel."""
-    sets: dict = field(default_factory=dict)
-    """Further settings of the gateway."""
 
 
 CONNECTORS = {
@@ -49,13 +47,6 @@ CONNECTORS = {
     "shared_store": Tried("ExampleConnector", {"connector": "shared_store"}),
     "file_tier": Tried("OffloadingConnector", {"connector": "shared_store"}, extra=_HOST_MEMORY),
     "lmcache": Tried("LMCacheMPConnector", {"connector": "lmcache"}),
-    "peer_tier": Tried(
-        "OffloadingConnector",
-        {"pulls": "offloading_peer"},
-        extra=_HOST_MEMORY,
-        port_label="kv_peer",
-        sets={"policy.rule": "round_robin"},  # every second request goes to a worker that lacks the prefix
-    ),
 }
 
 
@@ -67,8 +58,6 @@ def extra_config(name, folder, store_port):
     elif name == "file_tier":
         tier = {"type": "fs", "root_dir": str(folder), "n_read_threads": 2, "n_write_threads": 2}
         made["secondary_tiers"] = [tier]
-    elif name == "peer_tier":
-        made["secondary_tiers"] = [{"type": "p2p"}]
     elif name == "lmcache":
         made |= {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": store_port}
     return made
@@ -106,7 +95,6 @@ class Worker:
         ]  # fmt: skip
         self._variables = QUIET | {
             "VLLM_NIXL_SIDE_CHANNEL_PORT": str(self.side_port),
-            "VLLM_P2P_SIDE_CHANNEL_PORT": str(self.side_port),
             "VLLM_MOONCAKE_BOOTSTRAP_PORT": str(self.side_port),
             "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": "20",
         }

@@ -35,7 +35,6 @@ class Site:
         self.prefills = [worker for worker in self.workers if worker.role == "prefill"]
         self.decodes = [worker for worker in self.workers if worker.role != "prefill"]
         self._handover = CONNECTORS[connector].handover | HANDOVER
-        self._sets = CONNECTORS[connector].sets | PATIENT
         public, admin = free_ports(1), free_ports(1)
         self.url, self.admin_url = f"http://127.0.0.1:{public}", f"http://127.0.0.1:{admin}"
         self.gateway = None
@@ -50,7 +49,7 @@ class Site:
     def _gateway(self, url, admin_url, sets):
         ports = "--port", url.rpartition(":")[2], "--admin-port", admin_url.rpartition(":")[2]
         sets = sets | {"workers": [worker.settings() for worker in self.workers], "handover": self._handover}
-        flags = [part for name, value in (sets | self._sets).items() for part in ("--set", f"{name}={_given(value)}")]
+        flags = [part for name, value in (sets | PATIENT).items() for part in ("--set", f"{name}={_given(value)}")]
         gateway = Process(warmroute("serve", *ports, *flags), "gateway")
         gateway.wait_for(r"\bready\b", 60.0)
         return gateway
