@@ -65,6 +65,7 @@ from router.process.shared_memory.pins import ResponsePins
 from router.process.shared_memory.replica_rows import ReplicaLedger
 from router.replicas.fleet_placements import FleetPlacements
 from router.replicas.replica import Replica
+from router.residency.followed import FollowedIndex
 from router.residency.residency_map import ResidencyMap
 from router.security.admin_security import guard_of
 from router.security.reload import FileWatch
@@ -97,6 +98,7 @@ from router.telemetry.readings import (
 from router.telemetry.snapshot import Snapshot
 from router.telemetry.trace_exporter import TraceExporter
 from router.tokenization.identity import Identity
+from router.workers.ingest_line import IngestLine
 from router.workers.operations import WorkerOperations, WorkerOutcome
 from router.workers.watch_context import WorkerObserver
 from router.workers.watcher import SPREAD_S, Watcher
@@ -136,7 +138,8 @@ class System:
         if self._replica_ledger is not None:
             ledger = self._replica_ledger.ledger
         self.metrics = Metrics()
-        self.residency = ResidencyMap(VIEWS.of(config.residency), config.residency.relearn_blocks_per_s)
+        followed = None if resources is None else FollowedIndex()
+        self.residency = ResidencyMap(VIEWS.of(config.residency), config.residency.relearn_blocks_per_s, followed)
         self.fleet = Fleet(
             config.health,
             self.residency,
@@ -160,7 +163,10 @@ class System:
             self.dispatcher.record(
                 Recorder(self._decision_log, time.time, share=log_settings.share, window_s=log_settings.window_s)
             )
-        self.watcher = self._build_watcher(resources.ledger if resources is not None else None)
+        line = None
+        if resources is not None and followed is not None:
+            line = IngestLine(resources.events, self.residency, followed, self.metrics)
+        self.watcher = self._build_watcher(resources.ledger if resources is not None else None, line)
         self.operations = WorkerOperations(self.fleet, self.residency, self.watcher)
         self._traces = TraceExporter(config.tracing) if config.tracing.endpoint is not None else None
         self.gateway = self._build_gateway()
@@ -210,7 +216,7 @@ class System:
     async def _in_flight_alone(self) -> Mapping[str, int] | None:
         return self.in_flight() if self.handover_state is HandoverState.NONE else None
 
-    def _build_watcher(self, ledger: Ledger | None) -> Watcher:
+    def _build_watcher(self, ledger: Ledger | None, ingest_line: IngestLine | None) -> Watcher:
         watcher = Watcher(
             self.fleet,
             self.residency,
@@ -221,6 +227,7 @@ class System:
             worker_tls=self.worker_tls,
             self_test_lock=ledger,
             observer=self._observer,
+            ingest_line=ingest_line,
         )
         self.fleet.on_unknown_model.append(lambda model: watcher.look_again())
         self.fleet.on_doubt.append(lambda endpoint: watcher.look_for_process(endpoint.id))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import islice
 
 KEY_MASK = (1 << 60) - 1
@@ -143,6 +143,36 @@ class BlockIndex:
         """Return the bits whose fastest tier holds the block (dropped bits may show)."""
         row = self.rows.get(block_hash & KEY_MASK)
         return 0 if row is None else self.masks[row]
+
+    @property
+    def tiered(self) -> bool:
+        """Whether some blocks are in slower tiers."""
+        return bool(self.lower)
+
+    def probe(self, chain: Sequence[int]) -> Callable[[int], int]:
+        """Return a function from a position in `chain` to the bits of the views that hold the block on the GPU."""
+        row_of, masks = self.rows.get, self.masks
+
+        def probe(position: int) -> int:
+            row = row_of(chain[position] & KEY_MASK)
+            return 0 if row is None else masks[row]
+
+        return probe
+
+    def probe_below(self, chain: Sequence[int], media: Container[str]) -> Callable[[int], int]:
+        """Return a function from a position in `chain` to the bits of the views that hold the block in the slower tiers
+        `media`, whose names are upper case."""
+        row_of = self.rows.get
+        tiers = [tier.get for medium, tier in self.lower.items() if medium.upper() in media]
+
+        def probe(position: int) -> int:
+            row, bits = row_of(chain[position] & KEY_MASK), 0
+            if row is not None:
+                for tier in tiers:
+                    bits |= tier(row, 0)
+            return bits
+
+        return probe
 
     def media(self, block_hash: int, bit: int) -> str | None:
         """Return the slower medium in which `bit` holds the block, if any."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from math import inf
 
@@ -86,6 +86,28 @@ class EvictionLog:
         self._runs.entries.append(self._arrived.position)
         self._departed_by_run.entries.append(self._departed.position)
         self._arrived.entries.extend(hashes)
+
+    def runs_since(self, arrivals: int) -> tuple[array[int], array[int]]:
+        """Return the positions of the runs from `arrivals` on, and the number of departures before each."""
+        first = bisect_left(self._runs.entries, arrivals)
+        return self._runs.entries[first:], self._departed_by_run.entries[first:]
+
+    def arrived_since(self, arrivals: int) -> array[int]:
+        """Return the blocks that arrived from position `arrivals` on and are still kept."""
+        return self._arrived.since(arrivals)
+
+    def follow(self, arrived: bytes, departed: bytes, runs: bytes, departed_by_run: bytes) -> None:
+        """Append what another log had appended, packed as here."""
+        self._arrived.entries.frombytes(arrived)
+        self._departed.entries.frombytes(departed)
+        self._runs.entries.frombytes(runs)
+        self._departed_by_run.entries.frombytes(departed_by_run)
+
+    def restart(self, arrivals: int, departures: int) -> None:
+        """Forget all entries, and count on from these numbers of arrivals and departures."""
+        for log in (self._arrived, self._departed, self._runs, self._departed_by_run):
+            log.forget(len(log.entries))
+        self._arrived.before, self._departed.before = arrivals, departures
 
     def bound(self) -> None:
         """Drop the oldest half once there are twice as many entries as `KEPT_BLOCKS`."""

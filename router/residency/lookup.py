@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from router.residency.blocks import KEY_MASK, BlockIndex
+from router.residency.blocks import BlockIndex
 from router.residency.cache_view import CacheView, usable_chain
-from router.residency.matching import Probe, each_bit, lengths
+from router.residency.matching import each_bit, lengths
 from router.residency.prompt import Prompt
 
 
@@ -52,37 +52,10 @@ def resident_lengths(
         chain, usable = usable_chain(prompt, block_size)
         by_length = found.setdefault(block_size, {})
         slots = group.slots
-        for length, bits in lengths(probe_of(index, chain), usable, group.closed, group.open_):
+        for length, bits in lengths(index.probe(chain), usable, group.closed, group.open_):
             if bits:
                 by_length.setdefault(length, []).extend([slots[bit] for bit in each_bit(bits)])
     return found
-
-
-def probe_of(index: BlockIndex, chain: Sequence[int]) -> Probe:
-    """Return a function from a position in `chain` to the bits of the views that hold the block on the GPU."""
-    row_of, masks = index.rows.get, index.masks
-
-    def probe(position: int) -> int:
-        row = row_of(chain[position] & KEY_MASK)
-        return 0 if row is None else masks[row]
-
-    return probe
-
-
-def probe_below(index: BlockIndex, chain: Sequence[int], media: Container[str]) -> Probe:
-    """Return a function from a position in `chain` to the bits of the views that hold the block in the slower tiers
-    `media`, whose names are upper case."""
-    row_of = index.rows.get
-    tiers = [tier.get for medium, tier in index.lower.items() if medium.upper() in media]
-
-    def probe(position: int) -> int:
-        row, bits = row_of(chain[position] & KEY_MASK), 0
-        if row is not None:
-            for tier in tiers:
-                bits |= tier(row, 0)
-        return bits
-
-    return probe
 
 
 def by_tier(index: BlockIndex, chain: Sequence[int], start: int, usable: int, bit: int) -> dict[str, int]:

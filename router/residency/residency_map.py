@@ -7,10 +7,12 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from policies.view import Residency, WorkerId
 from router.residency.blocks import BlockIndex
 from router.residency.cache_view import CacheView, ViewChanges, usable_chain
+from router.residency.changes import ViewChange
 from router.residency.difference import Difference
 from router.residency.event_view import EventView
+from router.residency.followed import FollowedIndex, FollowedView, ViewIngester
 from router.residency.in_flight import ReservedBlocks, ResidencyReservation
-from router.residency.lookup import by_tier, probe_below, resident_lengths
+from router.residency.lookup import by_tier, resident_lengths
 from router.residency.matching import each_bit, lengths
 from router.residency.prompt import Prompt
 from router.residency.slot_groups import Matches, SlotGroups, Slots, matches_of
@@ -39,11 +41,16 @@ class ResidencyMap:
     `sequence.PENDING_BYTES`. `approximate_bytes` bounds all approximate views together.
     """
 
-    def __init__(self, approximate_bytes: int = 134_217_728, relearn_blocks_per_s: int = 1_000) -> None:
+    def __init__(
+        self,
+        approximate_bytes: int = 134_217_728,
+        relearn_blocks_per_s: int = 1_000,
+        followed: FollowedIndex | None = None,
+    ) -> None:
         self._approximate_bytes = approximate_bytes
         self._relearn_blocks_per_s = relearn_blocks_per_s
         self._modelled_bytes = 0
-        self._index = BlockIndex()
+        self._index = BlockIndex() if followed is None else followed
         self._in_flight = ReservedBlocks()
         self._slots: dict[int, CacheView] = {}
         self._changes = ViewChanges()
@@ -166,6 +173,40 @@ class ResidencyMap:
             self._pass_on_settled(view.event_view)
         return ingest
 
+    def follow(self, slot: int, change: ViewChange, ingester: ViewIngester) -> bool:
+        """Apply a change of the slot's view that another process ingested; False if the whole view is needed first."""
+        view = self._slots.get(slot)
+        if view is None or view.event_view is None or not isinstance(view.event_view.view, FollowedView):
+            return True
+        followed = view.event_view.view
+        if change.whole_from is None and followed.ingester is None:
+            return False
+        followed.ingester = ingester
+        view.mark_stale()
+        view.event_view.follow_change(change)
+        self._pass_on_settled(view.event_view)
+        return True
+
+    def take_figures(self, slot: int, figures: dict[str, int]) -> None:
+        """Take the counters of the process that ingests the slot's events."""
+        view = self._slots.get(slot)
+        if view is not None and view.event_view is not None and isinstance(view.event_view.view, FollowedView):
+            view.event_view.view.figures = figures
+
+    def unfollow(self, slot: int) -> None:
+        """Record that the process that ingested the slot's events has ended."""
+        view = self._slots.get(slot)
+        if view is not None and view.event_view is not None and isinstance(view.event_view.view, FollowedView):
+            self.link_lost(slot)
+            view.event_view.view.ingester = None
+
+    def forget_events(self, slot: int) -> None:
+        """Forget the slot's events, because another process starts to ingest them."""
+        view = self._slots.get(slot)
+        if view is not None and view.event_view is not None:
+            view.mark_stale()
+            view.event_view.forget()
+
     def replay_ended(self, slot: int, ok: bool) -> Ingest:
         """Record the END marker (`ok`) or a failed replay (no socket, timeout, error). The result may ask for one more
         replay.
@@ -196,7 +237,7 @@ class ResidencyMap:
             for start, here in by_length.items():
                 for end, held in self._with_reserved(chain, start, usable, here):
                     self._answer(matches, views, held, block_size, start, end, prompt.exact)
-        if self._index.lower:
+        if self._index.tiered:
             self._add_tiers(matches, views, prompt)
         return matches
 
@@ -206,7 +247,7 @@ class ResidencyMap:
         Names of tiers are upper case. Slots that hold nothing there are left out.
         """
         found: dict[int, int] = {}
-        if not self._index.lower or not prompt.exact:
+        if not self._index.tiered or not prompt.exact:
             return found
         slots_by_size: dict[int, dict[int, int]] = {}
         for slot in slots:
@@ -217,7 +258,7 @@ class ResidencyMap:
                 slots_by_size.setdefault(view.block_size, {})[view.bit] = slot
         for block_size, slot_of in slots_by_size.items():
             chain, usable = usable_chain(prompt, block_size)
-            for blocks, bits in lengths(probe_below(self._index, chain, media), usable, sum(slot_of), 0):
+            for blocks, bits in lengths(self._index.probe_below(chain, media), usable, sum(slot_of), 0):
                 if blocks:
                     found.update({slot_of[bit]: blocks * block_size for bit in each_bit(bits)})
         return found
@@ -315,7 +356,7 @@ class ResidencyMap:
         if view.event_view is not None:
             view.event_view.reserved(ticket_id, prompt)
             if recomputes and prompt.exact and (chain := prompt.chain(block_size)):
-                view.event_view.view.recomputing[ticket_id] = chain[0]
+                view.event_view.view.recomputes(ticket_id, chain[0])
         before = view.model_bytes
         view.reserve(reservation)
         self._bound(view.model_bytes - before)
@@ -422,8 +463,7 @@ class ResidencyMap:
             return
         self._in_flight.take_back(1 << slot, reservation.added)
         if view.event_view is not None:
-            view.event_view.view.relearning.closed(ticket_id)
-            view.event_view.view.recomputing.pop(ticket_id, None)
+            view.event_view.view.released(ticket_id)
         before = view.model_bytes
         view.release(reservation)
         self._bound(view.model_bytes - before)

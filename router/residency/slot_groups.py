@@ -11,7 +11,7 @@ from policies.view import Residency
 from router.residency.blocks import BlockIndex
 from router.residency.cache_view import CacheView, usable_chain
 from router.residency.in_flight import ReservedBlocks
-from router.residency.lookup import by_tier, probe_of
+from router.residency.lookup import by_tier
 from router.residency.matching import each_bit, lengths
 from router.residency.prompt import Prompt
 from router.residency.view import Match
@@ -126,7 +126,7 @@ class SlotGroups:
                 if in_flight.masks and blocks < usable:
                     self._add_reserved(in_flight, chain, blocks, usable, here, tokens, block_size)
         tokens[self._off] = resident_tokens[self._off] = 0.0
-        tiers = self._tiers(index, prompt, slots, resident_tokens) if index.lower and self._tiered else {}
+        tiers = self._tiers(index, prompt, slots, resident_tokens) if index.tiered and self._tiered else {}
         return Matches(tokens[slots], resident_tokens[slots], residencies, tiers)
 
     def _resident(
@@ -141,7 +141,7 @@ class SlotGroups:
         """Return numbers of cached blocks, and the slots of the group that hold as many."""
         found: list[tuple[int, Slots]] = []
         if group.closed or group.open_:
-            ends = lengths(probe_of(index, chain), usable, group.closed, group.open_)
+            ends = lengths(index.probe(chain), usable, group.closed, group.open_)
             found = [(blocks, group.slots_with(bits)) for blocks, bits in ends if bits]
         if group.modelled:
             by_length: dict[int, list[int]] = {}

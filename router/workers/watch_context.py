@@ -16,6 +16,7 @@ from router.placement.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
 from router.security.worker_tls import WorkerTls
 from router.workers.event_pump import EventPump
+from router.workers.ingest_line import IngestLine
 from router.workers.selftest_rendering import PromptIdentifier
 
 
@@ -104,3 +105,5 @@ class WatchContext:
     observer: WorkerObserver | None = None
     asks_connector: bool = False
     """Ask each worker for its KV connector."""
+    ingest_line: IngestLine | None = None
+    """The connection to the process that ingests KV events; None if this one does."""

@@ -102,7 +102,7 @@ class ChildProcess:
         path = self._folder / f"{self.number}-{self._starts}.sock"
         self._starts += 1
         try:
-            with _admin_listener(path) as admin:
+            with listening_at(path) as admin:
                 await self._callbacks.begin(self.number, admin.fileno(), self._start)
             assert self._process is not None
             ready_s = await self._served(self._process, path)
@@ -168,7 +168,8 @@ class ChildProcess:
             await asyncio.wait_for(self._stopping.wait(), pause_s)
 
 
-def _admin_listener(path: Path) -> socket.socket:
+def listening_at(path: Path) -> socket.socket:
+    """Return a Unix socket at `path` that listens, for this user alone."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(str(path))
     path.chmod(0o600)

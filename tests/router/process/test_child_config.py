@@ -69,7 +69,7 @@ def test_tenant_quotas_are_divided():
 async def test_a_configuration_arrives_as_it_was_sent():
     config = Config(workers=(WorkerConfig(url="http://a:1", api_key="k"),), processes="auto")
     state = DesiredState(version=3, lineage="a", settings=live_settings(config))
-    sent = ChildConfig(1, 2, config, state, (5, 6), 7, 8)
+    sent = ChildConfig(1, 2, config, state, (5, 6), 7, 8, "/run/events.sock")
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)

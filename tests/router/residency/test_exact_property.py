@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from policies.view import Residency
 from router.residency.difference import Difference
 from router.residency.residency_map import ResidencyMap
+from tests.support.followed import FollowedMap
 from tests.support.kv_wire import Wire, engine_hash, ids_prompt
 
 B = 4
@@ -90,6 +91,8 @@ prompts = st.lists(st.sampled_from([0, 1]), min_size=1, max_size=5 * B).map(
 class Machine(RuleBasedStateMachine):
     """A gateway subscribed to one worker. Replays are answered at once or later, whole or not at all."""
 
+    make = ResidencyMap
+
     @initialize(
         shape=st.sampled_from(["map", "row"]),
         capacity=st.integers(5, 12),
@@ -98,7 +101,7 @@ class Machine(RuleBasedStateMachine):
     )
     def start(self, shape, capacity, buffered, linked):
         self.worker = FakeWorker(shape, capacity, buffered)
-        self.map = ResidencyMap()
+        self.map = self.make()
         self.map.add(0, "w:1", B, capacity, True)
         self.asked = None
         self.connected = False
@@ -261,4 +264,16 @@ class Machine(RuleBasedStateMachine):
 def test_the_exact_view_agrees_with_a_worker():
     case = Machine.TestCase
     case.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+    case().runTest()
+
+
+class FollowingMachine(Machine):
+    """A gateway that follows the process that is subscribed."""
+
+    make = FollowedMap
+
+
+def test_a_followed_view_agrees_with_a_worker():
+    case = FollowingMachine.TestCase
+    case.settings = settings(max_examples=10, stateful_step_count=50, deadline=None)
     case().runTest()

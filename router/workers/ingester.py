@@ -1,0 +1,324 @@
+"""The process that ingests the workers' KV events for all gateway processes of a host.
+
+It has no list of workers. It subscribes to the publishers that a connected process follows, writes the blocks of all
+views to tables in shared memory, and sends each change of a view to every follower.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import socket
+from array import array
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import zmq
+
+from backends.worker import KvEventSource
+from router.residency.blocks import BlockIndex
+from router.residency.ingested import IngestedView, SharedTables
+from router.residency.shared_blocks import SharedBlocksWriter
+from router.residency.view import Ingest, ViewState
+from router.workers import ingest_messages as messages
+from router.workers.event_pump import EventPump
+from router.workers.subscriber import Subscriber
+from router.workers.table_files import TableFiles
+
+FLUSH_S = 0.02
+"""Time for which changes are collected, about one step of a worker."""
+FIGURES_S = 1.0
+MAX_UNREAD_BYTES = 64 << 20
+"""Bytes that may wait for one follower. A slower one is disconnected, and starts again from the present state."""
+_SWEEP_BLOCKS = 512
+
+log = logging.getLogger("warmroute.workers")
+
+
+class Publisher:
+    """One worker's publisher: its subscription, its view and its followers. Satisfies `EventSink` and
+    `SubscriberMetrics`."""
+
+    def __init__(self, ingester: Ingester, number: int, asked: messages.Follow) -> None:
+        self.number = number
+        self.followers: dict[FollowerConnection, int] = {}
+        """Follower -> its channel."""
+        self.relearned: set[FollowerConnection] = set()
+        self._ingester = ingester
+        self._figures: messages.Figures | None = None
+        self.view = IngestedView(ingester.index, ingester.tables, number, asked.block_size, asked.capacity_blocks)
+        self.subscriber = Subscriber(
+            ingester.context,
+            ingester.pump,
+            self,
+            self,
+            slot=number,
+            worker=asked.worker,
+            source=_source(asked),
+            on_lost=lambda: None,
+        )
+
+    def close(self) -> None:
+        self.subscriber.close()
+        self.view.close()
+
+    def flush(self) -> None:
+        """Send what has changed to every follower."""
+        frame = messages.frame_of([self.view.changed()])
+        for follower in list(self.followers):
+            follower.send(frame)
+
+    def send_figures(self) -> None:
+        """Send the counters, if they have changed."""
+        figures = messages.Figures(
+            self.number, self.view.figures, self.subscriber.statistics(), len(self._ingester.index)
+        )
+        if figures != self._figures:
+            self._figures = figures
+            frame = messages.frame_of([figures])
+            for follower in list(self.followers):
+                follower.send(frame)
+
+    def figures_again(self) -> None:
+        """Send the counters again, because a follower has joined."""
+        self._figures = None
+
+    # sink
+
+    def events_from(self, slot: int, address: str, topic: str = "") -> None:
+        self.view.event_view.follow(address, topic)
+
+    def link_up(self, slot: int) -> Ingest:
+        return self._changed(self.view.event_view.link_up())
+
+    def link_lost(self, slot: int) -> None:
+        self.view.event_view.link_lost()
+        self._ingester.changed(self)
+
+    def ingest(self, slot: int, seq: int, payload: bytes, *, replayed: bool = False) -> Ingest:
+        self._ingester.index.sweep(_SWEEP_BLOCKS)
+        return self._changed(self.view.event_view.ingest(seq, payload, replayed))
+
+    def replay_ended(self, slot: int, ok: bool) -> Ingest:
+        return self._changed(self.view.event_view.replay_ended(ok))
+
+    def state(self, slot: int) -> ViewState:
+        event_view = self.view.event_view
+        residency, reason = event_view.trust()
+        view = event_view.view
+        return ViewState(
+            residency,
+            reason,
+            view.block_copies.blocks,
+            view.block_size,
+            view.capacity_blocks,
+            event_view.sequence.next_seq,
+            event_view.last_event_ts_s,
+        )
+
+    def replayed(self, worker: str, outcome: str) -> None:
+        frame = messages.frame_of([messages.ReplayEnded(self.number, outcome)])
+        for follower in self.followers:
+            follower.send(frame)
+
+    def _changed(self, ingest: Ingest) -> Ingest:
+        if self.view.event_view.losses:
+            self.relearned.clear()
+        self._ingester.changed(self)
+        return ingest
+
+
+class FollowerConnection(asyncio.Protocol):
+    """One follower."""
+
+    def __init__(self, ingester: Ingester) -> None:
+        self._ingester = ingester
+        self._frames = messages.FrameSplitter()
+        self._transport: asyncio.Transport | None = None
+        self.channels: dict[int, Publisher] = {}
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not derived from it
+        self._ingester.connections.add(self)
+        self.send(messages.frame_of([messages.Hello(os.getpid()), *self._ingester.made.values()]))
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for body in self._frames.bodies(data):
+                for message in messages.TO_INGESTER.decode(body):
+                    self._ingester.take(self, message)
+        except msgspec.DecodeError as error:  # a process of another version
+            log.error("a follower of KV events sent an unknown message", extra={"reason": str(error)})
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._ingester.connections.discard(self)
+        for channel in list(self.channels):
+            self._ingester.leave(self, channel)
+
+    def send(self, frame: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._transport.write(frame)
+        if self._transport.get_write_buffer_size() > MAX_UNREAD_BYTES:
+            log.warning("a process that follows KV events reads too slowly; it starts again")
+            self.abort()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class Ingester:
+    """Serve followers on `listener`. The tables are in `folder` or in memory (`TableFiles`)."""
+
+    def __init__(self, listener: socket.socket, folder: Path) -> None:
+        self.index = BlockIndex()
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        self.pump = EventPump(lambda taken_s: None)
+        self.connections: set[FollowerConnection] = set()
+        self.made: dict[str | None, messages.Table] = {}
+        self._listener = listener
+        self._files = TableFiles(folder)
+        self._files.clear()
+        self.tables = SharedTables(self._table)
+        self._publishers: dict[tuple[Any, ...], Publisher] = {}
+        self._numbers = itertools.count()
+        self._dirty: dict[Publisher, None] = {}
+        self._flushing: asyncio.TimerHandle | None = None
+        self._telling: asyncio.TimerHandle | None = None
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Accept followers."""
+        self._server = await asyncio.get_running_loop().create_unix_server(
+            lambda: FollowerConnection(self), sock=self._listener
+        )
+        self._tell()
+
+    async def aclose(self) -> None:
+        """Close every socket and remove the tables."""
+        for timer in (self._flushing, self._telling):
+            if timer is not None:
+                timer.cancel()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.abort()
+        for publisher in self._publishers.values():
+            publisher.close()
+        self.context.destroy(linger=0)
+        self._files.clear()
+
+    def changed(self, publisher: Publisher) -> None:
+        """Send the publisher's changes soon."""
+        self._dirty[publisher] = None
+        if self._flushing is None:
+            self._flushing = asyncio.get_running_loop().call_later(FLUSH_S, self._flush)
+
+    def take(self, connection: FollowerConnection, message: messages.ToIngester) -> None:
+        """Act on a follower's message."""
+        if isinstance(message, messages.Follow):
+            self._join(connection, message)
+            return
+        publisher = connection.channels.get(message.channel)
+        if publisher is None:  # it has left in the meantime
+            return
+        view = publisher.view
+        match message:
+            case messages.Unfollow():
+                self.leave(connection, message.channel)
+            case messages.Configure():
+                view.event_view.view.configure(message.block_size, message.capacity_blocks)
+                self.changed(publisher)
+            case messages.Prove():
+                publisher.subscriber.relearn()
+            case messages.Relearned():
+                publisher.relearned.add(connection)
+                if publisher.relearned >= publisher.followers.keys():
+                    view.relearned()
+            case messages.Learn():
+                view.learn(array("Q", message.chain), message.hits, message.departures, message.orphans)
+                self.changed(publisher)
+            case messages.Thin():
+                view.event_view.view.block_copies.thin(array("Q", message.hashes))
+            case messages.AskedAgain():
+                view.event_view.view.relearning.asked_elsewhere(message.block)
+            case messages.Recomputes():
+                view.event_view.view.recomputes(_ticket(connection, message.ticket_id), message.block)
+            case messages.Released():
+                view.event_view.view.released(_ticket(connection, message.ticket_id))
+
+    def leave(self, connection: FollowerConnection, channel: int) -> None:
+        """End one channel, and the subscription if nobody else follows it."""
+        publisher = connection.channels.pop(channel)
+        publisher.followers.pop(connection, None)
+        publisher.relearned.discard(connection)
+        if not publisher.followers:
+            publisher.close()
+            self._dirty.pop(publisher, None)
+            self._publishers = {key: one for key, one in self._publishers.items() if one is not publisher}
+
+    def _join(self, connection: FollowerConnection, asked: messages.Follow) -> None:
+        key = (asked.worker, _source(asked))
+        publisher = self._publishers.get(key)
+        if publisher is None:
+            publisher = Publisher(self, next(self._numbers), asked)
+            try:
+                publisher.subscriber.start()
+            except zmq.ZMQError as error:
+                fields = {"worker": asked.worker, "address": asked.endpoint, "reason": str(error)}
+                log.warning("cannot subscribe to KV events", extra=fields)
+                publisher.close()
+                return
+            self._publishers[key] = publisher
+        if publisher.followers:
+            publisher.flush()  # so that all are at the same position
+        connection.channels[asked.channel] = publisher
+        publisher.followers[connection] = asked.channel
+        following = messages.Following(asked.channel, publisher.number)
+        connection.send(messages.frame_of([following, publisher.view.joined()]))
+        publisher.figures_again()
+
+    def _flush(self) -> None:
+        self._flushing = None
+        dirty, self._dirty = self._dirty, {}
+        for publisher in dirty:
+            publisher.flush()
+
+    def _tell(self) -> None:
+        self._telling = asyncio.get_running_loop().call_later(FIGURES_S, self._tell)
+        for publisher in self._publishers.values():
+            publisher.send_figures()
+
+    def _table(self, medium: str | None) -> SharedBlocksWriter:
+        made: list[str] = []
+
+        def allocate(size: int) -> memoryview:
+            path, memory = self._files.make(size)
+            made.append(path)
+            return memory
+
+        def announce(places: int, words: int) -> None:
+            table = self.made[medium] = messages.Table(medium, made[-1], places, words)
+            frame = messages.frame_of([table])
+            for connection in list(self.connections):
+                connection.send(frame)
+            for path in made[:-1]:
+                Path(path).unlink(missing_ok=True)
+            del made[:-1]
+
+        return SharedBlocksWriter(allocate, announce)
+
+
+def _source(asked: messages.Follow) -> KvEventSource:
+    return KvEventSource(asked.rank, asked.endpoint, asked.replay_endpoint, asked.topic, asked.buffer_steps, asked.hwm)
+
+
+def _ticket(connection: FollowerConnection, ticket_id: int) -> int:
+    """Return a number that no ticket of another follower has."""
+    return hash((id(connection), ticket_id))

@@ -1,0 +1,94 @@
+"""A view whose events another process ingests."""
+
+from __future__ import annotations
+
+import pytest
+
+from policies.view import Residency
+from tests.support.followed import FollowedMap, Line
+from tests.support.kv_wire import BLOCK_SIZE, ids_prompt
+
+TOKENS = list(range(100, 124))
+
+
+@pytest.fixture
+def followed():
+    made = FollowedMap()
+    made.add(0, "w:1", BLOCK_SIZE, 100, True)
+    made.link_up(0)
+    made.replay_ended(0, True)
+    return made
+
+
+def matched(residency, tokens=TOKENS):
+    return residency.match(ids_prompt([*tokens, 1]), [0])[0]
+
+
+def test_a_follower_that_joins_later_has_the_whole_view(followed, wire):
+    followed.ingest(0, 0, wire.batch(wire.stored(TOKENS)))
+    ingested = followed.lines[0].view
+    later = FollowedMap()
+    later.add(0, "w:1", BLOCK_SIZE, 100, False)
+    later.configure(0, events=True)
+    later.followed.tables = followed.followed.tables
+    line = later.lines[0] = Line(later, 0, ingested)
+    line.send(ingested.joined())
+    assert (matched(later).tokens, matched(later).residency) == (24, Residency.EXACT)
+    assert later.state(0).blocks == 6
+
+
+def test_a_change_before_the_whole_view_asks_for_it(followed):
+    change = followed.lines[0].view.changed()
+    followed.forget_events(0)
+    assert not followed.follow(0, change, followed.lines[0])
+    assert matched(followed).residency is Residency.APPROXIMATE
+    assert followed.follow(0, followed.lines[0].view.joined(), followed.lines[0])
+    assert matched(followed).residency is Residency.EXACT
+
+
+def test_the_last_state_counts_while_nobody_ingests(followed, wire):
+    followed.ingest(0, 0, wire.batch(wire.stored(TOKENS)))
+    followed.unfollow(0)
+    assert (matched(followed).tokens, matched(followed).residency) == (24, Residency.UNKNOWN)
+
+
+def test_slower_tiers_are_followed(followed, wire):
+    followed.ingest(0, 0, wire.batch(wire.stored(TOKENS), wire.stored(TOKENS, medium="CPU")))
+    followed.ingest(0, 1, wire.batch(wire.removed(wire.hashes(TOKENS)[2:])))
+    assert matched(followed).by_tier == {"GPU": 8, "CPU": 16}
+    prompt = ids_prompt([*TOKENS, 1])
+    assert followed.held_below(prompt, [0], {"CPU"}) == {0: 24}
+    followed.ingest(0, 2, wire.batch(wire.removed(wire.hashes(TOKENS)[4:], "CPU")))
+    assert matched(followed).by_tier == {"GPU": 8, "CPU": 8}
+    followed.ingest(0, 3, wire.batch(wire.cleared()))
+    assert matched(followed).by_tier == {"GPU": 0, "CPU": 16} or matched(followed).by_tier == {"CPU": 16, "GPU": 0}
+
+
+def test_a_block_stored_again_and_removed_in_one_step_is_gone(followed, wire):
+    followed.ingest(0, 0, wire.batch(wire.stored(TOKENS)))
+    last = wire.hashes(TOKENS)[-1:]
+    followed.ingest(0, 1, wire.batch(wire.stored(TOKENS, 5), wire.removed(last), wire.removed(last)))
+    assert matched(followed).tokens == 20
+
+
+def test_names_of_reported_blocks_reach_the_process_that_ingests(followed, wire):
+    """After a loss, a report shows the parent of blocks that wait; their removals count from then on."""
+    followed.ingest(0, 5, wire.batch(wire.stored(TOKENS, 3)))
+    followed.replay_ended(0, False)
+    prompt = ids_prompt([*TOKENS, 1])
+    followed.reserve(0, prompt, 1, 0)
+    followed.ingest(0, 6, wire.batch(wire.stored(TOKENS, 3)))
+    followed.finished(0, prompt, 1, 12, 1)
+    followed.release(0, 1)
+    assert matched(followed).tokens == 24
+    followed.ingest(0, 7, wire.batch(wire.removed(wire.hashes(TOKENS)[2:3])))
+    assert matched(followed).tokens == 8
+
+
+def test_a_view_that_leaves_frees_its_place(followed, wire):
+    followed.ingest(0, 0, wire.batch(wire.stored(TOKENS)))
+    followed.remove(0)
+    followed.add(0, "w:2", BLOCK_SIZE, 100, True)
+    followed.link_up(0)
+    followed.replay_ended(0, True)
+    assert matched(followed).tokens == 0
