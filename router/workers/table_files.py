@@ -15,6 +15,7 @@ class TableFiles:
     """Make files in a folder of the same name in `MEMORY`, or in `folder` if that has no room."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._folders = [MEMORY / folder.name, folder] if MEMORY.is_dir() else [folder]
         self._made = 0
 
@@ -41,9 +42,9 @@ class TableFiles:
 
     def clear(self) -> None:
         """Remove every file, also those of a process that was killed. Who has mapped one keeps it."""
-        for folder in self._folders:
-            for path in folder.glob("table-*"):
-                path.unlink(missing_ok=True)
+        for path in self._folder.glob("table-*"):
+            path.unlink(missing_ok=True)
+        remove_memory(self._folder)
 
 
 def _reserve(file: int, size: int) -> None:

@@ -159,3 +159,10 @@ async def test_without_room_in_memory_the_tables_are_in_the_folder(
         await settled(wire, gateway, FIRST)
         assert ingester.made[None].path.startswith(str(tmp_path / "tables"))
     assert not list((tmp_path / "tables").iterdir())
+
+
+async def test_the_tables_leave_no_memory_behind(wire, publisher, listener, tmp_path, metrics):
+    async with ingesting(listener, tmp_path), following(publisher, tmp_path, metrics) as gateway:
+        publisher.publish(wire.stored(FIRST, 1))
+        await settled(wire, gateway, FIRST)
+    assert not (table_files.MEMORY / "tables").exists()
