@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from router.admin.documents import CandidateView, ExplanationDocument, HandoverExplanation
+from router.cli.formats import seconds
 from router.placement.speed import PRIOR_TOKEN_S
 
 
@@ -51,7 +52,7 @@ def _outcome(explained: ExplanationDocument) -> str:
         case "dispatch":
             return f"Dispatch: the request would go to {explained.choice} now. Reason: {reason}"
         case "hold":
-            wait = f"at most {_seconds(explained.hold_s)} in the gateway"
+            wait = f"at most {seconds(explained.hold_s)} in the gateway"
             return f"Hold: the request would wait {wait}, then go to {explained.choice}. Reason: {reason}"
         case "queue":
             return f"Queue: the request would wait in the gateway until a worker is ready. Reason: {reason}"
@@ -68,11 +69,11 @@ def _handed_over(handover: HandoverExplanation) -> str:
 def _pairs(handover: HandoverExplanation) -> Iterator[str]:
     for pair in handover.pairs:
         yield ""
-        yield f"KV handover from {pair.prefill} to {pair.decode}, cost {_seconds(pair.cost_s)}"
+        yield f"KV handover from {pair.prefill} to {pair.decode}, cost {seconds(pair.cost_s)}"
         yield from _terms(pair.terms, handover.terms)
     for one in handover.alone if handover.pairs else ():
         yield ""
-        yield f"{one.worker} alone, cost {_seconds(one.cost_s)}"
+        yield f"{one.worker} alone, cost {seconds(one.cost_s)}"
         yield from _terms(one.terms, handover.terms)
 
 
@@ -82,7 +83,7 @@ def _candidate(rank: int, candidate: CandidateView, explained: ExplanationDocume
     prompt_tokens = candidate.cached_tokens + candidate.uncached_tokens
     cached = f"{candidate.cached_tokens:,} of {prompt_tokens:,} prompt tokens"
     yield f"   Its cache holds {cached}; the view of the cache is {candidate.residency}."
-    yield f"   It would send the first token after about {_seconds(candidate.first_token_s)}."
+    yield f"   It would send the first token after about {seconds(candidate.first_token_s)}."
     yield from _terms(candidate.terms, explained.terms)
 
 
@@ -95,9 +96,5 @@ def _terms(terms: Mapping[str, float], meanings: Mapping[str, str]) -> Iterator[
 
 def _amount(name: str, value: float) -> str:
     if name.endswith("_s"):
-        return _seconds(value)
+        return seconds(value)
     return f"{value:,.0f} tokens" if name.endswith("_tokens") else f"{value:,.4g}"
-
-
-def _seconds(value: float) -> str:
-    return f"{value:,.3f} s"

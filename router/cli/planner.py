@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from router.cli.formats import seconds, share
 from router.cli.operating import add_command, as_json, call, print_table
 from router.cli.options import Commands
 
@@ -52,11 +53,11 @@ def _print_plan(plan: dict[str, Any]) -> None:
         return
     load = plan["load"]
     print(
-        f"{load['prefills_per_s']:.3g} prefills/s of {load['prompt_tokens']:,.0f} tokens, {_time(load['prefill_s'])} "
-        f"each, {load['handed_share']:.0%} of the work handed over; a handover takes {_time(load['moved_s'])}."
+        f"{load['prefills_per_s']:.3g} prefills/s of {load['prompt_tokens']:,.0f} tokens, {seconds(load['prefill_s'])} "
+        f"each, {share(load['handed_share'])} of the work handed over; a handover takes {seconds(load['moved_s'])}."
     )
     print(
-        f"{load['answers_per_s']:.3g} answers/s of {load['output_tokens']:,.0f} tokens, {_time(load['gap_s'])} apart "
+        f"{load['answers_per_s']:.3g} answers/s of {load['output_tokens']:,.0f} tokens, {seconds(load['gap_s'])} apart "
         f"on an idle worker; {load['context_tokens']:,.0f} tokens of context each."
     )
     print(_verdict(plan))
@@ -76,19 +77,9 @@ def _row(pool: dict[str, Any], recommended: dict[str, int] | None) -> tuple[obje
         pool["ready"],
         "" if recommended is None else recommended[pool["role"]],
         "" if price_s is None else f"{price_s:.3g} s/s",
-        _time(pool["queue_wait_s"]),
-        _share(pool["utilisation"]),
-        _share(pool["kv_occupancy"]),
+        seconds(pool["queue_wait_s"]),
+        share(pool["utilisation"]),
+        share(pool["kv_occupancy"]),
         "" if pool["running"] is None else f"{pool['running']:.1f}",
-        _time(pool["gap_s"]),
+        seconds(pool["gap_s"]),
     )
-
-
-def _share(value: float | None) -> str:
-    return "" if value is None else f"{value:.0%}"
-
-
-def _time(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f"{value:.2f} s" if value >= 1.0 else f"{1e3 * value:.3g} ms"

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 from urllib.parse import quote
 
+from router.cli.formats import seconds, share
 from router.cli.operating import add_command, as_json, call, changed, group, print_differences, print_table
 from router.cli.options import Commands, pairs
 
@@ -95,8 +96,8 @@ def _what_if(arguments: argparse.Namespace) -> int:
         return 0
     print(f"{found['elsewhere']:,} of {found['decisions']:,} decisions would have gone elsewhere")
     rows = [
-        ("mean predicted TTFT", *(f"{found[f'{one}_ttft_s']:.3f} s" for one in ("recorded", "replayed"))),
-        ("cached share", *(_share(found[f"{one}_cached_share"]) for one in ("recorded", "replayed"))),
+        ("mean predicted TTFT", *(seconds(found[f"{one}_ttft_s"]) for one in ("recorded", "replayed"))),
+        ("cached share", *(share(found[f"{one}_cached_share"]) for one in ("recorded", "replayed"))),
         ("held", *(f"{found[one]['held']:,}" for one in ("recorded", "replayed"))),
     ]
     print_table(("", "recorded", arguments.rule), rows)
@@ -105,10 +106,6 @@ def _what_if(arguments: argparse.Namespace) -> int:
     if found["failures"]:
         print(f"at {found['failures']:,} of them the policy failed, and least tokens chose")
     return 0
-
-
-def _share(share: float | None) -> str:
-    return "" if share is None else f"{share:.3f}"
 
 
 def _restore(arguments: argparse.Namespace) -> int:

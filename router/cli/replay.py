@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from router.cli.formats import change_s, seconds, share
 from router.cli.options import Commands, HelpFormatter
 from router.config.problems import ConfigError, Problem
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
-  warmroute replay decisions.jsonl                   the policies of the log decide again: 100 % the same
+  warmroute replay decisions.jsonl                   the policies of the log decide again: all the same
   warmroute replay decisions.jsonl --policy lpwl     where another rule would have differed
   warmroute replay decisions.jsonl.* --policy batch  a policy of the log, in place of all of them
 
@@ -108,7 +109,7 @@ def _is_gzip(path: Path) -> bool:
 
 def _text(summary: Summary, name: str, stateless: Iterable[str]) -> Iterator[str]:
     count = summary.decisions
-    yield f"{count:,} decisions, {summary.same_share:.2%} the same with {name}"
+    yield f"{count:,} decisions, {summary.same:,} the same with {name} ({share(summary.same_share)})"
     for policy in sorted(stateless):
         yield f"the log has no state of {policy}: it began afresh"
     if not count:
@@ -116,16 +117,16 @@ def _text(summary: Summary, name: str, stateless: Iterable[str]) -> Iterator[str
     yield ""
     yield f"{'':24}{'recorded':>12}{'replayed':>12}"
     recorded, replayed = summary.recorded, summary.replayed
-    yield f"{'mean predicted TTFT':24}{recorded.ttft_s / count:>10.3f} s{replayed.ttft_s / count:>10.3f} s"
-    yield f"{'cached share':24}{_share(recorded):>12.3f}{_share(replayed):>12.3f}"
+    yield f"{'mean predicted TTFT':24}{seconds(recorded.ttft_s / count):>12}{seconds(replayed.ttft_s / count):>12}"
+    yield f"{'cached share':24}{share(_cached(recorded)):>12}{share(_cached(replayed)):>12}"
     yield f"{'held':24}{recorded.held:>12,}{replayed.held:>12,}"
     if summary.first:
         yield ""
         yield f"{'request':38}{'recorded':24}{'replayed':24}{'TTFT':>10}{'cached':>9}"
     for one in summary.first:
         workers = f"{one.recorded:24}{one.replayed:24}"
-        yield f"{one.request_id[:36]:38}{workers}{one.change_s:>+8.3f} s{one.change_cached_tokens:>+9}"
+        yield f"{one.request_id[:36]:38}{workers}{change_s(one.change_s):>10}{one.change_cached_tokens:>+9}"
 
 
-def _share(choices: Choices) -> float:
-    return choices.cached_tokens / choices.prompt_tokens if choices.prompt_tokens else 0.0
+def _cached(choices: Choices) -> float | None:
+    return choices.cached_tokens / choices.prompt_tokens if choices.prompt_tokens else None

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from router.cli.formats import seconds, share
 from router.cli.operating import add_command, call
 from router.cli.options import Commands
 
@@ -133,10 +134,10 @@ def _cells(row: dict[str, Any]) -> Iterator[str]:
     yield row["role"]
     yield row["residency"]
     yield str(row["in_flight"])
-    yield f"{row['queue_wait_s']:.2f} s"
+    yield seconds(row["queue_wait_s"])
     for name in ("kv_usage", "idle_share", "cached_share"):
-        yield "" if row[name] is None else f"{row[name]:.0%}"
+        yield share(row[name])
     for name in ("ttft_s", "gap_s"):
-        yield "" if row[name] is None else f"{row[name] * 1000:.0f} ms"
+        yield seconds(row[name])
     speed = row["prefill_tokens_per_s"]
     yield "" if speed is None else f"{speed:,.0f}"

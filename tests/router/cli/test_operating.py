@@ -237,8 +237,8 @@ async def test_planner_prints_the_plan_of_each_set_of_models_and_what_it_needs(r
     code, out, _ = await run("planner")
     assert code == 0
     assert "Load of the last 5.0 minutes" in out and "Workers of m:" in out and "Workers of n:" in out
-    assert "2 prefills/s of 4,000 tokens, 500 ms each, 0% of the work handed over" in out
-    assert "2 answers/s of 201 tokens" in out and "s/s" in out and "50%" in out and "1.50 s" in out
+    assert "2 prefills/s of 4,000 tokens, 500 ms each, 0.0% of the work handed over" in out
+    assert "2 answers/s of 201 tokens" in out and "s/s" in out and "50.0%" in out and "1.50 s" in out
     assert "No other split would cost less." in out
     assert "No plan: it needs 50 prefills at a learned speed; there were 0 of 0." in out
     config = HandoverConfig()

@@ -44,7 +44,7 @@ def test_rows_follow_the_events():
     fleet.heard("skipped", {"detail": "no row"})
     text = drawn(fleet)
     assert "2 workers: 1 ready, 1 unhealthy" in text and "third" in text and "b:1" not in text
-    for shown in ("0.25 s", "50%", "10%", "75%", "120 ms", "11 ms", "31,000"):
+    for shown in ("250 ms", "50.0%", "10.0%", "75.0%", "120 ms", "11 ms", "31,000"):
         assert shown in text
 
 

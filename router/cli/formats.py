@@ -1,0 +1,20 @@
+"""How the commands print shares and times."""
+
+from __future__ import annotations
+
+
+def share(value: float | None) -> str:
+    """Return a share from 0 to 1 in percent; None is empty."""
+    return "" if value is None else f"{value:.1%}"
+
+
+def seconds(value: float | None) -> str:
+    """Return a time in seconds, or in milliseconds below one second; None is empty."""
+    if value is None:
+        return ""
+    return f"{1e3 * value:.3g} ms" if abs(value) < 0.9995 else f"{value:,.2f} s"
+
+
+def change_s(value: float) -> str:
+    """Return a difference of two times, with its sign."""
+    return f"+{seconds(value)}" if value > 0.0 else seconds(value)
