@@ -46,7 +46,9 @@ class ChildCallbacks:
 class ChildProcess:
     """One child process, by its number, over all its restarts. `client` is set while it serves."""
 
-    def __init__(self, number: int, folder: Path, callbacks: ChildCallbacks, module: str) -> None:
+    def __init__(
+        self, number: int, folder: Path, callbacks: ChildCallbacks, module: str, *, kind: str = "process"
+    ) -> None:
         self.number = number
         self.client: ChildClient | None = None
         self.settled = asyncio.Event()
@@ -57,6 +59,8 @@ class ChildProcess:
         self._folder = folder
         self._callbacks = callbacks
         self._module = module
+        self._kind = kind
+        """What the log calls it."""
         self._starts = 0
         self._process: asyncio.subprocess.Process | None = None
         self._line: socket.socket | None = None
@@ -73,7 +77,7 @@ class ChildProcess:
             self._callbacks.ended(self.number)
             if not self._stopping.is_set():
                 self.restarts += 1
-                log.error("process ended", extra={"process_index": self.number, "how": how})
+                log.error(f"{self._kind} ended", extra={"process_index": self.number, "how": how})
                 await self._pause()
 
     def stop(self) -> None:
@@ -147,7 +151,7 @@ class ChildProcess:
         self.client = ChildClient(self.number, path)
         self.settled.set()
         self._callbacks.ready()
-        log.info("process ready", extra={"process_index": self.number, "pid": process.pid})
+        log.info(f"{self._kind} ready", extra={"process_index": self.number, "pid": process.pid})
         return loop.time()
 
     async def _clean_up(self, path: Path) -> None:

@@ -87,7 +87,7 @@ class Supervisor:
         self.children = [ChildProcess(number, self._folder, callbacks, child_module) for number in range(processes)]
         self._events = self._folder / "events.sock"
         ingesting = ChildCallbacks(self._begin_ingester, lambda: None, self._ingester_ended)
-        self.ingester = ChildProcess(processes, self._folder, ingesting, child_module)
+        self.ingester = ChildProcess(processes, self._folder, ingesting, child_module, kind="ingester")
         """The process that ingests the workers' KV events for the others."""
         self.changes = Changes(self.children)
         self.control = Control(sources, sources.initial(), self.changes.apply)
