@@ -138,7 +138,7 @@ class System:
         if self._replica_ledger is not None:
             ledger = self._replica_ledger.ledger
         self.metrics = Metrics()
-        followed = None if resources is None else FollowedIndex()
+        followed = FollowedIndex() if resources is not None and config.residency.shared_events else None
         self.residency = ResidencyMap(VIEWS.of(config.residency), config.residency.relearn_blocks_per_s, followed)
         self.fleet = Fleet(
             config.health,

@@ -52,12 +52,14 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The requests of a round, and the gateway: its number of processes, and its program (default: this tree's)."""
+    """The requests of a round, and the gateway: its processes, and its program (default: this tree's). With `shared`
+    its processes share the KV events."""
 
     requests: int
     connections: int
     processes: int = 1
     program: Sequence[str] | None = None
+    shared: bool = False
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -72,6 +74,7 @@ def register(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cpu-of", type=int, metavar="N", help="compare the CPU time of events: N processes against one"
     )
+    parser.add_argument("--shared", action="store_true", help="one process ingests for all (residency.shared_events)")
     parser.add_argument("--seconds", type=float, default=5.0, help="length of one measurement of CPU time (default 5)")
 
 
@@ -79,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure and print; return 1 if any request failed."""
     if args.cpu_of is not None:
         return _compare_cpu(args)
-    load = Load(args.requests, args.connections, args.processes)
+    load = Load(args.requests, args.connections, args.processes, shared=args.shared)
     rows: dict[bool, list[tuple[Cost, float]]] = {False: [], True: []}
     for number in range(args.rounds):
         for events in (False, True):
@@ -131,7 +134,7 @@ def _idle_cpu(args: argparse.Namespace, processes: int, events: bool) -> float:
         place = Place(stack.enter_context(standin(folder)), folder)
         flags = _publisher(stack, place, args.blocks_per_s) if events else []
         admin = free_ports(1)
-        flags += ["--admin-port", str(admin), "--processes", str(processes)]
+        flags += ["--admin-port", str(admin), *_process_flags(processes, args.shared)]
         proxy = stack.enter_context(starter("gateway", flags)(place))
         deadline_s = time.monotonic() + START_S
         while not _settled(admin, processes, events) and time.monotonic() < deadline_s:
@@ -140,6 +143,10 @@ def _idle_cpu(args: argparse.Namespace, processes: int, events: bool) -> float:
         before_s = tree_cpu_s(proxy.pid)
         time.sleep(args.seconds)
         return tree_cpu_s(proxy.pid) - before_s
+
+
+def _process_flags(processes: int, shared: bool) -> list[str]:
+    return ["--processes", str(processes), "--set", f"residency.shared_events={'true' if shared else 'false'}"]
 
 
 def _settled(admin: int, processes: int, events: bool) -> bool:
@@ -164,7 +171,7 @@ def beside(load: Load, blocks_per_s: float) -> tuple[Cost, float]:
         place = Place(stack.enter_context(standin(folder)), folder)
         flags = _publisher(stack, place, blocks_per_s) if blocks_per_s else []
         admin = free_ports(1)
-        flags += ["--admin-port", str(admin), "--processes", str(load.processes)]
+        flags += ["--admin-port", str(admin), *_process_flags(load.processes, load.shared)]
         proxy = stack.enter_context(starter("gateway", flags, load.program)(place))
         uvloop.run(_cost(proxy, load.requests // 4, load.connections))
         before = _lag_buckets(admin)

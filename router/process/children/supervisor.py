@@ -126,9 +126,10 @@ class Supervisor:
         listener = (given.admin if given is not None else None) or admin_socket(self.config)
         self._admin = AdminServer(app, listener, self.config, tls)
         self._files.start()
-        self._listening = listening_at(self._events)
         self._keeping = [asyncio.create_task(child.keep(), name=f"process {child.number}") for child in self.children]
-        self._ingesting = asyncio.create_task(self.ingester.keep(), name="KV events")
+        if self.config.residency.shared_events:
+            self._listening = listening_at(self._events)
+            self._ingesting = asyncio.create_task(self.ingester.keep(), name="KV events")
         self._announcing = asyncio.create_task(self._announce(self._admin), name="announce")
         self.accepting = True
 
@@ -204,7 +205,7 @@ class Supervisor:
         """Return the state of each process and of the shared memory."""
         return {
             "processes": {child.number: child.statistics() for child in self.children},
-            "kv_event_ingester": self.ingester.statistics(),
+            "kv_event_ingester": None if self._ingesting is None else self.ingester.statistics(),
             "ledger": self._ledger.statistics(),
         }
 
