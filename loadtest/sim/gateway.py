@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from typing import TYPE_CHECKING
 
 from backends.engine.host_blocks import HostBlocks
 from backends.worker import Endpoint, KvEventSource, RankCache, ServedModel, WorkerFacts
@@ -15,7 +16,6 @@ from loadtest.sim.link import EventLink
 from loadtest.sim.network import Network
 from loadtest.sim.placements import AnyPlacement, GatewayPlacement, PulledPlacement, Rejected, SharedPlacement
 from loadtest.sim.pulls import COST, NEVER, PullSetting, pull_rule
-from loadtest.sim.role_changes import RoleChanges
 from loadtest.sim.sessions import Asked
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
@@ -32,6 +32,9 @@ from router.placement.pulls import PlannedPull
 from router.placement.residency_source import ResidencySource
 from router.placement.shared_load import SharedLedger
 from router.residency.residency_map import ResidencyMap
+
+if TYPE_CHECKING:
+    from loadtest.sim.role_changes import RoleChanges
 
 MODEL = "model"
 
@@ -110,6 +113,8 @@ class SimulatedGateway:
                 worker.on_host_events.append(partial(link.published, medium="CPU"))
         self._roles: RoleChanges | None = None
         if handover is not None and handover.flip_after_s is not None:
+            from loadtest.sim.role_changes import RoleChanges  # the control plane is no part of other runs
+
             self._roles = RoleChanges(time, self.fleet, self.dispatcher, handover.config)
         self._held_calls = HeldCalls(time, self._dispatch)
         self.dispatcher.on_prefills_done.append(self._held_calls.relieved)

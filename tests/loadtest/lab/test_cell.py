@@ -110,6 +110,7 @@ def test_a_rule_of_ones_own_counts_by_its_code(cell, tmp_path, monkeypatch, with
 def test_a_built_in_rule_counts_by_its_own_modules(cell, monkeypatch):
     assert cells._imported("policies.rules.lpwl") == {
         "policies.params",
+        "policies.records",
         "policies.ranking",
         "policies.rules.lpwl",
         "policies.by_worker",
