@@ -110,7 +110,7 @@ image-test: deploy-env
 # Built from an sdist, so that no compiled file comes to lie in the source tree.
 compiled: $(STAMP)
 	@rm -rf $(COMPILED_VENV) && $(BIN)/python -m venv $(COMPILED_VENV)
-	@echo "compiling (two minutes or so on a quiet core) ..."
+	@echo "compiling (five to ten minutes of one core) ..."
 	@HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(BIN)/python -P -m build --outdir $(COMPILED_VENV)/wheels . >$(COMPILED_VENV)/build.log 2>&1 || (tail -30 $(COMPILED_VENV)/build.log; exit 1)
 	@$(COMPILED_VENV)/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls $(COMPILED_VENV)/wheels/*.whl)[loadtest]"
 	@$(COMPILED_VENV)/bin/python -P -c "import router.gateway.flow.respond as m; print('compiled:', m.__file__)"
@@ -122,7 +122,7 @@ wheels: $(STAMP)
 	@$(BIN)/python -P -m build --outdir dist . >$(WHEELS_VENV)/build.log 2>&1 || (tail -30 $(WHEELS_VENV)/build.log; exit 1)
 	@for python in $(WHEEL_PYTHONS); do \
 	  $$python --version >/dev/null 2>&1 || { echo "wheels: $$python is not installed, so there is no wheel for it"; continue; }; \
-	  echo "wheels: compiling for $$python (two minutes or so on a quiet core) ..."; \
+	  echo "wheels: compiling for $$python (five to ten minutes of one core) ..."; \
 	  $$python -m venv $(WHEELS_VENV)/$$(basename $$python) && \
 	  HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(WHEELS_VENV)/$$(basename $$python)/bin/python -m pip --quiet --disable-pip-version-check \
 	    wheel --no-deps --wheel-dir $(WHEELS_VENV)/linux dist/*.tar.gz || exit 1; \
