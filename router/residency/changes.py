@@ -45,8 +45,8 @@ class ViewChange(Struct, array_like=True, tag="change"):
     runs: bytes = b""
     departed_by_run: bytes = b""
     starts: list[tuple[int, bytes]] = []
-    """Runs from the start of a prompt: position among the arrivals, and the blocks that were not known before, which
-    are looked up only while missed blocks are learned again."""
+    """Runs from the start of a prompt, and runs that had waited for their parent: position among the arrivals, and the
+    blocks of the former that were not known before, which are looked up only while missed blocks are learned again."""
     facts: ViewFacts | None = None
     """None: as before."""
     whole_from: tuple[int, int] | None = None

@@ -82,7 +82,9 @@ class EvictionLog:
         return self._departed.position
 
     def arrive(self, hashes: Sequence[int]) -> None:
-        """Append the blocks of one announcement."""
+        """Append the blocks of one announcement, if there are any."""
+        if not len(hashes):
+            return
         self._runs.entries.append(self._arrived.position)
         self._departed_by_run.entries.append(self._departed.position)
         self._arrived.entries.extend(hashes)

@@ -68,7 +68,7 @@ class ExactView:
         """First block of each running request that reads no cache. The blocks that it computes are new copies."""
         self.reported = ReportedHits(self.block_copies)
         self.starts: list[tuple[int, bytes]] | None = None
-        """Where not None, runs from the start of a prompt are appended (`changes.ViewChange.starts`)."""
+        """Where not None, runs that follow no block computed before are appended (`changes.ViewChange.starts`)."""
         self.doubts: dict[str, str] = {}
         self._adopted = False
         self.accepts_hashes = False
@@ -317,6 +317,8 @@ class ExactView:
                     new_copies=run.new_copies,
                 )
                 if run.tier_copies.medium is None:
+                    if self.starts is not None and below:
+                        self.starts.append((self.eviction_log.arrivals, b""))  # may be older than a loss: no witness
                     self.eviction_log.arrive(below)
                 self.stored_blocks += len(copies)
                 if self.reported and run.tier_copies.medium is None:

@@ -188,8 +188,6 @@ class FollowedView(ExactView):
     def _relearn(self, change: ViewChange) -> None:
         """Pass the runs and departures on in the order of the events (`Relearning`)."""
         relearning, starts = self.relearning, dict(change.starts)
-        if change.orphans != self.orphans.added:
-            relearning.touched()
         arrived, departed = array("Q", change.arrived), array("Q", change.departed)
         runs, departed_by_run = array("Q", change.runs), array("Q", change.departed_by_run)
         first, gone, before = self.eviction_log.arrivals, 0, self.eviction_log.departures
@@ -203,6 +201,8 @@ class FollowedView(ExactView):
             elif relearning.active or relearning.expects(run[0]):
                 relearning.announced(run, array("Q", starts[start]))
         self._left(departed, gone, len(departed))
+        if change.orphans != self.orphans.added:
+            relearning.touched()  # at the end, because the place among the runs is not known
 
     def _left(self, departed: array[int], start: int, end: int) -> int:
         if self.relearning.active:

@@ -47,6 +47,8 @@ class Publisher:
         self.followers: dict[FollowerConnection, int] = {}
         """Follower -> its channel."""
         self.relearned: set[FollowerConnection] = set()
+        """Followers that miss no block any more since the last loss."""
+        self._losses = 0
         self._ingester = ingester
         self._figures: messages.Figures | None = None
         self.view = IngestedView(ingester.index, ingester.tables, number, asked.block_size, asked.capacity_blocks)
@@ -85,6 +87,11 @@ class Publisher:
     def figures_again(self) -> None:
         """Send the counters again, because a follower has joined."""
         self._figures = None
+
+    def end_relearning(self) -> None:
+        """End relearning if no follower misses a block any more."""
+        if self.followers and self.relearned >= self.followers.keys():
+            self.view.relearned()
 
     # sink
 
@@ -125,7 +132,9 @@ class Publisher:
             follower.send(frame)
 
     def _changed(self, ingest: Ingest) -> Ingest:
-        if self.view.event_view.losses:
+        losses = self.view.event_view.losses
+        if losses != self._losses:
+            self._losses = losses
             self.relearned.clear()
         self._ingester.changed(self)
         return ingest
@@ -239,8 +248,7 @@ class Ingester:
                 publisher.subscriber.relearn()
             case messages.Relearned():
                 publisher.relearned.add(connection)
-                if publisher.relearned >= publisher.followers.keys():
-                    view.relearned()
+                publisher.end_relearning()
             case messages.Learn():
                 view.learn(array("Q", message.chain), message.hits, message.departures, message.orphans)
                 self.changed(publisher)
@@ -258,6 +266,7 @@ class Ingester:
         publisher = connection.channels.pop(channel)
         publisher.followers.pop(connection, None)
         publisher.relearned.discard(connection)
+        publisher.end_relearning()
         if not publisher.followers:
             publisher.close()
             self._dirty.pop(publisher, None)

@@ -92,3 +92,22 @@ def test_a_view_that_leaves_frees_its_place(followed, wire):
     followed.link_up(0)
     followed.replay_ended(0, True)
     assert matched(followed).tokens == 0
+
+
+def test_an_announcement_of_no_blocks_changes_nothing(followed, wire):
+    followed.ingest(0, 5, wire.batch(wire.stored(TOKENS)))
+    followed.replay_ended(0, False)
+    followed.ingest(0, 6, wire.batch(wire.stored([]), wire.stored(TOKENS)))
+    assert matched(followed).tokens == 24
+
+
+def test_blocks_that_waited_for_their_parent_are_no_witnesses(followed, wire):
+    """They may be older than the loss, so their eviction says nothing about the blocks that were missed."""
+    followed.ingest(0, 5, wire.batch())
+    followed.replay_ended(0, False)
+    followed.ingest(0, 6, wire.batch(wire.stored(TOKENS, 1)))
+    followed.ingest(0, 7, wire.batch(wire.stored(TOKENS[:4])))
+    assert matched(followed).tokens == 24
+    view = followed._slots[0].event_view.view
+    assert view.relearning.active
+    assert not view.relearning._witnesses

@@ -11,8 +11,8 @@ from policies.view import Residency
 from router.process.children.child_process import listening_at
 from router.residency.followed import FollowedIndex
 from router.residency.residency_map import ResidencyMap
+from router.workers import ingest_messages, table_files
 from router.workers import ingester as ingester_module
-from router.workers import table_files
 from router.workers.ingest_line import IngestLine
 from router.workers.ingester import Ingester
 from tests.support.waiting import eventually
@@ -135,6 +135,23 @@ async def test_a_publisher_that_nobody_follows_is_left(wire, publisher, listener
         await settled(wire, gateway, FIRST)
         gateway.publisher.close()
         await eventually(lambda: not ingester.tables._taken)
+
+
+async def test_relearning_ends_once_no_follower_misses_a_block(wire, publisher, listener, tmp_path, metrics):
+    async with ingesting(listener, tmp_path) as ingester, following(publisher, tmp_path, metrics) as one:
+        await eventually(lambda: one.publisher.linked)
+        (ingested,) = ingester._publishers.values()
+        (first,) = ingested.followers
+        async with following(publisher, tmp_path, metrics) as two:
+            await eventually(lambda: two.publisher.linked)
+            ingested.view.event_view._lose("lost")
+            publisher.publish(wire.stored(FIRST, 1))
+            await eventually(lambda: one.residency.match(wire.prompt_of([*FIRST, 1]), [0])[0].tokens == 8)
+            ingester.take(first, ingest_messages.Relearned(one.publisher.channel))
+            publisher.publish(wire.stored(SECOND, 11))
+            await eventually(lambda: one.residency.match(wire.prompt_of([*SECOND, 1]), [0])[0].tokens == 8)
+            assert ingested.view.event_view.loss
+        await eventually(lambda: not ingested.view.event_view.loss)
 
 
 async def test_a_full_table_is_replaced_for_all(wire, publisher, listener, tmp_path, metrics):
