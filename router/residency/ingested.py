@@ -82,6 +82,8 @@ class IngestedView:
         view.starts = []
         view.block_copies.below = []
         self._sent_whole = self.event_view.whole
+        self._written = False
+        """Whether the view may have blocks in the tables."""
         self._sent_facts: ViewFacts | None = None
         self._arrivals = self._departures = 0
 
@@ -91,14 +93,19 @@ class IngestedView:
         self._tables.free_bit(self._bit)
 
     def changed(self) -> ViewChange:
-        """Write the blocks that came and went to the tables; return the change since the last call."""
+        """Write the blocks that came and went to the tables; return the change since the last call that succeeded.
+
+        Raises:
+            OSError: there is no room for a table.
+        """
         view, log = self.event_view.view, self.event_view.view.eviction_log
         change = self.event_view.change(self._publisher, self._bit)
-        generation, losses, discards = self.event_view.whole
-        before, self._sent_whole = self._sent_whole, self.event_view.whole
+        before, now = self._sent_whole, self.event_view.whole
+        generation, losses, discards = now
         if (generation, losses) != before[:2] or not log.reaches(self._arrivals, self._departures):
+            self._forget_changes()
             self._write_all()
-            self._restart(change)
+            change.whole_from = log.arrivals, log.departures
             change.begins_again = generation != before[0]
             if losses != before[1] and self.event_view.loss:
                 change.loss = self.event_view.loss
@@ -106,6 +113,9 @@ class IngestedView:
             self._write_changes(change)
             if discards != before[2]:
                 self._write_all()
+            self._forget_changes()
+        self._sent_whole = now
+        self._arrivals, self._departures = log.arrivals, log.departures
         facts = view.facts
         if facts != self._sent_facts or change.whole_from is not None:
             self._sent_facts = change.facts = facts
@@ -138,21 +148,26 @@ class IngestedView:
         if self.event_view.view.relearning.active:
             self.event_view.relearned()
 
-    def _restart(self, change: ViewChange) -> None:
+    def _forget_changes(self) -> None:
         view = self.event_view.view
-        self._arrivals, self._departures = view.eviction_log.arrivals, view.eviction_log.departures
-        change.whole_from = self._arrivals, self._departures
         view.starts = []
         view.block_copies.below = []
 
     def _write_all(self) -> None:
-        self._tables.clear(self._bit)
         copies = self.event_view.view.block_copies
         hash_of = copies.index.hashes
+        held: list[tuple[SharedBlocksWriter, Hashes]] = []
         for (medium, group), tier_copies in copies.tiers.items():
             if group != _REPORTED and tier_copies.held:
-                held = np.fromiter((hash_of[row] for row in tier_copies.held.values()), np.uint64)
-                self._tables.of(medium).change(self._bit, held[:0], held)
+                blocks = np.fromiter((hash_of[row] for row in tier_copies.held.values()), np.uint64)
+                held.append((self._tables.of(medium), blocks))
+        for table, _ in held:
+            table.make_room(self._bit, sum(len(blocks) for one, blocks in held if one is table))
+        if self._written:
+            self._tables.clear(self._bit)
+        self._written = bool(held)
+        for table, blocks in held:
+            table.change(self._bit, blocks[:0], blocks)
 
     def _write_changes(self, change: ViewChange) -> None:
         view, log = self.event_view.view, self.event_view.view.eviction_log
@@ -163,17 +178,16 @@ class IngestedView:
             change.arrived, change.departed = arrived.tobytes(), departed.tobytes()
             change.runs, change.departed_by_run = runs.tobytes(), departed_by_run.tobytes()
             self._write(None, _packed(departed), _packed(arrived))
-            self._arrivals, self._departures = log.arrivals, log.departures
         if view.starts:
-            change.starts, view.starts = view.starts, []
-        if view.block_copies.below:
-            below, view.block_copies.below = view.block_copies.below, []
+            change.starts = view.starts
+        if below := view.block_copies.below:
             for medium in dict(below):
                 touched = {block_hash for one, block_hash in below if one == medium}
                 held = {block_hash for block_hash in touched if self._is_below(block_hash, medium)}
                 self._write(medium, _packed_of(touched - held), _packed_of(held))
 
     def _write(self, medium: str | None, departed: Hashes, arrived: Hashes) -> None:
+        self._written = True
         again = self._tables.of(medium).change(self._bit, departed, arrived)
         if medium is None and len(again):
             gone = [one for one in set(again.tolist()) if not self.event_view.view.holds(one)]

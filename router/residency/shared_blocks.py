@@ -78,7 +78,7 @@ class SharedBlocksWriter:
 
     def change(self, bit: int, departed: Hashes, arrived: Hashes) -> Hashes:
         """Clear view number `bit` from the blocks `departed`, then set it for `arrived`; return what is in both."""
-        self._make_room(bit, len(arrived))
+        self.make_room(bit, len(arrived))
         word, value = self._table[:, 1 + bit // WORD_BITS], np.uint64(1 << bit % WORD_BITS)
         came = self._inserted(arrived)
         left = self._found(departed) if len(departed) else came[:0]
@@ -96,7 +96,12 @@ class SharedBlocksWriter:
         if column < self._table.shape[1]:
             self._table[:, column] &= ~np.uint64(1 << bit % WORD_BITS)
 
-    def _make_room(self, bit: int, further: int) -> None:
+    def make_room(self, bit: int, further: int) -> None:
+        """Make the table large enough for view number `bit` and this many further blocks.
+
+        Raises:
+            OSError: there is no room in memory (whatever `allocate` raises). The table is as before.
+        """
         words = self._table.shape[1] - 1
         if bit < WORD_BITS * words and self._used + further <= _FILLED * len(self._keys):
             return

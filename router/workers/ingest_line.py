@@ -66,7 +66,7 @@ class FollowedPublisher:
         self._line.open(self)
 
     def close(self) -> None:
-        """Follow it no more, and leave the view unchanged."""
+        """Follow it no more, and forget its events, because its number in the tables may go to another view."""
         self._line.shut(self)
 
     def relearn(self) -> None:
@@ -201,6 +201,7 @@ class IngestLine(asyncio.Protocol):
         if self._followed.pop(publisher.channel, None) is not None:
             self._publishers = {number: one for number, one in self._publishers.items() if one is not publisher}
             self.send(messages.Unfollow(publisher.channel))
+            self.residency.forget_events(publisher.slot)
 
     def send(self, message: messages.ToIngester) -> None:
         """Send a message, if there is a connection."""

@@ -31,6 +31,10 @@ from router.workers.table_files import TableFiles
 FLUSH_S = 0.02
 """Time for which changes are collected, about one step of a worker."""
 FIGURES_S = 1.0
+LINGER_S = 60.0
+"""Time for which a publisher without followers is kept, so that a change of a worker's settings loses no blocks."""
+AGAIN_S = 1.0
+"""Time after which changes are written again that found no room."""
 MAX_UNREAD_BYTES = 64 << 20
 """Bytes that may wait for one follower. A slower one is disconnected, and starts again from the present state."""
 _SWEEP_BLOCKS = 512
@@ -46,6 +50,11 @@ class Publisher:
         self.number = number
         self.followers: dict[FollowerConnection, int] = {}
         """Follower -> its channel."""
+        self.joining: dict[FollowerConnection, int] = {}
+        """Followers that have not been sent the whole state yet, and their channels."""
+        self.full = False
+        """Whether there was no room for a table at the last try."""
+        self.closing: asyncio.TimerHandle | None = None
         self.relearned: set[FollowerConnection] = set()
         """Followers that miss no block any more since the last loss."""
         self._losses = 0
@@ -64,14 +73,25 @@ class Publisher:
         )
 
     def close(self) -> None:
+        if self.closing is not None:
+            self.closing.cancel()
         self.subscriber.close()
         self.view.close()
 
     def flush(self) -> None:
-        """Send what has changed to every follower."""
+        """Send what has changed to every follower, and the whole state to those that join.
+
+        Raises:
+            OSError: there is no room for a table.
+        """
         frame = messages.frame_of([self.view.changed()])
         for follower in list(self.followers):
             follower.send(frame)
+        joining, self.joining = self.joining, {}
+        for follower, channel in joining.items():
+            self.followers[follower] = channel
+            follower.send(messages.frame_of([messages.Following(channel, self.number), self.view.joined()]))
+            self._figures = None
 
     def send_figures(self) -> None:
         """Send the counters, if they have changed."""
@@ -83,10 +103,6 @@ class Publisher:
             frame = messages.frame_of([figures])
             for follower in list(self.followers):
                 follower.send(frame)
-
-    def figures_again(self) -> None:
-        """Send the counters again, because a follower has joined."""
-        self._figures = None
 
     def end_relearning(self) -> None:
         """End relearning if no follower misses a block any more."""
@@ -198,6 +214,8 @@ class Ingester:
         self._publishers: dict[tuple[Any, ...], Publisher] = {}
         self._numbers = itertools.count()
         self._dirty: dict[Publisher, None] = {}
+        self._full = False
+        """Whether it was logged that there is no room."""
         self._flushing: asyncio.TimerHandle | None = None
         self._telling: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
@@ -220,6 +238,7 @@ class Ingester:
             connection.abort()
         for publisher in self._publishers.values():
             publisher.close()
+        self._publishers.clear()
         self.context.destroy(linger=0)
         self._files.clear()
 
@@ -262,15 +281,19 @@ class Ingester:
                 view.event_view.view.released(_ticket(connection, message.ticket_id))
 
     def leave(self, connection: FollowerConnection, channel: int) -> None:
-        """End one channel, and the subscription if nobody else follows it."""
+        """End one channel, and the subscription a while later if nobody else follows it by then."""
         publisher = connection.channels.pop(channel)
         publisher.followers.pop(connection, None)
+        publisher.joining.pop(connection, None)
         publisher.relearned.discard(connection)
         publisher.end_relearning()
-        if not publisher.followers:
-            publisher.close()
-            self._dirty.pop(publisher, None)
-            self._publishers = {key: one for key, one in self._publishers.items() if one is not publisher}
+        if not publisher.followers and not publisher.joining:
+            publisher.closing = asyncio.get_running_loop().call_later(LINGER_S, self._close, publisher)
+
+    def _close(self, publisher: Publisher) -> None:
+        publisher.close()
+        self._dirty.pop(publisher, None)
+        self._publishers = {key: one for key, one in self._publishers.items() if one is not publisher}
 
     def _join(self, connection: FollowerConnection, asked: messages.Follow) -> None:
         key = (asked.worker, _source(asked))
@@ -285,19 +308,38 @@ class Ingester:
                 publisher.close()
                 return
             self._publishers[key] = publisher
-        if publisher.followers:
-            publisher.flush()  # so that all are at the same position
+        if publisher.closing is not None:
+            publisher.closing.cancel()
+            publisher.closing = None
         connection.channels[asked.channel] = publisher
-        publisher.followers[connection] = asked.channel
-        following = messages.Following(asked.channel, publisher.number)
-        connection.send(messages.frame_of([following, publisher.view.joined()]))
-        publisher.figures_again()
+        publisher.joining[connection] = asked.channel
+        self._dirty.pop(publisher, None)
+        self._write(publisher)
 
     def _flush(self) -> None:
         self._flushing = None
         dirty, self._dirty = self._dirty, {}
         for publisher in dirty:
+            self._write(publisher)
+
+    def _write(self, publisher: Publisher) -> None:
+        if publisher.full:  # tried again by a timer
+            return
+        try:
             publisher.flush()
+        except OSError as error:
+            publisher.full = True
+            asyncio.get_running_loop().call_later(AGAIN_S, self._write_again, publisher)
+            if not self._full:
+                self._full = True
+                log.error("no room in memory for the table of cached blocks", extra={"reason": str(error)})
+        else:
+            self._full = self._full and any(one.full for one in self._publishers.values())
+
+    def _write_again(self, publisher: Publisher) -> None:
+        publisher.full = False
+        if publisher in self._publishers.values():
+            self._write(publisher)
 
     def _tell(self) -> None:
         self._telling = asyncio.get_running_loop().call_later(FIGURES_S, self._tell)

@@ -111,3 +111,31 @@ def test_blocks_that_waited_for_their_parent_are_no_witnesses(followed, wire):
     view = followed._slots[0].event_view.view
     assert view.relearning.active
     assert not view.relearning._witnesses
+
+
+def test_a_change_that_found_no_room_is_made_again(followed, wire, monkeypatch):
+    def refuse(*_):
+        raise OSError("no room")
+
+    def failing(seq, *events):
+        line.view.event_view.ingest(seq, wire.batch(*events), False)
+        with monkeypatch.context() as full:
+            full.setattr(line.view._tables, "_make", refuse)
+            full.setattr(followed.tables.of(None), "make_room", refuse)
+            with pytest.raises(OSError, match="no room"):
+                line.view.changed()
+
+    line = followed.lines[0]
+    followed.ingest(0, 0, wire.batch(wire.stored(TOKENS)))
+    failing(1, wire.cleared(), wire.stored(TOKENS[:4]))
+    assert matched(followed).tokens == 24
+    change = line.view.changed()
+    assert change.begins_again
+    line.send(change)
+    assert matched(followed).tokens == 4
+    failing(2, wire.stored(TOKENS[:8]), wire.stored(TOKENS[:8], medium="CPU"))
+    change = line.view.changed()
+    assert len(change.arrived) == 16
+    line.send(change)
+    assert matched(followed).by_tier == {"GPU": 8}
+    assert followed.held_below(ids_prompt([*TOKENS, 1]), [0], {"CPU"}) == {0: 8}

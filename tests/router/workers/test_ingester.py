@@ -129,12 +129,52 @@ async def test_a_follower_that_reads_too_slowly_starts_again(wire, publisher, li
         assert len(ingester.connections) == 1
 
 
-async def test_a_publisher_that_nobody_follows_is_left(wire, publisher, listener, tmp_path, metrics):
+async def test_a_publisher_that_nobody_follows_is_left(wire, publisher, listener, tmp_path, metrics, monkeypatch):
+    monkeypatch.setattr(ingester_module, "LINGER_S", 0.02)
     async with ingesting(listener, tmp_path) as ingester, following(publisher, tmp_path, metrics) as gateway:
         publisher.publish(wire.stored(FIRST, 1))
         await settled(wire, gateway, FIRST)
         gateway.publisher.close()
         await eventually(lambda: not ingester.tables._taken)
+
+
+async def test_a_publisher_followed_again_soon_needs_no_replay(wire, publisher, listener, tmp_path, metrics):
+    async with ingesting(listener, tmp_path):
+        async with following(publisher, tmp_path, metrics) as gateway:
+            publisher.publish(wire.stored(FIRST, 1))
+            await settled(wire, gateway, FIRST)
+            gateway.publisher.close()
+            assert gateway.residency.state(0).residency is Residency.APPROXIMATE
+            assert gateway.residency.match(wire.prompt_of([*FIRST, 1]), [0])[0].tokens == 0
+            publisher.publish(wire.stored(SECOND, 11))
+        async with following(publisher, tmp_path, metrics) as gateway:
+            await settled(wire, gateway, FIRST)
+            await settled(wire, gateway, SECOND)
+        assert publisher.asked == [0]
+
+
+async def test_a_view_without_room_is_written_again_later(wire, publisher, listener, tmp_path, metrics, monkeypatch):
+    monkeypatch.setattr(ingester_module, "AGAIN_S", 0.05)
+
+    def refuse(size):
+        raise OSError("no room")
+
+    tokens = list(range(1_000, 13_000))
+    async with ingesting(listener, tmp_path) as ingester, following(publisher, tmp_path, metrics) as gateway:
+        gateway.residency.configure(0, capacity_blocks=100_000)
+        publisher.publish(wire.stored(FIRST, 1))
+        await settled(wire, gateway, FIRST)
+        (ingested,) = ingester._publishers.values()
+        with monkeypatch.context() as full:
+            full.setattr(ingester._files, "make", refuse)
+            publisher.publish(wire.stored(tokens, 100))
+            await eventually(lambda: ingested.full)
+            publisher.publish({"type": "BlockRemoved", "block_hashes": [1, 2], "medium": "GPU"})
+            async with following(publisher, tmp_path, metrics) as late:
+                await eventually(lambda: ingested.joining)
+                assert late.residency.state(0).residency is Residency.APPROXIMATE
+        await settled(wire, gateway, tokens, 12_000)
+        await settled(wire, gateway, FIRST, 0)
 
 
 async def test_relearning_ends_once_no_follower_misses_a_block(wire, publisher, listener, tmp_path, metrics):
