@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from array import array
@@ -24,6 +25,12 @@ from router.workers.table_files import mapped
 
 AGAIN_S = 0.2
 """Time between two tries to connect."""
+SILENT_S = 5.0
+"""Time without a message after which the other process counts as stopped. It sends one every second."""
+MAX_UNSENT_BYTES = 16 << 20
+"""Bytes that may wait for the other process."""
+_LOOKS = 5
+"""Looks for a message in `SILENT_S`. They are counted, so that a pause of this process is no silence of the other."""
 
 log = logging.getLogger("warmroute.workers")
 
@@ -165,6 +172,8 @@ class IngestLine(asyncio.Protocol):
         self._frames = messages.FrameSplitter()
         self._transport: asyncio.Transport | None = None
         self._channels = 0
+        self._silent = 0
+        """Looks since the last message."""
         self._followed: dict[int, FollowedPublisher] = {}
         self._publishers: dict[int, FollowedPublisher] = {}
         self._ended = asyncio.Event()
@@ -207,16 +216,30 @@ class IngestLine(asyncio.Protocol):
         """Send a message, if there is a connection."""
         if self.pid is not None and self._transport is not None:
             self._transport.write(messages.frame_of([message]))
+            if self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES:
+                self._transport.abort()
 
     async def _keep(self) -> None:
         while True:
             self._ended.clear()
             try:
                 await asyncio.get_running_loop().create_unix_connection(lambda: self, str(self._path))
-                await self._ended.wait()
+                await self._listen()
             except OSError as error:
                 log.debug("no process ingests KV events", extra={"reason": str(error)})
             await asyncio.sleep(AGAIN_S)
+
+    async def _listen(self) -> None:
+        """Wait for the end of the connection, and end it if the other process is silent."""
+        self._silent = 0
+        while not self._ended.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), SILENT_S / _LOOKS)
+            self._silent += 1
+            if self._silent > _LOOKS and self._transport is not None:
+                log.warning("the process that ingests KV events is silent", extra={"pid": self.pid})
+                self._transport.abort()
+                await self._ended.wait()
 
     # asyncio.Protocol
 
@@ -226,6 +249,7 @@ class IngestLine(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         started_s = time.perf_counter()
+        self._silent = 0
         try:
             for body in self._frames.bodies(data):
                 for message in messages.TO_FOLLOWER.decode(body):

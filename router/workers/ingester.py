@@ -31,6 +31,9 @@ from router.workers.table_files import TableFiles
 FLUSH_S = 0.02
 """Time for which changes are collected, about one step of a worker."""
 FIGURES_S = 1.0
+"""Time between two looks at the counters. Something is sent each time (`ingest_line.SILENT_S`)."""
+PROOF_S = 20.0
+"""Time for which one proof of a view serves the followers, which ask for it one after the other."""
 LINGER_S = 60.0
 """Time for which a publisher without followers is kept, so that a change of a worker's settings loses no blocks."""
 AGAIN_S = 1.0
@@ -58,6 +61,7 @@ class Publisher:
         self.relearned: set[FollowerConnection] = set()
         """Followers that miss no block any more since the last loss."""
         self._losses = 0
+        self._proved_s: float | None = None
         self._ingester = ingester
         self._figures: messages.Figures | None = None
         self.view = IngestedView(ingester.index, ingester.tables, number, asked.block_size, asked.capacity_blocks)
@@ -103,6 +107,13 @@ class Publisher:
             frame = messages.frame_of([figures])
             for follower in list(self.followers):
                 follower.send(frame)
+
+    def prove(self) -> None:
+        """Prove the view again with a replay, unless a follower has just asked for it."""
+        now_s = asyncio.get_running_loop().time()
+        if self._proved_s is None or now_s - self._proved_s >= PROOF_S:
+            self._proved_s = now_s
+            self.subscriber.relearn()
 
     def end_relearning(self) -> None:
         """End relearning if no follower misses a block any more."""
@@ -164,6 +175,8 @@ class FollowerConnection(asyncio.Protocol):
         self._frames = messages.FrameSplitter()
         self._transport: asyncio.Transport | None = None
         self.channels: dict[int, Publisher] = {}
+        self.recomputing: set[tuple[int, int]] = set()
+        """Channel and ticket of each running request that reads no cache."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is not derived from it
@@ -264,7 +277,7 @@ class Ingester:
                 view.event_view.view.configure(message.block_size, message.capacity_blocks)
                 self.changed(publisher)
             case messages.Prove():
-                publisher.subscriber.relearn()
+                publisher.prove()
             case messages.Relearned():
                 publisher.relearned.add(connection)
                 publisher.end_relearning()
@@ -276,8 +289,10 @@ class Ingester:
             case messages.AskedAgain():
                 view.event_view.view.relearning.asked_elsewhere(message.block)
             case messages.Recomputes():
+                connection.recomputing.add((message.channel, message.ticket_id))
                 view.event_view.view.recomputes(_ticket(connection, message.ticket_id), message.block)
             case messages.Released():
+                connection.recomputing.discard((message.channel, message.ticket_id))
                 view.event_view.view.released(_ticket(connection, message.ticket_id))
 
     def leave(self, connection: FollowerConnection, channel: int) -> None:
@@ -285,6 +300,9 @@ class Ingester:
         publisher = connection.channels.pop(channel)
         publisher.followers.pop(connection, None)
         publisher.joining.pop(connection, None)
+        for running in [one for one in connection.recomputing if one[0] == channel]:
+            connection.recomputing.discard(running)
+            publisher.view.event_view.view.released(_ticket(connection, running[1]))
         publisher.relearned.discard(connection)
         publisher.end_relearning()
         if not publisher.followers and not publisher.joining:
@@ -345,6 +363,8 @@ class Ingester:
         self._telling = asyncio.get_running_loop().call_later(FIGURES_S, self._tell)
         for publisher in self._publishers.values():
             publisher.send_figures()
+        for connection in list(self.connections):
+            connection.send(messages.frame_of([]))  # a sign of life
 
     def _table(self, medium: str | None) -> SharedBlocksWriter:
         made: list[str] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import shutil
+import stat
 from pathlib import Path
 
 MEMORY = Path("/dev/shm")
@@ -31,6 +32,11 @@ class TableFiles:
             path = folder / f"table-{os.getpid()}-{self._made}"
             try:
                 folder.mkdir(mode=0o700, exist_ok=True)
+                _check(folder)
+            except OSError as error:
+                failure = error
+                continue
+            try:
                 with path.open("xb+") as file:
                     _reserve(file.fileno(), size)
                     return str(path), memoryview(mmap.mmap(file.fileno(), size))
@@ -45,6 +51,13 @@ class TableFiles:
         for path in self._folder.glob("table-*"):
             path.unlink(missing_ok=True)
         remove_memory(self._folder)
+
+
+def _check(folder: Path) -> None:
+    """Raise PermissionError if another user may change what is in the folder."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise PermissionError(f"{folder} is open to other users")
 
 
 def _reserve(file: int, size: int) -> None:

@@ -1,5 +1,6 @@
 """The process that ingests KV events and its followers, over a real Unix socket, in one event loop."""
 
+import asyncio
 from contextlib import asynccontextmanager
 from functools import partial
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ from policies.view import Residency
 from router.process.children.child_process import listening_at
 from router.residency.followed import FollowedIndex
 from router.residency.residency_map import ResidencyMap
-from router.workers import ingest_messages, table_files
+from router.workers import ingest_line, ingest_messages, table_files
 from router.workers import ingester as ingester_module
 from router.workers.ingest_line import IngestLine
 from router.workers.ingester import Ingester
@@ -177,6 +178,56 @@ async def test_a_view_without_room_is_written_again_later(wire, publisher, liste
         await settled(wire, gateway, FIRST, 0)
 
 
+async def test_a_follower_that_is_cut_off_leaves_no_request_behind(wire, publisher, listener, tmp_path, metrics):
+    async with ingesting(listener, tmp_path) as ingester, following(publisher, tmp_path, metrics) as gateway:
+        await eventually(lambda: gateway.publisher.linked)
+        (ingested,) = ingester._publishers.values()
+        gateway.publisher.recomputes(7, 1)
+        await eventually(lambda: ingested.view.event_view.view.recomputing)
+        gateway.line._transport.abort()
+        await eventually(lambda: not ingested.view.event_view.view.recomputing)
+
+
+async def test_a_silent_process_is_left(wire, publisher, listener, tmp_path, metrics, monkeypatch):
+    monkeypatch.setattr(ingest_line, "SILENT_S", 0.1)
+    monkeypatch.setattr(ingester_module, "FIGURES_S", 0.02)
+    async with ingesting(listener, tmp_path) as ingester, following(publisher, tmp_path, metrics) as gateway:
+        await eventually(lambda: gateway.publisher.linked)
+        (before,) = ingester.connections
+        await asyncio.sleep(0.2)
+        assert ingester.connections == {before}
+        ingester._telling.cancel()
+        await eventually(lambda: gateway.line.pid is None)
+        assert not gateway.publisher.linked
+        assert gateway.residency.state(0).residency is not Residency.EXACT
+
+
+async def test_a_process_that_reads_nothing_is_left(wire, publisher, listener, tmp_path, metrics, monkeypatch):
+    async with ingesting(listener, tmp_path) as ingester, following(publisher, tmp_path, metrics) as gateway:
+        await eventually(lambda: gateway.publisher.linked)
+        (connection,) = ingester.connections
+        connection._transport.pause_reading()
+        monkeypatch.setattr(ingest_line, "MAX_UNSENT_BYTES", 100)
+        for _ in range(20):
+            gateway.publisher.thin(range(10_000))
+        await eventually(lambda: gateway.line.pid is None)
+
+
+async def test_one_proof_serves_all_followers(wire, publisher, listener, tmp_path, metrics):
+    async with ingesting(listener, tmp_path), following(publisher, tmp_path, metrics) as one:
+        publisher.publish(wire.stored(FIRST, 1))
+        await settled(wire, one, FIRST)
+        async with following(publisher, tmp_path, metrics) as two:
+            await settled(wire, two, FIRST)
+            asked = len(publisher.asked)
+            for gateway in (one, two, one):
+                gateway.publisher.relearn()
+                await eventually(lambda: len(publisher.asked) > asked)
+                await settled(wire, gateway, FIRST)
+                await asyncio.sleep(0.05)
+            assert len(publisher.asked) == asked + 1
+
+
 async def test_relearning_ends_once_no_follower_misses_a_block(wire, publisher, listener, tmp_path, metrics):
     async with ingesting(listener, tmp_path) as ingester, following(publisher, tmp_path, metrics) as one:
         await eventually(lambda: one.publisher.linked)
@@ -223,3 +274,13 @@ async def test_the_tables_leave_no_memory_behind(wire, publisher, listener, tmp_
         publisher.publish(wire.stored(FIRST, 1))
         await settled(wire, gateway, FIRST)
     assert not (table_files.MEMORY / "tables").exists()
+
+
+def test_a_folder_that_others_may_write_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_files, "MEMORY", tmp_path / "memory")
+    shared = tmp_path / "memory" / "tables"
+    shared.mkdir(parents=True)
+    shared.chmod(0o777)
+    path, _ = table_files.TableFiles(tmp_path / "tables").make(4_096)
+    assert path.startswith(str(tmp_path / "tables"))
+    assert not list(shared.iterdir())
