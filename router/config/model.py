@@ -850,8 +850,8 @@ class Config(Section, frozen=True):
     """One log line per request: client, status, model, route, policy, worker, attempts, tokens and times. If the
     client left before the end, the status is 499, and left_in and events say how far its answer came."""
     decisions_kept: Count = 1_000
-    """Decisions kept for GET /admin/v1/decisions and for a what-if, with up to 85 MB of candidates: all candidates of
-    1,000 decisions among 512 workers, or of 10,000 among 12."""
+    """Decisions kept for GET /admin/v1/decisions and for a what-if, with up to 85 MB of candidates in each process: all
+    candidates of 1,000 decisions among 512 workers, or of 10,000 among 12."""
     decision_log: DecisionLogConfig = field(default_factory=DecisionLogConfig)
     """A log of decisions that can be replayed."""
     diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)

@@ -166,7 +166,7 @@ class DecisionLog:
     def add(self, record: DecisionRecord) -> None:
         if len(self._whole) == self._whole.maxlen and self._whole:
             self._candidates -= self._whole[0][1]
-        size = memory_of(record.fleet)
+        size = memory_of(record.fleet) * (1 if record.fleet.even else 2)  # costs and terms keep a second, weighted one
         self._records.append(record)
         self._whole.append((record, size))
         self._candidates += size

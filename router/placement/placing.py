@@ -117,6 +117,7 @@ class Placer:
                     fleet=fleet,
                 )
             )
+        self._log.add(record)  # last, because it counts the views that shadow policies and events have made
         if self._observer is not None:
             self._observer.decided(ticket)
         return ticket
@@ -169,7 +170,7 @@ class Placer:
         attempt: int,
         predicted_cached_tokens: int | None,
     ) -> DecisionRecord:
-        record = DecisionRecord(
+        return DecisionRecord(
             at_s=decided.fleet.now_s,
             ticket_id=next(self._ids),
             attempt=attempt,
@@ -183,8 +184,6 @@ class Placer:
             residency=view.residency,
             predicted_cached_tokens=predicted_cached_tokens,
         )
-        self._log.add(record)
-        return record
 
 
 def _teaches(request: Request, view: WorkerView) -> bool:

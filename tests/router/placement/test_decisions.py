@@ -82,6 +82,19 @@ def test_a_fleet_whose_views_the_policy_has_read_counts_for_what_it_takes(decide
     assert memory_of(read.fleet) == (before if read.fleet.by_row else 5 * before)
 
 
+@pytest.mark.parametrize(("other", "kept"), [(1.0, 4), (2.0, 2)])
+def test_uneven_weights_count_twice_for_the_weighted_fleet_of_the_costs(decided, other, kept):
+    one = decided(0)
+    views = [msgspec.structs.replace(view(name), weight=other if name == "a" else 1.0) for name in "abcd"]
+    fleet = FleetView(0.0, tuple(views))
+    if not one.fleet.by_row:
+        fleet = FleetView(0.0, None, fleet.roster, fleet.columns)
+    log = DecisionLog(10, candidates_kept=4 * memory_of(fleet))
+    for number in range(6):
+        log.add(msgspec.structs.replace(one, ticket_id=number, fleet=fleet))
+    assert held(log) == kept
+
+
 def test_a_record_that_is_shown_makes_no_views_that_stay(decided):
     record = decided(0)
     before = memory_of(record.fleet)

@@ -1,13 +1,17 @@
 """Another policy decides on the decisions in memory."""
 
+from random import Random
+
 import pytest
 
-from policies.registry import PolicyError, policy_names
+from policies.registry import PolicyError, build_policy, policy_names
 from policies.spec import PolicySpec
 from router.placement.decision_log.summary import Summary
 from router.placement.decision_log.what_if import WhatIfRunsError
-from router.placement.decisions import DecisionLog
+from router.placement.decisions import DecisionLog, memory_of
 from router.placement.fleet_load import ARRAYS_FROM
+from router.placement.policy_runner import PolicyRunner
+from router.placement.shadow import RouteShadows
 from tests.router.placement.conftest import VirtualFleet
 from tests.router.placement.test_decision_log import conversations
 
@@ -65,6 +69,16 @@ def test_decisions_without_all_candidates_are_not_made_again():
     dispatcher.what_ifs._log = log
     what_if, summary = asked(dispatcher, "lpwl")
     assert (what_if.kept, summary.decisions) == (48, 10)
+
+
+def test_views_that_a_shadow_policy_makes_are_counted():
+    fleet = VirtualFleet("lpwl", workers=ARRAYS_FROM + 5, seed=3)
+    shadow = PolicyRunner(build_policy(PolicySpec("preble"), Random(0)), PolicySpec("preble"), called="preble")
+    fleet.dispatcher.use_policies({}, {"default": RouteShadows([shadow], 1.0, Random(0))})
+    fleet.run(conversations()[:4])
+    records = fleet.dispatcher.decisions(4)
+    assert len(records) == 4 and all(record.fleet.has_views for record in records)
+    assert fleet.dispatcher._log._candidates == sum(memory_of(record.fleet) for record in records)
 
 
 def test_hashes_of_prompts_are_bounded_and_missing_ones_are_counted():
