@@ -52,16 +52,25 @@ def table(results: Results) -> Iterator[str]:
         title, unit = FIGURES[bar.figure].title, FIGURES[bar.figure].unit
         other = _least(results, bar)
         against, scale = (other or "no peer was measured", " x") if bar.others else ("-", f" {unit}")
+        if errors := results.errors(bar.figure, bar.ours):
+            yield f"| {title} | {bar.ours} | {against} | {errors} failed | | {bar.most:g}{scale} | failed |"
+            continue
         measured = _measured(results, bar, other)
         if measured is None:
             yield f"| {title} | {bar.ours} | {against} | not measured | | {bar.most:g}{scale} | |"
             continue
-        value, (low, high) = measured
+        value, (low, high), rounds = measured
         verdict = "met" if high <= bar.most else "missed" if low > bar.most else "not decided"
-        if results.rounds < FEWEST_ROUNDS:
+        if rounds < FEWEST_ROUNDS:
             verdict = "too few rounds"
         spread = f"{low:.2f} to {high:.2f}"
         yield f"| {title} | {bar.ours} | {against} | {value:.2f}{scale} | {spread} | {bar.most:g}{scale} | {verdict} |"
+
+
+def most_rounds(results: Results) -> int:
+    """Return the number of rounds that count for the bar that has the most of them."""
+    found = (_measured(results, bar, _least(results, bar)) for bar in BARS)
+    return max((measured[2] for measured in found if measured is not None), default=0)
 
 
 def _least(results: Results, bar: Bar) -> str | None:
@@ -71,10 +80,10 @@ def _least(results: Results, bar: Bar) -> str | None:
     return min(medians, key=lambda other: medians[other]) if medians else None
 
 
-def _measured(results: Results, bar: Bar, other: str | None) -> tuple[float, tuple[float, float]] | None:
-    """Return ratio or value with its interval; None if no round has the figures for it."""
+def _measured(results: Results, bar: Bar, other: str | None) -> tuple[float, tuple[float, float], int] | None:
+    """Return ratio or value, its interval, and the number of rounds that count; None if there is no such round."""
     if bar.others:
         pairs = results.pairs(bar.figure, bar.ours, other) if other is not None else []
-        return (ratio_of_medians(pairs), interval(pairs, ratio_of_medians)) if pairs else None
+        return (ratio_of_medians(pairs), interval(pairs, ratio_of_medians), len(pairs)) if pairs else None
     values = results.values(bar.figure, bar.ours)
-    return (statistics.median(values), interval(values, statistics.median)) if values else None
+    return (statistics.median(values), interval(values, statistics.median), len(values)) if values else None

@@ -8,18 +8,21 @@ fails a measure has no figure for it, and the page says why. Last come rounds be
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from loadtest.bench.bars import WITH_EVENTS, WITHOUT_EVENTS
+from loadtest.arguments import positive, whole
+from loadtest.bench.bars import FEWEST_ROUNDS, WITH_EVENTS, WITHOUT_EVENTS
 from loadtest.bench.events import Load, beside
 from loadtest.bench.measures.catalogue import COST, EVENT_FIGURES
-from loadtest.bench.measures.subject import Sample, Setting
+from loadtest.bench.measures.subject import Sample
 from loadtest.bench.page import cost_page
+from loadtest.bench.proxies.entrant import Entrant, Missing
 from loadtest.bench.proxies.entrants import with_everything_on
-from loadtest.bench.results import Results, write
-from loadtest.bench.runs import add_flags, busy_share, command_line, measured, wide_console
+from loadtest.bench.proxies.warmroute import COMPILED
+from loadtest.bench.results import Results
+from loadtest.bench.runs import QUICK, add_flags, busy_share, command_line, measured, wide_console, write_files
 
-QUICK = Setting(window_s=0.3, connections=8, memory_connections=20)
 WORKERS = 4
 PROCESSES = 2
 EVENT_CONNECTIONS = 4
@@ -36,10 +39,13 @@ def register(parser: argparse.ArgumentParser) -> None:
         help="environment with a compiled Warmroute (default: %(default)s)",
     )
     parser.add_argument(
-        "--event-rounds", type=int, default=3, help="rounds beside KV events; 0 leaves them out (default %(default)s)"
+        "--event-rounds",
+        type=whole,
+        default=FEWEST_ROUNDS,
+        help="rounds beside KV events; none with --quick or without a compiled Warmroute (default %(default)s)",
     )
     parser.add_argument(
-        "--event-requests", type=int, default=3_000, help="requests of such a round (default %(default)s)"
+        "--event-requests", type=positive, default=3_000, help="requests of such a round (default %(default)s)"
     )
 
 
@@ -47,22 +53,26 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print and write the results; return 1 if a request to Warmroute failed."""
     console = wide_console()
     listed = with_everything_on(args.peers_env, args.compiled_env, args.only, console.out)
-    command = command_line(args, "cost", [f"--event-rounds {args.event_rounds}"])
+    event_rounds = _event_rounds(args, listed)
+    requests = [f"--event-requests {args.event_requests}"] if event_rounds else []
+    command = command_line(args, "cost", [f"--event-rounds {event_rounds}", *requests])
     busy = busy_share()
     results = measured(args, console, command, listed, COST, QUICK, WORKERS)
     results.busy_share = busy
     program = [str(args.compiled_env.absolute() / "bin" / "warmroute")]
     load = Load(args.event_requests, EVENT_CONNECTIONS, PROCESSES, program)
-    for number in range(args.event_rounds):
-        console.out(f"round {number + 1}/{args.event_rounds} beside KV events")
+    for number in range(event_rounds):
+        console.out(f"round {number + 1}/{event_rounds} beside KV events")
         _add_events(results, load)
-    text = cost_page(results)
-    console.out(text, highlight=False)
-    if args.json is not None:
-        write(args.json, results)
-    if args.markdown is not None:
-        args.markdown.write_text(text, encoding="utf-8")
+    console.out(cost_page(results), highlight=False)
+    write_files(args, results, cost_page)
     return 1 if any(line.startswith("warmroute") for line in results.complaints()) else 0
+
+
+def _event_rounds(args: argparse.Namespace, listed: Sequence[Entrant | Missing]) -> int:
+    """Return the number of rounds beside KV events, which the compiled Warmroute is measured in."""
+    compiled = any(isinstance(one, Entrant) and one.name == COMPILED for one in listed)
+    return int(args.event_rounds) if compiled and not args.quick else 0
 
 
 def _add_events(results: Results, load: Load) -> None:

@@ -15,8 +15,8 @@ from loadtest.bench.measures.subject import Setting
 from loadtest.bench.page import page
 from loadtest.bench.plot import draw
 from loadtest.bench.proxies.entrants import entrants
-from loadtest.bench.results import write
 from loadtest.bench.runs import (
+    QUICK,
     add_flags,
     add_flags_of_more_proxies,
     command_line,
@@ -24,9 +24,9 @@ from loadtest.bench.runs import (
     names,
     wide_console,
     words_of_more_proxies,
+    write_files,
 )
 
-QUICK = Setting(window_s=0.3, connections=8, memory_connections=20)
 QUICK_MEASURES = ("memory", "request-2k", "tokens-64", "first-byte")
 
 
@@ -51,12 +51,9 @@ def run(args: argparse.Namespace) -> int:
     wanted = [f"--measures {','.join(args.measures)}"] if args.measures else []
     command = command_line(args, "gateway-bench", [*wanted, *words_of_more_proxies(args)])
     results = measured(args, console, command, listed, kinds, QUICK)
-    if args.json is not None:
-        write(args.json, results)
+    write_files(args, results, page)
     if args.plot is not None:
         draw(args.plot, results)
-    if args.markdown is not None:
-        args.markdown.write_text(page(results), encoding="utf-8")
     return 1 if results.complaints() else 0
 
 

@@ -19,7 +19,6 @@ from loadtest.bench.measures.subject import Setting
 from loadtest.bench.page import overhead_page
 from loadtest.bench.proxies.entrant import Entrant, Place, Proxy
 from loadtest.bench.proxies.entrants import entrants
-from loadtest.bench.results import write
 from loadtest.bench.runs import (
     add_flags,
     add_flags_of_more_proxies,
@@ -28,6 +27,7 @@ from loadtest.bench.runs import (
     measured,
     wide_console,
     words_of_more_proxies,
+    write_files,
 )
 
 QUICK = Setting(window_s=0.3, connections=8)
@@ -59,10 +59,7 @@ def run(args: argparse.Namespace) -> int:
     command = command_line(args, "overhead", [*words_of_more_proxies(args), *forced])
     results = measured(args, console, command, listed, OVERHEAD, QUICK)
     results.busy_share = busy
-    if args.json is not None:
-        write(args.json, results)
-    if args.markdown is not None:
-        args.markdown.write_text(overhead_page(results), encoding="utf-8")
+    write_files(args, results, overhead_page)
     return 1 if results.complaints() else 0
 
 

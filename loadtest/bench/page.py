@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
+from loadtest.bench.bars import FEWEST_ROUNDS, most_rounds
 from loadtest.bench.bars import table as bars_table
 from loadtest.bench.measures.catalogue import BASELINE, EVENT_FIGURES, FIGURES
 from loadtest.bench.plot import draw
+from loadtest.bench.proxies.warmroute import COMPILED
 from loadtest.bench.results import Results, Spread, read
 
 LESSON = """\
@@ -48,9 +50,7 @@ def page(results: Results) -> str:
         "## As measured",
         "\n".join(_table(results, [name for name in FIGURES if name in results.samples], ratio=False)),
     ]
-    if failed := results.complaints():
-        parts += ["## Failed: this run does not count", "\n".join(f"- {line}" for line in failed)]
-    return "\n\n".join(parts) + "\n"
+    return _joined(parts, results, "this run does not count")
 
 
 OVERHEAD_LESSON = """\
@@ -79,11 +79,10 @@ def overhead_page(results: Results) -> str:
         "## As measured",
         "\n".join(_table(results, [name for name in FIGURES if name in results.samples], ratio=False)),
     ]
-    if failed := results.complaints():
-        parts += ["## Failed: this run does not count", "\n".join(f"- {line}" for line in failed)]
-    return "\n\n".join(parts) + "\n"
+    return _joined(parts, results, "this run does not count")
 
 
+NO_RESULT = "**This page is no result: fewer than four rounds count for any bar, so it decides none.**"
 COST_LESSON = """\
 This page holds what a request, a streamed token and a KV event cost against bars, most of them ratios to routers in
 Rust that look at the prompt, too. Warmroute has everything on: exact views from KV events, metrics, API keys with cache
@@ -93,7 +92,8 @@ Every round starts each proxy afresh in front of a stand-in of its own with four
 proxies after the other, in random order. `measured` is the ratio of the medians over rounds, or the median; the
 interval is a bootstrap over rounds. `against` is the peer with the least median, or the same gateway without KV
 events. A bar is *met* if the whole interval is within it, *missed* if the whole interval is beyond it, and otherwise
-*not decided*; fewer than four rounds decide nothing. Load generator, stand-in and proxy share the cores.
+*not decided*; fewer than four rounds that count decide nothing, and failed requests fail the bar. Load generator,
+stand-in and proxy share the cores.
 
 - Requests: chat completions, not streamed, {connections} clients in a closed loop; 64 questions after a system prompt
   of 2 kB. A third of the capacity is a third of the rate of this loop.
@@ -109,10 +109,12 @@ events. A bar is *met* if the whole interval is within it, *missed* if the whole
 def cost_page(results: Results) -> str:
     """Return the page of ``python -m loadtest cost``."""
     figures = [name for name in FIGURES if name in results.samples and name not in EVENT_FIGURES.values()]
+    compiled = any(row.name == COMPILED and row.missing is None for row in results.rows)
     parts = [
         "# What a request, a token and a KV event cost, against the bars",
+        *([NO_RESULT] if most_rounds(results) < FEWEST_ROUNDS else []),
         COST_LESSON,
-        f"Made by `{results.command}`, after `make compiled`; do not edit.",
+        f"Made by `{results.command}`{', after `make compiled`' if compiled else ''}; do not edit.",
         "\n".join(_facts(results)),
         COST_NOTES.format(connections=results.connections, memory=results.memory_connections).rstrip(),
         "\n".join(bars_table(results)),
@@ -120,9 +122,13 @@ def cost_page(results: Results) -> str:
         "\n".join(_proxies(results)),
         "\n".join(_table(results, figures, ratio=False)),
     ]
-    if failed := results.complaints():
-        parts += ["## Failed: these figures do not count", "\n".join(f"- {line}" for line in failed)]
-    return "\n\n".join(parts) + "\n"
+    return _joined(parts, results, "these figures do not count")
+
+
+def _joined(parts: Sequence[str], results: Results, verdict: str) -> str:
+    """Return the page of these parts, and of what failed, which has the `verdict`."""
+    failed = "\n".join(f"- {line}" for line in results.complaints())
+    return "\n\n".join([*parts, *([f"## Failed: {verdict}", failed] if failed else [])]) + "\n"
 
 
 def _facts(results: Results) -> Iterator[str]:

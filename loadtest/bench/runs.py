@@ -6,7 +6,7 @@ import argparse
 import datetime
 import resource
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,10 +18,11 @@ from loadtest.bench.machine import this_machine
 from loadtest.bench.measures.catalogue import Kind
 from loadtest.bench.measures.subject import Setting
 from loadtest.bench.proxies.entrant import Entrant, Missing
-from loadtest.bench.results import Results, Row
+from loadtest.bench.results import Results, Row, write
 from loadtest.bench.rounds import Bench
 from loadtest.bench.table import print_tables
 
+QUICK = Setting(window_s=0.3, connections=8, memory_connections=20)
 FILES = 20_000
 MIN_WIDTH = 100
 LOOK_S = 1.0
@@ -123,6 +124,14 @@ def measured(
             bench.round(number, [one for one in listed if isinstance(one, Entrant)], folder)
     print_tables(console, results)
     return results
+
+
+def write_files(args: argparse.Namespace, results: Results, page: Callable[[Results], str]) -> None:
+    """Write the files that `add_flags` offers."""
+    if args.json is not None:
+        write(args.json, results)
+    if args.markdown is not None:
+        args.markdown.write_text(page(results), encoding="utf-8")
 
 
 @contextmanager
