@@ -11,6 +11,8 @@ VLLM_OLD_VENV := .venv-vllm-0.23
 PEERS_VENV := .venv-peers
 # The gateway with its hot path compiled (docs/how-to/compile-it.md).
 COMPILED_VENV := .venv-compiled
+# The routers from PyPI that the benches measure: `--peers-env` of loadtest/bench/runs.py.
+BENCH_VENV := .venv-bench
 # Where `make wheels` builds.
 WHEELS_VENV := .venv-wheels
 WHEEL_PYTHONS ?= python3.11 python3.12 python3.13
@@ -184,10 +186,13 @@ bench: $(STAMP)
 	$(BIN)/python -m loadtest overhead
 
 # What requests, tokens and KV events cost against the bars (docs/results/cost.md), then both benches of `make bench`.
+# All three run, and it fails at the end if one has failed.
 bench-nightly: compiled
-	$(BIN)/python -m loadtest cost --compiled-env $(COMPILED_VENV) $(ARGS)
-	$(BIN)/python -m loadtest gateway-bench --peers --compiled-env $(COMPILED_VENV)
-	$(BIN)/python -m loadtest overhead --peers --compiled-env $(COMPILED_VENV)
+	@failed=0; set -x; \
+	$(BIN)/python -m loadtest cost --peers-env $(BENCH_VENV) --compiled-env $(COMPILED_VENV) $(ARGS) || failed=1; \
+	$(BIN)/python -m loadtest gateway-bench --peers --peers-env $(BENCH_VENV) --compiled-env $(COMPILED_VENV) || failed=1; \
+	$(BIN)/python -m loadtest overhead --peers --peers-env $(BENCH_VENV) --compiled-env $(COMPILED_VENV) || failed=1; \
+	exit $$failed
 
 clean:
-	rm -rf $(VENV) $(PD_VENV) $(VLLM_VENV) $(VLLM_OLD_VENV) $(PEERS_VENV) $(COMPILED_VENV) $(FLOORS_VENV) $(DEPLOY_VENV) $(WHEELS_VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(PD_VENV) $(VLLM_VENV) $(VLLM_OLD_VENV) $(PEERS_VENV) $(BENCH_VENV) $(COMPILED_VENV) $(FLOORS_VENV) $(DEPLOY_VENV) $(WHEELS_VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
