@@ -64,6 +64,9 @@ class SimulatedGateway:
     caches move over the `network`; its planner may change the roles if this is the only gateway. With `pulls` the
     workers have host memory, and pull over it. The gateway reads the workers' loads while `more` returns true; by
     default, while any event is pending.
+
+    Raises:
+        ValueError: roles are to change, and this is one of several gateways.
     """
 
     def __init__(
@@ -113,6 +116,8 @@ class SimulatedGateway:
                 worker.on_host_events.append(partial(link.published, medium="CPU"))
         self._roles: RoleChanges | None = None
         if handover is not None and handover.flip_after_s is not None:
+            if ledger is not None:
+                raise ValueError("one of several gateways sees only its own requests, so its planner changes no roles")
             from loadtest.sim.role_changes import RoleChanges  # the control plane is no part of other runs
 
             self._roles = RoleChanges(time, self.fleet, self.dispatcher, handover.config)

@@ -73,7 +73,3 @@ class RoleChanges:
     async def _apply(self, desired: DesiredState) -> None:
         for name, worker in desired.effective.workers.items():
             describe(self._fleet, name, worker)
-
-    def statistics(self) -> dict[str, int]:
-        """Count the changes of roles by their outcome."""
-        return self._flips.state().counts

@@ -6,9 +6,13 @@ from dataclasses import replace
 import pytest
 
 from backends.engine.profile import DecodeCost
-from loadtest.sim.gateway import Delays
+from loadtest.sim.gateway import Delays, SimulatedGateway
 from loadtest.sim.handover import HandoverSetting
+from loadtest.sim.late_ledger import LateLedgers
 from loadtest.sim.run import Setting, simulate
+from loadtest.sim.virtual_time import VirtualTime
+from policies.spec import PolicySpec
+from router.residency.residency_map import ResidencyMap
 
 SOON = HandoverSetting(("prefill", "prefill", "decode"), "never", flip_after_s=60.0, plan_window_s=60.0)
 
@@ -44,3 +48,12 @@ def test_a_prefill_worker_that_has_nothing_to_do_becomes_a_decode_worker(play, c
 
 def test_a_fixed_split_stays(play):
     assert set(play(replace(SOON, flip_after_s=None), calls=140)) == {"worker-2"}
+
+
+def test_one_of_several_gateways_changes_no_roles():
+    time = VirtualTime()
+    ledger = LateLedgers(2, 0.0, lambda: time.now_s).of(0)
+    with pytest.raises(ValueError, match="one of several gateways"):
+        SimulatedGateway(
+            time, [], ResidencyMap(), None, PolicySpec("lpwl"), delays=Delays(), ledger=ledger, handover=SOON
+        )
