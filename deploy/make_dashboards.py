@@ -560,8 +560,8 @@ LEVELS = Dashboard(
                 stack=True,
             ),
             Panel(
-                "Requests that wait",
-                "Held by the policy, by route. For routes with a limit or a queue: those in it, and those on workers.",
+                "Requests by route",
+                "Held by the policy. For routes with a limit or a queue: those in it, and those on workers or held.",
                 {
                     "{{route}} held": or_zero(f"sum by (route) (warmroute_route_held_requests{REQUEST})"),
                     "{{route}} queued": or_zero(f"sum by (route) (warmroute_route_queued_requests{ROUTE})"),
