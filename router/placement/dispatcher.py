@@ -208,7 +208,7 @@ class Dispatcher(TicketLife):
         `prefiller` is the prefill worker that it must have at any cost, if that is ready. With `even_if_dearer` the
         pair may cost more. `Queued` and `Reject` say why no prefill worker can take it.
         """
-        prefill = self._below_limit(select(self._fleet, request, (), now_s, within, prefill=True))
+        prefill = self._prefill(request, (), now_s, within)
         if not isinstance(prefill, Selection):
             return prefill
         named = tuple(one for one in prefill.candidates if one.endpoint.id == prefiller)
@@ -218,7 +218,8 @@ class Dispatcher(TicketLife):
         at_any_cost = even_if_dearer or bool(named)
         if named:
             prefill = Selection(named, prefill.trial if prefill.trial is named[0].endpoint else None)
-        return self._handovers.plan(request, prefill, alone, now_s, at_any_cost=at_any_cost)
+        others = None if named else self._prefill_without_trial(request, prefill, now_s, within)
+        return self._handovers.plan(request, prefill, others, alone, now_s, at_any_cost=at_any_cost)
 
     def prefillers(self, model: str | None) -> frozenset[str]:
         """Return the endpoints that may compute prompts of `model` for other workers, ready or not."""
@@ -254,7 +255,7 @@ class Dispatcher(TicketLife):
         if self._retry_budget.exhausted(ticket, point):
             return None
         without = tried(ticket) if receiver is None else (*tried(ticket), receiver)
-        selection = self._below_limit(select(self._fleet, request, without, now_s, within, prefill=True))
+        selection = self._prefill(request, without, now_s, within)
         if not isinstance(selection, Selection) or selection.trial is not None:
             return None
         if point is not FailurePoint.CONNECT and not self._retry_budget.pay(self._requests, now_s):
@@ -353,13 +354,14 @@ class Dispatcher(TicketLife):
 
     def explain_handover(self, request: Request, now_s: float) -> ExplainedHandover:
         """Return whether two workers would share the request, and what that costs, without changing any state."""
-        prefill = self._below_limit(select(self._fleet, request, (), now_s, prefill=True))
+        prefill = self._prefill(request, (), now_s, None)
         alone = self._select(request, (), now_s, None)
         if not isinstance(prefill, Selection):
             return ExplainedHandover(False, "no prefill worker can take it now")
         if not isinstance(alone, Selection):
             return ExplainedHandover(False, "no worker can take the whole request now")
-        return self._handovers.explain(request, prefill, alone, now_s)
+        others = self._prefill_without_trial(request, prefill, now_s, None)
+        return self._handovers.explain(request, prefill, others, alone, now_s)
 
     def shadows(self, route: str) -> RouteShadows | None:
         """Return the shadow policies of a route; None if it has none."""
@@ -416,6 +418,21 @@ class Dispatcher(TicketLife):
     ) -> Selection | Queued | Reject:
         """Return the candidates that may take the request now and are below the concurrency limit."""
         return self._below_limit(select(self._fleet, request, tried, now_s, within))
+
+    def _prefill(
+        self, request: Request, tried: tuple[str, ...], now_s: float, within: Container[str] | None
+    ) -> Selection | Queued | Reject:
+        """Return the candidates that may compute the prompt for a decode worker, below the concurrency limit."""
+        return self._below_limit(select(self._fleet, request, tried, now_s, within, prefill=True))
+
+    def _prefill_without_trial(
+        self, request: Request, prefill: Selection, now_s: float, within: Container[str] | None
+    ) -> Selection | None:
+        """Return the prefill workers to use if the pair with the trial does not pay; None if there are none."""
+        if prefill.trial is None:
+            return None
+        others = self._prefill(request, (prefill.trial.id,), now_s, within)
+        return others if isinstance(others, Selection) else None
 
     def _below_limit(self, selection: Selection | Queued | Reject) -> Selection | Queued | Reject:
         if self._max_per_worker and isinstance(selection, Selection):

@@ -82,23 +82,32 @@ class HandoverPlanner:
         self._loads = loads
 
     def plan(
-        self, request: Request, prefill: Selection, alone: Selection, now_s: float, *, at_any_cost: bool = False
+        self,
+        request: Request,
+        prefill: Selection,
+        others: Selection | None,
+        alone: Selection,
+        now_s: float,
+        *,
+        at_any_cost: bool = False,
     ) -> PlannedHandover | None:
         """Return the cheapest pair if it costs less than every worker of `alone`; None otherwise.
 
-        With `at_any_cost` it may cost more. A prefill worker that has a trial comes first, if a pair with it pays.
-        Decode workers must be ready.
+        With `at_any_cost` it may cost more. A prefill worker that has a trial comes first, if a pair with it pays;
+        `others` are the prefill workers without it. Decode workers must be ready.
         """
-        compared = self._compare(request, prefill, alone, now_s)
+        compared = self._compare(request, prefill, others, alone, now_s)
         if compared is None:
             return None
         cost = compared.cheapest
         pays = cost.pays or (at_any_cost and cost.possible)
         return PlannedHandover(compared.senders, compared.receivers, cost, at_any_cost) if pays else None
 
-    def explain(self, request: Request, prefill: Selection, alone: Selection, now_s: float) -> ExplainedHandover:
+    def explain(
+        self, request: Request, prefill: Selection, others: Selection | None, alone: Selection, now_s: float
+    ) -> ExplainedHandover:
         """Return what `plan` compares, without placing anything."""
-        compared = self._compare(request, prefill, alone, now_s)
+        compared = self._compare(request, prefill, others, alone, now_s)
         if compared is None:
             singles = self._see(request, alone, now_s).fleet
             return ExplainedHandover(False, "no ready worker receives KV caches", (), alone_explained(singles))
@@ -106,19 +115,20 @@ class HandoverPlanner:
         moved_s = np.broadcast_to(latency_s + receivers.fleet.uncached_tokens / tokens_per_s, costs_s.shape)
         return explained(senders.fleet, receivers.fleet, singles, costs_s, moved_s, streams)
 
-    def _compare(self, request: Request, prefill: Selection, alone: Selection, now_s: float) -> _Compared | None:
+    def _compare(
+        self, request: Request, prefill: Selection, others: Selection | None, alone: Selection, now_s: float
+    ) -> _Compared | None:
         """Return the costs of all pairs; None if no ready worker receives KV caches.
 
-        While a prefill worker has a trial, these are the pairs with it if one pays, and else all others.
+        While a prefill worker has a trial, these are the pairs with it if one pays, and else those of `others`.
         """
         trial = prefill.trial
-        if trial is not None:
-            ready = tuple(one for one in prefill.candidates if one.endpoint is not trial)
-            with_trial = self._pairs(request, Selection(trial.candidates, trial), alone, now_s)
-            if with_trial is None or with_trial.cheapest.pays or not ready:
-                return with_trial
-            prefill = Selection(ready)
-        return self._pairs(request, prefill, alone, now_s)
+        if trial is None:
+            return self._pairs(request, prefill, alone, now_s)
+        with_trial = self._pairs(request, Selection(trial.candidates, trial), alone, now_s)
+        if with_trial is None or with_trial.cheapest.pays or others is None:
+            return with_trial
+        return self._pairs(request, others, alone, now_s)
 
     def _pairs(self, request: Request, prefill: Selection, alone: Selection, now_s: float) -> _Compared | None:
         decode = _decoding(alone, self._config.connector)

@@ -321,6 +321,22 @@ def test_a_trial_that_pays_comes_first_and_any_other_does_not_keep_the_rest_from
     assert (prefill.candidate.id, prefill.trial) == (("h:2", True) if usable else ("h:1", False))
 
 
+def test_beside_a_trial_that_does_not_pay_a_worker_that_asked_for_a_pause_is_left_out(site, ask):
+    placed = site({1: "prefill", 2: "prefill", 4: "prefill", 3: "decode"})
+    placed.stream(ask(first=5_000), 3)
+    for _ in range(5):
+        placed.fleet.probe_failed("h:2", "down", 1.0)
+    other = replace(placed.facts(events=False), version="0.32.0")
+    placed.fleet.probe_succeeded("h:2", other, 1_000.0)
+    placed.fleet.traffic_refused(placed.fleet.get("h:1"), 30.0, 1_000.0, trial=False)
+    planned = placed.dispatcher.plan_handover(ask(), 1_000.0)
+    assert planned.prefill.fleet.ids == ("h:4",)
+    explained = placed.dispatcher.explain_handover(ask(), 1_000.0)
+    assert {pair.prefill for pair in explained.pairs} == {"h:4"}
+    placed.fleet.traffic_refused(placed.fleet.get("h:4"), 30.0, 1_000.0, trial=False)
+    assert placed.dispatcher.plan_handover(ask(), 1_000.0) is None
+
+
 def test_a_request_that_names_a_half_open_prefill_worker_is_its_trial(site, ask):
     placed = site({1: "prefill", 2: "prefill", 3: "decode"})
     for _ in range(5):
