@@ -411,7 +411,8 @@ class LifecycleEvent(msgspec.Struct, frozen=True):
     """An event in the life of `request` on `worker` at `now_s`.
 
     `cached_tokens` is the number that a finished response reported. `placed` and `fleet` are set for `RESERVED`: the
-    views of the chosen worker and of all candidates at the decision, without the new request.
+    views of the chosen worker and of all candidates at the decision, without the new request. They are None for a part
+    of a KV handover, about which no policy decided.
     """
 
     kind: LifecycleEventKind

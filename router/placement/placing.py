@@ -85,7 +85,9 @@ class Placer:
         """Reserve the request's load and blocks on the first worker of the ranking, and record the decision.
 
         `by_policy`: the policy chose the worker, so shadow policies decide, too. `after` is the worker as it will be
-        once the KV cache has come from another one. Then its load is reserved, and its blocks with `arrived`.
+        once the KV cache has come from another one. Then its load is reserved, and its blocks with `arrived`. The
+        record shows what the policy saw; without one, `after`. Events show policies what a policy saw alone, because a
+        replay knows no other fleet.
         """
         selection, view, fleet, found = decided.selection, decided.view, decided.fleet, decided.found
         decision = decided.decision
@@ -94,6 +96,9 @@ class Placer:
         candidate, seen = selection.candidates[place], fleet.worker(place)
         worker = seen if after is None else after
         predicted = prediction(request, candidate, worker)
+        if after is not None and not by_policy:
+            views = (*fleet.workers[:place], after, *fleet.workers[place + 1 :])
+            decided = msgspec.structs.replace(decided, fleet=fleet.with_facts(views, None))
         record = self._record(request, decided, worker, attempt, predicted)
         record.by_policy = by_policy and selection.trial is None
         ticket = self._reserve(request, candidate, worker, record, now_s)
@@ -113,8 +118,8 @@ class Placer:
                     view,
                     candidate.id,
                     now_s,
-                    placed=seen if by_policy else worker,  # what a replay of the decision shows
-                    fleet=fleet,
+                    placed=seen if by_policy else None,
+                    fleet=fleet if by_policy else None,
                 )
             )
         self._log.add(record)  # last, because it counts the views that shadow policies and events have made

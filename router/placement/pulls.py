@@ -92,7 +92,7 @@ class PullPlanner:
             f"pull {cost.tokens} tokens from {planned.source.id}: {cost.pull_s:.3g} s, {cost.alone_s:.3g} s without"
         )
         after = after_transfer(decided.fleet.worker(cost.worker), cost.loaded_tokens, cost.rest_s)
-        decision = msgspec.structs.replace(decided.decision, reason=reason, hold_s=0.0)
+        decision = msgspec.structs.replace(decided.decision, reason=reason)
         made = msgspec.structs.replace(decided, decision=decision)
         ticket = self._placer.place(request, made, now_s, 1, after=after)
         ticket.moved_tokens = cost.tokens

@@ -151,7 +151,7 @@ class Recorder:
         if self._window is None:
             return
         number = 0
-        if event.kind is LifecycleEventKind.RESERVED:
+        if event.kind is LifecycleEventKind.RESERVED and event.fleet is not None:
             number = self._latest.pop(event.request.id, 0)
         self._write(
             EventLine(

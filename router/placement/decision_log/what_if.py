@@ -73,7 +73,8 @@ class WhatIf:
             placed = whole = None
             if kind is LifecycleEventKind.RESERVED:
                 fleet = record.fleet.listening(self._running.share)
-                placed, whole = _placed(record, fleet), fleet if record.place >= self._from else None
+                if record.leg is None:  # no policy sees the fleet of a part of a KV handover
+                    placed, whole = _placed(record, fleet), fleet if record.place >= self._from else None
                 yield None if whole is None or not record.by_policy else self._decide(record, whole)
             self._running.observe(kind, record.worker, record.request)
             cached = record.reported_cached_tokens if kind is LifecycleEventKind.FINISHED else None

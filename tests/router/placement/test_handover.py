@@ -8,11 +8,13 @@ import pytest
 from backends.worker import ConnectorFacts, Endpoint, LoadReport, ServedModel
 from policies.registry import build_policy
 from policies.spec import PolicySpec
+from policies.view import LifecycleEventKind
 from router.config.model import Config, HandoverConfig, HealthConfig, WorkerConfig
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.handover import PlannedHandover, kv_format
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
+from router.placement.policy_runner import PolicyRunner
 from router.placement.selection import exclusions, select
 from router.placement.settings import check
 from router.placement.tickets import Queued, Ticket
@@ -241,6 +243,41 @@ def test_the_reported_cached_tokens_of_the_decode_worker_are_not_compared(site, 
     prefill, decode = hand_over(placed, ask())
     assert decode.predicted_cached_tokens is None
     assert prefill.predicted_cached_tokens is not None
+
+
+def test_the_record_of_a_decode_shows_the_worker_after_the_transfer(site, ask):
+    placed = site({1: "prefill", 3: "decode"})
+    placed.stream(ask(first=5_000), 3)
+    prefill, decode = hand_over(placed, ask())
+    seen = [ticket.record.to_builtins(chosen_only=True)["candidates"][0] for ticket in (prefill, decode)]
+    assert [(one["cached_tokens"], one["uncached_tokens"]) for one in seen] == [(0, 1_000), (999, 1)]
+
+
+class Follower:
+    """A policy that notes the reservations that it is shown."""
+
+    def __init__(self, policy):
+        self.policy, self.seen = policy, []
+
+    def decide(self, request, fleet):
+        return self.policy.decide(request, fleet)
+
+    def observe(self, event):
+        if event.kind is LifecycleEventKind.RESERVED:
+            self.seen.append((event.worker, None if event.placed is None else event.placed.uncached_tokens))
+
+
+def test_a_what_if_shows_a_handover_to_the_policy_as_the_gateway_does(site, ask):
+    placed = site({1: "prefill", 3: "decode"})
+    spec = PolicySpec("marginal_cost")
+    placed.dispatcher.set_policy(live := Follower(build_policy(spec, random.Random(0))), spec)
+    placed.stream(ask(first=5_000), 3)
+    hand_over(placed, ask())
+    with placed.dispatcher.what_ifs.begin(spec) as what_if:
+        what_if._runner = PolicyRunner(again := Follower(build_policy(spec, random.Random(0))), spec)
+        assert len([one for one in what_if if one is not None]) == 3
+    assert again.seen == live.seen
+    assert live.seen[3:] == [("h:1", None), ("h:3", None)]
 
 
 def test_the_lengths_of_prefills_are_not_learned_as_lengths_of_answers(site, ask):

@@ -6,10 +6,12 @@ import msgspec
 import pytest
 
 from backends.worker import Endpoint
+from policies.hold import AdmissionHold
 from policies.registry import build_policy
 from policies.spec import PolicySpec
 from policies.view import Residency
 from router.config.model import Config, HandoverConfig, HealthConfig, WorkerConfig
+from router.placement.decision_log.lines import EventLine, decode
 from router.placement.decision_log.recorder import Recorder
 from router.placement.decision_log.replay import LogReplay
 from router.placement.dispatcher import Dispatcher
@@ -231,6 +233,61 @@ def test_the_policy_decides_once_about_a_request_for_which_no_pull_pays(site, as
     ticket = placed.dispatcher.dispatch(ask(), 0.0, decided=decided)
     assert ticket.record.decision is decided.decision
     assert placed.decisions == before + 1
+
+
+def test_the_record_of_a_pull_keeps_the_hold_that_the_policy_asked_for(site, ask, prompt):
+    placed = site(1, 2)
+    placed.hold(1)
+    placed.busy(1, prompt)
+    planned = placed.plan(ask())
+    decision = msgspec.structs.replace(planned.decided.decision, hold_s=1.0)
+    planned = planned._replace(decided=msgspec.structs.replace(planned.decided, decision=decision))
+    assert placed.dispatcher.pull(ask(), planned, 0.0).record.decision.hold_s == 1.0
+
+
+def means_of(policy):
+    """Return the mean prefill and the mean fixed time by model that the hold has learned."""
+    while not isinstance(policy, AdmissionHold):
+        policy = policy.inner
+    return {model: (usual.prefill.seconds, usual.fixed.seconds) for model, usual in policy._usual.items()}
+
+
+def test_a_log_with_pairs_and_pulls_replays_to_the_same_choices(facts, prompt):
+    roles = {1: "prefill", 2: "decode", 3: "decode"}
+    placed = Site(facts, roles, connector="shared_store", transfer_tokens_per_s=1e12)
+    for number in range(0, 80, 5):
+        placed.hold(1, range(10_000 * number, 10_000 * number + 992))
+    spec = PolicySpec("marginal_cost", hold=True, lanes=True)
+    policy = build_policy(spec, random.Random(0))
+    placed.dispatcher.set_policy(policy, spec)
+    sink, rng, now_s, made = Lines(), random.Random(4), 0.0, {}
+    placed.dispatcher.record(Recorder(sink, lambda: 1_700_000_000.0))
+    dispatcher = placed.dispatcher
+    for number in range(80):
+        now_s += rng.expovariate(20.0)
+        tokens = TOKENS if number % 5 == 0 else rng.choice([100, 500, 4_000])
+        ids = prompt(range(10_000 * number, 10_000 * number + tokens))
+        request = Request(f"r{number}", "/v1/completions", "m", ids, tokens, now_s, stream=True)
+        pair = dispatcher.plan_handover(request, now_s) if number > 30 else None
+        decided = dispatcher.plan_pull(request, now_s)
+        if pair is not None:
+            tickets = dispatcher.hand_over(request, pair, now_s)
+        elif isinstance(decided, PlannedPull):
+            tickets = (dispatcher.pull(request, decided, now_s),)
+        else:
+            tickets = (dispatcher.dispatch(request, now_s, decided=decided),)
+        made[request.id] = pair is not None, decided is not None
+        for ticket in tickets:
+            now_s += 60e-6 * tokens
+            dispatcher.first_token(ticket, now_s)
+            if number % 3:
+                dispatcher.finished(ticket, Usage(tokens, 1), now_s)
+    assert len(set(made.values())) == 4
+    events = [one for one in map(decode, sink.lines) if isinstance(one, EventLine) and one.decision]
+    assert not any(made[one.request_id][0] for one in events)  # a pair follows no decision of the policy
+    replay = LogReplay(sink.lines)
+    assert [one for one in replay if not one.same] == []
+    assert means_of(replay._runners["default"].policy) == means_of(policy) != {}
 
 
 def test_pulls_learn_the_speed_of_their_own_links(site, ask, prompt):
