@@ -47,7 +47,7 @@ class KvPlans:
                 return planned
             pair = planned
         if self._pulls is not None and (pair is None or not pair.planned.at_any_cost):
-            pull = self._pulls.plan(request, body, now_s, within)
+            pull = self._pulls.plan(request, body, now_s, within, allowed=pair is not None)
         if pair is not None and not (isinstance(pull, PlannedPull) and pull.cost.pull_s < pair.planned.cost.pair_s):
             return pair.begin(request, now_s)
         if isinstance(pull, PlannedPull):

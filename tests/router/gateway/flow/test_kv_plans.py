@@ -52,6 +52,11 @@ async def test_the_cheaper_of_pull_and_pair_is_begun(held, plan):
     assert fleet.decided == held
 
 
+async def test_the_body_of_a_pull_beside_a_pair_is_read_once(monkeypatch):
+    monkeypatch.setattr("router.gateway.flow.kv_pull.outermost", None)
+    assert isinstance(Fleet(held=True).begin(), KvPull)
+
+
 async def test_a_body_that_the_pairs_connector_does_not_allow_may_be_pulled():
     """With thinking, a store's prefill would be refused, so the pair is no plan beside which the pull could lose."""
     message = {"model": "m", "messages": [], "max_tokens": 9, "thinking": {"type": "enabled", "budget_tokens": 5}}
