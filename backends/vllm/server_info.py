@@ -47,12 +47,13 @@ async def read_connector(client: WorkerClient, endpoint: Endpoint, timeout_s: fl
     It stays so for as long as the worker's process runs.
 
     Raises:
-        ProbeError: no answer, or a failure of the worker. It may say so later.
+        ProbeError: no answer, a failure of the worker, or a refusal for a while or for want of a key. It may say so
+            later.
     """
     try:
         return parse_server_info(await client.get(endpoint, PATH, timeout_s, MAX_BYTES))
     except RefusedError as refusal:
-        if refusal.status >= 500:
+        if refusal.status not in (404, 405):
             raise
         return None
 

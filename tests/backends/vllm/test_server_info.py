@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from backends.vllm.server_info import parse_server_info
+from backends.vllm.control import RefusedError
+from backends.vllm.server_info import parse_server_info, read_connector
 from backends.worker import ConnectorFacts
 
 
@@ -42,3 +43,24 @@ def test_a_lease_in_another_form_is_unknown_and_a_long_text_is_cut():
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"vllm_config":"text"}', b"\xff", b"[" * 100_000])
 def test_another_document_says_nothing(body):
     assert parse_server_info(body) is None
+
+
+class Refusing:
+    """A client whose worker answers every question with `status`."""
+
+    def __init__(self, status):
+        self.status = status
+
+    async def get(self, *question):
+        raise RefusedError("no", self.status)
+
+
+@pytest.mark.parametrize("status", [404, 405])
+async def test_a_worker_without_the_path_says_nothing(status):
+    assert await read_connector(Refusing(status), None, 1.0) is None
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 503])
+async def test_any_other_refusal_is_asked_again(status):
+    with pytest.raises(RefusedError):
+        await read_connector(Refusing(status), None, 1.0)
