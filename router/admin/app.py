@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from router.admin.audit_log import PLANNER, AuditLog
+from router.admin.audit_log import AuditLog
 from router.admin.changes import shown
 from router.admin.console_files import console_files, console_routes
 from router.admin.guard import AdminGuard
@@ -25,6 +25,7 @@ from router.admin.table import OPEN_PATHS, OPERATIONS
 from router.admin.watch import Watchers
 from router.control.control import Control
 from router.control.revisions import Revision
+from router.control.role_flips import SOURCE as PLANNER
 from router.errors import RequestError
 from router.security.token import AdminTokens
 

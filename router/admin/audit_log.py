@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -24,9 +24,8 @@ from router.admin.documents import AuditEntry, DifferenceDocument
 from router.admin.problems import AdminError
 from router.config.model import STRUCK_OUT
 from router.config.schema import SECRETS
-from router.control.revisions import Source
+from router.control.role_flips import SOURCE as PLANNER
 
-PLANNER: Final[Source] = "planner"
 KEPT = 1_000
 """Entries of known callers that are kept, and of all callers where the port needs no token."""
 STRANGERS_KEPT = 100
