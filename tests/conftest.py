@@ -1,4 +1,5 @@
-"""How much the property tests try: `--hypothesis-profile=long` for hours, `quick` while working on one. And Ctrl-C for
+"""How much the property tests try: `--hypothesis-profile=long` for hours, `quick` while working on one, `repeatable` for
+the same examples every time. And Ctrl-C for
 the processes that tests start, also where they run in the background."""
 
 import signal
@@ -10,6 +11,7 @@ _ANY_MACHINE = {"deadline": None, "print_blob": True, "suppress_health_check": [
 
 settings.register_profile("quick", max_examples=20, **_ANY_MACHINE)
 settings.register_profile("usual", max_examples=100, **_ANY_MACHINE)
+settings.register_profile("repeatable", max_examples=100, derandomize=True, **_ANY_MACHINE)
 settings.register_profile("long", max_examples=50_000, **_ANY_MACHINE)
 
 

@@ -98,10 +98,11 @@ class FollowedIndex(BlockIndex):
 class FollowedCopies(BlockCopies):
     """The copies of reported blocks alone. The bit is the view's number in the shared tables, 0 before it is known."""
 
-    __slots__ = ("announced", "ingester")
+    __slots__ = ("_shared", "announced", "ingester")
 
     def __init__(self, index: FollowedIndex) -> None:
         super().__init__(index)
+        self._shared = index
         self.bit = 0
         self.announced = 0
         """Distinct blocks that events announced on the GPU."""
@@ -119,6 +120,11 @@ class FollowedCopies(BlockCopies):
         for tier_copies in self.tiers.values():
             self.remove(tier_copies, list(tier_copies.held))
         self.tiers = {}
+
+    def announces(self, block_hash: int) -> bool:
+        """Return whether events announced the block on the GPU."""
+        table = self._shared.tables.get(None)
+        return table is not None and bool(table.holders(block_hash) & self.bit)
 
     @property
     def blocks(self) -> int:
@@ -166,9 +172,11 @@ class FollowedView(ExactView):
         if self.relearning.active or self.relearning.listens:
             self._relearn(change)
         self.orphans.added = change.orphans
-        if self.reported and (change.arrived or change.departed):
+        if self.reported and (change.arrived or change.departed or change.whole_from is not None):
             self.reported.supersede(array("Q", change.arrived))
             self.reported.supersede(array("Q", change.departed))
+            if change.whole_from is not None:
+                self.reported.supersede([one for one in self.reported if self._copies.announces(one)])
             self._bound_reported()
         self.eviction_log.follow(change.arrived, change.departed, change.runs, change.departed_by_run)
         self.eviction_log.bound()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from router.residency.block_copies import BlockCopies, TierCopies
@@ -35,6 +35,9 @@ class ReportedHits:
 
     def __len__(self) -> int:
         return len(self._seen)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._seen)
 
     def __contains__(self, block_hash: int) -> bool:
         return block_hash in self._seen

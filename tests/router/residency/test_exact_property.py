@@ -275,5 +275,5 @@ class FollowingMachine(Machine):
 
 def test_a_followed_view_agrees_with_a_worker():
     case = FollowingMachine.TestCase
-    case.settings = settings(max_examples=10, stateful_step_count=50, deadline=None)
+    case.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
     case().runTest()

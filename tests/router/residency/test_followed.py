@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policies.view import Residency
+from router.residency.eviction_log import EvictionLog
 from tests.support.followed import FollowedMap, Line
 from tests.support.kv_wire import BLOCK_SIZE, ids_prompt
 
@@ -50,6 +51,32 @@ def test_the_last_state_counts_while_nobody_ingests(followed, wire):
     followed.ingest(0, 0, wire.batch(wire.stored(TOKENS)))
     followed.unfollow(0)
     assert (matched(followed).tokens, matched(followed).residency) == (24, Residency.UNKNOWN)
+
+
+def report_one_block(followed, tokens):
+    prompt = ids_prompt([*tokens[:BLOCK_SIZE], 1])
+    followed.reserve(0, prompt, 1, 0)
+    followed.finished(0, prompt, 0, BLOCK_SIZE, 1)
+    assert followed.state(0).blocks == 1
+
+
+def test_after_a_loss_announced_blocks_leave_no_room_for_reported_ones(wire):
+    followed = FollowedMap()
+    followed.add(0, "w:1", BLOCK_SIZE, 7, True)
+    followed.link_up(0)
+    followed.replay_ended(0, True)
+    report_one_block(followed, list(range(BLOCK_SIZE)))
+    followed.ingest(0, 1, wire.batch(wire.stored(TOKENS)))
+    followed.replay_ended(0, False)
+    assert followed.state(0).residency is Residency.APPROXIMATE
+    assert followed.state(0).blocks == 6
+
+
+def test_a_reported_block_that_a_whole_view_announces_counts_once(followed, wire, monkeypatch):
+    report_one_block(followed, TOKENS)
+    monkeypatch.setattr(EvictionLog, "reaches", lambda *_: False)
+    followed.ingest(0, 0, wire.batch(wire.stored(TOKENS)))
+    assert followed.state(0).blocks == 6
 
 
 def test_slower_tiers_are_followed(followed, wire):
