@@ -12,7 +12,8 @@ class WorkMeasured(msgspec.Struct):
 
     `prefills` are prompts that it computed. `timed` of them have an estimate: `prefill_s` is the sum of their times and
     `prefill_square_s2` that of the squares. `handed_s` is the part of `prefill_s` that was for other workers.
-    `wait_s` is the time until the first token less the own prefill, over `waits` prefills. `answers` have `gaps`
+    `wait_s` is the time until the first token less the own prefill, over `waits` prefills. Of a prompt whose start was
+    pulled, the prefill is that of the rest, and its time until the first token is no wait. `answers` have `gaps`
     between their tokens; `decode_s` is the time of `seen_gaps` of them. `context_gaps` is the sum over gaps of the
     context, and `step_gaps_s` that of the learned growth of a step per context token, over `learned_gaps`.
     """
@@ -65,7 +66,7 @@ def _count_prefill(work: WorkMeasured, ticket: Ticket, own_s: float | None, *, h
     work.prefill_square_s2 += own_s * own_s
     if handed:
         work.handed_s += own_s
-    if ttft_s is not None:
+    if ttft_s is not None and not ticket.moved_tokens:
         work.waits += 1
         work.wait_s += ttft_s - own_s - speed.fixed_s
 

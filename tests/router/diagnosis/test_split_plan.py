@@ -232,7 +232,7 @@ def test_a_worker_counts_as_what_placement_makes_of_its_role_and_its_label(role,
 # what is counted of a request
 
 
-def ticket(leg=None, speed=None, ttft_s=1.0, step_s=None, tokens=1_000):
+def ticket(leg=None, speed=None, ttft_s=1.0, step_s=None, tokens=1_000, moved_tokens=0):
     own = SimpleNamespace(uncached_tokens=600, attention=attention(600, 400))
     return SimpleNamespace(
         record=SimpleNamespace(leg=leg, ttft_s=ttft_s),
@@ -245,6 +245,7 @@ def ticket(leg=None, speed=None, ttft_s=1.0, step_s=None, tokens=1_000):
         reservation=own,
         candidate=SimpleNamespace(id="a:1"),
         view=SimpleNamespace(prompt_tokens=tokens, waited_s=0.0),
+        moved_tokens=moved_tokens,
         predicted_cached_tokens=None,
         turn=0,
         decode_s=lambda now_s: None if ttft_s is None else 2.0,
@@ -273,6 +274,12 @@ def test_what_is_not_seen_is_not_counted():
     work = counted(ticket(ttft_s=None)).workers["a:1"].work
     assert (work.prefills, work.timed, work.waits, work.answers, work.gaps, work.seen_gaps) == (1, 0, 0, 1, 100, 0)
     assert counted(ticket(), output_tokens=None).workers["a:1"].work.answers == 0
+
+
+def test_a_pull_spares_a_prefill_and_its_transfer_is_no_wait():
+    work = counted(ticket(speed=Speed(1e-3, 0.1, 0.0, 0.0, 0.0), moved_tokens=400)).workers["a:1"].work
+    assert (work.prefills, work.timed, work.prefill_s) == (1, 1, pytest.approx(0.6))
+    assert (work.waits, work.wait_s) == (0, 0.0)
 
 
 def test_the_parts_of_a_handover_are_one_prefill_one_answer_and_one_request():
