@@ -282,6 +282,7 @@ class System:
             retries=config.retries,
             max_requests_per_worker=config.limits.max_requests_per_worker,
             ledger=ledger,
+            alone=config.redis.url is None,
             named=named,
             shadows=shadows,
             handover=config.handover,

@@ -119,6 +119,14 @@ class LateAccount:
             work,
         )
 
+    def handed(self, tokens: float) -> None:
+        """Publish what this router has had computed and nobody has read; the others see it at once."""
+        self._own.handed_tokens = tokens
+
+    def others_handed(self) -> float:
+        """Return the sum of that over the other routers."""
+        return sum(row.handed_tokens for row in self._others)
+
     def close(self) -> None:
         """Clear the row: the candidate has left."""
         self._write(LoadTotals())
@@ -132,10 +140,11 @@ class LateAccount:
 class _Row:
     """One router's writes, until every other router has seen them."""
 
-    __slots__ = ("_delay_s", "_now", "_on_its_way", "_seen", "latest")
+    __slots__ = ("_delay_s", "_now", "_on_its_way", "_seen", "handed_tokens", "latest")
 
     def __init__(self, now: Callable[[], float], delay_s: float) -> None:
         self.latest = LoadTotals()
+        self.handed_tokens = 0.0
         self._seen = self.latest
         self._on_its_way: deque[tuple[float, LoadTotals]] = deque()
         self._now = now

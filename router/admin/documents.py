@@ -279,7 +279,7 @@ class Load(Shape):
 
     `foreign_requests` are requests in the worker's report that this gateway did not send. `stuck_kv_tokens` is the KV
     cache of a prefill worker that neither requests nor leases of KV handovers explain, for longer than a lease; null
-    where that is not known, and with several processes.
+    where that is not known, and where several gateways share the workers (`redis.url`).
     """
 
     queued_requests: int = 0

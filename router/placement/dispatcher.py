@@ -47,7 +47,8 @@ LONGEST_HOLD_S = 60.0
 class Dispatcher(TicketLife):
     """Choose a worker for each request, reserve its load in the same step, and follow its lifecycle events.
 
-    A ticket's load is released exactly once.
+    A ticket's load is released exactly once. `ledger` is shared with other processes; `alone` says that no gateway of
+    another host uses the workers.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Dispatcher(TicketLife):
         retries: RetriesConfig | None = None,
         max_requests_per_worker: int = 0,
         ledger: SharedLedger | None = None,
+        alone: bool = True,
         named: Mapping[str, PolicyRunner] | None = None,
         shadows: Mapping[str, RouteShadows] | None = None,
         handover: HandoverConfig | None = None,
@@ -80,7 +82,7 @@ class Dispatcher(TicketLife):
         self._pulls = PullPlanner(handover or HandoverConfig(), self._placer, residency)
         self._handovers = HandoverPlanner(handover or HandoverConfig(), self._placer, self._view_builder, loads)
         fleet.on_load.append(self._loads.load_reported)
-        if ledger is None and handover is not None and handover.connector:
+        if alone and handover is not None and handover.connector:
             fleet.on_load.append(self._look_for_stuck_blocks)
 
     @property

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from math import inf, isfinite
 
 from backends.worker import LoadReport
 from policies.view import WorkerId
 from router.config.model import HandoverConfig
 from router.placement.endpoints import PREFILL, Candidate
-from router.placement.shared_load import ReservedLoad
+from router.placement.shared_load import ReservedLoad, SharedAccount
 
 MOST_HANDED = 4_096
 """Prompts of one worker that are handed over and not read. Beyond it the worker is not judged."""
@@ -26,19 +27,40 @@ _SPARE_BLOCKS = 2
 
 
 class _PinnedWorker:
-    """One worker: when each handed over prompt counts no more, with its tokens, and what reports left unexplained."""
+    """One worker: when each handed over prompt counts no more, with its tokens, and what reports left unexplained.
 
-    __slots__ = ("handed", "unexplained")
+    `shared` is this process's row in the ledger that several processes share.
+    """
+
+    __slots__ = ("handed", "shared", "unexplained")
 
     def __init__(self) -> None:
         self.handed: dict[int, tuple[float, int]] = {}
+        self.shared: SharedAccount | None = None
         self.unexplained: deque[tuple[float, int]] = deque(maxlen=_MOST_REPORTS)
+
+    @property
+    def handed_tokens(self) -> float:
+        """Tokens of the prompts that this process has handed over; infinite if it does not know them all."""
+        return inf if len(self.handed) > MOST_HANDED else sum(tokens for _, tokens in self.handed.values())
+
+    def publish(self) -> None:
+        """Let the other processes know `handed_tokens`."""
+        if self.shared is not None:
+            self.shared.handed(self.handed_tokens)
+
+    def forget(self, now_s: float) -> float:
+        """Forget prompts that count no more. Return the tokens of the others, those of all processes together."""
+        self.handed = {plan: one for plan, one in self.handed.items() if one[0] > now_s}
+        self.publish()
+        return self.handed_tokens + (0.0 if self.shared is None else self.shared.others_handed())
 
 
 class PinnedBlocks:
-    """Compares the reports of prefill workers with what this process knows of them.
+    """Compares the reports of prefill workers with what the processes of this host know of them.
 
-    A worker with requests of others is not judged, nor is one whose load several processes share.
+    Each process judges the workers on which it has handed over a prompt itself. A worker with requests of others is
+    not judged.
     """
 
     def __init__(self, config: HandoverConfig) -> None:
@@ -47,21 +69,25 @@ class PinnedBlocks:
         self._window_s = config.lease_s + config.lease_margin_s
         self._watched: dict[WorkerId, _PinnedWorker] = {}
 
-    def handed(self, worker: WorkerId, plan: int, tokens: int, now_s: float) -> None:
-        """Record that a prefill has ended, and its blocks wait for the decode worker."""
+    def handed(
+        self, worker: WorkerId, plan: int, tokens: int, now_s: float, shared: SharedAccount | None = None
+    ) -> None:
+        """Record that a prefill has ended, and its blocks wait for the decode worker. `shared` is the worker's row."""
         watched = self._watched.get(worker)
         if watched is None:
             watched = self._watched[worker] = _PinnedWorker()
             if len(self._watched) > _MOST_WATCHED:  # workers that left long ago
-                del self._watched[next(iter(self._watched))]
+                self._watch_no_more(next(iter(self._watched)))
         if len(watched.handed) <= MOST_HANDED:
             watched.handed[plan] = now_s + self._held_s, tokens
+        watched.shared = shared
+        watched.publish()
 
     def read(self, worker: WorkerId, plan: int) -> None:
         """Record that the decode worker has read the blocks."""
         watched = self._watched.get(worker)
-        if watched is not None:
-            watched.handed.pop(plan, None)
+        if watched is not None and watched.handed.pop(plan, None) is not None:
+            watched.publish()
 
     def reported(self, candidate: Candidate, report: LoadReport, reserved: ReservedLoad, now_s: float) -> None:
         """Compare a report with the requests that are `reserved` there."""
@@ -69,18 +95,23 @@ class PinnedBlocks:
         if watched is None:
             return
         if candidate.endpoint.role != PREFILL or not candidate.live:
-            del self._watched[candidate.id]
+            self._watch_no_more(candidate.id)
             return
-        watched.handed = {plan: one for plan, one in watched.handed.items() if one[0] > now_s}
+        handed_tokens = watched.forget(now_s)
         requests = report.running + report.waiting
-        if requests > reserved.running_requests or len(watched.handed) > MOST_HANDED:
+        if requests > reserved.running_requests or not isfinite(handed_tokens):
             return
         spare_tokens = (_SPARE_BLOCKS + reserved.running_requests) * candidate.block_tokens
-        known_tokens = reserved.kv_tokens + sum(tokens for _, tokens in watched.handed.values()) + spare_tokens
+        known_tokens = reserved.kv_tokens + round(handed_tokens) + spare_tokens
         left_tokens = max(0, round(report.kv_usage * candidate.capacity_tokens) - known_tokens)
         watched.unexplained.append((now_s, left_tokens))
         while len(watched.unexplained) > 1 and watched.unexplained[1][0] <= now_s - self._window_s:
             watched.unexplained.popleft()
+
+    def _watch_no_more(self, worker: WorkerId) -> None:
+        watched = self._watched.pop(worker)
+        watched.handed.clear()
+        watched.publish()
 
     def stuck_tokens(self, worker: WorkerId) -> int | None:
         """Return the tokens of KV cache that stayed unexplained for longer than a lease; None if that is not known."""

@@ -145,7 +145,8 @@ class TicketLife:
         if served:
             self._comparisons.compare(ticket, usage, difference)
             if ticket.record.leg is not None and ticket.record.leg.part == "prefill":
-                self.pinned.handed(ticket.candidate.id, ticket.record.leg.plan, ticket.view.prompt_tokens, now_s)
+                plan, shared = ticket.record.leg.plan, ticket.load.account.shared
+                self.pinned.handed(ticket.candidate.id, plan, ticket.view.prompt_tokens, now_s, shared)
             self._read(ticket)
             if ticket.shadow is not None:
                 shadow.finished(ticket.shadow, usage.cached_tokens)

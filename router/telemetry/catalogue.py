@@ -336,7 +336,7 @@ FLEET = (
         _common(
             "worker_stuck_kv_tokens",
             "KV cache on a prefill worker that neither requests nor the leases of KV handovers explain, for longer "
-            "than a lease. Missing with several processes, and while others send requests to the worker.",
+            "than a lease. Missing with `redis.url`, and while others send requests to the worker.",
             "worker",
         )
     ),

@@ -1,10 +1,10 @@
 """The load that each process has reserved on each worker, in memory that all processes share.
 
 Layout in 8-byte words: one key per slot; one row per process with its connections; for each slot one row per process,
-side by side, with the load reserved on that candidate; then `pins`, `deaths` and `rate_limits`. Each row has one
-writer. Each word is written as a whole, but for less than a microsecond a reader may see a part of a change. That is
-accepted, because the values are sums over many requests. All values of rows are doubles, which are exact for counts up
-to 2**53.
+side by side, with the load reserved on that candidate and the KV cache handed over there; then `pins`, `deaths` and
+`rate_limits`. Each row has one writer. Each word is written as a whole, but for less than a microsecond a reader may
+see a part of a change. That is accepted, because the values are sums over many requests. All values of rows are
+doubles, which are exact for counts up to 2**53.
 
 The slot of a candidate is chosen under a file lock, once per process. After that a reservation is a write to memory
 without a system call.
@@ -43,13 +43,16 @@ SLOTS = 4_096
 _WORD = 8
 _LOAD_FIELDS = 9
 _WORK_FIELDS = 4
-_FIELDS = _LOAD_FIELDS + _WORK_FIELDS
+_FIELDS = _LOAD_FIELDS + _WORK_FIELDS + 1
 _ROW_BYTES = _FIELDS * _WORD
 _ACCEPT_FIELDS = 3
 _KEY = struct.Struct("@Q")
 _ACCEPT = struct.Struct(f"@{_ACCEPT_FIELDS}d")
 _LOAD = struct.Struct(f"@{_LOAD_FIELDS}d")
 _WORK = struct.Struct(f"@{_WORK_FIELDS}d")
+_HANDED = struct.Struct("@d")
+_HANDED_AT = _LOAD.size + _WORK.size
+"""Offset of the tokens of prompts that were handed over, in a row."""
 _NOTHING = LoadTotals()
 _TESTS_AT = 1 << 40
 """Offset of file locks that stand for workers, far behind the end of the table."""
@@ -150,7 +153,7 @@ class Ledger:
             self._asked = accounts, np.array(found, np.int64)
         slots = self._asked[1]
         rows = self._all_rows()[slots].transpose(1, 2, 0)
-        others = np.delete(rows, self._process, axis=0)[:, 1:]
+        others = np.delete(rows, self._process, axis=0)[:, 1 : _LOAD_FIELDS + _WORK_FIELDS]
         others[:, :, slots < 0] = 0.0
         return others
 
@@ -170,7 +173,8 @@ class Ledger:
         at = self._layout.row(slot, self._process)
         row = bytes(_ROW_BYTES)
         if totals is not None:
-            row = _LOAD.pack(1.0, *totals[: _LOAD_FIELDS - 1]) + _WORK.pack(*(totals.work or (0.0,) * _WORK_FIELDS))
+            load = _LOAD.pack(1.0, *totals[: _LOAD_FIELDS - 1])
+            row = load + _WORK.pack(*(totals.work or (0.0,) * _WORK_FIELDS)) + bytes(_HANDED.size)
         self._memory[at : at + _ROW_BYTES] = row
 
     def _all_rows(self) -> NDArray[np.float64]:
@@ -300,7 +304,8 @@ class LedgerRow:
         self._seen = b""
         self._sum = _NOTHING
         self._open = True
-        memory[self._at : self._at + _ROW_BYTES] = _LOAD.pack(1.0, *[0.0] * (_LOAD_FIELDS - 1)) + bytes(_WORK.size)
+        load = _LOAD.pack(1.0, *[0.0] * (_LOAD_FIELDS - 1))
+        memory[self._at : self._at + _ROW_BYTES] = load + bytes(_ROW_BYTES - _LOAD.size)
 
     def publish(self, account: ReservedLoad) -> None:
         """Publish the load that this process has reserved."""
@@ -331,6 +336,16 @@ class LedgerRow:
             self._seen = seen
             self._sum = _sum(seen, self._others)
         return self._sum
+
+    def handed(self, tokens: float) -> None:
+        """Publish the tokens of prompts that are handed over and not read (`SharedAccount.handed`)."""
+        if self._open:
+            _HANDED.pack_into(self._memory, self._at + _HANDED_AT, tokens)
+
+    def others_handed(self) -> float:
+        """Return the sum of these tokens over the other rows."""
+        places = [self._all_at + process * _ROW_BYTES + _HANDED_AT for process in self._others]
+        return float(sum(_HANDED.unpack_from(self._memory, place)[0] for place in places))
 
     def close(self) -> None:
         """Clear the row, because the candidate has left."""

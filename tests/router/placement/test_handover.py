@@ -1,5 +1,6 @@
 """Roles, pairs of workers, and the load that is reserved on both."""
 
+import os
 import random
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from router.placement.policy_runner import PolicyRunner
 from router.placement.selection import exclusions, select
 from router.placement.settings import check
 from router.placement.tickets import Queued, Ticket
+from router.process.shared_memory.ledger import Ledger, make_table
 from router.residency.residency_map import ResidencyMap
 from router.workers.settings import worker_findings
 
@@ -27,12 +29,12 @@ HANDOVER = HandoverConfig(connector="nixl_pull", latency_s=0.0, transfer_tokens_
 class Site:
     """A fleet whose port 1 and 2 are prefill workers, 3 and 4 decode workers, and 5 is mixed."""
 
-    def __init__(self, facts, residency, roles):
+    def __init__(self, facts, residency, roles, **shared):
         self.facts, self.residency = facts, residency
         self.fleet = Fleet(HealthConfig(), residency, connector="nixl_pull")
         spec = PolicySpec("marginal_cost")
         policy = build_policy(spec, random.Random(0))
-        self.dispatcher = Dispatcher(self.fleet, residency, policy, spec=spec, handover=HANDOVER)
+        self.dispatcher = Dispatcher(self.fleet, residency, policy, spec=spec, handover=HANDOVER, **shared)
         for port, role in roles.items():
             self.fleet.add(Endpoint("http", "h", port), 0.0)
             self.fleet.describe(f"h:{port}", {}, 1.0, None, role)
@@ -50,8 +52,8 @@ class Site:
 
 @pytest.fixture
 def site(facts):
-    def make(roles):
-        return Site(facts, ResidencyMap(), roles)
+    def make(roles, **shared):
+        return Site(facts, ResidencyMap(), roles, **shared)
 
     return make
 
@@ -318,6 +320,41 @@ def test_blocks_that_stay_after_a_handover_was_read_are_stuck(site, ask, stream)
         placed.fleet.load_reported("h:1", LoadReport(0, 0, 0, 0.5), float(at_s))
     used_tokens = round(0.5 * prefill.candidate.capacity_tokens)
     assert placed.dispatcher.pinned.stuck_tokens("h:1") == used_tokens - 2 * 16
+
+
+def handed(placed, ask):
+    """Hand a prompt over that nobody has read yet. Return the decode worker's ticket."""
+    placed.stream(ask(first=5_000), 3)
+    prefill, decode = hand_over(placed, ask())
+    placed.dispatcher.first_token(prefill, 0.5)
+    placed.dispatcher.finished(prefill, Usage(1_000, None, 0), 0.5)
+    return decode
+
+
+def test_what_another_process_has_handed_over_is_not_stuck(site, ask):
+    table = make_table(2)
+    processes = [site({1: "prefill", 3: "decode"}, ledger=Ledger(table, 2, number)) for number in range(2)]
+    decodes = [handed(placed, ask) for placed in processes]
+    capacity_tokens = processes[0].fleet.candidates[0].capacity_tokens
+
+    def report(tokens, *times_s):
+        for at_s in times_s:
+            for placed in processes:
+                placed.fleet.load_reported("h:1", LoadReport(0, 0, 0, tokens / capacity_tokens), float(at_s))
+        return [placed.dispatcher.pinned.stuck_tokens("h:1") for placed in processes]
+
+    assert report(2_000, *range(1, 40)) == [0, 0]
+    processes[1].dispatcher.first_token(decodes[1], 40.0)
+    assert report(2_000, *range(41, 80)) == [1_000 - 2 * 16] * 2
+    os.close(table)
+
+
+def test_beside_other_gateways_no_block_is_called_stuck(site, ask):
+    placed = site({1: "prefill", 3: "decode"}, alone=False)
+    handed(placed, ask)
+    for at_s in range(1, 200):
+        placed.fleet.load_reported("h:1", LoadReport(0, 0, 0, 0.5), float(at_s))
+    assert placed.dispatcher.pinned.stuck_tokens("h:1") is None
 
 
 def test_a_failed_prefill_goes_to_a_worker_that_was_not_tried(site, ask):

@@ -1,5 +1,6 @@
 """KV blocks of prefill workers that neither requests nor handovers explain, on a clock that is an argument."""
 
+from math import inf
 from types import SimpleNamespace
 
 import pytest
@@ -115,3 +116,38 @@ def test_more_prompts_than_are_kept_suspend_the_judgement():
     assert watch.stuck_tokens is None
     watch.report(CAPACITY, *range(100, 200, 5))
     assert watch.stuck_tokens == CAPACITY - 32
+
+
+class Row:
+    """The row of one of two processes. Satisfies the part of `SharedAccount` that the watch uses."""
+
+    def __init__(self):
+        self.tokens, self.other = 0.0, self
+
+    def handed(self, tokens):
+        self.tokens = tokens
+
+    def others_handed(self):
+        return self.other.tokens
+
+
+def test_what_another_process_does_not_know_suspends_the_judgement():
+    watch, row = Watch(), Row()
+    row.other = other = Row()
+    watch.pinned.handed("p:1", 1, 1_000, 0.0, row)
+    assert row.tokens == 1_000
+    other.handed(inf)
+    watch.report(5_000, *range(5, 60, 5))
+    assert watch.stuck_tokens is None
+    other.handed(3_000.0)
+    watch.report(5_000, *range(60, 110, 5))
+    assert watch.stuck_tokens == 5_000 - 3_000 - 1_000 - 2 * 16
+
+
+def test_a_worker_that_is_watched_no_more_explains_nothing_to_others():
+    watch, row = Watch(), Row()
+    for plan in range(MOST_HANDED + 2):
+        watch.pinned.handed("p:1", plan, 10, 0.0, row)
+    assert row.tokens == inf
+    watch.report(0, 5.0, role="decode")
+    assert row.tokens == 0
