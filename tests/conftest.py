@@ -1,5 +1,6 @@
-"""How much the property tests try: `--hypothesis-profile=long` for hours, `quick` while working on one, `repeatable` for
-the same examples every time. And Ctrl-C for the processes that tests start, also where they run in the background."""
+"""How much the property tests try: `--hypothesis-profile=long` for hours, `quick` while working on one, `repeatable`
+for the same examples every time. And Ctrl-C for the processes that tests start, also where they run in the background.
+"""
 
 import signal
 
