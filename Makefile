@@ -149,7 +149,7 @@ soak-compiled: compiled
 	$(COMPILED_VENV)/bin/python -P -m loadtest soak --minutes $(or $(MINUTES),10) $(ARGS)
 
 test-vllm: vllm-env
-	WARMROUTE_VLLM_ENV=$(VLLM_VENV) $(BIN)/python -m pytest -m real_vllm tests/real_vllm
+	WARMROUTE_VLLM_ENV=$(VLLM_VENV) $(BIN)/python -m pytest -m "real_vllm and not nightly" tests/real_vllm
 
 # vLLM's CPU build moves real KV cache with NIXL, Mooncake, LMCache and stores. It needs torch==2.13.0+cpu in a configured
 # index, and Mooncake needs Debian's libibverbs1: its tests skip without.
@@ -168,9 +168,9 @@ test-vllm-old: vllm-env-old
 	WARMROUTE_VLLM_ENV=$(VLLM_OLD_VENV) $(BIN)/python -m pytest -m "real_vllm and any_version" tests/real_vllm
 
 # Every shape of request body on every path (docs/reference/limits.md), the search for leaks, the tests of the soak,
-# the older vLLM, and real KV cache between servers where an index has PyTorch for CPUs: an hour.
-test-nightly: $(STAMP)
-	$(BIN)/python -m pytest -m nightly
+# further cases on vLLM, the older vLLM, and real KV cache between servers where an index has PyTorch for CPUs: an hour.
+test-nightly: vllm-env
+	WARMROUTE_VLLM_ENV=$(VLLM_VENV) $(BIN)/python -m pytest -m nightly
 	$(MAKE) test-vllm-old
 	if $(MAKE) pd-env; then $(MAKE) test-handover; else echo "real KV cache: not tested"; fi
 

@@ -16,7 +16,16 @@ SERVERS = {
 SYSTEM = "Every answer is to be given in as few words as can be, and in none at all where none is needed. " * 40
 
 
-@pytest.fixture(scope="module", params=SERVERS.values(), ids=SERVERS.keys())
+NIGHTLY = ("64-xxhash-in_chunks",)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(flags, id=name, marks=[pytest.mark.nightly] if name in NIGHTLY else [])
+        for name, flags in SERVERS.items()
+    ],
+)
 def server(request, vllm):
     return vllm(*request.param)
 

@@ -88,6 +88,7 @@ def test_a_replay_that_reaches_back_makes_it_exact_at_once(plain, warm, front):
     assert candidate(gate)["events"]["relearn_asks"] == 0, "there is nothing to ask for"
 
 
+@pytest.mark.nightly
 def test_an_exact_gateway_follows_announcements_for_another_gateway(vllm, warm, front):
     """Blocks announced again for one gateway must not count as copies in the other."""
     server = vllm(buffer_steps=SMALL_BUFFER)
@@ -106,7 +107,13 @@ def test_an_exact_gateway_follows_announcements_for_another_gateway(vllm, warm, 
     assert before == candidate(whole)["residency"] == "exact"
 
 
-@pytest.mark.parametrize("lost", [{"buffer_steps": SMALL_BUFFER}, {"replay": False}], ids=["small buffer", "no replay"])
+@pytest.mark.parametrize(
+    "lost",
+    [
+        pytest.param({"buffer_steps": SMALL_BUFFER}, id="small buffer"),
+        pytest.param({"replay": False}, id="no replay", marks=pytest.mark.nightly),
+    ],
+)
 def test_without_a_replay_blocks_are_announced_again(vllm, warm, front, lost):
     server = vllm(**lost)
     talks = warm(server, "passive")
@@ -131,6 +138,7 @@ def test_without_a_replay_blocks_are_announced_again(vllm, warm, front, lost):
     assert "announced again" in candidate(gate)["reason"]
 
 
+@pytest.mark.nightly
 def test_once_the_cache_has_turned_over_the_view_is_exact_again(vllm, warm, front):
     server = vllm("--num-gpu-blocks-override", "500", buffer_steps=SMALL_BUFFER)
     warm(server, "turning")
