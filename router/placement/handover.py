@@ -94,7 +94,7 @@ class HandoverPlanner:
         """Return the cheapest pair if it costs less than every worker of `alone`; None otherwise.
 
         With `at_any_cost` it may cost more. A prefill worker that has a trial comes first, if a pair with it pays;
-        `others` are the prefill workers without it. Decode workers must be ready.
+        `others` are the prefill workers without it. So does a decode worker that has a trial.
         """
         compared = self._compare(request, prefill, others, alone, now_s)
         if compared is None:
@@ -118,22 +118,29 @@ class HandoverPlanner:
     def _compare(
         self, request: Request, prefill: Selection, others: Selection | None, alone: Selection, now_s: float
     ) -> _Compared | None:
-        """Return the costs of all pairs; None if no ready worker receives KV caches.
+        """Return the costs of all pairs; None if no worker receives KV caches.
 
-        While a prefill worker has a trial, these are the pairs with it if one pays, and else those of `others`.
+        While a prefill or a decode worker has a trial, these are the pairs with it if one pays. Two workers on trial
+        are no pair.
         """
-        trial = prefill.trial
-        if trial is None:
-            return self._pairs(request, prefill, alone, now_s)
-        with_trial = self._pairs(request, Selection(trial.candidates, trial), alone, now_s)
-        if with_trial is None or with_trial.cheapest.pays or others is None:
-            return with_trial
-        return self._pairs(request, others, alone, now_s)
+        ready, on_trial = _decoding(alone, self._config.connector)
+        found = None
+        if prefill.trial is not None and ready is not None:
+            senders = Selection(prefill.trial.candidates, prefill.trial)
+            found = self._pairs(request, senders, ready, alone, now_s)
+            if found.cheapest.pays or others is None:
+                return found
+        without = prefill if prefill.trial is None else others
+        for receivers in (on_trial, ready):
+            if receivers is not None and without is not None:
+                found = self._pairs(request, without, receivers, alone, now_s)
+                if found.cheapest.pays:
+                    break
+        return found
 
-    def _pairs(self, request: Request, prefill: Selection, alone: Selection, now_s: float) -> _Compared | None:
-        decode = _decoding(alone, self._config.connector)
-        if decode is None:
-            return None
+    def _pairs(
+        self, request: Request, prefill: Selection, decode: Selection, alone: Selection, now_s: float
+    ) -> _Compared:
         senders, receivers = self._see(request, prefill, now_s), self._see(request, decode, now_s)
         singles, streams = self._see(request, alone, now_s).fleet, _have_streams(prefill)
         speeds = self.links.speeds(prefill.candidates, decode.candidates, now_s)
@@ -248,15 +255,12 @@ def prefill_of(request: Request) -> Request:
     return msgspec.structs.replace(request, max_tokens=1, hinted_tokens=None, stream=True)
 
 
-def _decoding(alone: Selection, connector: str | None) -> Selection | None:
-    """Return the workers among the candidates that may receive a KV cache, without one that has a trial."""
-    decoding: Sequence[Candidate] = [
-        candidate
-        for candidate in alone.candidates
-        if receives(candidate.endpoint.role, candidate.endpoint.labels, connector)
-        and candidate.endpoint is not alone.trial
-    ]
-    return Selection(tuple(decoding)) if decoding else None
+def _decoding(alone: Selection, connector: str | None) -> tuple[Selection | None, Selection | None]:
+    """Return the workers among the candidates that may receive a KV cache: those that are ready, and one on trial."""
+    decoding = [one for one in alone.candidates if receives(one.endpoint.role, one.endpoint.labels, connector)]
+    ready = tuple(one for one in decoding if one.endpoint is not alone.trial)
+    on_trial = tuple(one for one in decoding if one.endpoint is alone.trial)
+    return Selection(ready) if ready else None, Selection(on_trial, alone.trial) if on_trial else None
 
 
 def after_transfer(view: WorkerView, cached_tokens: int, prefill_s: float) -> WorkerView:

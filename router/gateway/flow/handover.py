@@ -235,7 +235,8 @@ class KvHandover:
             self.settle(LEASE_EXPIRED)
             return None
         endpoint = self.decode.candidate.endpoint
-        if not self.decode.candidate.live or endpoint.state is not WorkerState.READY:
+        ready = self.decode.trial or endpoint.state is WorkerState.READY
+        if not self.decode.candidate.live or not ready:
             self.settle(DECODE_WORKER_LOST)
             return None
         return self.decode

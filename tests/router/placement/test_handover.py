@@ -421,6 +421,38 @@ def test_a_request_that_names_a_half_open_prefill_worker_is_its_trial(site, ask)
     assert (prefill.candidate.id, prefill.trial) == ("h:2", True)
 
 
+@pytest.mark.parametrize("usable", [True, False], ids=["usable", "of another version"])
+def test_a_decode_worker_has_its_trial_in_a_pair_that_pays(site, ask, usable):
+    placed = site({1: "prefill", 2: "decode", 3: "decode"})
+    placed.stream(ask(first=5_000), 6)
+    for _ in range(5):
+        placed.fleet.probe_failed("h:2", "down", 1.0)
+    facts = placed.facts(events=False)
+    placed.fleet.probe_succeeded("h:2", facts if usable else replace(facts, version="0.32.0"), 1_000.0)
+    tickets = placed.dispatcher.hand_over(ask(), placed.dispatcher.plan_handover(ask(), 1_000.0), 1_000.0)
+    decode = tickets.decode
+    assert (decode.candidate.id, decode.trial) == (("h:2", True) if usable else ("h:3", False))
+    assert not tickets.prefill.trial
+    again = placed.dispatcher.hand_over(ask(), placed.dispatcher.plan_handover(ask(), 1_000.0), 1_000.0)
+    assert (again.decode.candidate.id, again.decode.trial) == ("h:3", False)
+    placed.dispatcher.cancelled(decode, 1_001.0)
+    assert not decode.trial
+
+
+def test_two_workers_on_trial_are_no_pair(site, ask):
+    placed = site({1: "prefill", 2: "prefill", 3: "decode", 4: "decode"})
+    placed.stream(ask(first=5_000), 6)
+    for worker in ("h:2", "h:4"):
+        for _ in range(5):
+            placed.fleet.probe_failed(worker, "down", 1.0)
+        placed.fleet.probe_succeeded(worker, placed.facts(events=False), 1_000.0)
+    pairs = []
+    for _ in range(2):
+        tickets = placed.dispatcher.hand_over(ask(), placed.dispatcher.plan_handover(ask(), 1_000.0), 1_000.0)
+        pairs.append((tickets.prefill.candidate.id, tickets.decode.candidate.id))
+    assert pairs == [("h:2", "h:3"), ("h:1", "h:4")]
+
+
 def test_the_blocks_of_a_handover_count_as_cached_once_they_have_arrived(site, ask):
     placed = site({1: "prefill", 3: "decode"})
     placed.stream(ask(first=5_000), 3)
