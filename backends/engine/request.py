@@ -44,7 +44,7 @@ class EngineRequest:
     end-of-sequence token first. `lora_name` and `cache_salt` split the cache as in vLLM. `announces_reuse`: reused
     cached blocks of the prompt are announced again (``kv_cache_report_mode: full``).
 
-    `keeps_blocks`: the prompt's blocks stay in use after the request's end, until `Engine.let_go`. `received`: the KV
+    `keeps_blocks`: the computed blocks stay in use after the request's end, until `Engine.let_go`. `received`: the KV
     of the prompt comes from another engine, so only its last token is computed. `loaded_tokens` at its start, whole
     blocks, come from elsewhere and are not computed either. After a preemption all of it is.
 

@@ -168,9 +168,10 @@ class Scheduler:
         """
         if state.blocks:
             # Do not wait for a step scheduled beyond the end: its tokens fill no block.
-            self._store_known(state, state.computed_tokens - state.pending_tokens)
+            computed = state.computed_tokens - state.pending_tokens
+            self._store_known(state, computed)
             if state.request.keeps_blocks:
-                kept = self._kept[state.id] = state.blocks[: -(-state.prompt_tokens // self._block_size)]
+                kept = self._kept[state.id] = state.blocks[: -(-computed // self._block_size)]
                 self._cache.take(kept)
             self.release(state)
         else:

@@ -177,12 +177,17 @@ class AnswerPath(ABC):
     async def _loaded(
         self, body: ChatBody | CompletionBody, prompts: Sequence[Sequence[int]], receive: Receive
     ) -> list[int]:
-        """Load what the tier of peers has of each prompt. Return the tokens; nothing without that tier."""
+        """Load what the tier of peers has of each prompt, or what another worker keeps of the turn before. Return the
+        tokens; nothing without either.
+        """
         tier, params = self._worker.peer_tier, body.kv_transfer_params
-        if tier is None:
-            return []
         lora_name = self._worker.adapter(body.model)
         try:
+            if tier is None:
+                (prompt, *others), transfers = prompts, self._worker.transfers
+                if others:
+                    return []
+                return [await transfers.read_turn(params, len(prompt), lambda load: _unless_gone(load, receive))]
             return [
                 await tier.load(params, ids, lora_name, body.cache_salt, lambda load: _unless_gone(load, receive))
                 for ids in prompts
@@ -253,7 +258,10 @@ class AnswerApp(AnswerPath):
     async def _stream(self, call: EngineCall, receive: Receive, send: Send, headers: Headers) -> None:
         await begin_stream(send, headers)
         frames = Frames(self._shape, call.head, with_ids=bool(call.body.return_token_ids))
-        stream = Stream(frames, self._worker.vocabulary, call.prompts)
+        params = call.body.kv_transfer_params
+        stream = Stream(
+            frames, self._worker.vocabulary, call.prompts, lambda state: self._worker.transfers.offered(state, params)
+        )
         async with self._watched(call, receive):
             while stream.ended < len(call.generations):
                 parts = [frame for delivery in await call.inbox.take() for frame in stream.frames(*delivery)]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from backends.engine.request import FinishReason
+from backends.engine.request import EngineRequestState, FinishReason
 from backends.simulated.generation import NO_TOKEN, Generation
 from backends.simulated.vocabulary import Vocabulary
 
@@ -94,8 +94,18 @@ class Frames:
             self._openings[index] = opening
         return b"".join((opening, json_text, self._closing))
 
-    def full(self, generation: Generation, text: str, token_ids: list[int], prompt_ids: Sequence[int] | None) -> bytes:
-        """Return one frame with all fields: the last of an answer, or one with token ids."""
+    def full(
+        self,
+        generation: Generation,
+        text: str,
+        token_ids: list[int],
+        prompt_ids: Sequence[int] | None,
+        params: Mapping[str, Any] | None = None,
+    ) -> bytes:
+        """Return one frame with all fields: the last of an answer, or one with token ids.
+
+        `params` are the transfer parameters for another worker.
+        """
         choice: dict[str, Any] = {"index": generation.index}
         if self._shape.chat:
             choice["delta"] = {"content": text}
@@ -109,7 +119,8 @@ class Frames:
             choice["token_ids"] = token_ids
             if prompt_ids is not None and not self._shape.chat:
                 choice["prompt_token_ids"] = list(prompt_ids)
-        return _frame({**self._object, "choices": [choice]})
+        keeps = {} if params is None else {"kv_transfer_params": params}
+        return _frame({**self._object, "choices": [choice], **keeps})
 
     def usage(self, numbers: dict[str, Any]) -> bytes:
         """Return the usage frame, which has no choices."""
@@ -122,10 +133,18 @@ class Stream:
     `ended` counts finished prompts; `first` is the prompt that answered first.
     """
 
-    __slots__ = ("_frames", "_prompts", "_vocabulary", "ended", "first")
+    __slots__ = ("_frames", "_offered", "_prompts", "_vocabulary", "ended", "first")
 
-    def __init__(self, frames: Frames, vocabulary: Vocabulary, prompts: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self,
+        frames: Frames,
+        vocabulary: Vocabulary,
+        prompts: Sequence[Sequence[int]],
+        offered: Callable[[EngineRequestState], Mapping[str, Any] | None],
+    ) -> None:
+        """`offered` returns the transfer parameters for another worker at the end of an answer, if there are any."""
         self._frames = frames
+        self._offered = offered
         self._vocabulary = vocabulary
         self._prompts = prompts
         self.ended = 0
@@ -149,14 +168,15 @@ class Stream:
     def _spelled(
         self, generation: Generation, token_id: int, reason: FinishReason | None, *, opens: bool
     ) -> list[bytes]:
-        shown = generation.take(token_id, self._vocabulary, reason)
+        shown, params = generation.take(token_id, self._vocabulary, reason), None
         if generation.finish_reason is not None:
             self.ended += 1
+            params = self._offered(generation.state)
         elif not shown and not self._frames.with_ids:
             return []
         prompt_ids = self._prompts[generation.index] if opens else None
         token_ids = [token_id] if token_id != NO_TOKEN else []
-        return [self._frames.full(generation, shown, token_ids, prompt_ids)]
+        return [self._frames.full(generation, shown, token_ids, prompt_ids, params)]
 
 
 def _frame(value: dict[str, Any]) -> bytes:

@@ -65,17 +65,22 @@ def parse_server_info(body: bytes) -> ConnectorFacts | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     transfer, model = info.vllm_config.kv_transfer_config or _TransferConfig(), info.vllm_config.model_config
-    lease_s = transfer.kv_connector_extra_config.get("kv_lease_duration")
+    extra = transfer.kv_connector_extra_config
     return ConnectorFacts(
         name=_short(transfer.kv_connector),
         role=_short(transfer.kv_role),
         load_failure_policy=_short(transfer.kv_load_failure_policy),
-        lease_s=float(lease_s) if isinstance(lease_s, int | float) and not isinstance(lease_s, bool) else None,
-        bidirectional=transfer.kv_connector_extra_config.get("bidirectional_kv_xfer") is True,
+        lease_s=_seconds(extra.get("kv_lease_duration")),
+        bidirectional=extra.get("bidirectional_kv_xfer") is True,
+        turn_lease_s=_seconds(extra.get("decoder_kv_blocks_ttl")),
         dtype=_short(None if model is None else model.dtype),
         side_host=_short(info.vllm_env.host),
         side_port=info.vllm_env.port,
     )
+
+
+def _seconds(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _short(text: str | None) -> str | None:

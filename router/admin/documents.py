@@ -819,7 +819,9 @@ class ExplanationDocument(Shape):
 
 
 class HandoverLegDocument(Shape):
-    """A part of a KV handover: `leg` is prefill or decode, and `with_worker` has the other part.
+    """A part of a KV handover: `leg` is prefill or decode, and `with_worker` has the other part. `turn` says what
+    became of the turn before, where decode workers keep turns: the worker that the prefill reads it from, or none,
+    expired, worker_lost or unlike; null elsewhere.
 
     All parts of one handover have the same `plan`, with a prefill that was repeated on another worker.
     """
@@ -827,6 +829,7 @@ class HandoverLegDocument(Shape):
     leg: str
     plan: int
     with_worker: str
+    turn: str | None
 
 
 class DecisionDocument(Shape):

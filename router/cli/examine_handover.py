@@ -17,7 +17,7 @@ from backends.vllm.handover.mooncake import BOOTSTRAP_PATH, BOOTSTRAP_PORT_LABEL
 from backends.vllm.handover.nixl_pull import misses_side_channel_host
 from backends.vllm.handover.parameters import HandoverError, is_loopback
 from backends.vllm.handover.request_body import prefill_body, split
-from backends.worker import WorkerFacts, parse_endpoint
+from backends.worker import ConnectorFacts, WorkerFacts, parse_endpoint
 from router.cli.examine import WorkerReport
 from router.config.model import Config, WorkerConfig
 from router.placement.endpoints import DECODE, PREFILL, kv_report
@@ -107,9 +107,7 @@ def _misconfigured(
     if known.load_failure_policy == "recompute":
         why = "a prompt whose load fails is computed again there, and only vLLM's metrics show it"
         yield f'{report.id} has kv_load_failure_policy "recompute": {why}; "fail" lets the gateway choose'
-    if known.bidirectional:
-        why = "the blocks of each handed-over answer stay for decoder_kv_blocks_ttl, and nothing reads them"
-        yield f"{report.id} has bidirectional_kv_xfer: {why}; leave it out"
+    yield from _keeping_turns(config, report, known)
     lease_s = connector.lease_s if known.lease_s is None else known.lease_s
     if lease_s is not None and lease_s < config.handover.lease_s:
         fix = f"set handover.lease_s to {lease_s:g}"
@@ -122,6 +120,20 @@ def _misconfigured(
         and not local
     ):
         yield f"{report.id} has its side channel on {known.side_host}; {_SIDE_CHANNEL_FIX}"
+
+
+def _keeping_turns(config: Config, report: WorkerReport, known: ConnectorFacts) -> Iterator[str]:
+    """Yield what is wrong with how a worker keeps the blocks of answers for the next turn."""
+    wanted_s, kept_s = config.handover.turn_lease_s, known.turn_lease_s
+    if wanted_s is None and known.bidirectional:
+        why = "the blocks of each handed-over answer stay for decoder_kv_blocks_ttl, and nothing reads them"
+        yield f"{report.id} has bidirectional_kv_xfer: {why}; leave it out, or set handover.turn_lease_s"
+    elif wanted_s is not None and not known.bidirectional:
+        why = "a prefill that has to read the turn before waits there for ever"
+        yield f"{report.id} has no bidirectional_kv_xfer: {why}; start vLLM with it, or leave handover.turn_lease_s out"
+    elif wanted_s is not None and kept_s is not None and kept_s < wanted_s:
+        fix = f"set handover.turn_lease_s to {kept_s:g}"
+        yield f"{report.id} keeps the blocks of answers for {kept_s:g} s, less than handover.turn_lease_s; {fix}"
 
 
 def _block_tokens(facts: WorkerFacts) -> int:
@@ -157,7 +169,7 @@ async def _tried(config: Config, connector: Connector, one: Examined, decode: Se
     if stores and decode:
         return await _not_found(config, connector, report, prompt, decode[0])
     host = peer.connector_host if peer is not None else (handed or {}).get("remote_host", endpoint.host)
-    if misses_side_channel_host(legs, {"remote_host": host}):
+    if misses_side_channel_host(host, legs.prefill, legs.decode):
         fix = _SIDE_CHANNEL_FIX
         return [f"{report.id} names {host} as its side channel, so {endpoint.host} is used instead; {fix}"]
     return []

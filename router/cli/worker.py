@@ -147,6 +147,13 @@ def _add_connector(group: argparse._ArgumentGroup) -> None:
         help="how long blocks wait for the other worker (default: %(default)s)",
     )
     group.add_argument(
+        "--kv-turn-lease",
+        type=_above_zero,
+        metavar="SECONDS",
+        help="how long a decode worker with nixl_pull keeps the blocks of an answer for the next turn (default: it "
+        "does not)",
+    )
+    group.add_argument(
         "--kv-transfer-speed",
         type=_above_zero,
         default=400_000.0,
@@ -205,6 +212,7 @@ def _settings(args: argparse.Namespace) -> WorkerSettings:
         kv_connector=args.kv_connector,
         kv_store_dir=args.kv_store,
         kv_lease_s=args.kv_lease,
+        kv_turn_lease_s=args.kv_turn_lease,
         kv_transfer_tokens_per_s=args.kv_transfer_speed,
         kv_events=not (args.no_kv_events or args.openai_only),
         kv_events_port=args.kv_events_port,

@@ -227,10 +227,16 @@ class Dispatcher(TicketLife):
         """Return the endpoints that may compute prompts of `model` for other workers, ready or not."""
         return frozenset(endpoint.id for endpoint in self._fleet.prefill_set(model).able)
 
-    def hand_over(self, request: Request, planned: PlannedHandover, now_s: float) -> HandoverTickets:
-        """Reserve the load of a planned pair, at the time of the plan."""
+    def hand_over(
+        self, request: Request, planned: PlannedHandover, now_s: float, *, turn_tokens: int = 0
+    ) -> HandoverTickets:
+        """Reserve the load of a planned pair, at the time of the plan.
+
+        The prefill worker reads the first `turn_tokens` from another worker, which `arrived` then records.
+        """
         self._counts["dispatched"] += 2
-        tickets = self._handovers.reserve(request, planned, self._policies.of(request.policy), now_s)
+        runner = self._policies.of(request.policy)
+        tickets = self._handovers.reserve(request, planned, runner, now_s, turn_tokens)
         if self.traffic is not None:
             self.traffic.placed(tickets.decode, planned.decode.fleet)
         return tickets

@@ -150,18 +150,26 @@ class HandoverPlanner:
         return _Compared(senders, receivers, singles, *speeds, streams, costs_s)
 
     def reserve(
-        self, request: Request, planned: PlannedHandover, runner: PolicyRunner, now_s: float
+        self,
+        request: Request,
+        planned: PlannedHandover,
+        runner: PolicyRunner,
+        now_s: float,
+        turn_tokens: int = 0,
     ) -> HandoverTickets:
         """Reserve the prefill on one worker, and the KV space of the prompt on the other.
 
-        Its blocks are reserved when they have arrived: until then, another request with this prefix finds none.
+        Its blocks are reserved when they have arrived: until then, another request with this prefix finds none. So are
+        those of the prefill worker if it reads the first `turn_tokens` from another one.
         """
         self._loads.arrived(planned.decode.view.block_hashes, now_s)
         cost = planned.cost
         names = planned.prefill.fleet.ids[cost.prefill], planned.decode.fleet.ids[cost.decode]
         gain = f"{cost.pair_s:.3g} s, {cost.alone_s:.3g} s on one worker"
         first = decided(planned.prefill, cost.prefill, runner, f"prefill for {names[1]}: {gain}")
-        prefill = self._placer.place(prefill_of(request), first, now_s, 1, by_policy=False)
+        sends = planned.prefill.fleet.worker(cost.prefill)
+        reads = _after_reading(sends, turn_tokens) if turn_tokens else None
+        prefill = self._placer.place(prefill_of(request), first, now_s, 1, by_policy=False, after=reads)
         second = decided(planned.decode, cost.decode, runner, f"decode after {names[0]}: {gain}")
         view = planned.decode.fleet.worker(cost.decode)
         after = after_transfer(view, max(0, view.cached_tokens + view.uncached_tokens - 1), 0.0)
@@ -261,6 +269,14 @@ def _decoding(alone: Selection, connector: str | None) -> tuple[Selection | None
     ready = tuple(one for one in decoding if one.endpoint is not alone.trial)
     on_trial = tuple(one for one in decoding if one.endpoint is alone.trial)
     return Selection(ready) if ready else None, Selection(on_trial, alone.trial) if on_trial else None
+
+
+def _after_reading(view: WorkerView, turn_tokens: int) -> WorkerView:
+    """Return a prefill worker as it will be once it has read the first `turn_tokens` of the prompt, less its last."""
+    prompt_tokens = view.cached_tokens + view.uncached_tokens
+    cached_tokens = max(view.cached_tokens, min(turn_tokens, prompt_tokens - 1))
+    share = (prompt_tokens - cached_tokens) / max(1, view.uncached_tokens)
+    return after_transfer(view, cached_tokens, view.prefill_s * share)
 
 
 def after_transfer(view: WorkerView, cached_tokens: int, prefill_s: float) -> WorkerView:

@@ -165,6 +165,14 @@ GATEWAY = (
         "cached tokens. failed: the request ran without a pull. stopped: it ended before its answer.",
         "outcome",
     ),
+    _counter(
+        "kept_turns",
+        "Turns whose blocks a decode worker was to keep for the next one (handover.turn_lease_s), by outcome. kept, or "
+        "not_kept (its token ids or blocks are not all known). Then for each prefill of a pair: read, read_failed (the "
+        "prefill failed), none (no kept turn is the start of its prompt), expired, worker_lost, or unlike (the prefill "
+        "worker cannot read from that worker).",
+        "outcome",
+    ),
     _histogram(
         "handover_seconds",
         WAIT_S,

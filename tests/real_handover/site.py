@@ -46,19 +46,19 @@ class Site:
             worker.wait()
         self.gateway = self._gateway(self.url, self.admin_url, {"auth.allow": ["transfer_params"]})
 
-    def _gateway(self, url, admin_url, sets):
+    def _gateway(self, url, admin_url, sets, **handover):
         ports = "--port", url.rpartition(":")[2], "--admin-port", admin_url.rpartition(":")[2]
-        sets = sets | {"workers": [worker.settings() for worker in self.workers], "handover": self._handover}
+        sets = sets | {"workers": [worker.settings() for worker in self.workers], "handover": self._handover | handover}
         flags = [part for name, value in (sets | PATIENT).items() for part in ("--set", f"{name}={_given(value)}")]
         gateway = Process(warmroute("serve", *ports, *flags), "gateway")
         gateway.wait_for(r"\bready\b", 60.0)
         return gateway
 
     @contextmanager
-    def strict_gateway(self):
-        """Start a gateway that trusts no caller, beside the other one. Yield its URL."""
+    def another_gateway(self, sets=None, **handover):
+        """Start a gateway beside the other one, which trusts no caller unless `sets` says so. Yield its URL."""
         url, admin_url = [f"http://127.0.0.1:{free_ports(1)}" for _ in range(2)]
-        gateway = self._gateway(url, admin_url, {})
+        gateway = self._gateway(url, admin_url, sets or {}, **handover)
         try:
             yield url
         finally:
@@ -72,10 +72,10 @@ class Site:
 
     # what they say
 
-    def outcomes(self):
-        """Return the KV handovers by outcome."""
+    def outcomes(self, of="handovers"):
+        """Return the KV handovers, or the turns, by outcome."""
         lines = httpx.get(f"{self.admin_url}/metrics").text.splitlines()
-        found = [re.match(r'warmroute_handovers_total\{outcome="(\w+)"\} (\S+)', line) for line in lines]
+        found = [re.match(rf'warmroute_{of}_total\{{outcome="(\w+)"\}} (\S+)', line) for line in lines]
         return {one[1]: int(float(one[2])) for one in found if one}
 
     async def steps(self, step):

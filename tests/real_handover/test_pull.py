@@ -144,7 +144,7 @@ HOSTILE = (
 
 
 async def test_parameters_of_clients_reach_no_worker(site):
-    with site.strict_gateway() as url:
+    with site.another_gateway() as url:
         path, body = completion("hostile")
         for params in HOSTILE:
             with pytest.raises(Told, match="kv_transfer_params"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from backends.vllm.handover import parameters
-from backends.vllm.handover.connector import Connector, Legs
+from backends.vllm.handover.connector import Connector, HandoverPeer, Legs
 from backends.vllm.handover.parameters import HandoverError, TransferParams
 from backends.vllm.handover.prefill_answer import PrefillAnswer
 
@@ -21,6 +21,7 @@ class NixlPull(Connector):
     name: ClassVar[str] = "nixl_pull"
     vllm_names: ClassVar[tuple[str, ...]] = ("NixlConnector", "NixlPullConnector")
     lease_s: ClassVar[float | None] = 30.0
+    keeps_turns: ClassVar[bool] = True
     checks: ClassVar[parameters.Checks] = {
         "do_remote_prefill": lambda value: value is True,
         "remote_block_ids": parameters.is_block_ids,
@@ -56,14 +57,17 @@ class NixlPull(Connector):
         """Return the worker's parameters, with a host that the decode worker can reach."""
         if handed is None:
             raise HandoverError("the prefill worker has handed nothing over")
-        if not misses_side_channel_host(legs, handed):
-            return handed
-        return {**handed, "remote_host": legs.prefill.host}
+        return with_reachable_host(handed, legs.prefill, legs.decode)
 
 
-def misses_side_channel_host(legs: Legs, handed: TransferParams) -> bool:
-    """Return whether the prefill worker names a loopback host to a decode worker on another machine."""
-    both_local = parameters.is_loopback(legs.prefill.host) and parameters.is_loopback(legs.decode.host)
-    return (
-        not both_local and legs.prefill.host != legs.decode.host and parameters.is_loopback(str(handed["remote_host"]))
-    )
+def with_reachable_host(params: TransferParams, owner: HandoverPeer, reader: HandoverPeer) -> TransferParams:
+    """Return the parameters of `owner`'s blocks with a host at which `reader` can read them."""
+    if not misses_side_channel_host(str(params["remote_host"]), owner, reader):
+        return params
+    return {**params, "remote_host": owner.host}
+
+
+def misses_side_channel_host(host: str, owner: HandoverPeer, reader: HandoverPeer) -> bool:
+    """Return whether `owner` names a loopback `host` to a worker on another machine."""
+    both_local = parameters.is_loopback(owner.host) and parameters.is_loopback(reader.host)
+    return not both_local and owner.host != reader.host and parameters.is_loopback(host)

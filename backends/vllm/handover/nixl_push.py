@@ -61,7 +61,7 @@ class NixlPush(Connector):
             "do_remote_prefill": True,
             "do_remote_decode": False,
             "remote_engine_id": known(peer.engine_id, "engine id"),
-            "remote_host": peer.host if misses_side_channel_host(legs, {"remote_host": host}) else host,
+            "remote_host": peer.host if misses_side_channel_host(host, peer, legs.decode) else host,
             "remote_port": known(peer.side_port, "side channel port"),
             "remote_request_id": legs.transfer_id,
             "tp_size": peer.tp_size,

@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 from backends.vllm.handover.answer_apis import ANSWER_APIS, Members
 from backends.vllm.handover.connector import FactSource, Legs, Order, Reporter, with_token_ids
 from backends.vllm.handover.connectors import CONNECTORS
+from backends.vllm.handover.kept_turn import reports_ids
 from backends.vllm.handover.parameters import HandoverError, TransferParams
 from backends.vllm.handover.prefill_answer import PrefillAnswer
 from backends.vllm.handover.prefiller_header import NAME as PREFILLER
@@ -20,9 +21,12 @@ from backends.vllm.handover.prefiller_header import header_line, named_worker
 from backends.vllm.handover.request_body import decode_body, prefill_body, split
 from router.config.model import HandoverConfig
 from router.errors import ErrorKind, RequestError
+from router.gateway.flow.kept_turns import EXPIRED, READ, READ_FAILED, GivenPrompt, KeptTurn, KeptTurns, given_prompt
 from router.gateway.flow.prefill_peers import PrefillPeers
 from router.gateway.metrics_protocol import GatewayMetrics
+from router.gateway.rewrites.answer_ids import AnswerIds
 from router.gateway.rewrites.cached_tokens import CachedTokens
+from router.gateway.rewrites.usage_frame import UsageFrame
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.handover import HandoverTickets, PlannedHandover
@@ -98,11 +102,20 @@ class KvHandover:
     legs: ClassVar[int] = 2
     """Requests to workers, one after the other."""
     __slots__ = (
-        "_api", "_cached_tokens", "_handovers", "_lease_end_s", "_legs", "_members", "_outcome", "_params",
-        "_prefill_sent_s", "_received", "_sent_s", "_transfer", "decode", "prefill", "together",
+        "_api", "_cached_tokens", "_given", "_handovers", "_lease_end_s", "_legs", "_listens", "_members", "_outcome",
+        "_params", "_prefill_sent_s", "_received", "_reports_ids", "_sent_s", "_transfer", "_turn", "decode", "prefill",
+        "together",
     )  # fmt: skip
 
-    def __init__(self, handovers: Handovers, members: Members, tickets: HandoverTickets) -> None:
+    def __init__(
+        self,
+        handovers: Handovers,
+        members: Members,
+        tickets: HandoverTickets,
+        given: GivenPrompt | None = None,
+        turn: KeptTurn | None = None,
+    ) -> None:
+        """`given` is the prompt if it is token ids and decode workers keep turns. The prefill reads `turn`."""
         self._handovers = handovers
         self._members = members
         self.decode = tickets.decode
@@ -126,6 +139,11 @@ class KvHandover:
         self._outcome = ""
         self._transfer: Transfer | None = None
         """The transfer whose time is measured, from the decode request on."""
+        self._given = given
+        self._turn = turn
+        """What the prefill worker has been asked to read, or will be, until it answers."""
+        self._reports_ids = given is not None and reports_ids(members)
+        self._listens = True
         handovers.heartbeat.listen()
 
     def _named(self) -> Legs:
@@ -165,7 +183,8 @@ class KvHandover:
         return ticket is self.prefill
 
     def again(self, ticket: Ticket) -> None:
-        """Let another prefill worker compute the prompt."""
+        """Let another prefill worker compute the prompt, all of it: transfer parameters are used once."""
+        self._settle_turn(READ_FAILED)
         self.prefill = ticket
         self._legs = self._named()
         leg = self.decode.record.leg
@@ -182,6 +201,8 @@ class KvHandover:
             usage = Usage(answer.prompt_tokens, None, answer.cached_tokens)
             self._cached_tokens = answer.cached_tokens
             handed = connector.handed_over(answer)
+            if self._turn is not None:
+                usage = self._read_turn(answer)
             self._introduce(answer)
             if not self.together:
                 params = connector.decode_params(self._legs, handed)
@@ -198,6 +219,24 @@ class KvHandover:
             config, gap_s = self._handovers.config, self._handovers.heartbeat.gap_s(self._prefill_sent_s)
             self._lease_end_s = now_s - gap_s + config.lease_s - config.lease_margin_s
         return usage
+
+    def _read_turn(self, answer: PrefillAnswer) -> Usage:
+        """Note that the prefill worker has read the turn before. Return a usage that says nothing of its own cache.
+
+        Raises:
+            HandoverError: it has computed another prompt.
+        """
+        if self._given is None or not self._given.has(answer.prompt_token_ids):
+            raise HandoverError("the prefill worker has computed another prompt")
+        self._handovers.dispatcher.arrived(self.prefill)
+        self._settle_turn(READ)
+        return Usage()
+
+    def _settle_turn(self, outcome: str) -> None:
+        """Count what became of the turn that the prefill was to read, if any."""
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            self._handovers.metrics.turn_kept(outcome)
 
     def _introduce(self, answer: PrefillAnswer) -> None:
         """Learn what the answer says about its worker.
@@ -266,17 +305,31 @@ class KvHandover:
         """
         config = self._handovers.config
         if not self.decodes_at(ticket):
-            return config.prefill_s if ticket is self.prefill else math.inf
+            return self._prefill_limit_s(now_s) if ticket is self.prefill else math.inf
         if self.together:
             return config.prefill_s + config.first_event_s
         return min(config.first_event_s, self._lease_end_s - now_s)
+
+    def _prefill_limit_s(self, now_s: float) -> float:
+        """Return the longest time of a prefill: blocks that it reads must not have been read after their lease."""
+        prefill_s = self._handovers.config.prefill_s
+        return prefill_s if self._turn is None else min(prefill_s, self._turn.end_s - now_s)
+
+    def _prefill_params(self, now_s: float) -> TransferParams | None:
+        turns, turn = self._handovers.turns, self._turn
+        if turns is None or turn is None:
+            return self._handovers.connector.prefill_params(self._legs)
+        if now_s < turn.end_s:
+            return turns.params_for(turn, self.prefill.candidate)
+        self._settle_turn(EXPIRED)
+        return self._handovers.connector.prefill_params(self._legs)
 
     def outgoing(self, ticket: Ticket, now_s: float) -> bytes | None:
         """Return the body for the ticket's worker; None for the client's own. Transfer parameters are given once."""
         if ticket is self.prefill:
             self._prefill_sent_s = now_s
             connector = self._handovers.connector
-            params = connector.prefill_params(self._legs)
+            params = self._prefill_params(now_s)
             return prefill_body(self._members, params, self._api, ends_by_length=connector.ends_by_length)
         params, self._params = self._params, None
         if not self.decodes_at(ticket):
@@ -289,9 +342,14 @@ class KvHandover:
             self._transfer = self._handovers.dispatcher.transfer(self.prefill, ticket, now_s)
         return decode_body(self._members, params)
 
-    def cached_tokens(self, ticket: Ticket) -> CachedTokens | None:
-        """Return the rewrite of the answer of `ticket`, if its worker reports the tokens that it received as cached."""
-        if ticket is not self.decode or self._handovers.connector.cached_tokens_from is not Reporter.PREFILL:
+    def rewrite(self, ticket: Ticket) -> UsageFrame | None:
+        """Return the rewrite of the answer of `ticket`, if its worker reports the tokens that it received as cached, or
+        may keep the blocks of the answer."""
+        if ticket is not self.decode:
+            return None
+        if self._handovers.turns is not None:
+            return AnswerIds(collects=self._reports_ids)
+        if self._handovers.connector.cached_tokens_from is not Reporter.PREFILL:
             return None
         return CachedTokens(lambda: self._cached_tokens)
 
@@ -314,21 +372,39 @@ class KvHandover:
 
     # the end
 
+    def answered(self, ticket: Ticket, frame: UsageFrame | None, usage: Usage, now_s: float) -> None:
+        """Remember what the decode worker keeps, if it says so at the end of a complete answer."""
+        turns, given = self._handovers.turns, self._given
+        if not isinstance(frame, AnswerIds) or turns is None or not self.received_by(ticket):
+            return
+        frame.ended()
+        if frame.params and given is not None:
+            since_s = now_s - self._handovers.heartbeat.gap_s(self._sent_s)
+            turns.keep(given, frame, usage, ticket.candidate, since_s)
+
     def settle(self, outcome: str) -> None:
         """Count the outcome, unless there is one already."""
         if not self._outcome:
+            self._settle_turn(READ_FAILED)
             self._outcome = outcome
             if outcome == HANDED_OVER or not self.together:  # else the prefill may still have to be sent again
                 self._members = {}
             if outcome in (PREFILL_FAILED, DECODE_FAILED):
                 self._handovers.peers.forget(self.prefill.candidate)
             self._params = None
-            self._handovers.heartbeat.leave()
+            if self._given is None:
+                self._stop_listening()
             self._handovers.metrics.handed_over(outcome)
+
+    def _stop_listening(self) -> None:
+        if self._listens:
+            self._listens = False
+            self._handovers.heartbeat.leave()
 
     def end(self, now_s: float) -> None:
         """Give back the decode worker's reservation if it was not used, and settle."""
         self.settle(STOPPED)
+        self._stop_listening()
         self._handovers.dispatcher.cancelled(self.decode, now_s)
 
 
@@ -379,7 +455,7 @@ class SidecarHandover(KvHandover):
 class Handovers:
     """Decides for each request whether two workers share it."""
 
-    __slots__ = ("_refuses", "config", "connector", "dispatcher", "heartbeat", "metrics", "peers", "time")
+    __slots__ = ("_refuses", "config", "connector", "dispatcher", "heartbeat", "metrics", "peers", "time", "turns")
 
     def __init__(
         self,
@@ -397,6 +473,8 @@ class Handovers:
         self.time = loop.time
         self.metrics = metrics
         self.peers = PrefillPeers(self.connector, fleet, loop)
+        self.turns = None if config.turn_lease_s is None else KeptTurns(config, fleet, self.peers, metrics)
+        """What decode workers keep for the next turn; None if they keep nothing."""
         self._refuses = config.no_prefill_worker == "refuse"
 
     def plan(
@@ -438,6 +516,8 @@ class Handovers:
     def close(self) -> None:
         """Unsubscribe from the fleet."""
         self.peers.close()
+        if self.turns is not None:
+            self.turns.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,6 +530,22 @@ class PossiblePair:
 
     def begin(self, request: Request, now_s: float) -> KvHandover:
         """Reserve the load of the pair."""
-        tickets = self.handovers.dispatcher.hand_over(request, self.planned, now_s)
-        by_sidecar = SIDECAR in tickets.decode.candidate.endpoint.labels
-        return (SidecarHandover if by_sidecar else KvHandover)(self.handovers, self.members, tickets)
+        handovers, planned = self.handovers, self.planned
+        receiver = planned.decode.selection.candidates[planned.cost.decode]
+        if SIDECAR in receiver.endpoint.labels:
+            return SidecarHandover(handovers, self.members, handovers.dispatcher.hand_over(request, planned, now_s))
+        if handovers.turns is None:
+            return KvHandover(handovers, self.members, handovers.dispatcher.hand_over(request, planned, now_s))
+        given = given_prompt(request.model, self.members)
+        sender = planned.prefill.selection.candidates[planned.cost.prefill]
+        found = handovers.turns.take(given, sender, now_s)
+        turn = None if isinstance(found, str) else found
+        tokens = 0 if turn is None else turn.prompt.tokens
+        tickets = handovers.dispatcher.hand_over(request, planned, now_s, turn_tokens=tokens)
+        leg = tickets.prefill.record.leg
+        assert leg is not None
+        if isinstance(found, str):
+            handovers.metrics.turn_kept(found)
+        says = found if isinstance(found, str) else str(found.owner.id)
+        tickets.prefill.record.leg = leg._replace(turn=says)
+        return KvHandover(handovers, self.members, tickets, given, turn)

@@ -107,7 +107,7 @@ class OutboundRequest:
     def outgoing(self, ticket: Ticket, now_s: float) -> OutgoingBody:
         """Return head and body for the ticket's worker, and the filter of the usage in the answer."""
         if self.handover is not None and (shared := self.handover.outgoing(ticket, now_s)) is not None:
-            return OutgoingBody(self.head, shared, self.handover.cached_tokens(ticket))
+            return OutgoingBody(self.head, shared, self.handover.rewrite(ticket))
         head, body, model = self.head, self.body, ticket.request.model
         if model is not None and model != self.named:  # a fallback
             head, body = renamed(self.route, head, body, self.named, model)

@@ -20,7 +20,6 @@ from router.gateway.http.headers import connection_line, own_reply, retry_after
 from router.gateway.http.tunnel import Tunnel
 from router.gateway.http.usage import find_usage
 from router.gateway.pins import stored_response_id
-from router.gateway.rewrites.cached_tokens import CachedTokens
 from router.placement.lifecycle_events import FailurePoint, Usage
 from router.placement.tickets import Ticket
 
@@ -140,6 +139,8 @@ class Responder:
         self.answering = None
         handover, pull = outbound.handover, outbound.pull
         remote = handover is not None and handover.received_by(attempt.ticket)
+        if handover is not None:
+            handover.answered(attempt.ticket, self.relay.usage_frame, usage, now_s)
         if pull is not None:
             remote = remote or attempt.ticket is pull.ticket
             pull.finished(attempt.ticket, usage)
@@ -178,7 +179,7 @@ class Responder:
         relay.flush()
         tail = relay.tail()
         usage = find_usage(tail)
-        if rewrites is not None and not isinstance(relay.usage_frame, CachedTokens):
+        if rewrites is not None and (relay.usage_frame is None or relay.usage_frame.asked_for):
             rewrites.answered(attempt.ticket.candidate.endpoint, response, relay.usage_frame, tail, usage)
         return usage
 

@@ -59,3 +59,15 @@ class ReportedUsage(msgspec.Struct):
     input_tokens_details: TokenDetails | None = None
     cache_read_input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
+
+
+class ChoiceTokens(msgspec.Struct):
+    """The token ids that a choice, or an event of one, has generated."""
+
+    token_ids: list[int] | None = None
+
+
+class AnswerTokens(msgspec.Struct):
+    """The token ids of an answer, or of one of its events."""
+
+    choices: list[ChoiceTokens] = []

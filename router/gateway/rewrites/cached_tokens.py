@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import ClassVar
 
 from router.gateway.http.usage import TAIL_BYTES, USAGE
 from router.gateway.rewrites.usage_frame import UsageFrame
@@ -22,6 +23,7 @@ class CachedTokens(UsageFrame):
     worker that reports none. For an answer that is no stream, use `of_body`.
     """
 
+    asked_for: ClassVar[bool] = False
     __slots__ = ("_cached",)
 
     def __init__(self, cached: Callable[[], int | None]) -> None:

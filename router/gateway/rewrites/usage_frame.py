@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
@@ -60,6 +60,8 @@ class UsageFrame:
     frame.
     """
 
+    asked_for: ClassVar[bool] = True
+    """The gateway has asked the worker for a usage frame."""
     __slots__ = ("_edge", "_pending", "_stamp", "_within", "taken")
 
     def __init__(self, stamp: Stamp | None) -> None:
@@ -127,9 +129,14 @@ class UsageFrame:
         return event
 
 
+def data_of(event: bytes) -> bytes:
+    """Return the data of an event."""
+    return b"\n".join(_DATA.findall(event))
+
+
 def _is_usage_frame(event: bytes) -> bool:
     try:
-        frame = _DECODER.decode(b"\n".join(_DATA.findall(event)))
+        frame = _DECODER.decode(data_of(event))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return frame.choices == [] and isinstance(frame.usage, dict)

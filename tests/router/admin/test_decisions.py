@@ -53,7 +53,7 @@ async def test_a_part_of_a_handover_names_the_other_worker(client, system):
     system.serve("r1")
     system.dispatcher.decisions(1)[0].leg = HandoverLeg("decode", 7, "a:2")
     (decision,) = (await client.get("/admin/v1/decisions")).json()["decisions"]
-    assert decision["handover"] == {"leg": "decode", "plan": 7, "with_worker": "a:2"}
+    assert decision["handover"] == {"leg": "decode", "plan": 7, "with_worker": "a:2", "turn": None}
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "x", "", "1.5", "10001", "9" * 40, "\u0661"])

@@ -439,7 +439,7 @@ async def test_blocks_near_the_end_of_their_lease_are_not_used(shared):
     gateway, _, decode = await pair(shared, lease_s=1.0, lease_margin_s=1.0)
     assert tokens(await gateway.ask()) == (40, 0, 5)
     assert gateway.outcomes == ["lease_expired"]
-    assert moved(decode) == {"leased": 0, "received": 0, "expired": 0, "late": 0, "failed": 0, "stale_reads": 0}
+    assert not any(moved(decode).values())
     gateway.release()
     await eventually(lambda: gateway.rig.idle)
 

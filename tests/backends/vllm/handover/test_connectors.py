@@ -138,7 +138,7 @@ def test_an_answer_without_parameters_hands_nothing_over():
 
 def test_a_loopback_side_channel_is_replaced_for_a_worker_on_another_machine():
     pull, local = CONNECTORS["nixl_pull"], PULLED | {"remote_host": "localhost"}
-    assert misses_side_channel_host(LEGS, local)
+    assert misses_side_channel_host("localhost", LEGS.prefill, LEGS.decode)
     assert pull.decode_params(LEGS, local)["remote_host"] == "gpu1"
     assert local["remote_host"] == "localhost"
 

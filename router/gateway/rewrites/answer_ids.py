@@ -1,0 +1,103 @@
+"""Takes transfer parameters out of an answer, because they are not for the client, and collects its token ids."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from typing import ClassVar
+
+import msgspec
+
+from router.gateway.http.json_structs import AnswerTokens
+from router.gateway.http.usage import TAIL_BYTES
+from router.gateway.rewrites.usage_frame import HELD_BYTES, UsageFrame, data_of
+
+_PARAMS = re.compile(rb',\s*"kv_transfer_params"\s*:\s*(\{[^{}]*+\})')
+_DECODER = msgspec.json.Decoder(AnswerTokens)
+
+
+class AnswerIds(UsageFrame):
+    """Passes on a stream without transfer parameters. `taken` is the last event that reports usage.
+
+    Generated text cannot contain the member's name in bare quotes. Without `collects`, `ids` stays empty. For an answer
+    that is no stream, use `of_body`.
+    """
+
+    asked_for: ClassVar[bool] = False
+    __slots__ = ("_collects", "ids", "params")
+
+    def __init__(self, *, collects: bool) -> None:
+        super().__init__(None)
+        self._collects = collects
+        self.ids = array("I")
+        """The token ids of the answer so far."""
+        self.params = b""
+        """The transfer parameters, as JSON."""
+
+    def of_body(self) -> UsageFrame | None:
+        """Return the filter for an answer that is one JSON document."""
+        return AnswerIdsOfBody(collects=self._collects)
+
+    def ended(self) -> None:
+        """Note the end of the answer: `ids` and `params` are complete."""
+
+    def _suspicious(self, content: bytes) -> bool:
+        return b'"kv_transfer_params"' in content or b'"usage"' in content or self._has_ids(content)
+
+    def _has_ids(self, content: bytes) -> bool:
+        return self._collects and b'"token_ids"' in content
+
+    def _judged(self, event: bytes) -> bytes:
+        event = self._without_params(event, data_of(event), b"")
+        if b'"usage"' in event:
+            self.taken = event
+        return event
+
+    def _without_params(self, content: bytes, document: bytes, instead: bytes) -> bytes:
+        if self._has_ids(content):
+            try:
+                self.ids.extend(
+                    token for choice in _DECODER.decode(document).choices for token in choice.token_ids or ()
+                )
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError):
+                self._collects, self.ids = False, array("I")
+        found = _PARAMS.search(content)
+        if found is None:
+            return content
+        self.params = found[1]
+        return content[: found.start()] + instead + content[found.end() :]
+
+
+class AnswerIdsOfBody(AnswerIds):
+    """Keeps a JSON document back until `rest`; one of more than `HELD_BYTES` is passed on as it is."""
+
+    __slots__ = ("_ended",)
+
+    def __init__(self, *, collects: bool) -> None:
+        super().__init__(collects=collects)
+        self._ended = False
+
+    def feed(self, content: bytes) -> bytes:
+        """Take content of the document and return the bytes to pass on."""
+        self._pending += content
+        if len(self._pending) <= HELD_BYTES and not self._within:
+            return b""
+        self._within = self._ended = True
+        shown = bytes(self._pending[:-TAIL_BYTES])
+        del self._pending[:-TAIL_BYTES]
+        return shown
+
+    def tail(self) -> bytes:
+        """Return the end of the document."""
+        return bytes(self._pending[-TAIL_BYTES:])
+
+    def ended(self) -> None:
+        """Note the end of the document."""
+        if not self._ended:
+            self._ended, whole = True, bytes(self._pending)
+            self._pending[:] = self._without_params(whole, whole, b',"kv_transfer_params":null')
+
+    def rest(self) -> bytes:
+        """Return the rest of a complete document."""
+        self.ended()
+        return super().rest()

@@ -1,0 +1,259 @@
+"""Prefills that read the turn before from the decode worker that keeps it."""
+
+import json
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import pytest
+
+from backends.worker import ConnectorFacts
+from router.gateway.flow import kept_turns
+from router.gateway.flow.kept_turns import KeptTurns
+from router.placement.lifecycle_events import Usage
+from tests.router.gateway.test_handover import COMPLETIONS, SETTINGS, Shared, computed, decode_id, moved, prefill_id
+from tests.support.gateway_rig import FACTS
+from tests.support.waiting import eventually
+
+FIRST = list(range(300, 420))
+MORE = list(range(500, 540))
+ANSWER_TOKENS = 20
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
+
+
+class Conversations(Shared):
+    """A prefill and a decode worker, and conversations in token ids."""
+
+    async def begin(self, *, prefill=None, decode=None):
+        self.prefill, _ = await self.add("prefill", kv_turn_lease_s=60.0, **(prefill or {}))
+        self.decode, _ = await self.add("decode", **({"kv_turn_lease_s": 60.0} | (decode or {})))
+        return self
+
+    async def turn(self, prompt, **fields):
+        """Ask for one answer. Return its token ids."""
+        asked = {"prompt": prompt, "max_tokens": ANSWER_TOKENS, "return_token_ids": True, "ignore_eos": True} | fields
+        reply = await self.hand_over(COMPLETIONS, **asked)
+        assert reply.status == 200
+        assert b'"kv_transfer_params":{' not in reply.body
+        return answer_ids(reply)
+
+    async def two_turns(self, between=None, **fields):
+        """Ask, and ask again with a prompt that extends the first turn. Return that prompt."""
+        answer = await self.turn(FIRST, **fields)
+        if between is not None:
+            await between()
+        prompt = FIRST + answer + MORE
+        assert len(await self.turn(prompt, **fields)) == ANSWER_TOKENS
+        return prompt
+
+    @property
+    def seen(self):
+        return [outcome for (outcome,) in self.rig.metrics.named("turn_kept")]
+
+    @property
+    def said(self):
+        """Return what the decision log says of the turns before, oldest first."""
+        legs = [record.leg for record in self.rig.dispatcher.decisions(20)]
+        return [leg.turn for leg in reversed(legs) if leg is not None and leg.part == "prefill"]
+
+    @property
+    def turns(self):
+        return self.rig.gateway._parts.handovers.turns
+
+    def candidate(self, of):
+        return next(one for one in self.rig.fleet.candidates if one.id == of)
+
+
+def answer_ids(reply):
+    if not reply.header(b"content-type").startswith(b"text/event-stream"):
+        return json.loads(reply.body)["choices"][0]["token_ids"]
+    frames = [json.loads(line[6:]) for line in reply.body.split(b"\n\n") if line.startswith(b"data: {")]
+    return [token for frame in frames for choice in frame["choices"] for token in choice["token_ids"]]
+
+
+@pytest.fixture
+async def talk(rig):
+    """`await talk(...)` starts a gateway with a prefill and a decode worker."""
+    async with AsyncExitStack() as stack:
+
+        async def start(prefill=None, decode=None, **handover):
+            settings = SETTINGS | {"turn_lease_s": 60.0} | handover
+            made = Conversations(await rig(handover=settings, auth={"allow": ["transfer_params"]}), stack)
+            return await made.begin(prefill=prefill, decode=decode)
+
+        yield start
+
+
+@pytest.mark.parametrize("fields", [{}, STREAMED])
+async def test_the_next_turns_prefill_reads_what_the_decode_worker_keeps(talk, fields):
+    gateway = await talk()
+    prompt = await gateway.two_turns(**fields)
+    assert gateway.outcomes == ["handed_over"] * 2
+    assert gateway.seen == ["none", "kept", "read", "kept"]
+    assert gateway.said == ["none", decode_id(gateway)]
+    kept = (len(FIRST) + ANSWER_TOKENS - 1) // 16 * 16
+    assert computed(gateway.prefill) == len(FIRST) + len(prompt) - kept
+    assert (moved(gateway.prefill)["read_turns"], moved(gateway.decode)["leased"]) == (1, 1)  # of the second turn
+    assert gateway.rig.idle
+
+
+async def test_what_was_read_teaches_nothing_about_the_prefill_workers_own_cache(talk):
+    gateway = await talk()
+    await gateway.two_turns()
+    (record,) = [
+        one
+        for one in gateway.rig.dispatcher.decisions(20)
+        if one.leg is not None and one.leg.turn == decode_id(gateway)
+    ]
+    assert (record.predicted_cached_tokens, record.reported_cached_tokens, record.outcome) == (None, None, "finished")
+
+
+async def test_a_turn_is_read_once(talk):
+    gateway = await talk()
+    prompt = await gateway.two_turns()
+    await gateway.turn(prompt)
+    assert gateway.said == ["none", decode_id(gateway), "none"]
+    assert moved(gateway.prefill)["read_turns"] == 1
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"prompt": FIRST + [7] * ANSWER_TOKENS + MORE},
+        {"prompt": "a text"},
+        {"truncate_prompt_tokens": 200},
+        {"cache_salt": "another"},
+    ],
+)
+async def test_a_prompt_that_is_not_known_to_extend_the_turn_is_computed(talk, changed):
+    gateway = await talk()
+    answer = await gateway.turn(FIRST)
+    await gateway.turn(**({"prompt": FIRST + answer + MORE} | changed))
+    assert (gateway.said[-1], moved(gateway.prefill)["read_turns"]) == ("none", 0)
+    assert gateway.outcomes == ["handed_over"] * 2
+
+
+async def test_of_several_turns_the_longest_is_read(talk):
+    gateway = await talk()
+
+    async def add():
+        (turn,) = gateway.turns._turns
+        shorter = replace(turn, prompt=turn.prompt._replace(ids=turn.prompt.ids[:256]))
+        gateway.turns._turns.append(shorter)
+
+    await gateway.two_turns(between=add)
+    assert gateway.seen == ["none", "kept", "read", "kept"]
+    assert len(gateway.turns._turns[0].prompt.ids) == 256
+
+
+async def test_an_answer_without_token_ids_is_not_kept(talk):
+    gateway = await talk()
+    body = {"prompt": FIRST, "max_tokens": ANSWER_TOKENS}
+    assert (await gateway.hand_over(COMPLETIONS, **body)).status == 200
+    assert gateway.seen == ["none", "not_kept"]
+
+
+async def test_a_chat_shows_the_client_no_parameters_and_is_not_kept(talk):
+    gateway = await talk()
+    for fields in ({}, STREAMED):
+        chat = {"messages": [{"role": "user", "content": "Hello, world"}], "max_tokens": 3}
+        reply = await gateway.hand_over(b"/v1/chat/completions", **chat, **fields)
+        assert (reply.status, b"remote_engine_id" in reply.body) == (200, False)
+    assert gateway.seen == ["none", "none"]
+
+
+async def test_a_prefill_that_cannot_read_the_turn_costs_only_time(talk):
+    """The decode worker has dropped it earlier than the settings say."""
+    gateway = await talk(decode={"kv_turn_lease_s": 0.05})
+
+    async def expired():
+        await eventually(lambda: moved(gateway.decode)["expired"] == 1)
+
+    await gateway.two_turns(between=expired)
+    assert gateway.outcomes == ["handed_over", "prefill_failed"]
+    assert gateway.seen == ["none", "kept", "read_failed"]
+    assert (moved(gateway.prefill)["failed"], moved(gateway.prefill)["read_turns"]) == (1, 0)
+
+
+async def test_a_turn_close_to_the_end_of_its_lease_is_not_read(talk):
+    gateway = await talk(turn_lease_s=5.1)  # the margin is 5 s
+
+    async def over():
+        (turn,) = gateway.turns._turns
+        await eventually(lambda: gateway.rig.loop.time() >= turn.end_s)
+
+    await gateway.two_turns(between=over)
+    assert gateway.said == ["none", "expired"]
+    assert gateway.outcomes == ["handed_over"] * 2
+    assert moved(gateway.prefill)["read_turns"] == 0
+
+
+async def test_the_lease_is_checked_again_when_the_prefill_is_sent(talk, monkeypatch):
+    gateway = await talk()
+    take = KeptTurns.take
+
+    def late(*args):
+        turn = take(*args)
+        if not isinstance(turn, str):
+            turn.end_s = 0.0
+        return turn
+
+    answer = await gateway.turn(FIRST)
+    monkeypatch.setattr(KeptTurns, "take", late)
+    await gateway.turn(FIRST + answer + MORE)
+    assert (gateway.seen[2], moved(gateway.prefill)["read_turns"]) == ("expired", 0)
+
+
+@pytest.mark.parametrize("how", ["restarted", "ejected"])
+async def test_a_turn_of_a_lost_worker_is_not_read(talk, how):
+    gateway = await talk()
+
+    async def lose():
+        fleet, owner = gateway.rig.fleet, gateway.candidate(decode_id(gateway)).endpoint
+        for callback in fleet.on_process if how == "restarted" else fleet.on_loss:
+            callback(owner, True, 0.0) if how == "restarted" else callback(owner)
+
+    await gateway.two_turns(between=lose)
+    assert gateway.said == ["none", "worker_lost"]
+    assert moved(gateway.prefill)["read_turns"] == 0
+
+
+async def test_a_worker_of_another_format_reads_no_turn(talk):
+    gateway = await talk()
+
+    async def change():
+        gateway.candidate(prefill_id(gateway)).endpoint.learn(
+            replace(FACTS, connector=ConnectorFacts(name="NixlConnector"))
+        )
+
+    await gateway.two_turns(between=change)
+    assert gateway.said == ["none", "unlike"]
+
+
+@pytest.mark.parametrize("problem", ["usage", "blocks", "params"])
+async def test_a_turn_that_is_not_known_whole_is_not_kept(talk, monkeypatch, problem):
+    gateway, kept = await talk(), []
+    with monkeypatch.context() as patched:
+        patched.setattr(KeptTurns, "keep", lambda *args: kept.append(args))
+        await gateway.turn(FIRST)
+    ((turns, prompt, answer, usage, owner, since_s),) = kept
+    if problem == "usage":
+        usage = Usage(usage.prompt_tokens, usage.completion_tokens + 1, None)
+    elif problem == "blocks":
+        owner.block_tokens = 8
+    else:
+        answer.params = answer.params.replace(b'"remote_port"', b'"port"')
+    turns.keep(prompt, answer, usage, owner, since_s)
+    assert gateway.seen == ["none", "not_kept"]
+
+
+async def test_old_turns_make_room(talk, monkeypatch):
+    monkeypatch.setattr(kept_turns, "_MAX_TURNS", 2)
+    gateway = await talk()
+    prompts = [[number, *FIRST] for number in range(3)]
+    answers = [await gateway.turn(prompt) for prompt in prompts]
+    await gateway.turn(prompts[0] + answers[0] + MORE)
+    await gateway.turn(prompts[2] + answers[2] + MORE)
+    assert gateway.said == ["none"] * 4 + [decode_id(gateway)]
+    monkeypatch.setattr(kept_turns, "_MAX_BYTES", 0)
+    await gateway.turn(FIRST)
+    assert (len(gateway.turns._turns), gateway.turns._bytes) == (0, 0)
