@@ -2,11 +2,11 @@
 
 OLD and NEW are environments in which Warmroute is installed; with ``--everything-on`` both run with API keys, limits,
 routes and a decision log. ``--features ENVIRONMENT`` compares one build with itself: its defaults as old, and all of
-that as new (`loadtest.bench.features`). ``--sidecar ENVIRONMENT`` has a gateway with defaults and one worker as old,
-and a sidecar beside that worker as new. Each pair starts both gateways again, each with a stand-in worker of its own.
-It measures old, new, new, old; every second pair reverses the order. A load generator from this source tree drives
-both. CPU time is that of the gateway's process tree. The result is the median over pairs of new / old, with a bootstrap
-interval.
+that as new (`loadtest.bench.features`), or each feature of ``--only`` by itself. ``--sidecar ENVIRONMENT`` has a
+gateway with defaults and one worker as old, and a sidecar beside that worker as new. Each pair starts both gateways
+again, each with stand-in workers of its own. It measures old, new, new, old; every second pair reverses the order. A
+load generator from this source tree drives both. CPU time is that of the gateway's process tree. The result is the
+median over pairs of new / old, with a bootstrap interval.
 """
 
 from __future__ import annotations
@@ -21,28 +21,30 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.arguments import above_zero, positive
-from loadtest.bench.features import with_features
+from loadtest.bench.features import NAMES, Features
 from loadtest.bench.intervals import interval
-from loadtest.bench.measures.catalogue import FIGURES, Kind, chosen
+from loadtest.bench.measures.catalogue import COST, FIGURES, Kind
 from loadtest.bench.measures.subject import Sample, Setting, Subject
-from loadtest.bench.proxies.entrant import Place, standin
+from loadtest.bench.proxies.entrant import Place, standins
 from loadtest.bench.proxies.warmroute import exact, sidecar
 from loadtest.bench.rounds import measured
 
 MEASURES = ("request-2k", "tokens-64")
+CPU_MEASURES = {kind.name: kind for kind in COST if kind.name in kind.figures}
+"""The measures of CPU time per request or token, by name."""
 _OLD_FIRST = ("old", "new", "new", "old")
 _NEW_FIRST = ("new", "old", "old", "new")
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """Two environments to compare, and the name of their rows. `features`: the new one has its features on, and with
-    `everything_on` so has the old one; `sidecar`: the new one is a sidecar."""
+    """Two environments to compare, and the name of their rows. The new one has `features` on, and with `everything_on`
+    so has the old one; `sidecar`: the new one is a sidecar."""
 
     name: str
     old: Path
     new: Path
-    features: bool = False
+    features: Features | None = None
     sidecar: bool = False
     everything_on: bool = False
 
@@ -65,16 +67,24 @@ def main() -> int:
     parser = _parser()
     args = parser.parse_args()
     on = args.everything_on
-    builds = [Build(name, Path(old), Path(new), features=on, everything_on=on) for name, old, new in args.build]
-    builds += [Build("features on", Path(one), Path(one), features=True) for one in args.features]
+    all_on = Features() if on else None
+    builds = [Build(name, Path(old), Path(new), features=all_on, everything_on=on) for name, old, new in args.build]
+    chosen_features = {name: Features((name,)) for name in args.only} or {"features on": Features()}
+    builds += [
+        Build(name, Path(one), Path(one), features=features)
+        for one in args.features
+        for name, features in chosen_features.items()
+    ]
     builds += [Build("sidecar", Path(one), Path(one), sidecar=True) for one in args.sidecar]
     if not builds:
         parser.error("nothing to compare: give --build, --features or --sidecar")
+    if args.sidecar and args.workers > 1:
+        parser.error("a sidecar has one worker: leave out --workers, or --sidecar")
     costs: dict[tuple[str, str], list[Cost]] = {}
     for number in range(args.pairs):
         for build in builds:
             try:
-                taken = _pair(build, Setting(window_s=args.window_s), number)
+                taken = _pair(build, Setting(window_s=args.window_s), number, args.measure or MEASURES, args.workers)
             except FailedRequestsError as error:
                 print(f"{build.name}: {error}", file=sys.stderr)
                 return 1
@@ -104,7 +114,15 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="ENVIRONMENT",
-        help="compare the defaults of one build with its keys, limits and routes; repeat for further builds",
+        help="compare the defaults of one build with its keys, limits, routes and log; repeat for further builds",
+    )
+    parser.add_argument(
+        "--only",
+        choices=NAMES,
+        action="append",
+        default=[],
+        metavar="FEATURE",
+        help=f"with --features: compare this feature alone, of {', '.join(NAMES)}; repeat for a row each",
     )
     parser.add_argument(
         "--sidecar",
@@ -113,6 +131,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="ENVIRONMENT",
         help="compare a gateway with one worker with a sidecar of the same build; repeat for further builds",
     )
+    parser.add_argument(
+        "--measure",
+        choices=tuple(CPU_MEASURES),
+        action="append",
+        metavar="NAME",
+        help=f"measure this, of %(choices)s; repeat for more (default {' and '.join(MEASURES)})",
+    )
+    parser.add_argument("--workers", type=positive, default=1, help="workers of each gateway (default %(default)s)")
     parser.add_argument("--pairs", type=positive, default=12, help="pairs of each build (default %(default)s)")
     parser.add_argument(
         "--window-s", type=above_zero, default=1.0, help="length of one of four windows (default %(default)g)"
@@ -124,28 +150,30 @@ class FailedRequestsError(RuntimeError):
     """Requests failed, so that the run does not count; the message holds some reasons."""
 
 
-def _pair(build: Build, setting: Setting, number: int) -> dict[str, Cost]:
+def _pair(build: Build, setting: Setting, number: int, measures: Sequence[str], workers: int) -> dict[str, Cost]:
     """Start both gateways, take each measure of both, and stop them."""
     with tempfile.TemporaryDirectory(prefix="warmroute-pairs-") as folder, ExitStack() as stack:
         sides = {
-            side: _started(side, made, Path(folder) / side, stack)
+            side: _started(side, made, Path(folder) / side, stack, workers)
             for side, made in (("old", _old(build)), ("new", build))
         }
         order = _NEW_FIRST if number % 2 else _OLD_FIRST
-        return {kind.name: _cost(kind, sides, order, setting) for kind in chosen(MEASURES)}
+        return {kind.name: _cost(kind, sides, order, setting) for kind in map(CPU_MEASURES.__getitem__, measures)}
 
 
 def _old(build: Build) -> Build:
-    return Build(build.name, build.old, build.old, features=build.everything_on)
+    return Build(build.name, build.old, build.old, features=build.features if build.everything_on else None)
 
 
-def _started(side: str, build: Build, folder: Path, stack: ExitStack) -> Subject:
+def _started(side: str, build: Build, folder: Path, stack: ExitStack, workers: int) -> Subject:
     """Start the new side of `build`."""
     folder.mkdir()
-    place = Place(stack.enter_context(standin(folder, kv_events=True)), folder)
+    first, *others = stack.enter_context(standins(workers, folder, kv_events=True))
+    place = Place(first, folder, tuple(others))
     program = [str(build.new.absolute() / "bin" / "warmroute")]
-    flags = with_features if build.features else None
-    proxy = stack.enter_context((sidecar(side, program) if build.sidecar else exact(side, program, flags))(place))
+    proxy = stack.enter_context(
+        (sidecar(side, program) if build.sidecar else exact(side, program, build.features))(place)
+    )
     return Subject(side, proxy.url, proxy.pid, place.worker_url, 0, lines=proxy.lines)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from backends.simulated.settings import shipped_model_dir
-from loadtest.bench.features import KEY_LINE, with_features
+from loadtest.bench.features import Features
 from loadtest.bench.proxies.entrant import Entrant, Missing, NotAsStated, Place, Proxy, running
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import StartError
@@ -42,16 +42,14 @@ def compiled(environment: Path) -> Entrant | Missing:
     return _compiled(environment, f"as {SOURCE}, compiled")
 
 
-def _compiled(
-    environment: Path, setup: str, flags: Callable[[Place], Sequence[str]] | None = None
-) -> Entrant | Missing:
+def _compiled(environment: Path, setup: str, features: Features | None = None) -> Entrant | Missing:
     program = [str(environment.absolute() / "bin" / "warmroute")]
     try:
         version = _version(program)
     except (OSError, subprocess.SubprocessError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         return Missing(COMPILED, f"bin/warmroute of the environment does not run: {reason}")
-    return Entrant(COMPILED, version, setup, exact(COMPILED, program, flags))
+    return Entrant(COMPILED, version, setup, exact(COMPILED, program, features))
 
 
 def everything_on(compiled_env: Path) -> list[Entrant | Missing]:
@@ -59,8 +57,8 @@ def everything_on(compiled_env: Path) -> list[Entrant | Missing]:
     setup = "default policy, exact residency from KV events, API keys, limits, routes and a decision log"
     source = our_own()
     return [
-        Entrant(SOURCE, _version(source), setup, exact(SOURCE, source, with_features)),
-        _compiled(compiled_env, f"as {SOURCE}, compiled", with_features),
+        Entrant(SOURCE, _version(source), setup, exact(SOURCE, source, Features())),
+        _compiled(compiled_env, f"as {SOURCE}, compiled", Features()),
     ]
 
 
@@ -70,20 +68,20 @@ def _version(program: Sequence[str]) -> str:
 
 
 def exact(
-    name: str, program: Sequence[str], flags: Callable[[Place], Sequence[str]] | None = None
+    name: str, program: Sequence[str], features: Features | None = None
 ) -> Callable[[Place], AbstractContextManager[Proxy]]:
     """Return a start function that waits until the view of the stand-in's cache is exact.
 
-    The settings are the defaults, changed by `flags` for this place.
+    The settings are the defaults, with `features` on.
     """
 
     @contextmanager
     def start(place: Place) -> Iterator[Proxy]:
         admin = free_ports(1)
-        given = ["--admin-port", str(admin), *(flags(place) if flags is not None else ())]
+        given = ["--admin-port", str(admin), *(features.flags(place) if features is not None else ())]
         with starter(name, given, program)(place) as proxy:
             _wait_until_exact(name, admin)
-            lines = KEY_LINE if flags is with_features else ""
+            lines = features.lines if features is not None else ""
             yield replace(proxy, inspect=partial(_inspect, admin), lines=lines)
 
     return start

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.bench import pairs
-from loadtest.bench.features import KEY_LINE, with_features
+from loadtest.bench.features import KEY_LINE, NAMES, Features
 from loadtest.bench.measures.subject import Sample
 from loadtest.bench.pairs import Cost, FailedRequestsError, main, per_unit, table
 from loadtest.bench.proxies.entrant import Place
@@ -39,7 +39,7 @@ def test_the_table_has_a_row_per_build_and_measure():
 
 
 def test_the_settings_with_all_features_are_valid_and_refuse_nothing(tmp_path):
-    flag, file = with_features(Place(8_100, tmp_path))
+    flag, file = Features().flags(Place(8_100, tmp_path))
     assert flag == "--config"
     config = load({}, {}, Path(file))
     assert [worker.url for worker in config.workers] == ["http://127.0.0.1:8100"]
@@ -50,6 +50,21 @@ def test_the_settings_with_all_features_are_valid_and_refuse_nothing(tmp_path):
     assert limits.lines().count(b"x-ratelimit-") == 6
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_one_feature_alone_is_a_valid_setting(tmp_path, name):
+    features = Features((name,))
+    config = load({}, {}, Path(features.flags(Place(8_100, tmp_path))[1]))
+    on = {
+        "keys": bool(config.auth.api_keys and config.tenants),
+        "limits": bool(config.limits.tenants),
+        "aliases": bool(config.models),
+        "routes": bool(config.routes),
+        "log": config.decision_log.path is not None,
+    }
+    assert [found for found, is_on in on.items() if is_on] == [name]
+    assert bool(features.lines) is on["keys"]
+
+
 def test_something_must_be_compared(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["pairs"])
     with pytest.raises(SystemExit):
@@ -57,11 +72,29 @@ def test_something_must_be_compared(monkeypatch, capsys):
     assert "give --build, --features or --sidecar" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("flags", "old"), [([], False), (["--everything-on"], True)])
-def test_with_everything_on_both_environments_have_the_features(monkeypatch, flags, old):
-    started = {}
-    monkeypatch.setattr(pairs, "_started", lambda side, build, folder, stack: started.update({side: build.features}))
+def test_a_sidecar_has_one_worker(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["pairs", "--sidecar", "ENVIRONMENT", "--workers", "4"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "a sidecar has one worker" in capsys.readouterr().err
+
+
+ALL = Features()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "started"),
+    [
+        (["--build", "ours", "OLD", "NEW"], [(None, None)]),
+        (["--build", "ours", "OLD", "NEW", "--everything-on"], [(ALL, ALL)]),
+        (["--features", "NEW"], [(None, ALL)]),
+        (["--features", "NEW", "--only", "log", "--only", "keys"], [(None, Features((n,))) for n in ("log", "keys")]),
+    ],
+)
+def test_which_environments_have_which_features(monkeypatch, arguments, started):
+    seen = []
+    monkeypatch.setattr(pairs, "_started", lambda side, build, *_: seen.append(build.features))
     monkeypatch.setattr(pairs, "_cost", lambda *_: Cost(1.0, 1.0))
-    monkeypatch.setattr("sys.argv", ["pairs", "--build", "ours", "OLD", "NEW", "--pairs", "1", *flags])
+    monkeypatch.setattr("sys.argv", ["pairs", "--pairs", "1", *arguments])
     assert main() == 0
-    assert started == {"old": old, "new": old}
+    assert list(zip(seen[::2], seen[1::2], strict=True)) == started
