@@ -166,8 +166,9 @@ class WorkerLoads:
     def load_reported(self, candidate: Candidate, report: LoadReport, now_s: float) -> None:
         """Record a scrape of the candidate's gauges."""
         load = self.of(candidate)
-        load.account.foreign.observe(report, load.reserved(), candidate.capacity_tokens, now_s)
-        load.account.change()
+        account = load.account
+        account.foreign.observe(report, load.reserved(), candidate.capacity_tokens, now_s, account.arriving)
+        account.change()
 
     def common_speed(self) -> Speed | None:
         """Return the median speed of the workers that have learned theirs; None if none has.

@@ -21,12 +21,15 @@ class LoadAccount:
 
     Prefills are assumed to run first come, first served, as in vLLM's default scheduler. `head_since_s` is the
     earliest time at which the oldest unfinished one can have started. The end of `unseen` prefills is not visible.
+    `arriving` requests wait for KV cache from another worker. The worker serves others meanwhile, so their tokens are
+    queued, and they have no place in the queue: the time that a transfer takes does not make a worker look stalled.
     `shared` is this process's row in the shared ledger; None if there is only one process. `running` holds the requests
     and the idle context. Each change sets `changed`, and the first one after a reset adds `slot` to `changes`.
     """
 
     __slots__ = (
         "_work_counter",
+        "arriving",
         "changed",
         "changes",
         "decode_tokens",
@@ -52,6 +55,7 @@ class LoadAccount:
         self.running = RunningRequests()
         self.queue: dict[LoadReservation, None] = {}
         self.unseen = 0
+        self.arriving = 0
         self.queued_tokens = 0
         self.queued_attention = 0.0
         self.running_requests = 0
@@ -91,10 +95,13 @@ class LoadAccount:
         self.change()
         others = 0 if self.shared is None else self.shared.others().decode_tokens
         self._work_counter.set_context(self.decode_tokens + others, reservation.at_s)
-        if not self.queue:
-            self.head_since_s = reservation.at_s
-        self.queue[reservation] = None
-        self.unseen += not reservation.streams
+        if reservation.arrives:
+            self.arriving += 1
+        else:
+            if not self.queue:
+                self.head_since_s = reservation.at_s
+            self.queue[reservation] = None
+            self.unseen += not reservation.streams
         self.queued_tokens += reservation.uncached_tokens
         self.queued_attention += reservation.attention
         self.running_requests += 1
@@ -111,7 +118,7 @@ class LoadAccount:
         if reservation.stage is not ReservationStage.PREFILL:
             return False
         self.change()
-        if reservation.streams:
+        if reservation.streams and not reservation.arrives:
             self._start_unseen(reservation, now_s)
         self._start_decode(reservation, now_s)
         if self.shared is not None:
@@ -177,12 +184,16 @@ class LoadAccount:
         self.decode_tokens += reservation.context_tokens
 
     def _leave_queue(self, reservation: LoadReservation, now_s: float) -> None:
-        if self.head is reservation:
-            self.head_since_s = self.freed_s = now_s
-        del self.queue[reservation]
-        self.unseen -= not reservation.streams
+        if reservation.arrives:
+            self.arriving -= 1
+        else:
+            if self.head is reservation:
+                self.head_since_s = self.freed_s = now_s
+            del self.queue[reservation]
+            self.unseen -= not reservation.streams
         self.queued_tokens -= reservation.uncached_tokens
-        self.queued_attention = self.queued_attention - reservation.attention if self.queue else 0.0
+        left = self.queue or self.arriving
+        self.queued_attention = self.queued_attention - reservation.attention if left else 0.0
 
     def statistics(self) -> dict[str, Any]:
         """Return the reserved load, and the number of requests from elsewhere."""
@@ -212,11 +223,16 @@ class ForeignLoad:
         self._interval_s = 0.0
         self._last = (0, 0, 0)
 
-    def observe(self, report: LoadReport, reserved: ReservedLoad, capacity_tokens: int, now_s: float) -> None:
-        """Compare a report with the load reserved at this moment."""
+    def observe(
+        self, report: LoadReport, reserved: ReservedLoad, capacity_tokens: int, now_s: float, arriving: int = 0
+    ) -> None:
+        """Compare a report with the load reserved at this moment.
+
+        vLLM reports requests that wait for KV cache as waiting: `arriving` of them are in no queue here.
+        """
         seen = (
             max(0, report.running + report.waiting - reserved.running_requests),
-            max(0, report.waiting - reserved.queued_requests),
+            max(0, report.waiting - reserved.queued_requests - arriving),
             max(0, round(report.kv_usage * capacity_tokens) - reserved.kv_tokens),
         )
         if self._at_s is not None:

@@ -101,7 +101,7 @@ class Placer:
             decided = msgspec.structs.replace(decided, fleet=fleet.with_facts(views, None))
         record = self._record(request, decided, worker, attempt, predicted)
         record.by_policy = by_policy and selection.trial is None
-        ticket = self._reserve(request, candidate, worker, record, now_s)
+        ticket = self._reserve(request, candidate, worker, record, now_s, arrives=after is not None)
         if after is None:
             self._reserve_blocks(ticket, None if found is None else found.match(candidate.slot, place))
         else:
@@ -134,6 +134,8 @@ class Placer:
         view: WorkerView,
         record: DecisionRecord,
         now_s: float,
+        *,
+        arrives: bool,
     ) -> Ticket:
         load = self._loads.of(candidate)
         prompt_tokens = view.cached_tokens + view.uncached_tokens
@@ -142,6 +144,7 @@ class Placer:
             prompt_tokens,
             now_s,
             streams=request.stream,
+            arrives=arrives,
             hashes=record.request.block_hashes,
             block_tokens=record.request.block_tokens,
         )
@@ -152,6 +155,8 @@ class Placer:
                 view.uncached_tokens, prompt_tokens, now_s, fits=_fits_cache(view, prompt_tokens)
             )
         load.reserve(reservation, now_s)
+        if arrives and not request.stream:
+            load.account.prefilled(reservation, now_s)  # nothing will show when its KV cache has come
         return ticket
 
     def arrived(self, ticket: Ticket) -> None:

@@ -32,12 +32,14 @@ class LoadReservation:
     """One request's load.
 
     `attention` is the prompt's attention work, u * (c + u / 2) token pairs for u uncached tokens after c cached ones.
-    `streams` is False if the end of the prefill is not visible, because the answer comes in one piece. `hashes` are the
+    `streams` is False if the end of the prefill is not visible, because the answer comes in one piece. `arrives` is
+    True if KV cache for the prompt comes from another worker, and the prefill of the rest follows it. `hashes` are the
     prompt's full blocks of `block_tokens` each. The first `running_start` of them are counted for other running
     requests, the first `start` for other running or idle ones.
     """
 
     __slots__ = (
+        "arrives",
         "at_s",
         "attention",
         "block_tokens",
@@ -58,6 +60,7 @@ class LoadReservation:
         at_s: float,
         *,
         streams: bool = True,
+        arrives: bool = False,
         hashes: Sequence[int] = (),
         block_tokens: int = 0,
     ) -> None:
@@ -67,6 +70,7 @@ class LoadReservation:
         self.output_tokens = 0
         self.at_s = at_s
         self.streams = streams
+        self.arrives = arrives
         self.hashes = hashes
         self.block_tokens = block_tokens
         self.running_start = 0

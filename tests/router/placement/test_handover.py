@@ -193,7 +193,8 @@ def test_streams_on_the_decode_worker_make_a_pair_pay_and_both_loads_are_reserve
     after = placed.load(3)
     assert after["running_requests"] == before["running_requests"] + 1
     assert after["kv_tokens"] == before["kv_tokens"] + 1_000
-    assert after["queued_tokens"] == before["queued_tokens"]
+    assert after["queued_tokens"] == before["queued_tokens"] + 1
+    assert after["queued_requests"] == 0  # the transfer does not stand in the queue
 
 
 class Turns:

@@ -21,15 +21,17 @@ class AgainstNaiveModel(RuleBasedStateMachine):
         self.naive = []
         self.now_s = 0.0
 
-    @rule(prompt=st.integers(0, 9_000), cached=st.integers(0, 9_000), streams=st.booleans())
-    def reserve(self, prompt, cached, streams):
+    @rule(prompt=st.integers(0, 9_000), cached=st.integers(0, 9_000), streams=st.booleans(), arrives=st.booleans())
+    def reserve(self, prompt, cached, streams, arrives):
         self.now_s += 1.0
         uncached = prompt - min(prompt, cached)
-        reservation = LoadReservation(uncached, prompt, self.now_s, streams=streams)
+        reservation = LoadReservation(uncached, prompt, self.now_s, streams=streams, arrives=arrives)
         self.account.reserve(reservation)
         self.reservations.append(reservation)
         self.naive.append(
-            SimpleNamespace(uncached=uncached, context=prompt, output=0, streams=streams, stage="prefill")
+            SimpleNamespace(
+                uncached=uncached, context=prompt, output=0, streams=streams, arrives=arrives, stage="prefill"
+            )
         )
 
     @precondition(lambda self: self.reservations)
@@ -40,9 +42,10 @@ class AgainstNaiveModel(RuleBasedStateMachine):
         expected = self.naive[index].stage == "prefill"
         assert self.account.prefilled(self.reservations[index], self.now_s) is expected
         if expected:
-            self.naive[index].stage = "decode"
-            for earlier in self.naive[:index]:
-                if earlier.stage == "prefill" and not earlier.streams and self.naive[index].streams:
+            one = self.naive[index]
+            one.stage = "decode"
+            for earlier in self.naive[:index] if one.streams and not one.arrives else ():
+                if earlier.stage == "prefill" and not earlier.streams and not earlier.arrives:
                     earlier.stage = "decode"
 
     @precondition(lambda self: self.reservations)
@@ -73,11 +76,13 @@ class AgainstNaiveModel(RuleBasedStateMachine):
         assert self.account.queued_attention == pytest.approx(
             sum(attention(entry.uncached, entry.context - entry.uncached) for entry in waiting), abs=1e-3
         )
-        assert self.account.statistics()["queued_requests"] == len(waiting)
+        arriving = sum(entry.arrives for entry in waiting)
+        assert (self.account.queued_requests, self.account.arriving) == (len(waiting) - arriving, arriving)
 
     @invariant()
     def the_head_is_the_oldest_and_started_when_it_could(self):
-        waiting = [reservation for reservation in self.reservations if reservation.stage is ReservationStage.PREFILL]
+        prefilling = [one for one in self.reservations if one.stage is ReservationStage.PREFILL]
+        waiting = [one for one in prefilling if not one.arrives]
         assert self.account.head is (waiting[0] if waiting else None)
         if waiting:
             assert waiting[0].at_s <= self.account.head_since_s <= self.now_s
@@ -100,6 +105,14 @@ def test_foreign_load_is_what_two_reports_in_a_row_show_beyond_ours():
     assert (account.foreign.requests, account.foreign.waiting, account.foreign.kv_tokens) == (5, 1, 2_000)
     account.foreign.observe(report(1), account, 10_000, 3.0)
     assert account.foreign.requests == 0
+
+
+def test_requests_that_wait_for_kv_cache_are_no_foreign_load():
+    account = LoadAccount()
+    account.reserve(LoadReservation(100, 1_000, 0.0, arrives=True))
+    for second in range(3):
+        account.foreign.observe(report(0, 1), account, 10_000, float(second), account.arriving)
+    assert (account.foreign.requests, account.foreign.waiting) == (0, 0)
 
 
 def test_foreign_load_fades_without_news():

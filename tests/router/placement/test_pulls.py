@@ -110,6 +110,46 @@ def test_a_prefix_on_a_busy_worker_is_pulled_to_an_idle_one(site, ask, prompt):
     assert ticket.record.ttft_s == 0.5
 
 
+def learned(placed, prompt, port):
+    """Teach the speed of a worker: 60 us per token. Return the time."""
+    now_s = 0.0
+    for number in range(20):
+        tokens = (500, 2_000, 8_000)[number % 3]
+        ids = prompt(range(20_000 + 10_000 * number, 20_000 + 10_000 * number + tokens))
+        request = Request(f"known-{number}", "/v1/completions", "m", ids, tokens, now_s)
+        ticket = placed.dispatcher.dispatch(request, now_s, within={f"h:{port}"})
+        now_s += 60e-6 * tokens
+        placed.dispatcher.first_token(ticket, now_s)
+        placed.dispatcher.finished(ticket, Usage(tokens, 1), now_s)
+    return now_s
+
+
+def test_a_worker_does_not_look_stalled_while_a_pull_is_under_way(site, ask, prompt):
+    placed = site(1, 2)
+    now_s = learned(placed, prompt, 2)
+    placed.hold(1)
+    placed.busy(1, prompt, 5)
+    pulling = placed.dispatcher.pull(ask(), placed.plan(ask(), now_s), now_s)
+    assert pulling.candidate.id == "h:2"
+    other = Request("other", "/v1/completions", "m", prompt(range(9_000, 9_100)), 100, now_s + 10.0)
+    ticket = placed.dispatcher.dispatch(other, now_s + 10.0, within={"h:2"})
+    (seen,) = ticket.record.fleet.workers
+    assert seen.queue_wait_s < 0.01
+    assert (seen.queued_tokens, seen.queued_requests, seen.running_requests) == (8, 0, 1)
+    assert ticket.situation.head_start_s == 0.0  # the transfer teaches nothing about prefills
+
+
+@pytest.mark.parametrize(("stream", "queued"), [(True, 8), (False, 0)])
+def test_the_rest_of_a_streamed_prompt_is_queued_until_its_first_token(site, ask, prompt, stream, queued):
+    placed = site(1, 2)
+    placed.hold(1)
+    placed.busy(1, prompt, 5)
+    ticket = placed.dispatcher.pull(ask(stream=stream), placed.plan(ask(stream=stream)), 0.0)
+    assert placed.load(2)["queued_tokens"] == queued
+    placed.dispatcher.cancelled(ticket, 1.0)
+    assert (placed.load(2)["queued_tokens"], placed.load(2)["kv_tokens"]) == (0, 0)
+
+
 def test_the_time_of_a_pull_teaches_no_prefill_speed_and_its_report_is_not_compared(site, ask, prompt):
     placed = site(1, 2)
     placed.hold(1)
