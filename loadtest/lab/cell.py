@@ -56,7 +56,7 @@ class Slo:
 class Setting:
     """The settings that all cells of a sweep share. A sensitivity run varies `models`.
 
-    With `handover` the workers have roles, and with `pulls` host memory.
+    With `handover` the workers have roles, and with `pulls` host memory. At most `at_once` sessions are open.
     """
 
     fleet: Fleet
@@ -66,6 +66,7 @@ class Setting:
     regret: bool = True
     handover: HandoverSetting | None = None
     pulls: PullSetting | None = None
+    at_once: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

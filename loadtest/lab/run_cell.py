@@ -105,6 +105,7 @@ class Stage:
             models.network_s,
             arrival_s=models.tokenise_s + models.network_s,
             until_s=length_s,
+            at_once=cell.setting.at_once,
         )
         self._before = _Counts([0] * len(self._workers), [0] * len(self._workers))
 

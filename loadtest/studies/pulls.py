@@ -2,8 +2,9 @@
 
 Four workers with host memory serve conversations about long documents in virtual time. The rows are the rule for which
 requests pull a prefix from another worker's host memory. Every row gets the same requests, seed by seed. The output has
-the mean TTFT of each rule, and its ratio to that without pulls (geometric mean over seeds, with 95 % t intervals).
-Finished cells are stored in --out, and not played again.
+the mean TTFT of each rule, and its ratio to that without pulls (geometric mean over seeds, with 95 % t intervals). With
+--at-once, the 192 conversations all come at the start, and the next one begins when one ends. Finished cells are stored
+in --out, and not played again.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from itertools import product
 from math import log
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 from loadtest.arguments import positive
 from loadtest.lab.cell import Cell, Fleet, Setting, Slo
@@ -36,23 +38,38 @@ ARMS = (NEVER, "above=1024", "above=16384", COST)
 SPEEDS = (150_000.0, 15_000.0)
 """Network cards of 400 and of 40 Gbit/s per worker, at 327,680 bytes of KV cache per token."""
 LOADS = (0.25, 0.5, 1.0)
+BURST, BURST_WINDOW_S = 1_000.0, 3_600.0
+"""With --at-once: conversations per second, and a time in which all of them end."""
 
 
-def cell(arm: str, tokens_per_s: float, load: float, seed: int) -> Cell:
+class Arrivals(NamedTuple):
+    """Conversations per second, or the number of them `at_once`."""
+
+    load: float
+    at_once: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.load:g}" if self.at_once is None else f"{self.at_once} at once"
+
+
+def cell(arm: str, tokens_per_s: float, arrivals: Arrivals, seed: int) -> Cell:
     """Return one run."""
+    load, at_once = arrivals
     models = replace(Models(), block_tokens=BLOCK_TOKENS, warm_up_s=0.0)
     pulls = PullSetting(HOST_BLOCKS, arm, tokens_per_s=tokens_per_s)
-    setting = Setting(FLEET, Slo(10_000.0, 60.0), models, WINDOW_S, regret=False, pulls=pulls)
+    window_s = WINDOW_S if at_once is None else BURST_WINDOW_S
+    slo = Slo(10_000.0, 60.0)
+    setting = Setting(FLEET, slo, models, window_s, regret=False, pulls=pulls, at_once=at_once)
     return Cell(TRACE, RULE, load, seed, setting, load)
 
 
 class Runs:
-    """The figures of every rule, by seed, at one load and speed."""
+    """The figures of every rule, by seed, of one speed and kind of arrivals."""
 
-    def __init__(self, store: Store, tokens_per_s: float, load: float, seeds: Sequence[int]) -> None:
+    def __init__(self, store: Store, tokens_per_s: float, arrivals: Arrivals, seeds: Sequence[int]) -> None:
         self._figures: dict[str, list[Figures]] = {}
         for arm in ARMS:
-            results = [store.get(cell(arm, tokens_per_s, load, seed)) for seed in seeds]
+            results = [store.get(cell(arm, tokens_per_s, arrivals, seed)) for seed in seeds]
             self._figures[arm] = [result.measures.all for result in results if result is not None]
 
     def said(self, arm: str) -> str:
@@ -70,21 +87,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of the finished cells")
     parser.add_argument("--speeds", type=float, nargs="+", default=list(SPEEDS), metavar="TOKENS_PER_S")
-    parser.add_argument("--loads", type=float, nargs="+", default=list(LOADS), help="conversations per second")
+    parser.add_argument("--loads", type=float, nargs="*", default=list(LOADS), help="conversations per second")
+    parser.add_argument("--at-once", type=positive, nargs="*", default=[], help="conversations that are open at once")
     parser.add_argument("--seeds", type=positive, default=5)
     parser.add_argument("--jobs", type=positive, default=1)
     args = parser.parse_args(arguments)
     if args.seeds < 2:
         parser.error("intervals need --seeds of at least 2")
     store, seeds = Store(args.out), range(args.seeds)
+    columns = [Arrivals(load) for load in args.loads] + [Arrivals(BURST, at_once) for at_once in args.at_once]
     with ProcessPoolExecutor(args.jobs) as pool:
         for speed in args.speeds:
-            cells = [cell(arm, speed, load, seed) for load, seed, arm in product(args.loads, seeds, ARMS)]
+            cells = [cell(arm, speed, column, seed) for column, seed, arm in product(columns, seeds, ARMS)]
             missing = [one for one in cells if store.get(one) is None]
             for one, (measures, measured) in zip(missing, pool.map(run_cell, missing), strict=True):
                 store.add(one, measures, measured)
-            runs = [Runs(store, speed, load, seeds) for load in args.loads]
-            print(f"\n## {speed:,.0f} tokens per second\n\n| | {' | '.join(f'{load:g}' for load in args.loads)} |")
+            runs = [Runs(store, speed, column, seeds) for column in columns]
+            print(f"\n## {speed:,.0f} tokens per second\n\n| | {' | '.join(str(column) for column in columns)} |")
             print(f"|---|{'---|' * len(runs)}")
             for arm in ARMS:
                 print(f"| {arm} | {' | '.join(one.said(arm) for one in runs)} |", flush=True)
