@@ -148,25 +148,11 @@ class System:
         )
         self.worker_tls = WorkerTls(config.worker_tls)
         self.identity = Identity(config, worker_tls=self.worker_tls)
-        self.dispatcher = self._build_dispatcher(ledger)
-        self.residency.on_settled.append(self.dispatcher.explained)
-        levels = self.metrics.registry.counter(SERVICE_LEVELS.removeprefix("warmroute_")).values
-        self.measurements = Measurements(
-            config.diagnosis, lambda: levels_of(levels), longest_s=looks_back_s(config.handover)
-        )
-        self.dispatcher.traffic = self.measurements
-        self.traffic = TrafficHistory(self._own_traffic)
-        self.fleet.on_load.append(self.measurements.load_reported)
+        self.measurements = self._build_measurements()
         self._decision_log = open_decision_log(config.decision_log)
-        if self._decision_log is not None:
-            log_settings = config.decision_log
-            self.dispatcher.record(
-                Recorder(self._decision_log, time.time, share=log_settings.share, window_s=log_settings.window_s)
-            )
-        line = None
-        if resources is not None and followed is not None:
-            line = IngestLine(resources.events, self.residency, followed, self.metrics)
-        self.watcher = self._build_watcher(resources.ledger if resources is not None else None, line)
+        self.dispatcher = self._build_dispatcher(ledger)
+        self.traffic = TrafficHistory(self._own_traffic)
+        self.watcher = self._build_watcher(followed)
         self.operations = WorkerOperations(self.fleet, self.residency, self.watcher)
         self._traces = TraceExporter(config.tracing) if config.tracing.endpoint is not None else None
         self.gateway = self._build_gateway()
@@ -216,7 +202,19 @@ class System:
     async def _in_flight_alone(self) -> Mapping[str, int] | None:
         return self.in_flight() if self.handover_state is HandoverState.NONE else None
 
-    def _build_watcher(self, ledger: Ledger | None, ingest_line: IngestLine | None) -> Watcher:
+    def _build_measurements(self) -> Measurements:
+        levels = self.metrics.registry.counter(SERVICE_LEVELS.removeprefix("warmroute_")).values
+        config = self.config
+        measurements = Measurements(
+            config.diagnosis, lambda: levels_of(levels), longest_s=looks_back_s(config.handover)
+        )
+        self.fleet.on_load.append(measurements.load_reported)
+        return measurements
+
+    def _build_watcher(self, followed: FollowedIndex | None) -> Watcher:
+        resources, line = self._resources, None
+        if resources is not None and followed is not None:
+            line = IngestLine(resources.events, self.residency, followed, self.metrics)
         watcher = Watcher(
             self.fleet,
             self.residency,
@@ -225,9 +223,9 @@ class System:
             self.metrics,
             clock=self.now_s,
             worker_tls=self.worker_tls,
-            self_test_lock=ledger,
+            self_test_lock=resources.ledger if resources is not None else None,
             observer=self._observer,
-            ingest_line=ingest_line,
+            ingest_line=line,
         )
         self.fleet.on_unknown_model.append(lambda model: watcher.look_again())
         self.fleet.on_doubt.append(lambda endpoint: watcher.look_for_process(endpoint.id))
@@ -272,7 +270,7 @@ class System:
         config = self.config
         policy = self._share.seeded(config.policy)
         named, shadows, _ = self._share.built(routing_of(config), config.policy, self.metrics.policy_failed)
-        return Dispatcher(
+        dispatcher = Dispatcher(
             self.fleet,
             self.residency,
             build_policy(spec_of(policy), random.Random(policy.seed)),
@@ -287,6 +285,14 @@ class System:
             shadows=shadows,
             handover=config.handover,
         )
+        dispatcher.traffic = self.measurements
+        self.residency.on_settled.append(dispatcher.explained)
+        if self._decision_log is not None:
+            log_settings = config.decision_log
+            dispatcher.record(
+                Recorder(self._decision_log, time.time, share=log_settings.share, window_s=log_settings.window_s)
+            )
+        return dispatcher
 
     def _build_exposition(self) -> Exposition:
         limit = memory_limit()

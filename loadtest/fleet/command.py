@@ -39,6 +39,16 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    _add_workers(parser)
+    _add_clock(parser)
+    _add_handover(parser)
+    parser.add_argument("--vllm-env", type=Path, metavar="DIR", help="environment with vLLM (default: the one found)")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="write each worker's output to DIR")
+    parser.add_argument("flags", nargs="*", metavar="-- FLAGS", help="further flags for each vLLM or embedded worker")
+    parser.set_defaults(run=run)
+
+
+def _add_workers(parser: argparse.ArgumentParser) -> None:
     kind = parser.add_mutually_exclusive_group(required=True)
     kind.add_argument("--vllm", type=_positive, metavar="N", help="number of clock workers")
     kind.add_argument("--simulated", type=_positive, metavar="N", help="number of embedded workers")
@@ -63,6 +73,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         metavar="X",
         help="size of each KV cache, in GiB of the model's layout (default: the profile's number of tokens)",
     )
+
+
+def _add_clock(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--time-scale",
         type=_not_negative,
@@ -74,6 +87,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--jitter", type=_share, default=0.05, metavar="SHARE", help="spread of step times (default 0.05)"
     )
     parser.add_argument("--seed", type=int, default=0, help="seed of words and jitter; each worker adds its number")
+
+
+def _add_handover(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--roles",
         type=_roles,
@@ -87,10 +103,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="KV connector of embedded workers with --roles (default: nixl_pull, the only one of --vllm); "
         "offloading_peer goes without --roles, and its workers pull prefixes from each other",
     )
-    parser.add_argument("--vllm-env", type=Path, metavar="DIR", help="environment with vLLM (default: the one found)")
-    parser.add_argument("--logs", type=Path, metavar="DIR", help="write each worker's output to DIR")
-    parser.add_argument("flags", nargs="*", metavar="-- FLAGS", help="further flags for each vLLM or embedded worker")
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
