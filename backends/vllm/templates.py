@@ -26,6 +26,8 @@ MAX_RENDERED_CHARS = 64 * 1024 * 1024
 """A rendering that grows beyond this size is stopped."""
 MAX_REPEATED_ITEMS = 1_000_000
 """Longest text or list that ``*`` may make. Jinja itself limits ``range`` to 100,000."""
+_OF_DICT = frozenset(dir(dict))
+"""Names that the sandbox has to judge, because they are attributes of every dictionary."""
 
 
 class ChatTemplate:
@@ -71,6 +73,18 @@ class ChatTemplate:
 
 class _Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset({"*", "**"})
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """Return an item, with a short way for messages that lack a field that the template asks for.
+
+        The sandbox looks for an attribute then, which takes a fifth of the time of a conversation of 40 turns.
+        """
+        try:
+            return obj[argument]
+        except (TypeError, LookupError):
+            if type(obj) is dict and type(argument) is str and argument not in _OF_DICT:
+                return self.undefined(obj=obj, name=argument)
+        return super().getitem(obj, argument)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "**" and abs(right) * max(1, abs(left)).bit_length() > 4096:

@@ -8,6 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from jinja2.exceptions import SecurityError, UndefinedError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 import backends.simulated
 from backends.vllm.render import ChatRenderer, Unrenderable, gives_token_ids
@@ -419,3 +421,19 @@ def test_arguments_of_transformers_are_not_variables(tmp_path: Path) -> None:
         assert render({**messages(("user", "x")), "chat_template_kwargs": kwargs}) == "FalseFalseFalsex"
         assert gives_token_ids(kwargs) is bool(kwargs.get("tokenize"))
     assert not gives_token_ids(None) and not gives_token_ids("odd")
+
+
+@pytest.mark.parametrize("name", ["'role'", "'absent'", "'items'", "'__class__'", "0", "['a']"])
+@pytest.mark.parametrize("owner", ["message", "message['role']", "messages", "absent"])
+def test_an_item_is_what_the_sandbox_returns(name, owner):
+    source = f"{{{{ {owner}[{name}] is defined }}}} {{{{ {owner}[{name}] is string }}}}"
+    variables = {"messages": [{"role": "user"}], "message": {"role": "user"}}
+    expected = outcome(lambda: ImmutableSandboxedEnvironment().from_string(source).render(variables))
+    assert outcome(lambda: ChatTemplate(source).render(variables)) == expected
+
+
+def outcome(render):
+    try:
+        return render()
+    except (SecurityError, UndefinedError, Unrenderable):
+        return "refused"
