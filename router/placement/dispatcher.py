@@ -113,6 +113,7 @@ class Dispatcher(TicketLife):
     def record(self, recorder: Recorder) -> None:
         """Record every decision and lifecycle event from now on."""
         self._policies.recorder = recorder
+        self._view_builder.running_share = recorder.listening(self._loads.running_share)
 
     # decisions
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from backends.worker import LoadReport
-from policies.view import Columns, RequestView, Residency, WorkerId, WorkerView
+from policies.view import Columns, RequestView, Residency, Roster, WorkerId, WorkerView
 from router.placement.decode_step_time import Output, WorkDone, decode_externality_s
 from router.placement.endpoints import Candidate
-from router.placement.fleet_table import STALE_S, Demand, FleetTable, Rows
+from router.placement.fleet_table import STALE_S, Demand, FleetTable, Rows, roster_of
 from router.placement.kv_occupancy import kv_wait_s
 from router.placement.reuse_value import ReuseValue
 from router.placement.running import LoadReservation
@@ -47,8 +47,9 @@ class WorkerLoads:
         """Slots of live candidates, as of the last time that the candidates of a decision changed."""
         self._unseen: set[int] = set()
         """Slots with prefills whose end is not visible, among the rows written."""
-        self._seen: tuple[Sequence[Candidate], list[WorkerLoad]] = ((), [])
-        """The candidates of the last decision and their loads: an unchanged fleet passes the same tuple again."""
+        self._seen: tuple[Sequence[Candidate], list[WorkerLoad], Roster | None] = ((), [], None)
+        """The candidates of the last decision, their loads and their roster: an unchanged fleet passes the same tuple
+        again."""
         self._common: Speed | None = None
         self._stale = False
         self._reuse_value = ReuseValue()
@@ -66,7 +67,7 @@ class WorkerLoads:
 
     def _new(self, candidate: Candidate, before: WorkerLoad | None) -> WorkerLoad:
         load = WorkerLoad(candidate, self._changes if candidate.live else None)
-        self._seen = ((), [])
+        self._seen = ((), [], None)
         if candidate.live:
             self._loads[candidate.slot] = load
             self._forget(before)
@@ -218,6 +219,11 @@ class WorkerLoads:
             )
         return tuple(seen)
 
+    def roster(self, candidates: Sequence[Candidate]) -> Roster | None:
+        """Return the roster of the candidates of the last decision; None for others."""
+        seen, _, roster = self._seen
+        return roster if candidates is seen else None
+
     def rows(self, candidates: Sequence[Candidate]) -> Rows | None:
         """Return the rows of the table for `candidates`; None if views of single workers serve better."""
         if len(candidates) < ARRAYS_FROM:
@@ -276,11 +282,11 @@ class WorkerLoads:
         self._changes.clear()
 
     def _all_of(self, candidates: Sequence[Candidate]) -> list[WorkerLoad]:
-        seen, loads = self._seen
+        seen, loads, _ = self._seen
         if candidates is not seen:
             loads = [self.of(candidate) for candidate in candidates]
             if isinstance(candidates, tuple) and all(candidate.live for candidate in candidates):
-                self._seen = (candidates, loads)
+                self._seen = (candidates, loads, roster_of(candidates))
                 self._find_live()
         return loads
 

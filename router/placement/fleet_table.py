@@ -159,11 +159,7 @@ class FleetTable:
             neighbours = last - first == len(slots) - 1 and bool((np.diff(slots) == 1).all())
             self._rows = Rows(
                 candidates,
-                Roster(
-                    tuple([candidate.id for candidate in candidates]),
-                    [candidate.endpoint.labels for candidate in candidates],
-                    [candidate.endpoint.weight for candidate in candidates],
-                ),
+                roster_of(candidates),
                 slots,
                 slice(first, last + 1) if neighbours else slots,
                 np.array([candidate.capacity_tokens for candidate in candidates], np.float64),
@@ -223,6 +219,15 @@ class FleetTable:
             learned=common is not None,
             cached_tokens_by_tier=matches.by_tier,
         )
+
+
+def roster_of(candidates: Sequence[Candidate]) -> Roster:
+    """Return ids, labels and weights of the candidates."""
+    return Roster(
+        tuple([candidate.id for candidate in candidates]),
+        [candidate.endpoint.labels for candidate in candidates],
+        [candidate.endpoint.weight for candidate in candidates],
+    )
 
 
 def _middle(values: Column) -> float:

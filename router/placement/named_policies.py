@@ -59,7 +59,7 @@ class NamedPolicies:
         if recorder is None:
             return runner, runner.decide(request, fleet)
         recorder.before(fleet.now_s, self._all)
-        decision = runner.decide(request, recorder.listen(fleet))
+        decision = runner.decide(request, fleet)
         recorder.decided(name if name in self._runners else DEFAULT, request, fleet, decision)
         return runner, decision
 

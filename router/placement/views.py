@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from policies.view import FleetView, RequestView
+from policies.view import FleetView, RequestView, RunningShare
 from router.placement.decode_step_time import Output
 from router.placement.endpoints import Candidate
 from router.placement.fleet_load import WorkerLoads
@@ -36,7 +36,8 @@ class ViewBuilder:
 
     def __init__(self, loads: WorkerLoads, residency: ResidencySource, output_lengths: OutputLengths) -> None:
         self._loads = loads
-        self._running_share = loads.running_share
+        self.running_share: RunningShare = loads.running_share
+        """Answers policies that ask for a running share."""
         self._residency = residency
         self._output_lengths = output_lengths
 
@@ -59,13 +60,13 @@ class ViewBuilder:
             if prompt is not None and reads_cache:
                 matches = self._residency.match(prompt, [candidate.slot for candidate in candidates])
             workers = self._loads.views(candidates, matches, tokens, now_s, output, remaining_s, hashes)
-            fleet = FleetView(now_s, workers, running_share=self._running_share)
+            fleet = FleetView(now_s, workers, self._loads.roster(candidates), None, self.running_share)
             return view, fleet, None if matches is None else Found(matches, None)
         cached = nothing_known(len(candidates))
         if prompt is not None and reads_cache:
             cached = self._residency.match_all(prompt, rows.slots)
         columns = self._loads.columns(rows, cached, tokens, now_s, output, remaining_s, hashes)
-        fleet = FleetView(now_s, None, rows.roster, columns, self._running_share)
+        fleet = FleetView(now_s, None, rows.roster, columns, self.running_share)
         return view, fleet, Found(None, cached) if reads_cache else None
 
     def request_view(self, request: Request, now_s: float) -> RequestView:

@@ -6,10 +6,21 @@ import math
 import pickle
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from operator import is_not
 from typing import Protocol, TypeVar
 
-from policies.view import Decision, FleetView, LifecycleEvent, LifecycleEventKind, Policy, RequestView, Roster, WorkerId
+from policies.view import (
+    Decision,
+    FleetView,
+    LifecycleEvent,
+    LifecycleEventKind,
+    Policy,
+    RequestView,
+    Roster,
+    RunningShare,
+    WorkerId,
+)
 from router.placement.decision_log.lines import (
     VERSION,
     DecisionLine,
@@ -89,6 +100,7 @@ class Recorder:
         self._latest: OrderedDict[str, int] = OrderedDict()
         """Request id -> its latest decision."""
         self._shares: list[tuple[WorkerId, int, float]] = []
+        """The running shares that were asked for since the latest `before`."""
         self._roster: Roster | None = None
         self._rosters = 0
         self.decisions = 0
@@ -97,6 +109,7 @@ class Recorder:
     def before(self, now_s: float, runners: Mapping[str, PolicyRunner]) -> None:
         """Begin a window if one is due, before a decision changes the state of its policy."""
         self._now_s = now_s
+        self._shares.clear()
         window = 0 if self._whole else int(now_s // self._period_s)
         due = self._whole or now_s - window * self._period_s < self._window_s
         if not due or now_s < self._resumes_s:
@@ -108,18 +121,15 @@ class Recorder:
             self._window, self._policies = window, policies
             self._snapshot(now_s, runners)
 
-    def listen(self, fleet: FleetView) -> FleetView:
-        """Return a fleet that notes the running shares which the policy asks for."""
-        self._shares = []
-        if self._window is None:
-            return fleet
+    def listening(self, share: RunningShare) -> RunningShare:
+        """Return `share`, which also notes the answers that a policy gets for its decision."""
 
         def heard(worker: WorkerId, request: RequestView, blocks: int) -> float:
-            share = fleet.running_share(worker, request, blocks)
-            self._shares.append((worker, blocks, share))
-            return share
+            answer = share(worker, request, blocks)
+            self._shares.append((worker, blocks, answer))
+            return answer
 
-        return fleet.listening(heard)
+        return heard
 
     def decided(self, policy: str, request: RequestView, fleet: FleetView, decision: Decision) -> None:
         """Record a decision."""
@@ -184,12 +194,12 @@ class Recorder:
             return PromptLine()
         base = kept = 0
         last = len(hashes) // MARK_BLOCKS * MARK_BLOCKS
-        for length in (len(hashes), *range(last, 0, -MARK_BLOCKS)):
+        for length in chain((len(hashes),), range(last, 0, -MARK_BLOCKS)):
             number = self._marks.get(hashes[length - 1], 0)
             if number > self._number - PROMPTS_KEPT and number:
                 base, kept = number, length
                 break
-        for length in (*range(kept + MARK_BLOCKS - kept % MARK_BLOCKS, last + 1, MARK_BLOCKS), len(hashes)):
+        for length in chain(range(kept + MARK_BLOCKS - kept % MARK_BLOCKS, last + 1, MARK_BLOCKS), (len(hashes),)):
             keep(self._marks, hashes[length - 1], self._number, MARKS_KEPT)
         return PromptLine(base, kept, packed(hashes[kept:]))
 
