@@ -8,6 +8,7 @@ next, and of the streams that wait for steps with a prefill. All of it is arrays
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -42,6 +43,15 @@ class PairCost(NamedTuple):
     def pays(self) -> bool:
         """Whether the pair costs less than any worker alone."""
         return self.pair_s < self.alone_s
+
+
+class UnderWay(NamedTuple):
+    """A transfer of `tokens` that is under way: which sources send over its sender's card, and which workers receive
+    over its receiver's."""
+
+    sends: NDArray[np.bool_]
+    receives: NDArray[np.bool_]
+    tokens: float
 
 
 class PullCost(NamedTuple):
@@ -173,6 +183,30 @@ def loaded_s(fleet: FleetView, loaded_tokens: Matrix | Column, ready_s: Matrix |
     return cost_s
 
 
+def beside_tokens(one_tokens: Matrix | float, other_tokens: float) -> Matrix:
+    """Return the tokens that two transfers over one card wait for each other, if the other one is under way.
+
+    They share the card equally, so it is what the other one has left, but at most as much as the first one moves. What
+    is left is not seen: on average it is half.
+    """
+    beside: Matrix = np.minimum(one_tokens, 0.5 * other_tokens)
+    return beside
+
+
+def _beside(moved: Matrix, under_way: Sequence[UnderWay]) -> tuple[Matrix, Matrix]:
+    """Return the tokens for which each transfer of `moved` tokens waits, and those for which the others wait.
+
+    The busier card sets the speed of a transfer, whose own wait is thus the longer one. The others wait on both.
+    """
+    sent, received, others = np.zeros_like(moved), np.zeros_like(moved), np.zeros_like(moved)
+    for one in under_way:
+        tokens, sends, receives = beside_tokens(moved, one.tokens), one.sends[:, np.newaxis], one.receives
+        sent += tokens * sends
+        received += tokens * receives
+        others += tokens * (sends | receives)
+    return np.maximum(sent, received), others
+
+
 def pull_costs(
     fleet: FleetView,
     own_tokens: Column,
@@ -180,17 +214,21 @@ def pull_costs(
     tokens_per_s: Matrix | float,
     latency_s: Matrix | float,
     alike: NDArray[np.bool_],
+    under_way: Sequence[UnderWay] = (),
 ) -> PullCosts:
     """Return the cheapest pull of each worker of `fleet`.
 
     Each source can serve the first `source_tokens` of the prompt. Each worker has the first `own_tokens` of it in a
     slower tier of its own. What it lacks beyond both tiers moves, while its queue goes on. `alike` says which workers
-    can read from which source; a source is not alike to itself.
+    can read from which source; a source is not alike to itself. Transfers that are `under_way` over the same cards
+    make a pull slower, and are made slower by it; both are seconds of delay.
     """
     own_tokens = np.maximum(own_tokens, fleet.cached_tokens)
     moved = np.maximum(source_tokens[:, np.newaxis] - own_tokens[np.newaxis, :], 0.0)
-    moved_s = latency_s + moved / tokens_per_s
-    costs_s = np.where(alike & (moved > 0.0), loaded_s(fleet, own_tokens + moved, moved_s), np.inf)
+    waits, others = _beside(moved, under_way)
+    moved_s = latency_s + (moved + waits) / tokens_per_s
+    costs_s = loaded_s(fleet, own_tokens + moved, moved_s) + others / tokens_per_s
+    costs_s = np.where(alike & (moved > 0.0), costs_s, np.inf)
     source = costs_s.argmin(axis=0)
     best = source, np.arange(len(fleet))
     loaded = own_tokens + moved[best]

@@ -1,10 +1,11 @@
 """Learn how fast KV cache moves from one worker to another.
 
 The model: a transfer of n tokens takes b * n + a seconds. It is measured from the receiver's request to its first
-event, less what the receiver computes then. The transfer goes on while the receiver's queue does, so a first event that
-waited for the queue rather than for the transfer teaches nothing. A link that is not known well is close to the
-fleet's, and the fleet's close to the setting's. What was learned counts less as time passes: a link that looked slow
-is used no more, so nothing else would show that it is fast again.
+event, less what the receiver computes then. Transfers that share a network card slow each other down, so n counts what
+moved over the busier of both cards in that time (`router.placement.shared_cards`). The transfer goes on while the
+receiver's queue does, so a first event that waited for the queue rather than for the transfer teaches nothing. A link
+that is not known well is close to the fleet's, and the fleet's close to the setting's. What was learned counts less as
+time passes: a link that looked slow is used no more, so nothing else would show that it is fast again.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from policies.handover_cost import Matrix
 from policies.view import Column
 from router.placement.endpoints import Candidate
 from router.placement.learning.forgetting_least_squares import ForgettingLeastSquares
+from router.placement.shared_cards import TransferUnderWay
 
 LINKS_KEPT: Final = 4_096
 """Links that are kept, those used last. The others count as unknown."""
@@ -42,7 +44,10 @@ LinkKind: TypeAlias = Literal["handover", "pull"]
 
 
 class Transfer(NamedTuple):
-    """A transfer that has begun: `tokens` move. Then the receiver computes for `own_s`, once `queue_s` are over."""
+    """A transfer that has begun: `tokens` move. Then the receiver computes for `own_s`, once `queue_s` are over.
+
+    `beside` says how many tokens of others move over its cards until it ends; None if nobody knows.
+    """
 
     kind: LinkKind
     sender: Candidate
@@ -51,6 +56,7 @@ class Transfer(NamedTuple):
     own_s: float
     queue_s: float
     began_s: float
+    beside: TransferUnderWay | None = None
 
 
 class Link(NamedTuple):
@@ -116,6 +122,8 @@ class Links:
         seconds = max(now_s - transfer.began_s - transfer.own_s, SHORTEST_S)
         if tokens < 1 or transfer.queue_s > QUEUE_SHARE * seconds:
             return
+        if transfer.beside is not None:
+            tokens += round(transfer.beside.tokens)
         self._all.observe(tokens, seconds, now_s)
         if sender.live and receiver.live:
             row = self._row(sender, receiver)

@@ -19,6 +19,7 @@ from router.placement.links import Links, Transfer
 from router.placement.placing import Decided, Placer
 from router.placement.residency_source import ResidencySource
 from router.placement.selection import Selection
+from router.placement.shared_cards import TransfersUnderWay
 from router.placement.tickets import Ticket
 
 PEER_LABEL: Final = "kv_peer"
@@ -42,6 +43,7 @@ class PullPlanner:
     def __init__(self, config: HandoverConfig, placer: Placer, residency: ResidencySource) -> None:
         self.enabled: Final = config.pulls is not None
         self.links = Links("pull", config.transfer_tokens_per_s, config.latency_s)
+        self._under_way = TransfersUnderWay()
         self._placer = placer
         self._residency = residency
 
@@ -56,8 +58,8 @@ class PullPlanner:
     ) -> PlannedPull | Decided | None:
         """Return a pull from one of `sources` to the worker that the policy decides for, if it saves time there.
 
-        `even_if_dearer`: return it whatever it costs. Otherwise return the policy's decision, or None if no source was
-        a reason to ask the policy.
+        `even_if_dearer`: return it whatever it costs. Otherwise, and if the policy holds the request for KV space,
+        return the policy's decision, or None if no source was a reason to ask the policy.
         """
         prompt = request.prompt
         if prompt is None or prompt.multiple or not request.reads_cache or alone.trial is not None:
@@ -69,13 +71,16 @@ class PullPlanner:
         if not holders:
             return None
         decided = self._placer.decide(request, alone, now_s)
+        if decided.decision.hold_s and not decided.decision.until_prefills_done:
+            return decided  # it is held for KV space, and would need as much if it came from another worker
         fleet = decided.fleet
         source_tokens = np.array([float(held[one.slot]) for one in holders])
         own_tokens = np.array([float(held.get(one.slot, 0)) for one in workers])
         alike = alike_formats(holders, workers, request.model)
         alike &= np.array([one.slot for one in holders])[:, np.newaxis] != [one.slot for one in workers]
         speeds = self.links.speeds(holders, workers, now_s)
-        costs = pull_costs(fleet, own_tokens, source_tokens, *speeds, alike)
+        under_way = self._under_way.seen(holders, workers)
+        costs = pull_costs(fleet, own_tokens, source_tokens, *speeds, alike, under_way)
         place = fleet.place_of(decided.decision.ranked[0])
         assert place is not None, "the policy runner has checked it"
         cost = costs.at(place)
@@ -96,6 +101,7 @@ class PullPlanner:
         made = msgspec.structs.replace(decided, decision=decision)
         ticket = self._placer.place(request, made, now_s, 1, after=after)
         ticket.moved_tokens = cost.tokens
+        self._under_way.begin(ticket, planned.source)
         ticket.shadow = None  # what the answer will show is not what the policies saw
         return ticket
 
@@ -103,7 +109,8 @@ class PullPlanner:
         """Return the transfer that begins now. After it, the worker computes the rest behind its queue."""
         queue_s = float(planned.decided.fleet.queue_wait_s[planned.cost.worker])
         ends = planned.source, ticket.candidate
-        return Transfer("pull", *ends, ticket.moved_tokens, planned.cost.rest_s, queue_s, now_s)
+        beside = self._under_way.of(ticket)
+        return Transfer("pull", *ends, ticket.moved_tokens, planned.cost.rest_s, queue_s, now_s, beside)
 
 
 def peer_address(candidate: Candidate) -> tuple[str, int] | None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from policies.handover_cost import STREAM_WEIGHT, alone_s, cheapest, loaded_s, pair_s, pull_costs, stalled_s
+from policies.handover_cost import STREAM_WEIGHT, UnderWay, alone_s, cheapest, loaded_s, pair_s, pull_costs, stalled_s
 from policies.view import FleetView, Residency, WorkerId, WorkerView
 
 FAST, NOW = 1e12, 0.0
@@ -130,12 +130,12 @@ def test_streams_on_a_prefill_worker_make_the_pair_dearer():
 # pulls
 
 
-def pull(workers, sources, tokens_per_s=FAST, latency_s=0.0, own=None, alike=None):
+def pull(workers, sources, tokens_per_s=FAST, latency_s=0.0, own=None, alike=None, under_way=()):
     """Return the cheapest pull from sources that hold so many tokens each."""
     own_tokens = np.zeros(len(workers)) if own is None else np.array(own, float)
     if alike is None:
         alike = np.ones((len(sources), len(workers)), bool)
-    costs = pull_costs(workers, own_tokens, np.array(sources, float), tokens_per_s, latency_s, alike)
+    costs = pull_costs(workers, own_tokens, np.array(sources, float), tokens_per_s, latency_s, alike, under_way)
     return costs.at(int(costs.pull_s.argmin()))
 
 
@@ -174,6 +174,31 @@ def test_only_what_the_worker_lacks_is_pulled():
     cost = pull(workers, [800], 1e4)
     assert (cost.worker, cost.tokens) == (0, 300)
     assert pull(fleet({"cached_tokens": 900, "uncached_tokens": 100}), [800]).pull_s == np.inf
+
+
+def moving(sends, receives, tokens):
+    return UnderWay(np.array(sends), np.array(receives), tokens)
+
+
+def test_transfers_under_way_over_the_same_cards_make_a_pull_dearer():
+    def cost_s(*under_way):
+        return pull(fleet({}), [1_000], 1_000.0, under_way=under_way).pull_s
+
+    assert cost_s() == pytest.approx(1.0)
+    assert cost_s(moving([False], [False], 800.0)) == pytest.approx(1.0)
+    # It shares a card with what the other has left, half on average, and so does the other with it.
+    assert cost_s(moving([True], [False], 800.0)) == pytest.approx(1.0 + 0.4 + 0.4)
+    assert cost_s(moving([True], [True], 800.0)) == pytest.approx(1.0 + 0.4 + 0.4)
+    # The busier card sets the speed; those on both cards wait.
+    both = moving([True], [False], 800.0), moving([False], [True], 200.0)
+    assert cost_s(*both) == pytest.approx(1.0 + 0.4 + 0.4 + 0.1)
+    # A short pull is soon over, however much others have left.
+    assert cost_s(moving([True], [False], 50_000.0)) == pytest.approx(1.0 + 1.0 + 1.0)
+
+
+def test_a_source_with_a_free_card_is_cheaper():
+    busy = moving([True, False], [False], 1_000.0)
+    assert pull(fleet({}), [1_000, 1_000], 1_000.0, under_way=[busy]).source == 1
 
 
 def test_a_slower_tier_of_its_own_needs_no_pull():

@@ -14,7 +14,7 @@ from router.config.model import Config, HandoverConfig, HealthConfig, WorkerConf
 from router.placement.decision_log.lines import EventLine, decode
 from router.placement.decision_log.recorder import Recorder
 from router.placement.decision_log.replay import LogReplay
-from router.placement.dispatcher import Dispatcher
+from router.placement.dispatcher import Dispatcher, Held
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request, Usage
 from router.placement.pulls import PlannedPull, peer_address
@@ -275,6 +275,35 @@ def test_the_policy_decides_once_about_a_request_for_which_no_pull_pays(site, as
     assert placed.decisions == before + 1
 
 
+class Holds:
+    """The policy with a hold on every request."""
+
+    def __init__(self, inner, until_prefills_done):
+        self.inner, self._until_prefills_done = inner, until_prefills_done
+
+    def decide(self, request, fleet):
+        decision = self.inner.decide(request, fleet)
+        return msgspec.structs.replace(decision, hold_s=1.0, until_prefills_done=self._until_prefills_done)
+
+    def observe(self, event):
+        self.inner.observe(event)
+
+
+@pytest.mark.parametrize(("until_prefills_done", "pulls"), [(True, True), (False, False)])
+def test_a_request_that_waits_for_kv_space_does_not_pull_and_one_that_waits_for_prefills_does(
+    site, ask, prompt, until_prefills_done, pulls
+):
+    placed = site(1, 2)
+    placed.hold(1)
+    placed.busy(1, prompt)
+    spec = PolicySpec("marginal_cost")
+    placed.dispatcher.set_policy(Holds(build_policy(spec, random.Random(0)), until_prefills_done), spec)
+    decided = placed.dispatcher.plan_pull(ask(), 0.0)
+    assert isinstance(decided, PlannedPull) is pulls
+    if not pulls:
+        assert isinstance(placed.dispatcher.dispatch(ask(), 0.0, may_hold=True, decided=decided), Held)
+
+
 def test_the_record_of_a_pull_keeps_the_hold_that_the_policy_asked_for(site, ask, prompt):
     placed = site(1, 2)
     placed.hold(1)
@@ -328,6 +357,19 @@ def test_a_log_with_pairs_and_pulls_replays_to_the_same_choices(facts, prompt):
     replay = LogReplay(sink.lines)
     assert [one for one in replay if not one.same] == []
     assert means_of(replay._runners["default"].policy) == means_of(policy) != {}
+
+
+def test_a_pull_costs_more_beside_one_that_is_under_way(site, ask, prompt):
+    placed = site(1, 2, transfer_tokens_per_s=100_000.0)
+    placed.hold(1)
+    placed.busy(1, prompt, 5)
+    first = placed.plan(ask())
+    ticket = placed.dispatcher.pull(ask(), first, 0.0)
+    beside = placed.plan(ask())
+    waits_s = 2 * 992 / 2 / 100_000  # the new one waits for half of the other, and the other as long for it
+    assert beside.cost.pull_s - first.cost.pull_s == pytest.approx(waits_s, rel=0.2)
+    placed.dispatcher.cancelled(ticket, 0.0)
+    assert placed.plan(ask()).cost.pull_s == pytest.approx(first.cost.pull_s)
 
 
 def test_pulls_learn_the_speed_of_their_own_links(site, ask, prompt):
