@@ -33,7 +33,9 @@ _WHAT_DECIDES = (
     "loadtest.workload",
     "loadtest.lab",
 )
-"""Packages whose code can change what a cell measures. Of `policies`, only the rule's own modules count."""
+"""Packages whose code can change what a cell measures. Of `policies`, the rule's own modules count, too."""
+_PRICES = "policies.handover_cost"
+"""The module whose prices decide between one worker, two workers and a pull, whatever the rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ def digest(cell: Cell) -> str:
 @cache
 def code_version() -> str:
     """Return a digest of the code that cells depend on."""
-    return _digest([file for package in _WHAT_DECIDES for file in _sources(files(package))])
+    return _digest([_module(_PRICES), *[file for package in _WHAT_DECIDES for file in _sources(files(package))]])
 
 
 @cache

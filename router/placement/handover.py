@@ -174,7 +174,8 @@ class HandoverPlanner:
         view = planned.decode.fleet.worker(cost.decode)
         after = after_transfer(view, max(0, view.cached_tokens + view.uncached_tokens - 1), 0.0)
         decode = self._placer.place(request, second, now_s, 1, by_policy=False, after=after)
-        decode.moved_tokens = view.uncached_tokens
+        decode.received, decode.moved_tokens = True, view.uncached_tokens
+        decode.load.account.prefilled(decode.reservation, now_s)
         prefill.record.leg = HandoverLeg("prefill", decode.id, decode.candidate.id)
         decode.record.leg = HandoverLeg("decode", decode.id, prefill.candidate.id)
         return HandoverTickets(prefill, decode)

@@ -23,6 +23,7 @@ class LoadAccount:
     earliest time at which the oldest unfinished one can have started. The end of `unseen` prefills is not visible.
     `arriving` requests wait for KV cache from another worker. The worker serves others meanwhile, so their tokens are
     queued, and they have no place in the queue: the time that a transfer takes does not make a worker look stalled.
+    The decode side of a KV handover is none of them: its context counts as decoding at once.
     `shared` is this process's row in the shared ledger; None if there is only one process. `running` holds the requests
     and the idle context. Each change sets `changed`, and the first one after a reset adds `slot` to `changes`.
     """

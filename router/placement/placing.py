@@ -156,7 +156,8 @@ class Placer:
             )
         load.reserve(reservation, now_s)
         if arrives and not request.stream:
-            load.account.prefilled(reservation, now_s)  # nothing will show when its KV cache has come
+            ticket.received = True  # nothing will show when its KV cache has come
+            load.account.prefilled(reservation, now_s)
         return ticket
 
     def arrived(self, ticket: Ticket) -> None:

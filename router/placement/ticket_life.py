@@ -93,8 +93,9 @@ class TicketLife:
         """
         if ticket.ended:
             return
-        if not ticket.load.account.prefilled(ticket.reservation, now_s):
+        if not ticket.load.account.prefilled(ticket.reservation, now_s) and not ticket.received:
             return
+        ticket.received = False
         self._read(ticket)
         ticket.record.ttft_s = now_s - ticket.reservation.at_s
         ticket.work_done = ticket.load.account.work_done(now_s)
@@ -187,9 +188,7 @@ class TicketLife:
         """Record that the client left, which counts against no worker."""
         if ticket.ended:
             return
-        reservation = ticket.reservation
-        seen = reservation.streams or not reservation.arrives
-        decodes = reservation.stage is ReservationStage.DECODE and seen
+        decodes = ticket.reservation.stage is ReservationStage.DECODE and not ticket.received
         self._end(ticket, now_s, "cancelled", served=decodes)
         self._counts["cancelled"] += 1
         self._tell_policy(LifecycleEventKind.FAILED, ticket, now_s)

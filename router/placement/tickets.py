@@ -77,6 +77,9 @@ class Ticket:
         """What shadow policies decided for the request, if they saw it."""
         self.work_done: WorkDone | None = None
         """The worker's work counters at the first token."""
+        self.received = False
+        """The prompt's KV cache comes from another worker, the context counts as decoding, and there is no first token
+        yet."""
         self.moved_tokens = 0
         """Tokens of the prompt whose KV cache comes from another worker."""
         self.trial = False
