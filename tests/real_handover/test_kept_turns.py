@@ -25,7 +25,7 @@ def site(start):
 
 def ids(seed, count):
     drawn = random.Random(seed)
-    return [drawn.randrange(300, 12_000) for _ in range(count)]
+    return [drawn.randrange(300, 7_000) for _ in range(count)]
 
 
 async def ask(url, prompt, prefill=None, **fields):
