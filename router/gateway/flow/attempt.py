@@ -214,7 +214,8 @@ class Attempt:
             worker=candidate.id,
             withheld=outbound.withheld,
         )
-        if outbound.handover is not None and (line := outbound.handover.line(self.ticket)):
+        handover = outbound.handover
+        if handover is not None and (line := handover.line(self.ticket)):
             head = b"%b%b\r\n%b" % (head[:-2], line, head[-2:])
         if outbound.trace is not None:
             head = head[:-2] + outbound.trace.line(self) + head[-2:]

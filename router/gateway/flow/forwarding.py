@@ -20,7 +20,7 @@ from router.gateway.flow.charging import charge, refused_early
 from router.gateway.flow.deadlines import Due, RequestDeadlines
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.handover import KvHandover
-from router.gateway.flow.kv_pull import STOPPED, KvPull
+from router.gateway.flow.kv_pull import KvPull
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Outcome
 from router.gateway.flow.placements import Placement
@@ -236,7 +236,7 @@ class ForwardedRequest:
         elif isinstance(placed, KvHandover):
             self._begin_handover(placed)
         elif isinstance(placed, KvPull):
-            self._outbound.pull = placed
+            self._outbound.plan = placed
             self._begin(placed.ticket)
         elif isinstance(placed, RequestError):
             self.refuse(placed)
@@ -252,7 +252,7 @@ class ForwardedRequest:
 
     def _begin_handover(self, handover: KvHandover) -> None:
         """Begin the prefill; also the decode, if it waits for the KV cache and not for the prefill's answer."""
-        self._outbound.handover = handover
+        self._outbound.plan = handover
         if handover.together:
             self._beside = PrefillBeside(self._services, self._outbound, handover, self._prefilled)
             self._begin(handover.decode)
@@ -264,25 +264,20 @@ class ForwardedRequest:
     def _begin(self, ticket: Ticket) -> None:
         """Begin an attempt for a placement."""
         self._responder.log.ticket = ticket
-        commented, paused, handover = self._flow.commented, not self._client.writable, self._outbound.handover
+        commented, paused, plan = self._flow.commented, not self._client.writable, self._outbound.plan
         services, outbound, report = self._services.attempts, self._outbound, self._reported
-        pull = outbound.pull
-        if pull is not None and pull.runs_at(ticket):
-            attempt = Attempt(
-                services, outbound, ticket, report,
-                commented=commented, paused=paused, limit_s=pull.limit_s, doubts_refusals=True,
-            )  # fmt: skip
-        elif handover is None:
+        leg = ""
+        if plan is None:
             attempt = Attempt(services, outbound, ticket, report, commented=commented, paused=paused)
         else:
-            collects, limit_s = handover.prefills_at(ticket), handover.limit_s(ticket, self._services.time())
+            collects, limit_s = plan.prefills_at(ticket), plan.limit_s(ticket, self._services.time())
+            leg = "prefill" if collects else "decode" if isinstance(plan, KvHandover) else ""
             attempt = Attempt(
                 services, outbound, ticket, report,
                 commented=commented, paused=paused and not collects, collects=collects, limit_s=limit_s,
-                doubts_refusals=handover.decodes_at(ticket),
+                doubts_refusals=plan.depends_at(ticket),
             )  # fmt: skip
         if outbound.trace is not None:
-            leg = "" if handover is None else "prefill" if handover.prefills_at(ticket) else "decode"
             outbound.trace.attempted(attempt, self._services.time(), leg)
         self._on(_PLACED, attempt)
 
@@ -366,18 +361,13 @@ class ForwardedRequest:
     def _declined(self, outcome: Outcome, attempt: Attempt) -> None:
         """Retry or pass on a complete answer that is a 404 about the model, or a server error."""
         services, flow = self._services, self._flow
-        handover = self._outbound.handover
-        if handover is not None and (flow.in_earlier_leg or handover.decodes_at(attempt.ticket)):
-            attempt.let_go(reusable=True)
-            self._on(Event.FAILED, attempt)
-            return
-        if self._pulls_at(attempt):
-            attempt.let_go(reusable=True)
-            self._on(Event.FAILED, attempt)
-            return
         others_run = len(flow.attempts) > 1
-        if services.placements.should_discard(
-            self._outbound, attempt, services.time(), others_run=others_run, commented=flow.commented
+        if (
+            flow.in_earlier_leg
+            or self._depends(attempt)
+            or services.placements.should_discard(
+                self._outbound, attempt, services.time(), others_run=others_run, commented=flow.commented
+            )
         ):
             attempt.let_go(reusable=True)
             self._on(Event.FAILED, attempt)
@@ -385,22 +375,18 @@ class ForwardedRequest:
             self._on(Event.DECLINED if outcome is Outcome.NOT_FOUND else Event.ERRED, attempt)
 
     def _send(self, attempt: Attempt) -> None:
-        handover = self._outbound.handover
         # A redial after a stale connection would send the transfer parameters twice.
-        handed_over = handover is not None and handover.decodes_at(attempt.ticket)
-        attempt.begin(fresh=handed_over or self._pulls_at(attempt))
+        attempt.begin(fresh=self._depends(attempt))
         self._client.deadline_s = self._deadlines.attempt_began(attempt)
 
-    def _pulls_at(self, attempt: Attempt) -> bool:
-        """Return whether the attempt's worker pulls, and its answer has not ended."""
-        return self._outbound.pull is not None and self._outbound.pull.runs_at(attempt.ticket)
+    def _depends(self, attempt: Attempt) -> bool:
+        """Return whether the attempt gets another worker's KV cache."""
+        plan = self._outbound.plan
+        return plan is not None and plan.depends_at(attempt.ticket)
 
     def _retry(self, attempt: Attempt) -> None:
         placements, now_s = self._services.placements, self._services.time()
-        if self._outbound.pull is not None and placements.runs_without_pull(self._outbound, attempt, now_s):
-            self._place()
-            return
-        if self._outbound.handover is not None and self._retry_handover(attempt, now_s):
+        if self._outbound.plan is not None and self._retry_shared(attempt, now_s):
             return
         trace = self._outbound.trace
         started_s = perf_counter() if trace is not None else 0.0
@@ -412,8 +398,8 @@ class ForwardedRequest:
         else:
             self.refuse(again)
 
-    def _retry_handover(self, attempt: Attempt, now_s: float) -> bool:
-        """Go on after a failed leg of a plan for two workers. Return False for the usual retry."""
+    def _retry_shared(self, attempt: Attempt, now_s: float) -> bool:
+        """Go on after a failed attempt of a plan. Return False for the usual retry."""
         placements, outbound = self._services.placements, self._outbound
         self._leave_prefill(finish=attempt.given_up)
         if not self._flow.in_earlier_leg:
@@ -461,11 +447,9 @@ class ForwardedRequest:
     # the answer
 
     def _respond(self, attempt: Attempt) -> None:
-        now_s, handover = self._services.time(), self._outbound.handover
-        if handover is not None:
-            handover.opened(attempt.ticket, now_s)
-        if self._outbound.pull is not None:
-            self._outbound.pull.opened(attempt.ticket, now_s)
+        now_s, plan = self._services.time(), self._outbound.plan
+        if plan is not None:
+            plan.opened(attempt.ticket, now_s)
         self._responder.open(attempt, now_s)
         self._client.deadline_s = self._deadlines.answer_began(now_s)
 
@@ -484,10 +468,8 @@ class ForwardedRequest:
         self._running.discard(self)
         self._leave_prefill(finish=True)
         self._services.placements.ended(self._outbound)
-        if self._outbound.handover is not None:
-            self._outbound.handover.end(self._services.time())
-        if self._outbound.pull is not None:
-            self._outbound.pull.settle(STOPPED)
+        if self._outbound.plan is not None:
+            self._outbound.plan.end(self._services.time())
         self._responder.close()
 
     def _end_crashed(self, attempt: Attempt | None) -> None:

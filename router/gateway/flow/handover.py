@@ -32,7 +32,7 @@ from router.placement.fleet import Fleet
 from router.placement.handover import HandoverTickets, PlannedHandover
 from router.placement.handover_roles import SIDECAR
 from router.placement.health import WorkerState
-from router.placement.lifecycle_events import Request, Usage
+from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.placement.links import Transfer
 from router.placement.tickets import Ticket
 
@@ -101,6 +101,9 @@ class KvHandover:
 
     legs: ClassVar[int] = 2
     """Requests to workers, one after the other."""
+    failed_as: ClassVar[str] = DECODE_FAILED
+    plain_after: ClassVar[frozenset[FailurePoint]] = frozenset(FailurePoint) - {FailurePoint.CONNECT}
+    """After failures at these points, the request may run once more without the handover."""
     __slots__ = (
         "_api", "_cached_tokens", "_given", "_handovers", "_lease_end_s", "_legs", "_listens", "_members", "_outcome",
         "_params", "_prefill_sent_s", "_received", "_reports_ids", "_sent_s", "_transfer", "_turn", "decode", "prefill",
@@ -293,7 +296,7 @@ class KvHandover:
         """Return the longest time until the first event of a decode sent at `since_s`, whose prefill has ended."""
         return now_s - since_s + self._handovers.config.first_event_s
 
-    def decodes_at(self, ticket: Ticket) -> bool:
+    def depends_at(self, ticket: Ticket) -> bool:
         """Return whether `ticket` is the placement of the decode, and its answer has not begun."""
         return ticket is self.decode and not self._outcome
 
@@ -304,7 +307,7 @@ class KvHandover:
         after their lease.
         """
         config = self._handovers.config
-        if not self.decodes_at(ticket):
+        if not self.depends_at(ticket):
             return self._prefill_limit_s(now_s) if ticket is self.prefill else math.inf
         if self.together:
             return config.prefill_s + config.first_event_s
@@ -332,7 +335,7 @@ class KvHandover:
             params = self._prefill_params(now_s)
             return prefill_body(self._members, params, self._api, ends_by_length=connector.ends_by_length)
         params, self._params = self._params, None
-        if not self.decodes_at(ticket):
+        if not self.depends_at(ticket):
             return None
         if now_s >= self._lease_end_s:
             self.settle(LEASE_EXPIRED)
@@ -355,7 +358,7 @@ class KvHandover:
 
     def opened(self, ticket: Ticket, now_s: float) -> None:
         """Settle: the answer of `ticket` has begun."""
-        if self.decodes_at(ticket):
+        if self.depends_at(ticket):
             self._receive()
             self._handovers.metrics.handover_step("transfer", now_s - self._sent_s)
             if self._transfer is not None and ticket.request.stream:  # else the whole answer has been computed
@@ -366,21 +369,22 @@ class KvHandover:
         self._received = True
         self._handovers.dispatcher.arrived(self.decode)
 
-    def received_by(self, ticket: Ticket) -> bool:
-        """Return whether the worker of `ticket` received the prompt's KV cache from the other one."""
-        return ticket is self.decode and self._received
-
     # the end
 
-    def answered(self, ticket: Ticket, frame: UsageFrame | None, usage: Usage, now_s: float) -> None:
-        """Remember what the decode worker keeps, if it says so at the end of a complete answer."""
+    def finished(self, ticket: Ticket, frame: UsageFrame | None, usage: Usage, now_s: float) -> bool:
+        """Remember what the decode worker keeps, if it says so at the end of a complete answer.
+
+        Return whether the worker of `ticket` received the prompt's KV cache from the other one.
+        """
+        if ticket is not self.decode or not self._received:
+            return False
         turns, given = self._handovers.turns, self._given
-        if not isinstance(frame, AnswerIds) or turns is None or not self.received_by(ticket):
-            return
-        frame.ended()
-        if frame.params and given is not None:
-            since_s = now_s - self._handovers.heartbeat.gap_s(self._sent_s)
-            turns.keep(given, frame, usage, ticket.candidate, since_s)
+        if isinstance(frame, AnswerIds):
+            frame.ended()
+            if frame.params and given is not None and turns is not None:
+                since_s = now_s - self._handovers.heartbeat.gap_s(self._sent_s)
+                turns.keep(given, frame, usage, ticket.candidate, since_s)
+        return True
 
     def settle(self, outcome: str) -> None:
         """Count the outcome, unless there is one already."""
@@ -424,12 +428,12 @@ class SidecarHandover(KvHandover):
 
     def line(self, ticket: Ticket) -> bytes:
         """Return the header line that names the prefill worker."""
-        return header_line(self.prefill.candidate.endpoint.endpoint) if self.decodes_at(ticket) else b""
+        return header_line(self.prefill.candidate.endpoint.endpoint) if self.depends_at(ticket) else b""
 
     def limit_s(self, ticket: Ticket, now_s: float) -> float:
         """Return the longest time until the first event: that of a prefill and of a transfer."""
         config = self._handovers.config
-        return config.prefill_s + config.first_event_s if self.decodes_at(ticket) else math.inf
+        return config.prefill_s + config.first_event_s if self.depends_at(ticket) else math.inf
 
     def outgoing(self, ticket: Ticket, now_s: float) -> bytes | None:
         """Return None: the worker gets the client's body."""
@@ -438,7 +442,7 @@ class SidecarHandover(KvHandover):
 
     def opened(self, ticket: Ticket, now_s: float) -> None:
         """Settle: the answer of `ticket` has begun, so the prefill has ended."""
-        if self.decodes_at(ticket):
+        if self.depends_at(ticket):
             dispatcher = self._handovers.dispatcher
             dispatcher.first_token(self.prefill, now_s)
             dispatcher.finished(self.prefill, Usage(), now_s)

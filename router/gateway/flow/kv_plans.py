@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from typing import TypeAlias
 
 from backends.vllm.handover.answer_apis import ANSWER_APIS
 from router.errors import RequestError
@@ -12,6 +13,10 @@ from router.gateway.rewrites.body_rewriter import MAX_REWRITTEN_BYTES, VOUCHED
 from router.placement.lifecycle_events import Request
 from router.placement.placing import Decided
 from router.placement.pulls import PlannedPull
+
+KvPlan: TypeAlias = KvHandover | KvPull
+"""How workers share one request. Both kinds answer the flow's questions by the same names: does the answer of an
+attempt depend on another worker (`depends_at`), how long may it take, what follows its events."""
 
 
 class KvPlans:
@@ -32,7 +37,7 @@ class KvPlans:
         within: Container[str] | None,
         *,
         trusted: bool,
-    ) -> KvHandover | KvPull | Decided | RequestError | None:
+    ) -> KvPlan | Decided | RequestError | None:
         """Reserve the load of a pair or of a pull, whichever costs less, if it costs less than one worker.
 
         Otherwise return what the policy has decided meanwhile, or None if it was not asked. A `trusted` caller may name

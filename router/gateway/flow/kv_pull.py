@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container
 from secrets import token_hex
-from typing import Final
+from typing import ClassVar, Final
 
 from backends.vllm.handover.answer_apis import ANSWER_APIS
 from backends.vllm.handover.connector import HandoverPeer
@@ -13,8 +14,9 @@ from backends.vllm.handover.parameters import HandoverError
 from backends.vllm.handover.request_body import outermost, with_params
 from router.config.model import HandoverConfig
 from router.gateway.metrics_protocol import GatewayMetrics
+from router.gateway.rewrites.usage_frame import UsageFrame
 from router.placement.dispatcher import Dispatcher
-from router.placement.lifecycle_events import Request, Usage
+from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.placement.links import Transfer
 from router.placement.placing import Decided
 from router.placement.pulls import PlannedPull, peer_address
@@ -33,6 +35,9 @@ class KvPull:
     It is settled once, with its outcome. After `FAILED` the request runs without a pull.
     """
 
+    failed_as: ClassVar[str] = FAILED
+    plain_after: ClassVar[frozenset[FailurePoint]] = frozenset({FailurePoint.SENT, FailurePoint.ANSWERED})
+    """After failures at these points, the request may run once more without the pull."""
     __slots__ = ("_first_s", "_planned", "_pulls", "_sent", "_settled", "_transfer", "ticket")
 
     def __init__(self, pulls: Pulls, planned: PlannedPull, ticket: Ticket) -> None:
@@ -46,18 +51,21 @@ class KvPull:
         """When the first event of a streamed answer arrived."""
         self._settled = False
 
-    def runs_at(self, ticket: Ticket) -> bool:
+    def depends_at(self, ticket: Ticket) -> bool:
         """Return whether `ticket` is the placement of the pull, and the pull has not ended."""
         return ticket is self.ticket and not self._settled
 
-    @property
-    def limit_s(self) -> float:
-        """The longest time until the first event."""
-        return self._pulls.config.first_event_s
+    def prefills_at(self, ticket: Ticket) -> bool:
+        """Return False: the worker that pulls writes the answer."""
+        return False
+
+    def limit_s(self, ticket: Ticket, now_s: float) -> float:
+        """Return the longest time until the first event of an attempt that is sent now."""
+        return self._pulls.config.first_event_s if self.depends_at(ticket) else math.inf
 
     def outgoing(self, ticket: Ticket, body: bytes, now_s: float) -> bytes:
         """Return the body for the ticket's worker. The parameters of the pull are given once."""
-        if self._sent or not self.runs_at(ticket):
+        if self._sent or not self.depends_at(ticket):
             return body
         self._sent = True
         self._transfer = self._pulls.dispatcher.pull_begins(self._planned, ticket, now_s)
@@ -71,25 +79,33 @@ class KvPull:
 
     def opened(self, ticket: Ticket, now_s: float) -> None:
         """Note the first event of the answer."""
-        if self.runs_at(ticket):
+        if self.depends_at(ticket):
             self._pulls.dispatcher.arrived(ticket)
             self._first_s = now_s if ticket.request.stream else None
 
-    def finished(self, ticket: Ticket, usage: Usage) -> None:
-        """Settle by the cached tokens that the complete answer reports, and learn the speed of a pull that was made."""
-        if not self.runs_at(ticket):
-            return
+    def finished(self, ticket: Ticket, frame: UsageFrame | None, usage: Usage, now_s: float) -> bool:
+        """Settle by the cached tokens that the complete answer reports, and learn the speed of a pull that was made.
+
+        Return whether the answer is that of the worker that pulled.
+        """
+        if self.depends_at(ticket):
+            self.settle(self._seen(usage))
+        return ticket is self.ticket
+
+    def _seen(self, usage: Usage) -> str:
         if usage.cached_tokens is None:
-            self.settle(NOT_REPORTED)
-            return
+            return NOT_REPORTED
         cost = self._planned.cost
         moved = usage.cached_tokens - (cost.loaded_tokens - cost.tokens)
         if 2 * moved < cost.tokens:
-            self.settle(MISSED)
-            return
+            return MISSED
         if self._transfer is not None and self._first_s is not None:
             self._pulls.dispatcher.transferred(self._transfer._replace(tokens=moved), self._first_s)
-        self.settle(PULLED)
+        return PULLED
+
+    def end(self, now_s: float) -> None:
+        """Settle: the request has ended."""
+        self.settle(STOPPED)
 
     def settle(self, outcome: str) -> None:
         """Count the outcome, unless there is one already."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from router.gateway.flow.handover import KvHandover
+from router.gateway.flow.kv_plans import KvPlan
 from router.gateway.flow.kv_pull import KvPull
 from router.gateway.flow.request_trace import RequestTrace
 from router.gateway.http.request_head import RequestHead
@@ -33,14 +34,13 @@ class OutboundRequest:
         "charge",
         "digest",
         "gate",
-        "handover",
         "head",
         "id",
         "key",
         "limit_lines",
         "named",
         "peer",
-        "pull",
+        "plan",
         "request",
         "rewrites",
         "route",
@@ -80,10 +80,8 @@ class OutboundRequest:
         """The digest of a parsed body."""
         self.gate: RouteQueue | None = None
         """The queue of the request's route, while the request counts against the route's limit."""
-        self.handover: KvHandover | None = None
-        """The plan by which two workers share the request, also after it was given up."""
-        self.pull: KvPull | None = None
-        """The pull of the request, also after it was given up."""
+        self.plan: KvPlan | None = None
+        """How workers share the request, also after that was given up."""
         self.charge: Charge | None = None
         """What the request has taken from its caller's limits, once it is admitted."""
         self.limit_lines = b""
@@ -99,21 +97,29 @@ class OutboundRequest:
         self.key = 0
         """The quarantine's key of the body; 0 until it is first needed."""
 
+    @property
+    def handover(self) -> KvHandover | None:
+        """The plan, if it is a handover."""
+        plan = self.plan
+        return plan if isinstance(plan, KvHandover) else None
+
     def id_for(self, ticket: Ticket) -> bytes:
         """Return the X-Request-Id for the ticket's worker."""
-        own = None if self.handover is None else self.handover.request_id(ticket)
+        handover = self.handover
+        own = None if handover is None else handover.request_id(ticket)
         return self.id if own is None else own
 
     def outgoing(self, ticket: Ticket, now_s: float) -> OutgoingBody:
         """Return head and body for the ticket's worker, and the filter of the usage in the answer."""
-        if self.handover is not None and (shared := self.handover.outgoing(ticket, now_s)) is not None:
-            return OutgoingBody(self.head, shared, self.handover.rewrite(ticket))
+        plan = self.plan
+        if isinstance(plan, KvHandover) and (shared := plan.outgoing(ticket, now_s)) is not None:
+            return OutgoingBody(self.head, shared, plan.rewrite(ticket))
         head, body, model = self.head, self.body, ticket.request.model
         if model is not None and model != self.named:  # a fallback
             head, body = renamed(self.route, head, body, self.named, model)
             self.withheld = self.caller.withheld_salted
         rewrites = self.rewrites
         made = OutgoingBody(head, body) if rewrites is None else rewrites.outgoing(head, body, ticket, now_s)
-        if self.pull is None:
+        if not isinstance(plan, KvPull):
             return made
-        return msgspec.structs.replace(made, body=self.pull.outgoing(ticket, made.body, now_s))
+        return msgspec.structs.replace(made, body=plan.outgoing(ticket, made.body, now_s))

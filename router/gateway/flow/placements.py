@@ -9,11 +9,9 @@ from typing import Final, TypeAlias
 from xxhash import xxh3_128_intdigest
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.flow import kv_pull
 from router.gateway.flow.attempt import Attempt
-from router.gateway.flow.handover import DECODE_FAILED, PREFILL_FAILED, KvHandover
-from router.gateway.flow.kv_plans import KvPlans
-from router.gateway.flow.kv_pull import KvPull
+from router.gateway.flow.handover import PREFILL_FAILED
+from router.gateway.flow.kv_plans import KvPlan, KvPlans
 from router.gateway.flow.model_choice import ModelChoice
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.transitions import RequestState
@@ -30,7 +28,7 @@ from router.placement.placing import Decided
 from router.placement.retry_budget import tried
 from router.placement.tickets import RETRY_AFTER_S, Held, Queued, Reject, Ticket, lacks_worker
 
-Placement: TypeAlias = Ticket | KvHandover | KvPull | Queued | Held | RequestError
+Placement: TypeAlias = Ticket | KvPlan | Queued | Held | RequestError
 """Load reserved on one worker, on two that share the request, or on one that pulls; no worker is ready; the policy
 holds the request; or the request is refused."""
 # Module constants, because looking up a member of an enum is slow.
@@ -132,12 +130,12 @@ class Placements:
         state: RequestState,
         now_s: float,
         within: frozenset[str] | None,
-    ) -> KvHandover | KvPull | Decided | RequestError | None:
+    ) -> KvPlan | Decided | RequestError | None:
         """Plan the request's first placement on two workers or with a pull.
 
         To ask for one worker, return the policy's decision, or None if it has not been asked.
         """
-        if outbound.handover is not None or outbound.pull is not None or self._others_first(outbound, request, state):
+        if outbound.plan is not None or self._others_first(outbound, request, state):
             return None
         trusted = "transfer_params" in outbound.caller.may
         return kv_plans.begin(request, outbound.head.fields, outbound.body, now_s, within, trusted=trusted)
@@ -350,27 +348,17 @@ class Placements:
         self._dispatcher.finished(attempt.ticket, usage, now_s, status=attempt.status)
 
     def runs_plain(self, outbound: OutboundRequest, attempt: Attempt, now_s: float) -> bool:
-        """Release an attempt whose worker could not use what was handed over, if another one may be made without."""
-        failure, handover = attempt.failure, outbound.handover
-        if handover is None or failure is None:
+        """Release an attempt whose worker could not use another one's KV cache, if another one may be made without."""
+        failure, plan, handover = attempt.failure, outbound.plan, outbound.handover
+        if plan is None or failure is None:
             return False
-        if handover.lacks_prefill(attempt.ticket):
+        if handover is not None and handover.lacks_prefill(attempt.ticket):
             self._dispatcher.not_handed_over(attempt.ticket, now_s, failure.reason)
             return True
-        if not handover.decodes_at(attempt.ticket):
+        if not plan.depends_at(attempt.ticket):
             return False
-        handover.settle(DECODE_FAILED)
-        if attempt.lost or failure.point is FailurePoint.CONNECT:
-            return False  # the decode worker itself is gone
-        return self._dispatcher.run_plain(attempt.ticket, failure.reason, now_s)
-
-    def runs_without_pull(self, outbound: OutboundRequest, attempt: Attempt, now_s: float) -> bool:
-        """Release an attempt whose worker could not pull, if another one may be made without."""
-        failure, pull = attempt.failure, outbound.pull
-        if pull is None or failure is None or not pull.runs_at(attempt.ticket):
-            return False
-        pull.settle(kv_pull.FAILED)
-        if attempt.lost or failure.point not in (FailurePoint.SENT, FailurePoint.ANSWERED):
+        plan.settle(plan.failed_as)
+        if attempt.lost or failure.point not in plan.plain_after:
             return False  # the worker is gone, or takes no request
         return self._dispatcher.run_plain(attempt.ticket, failure.reason, now_s)
 

@@ -137,13 +137,8 @@ class Responder:
         if outbound.charge is not None:
             self._answer_tokens = used_tokens(outbound, usage, self.relay.events) if attempt.status < 400 else 0
         self.answering = None
-        handover, pull = outbound.handover, outbound.pull
-        remote = handover is not None and handover.received_by(attempt.ticket)
-        if handover is not None:
-            handover.answered(attempt.ticket, self.relay.usage_frame, usage, now_s)
-        if pull is not None:
-            remote = remote or attempt.ticket is pull.ticket
-            pull.finished(attempt.ticket, usage)
+        plan = outbound.plan
+        remote = plan is not None and plan.finished(attempt.ticket, self.relay.usage_frame, usage, now_s)
         # The cached tokens that a worker reports after a transfer do not describe its own cache.
         services.placements.finish(outbound, attempt, Usage(None, usage.completion_tokens) if remote else usage, now_s)
         request = attempt.ticket.request
