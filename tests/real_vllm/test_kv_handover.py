@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from contextlib import contextmanager
 
 import httpx
 import pytest
@@ -11,13 +10,13 @@ from backends.vllm.handover.connector import HandoverPeer, Legs
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.prefill_answer import read_prefill_answer
 from loadtest.drive.conversations import play
-from loadtest.fleet.process import Process, warmroute
 from loadtest.fleet.vllm import CONNECTOR
+from loadtest.soak.gauges import AT_REST, left_over
 from loadtest.workload.conversations import Shape, generate
+from tests.support.fleets import fleet, printed_gateway
 from tests.support.waiting import block_until
 
 MODEL = "warmroute-simulated"
-URL = r"(http://[^\s\"',]+)"
 PULL = CONNECTORS["nixl_pull"]
 LEGS = Legs(transfer_id="t", prefill=HandoverPeer(host="127.0.0.1"), decode=HandoverPeer(host="127.0.0.1"))
 LEASE_S = 4.0
@@ -31,9 +30,12 @@ def pair(vllm):
     return [vllm("--kv-transfer-config", connector, seed=seed, time_scale=1.0).url for seed in (1, 2)]
 
 
-def metric(url, name):
+def metric(url, name, **labels):
+    """Return the sum of a metric's samples with these labels."""
     lines = httpx.get(f"{url}/metrics").text.splitlines()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0] == name)
+    named = [line for line in lines if line.split("{")[0].split(" ")[0] == name]
+    wanted = [f'{label}="{value}"' for label, value in labels.items()]
+    return sum(float(line.rsplit(" ", 1)[1]) for line in named if all(one in line for one in wanted))
 
 
 def in_use(url):
@@ -60,9 +62,7 @@ def test_a_prompt_is_computed_by_one_server_and_answered_by_the_other(pair):
     prefill, decode = pair
     answer = decoded(decode, prompt(300), prefilled(prefill, prompt(300)))
     assert answer.json()["usage"]["completion_tokens"] == 5
-    lines = httpx.get(f"{decode}/metrics").text.splitlines()
-    (received,) = [line for line in lines if "prompt_tokens_by_source_total" in line and "external_kv" in line]
-    assert float(received.rsplit(" ", 1)[1]) >= 399
+    assert metric(decode, "vllm:prompt_tokens_by_source_total", source="external_kv_transfer") >= 399
     assert metric(decode, "vllm:nixl_xfer_time_seconds_count") == 1
     block_until(lambda: in_use(prefill) == 0 and in_use(decode) == 0, WAIT_S)
     assert metric(prefill, "vllm:nixl_num_kv_expired_reqs_total") == 0
@@ -97,26 +97,62 @@ def test_incomplete_parameters_are_ignored(pair):
     assert decoded(decode, prompt(4_000), {"do_remote_prefill": True}).status_code == 200
 
 
-@contextmanager
-def gateway(pair):
-    """Start a gateway that hands over between the two servers. Yield its URLs."""
-    workers = json.dumps([{"url": url, "role": role} for url, role in zip(pair, ("prefill", "decode"), strict=True)])
-    handover = {"connector": "nixl_pull", "lease_s": LEASE_S, "lease_margin_s": 0.5, "latency_s": 0.001}
-    settings = ["--set", f"handover={json.dumps(handover)}", "--set", f"workers={workers}"]
-    process = Process(warmroute("serve", "--port", "0", "--admin-port", "0", *settings), "gateway")
+# two prefill and two decode workers, as a user starts them
+
+
+CHATS = Shape(conversations=16, turns=3, pause_s=1.0, answer_tokens=64, document_chars=(2_000, 6_000))
+UPLOADS = Shape(conversations=8, turns=1, document_chars=(40_000, 90_000), shared_documents=0.0)
+"""Those of ``warmroute demo --handover``, and fewer of them."""
+
+
+async def demo(url):
+    """Play uploads beside chats."""
+    played = await asyncio.gather(*[play(url, MODEL, generate(shape, 0)) for shape in (CHATS, UPLOADS)])
+    return [timing for timings in played for timing in timings]
+
+
+def planned(admin):
+    """Return the decisions that are parts of a KV handover, by the handover, with each part's worker."""
+    answer = httpx.get(f"{admin}/admin/v1/decisions", params={"limit": 1_000, "candidates": "chosen"})
+    found = {}
+    for one in answer.json()["decisions"]:
+        if one["handover"] is not None:
+            parts = found.setdefault(one["handover"]["plan"], {})
+            parts.setdefault(one["handover"]["leg"], []).append((one["worker"], one["outcome"]))
+    return found
+
+
+def at_rest(admin):
+    workers = httpx.get(f"{admin}/admin/v1/workers").json()["workers"]
+    return not left_over(workers, {name: metric(admin, name) for name in AT_REST})
+
+
+def test_a_fleet_with_roles_runs_the_demo_without_a_failed_request(executable):
+    """Afterwards the gateway's counts, its decisions and vLLM's counts agree about every KV handover."""
+    flags = ["--roles", "prefill=2,decode=2", "--vllm-env", str(executable.parents[1])]
+    workers = fleet("--vllm", "4", *flags)
     try:
-        yield process.wait_for(rf"public port.*{URL}")[1], process.wait_for(rf"admin port.*{URL}")[1]
+        urls = [workers.wait_for(r"^worker (http://\S+) \w+$", 300.0).group(1) for _ in range(4)]
+        # without a latency, the first long prompts beside streams are handed over
+        gateway, public, admin = printed_gateway(workers, "--set", "handover.latency_s=0")
+        try:
+            timings = asyncio.run(demo(public))
+            assert [timing.error for timing in timings if timing.error] == []
+            assert len(timings) == 16 * 3 + 8
+            block_until(lambda: at_rest(admin), WAIT_S)
+            block_until(lambda: not any(map(in_use, urls)), WAIT_S)
+            _accounted(admin, urls[:2], urls[2:])
+        finally:
+            gateway.stop()
     finally:
-        process.stop()
+        workers.stop()
 
 
-def test_the_demos_conversations_run_on_both_without_a_failed_request(pair):
-    with gateway(pair) as (public, admin):
-        block_until(lambda: httpx.get(f"{public}/readyz").status_code == 200, 60.0)
-        conversations = generate(Shape(conversations=10, turns=3, starts_per_s=4.0), 0)
-        timings = asyncio.run(play(public, MODEL, conversations))
-        assert [timing.error for timing in timings if timing.error] == []
-        assert len(timings) == 30
-        assert metric(admin, "warmroute_handovers_total") > 0
-    for url in pair:
-        block_until(lambda url=url: in_use(url) == 0, WAIT_S)
+def _accounted(admin, prefills, decodes):
+    plans = planned(admin)
+    assert len(plans) == metric(admin, "warmroute_handovers_total")
+    handed = metric(admin, "warmroute_handovers_total", outcome="handed_over")
+    assert handed > 0
+    assert sum(metric(url, "vllm:nixl_xfer_time_seconds_count") for url in decodes) == handed
+    for counter in ("nixl_num_kv_expired_reqs_total", "nixl_num_notifications_after_expiry_total"):
+        assert sum(metric(url, f"vllm:{counter}") for url in prefills) == 0

@@ -12,27 +12,14 @@ import pytest
 from rich.console import Console
 
 from loadtest.fleet.ports import free_ports
-from loadtest.fleet.process import Process, warmroute
+from loadtest.fleet.process import warmroute
 from loadtest.fleet.run import show
 from loadtest.fleet.vllm import VllmWorker
 from router.config.load import load
+from tests.support.fleets import fleet, printed_gateway
 from tests.support.waiting import block_until
 
 URL = r"^worker (http://\S+)"
-
-
-def fleet(*arguments):
-    return Process(warmroute("fleet", *arguments), "fleet")
-
-
-def printed_gateway(process, *flags):
-    """Start the gateway that a fleet prints. Return its process and its two URLs."""
-    command = shlex.split(process.wait_for(r"^warmroute serve (--set .*)$").group(1))
-    public, admin = free_ports(1), free_ports(1)
-    ports = ["--port", str(public), "--admin-port", str(admin)]
-    gateway = Process(warmroute("serve", *command, *ports, *flags), "gateway")
-    gateway.wait_for(r"\bready\b")
-    return gateway, f"http://127.0.0.1:{public}", f"http://127.0.0.1:{admin}"
 
 
 def refused(*arguments):
