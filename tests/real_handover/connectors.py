@@ -12,7 +12,7 @@ START_S = 400.0
 QUIET = {
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_HOST_IP": "127.0.0.1", "UCX_TLS": "tcp",
-    "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1",
+    "VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1", "VLLM_P2P_SIDE_CHANNEL_HOST": "127.0.0.1", "PYTHONHASHSEED": "0",
 }  # fmt: skip
 _HOST_MEMORY = {
     "spec_name": "HostTieringSpec",
@@ -33,6 +33,8 @@ class Tried:
     extra: dict = field(default_factory=dict)
     port_label: str | None = None
     """The worker's label with the port of its side channel."""
+    settings: dict = field(default_factory=dict)
+    """Further settings of the gateway."""
 
 
 CONNECTORS = {
@@ -52,6 +54,13 @@ CONNECTORS = {
     ),
     "shared_store": Tried("ExampleConnector", {"connector": "shared_store"}),
     "file_tier": Tried("OffloadingConnector", {"connector": "shared_store"}, extra=_HOST_MEMORY),
+    "peer_tier": Tried(
+        "OffloadingConnector",
+        {"pulls": "offloading_peer"},
+        extra=_HOST_MEMORY | {"secondary_tiers": [{"type": "p2p"}]},
+        port_label="kv_peer",
+        settings={"policy.rule": "round_robin"},
+    ),
     "lmcache": Tried("LMCacheMPConnector", {"connector": "lmcache"}),
 }
 
@@ -101,6 +110,7 @@ class Worker:
         ]  # fmt: skip
         self._variables = QUIET | {
             "VLLM_NIXL_SIDE_CHANNEL_PORT": str(self.side_port),
+            "VLLM_P2P_SIDE_CHANNEL_PORT": str(self.side_port),
             "VLLM_MOONCAKE_BOOTSTRAP_PORT": str(self.side_port),
             "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": "20",
         }

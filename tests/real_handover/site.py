@@ -34,7 +34,7 @@ class Site:
         self.workers = [Worker(environment, model, connector, role, extra) for role in roles]
         self.prefills = [worker for worker in self.workers if worker.role == "prefill"]
         self.decodes = [worker for worker in self.workers if worker.role != "prefill"]
-        self._handover = CONNECTORS[connector].handover | HANDOVER
+        self._handover, self._settings = CONNECTORS[connector].handover | HANDOVER, CONNECTORS[connector].settings
         public, admin = free_ports(1), free_ports(1)
         self.url, self.admin_url = f"http://127.0.0.1:{public}", f"http://127.0.0.1:{admin}"
         self.gateway = None
@@ -44,12 +44,19 @@ class Site:
             worker.start()
         for worker in self.workers:
             worker.wait()
+        self.new_gateway()
+
+    def new_gateway(self):
+        """Start the gateway, in place of one that has learned speeds."""
+        if self.gateway is not None:
+            self.gateway.stop()
         self.gateway = self._gateway(self.url, self.admin_url, {"auth.allow": ["transfer_params"]})
 
     def _gateway(self, url, admin_url, sets, **handover):
         ports = "--port", url.rpartition(":")[2], "--admin-port", admin_url.rpartition(":")[2]
         sets = sets | {"workers": [worker.settings() for worker in self.workers], "handover": self._handover | handover}
-        flags = [part for name, value in (sets | PATIENT).items() for part in ("--set", f"{name}={_given(value)}")]
+        sets |= self._settings | PATIENT
+        flags = [part for name, value in sets.items() for part in ("--set", f"{name}={_given(value)}")]
         gateway = Process(warmroute("serve", *ports, *flags), "gateway")
         gateway.wait_for(r"\bready\b", 60.0)
         return gateway
@@ -73,7 +80,7 @@ class Site:
     # what they say
 
     def outcomes(self, of="handovers"):
-        """Return the KV handovers, or the turns, by outcome."""
+        """Return the KV handovers, the turns or the pulls, by outcome."""
         lines = httpx.get(f"{self.admin_url}/metrics").text.splitlines()
         found = [re.match(rf'warmroute_{of}_total\{{outcome="(\w+)"\}} (\S+)', line) for line in lines]
         return {one[1]: int(float(one[2])) for one in found if one}
@@ -85,12 +92,16 @@ class Site:
         found = re.search(rf'^warmroute_handover_seconds_count\{{step="{step}"\}} (\S+)', text, re.MULTILINE)
         return float(found[1]) if found else 0.0
 
-    async def decision(self):
-        """Return the newest decision that plans a handover and is not over; None if there is none."""
+    async def decisions(self):
+        """Return the newest decisions, the newest one first."""
         async with httpx.AsyncClient() as client:
             answer = await client.get(f"{self.admin_url}/admin/v1/decisions", params={"limit": 10})
-        running = [one for one in answer.json()["decisions"] if one["outcome"] == "running"]
-        return next((one for one in running if one["reason"].startswith("decode after")), None)
+        return answer.json()["decisions"]
+
+    async def decision(self, begins="decode after"):
+        """Return the newest decision that is not over and has such a reason, a handover's; None if there is none."""
+        running = [one for one in await self.decisions() if one["outcome"] == "running"]
+        return next((one for one in running if one["reason"].startswith(begins)), None)
 
     async def at_rest(self):
         """Wait until no live worker has a block in use, and the gateway has nothing reserved."""

@@ -18,7 +18,7 @@ class OffloadingPeer(Connector):
     """Each member of the parameters is named after the other worker of the transfer, which pairs by ``kv_request_id``.
 
     The prefill worker keeps unclaimed blocks for ``unbound_store_timeout_s``. The connector's documentation and its
-    sources describe these fields; Warmroute has not run them.
+    sources describe these fields; Warmroute has run those of `pull_params` alone.
     """
 
     name: ClassVar[str] = "offloading_peer"
