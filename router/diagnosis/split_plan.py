@@ -17,9 +17,8 @@ from policies.view import WorkerView
 from router.config.model import HandoverConfig
 from router.diagnosis import evidence
 from router.diagnosis.finding import Evidence
-from router.diagnosis.measured import Measured, WorkerMeasured, add_fields
+from router.diagnosis.measured import Measured, WorkerMeasured, WorkMeasured, add_fields
 from router.diagnosis.measurements import MINUTE_S
-from router.diagnosis.work import WorkMeasured
 from router.placement.endpoints import DECODE, MIXED, PREFILL, FleetEndpoint
 from router.placement.handover_roles import counts_as
 from router.placement.handover_split import PhaseLoad, Split, best, delay_s, prices, stretched, wait_s

@@ -1,38 +1,9 @@
-"""How much prefill and decode a worker did, as sums that add up over minutes, processes and workers."""
+"""Count how much prefill and decode a worker did."""
 
 from __future__ import annotations
 
-import msgspec
-
+from router.diagnosis.measured import WorkMeasured
 from router.placement.tickets import Ticket
-
-
-class WorkMeasured(msgspec.Struct):
-    """The prefills and the answers of one worker, for the plan of its role.
-
-    `prefills` are prompts that it computed. `timed` of them have an estimate: `prefill_s` is the sum of their times and
-    `prefill_square_s2` that of the squares. `handed_s` is the part of `prefill_s` that was for other workers.
-    `wait_s` is the time until the first token less the own prefill, over `waits` prefills. Of a prompt whose start was
-    pulled, the prefill is that of the rest, and its time until the first token is no wait. `answers` have `gaps`
-    between their tokens; `decode_s` is the time of `seen_gaps` of them. `context_gaps` is the sum over gaps of the
-    context, and `step_gaps_s` that of the learned growth of a step per context token, over `learned_gaps`.
-    """
-
-    prefills: int = 0
-    timed: int = 0
-    prompt_tokens: int = 0
-    prefill_s: float = 0.0
-    prefill_square_s2: float = 0.0
-    handed_s: float = 0.0
-    waits: int = 0
-    wait_s: float = 0.0
-    answers: int = 0
-    gaps: int = 0
-    seen_gaps: int = 0
-    decode_s: float = 0.0
-    context_gaps: float = 0.0
-    learned_gaps: int = 0
-    step_gaps_s: float = 0.0
 
 
 def own_prefill_s(ticket: Ticket) -> float | None:

@@ -10,9 +10,8 @@ from router.cli.main import main
 from router.config.model import HandoverConfig
 from router.diagnosis.diagnose import ServiceLevel
 from router.diagnosis.finding import Finding, Pressure, table
-from router.diagnosis.measured import Measured, WorkerMeasured
+from router.diagnosis.measured import Measured, WorkerMeasured, WorkMeasured
 from router.diagnosis.split_plan import PoolMember, plan
-from router.diagnosis.work import WorkMeasured
 from router.workers.operations import WorkerOutcome
 from tests.router.placement.test_what_if import played
 

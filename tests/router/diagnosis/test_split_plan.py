@@ -11,10 +11,9 @@ from loadtest.approximate.workloads import Shape, conversations
 from loadtest.sim.worker import WorkerSpec
 from policies.handover_cost import STREAM_WEIGHT
 from router.config.model import DiagnosisConfig, HandoverConfig
-from router.diagnosis.measured import Measured, WorkerMeasured, over_processes
+from router.diagnosis.measured import Measured, WorkerMeasured, WorkMeasured, over_processes
 from router.diagnosis.measurements import Measurements
 from router.diagnosis.split_plan import FleetPlan, PoolMember, RoleCounts, members, plan
-from router.diagnosis.work import WorkMeasured
 from router.placement.decisions import HandoverLeg
 from router.placement.health import WorkerState
 from router.placement.links import LinkSpeed
