@@ -132,11 +132,12 @@ wheels: $(STAMP)
 	@PATH=$(WHEELS_VENV)/tools/bin:$$PATH $(WHEELS_VENV)/tools/bin/auditwheel repair --wheel-dir dist $(WHEELS_VENV)/linux/*.whl
 	@ls -1 dist
 
-# The suites that talk to a whole gateway over sockets, and those of the simulator, against the compiled one.
+# The suites that talk to a whole gateway over sockets, those of the simulator, and the replay of decisions, whose policies
+# are copied and stored, against the compiled one.
 test-compiled: compiled
 	@$(COMPILED_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	@$(COMPILED_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --group dev
-	$(COMPILED_VENV)/bin/python -P -m pytest -p no:cacheprovider -m "not (real_vllm or source_only or nightly)" tests/faults tests/end_to_end tests/loadtest/sim tests/backends/engine
+	$(COMPILED_VENV)/bin/python -P -m pytest -p no:cacheprovider -m "not (real_vllm or source_only or nightly)" tests/faults tests/end_to_end tests/loadtest/sim tests/backends/engine tests/router/placement/test_decision_log.py
 
 # All of it is two to three hours of two cores. A rerun compiles again and goes on (docs/how-to/hold-a-tournament.md).
 tournament: compiled

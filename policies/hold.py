@@ -64,8 +64,6 @@ GO = Wait(0.0, "")
 class _Mean:
     """A mean that forgets, in seconds."""
 
-    __slots__ = ("_weight", "seconds")
-
     def __init__(self) -> None:
         self._weight = 0.0
         self.seconds = 0.0
@@ -129,6 +127,9 @@ class AdmissionHold(Wrapper):
         self._params = params
         self._usual: OrderedDict[str, _Usual] = OrderedDict()
         """By model."""
+
+    def __getnewargs__(self) -> tuple[Policy, HoldParams]:
+        return self.inner, self._params
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Return the inner rule's ranking, perhaps with a hold."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, ClassVar
 from zlib import crc32
 
@@ -82,6 +82,9 @@ class PrefillLanes(Wrapper):
         self._adds_price = bool(getattr(inner, "prices_in_seconds", False))
         self._weight = weight
         self._model_lanes: OrderedDict[str, ModelLane] = OrderedDict()
+
+    def __getnewargs__(self) -> tuple[Policy, float]:
+        return self.inner, self._weight
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Return the inner rule's decision on priced candidates, or on those of the request's side of the lane."""
@@ -177,9 +180,15 @@ class ModelLane:
         self._rosters: OrderedDict[tuple[int, tuple[int, ...]], tuple[Roster, Roster]] = OrderedDict()
         """By the identity of a roster, which is kept so that the identity stays its own, and places in it."""
 
-    def __getstate__(self) -> dict[str, object]:
+    def __reduce__(self) -> tuple[Callable[..., ModelLane], tuple[object, ...], tuple[object, ...]]:
         # What is kept by the identity of a roster means nothing in another process.
-        return {**vars(self), "_members": None, "_rosters": OrderedDict()}
+        state = self._histogram, self._fleet, self._planned_s, self.plan, self.lane
+        return ModelLane, (self._weight,), state
+
+    def __setstate__(
+        self, state: tuple[WorkloadHistogram, FleetView | None, float, Plan | None, frozenset[WorkerId]]
+    ) -> None:
+        self._histogram, self._fleet, self._planned_s, self.plan, self.lane = state
 
     def members(self, roster: Roster) -> NDArray[np.bool_]:
         """Return whether each worker of the roster is in the lane."""

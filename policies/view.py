@@ -60,6 +60,9 @@ class Roster:
     def __deepcopy__(self, memo: dict[int, object]) -> Roster:
         return self
 
+    def __reduce__(self) -> tuple[type[Roster], tuple[object, ...]]:
+        return Roster, (self.ids, self.labels, self.weights)
+
 
 class Columns(msgspec.Struct, frozen=True):
     """The facts of `WorkerView` as one array each, in the order of a roster. `residency` is a sequence.

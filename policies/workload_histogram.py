@@ -59,8 +59,6 @@ class WorkloadHistogram:
     One set of buckets counts each request by its actual prefill time, the other by its longest one on any worker.
     """
 
-    __slots__ = ("_aged_s", "_longest", "_own")
-
     def __init__(self) -> None:
         self._own = [Part()] * _BUCKETS
         self._longest = [Part()] * _BUCKETS

@@ -8,7 +8,10 @@ from policies.view import LifecycleEvent, Policy
 
 
 class Wrapper:
-    """Pass events to the inner policy, and show its statistics."""
+    """Pass events to the inner policy, and show its statistics.
+
+    A subclass has `__getnewargs__`: a compiled class calls `__init__` when a copy of an instance is made.
+    """
 
     def __init__(self, inner: Policy) -> None:
         self.inner = inner

@@ -82,10 +82,13 @@ class MarginalCost:
         ERROR: "Standard error of queue wait and prefill; workers whose costs differ by less count as equal.",
     }
 
-    def __init__(self, params: MarginalCostParams, rng: random.Random) -> None:
+    def __init__(self, params: MarginalCostParams, rng: random.Random | None = None) -> None:
         self._last_used = LeastRecentlyUsed()
         self._params = params
         self._terms = _terms(params)
+
+    def __getnewargs__(self) -> tuple[MarginalCostParams]:
+        return (self._params,)
 
     def __getstate__(self) -> tuple[MarginalCostParams, LeastRecentlyUsed]:
         return self._params, self._last_used

@@ -2,6 +2,7 @@
 
 import pickle
 import random
+from copy import deepcopy
 
 import msgspec
 import pytest
@@ -75,6 +76,18 @@ def test_the_policy_that_made_the_log_chooses_the_same(rule, wrapped):
     assert len(found) == recorder.decisions >= 48
     assert [one for one in found if not one.same] == []
     assert not replay.stateless
+
+
+@pytest.mark.parametrize("rule", policy_names())
+def test_a_copy_of_a_policy_decides_as_the_policy(rule):
+    """`explain` asks a copy."""
+    fleet = VirtualFleet(rule, workers=3, hold=True, lanes=True, seed=3)
+    fleet.run(conversations())
+    policy = fleet.dispatcher._runner.policy
+    copied = deepcopy(policy)
+    for record in fleet.dispatcher.decisions(5):
+        one, other = (each.decide(record.request, record.fleet) for each in (policy, copied))
+        assert (one.ranked, one.reason, one.hold_s) == (other.ranked, other.reason, other.hold_s)
 
 
 @pytest.mark.parametrize("rule", ["marginal_cost", "dynamo_default", "llmd_sticky", "preble"])
