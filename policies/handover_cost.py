@@ -183,7 +183,7 @@ def loaded_s(fleet: FleetView, loaded_tokens: Matrix | Column, ready_s: Matrix |
     return cost_s
 
 
-def beside_tokens(one_tokens: Matrix | float, other_tokens: float) -> Matrix:
+def beside_tokens(one_tokens: Matrix | float, other_tokens: Matrix | float) -> Matrix:
     """Return the tokens that two transfers over one card wait for each other, if the other one is under way.
 
     They share the card equally, so it is what the other one has left, but at most as much as the first one moves. What
@@ -198,13 +198,13 @@ def _beside(moved: Matrix, under_way: Sequence[UnderWay]) -> tuple[Matrix, Matri
 
     The busier card sets the speed of a transfer, whose own wait is thus the longer one. The others wait on both.
     """
-    sent, received, others = np.zeros_like(moved), np.zeros_like(moved), np.zeros_like(moved)
-    for one in under_way:
-        tokens, sends, receives = beside_tokens(moved, one.tokens), one.sends[:, np.newaxis], one.receives
-        sent += tokens * sends
-        received += tokens * receives
-        others += tokens * (sends | receives)
-    return np.maximum(sent, received), others
+    if not under_way:
+        return np.zeros_like(moved), np.zeros_like(moved)
+    tokens = beside_tokens(moved, np.array([one.tokens for one in under_way])[:, np.newaxis, np.newaxis])
+    sends = np.array([one.sends for one in under_way])[:, :, np.newaxis]
+    receives = np.array([one.receives for one in under_way])[:, np.newaxis, :]
+    sent, received = (tokens * sends).sum(axis=0), (tokens * receives).sum(axis=0)
+    return np.maximum(sent, received), (tokens * (sends | receives)).sum(axis=0)
 
 
 def pull_costs(

@@ -177,7 +177,7 @@ class AdmissionHold(Wrapper):
             return
         usual = self._usual.pop(model, None) or _Usual(_Mean(), _Mean())
         usual.prefill.add(placed.prefill_s)
-        if not placed.queued_requests:
+        if not (placed.queued_requests or placed.queued_tokens):
             usual.fixed.add(placed.queue_wait_s)
         self._usual[model] = usual
         if len(self._usual) > _MODELS_KEPT:

@@ -50,7 +50,7 @@ def _view(view: WorkerView, times: float) -> WorkerView:
         queued_requests=round(view.queued_requests * times),
         kv_tokens=view.kv_tokens + more_tokens,
         kv_capacity_tokens=view.kv_capacity_tokens and view.kv_capacity_tokens + more_tokens,
-        queue_wait_s=view.queue_wait_s * times if view.queued_requests else view.queue_wait_s,
+        queue_wait_s=view.queue_wait_s * times if view.queued_requests or view.queued_tokens else view.queue_wait_s,
         utilisation=min(_HIGHEST_UTILISATION, view.utilisation * times),
         decode_externality_s=view.decode_externality_s * times,
     )
@@ -67,7 +67,8 @@ def _columns(columns: Columns, times: Column) -> Columns:
         queued_requests=np.rint(columns.queued_requests * times),
         kv_tokens=columns.kv_tokens + more_tokens,
         kv_capacity_tokens=np.where(capacity_tokens > 0.0, capacity_tokens + more_tokens, 0.0),
-        queue_wait_s=columns.queue_wait_s * np.where(columns.queued_requests > 0.0, times, 1.0),
+        queue_wait_s=columns.queue_wait_s
+        * np.where((columns.queued_requests > 0.0) | (columns.queued_tokens > 0.0), times, 1.0),
         utilisation=np.minimum(_HIGHEST_UTILISATION, columns.utilisation * times),
         decode_externality_s=columns.decode_externality_s * times,
     )

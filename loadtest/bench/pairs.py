@@ -66,6 +66,8 @@ def main() -> int:
     """Measure and print a table; return 1 if any request failed."""
     parser = _parser()
     args = parser.parse_args()
+    if args.only and not args.features:
+        parser.error("--only chooses from --features: give that, too")
     on = args.everything_on
     all_on = Features() if on else None
     builds = [Build(name, Path(old), Path(new), features=all_on, everything_on=on) for name, old, new in args.build]

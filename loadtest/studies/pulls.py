@@ -34,7 +34,8 @@ WINDOW_S, BLOCK_TOKENS = 192.0, 256
 HOST_BLOCKS = 4 * 470_000 // 16
 """Four times the GPUs' blocks: 616 GB."""
 RULE = "marginal_cost"
-ARMS = (NEVER, "above=1024", "above=16384", COST)
+THRESHOLD = "above=1024"
+ARMS = (NEVER, THRESHOLD, "above=16384", COST)
 SPEEDS = (150_000.0, 15_000.0)
 """Network cards of 400 and of 40 Gbit/s per worker, at 327,680 bytes of KV cache per token."""
 LOADS = (0.25, 0.5, 1.0)
@@ -75,11 +76,12 @@ class Runs:
     def said(self, arm: str) -> str:
         """Return one place of the table: mean TTFT, and its ratio to that without pulls."""
         mean = f"{fmean(one.ttft_mean_ms for one in self._figures[arm]):,.0f} ms"
-        return mean if arm == NEVER else f"{mean}, {ratio_text(self._longer(arm))}"
+        return mean if arm == NEVER else f"{mean}, {ratio_text(self.longer(arm, NEVER))}"
 
-    def _longer(self, arm: str) -> Interval:
-        pairs = zip(self._figures[arm], self._figures[NEVER], strict=True)
-        return interval([log(one.ttft_mean_ms / never.ttft_mean_ms) for one, never in pairs])
+    def longer(self, arm: str, base: str) -> Interval:
+        """Return the logarithm of the ratio of two mean TTFTs."""
+        pairs = zip(self._figures[arm], self._figures[base], strict=True)
+        return interval([log(one.ttft_mean_ms / other.ttft_mean_ms) for one, other in pairs])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -107,6 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"|---|{'---|' * len(runs)}")
             for arm in ARMS:
                 print(f"| {arm} | {' | '.join(one.said(arm) for one in runs)} |", flush=True)
+            ratios = [ratio_text(one.longer(COST, THRESHOLD)) for one in runs]
+            print(f"| {COST}, beside {THRESHOLD} | {' | '.join(ratios)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -71,18 +71,20 @@ class Dispatcher(TicketLife):
         failed = observer.policy_failed if observer is not None else None
         self._runner = PolicyRunner(policy, spec, failed)
         policies = NamedPolicies(self._runner, named or {}, shadows or {})
-        loads = WorkerLoads(ledger)
-        super().__init__(fleet, residency, loads, policies, observer, PinnedBlocks(handover or HandoverConfig()))
+        handover = handover or HandoverConfig()
+        watches = alone and handover.connector is not None
+        loads = WorkerLoads(ledger, kv_moves=handover.connector is not None or handover.pulls is not None)
+        super().__init__(fleet, residency, loads, policies, observer, PinnedBlocks(handover, watches=watches))
         self._retry_budget = RetryBudget(retries, observer)
         self._max_per_worker = max_requests_per_worker
         self._log = DecisionLog(decisions_kept)
         self.what_ifs = WhatIfs(self._log)
         self._view_builder = ViewBuilder(loads, residency, self._output_lengths)
         self._placer = Placer(fleet, residency, loads, policies, self._view_builder, self._log, observer)
-        self._pulls = PullPlanner(handover or HandoverConfig(), self._placer, residency)
-        self._handovers = HandoverPlanner(handover or HandoverConfig(), self._placer, self._view_builder, loads)
+        self._pulls = PullPlanner(handover, self._placer, residency)
+        self._handovers = HandoverPlanner(handover, self._placer, self._view_builder, loads)
         fleet.on_load.append(self._loads.load_reported)
-        if alone and handover is not None and handover.connector:
+        if watches:
             fleet.on_load.append(self._look_for_stuck_blocks)
 
     @property

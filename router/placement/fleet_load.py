@@ -33,8 +33,10 @@ NO_OUTPUT = Output(0.0, 0.0)
 class WorkerLoads:
     """The load of every candidate by slot: created when first needed, replaced when the slot gets a new candidate."""
 
-    def __init__(self, ledger: SharedLedger | None = None) -> None:
+    def __init__(self, ledger: SharedLedger | None = None, *, kv_moves: bool = False) -> None:
+        """`kv_moves`: KV cache moves between workers."""
         self._ledger = ledger
+        self._kv_moves = kv_moves
         self._loads: list[WorkerLoad | None] = []
         self._by_id: dict[WorkerId, WorkerLoad] = {}
         """The loads of live candidates."""
@@ -167,9 +169,9 @@ class WorkerLoads:
     def load_reported(self, candidate: Candidate, report: LoadReport, now_s: float) -> None:
         """Record a scrape of the candidate's gauges."""
         load = self.of(candidate)
-        account = load.account
-        account.foreign.observe(report, load.reserved(), candidate.capacity_tokens, now_s, account.arriving)
-        account.change()
+        capacity_tokens, foreign = candidate.capacity_tokens, load.account.foreign
+        foreign.observe(report, load.reserved(), capacity_tokens, now_s, kv_moves=self._kv_moves)
+        load.account.change()
 
     def common_speed(self) -> Speed | None:
         """Return the median speed of the workers that have learned theirs; None if none has.

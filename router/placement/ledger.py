@@ -225,15 +225,18 @@ class ForeignLoad:
         self._last = (0, 0, 0)
 
     def observe(
-        self, report: LoadReport, reserved: ReservedLoad, capacity_tokens: int, now_s: float, arriving: int = 0
+        self, report: LoadReport, reserved: ReservedLoad, capacity_tokens: int, now_s: float, *, kv_moves: bool = False
     ) -> None:
         """Compare a report with the load reserved at this moment.
 
-        vLLM reports requests that wait for KV cache as waiting: `arriving` of them are in no queue here.
+        vLLM reports requests that wait for KV cache as waiting, and they are in no queue here. So where `kv_moves`
+        between workers, no more requests wait than are from elsewhere.
         """
+        requests = max(0, report.running + report.waiting - reserved.running_requests)
+        waiting = max(0, report.waiting - reserved.queued_requests)
         seen = (
-            max(0, report.running + report.waiting - reserved.running_requests),
-            max(0, report.waiting - reserved.queued_requests - arriving),
+            requests,
+            min(requests, waiting) if kv_moves else waiting,
             max(0, round(report.kv_usage * capacity_tokens) - reserved.kv_tokens),
         )
         if self._at_s is not None:

@@ -63,7 +63,9 @@ class PinnedBlocks:
     not judged.
     """
 
-    def __init__(self, config: HandoverConfig) -> None:
+    def __init__(self, config: HandoverConfig, *, watches: bool = True) -> None:
+        """Unless it `watches`, nothing is recorded."""
+        self._watches = watches
         self._held_s = config.first_event_s + config.lease_s
         """The longest time from the end of a prefill until its blocks must be free."""
         self._window_s = config.lease_s + config.lease_margin_s
@@ -73,6 +75,8 @@ class PinnedBlocks:
         self, worker: WorkerId, plan: int, tokens: int, now_s: float, shared: SharedAccount | None = None
     ) -> None:
         """Record that a prefill has ended, and its blocks wait for the decode worker. `shared` is the worker's row."""
+        if not self._watches:
+            return
         watched = self._watched.get(worker)
         if watched is None:
             watched = self._watched[worker] = _PinnedWorker()

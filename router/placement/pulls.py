@@ -11,6 +11,7 @@ import numpy as np
 from backends.vllm.handover.offloading_peer import SERVED_TIERS, SIDE_CHANNEL_PORT
 from backends.vllm.handover.parameters import labelled_port
 from policies.handover_cost import PullCost, pull_costs
+from policies.view import FleetView
 from router.config.model import HandoverConfig
 from router.placement.endpoints import Candidate
 from router.placement.handover import after_transfer, alike_formats
@@ -73,17 +74,17 @@ class PullPlanner:
         decided = self._placer.decide(request, alone, now_s)
         if decided.decision.hold_s and not decided.decision.until_prefills_done:
             return decided  # it is held for KV space, and would need as much if it came from another worker
-        fleet = decided.fleet
-        source_tokens = np.array([float(held[one.slot]) for one in holders])
-        own_tokens = np.array([float(held.get(one.slot, 0)) for one in workers])
-        alike = alike_formats(holders, workers, request.model)
-        alike &= np.array([one.slot for one in holders])[:, np.newaxis] != [one.slot for one in workers]
-        speeds = self.links.speeds(holders, workers, now_s)
-        under_way = self._under_way.seen(holders, workers)
-        costs = pull_costs(fleet, own_tokens, source_tokens, *speeds, alike, under_way)
-        place = fleet.place_of(decided.decision.ranked[0])
+        place = decided.fleet.place_of(decided.decision.ranked[0])
         assert place is not None, "the policy runner has checked it"
-        cost = costs.at(place)
+        worker = workers[place]
+        fleet = FleetView(now_s, (decided.fleet.worker(place),))
+        source_tokens = np.array([float(held[one.slot]) for one in holders])
+        own_tokens = np.array([float(held.get(worker.slot, 0))])
+        alike = alike_formats(holders, (worker,), request.model)
+        alike &= np.array([[one.slot != worker.slot] for one in holders])
+        speeds = self.links.speeds(holders, (worker,), now_s)
+        under_way = self._under_way.seen(holders, (worker,))
+        cost = pull_costs(fleet, own_tokens, source_tokens, *speeds, alike, under_way).at(0)._replace(worker=place)
         planned = cost.pays or (even_if_dearer and cost.pull_s < np.inf)
         return PlannedPull(decided, holders[cost.source], cost) if planned else decided
 

@@ -34,8 +34,8 @@ class TransferUnderWay:
 
     @property
     def under_way(self) -> bool:
-        """Whether the request waits for its first event."""
-        return self.ticket.reservation.stage is ReservationStage.PREFILL
+        """Whether the request waits for its first event. Nothing moves from a worker that has left."""
+        return self.sender.live and self.ticket.reservation.stage is ReservationStage.PREFILL
 
     def meets(self, other: TransferUnderWay) -> None:
         """Record that this transfer begins while the other one is under way."""

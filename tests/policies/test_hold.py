@@ -86,6 +86,11 @@ def test_the_fixed_wait_is_learned_where_no_prefill_is_ahead(make, busy, view, r
     assert hold_s(admission_hold, request_view(), busy()) == pytest.approx(1.3)
 
 
+def test_the_fixed_wait_is_not_learned_behind_a_prompt_whose_kv_cache_arrives(make, busy, view, request_view):
+    admission_hold = make(2.0, queue_wait_s=0.4, queued_tokens=900)
+    assert hold_s(admission_hold, request_view(), busy()) == 1.5
+
+
 def test_a_request_without_prompt_does_not_change_the_mean_prefill(make, busy, view, request_view):
     admission_hold = make(2.0)
     for _ in range(100):

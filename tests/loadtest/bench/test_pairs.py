@@ -72,6 +72,13 @@ def test_something_must_be_compared(monkeypatch, capsys):
     assert "give --build, --features or --sidecar" in capsys.readouterr().err
 
 
+def test_single_features_need_an_environment(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["pairs", "--build", "one", "OLD", "NEW", "--only", "log"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "--only chooses from --features" in capsys.readouterr().err
+
+
 def test_a_sidecar_has_one_worker(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["pairs", "--sidecar", "ENVIRONMENT", "--workers", "4"])
     with pytest.raises(SystemExit):

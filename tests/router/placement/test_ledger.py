@@ -107,12 +107,19 @@ def test_foreign_load_is_what_two_reports_in_a_row_show_beyond_ours():
     assert account.foreign.requests == 0
 
 
-def test_requests_that_wait_for_kv_cache_are_no_foreign_load():
+@pytest.mark.parametrize("arrives", [True, False], ids=["pull", "decode side of a handover"])
+def test_requests_that_wait_for_kv_cache_are_no_foreign_load(arrives):
     account = LoadAccount()
-    account.reserve(LoadReservation(100, 1_000, 0.0, arrives=True))
+    reservation = LoadReservation(100, 1_000, 0.0, arrives=arrives)
+    account.reserve(reservation)
+    if not arrives:
+        account.prefilled(reservation, 0.0)
     for second in range(3):
-        account.foreign.observe(report(0, 1), account, 10_000, float(second), account.arriving)
+        account.foreign.observe(report(0, 1), account, 10_000, float(second), kv_moves=True)
     assert (account.foreign.requests, account.foreign.waiting) == (0, 0)
+    for second in range(3, 6):
+        account.foreign.observe(report(0, 3), account, 10_000, float(second), kv_moves=True)
+    assert (account.foreign.requests, account.foreign.waiting) == (2, 2)
 
 
 def test_foreign_load_fades_without_news():

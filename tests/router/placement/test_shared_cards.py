@@ -13,6 +13,7 @@ class Candidate:
 
     def __init__(self, endpoint):
         self.endpoint = endpoint
+        self.live = True
 
 
 WORKERS = [Candidate(SimpleNamespace(id=f"w{number}")) for number in range(4)]
@@ -69,6 +70,14 @@ def test_a_transfer_is_over_with_its_first_event_and_when_its_client_leaves(tran
     assert transfers.seen(WORKERS, WORKERS) == []
     assert transfers.of(second) is None
     assert known.tokens == 500.0  # the link's speed is learned when the answer has ended
+
+
+def test_nothing_moves_from_a_source_that_has_left(transfers, begin, monkeypatch):
+    first = begin(0, 1, 1_000)
+    monkeypatch.setattr(WORKERS[0], "live", False)
+    second = begin(2, 1, 1_000)
+    assert transfers.of(first) is None
+    assert beside(transfers, second) == [0.0]
 
 
 def test_an_answer_in_one_piece_shows_no_end_and_is_left_out(transfers, begin):
