@@ -42,13 +42,15 @@ class AnswerIds(UsageFrame):
         """Note the end of the answer: `ids` and `params` are complete."""
 
     def _suspicious(self, content: bytes) -> bool:
-        return b'"kv_transfer_params"' in content or b'"usage"' in content or self._has_ids(content)
+        if b'"usage"' in content or self._has_ids(content):
+            return True
+        return b'"kv_transfer_params"' in content and _PARAMS.search(content) is not None  # vLLM writes null otherwise
 
     def _has_ids(self, content: bytes) -> bool:
         return self._collects and b'"token_ids"' in content
 
     def _judged(self, event: bytes) -> bytes:
-        event = self._without_params(event, data_of(event), b"")
+        event = self._without_params(event, data_of(event) if self._has_ids(event) else b"", b"")
         if b'"usage"' in event:
             self.taken = event
         return event
@@ -69,7 +71,10 @@ class AnswerIds(UsageFrame):
 
 
 class AnswerIdsOfBody(AnswerIds):
-    """Keeps a JSON document back until `rest`; one of more than `HELD_BYTES` is passed on as it is."""
+    """Keeps a JSON document back until `rest`. Of one of more than `HELD_BYTES`, it keeps the last `TAIL_BYTES`.
+
+    That end has the transfer parameters, which vLLM writes last; the token ids do not count then.
+    """
 
     __slots__ = ("_ended",)
 
@@ -82,7 +87,7 @@ class AnswerIdsOfBody(AnswerIds):
         self._pending += content
         if len(self._pending) <= HELD_BYTES and not self._within:
             return b""
-        self._within = self._ended = True
+        self._within = True
         shown = bytes(self._pending[:-TAIL_BYTES])
         del self._pending[:-TAIL_BYTES]
         return shown
@@ -95,6 +100,8 @@ class AnswerIdsOfBody(AnswerIds):
         """Note the end of the document."""
         if not self._ended:
             self._ended, whole = True, bytes(self._pending)
+            if self._within:
+                self._collects = False
             self._pending[:] = self._without_params(whole, whole, b',"kv_transfer_params":null')
 
     def rest(self) -> bytes:

@@ -11,7 +11,7 @@ import msgspec
 from router.gateway.http.json_structs import EventUsage
 
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-_DATA = re.compile(rb"^data:[ ]?(.*?)\r?$", re.MULTILINE)
+_DATA = re.compile(rb"^data:[ ]?([^\r\n]*+)", re.MULTILINE)
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
 _STAMP = re.compile(rb'(,"system_fingerprint"\s*:\s*"(?:[^"\\]++|\\.)*+")(,"[^"\\]*"|\})')
 HELD_BYTES = 1_048_576

@@ -3,12 +3,13 @@
 import json
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from router.gateway.http.usage import find_usage
 from router.gateway.rewrites.answer_ids import AnswerIds
-from router.gateway.rewrites.usage_frame import HELD_BYTES
+from router.gateway.rewrites.usage_frame import HELD_BYTES, data_of
 
 PARAMS = {"do_remote_decode": True, "remote_block_ids": [[1, 2]], "remote_host": "h"}
 TEXT = 'he wrote ,"kv_transfer_params":{"a":1},"token_ids":[7]'
@@ -64,8 +65,21 @@ def test_ids_of_another_form_count_as_none():
     assert len(seen.ids) == 0
 
 
-def test_a_long_body_is_passed_on_as_it_is():
-    body = encoded(BODY | {"text": "x" * HELD_BYTES})
-    shown, seen = passed(body, range(0, len(body), 100_000), stream=False)
+@pytest.mark.parametrize("cuts", [(), range(0, 2 * HELD_BYTES, 100_000)])
+def test_a_long_body_passes_without_parameters_and_its_ids_do_not_count(cuts):
+    body = encoded(BODY | {"choices": [{"text": "x" * HELD_BYTES, "token_ids": [1, 2, 3]}]})
+    shown, seen = passed(body, cuts, stream=False)
     assert len(shown) > HELD_BYTES // 2
-    assert (shown + seen.rest(), seen.params) == (body, b"")
+    assert json.loads(shown + seen.rest()) == json.loads(body) | {"kv_transfer_params": None}
+    assert (json.loads(seen.params), len(seen.ids)) == (PARAMS, 0)
+
+
+def test_events_with_null_for_parameters_are_passed_on_at_once():
+    """vLLM writes null into every event but the last one."""
+    event = b"data: " + encoded(FRAMES[0] | {"kv_transfer_params": None}) + b"\n\n"
+    assert AnswerIds(collects=False).feed(event) is event
+
+
+def test_data_ends_with_its_line():
+    assert data_of(b"event: x\r\ndata: {\r\ndata:}\r\n\r\n") == b"{\n}"
+    assert data_of(b"data: {}\r\r") == b"{}"
