@@ -32,6 +32,8 @@ _SEVERAL = "MultiConnector"
 """vLLM's connector of several; it does not say which."""
 _REPORTED = ("the type of the KV cache", "the hash algorithm", "the connector", "the type of the model")
 """The members of `KvReport`, in words."""
+_TURN_LEASE_S = 480.0
+"""vLLM's default of ``decoder_kv_blocks_ttl``."""
 _STORED_WORDS = 200
 """Length of a prompt that a store keeps: several of its blocks, which have up to 256 tokens."""
 _STORING_S = 1.0
@@ -124,14 +126,15 @@ def _misconfigured(
 
 def _keeping_turns(config: Config, report: WorkerReport, known: ConnectorFacts) -> Iterator[str]:
     """Yield what is wrong with how a worker keeps the blocks of answers for the next turn."""
-    wanted_s, kept_s = config.handover.turn_lease_s, known.turn_lease_s
+    wanted_s = config.handover.turn_lease_s
+    kept_s = _TURN_LEASE_S if known.turn_lease_s is None else known.turn_lease_s
     if wanted_s is None and known.bidirectional:
         why = "the blocks of each handed-over answer stay for decoder_kv_blocks_ttl, and nothing reads them"
         yield f"{report.id} has bidirectional_kv_xfer: {why}; leave it out, or set handover.turn_lease_s"
-    elif wanted_s is not None and not known.bidirectional:
+    elif wanted_s is not None and not known.bidirectional and known.name != _SEVERAL:
         why = "a prefill that has to read the turn before waits there for ever"
         yield f"{report.id} has no bidirectional_kv_xfer: {why}; start vLLM with it, or leave handover.turn_lease_s out"
-    elif wanted_s is not None and kept_s is not None and kept_s < wanted_s:
+    elif wanted_s is not None and known.bidirectional and kept_s < wanted_s:
         fix = f"set handover.turn_lease_s to {kept_s:g}"
         yield f"{report.id} keeps the blocks of answers for {kept_s:g} s, less than handover.turn_lease_s; {fix}"
 
