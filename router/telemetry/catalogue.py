@@ -168,9 +168,10 @@ GATEWAY = (
     _counter(
         "kept_turns",
         "Turns whose blocks a decode worker was to keep for the next one (handover.turn_lease_s), by outcome. kept, or "
-        "not_kept (its token ids or blocks are not all known). Then for each prefill of a pair: read, read_failed (the "
-        "prefill failed), none (no kept turn is the start of its prompt), expired, worker_lost, or unlike (the prefill "
-        "worker cannot read from that worker).",
+        "not_kept (its token ids or blocks are not all known). Then for each prefill of a pair: read (the prefill "
+        "that was given the turn succeeded), read_failed (it failed, or was sent again without the turn), none (no "
+        "kept turn is the start of its prompt), expired (or would be before the prefill ends), worker_lost, or unlike "
+        "(the prefill worker cannot read from that worker).",
         "outcome",
     ),
     _histogram(

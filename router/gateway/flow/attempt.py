@@ -74,7 +74,9 @@ class Attempt:
         "_late",
         "_opened",
         "_outbound",
+        "_pause_began_s",
         "_paused",
+        "_paused_before_s",
         "_report",
         "_sent_s",
         "_services",
@@ -122,6 +124,9 @@ class Attempt:
         """When the request was last written."""
         self._opened = False
         self._paused = paused
+        self._pause_began_s = services.time() if paused else 0.0
+        self._paused_before_s = 0.0
+        """The sum of earlier pauses."""
         self._collects = collects
         self._doubts_refusals = doubts_refusals
         self.limit_s = limit_s
@@ -151,6 +156,12 @@ class Attempt:
     def unopened(self) -> bool:
         """Whether no part of the answer has gone to the client."""
         return not self._opened
+
+    @property
+    def paused_s(self) -> float:
+        """For how long the answer was not read, because the client did not read. It may have waited so long."""
+        present_s = self._services.time() - self._pause_began_s if self._paused else 0.0
+        return self._paused_before_s + present_s
 
     @property
     def status(self) -> int:
@@ -215,8 +226,11 @@ class Attempt:
             withheld=outbound.withheld,
         )
         handover = outbound.handover
-        if handover is not None and (line := handover.line(self.ticket)):
-            head = b"%b%b\r\n%b" % (head[:-2], line, head[-2:])
+        if handover is not None:
+            if not handover.together:  # the time to dial has passed, or the parameters were not sent after all
+                self.limit_s = handover.limit_s(self.ticket, now_s)
+            if line := handover.line(self.ticket):
+                head = b"%b%b\r\n%b" % (head[:-2], line, head[-2:])
         if outbound.trace is not None:
             head = head[:-2] + outbound.trace.line(self) + head[-2:]
         connection.send(self, head, body, outbound.head.method == "HEAD")
@@ -408,7 +422,10 @@ class Attempt:
 
     def pause(self, paused: bool) -> None:
         """Stop reading the answer while the client does not read, or resume."""
-        self._paused = paused
+        if paused != self._paused:
+            self._paused_before_s = self.paused_s
+            self._paused = paused
+            self._pause_began_s = self._services.time()
         connection = self.connection
         if connection is not None:
             if paused:

@@ -330,6 +330,8 @@ class KvHandover:
     def outgoing(self, ticket: Ticket, now_s: float) -> bytes | None:
         """Return the body for the ticket's worker; None for the client's own. Transfer parameters are given once."""
         if ticket is self.prefill:
+            if self._prefill_sent_s:  # a redial: the worker may have read the turn
+                self._settle_turn(READ_FAILED)
             self._prefill_sent_s = now_s
             connector = self._handovers.connector
             params = self._prefill_params(now_s)
@@ -371,10 +373,11 @@ class KvHandover:
 
     # the end
 
-    def finished(self, ticket: Ticket, frame: UsageFrame | None, usage: Usage, now_s: float) -> bool:
+    def finished(self, ticket: Ticket, frame: UsageFrame | None, usage: Usage, ended_s: float) -> bool:
         """Remember what the decode worker keeps, if it says so at the end of a complete answer.
 
-        Return whether the worker of `ticket` received the prompt's KV cache from the other one.
+        The worker had not ended it before `ended_s`, as far as reading it was not held up by the event loop. Return
+        whether the worker of `ticket` received the prompt's KV cache from the other one.
         """
         if ticket is not self.decode or not self._received:
             return False
@@ -382,7 +385,7 @@ class KvHandover:
         if isinstance(frame, AnswerIds):
             frame.ended()
             if frame.params and given is not None and turns is not None:
-                since_s = now_s - self._handovers.heartbeat.gap_s(self._sent_s)
+                since_s = ended_s - self._handovers.heartbeat.gap_s(self._sent_s)
                 turns.keep(given, frame, usage, ticket.candidate, since_s)
         return True
 
@@ -542,7 +545,9 @@ class PossiblePair:
             return KvHandover(handovers, self.members, handovers.dispatcher.hand_over(request, planned, now_s))
         given = given_prompt(request.model, self.members)
         sender = planned.prefill.selection.candidates[planned.cost.prefill]
-        found = handovers.turns.take(given, sender, now_s)
+        fleet, place = planned.prefill.fleet, planned.cost.prefill
+        prefilled_s = now_s + float(fleet.queue_wait_s[place] + fleet.prefill_s[place])
+        found = handovers.turns.take(given, sender, prefilled_s)
         turn = None if isinstance(found, str) else found
         tokens = 0 if turn is None else turn.prompt.tokens
         tickets = handovers.dispatcher.hand_over(request, planned, now_s, turn_tokens=tokens)

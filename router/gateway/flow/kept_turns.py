@@ -36,6 +36,8 @@ READ_FAILED: Final = "read_failed"
 _MAX_TURNS: Final = 1_024
 _MAX_BYTES: Final = 67_108_864
 """Of token ids and transfer parameters together: 1,024 turns of 12,000 tokens."""
+_END_BYTES: Final = 16 * TOKEN_BYTES
+"""The end of a turn, which is compared first: turns that begin with one long text mostly differ there."""
 
 
 class GivenPrompt(NamedTuple):
@@ -84,7 +86,7 @@ def given_prompt(model: str | None, members: Members) -> GivenPrompt | None:
 class KeptTurns:
     """Remembers what decode workers keep, until a prefill gets it, or newer turns need the room.
 
-    Lookups compare token ids with each turn: a prompt of another conversation differs after a few.
+    Lookups compare token ids with each turn, its end first: a prompt of another conversation differs there.
     """
 
     __slots__ = ("_bytes", "_config", "_fleet", "_metrics", "_peers", "_turns")
@@ -111,7 +113,7 @@ class KeptTurns:
         ids = prompt.ids + packed_ids(answer.ids)
         tokens = len(ids) // TOKEN_BYTES
         try:
-            if usage.completion_tokens not in (None, len(answer.ids)):
+            if usage.completion_tokens != len(answer.ids):
                 raise HandoverError("the answer does not report all of its token ids")
             kept = kept_tokens(msgspec.json.decode(answer.params or b"null"), tokens, owner.block_tokens)
         except (HandoverError, msgspec.DecodeError):
@@ -126,28 +128,17 @@ class KeptTurns:
             self._bytes -= self._turns.popleft().size_bytes
         self._metrics.turn_kept(KEPT)
 
-    def take(self, prompt: GivenPrompt | None, reader: Candidate, now_s: float) -> KeptTurn | str:
-        """Return the longest turn that the prompt extends, if the prefill worker `reader` can read it; else say why
-        not. A turn is returned once."""
-        turn = None if prompt is None else self._longest(prompt)
-        if turn is None:
+    def take(self, prompt: GivenPrompt | None, reader: Candidate, prefilled_s: float) -> KeptTurn | str:
+        """Return the longest turn that the prompt extends and the prefill worker `reader` can read, before it will have
+        the prompt computed at `prefilled_s`. If there is none, say why not. A turn is returned once."""
+        found = [] if prompt is None else [turn for turn in self._turns if _extends(prompt, turn.prompt)]
+        if not found:
             return NONE
+        found.sort(key=lambda turn: (len(turn.prompt.ids), turn.end_s), reverse=True)
+        turn = next((turn for turn in found if not _problem(turn, reader, prefilled_s)), found[0])
         self._turns.remove(turn)
         self._bytes -= turn.size_bytes
-        if now_s >= turn.end_s:
-            return EXPIRED
-        endpoint = turn.owner.endpoint
-        if turn.lost or not turn.owner.live or endpoint.state is not WorkerState.READY:
-            return WORKER_LOST
-        model = turn.prompt.model
-        alike = kv_format(reader, model).understands(kv_format(turn.owner, model))
-        if endpoint is reader.endpoint or not alike or _cannot_read(reader.endpoint):
-            return UNLIKE
-        return turn
-
-    def _longest(self, prompt: GivenPrompt) -> KeptTurn | None:
-        found = (turn for turn in self._turns if _extends(prompt, turn.prompt))
-        return max(found, key=lambda turn: len(turn.prompt.ids), default=None)
+        return _problem(turn, reader, prefilled_s) or turn
 
     def params_for(self, turn: KeptTurn, reader: Candidate) -> TransferParams:
         """Return the parameters of a prefill on `reader` that reads the turn first."""
@@ -165,11 +156,24 @@ class KeptTurns:
 
 def _extends(prompt: GivenPrompt, turn: GivenPrompt) -> bool:
     """Return whether `prompt` begins with the tokens of `turn` and has more of them."""
+    size = len(turn.ids)
     return (
-        len(prompt.ids) > len(turn.ids)
+        len(prompt.ids) > size
+        and prompt.ids.startswith(turn.ids[-_END_BYTES:], max(0, size - _END_BYTES))
         and (prompt.model, prompt.salt) == (turn.model, turn.salt)
         and prompt.ids.startswith(turn.ids)
     )
+
+
+def _problem(turn: KeptTurn, reader: Candidate, prefilled_s: float) -> str:
+    """Return why a prefill on `reader` cannot read the turn; empty if it can."""
+    if prefilled_s >= turn.end_s:
+        return EXPIRED
+    endpoint, model = turn.owner.endpoint, turn.prompt.model
+    if turn.lost or not turn.owner.live or endpoint.state is not WorkerState.READY:
+        return WORKER_LOST
+    alike = kv_format(reader, model).understands(kv_format(turn.owner, model))
+    return UNLIKE if endpoint is reader.endpoint or not alike or _cannot_read(reader.endpoint) else ""
 
 
 def _cannot_read(endpoint: FleetEndpoint) -> bool:

@@ -83,7 +83,7 @@ class KvPull:
             self._pulls.dispatcher.arrived(ticket)
             self._first_s = now_s if ticket.request.stream else None
 
-    def finished(self, ticket: Ticket, frame: UsageFrame | None, usage: Usage, now_s: float) -> bool:
+    def finished(self, ticket: Ticket, frame: UsageFrame | None, usage: Usage, ended_s: float) -> bool:
         """Settle by the cached tokens that the complete answer reports, and learn the speed of a pull that was made.
 
         Return whether the answer is that of the worker that pulled.

@@ -138,7 +138,9 @@ class Responder:
             self._answer_tokens = used_tokens(outbound, usage, self.relay.events) if attempt.status < 400 else 0
         self.answering = None
         plan = outbound.plan
-        remote = plan is not None and plan.finished(attempt.ticket, self.relay.usage_frame, usage, now_s)
+        remote = plan is not None and plan.finished(
+            attempt.ticket, self.relay.usage_frame, usage, now_s - attempt.paused_s
+        )
         # The cached tokens that a worker reports after a transfer do not describe its own cache.
         services.placements.finish(outbound, attempt, Usage(None, usage.completion_tokens) if remote else usage, now_s)
         request = attempt.ticket.request

@@ -59,6 +59,12 @@ class Conversations(Shared):
     def turns(self):
         return self.rig.gateway._parts.handovers.turns
 
+    @property
+    def running(self):
+        """Return the request in progress."""
+        (request,) = self.rig.gateway._parts.running
+        return request
+
     def candidate(self, of):
         return next(one for one in self.rig.fleet.candidates if one.id == of)
 
@@ -145,6 +151,84 @@ async def test_of_several_turns_the_longest_is_read(talk):
     assert len(gateway.turns._turns[0].prompt.ids) == 256
 
 
+@pytest.mark.parametrize("longer", [{"lost": True}, {"end_s": 0.0}])
+async def test_a_turn_that_cannot_be_read_does_not_hide_a_shorter_one(talk, longer):
+    gateway = await talk()
+
+    async def add():
+        (turn,) = gateway.turns._turns
+        gateway.turns._turns.append(replace(turn, **longer))
+        turn.prompt = turn.prompt._replace(ids=turn.prompt.ids[:-64])
+
+    await gateway.two_turns(between=add)
+    assert gateway.said[1] == decode_id(gateway)
+
+
+async def test_of_equal_turns_the_one_with_the_latest_lease_is_read(talk):
+    gateway = await talk()
+    await gateway.turn(FIRST)
+    (turn,) = gateway.turns._turns
+    later = replace(turn, end_s=turn.end_s + 1.0)
+    gateway.turns._turns.append(later)
+    prompt, reader = turn.prompt._replace(ids=turn.prompt.ids * 2), gateway.candidate(prefill_id(gateway))
+    assert gateway.turns.take(prompt, reader, 0.0) is later
+    assert gateway.turns.take(prompt, reader, 0.0) is turn
+
+
+async def test_a_turn_must_last_as_long_as_the_prefill_is_expected_to_take(talk, monkeypatch):
+    gateway = await talk()
+    plan = gateway.rig.dispatcher.plan_handover
+
+    def slower(*args, **options):
+        planned = plan(*args, **options)
+        planned.prefill.fleet.prefill_s[planned.cost.prefill] += 100.0
+        return planned
+
+    monkeypatch.setattr(gateway.rig.dispatcher, "plan_handover", slower)
+    await gateway.two_turns()
+    assert gateway.said == ["none", "expired"]
+    assert gateway.outcomes == ["handed_over"] * 2
+
+
+async def test_a_prefill_that_is_sent_again_asks_for_no_turn(talk, monkeypatch):
+    """The worker may have read the turn before its idle connection broke."""
+    gateway, asked, params_for = await talk(), [], KeptTurns.params_for
+
+    def breaking(*args):
+        asked.append(args)
+        gateway.rig.loop.call_soon(lambda: gateway.running._flow.attempts[0].connection._transport.abort())
+        return params_for(*args)
+
+    monkeypatch.setattr(KeptTurns, "params_for", breaking)
+    await gateway.two_turns()
+    assert (len(asked), gateway.rig.metrics.named("redialled")) == (1, [()])
+    assert gateway.seen == ["none", "kept", "read_failed", "kept"]
+    assert gateway.outcomes == ["handed_over"] * 2
+
+
+async def test_the_lease_is_older_by_the_time_in_which_the_client_did_not_read(talk, monkeypatch):
+    gateway, kept, paused = await talk(), [], []
+    loop, keep = gateway.rig.loop, KeptTurns.keep
+
+    def pause(outcome):
+        paused.append(loop.time())
+        gateway.running.client_writable(False)
+        loop.call_later(0.1, resume)
+
+    def resume():
+        paused.append(loop.time())
+        gateway.running.client_writable(True)
+
+    def keeping(*args):
+        kept.append(loop.time() - args[-1])
+        keep(*args)
+
+    monkeypatch.setattr(gateway.rig.metrics, "handed_over", pause, raising=False)
+    monkeypatch.setattr(KeptTurns, "keep", keeping)
+    await gateway.turn(FIRST, **STREAMED)
+    assert kept[0] >= paused[1] - paused[0] - 0.01
+
+
 async def test_an_answer_without_token_ids_is_not_kept(talk):
     gateway = await talk()
     body = {"prompt": FIRST, "max_tokens": ANSWER_TOKENS}
@@ -188,19 +272,22 @@ async def test_a_turn_close_to_the_end_of_its_lease_is_not_read(talk):
 
 
 async def test_the_lease_is_checked_again_when_the_prefill_is_sent(talk, monkeypatch):
-    gateway = await talk()
+    gateway, limits = await talk(), []
     take = KeptTurns.take
 
     def late(*args):
         turn = take(*args)
         if not isinstance(turn, str):
             turn.end_s = 0.0
+        gateway.rig.loop.call_soon(lambda: limits.append(gateway.running._flow.attempts[0].limit_s))
         return turn
 
     answer = await gateway.turn(FIRST)
     monkeypatch.setattr(KeptTurns, "take", late)
     await gateway.turn(FIRST + answer + MORE)
     assert (gateway.seen[2], moved(gateway.prefill)["read_turns"]) == ("expired", 0)
+    assert gateway.outcomes == ["handed_over"] * 2
+    assert limits == [gateway.turns._config.prefill_s]  # it computes all, so no lease limits it
 
 
 @pytest.mark.parametrize("how", ["restarted", "ejected"])
@@ -229,7 +316,7 @@ async def test_a_worker_of_another_format_reads_no_turn(talk):
     assert gateway.said == ["none", "unlike"]
 
 
-@pytest.mark.parametrize("problem", ["usage", "blocks", "params"])
+@pytest.mark.parametrize("problem", ["usage", "no usage", "blocks", "params"])
 async def test_a_turn_that_is_not_known_whole_is_not_kept(talk, monkeypatch, problem):
     gateway, kept = await talk(), []
     with monkeypatch.context() as patched:
@@ -238,6 +325,8 @@ async def test_a_turn_that_is_not_known_whole_is_not_kept(talk, monkeypatch, pro
     ((turns, prompt, answer, usage, owner, since_s),) = kept
     if problem == "usage":
         usage = Usage(usage.prompt_tokens, usage.completion_tokens + 1, None)
+    elif problem == "no usage":
+        usage = Usage()
     elif problem == "blocks":
         owner.block_tokens = 8
     else:
