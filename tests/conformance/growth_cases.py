@@ -179,6 +179,9 @@ PATTERNS: dict[str, Row] = {
     "router.gateway.rewrites.cached_tokens._INPUT": Row(
         WORKER, "search", (lambda size: b'"input_tokens":' * (size // 15),)
     ),
+    "router.gateway.rewrites.answer_ids._PARAMS": Row(
+        WORKER, "search", (lambda size: b',"kv_transfer_params":{' * (size // 23),)
+    ),
     "router.gateway.rewrites.usage_frame._DATA": Row(WORKER, "search", (lambda size: b"data:" + b"\r" * size + b"x",)),
     "router.gateway.rewrites.usage_frame._EVENT_END": Row(WORKER, "search"),
     "router.gateway.rewrites.usage_frame._FINISH": Row(WORKER, "search"),

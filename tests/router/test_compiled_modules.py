@@ -12,8 +12,8 @@ from tests.support.raw_client import PLAIN, post
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("router/gateway/", "router/placement/", "router/residency/", "router/tokenization/", "policies/")
-INTERPRETED = {"policies/ranking.py", "policies/rules/round_robin.py"}
-"""What the test's requests run through and is not compiled: rules are examples to write one by, and use `ranking`."""
+INTERPRETED = {"policies/rules/round_robin.py"}
+"""What the test's requests run through and is not compiled: rules are examples to write one by."""
 
 pytestmark = pytest.mark.source_only
 
