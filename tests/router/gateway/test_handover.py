@@ -241,6 +241,29 @@ async def test_a_moriio_pull_is_a_pull_with_other_fields(shared):
     await gateway.ends_clean(prefill, decode)
 
 
+async def test_the_time_to_connect_to_the_decode_worker_does_not_lengthen_the_lease(shared, monkeypatch):
+    gateway = await shared(allow=["transfer_params"])
+    for role in ("prefill", "decode"):
+        await gateway.add(role)
+    parts, loop, seen = gateway.rig.gateway._parts, gateway.rig.loop, []
+    dial = parts.pools._dial
+
+    async def late(endpoint, dialler):
+        began_s = loop.time()
+        await eventually(lambda: loop.time() > began_s + 0.05)
+        await dial(endpoint, dialler)
+
+    def begun(outcome):
+        (request,) = parts.running
+        (decode,) = request._flow.attempts
+        seen.append(decode.since_s + decode.limit_s - request._outbound.plan._lease_end_s)
+
+    monkeypatch.setattr(parts.pools, "_dial", late)
+    monkeypatch.setattr(gateway.rig.metrics, "handed_over", begun, raising=False)
+    assert (await gateway.hand_over()).status == 200
+    assert seen == [pytest.approx(0.0, abs=1e-6)]
+
+
 async def test_both_decisions_say_why(shared):
     gateway, prefill, decode = await pair(shared)
     await gateway.ask(stream=True)
