@@ -72,9 +72,8 @@ class Dispatcher(TicketLife):
         self._runner = PolicyRunner(policy, spec, failed)
         policies = NamedPolicies(self._runner, named or {}, shadows or {})
         handover = handover or HandoverConfig()
-        watches = alone and handover.connector is not None
         loads = WorkerLoads(ledger, kv_moves=handover.connector is not None or handover.pulls is not None)
-        super().__init__(fleet, residency, loads, policies, observer, PinnedBlocks(handover, watches=watches))
+        super().__init__(fleet, residency, loads, policies, observer, PinnedBlocks(handover, watches=alone))
         self._retry_budget = RetryBudget(retries, observer)
         self._max_per_worker = max_requests_per_worker
         self._log = DecisionLog(decisions_kept)
@@ -84,7 +83,7 @@ class Dispatcher(TicketLife):
         self._pulls = PullPlanner(handover, self._placer, residency)
         self._handovers = HandoverPlanner(handover, self._placer, self._view_builder, loads)
         fleet.on_load.append(self._loads.load_reported)
-        if watches:
+        if alone and handover.connector:
             fleet.on_load.append(self._look_for_stuck_blocks)
 
     @property
