@@ -37,7 +37,8 @@ class PromptsMeasured(msgspec.Struct):
     """Requests of one prompt length. `ttft` counts their times to first token in buckets of `TTFT_S`.
 
     `requests` have ended; those whose first token was seen have a `ttft_s`. `wait_s` is the part of it before their own
-    prefill, in the gateway and on the worker.
+    prefill, in the gateway and on the worker that computed the prompt. Pulled prompts have no `wait_s`: the transfer
+    takes a part of that time.
     """
 
     requests: int = 0

@@ -13,10 +13,10 @@ from backends.worker import LoadReport
 from policies.view import FleetView, Residency, WorkerId
 from router.config.model import DiagnosisConfig
 from router.diagnosis.histogram import OUTPUT_TOKENS, PROMPT_TOKENS, count
-from router.diagnosis.measured import TURNS, Measured, Moved, WorkerMeasured, over_time
+from router.diagnosis.measured import TURNS, Measured, Moved, PromptsMeasured, WorkerMeasured, over_time
 from router.diagnosis.prefixes import HotPrefixes
 from router.diagnosis.sessions import Sessions, Turn
-from router.diagnosis.work import count_work, own_prefill_s
+from router.diagnosis.work import count_work, own_prefill_s, prefill_wait_s
 from router.placement.endpoints import Candidate
 from router.placement.tickets import Ticket
 
@@ -99,8 +99,12 @@ class Measurements:
     def finished(self, ticket: Ticket, cached_tokens: int | None, output_tokens: int | None, now_s: float) -> None:
         """Count a served request. `cached_tokens` are those that the worker reported."""
         measured, view, own_s = self._minute(now_s), ticket.view, own_prefill_s(ticket)
+        prompts = measured.prompts[bisect_left(PROMPT_TOKENS, view.prompt_tokens)]
+        wait_s = prefill_wait_s(ticket, own_s)
+        if wait_s is not None:
+            prompts.wait_s += max(0.0, view.waited_s + wait_s)
         if ticket.record.leg is None or ticket.record.leg.part == "decode":  # the other part is no request of its own
-            self._count_prompt(measured, ticket, own_s)
+            _count_prompt(prompts, ticket)
             if output_tokens is not None:
                 count(measured.outputs, OUTPUT_TOKENS, output_tokens)
         worker = self._worker(measured, ticket.candidate.id)
@@ -189,19 +193,6 @@ class Measurements:
             worker = measured.workers[name] = WorkerMeasured()
         return worker
 
-    def _count_prompt(self, measured: Measured, ticket: Ticket, own_s: float | None) -> None:
-        prompts = measured.prompts[bisect_left(PROMPT_TOKENS, ticket.view.prompt_tokens)]
-        prompts.requests += 1
-        ttft_s = ticket.record.ttft_s
-        if ttft_s is None:
-            return
-        ttft_s += ticket.view.waited_s
-        count(prompts.ttft, TTFT_S, ttft_s)
-        prompts.ttft_s += ttft_s
-        speed = ticket.load.speed
-        if speed is not None and own_s is not None:
-            prompts.wait_s += max(0.0, ttft_s - own_s - speed.fixed_s)
-
     def _count_prefix(self, ticket: Ticket) -> None:
         """Count what a first turn finds cached: others have computed it."""
         hashes, tokens = ticket.view.block_hashes, ticket.view.block_tokens
@@ -225,6 +216,14 @@ class Measurements:
         if ticket.stayed:
             worker.earlier_tokens += earlier
             worker.evicted_tokens += max(0, earlier - cached_tokens - ticket.view.block_tokens)
+
+
+def _count_prompt(prompts: PromptsMeasured, ticket: Ticket) -> None:
+    prompts.requests += 1
+    if ticket.record.ttft_s is not None:
+        ttft_s = ticket.record.ttft_s + ticket.view.waited_s
+        count(prompts.ttft, TTFT_S, ttft_s)
+        prompts.ttft_s += ttft_s
 
 
 def _minutes(window_s: float) -> int:

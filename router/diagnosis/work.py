@@ -12,6 +12,17 @@ def own_prefill_s(ticket: Ticket) -> float | None:
     return None if speed is None else speed.prefill_s(own.uncached_tokens, own.attention)
 
 
+def prefill_wait_s(ticket: Ticket, own_s: float | None) -> float | None:
+    """Return the time on the worker before the request's own prefill; None if that is not known.
+
+    It is not known for a prompt whose KV cache came from another worker, because the transfer took a part of that time.
+    """
+    speed, ttft_s = ticket.load.speed, ticket.record.ttft_s
+    if speed is None or own_s is None or ttft_s is None or ticket.moved_tokens:
+        return None
+    return ttft_s - own_s - speed.fixed_s
+
+
 def count_work(
     work: WorkMeasured, ticket: Ticket, own_s: float | None, output_tokens: int | None, now_s: float
 ) -> None:
@@ -27,19 +38,19 @@ def count_work(
 
 
 def _count_prefill(work: WorkMeasured, ticket: Ticket, own_s: float | None, *, handed: bool) -> None:
-    speed, ttft_s = ticket.load.speed, ticket.record.ttft_s
     work.prefills += 1
     work.prompt_tokens += ticket.view.prompt_tokens
-    if speed is None or own_s is None:
+    if own_s is None:
         return
     work.timed += 1
     work.prefill_s += own_s
     work.prefill_square_s2 += own_s * own_s
     if handed:
         work.handed_s += own_s
-    if ttft_s is not None and not ticket.moved_tokens:
+    wait_s = prefill_wait_s(ticket, own_s)
+    if wait_s is not None:
         work.waits += 1
-        work.wait_s += ttft_s - own_s - speed.fixed_s
+        work.wait_s += wait_s
 
 
 def _count_answer(work: WorkMeasured, ticket: Ticket, output_tokens: int, now_s: float) -> None:

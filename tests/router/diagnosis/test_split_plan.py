@@ -276,9 +276,20 @@ def test_what_is_not_seen_is_not_counted():
 
 
 def test_a_pull_spares_a_prefill_and_its_transfer_is_no_wait():
-    work = counted(ticket(speed=Speed(1e-3, 0.1, 0.0, 0.0, 0.0), moved_tokens=400)).workers["a:1"].work
+    found = counted(ticket(speed=Speed(1e-3, 0.1, 0.0, 0.0, 0.0), moved_tokens=400))
+    work = found.workers["a:1"].work
     assert (work.prefills, work.timed, work.prefill_s) == (1, 1, pytest.approx(0.6))
     assert (work.waits, work.wait_s) == (0, 0.0)
+    assert sum(one.ttft_s for one in found.prompts) == 1.0
+    assert sum(one.wait_s for one in found.prompts) == 0.0
+
+
+def test_a_handed_over_prompt_waits_where_it_is_computed():
+    speed = Speed(1e-3, 0.1, 0.0, 0.0, 0.0)
+    first, second = HandoverLeg("prefill", 2, "b:1"), HandoverLeg("decode", 2, "a:1")
+    found = counted(ticket(first, speed, ttft_s=0.9), ticket(second, speed, ttft_s=2.0, moved_tokens=1_000))
+    assert sum(one.ttft_s for one in found.prompts) == 2.0
+    assert sum(one.wait_s for one in found.prompts) == pytest.approx(0.9 - 0.6 - 0.1)
 
 
 def test_the_parts_of_a_handover_are_one_prefill_one_answer_and_one_request():
