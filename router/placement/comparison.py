@@ -63,13 +63,17 @@ class Comparisons:
         return usage
 
     def compare(self, ticket: Ticket, usage: Usage, difference: Difference | None) -> None:
-        """Record a served request; `difference` comes from the residency map."""
+        """Record a served request; `difference` comes from the residency map.
+
+        Of several prompts in one body, and of a prompt whose text alone was known, the record alone shows a difference.
+        """
         reported = usage.cached_tokens
         ticket.record.reported_cached_tokens = reported
         prompt, predicted = ticket.request.prompt, ticket.predicted_cached_tokens
-        if reported is None or predicted is None or prompt is None or prompt.multiple or not prompt.exact:
+        if reported is None or predicted is None or prompt is None or not ticket.request.tells_cached:
             return
-        if not ticket.request.tells_cached:
+        if prompt.multiple or not prompt.exact:  # a guess, which no counter holds to the block
+            ticket.record.difference = None if predicted == reported else Difference.APPROXIMATE
             return
         ticket.load.accuracy.compare(predicted, reported)
         if self._observer is not None:

@@ -222,7 +222,9 @@ def test_a_prompt_known_as_text_is_a_guess_on_an_exact_worker(rig):
     assert ticket.record.to_builtins()["residency"] == "approximate"
     explained = rig.dispatcher.explain(ticket.request, 0.0).to_builtins()["candidates"]
     assert [candidate["residency"] for candidate in explained] == ["approximate"]
-    assert rig.answer(ticket, 32) is None, "nor is it held to the block"
+    assert rig.answer(ticket, 32) == "approximate"
+    assert rig.counted == {"pending": 0}, "no counter holds it to the block"
+    assert rig.told == []
 
 
 def test_requests_that_end_in_one_step_are_one_round(rig):
