@@ -455,6 +455,10 @@ class System:
         elsewhere = self.handover_client.in_flight if self.handover_client is not None else {}
         return Counter(self.gateway.in_flight()) + Counter(elsewhere)
 
+    def kept_turns(self) -> Mapping[str, Mapping[str, int]]:
+        """Return the turns that candidates keep for the next ones, and their tokens."""
+        return self.gateway.kept_turns()
+
     async def _in_flight(self) -> Mapping[str, int]:
         return self.in_flight()
 

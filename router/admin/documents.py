@@ -279,7 +279,8 @@ class Load(Shape):
 
     `foreign_requests` are requests in the worker's report that this gateway did not send. `stuck_kv_tokens` is the KV
     cache of a prefill worker that neither requests nor leases of KV handovers explain, for longer than a lease; null
-    where that is not known, and where several gateways share the workers (`redis.url`).
+    where that is not known, and where several gateways share the workers (`redis.url`). `kept_turns` are the turns that
+    the worker keeps for the next ones (`handover.turn_lease_s`), of `kept_turn_tokens` together.
     """
 
     queued_requests: int = 0
@@ -288,6 +289,8 @@ class Load(Shape):
     kv_tokens: int = 0
     foreign_requests: int = 0
     stuck_kv_tokens: int | None = None
+    kept_turns: int = 0
+    kept_turn_tokens: int = 0
 
 
 class Estimates(Shape):

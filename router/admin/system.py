@@ -106,6 +106,10 @@ class AdminSystem(Protocol):
         """Return requests at each worker, including those of a gateway that this one took over from."""
         ...
 
+    def kept_turns(self) -> Mapping[str, Mapping[str, int]]:
+        """Return the turns that candidates keep for the next ones, and their tokens, as `Load` has them."""
+        ...
+
     def drained_everywhere(self, endpoint_id: str) -> bool:
         """Return whether a gateway that this one took over from also sends no requests to the worker.
 

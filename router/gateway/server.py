@@ -252,6 +252,11 @@ class Gateway:
         running = self._parts.running if self._parts is not None else ()
         return dict(Counter(ticket.candidate.endpoint.id for request in running for ticket in request.tickets))
 
+    def kept_turns(self) -> dict[str, dict[str, int]]:
+        """Return the turns that candidates keep for the next ones, and their tokens (`KeptTurns.by_owner`)."""
+        turns = None if self._parts is None or self._parts.handovers is None else self._parts.handovers.turns
+        return {} if turns is None else turns.by_owner()
+
     def statistics(self) -> dict[str, Any]:
         """Return counts of connections, of requests in progress and waiting, of pooled connections and of tasks."""
         parts = self._parts

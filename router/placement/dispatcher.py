@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from backends.worker import LoadReport
@@ -19,6 +19,7 @@ from router.placement.fleet import Fleet
 from router.placement.fleet_load import WorkerLoads
 from router.placement.handover import HandoverPlanner, HandoverTickets, PlannedHandover
 from router.placement.handover_explained import ExplainedHandover
+from router.placement.kept_turns import KeptTurn
 from router.placement.lifecycle_events import FailurePoint, Request
 from router.placement.links import Link, LinkSpeed, Transfer
 from router.placement.named_policies import NamedPolicies
@@ -206,11 +207,13 @@ class Dispatcher(TicketLife):
         within: Container[str] | None = None,
         prefiller: str | None = None,
         even_if_dearer: bool = False,
+        turns: Sequence[KeptTurn] = (),
     ) -> PlannedHandover | Queued | Reject | None:
         """Return the cheapest pair of workers for the request if it costs less than one worker; None if it does not.
 
         `prefiller` is the prefill worker that it must have at any cost, if that is ready. With `even_if_dearer` the
-        pair may cost more. `Queued` and `Reject` say why no prefill worker can take it.
+        pair may cost more. Its prefill worker may read one of `turns`, which the prompt extends. `Queued` and `Reject`
+        say why no prefill worker can take it.
         """
         prefill = self._prefill(request, (), now_s, within)
         if not isinstance(prefill, Selection):
@@ -223,22 +226,20 @@ class Dispatcher(TicketLife):
         if named:
             prefill = Selection(named, prefill.trial if prefill.trial is named[0].endpoint else None)
         others = None if named else self._prefill_without_trial(request, prefill, now_s, within)
-        return self._handovers.plan(request, prefill, others, alone, now_s, at_any_cost=at_any_cost)
+        return self._handovers.plan(request, prefill, others, alone, now_s, at_any_cost=at_any_cost, turns=turns)
 
     def prefillers(self, model: str | None) -> frozenset[str]:
         """Return the endpoints that may compute prompts of `model` for other workers, ready or not."""
         return frozenset(endpoint.id for endpoint in self._fleet.prefill_set(model).able)
 
-    def hand_over(
-        self, request: Request, planned: PlannedHandover, now_s: float, *, turn_tokens: int = 0
-    ) -> HandoverTickets:
+    def hand_over(self, request: Request, planned: PlannedHandover, now_s: float) -> HandoverTickets:
         """Reserve the load of a planned pair, at the time of the plan.
 
-        The prefill worker reads the first `turn_tokens` from another worker, which `arrived` then records.
+        If the prefill worker reads a turn from another worker, `arrived` then records its blocks.
         """
         self._counts["dispatched"] += 2
         runner = self._policies.of(request.policy)
-        tickets = self._handovers.reserve(request, planned, runner, now_s, turn_tokens)
+        tickets = self._handovers.reserve(request, planned, runner, now_s)
         if self.traffic is not None:
             self.traffic.placed(tickets.decode, planned.decode.fleet)
         return tickets

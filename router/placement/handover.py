@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.handover_cost import Matrix, PairCost, cheapest, pair_s, stalled_s
+from policies.handover_cost import Matrix, PairCost, TurnReads, cheapest, pair_s, stalled_s, turn_reads
 from policies.view import Decision, FleetView, RequestView, Residency, WorkerView
 from router.config.model import HandoverConfig
 from router.placement.decisions import HandoverLeg
-from router.placement.endpoints import PREFILL, Candidate, KvReport
+from router.placement.endpoints import PREFILL
 from router.placement.fleet_load import WorkerLoads
 from router.placement.handover_explained import ExplainedHandover, alone_explained, explained
-from router.placement.handover_roles import FORMAT, receives
+from router.placement.handover_roles import receives
+from router.placement.kept_turns import KeptTurn, readable
+from router.placement.kv_formats import alike_formats, kv_format
 from router.placement.lifecycle_events import Request
 from router.placement.links import Links, Transfer
 from router.placement.placing import Decided, Placer
@@ -24,6 +26,9 @@ from router.placement.policy_runner import PolicyRunner
 from router.placement.selection import Selection
 from router.placement.tickets import Ticket
 from router.placement.views import Found, ViewBuilder
+
+TURNS_COMPARED: Final = 4
+"""Kept turns that a decision compares, the longest ones: of one conversation, mostly the last one alone is there."""
 
 
 class Seen(NamedTuple):
@@ -36,18 +41,23 @@ class Seen(NamedTuple):
 
 
 class PlannedHandover(NamedTuple):
-    """A pair, and what it costs beside one worker. Nothing is reserved yet. `at_any_cost`: it may cost more."""
+    """A pair, and what it costs beside one worker. Nothing is reserved yet. `at_any_cost`: it may cost more.
+
+    `turn` is what the prefill worker reads first. It is then as in `after`, and None if the worker computes all.
+    """
 
     prefill: Seen
     decode: Seen
     cost: PairCost
     at_any_cost: bool
+    turn: KeptTurn | None = None
+    after: WorkerView | None = None
 
 
 class _Compared(NamedTuple):
     """Both sides of all pairs, the workers for whole requests, the speeds of the links, and the costs of the pairs.
 
-    `streams` says which senders have streams of their own.
+    `streams` says which senders have streams of their own, and `reads` what they read of a turn before.
     """
 
     senders: Seen
@@ -57,6 +67,7 @@ class _Compared(NamedTuple):
     latency_s: Matrix
     streams: NDArray[np.bool_]
     costs_s: Matrix
+    reads: TurnReads | None
 
     @property
     def cheapest(self) -> PairCost:
@@ -90,18 +101,25 @@ class HandoverPlanner:
         now_s: float,
         *,
         at_any_cost: bool = False,
+        turns: Sequence[KeptTurn] = (),
     ) -> PlannedHandover | None:
         """Return the cheapest pair if it costs less than every worker of `alone`; None otherwise.
+
+        The prefill worker may read one of `turns` from the worker that keeps it. The prompt extends them, the longest
+        one is the first.
 
         With `at_any_cost` it may cost more. A prefill worker that has a trial comes first, if a pair with it pays;
         `others` are the prefill workers without it. So does a decode worker that has a trial.
         """
-        compared = self._compare(request, prefill, others, alone, now_s)
+        turns = [turn for turn in turns if turn.there and turn.end_s > now_s][:TURNS_COMPARED]
+        compared = self._compare(request, prefill, others, alone, now_s, turns)
         if compared is None:
             return None
         cost = compared.cheapest
-        pays = cost.pays or (at_any_cost and cost.possible)
-        return PlannedHandover(compared.senders, compared.receivers, cost, at_any_cost) if pays else None
+        if not (cost.pays or (at_any_cost and cost.possible)):
+            return None
+        planned = PlannedHandover(compared.senders, compared.receivers, cost, at_any_cost)
+        return planned if compared.reads is None else _with_turn(planned, compared.reads, turns)
 
     def explain(
         self, request: Request, prefill: Selection, others: Selection | None, alone: Selection, now_s: float
@@ -111,12 +129,18 @@ class HandoverPlanner:
         if compared is None:
             singles = self._see(request, alone, now_s).fleet
             return ExplainedHandover(False, "no ready worker receives KV caches", (), alone_explained(singles))
-        senders, receivers, singles, tokens_per_s, latency_s, streams, costs_s = compared
+        senders, receivers, singles, tokens_per_s, latency_s, streams, costs_s, _ = compared
         moved_s = np.broadcast_to(latency_s + receivers.fleet.uncached_tokens / tokens_per_s, costs_s.shape)
         return explained(senders.fleet, receivers.fleet, singles, costs_s, moved_s, streams)
 
     def _compare(
-        self, request: Request, prefill: Selection, others: Selection | None, alone: Selection, now_s: float
+        self,
+        request: Request,
+        prefill: Selection,
+        others: Selection | None,
+        alone: Selection,
+        now_s: float,
+        turns: Sequence[KeptTurn] = (),
     ) -> _Compared | None:
         """Return the costs of all pairs; None if no worker receives KV caches.
 
@@ -127,27 +151,43 @@ class HandoverPlanner:
         found = None
         if prefill.trial is not None and ready is not None:
             senders = Selection(prefill.trial.candidates, prefill.trial)
-            found = self._pairs(request, senders, ready, alone, now_s)
+            found = self._pairs(request, senders, ready, alone, now_s, turns)
             if found.cheapest.pays or others is None:
                 return found
         without = prefill if prefill.trial is None else others
         for receivers in (on_trial, ready):
             if receivers is not None and without is not None:
-                found = self._pairs(request, without, receivers, alone, now_s)
+                found = self._pairs(request, without, receivers, alone, now_s, turns)
                 if found.cheapest.pays:
                     break
         return found
 
     def _pairs(
-        self, request: Request, prefill: Selection, decode: Selection, alone: Selection, now_s: float
+        self,
+        request: Request,
+        prefill: Selection,
+        decode: Selection,
+        alone: Selection,
+        now_s: float,
+        turns: Sequence[KeptTurn],
     ) -> _Compared:
         senders, receivers = self._see(request, prefill, now_s), self._see(request, decode, now_s)
         singles, streams = self._see(request, alone, now_s).fleet, _have_streams(prefill)
         speeds = self.links.speeds(prefill.candidates, decode.candidates, now_s)
         alike = alike_formats(prefill.candidates, decode.candidates, request.model)
-        stalls_s = np.where(streams, stalled_s(senders.fleet), 0.0)
-        costs_s = pair_s(senders.fleet, receivers.fleet, *speeds, alike, stalls_s)
-        return _Compared(senders, receivers, singles, *speeds, streams, costs_s)
+        reads = self._reads(request, senders, turns, now_s) if turns else None
+        stalls_s = np.where(streams, stalled_s(senders.fleet, reads), 0.0)
+        costs_s = pair_s(senders.fleet, receivers.fleet, *speeds, alike, stalls_s, reads)
+        return _Compared(senders, receivers, singles, *speeds, streams, costs_s, reads)
+
+    def _reads(self, request: Request, senders: Seen, turns: Sequence[KeptTurn], now_s: float) -> TurnReads:
+        """Return what the senders would read of `turns`."""
+        selection, most = senders.selection, request.prompt_tokens - 1
+        after = [self._see(request, selection, now_s, min(turn.prompt.tokens, most)).fleet for turn in turns]
+        left_s = np.array([turn.end_s - now_s for turn in turns])
+        speeds = self.links.speeds([turn.owner for turn in turns], selection.candidates, now_s)
+        able = readable(turns, selection.candidates, request.model)
+        return turn_reads(senders.fleet, after, left_s, *speeds, able)
 
     def reserve(
         self,
@@ -155,21 +195,18 @@ class HandoverPlanner:
         planned: PlannedHandover,
         runner: PolicyRunner,
         now_s: float,
-        turn_tokens: int = 0,
     ) -> HandoverTickets:
         """Reserve the prefill on one worker, and the KV space of the prompt on the other.
 
         Its blocks are reserved when they have arrived: until then, another request with this prefix finds none. So are
-        those of the prefill worker if it reads the first `turn_tokens` from another one.
+        those of the prefill worker if it reads a turn from another one.
         """
         self._loads.arrived(planned.decode.view.block_hashes, now_s)
         cost = planned.cost
         names = planned.prefill.fleet.ids[cost.prefill], planned.decode.fleet.ids[cost.decode]
         gain = f"{cost.pair_s:.3g} s, {cost.alone_s:.3g} s on one worker"
         first = decided(planned.prefill, cost.prefill, runner, f"prefill for {names[1]}: {gain}")
-        sends = planned.prefill.fleet.worker(cost.prefill)
-        reads = _after_reading(sends, turn_tokens) if turn_tokens else None
-        prefill = self._placer.place(prefill_of(request), first, now_s, 1, by_policy=False, after=reads)
+        prefill = self._placer.place(prefill_of(request), first, now_s, 1, by_policy=False, after=planned.after)
         second = decided(planned.decode, cost.decode, runner, f"decode after {names[0]}: {gain}")
         view = planned.decode.fleet.worker(cost.decode)
         after = after_transfer(view, max(0, view.cached_tokens + view.uncached_tokens - 1), 0.0)
@@ -202,8 +239,8 @@ class HandoverPlanner:
         ends = sender.candidate, receiver.candidate
         return Transfer("handover", *ends, receiver.moved_tokens, view.prefill_s, view.queue_wait_s, now_s)
 
-    def _see(self, request: Request, selection: Selection, now_s: float) -> Seen:
-        return Seen(selection, *self._view_builder.build(request, selection.candidates, now_s))
+    def _see(self, request: Request, selection: Selection, now_s: float, loaded_tokens: int = 0) -> Seen:
+        return Seen(selection, *self._view_builder.build(request, selection.candidates, now_s, loaded_tokens))
 
 
 def decided(seen: Seen, place: int, runner: PolicyRunner, reason: str) -> Decided:
@@ -211,46 +248,6 @@ def decided(seen: Seen, place: int, runner: PolicyRunner, reason: str) -> Decide
     ids = seen.fleet.ids
     ranked = (ids[place], *ids[:place], *ids[place + 1 :])
     return Decided(*seen, runner, Decision(ranked, reason))
-
-
-class KvFormat(NamedTuple):
-    """What two workers must share for one to read the other's KV cache, as probes and the operator say.
-
-    vLLM compares version, model path and type of the KV cache when two workers meet, and refuses the transfer. Members
-    of `reported` count where both workers report them.
-    """
-
-    version: str | None
-    roots: tuple[str | None, ...]
-    block_tokens: int
-    stated: str | None
-    reported: KvReport
-
-    def understands(self, other: KvFormat) -> bool:
-        """Return whether a worker with the other format can read the KV cache."""
-        both = zip(self.reported, other.reported, strict=True)
-        return self[:-1] == other[:-1] and all(here == there or None in (here, there) for here, there in both)
-
-
-def kv_format(candidate: Candidate, model: str | None) -> KvFormat:
-    """Return the format of a worker's KV cache of `model`."""
-    endpoint, facts = candidate.endpoint, candidate.endpoint.facts
-    roots = () if facts is None else tuple(card.root for card in facts.models if model in (None, card.id))
-    version = None if facts is None else facts.version
-    return KvFormat(version, roots, candidate.block_tokens, endpoint.labels.get(FORMAT), endpoint.kv_report)
-
-
-def alike_formats(senders: Sequence[Candidate], receivers: Sequence[Candidate], model: str | None) -> NDArray[np.bool_]:
-    """Return whether each sender (row) and each receiver (column) have one format, and are two workers."""
-    formats: dict[KvFormat, int] = {}
-    rows, columns = (
-        np.array([formats.setdefault(kv_format(one, model), len(formats)) for one in side])
-        for side in (senders, receivers)
-    )
-    table = np.array([[one.understands(other) for other in formats] for one in formats])
-    places = [np.array([one.endpoint.id for one in side]) for side in (senders, receivers)]
-    found: NDArray[np.bool_] = table[np.ix_(rows, columns)] & (places[0][:, np.newaxis] != places[1][np.newaxis, :])
-    return found
 
 
 def _have_streams(senders: Selection) -> NDArray[np.bool_]:
@@ -271,12 +268,15 @@ def _decoding(alone: Selection, connector: str | None) -> tuple[Selection | None
     return Selection(ready) if ready else None, Selection(on_trial, alone.trial) if on_trial else None
 
 
-def _after_reading(view: WorkerView, turn_tokens: int) -> WorkerView:
-    """Return a prefill worker as it will be once it has read the first `turn_tokens` of the prompt, less its last."""
-    prompt_tokens = view.cached_tokens + view.uncached_tokens
-    cached_tokens = max(view.cached_tokens, min(turn_tokens, prompt_tokens - 1))
-    share = (prompt_tokens - cached_tokens) / max(1, view.uncached_tokens)
-    return after_transfer(view, cached_tokens, view.prefill_s * share)
+def _with_turn(planned: PlannedHandover, reads: TurnReads, turns: Sequence[KeptTurn]) -> PlannedHandover:
+    """Return the pair with the turn that its prefill worker reads, if any."""
+    place = planned.cost.prefill
+    turn = int(reads.turn[place])
+    if turn < 0:
+        return planned
+    view = planned.prefill.fleet.worker(place)
+    after = after_transfer(view, int(reads.loaded_tokens[place]), float(reads.rest_s[place]))
+    return planned._replace(turn=turns[turn], after=after)
 
 
 def after_transfer(view: WorkerView, cached_tokens: int, prefill_s: float) -> WorkerView:

@@ -14,7 +14,8 @@ from policies.handover_cost import PullCost, pull_costs
 from policies.view import FleetView
 from router.config.model import HandoverConfig
 from router.placement.endpoints import Candidate
-from router.placement.handover import after_transfer, alike_formats
+from router.placement.handover import after_transfer
+from router.placement.kv_formats import alike_formats
 from router.placement.lifecycle_events import Request
 from router.placement.links import Links, Transfer
 from router.placement.placing import Decided, Placer

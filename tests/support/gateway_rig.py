@@ -50,14 +50,17 @@ class RecordingMetrics:
 
 
 class StubIdentity:
-    """Identifies every prompt as 40 tokens, at once or after `later` is set."""
+    """Identifies every prompt as `tokens` tokens, at once or after `later` is set."""
 
     def __init__(self) -> None:
+        self.tokens = 40
         self.later: asyncio.Event | None = None
         self.observed: list[tuple[str | None, int]] = []
 
     def prompt(self) -> Prompt:
-        return Prompt(40, PromptSource.IDS, lambda block: [hash((block, i)) & (2**64 - 1) for i in range(40 // block)])
+        tokens = self.tokens
+        hashes = lambda block: [hash((block, i)) & (2**64 - 1) for i in range(tokens // block)]  # noqa: E731
+        return Prompt(tokens, PromptSource.IDS, hashes)
 
     def charge_to(self, memory: object) -> None:
         """Ignore the limit, because nothing is decoded here."""

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from secrets import token_hex
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 from backends.vllm.handover.answer_apis import ANSWER_APIS, Members
 from backends.vllm.handover.connector import FactSource, Legs, Order, Reporter, with_token_ids
@@ -21,7 +21,7 @@ from backends.vllm.handover.prefiller_header import header_line, named_worker
 from backends.vllm.handover.request_body import decode_body, prefill_body, split
 from router.config.model import HandoverConfig
 from router.errors import ErrorKind, RequestError
-from router.gateway.flow.kept_turns import EXPIRED, READ, READ_FAILED, GivenPrompt, KeptTurn, KeptTurns, given_prompt
+from router.gateway.flow.kept_turns import EXPIRED, READ, READ_FAILED, KeptTurns, given_prompt, gives_ids
 from router.gateway.flow.prefill_peers import PrefillPeers
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.rewrites.answer_ids import AnswerIds
@@ -32,6 +32,7 @@ from router.placement.fleet import Fleet
 from router.placement.handover import HandoverTickets, PlannedHandover
 from router.placement.handover_roles import SIDECAR
 from router.placement.health import WorkerState
+from router.placement.kept_turns import GivenPrompt, KeptTurn
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.placement.links import Transfer
 from router.placement.tickets import Ticket
@@ -480,7 +481,7 @@ class Handovers:
         self.time = loop.time
         self.metrics = metrics
         self.peers = PrefillPeers(self.connector, fleet, loop)
-        self.turns = None if config.turn_lease_s is None else KeptTurns(config, fleet, self.peers, metrics)
+        self.turns = None if config.turn_lease_s is None else KeptTurns(config, fleet, self.peers, metrics, loop.time)
         """What decode workers keep for the next turn; None if they keep nothing."""
         self._refuses = config.no_prefill_worker == "refuse"
 
@@ -501,16 +502,26 @@ class Handovers:
         """
         named = headers.get(PREFILLER) if trusted else None
         prefiller = None if named is None else named_worker(named, self.dispatcher.prefillers(request.model))
-        planned = self.dispatcher.plan_handover(request, now_s, within=within, prefiller=prefiller)
+        asked, turns = None, list[KeptTurn]()
+        if self.turns is not None and self.turns.count and gives_ids(request):
+            asked = self._asked(request, body)
+            turns = self.turns.extended_by(None if asked is None else asked.given)
+        planned = self.dispatcher.plan_handover(request, now_s, within=within, prefiller=prefiller, turns=turns)
         if not (self._introduced(planned) if isinstance(planned, PlannedHandover) else planned and self._refuses):
             return None
+        if asked is None and (asked := self._asked(request, body)) is None:
+            return None
+        if not isinstance(planned, PlannedHandover):
+            return RequestError(ErrorKind.NO_WORKER, "no prefill worker of this model is ready")
+        return PossiblePair(self, planned, asked, turns)
+
+    def _asked(self, request: Request, body: bytes) -> SharedBody | None:
+        """Return the body's members, if two workers may share it."""
         try:
             members = split(body, ANSWER_APIS[request.path], self.connector)
         except HandoverError:
             return None
-        if not isinstance(planned, PlannedHandover):
-            return RequestError(ErrorKind.NO_WORKER, "no prefill worker of this model is ready")
-        return PossiblePair(self, planned, members)
+        return SharedBody(members, None if self.turns is None else given_prompt(request.model, members))
 
     def _introduced(self, planned: PlannedHandover) -> bool:
         """Return whether enough is known of the planned prefill worker, or its answer will say it."""
@@ -527,34 +538,37 @@ class Handovers:
             self.turns.close()
 
 
+class SharedBody(NamedTuple):
+    """The outermost members of a request that two workers may share, and its prompt if that is token ids and decode
+    workers keep turns."""
+
+    members: Members
+    given: GivenPrompt | None
+
+
 @dataclass(frozen=True, slots=True)
 class PossiblePair:
-    """A pair that may share a request with these outermost members. Nothing is reserved yet."""
+    """A pair that may share a request. Nothing is reserved yet. The prompt extends `turns`."""
 
     handovers: Handovers
     planned: PlannedHandover
-    members: Members
+    asked: SharedBody
+    turns: list[KeptTurn]
 
     def begin(self, request: Request, now_s: float) -> KvHandover:
         """Reserve the load of the pair."""
-        handovers, planned = self.handovers, self.planned
+        handovers, planned, (members, given) = self.handovers, self.planned, self.asked
         receiver = planned.decode.selection.candidates[planned.cost.decode]
         if SIDECAR in receiver.endpoint.labels:
-            return SidecarHandover(handovers, self.members, handovers.dispatcher.hand_over(request, planned, now_s))
+            planned = planned._replace(turn=None, after=None)
+            return SidecarHandover(handovers, members, handovers.dispatcher.hand_over(request, planned, now_s))
+        tickets = handovers.dispatcher.hand_over(request, planned, now_s)
         if handovers.turns is None:
-            return KvHandover(handovers, self.members, handovers.dispatcher.hand_over(request, planned, now_s))
-        given = given_prompt(request.model, self.members)
-        sender = planned.prefill.selection.candidates[planned.cost.prefill]
-        fleet, place = planned.prefill.fleet, planned.cost.prefill
-        prefilled_s = now_s + float(fleet.queue_wait_s[place] + fleet.prefill_s[place])
-        found = handovers.turns.take(given, sender, prefilled_s)
-        turn = None if isinstance(found, str) else found
-        tokens = 0 if turn is None else turn.prompt.tokens
-        tickets = handovers.dispatcher.hand_over(request, planned, now_s, turn_tokens=tokens)
+            return KvHandover(handovers, members, tickets)
+        says = handovers.turns.take(planned, given, self.turns, now_s)
+        if planned.turn is None:
+            handovers.metrics.turn_kept(says)
         leg = tickets.prefill.record.leg
         assert leg is not None
-        if isinstance(found, str):
-            handovers.metrics.turn_kept(found)
-        says = found if isinstance(found, str) else str(found.owner.id)
         tickets.prefill.record.leg = leg._replace(turn=says)
-        return KvHandover(handovers, self.members, tickets, given, turn)
+        return KvHandover(handovers, members, tickets, given, planned.turn)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from struct import unpack
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -19,62 +18,33 @@ from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.rewrites.answer_ids import AnswerIds
 from router.placement.endpoints import Candidate, FleetEndpoint
 from router.placement.fleet import Fleet
-from router.placement.handover import kv_format
-from router.placement.health import WorkerState
-from router.placement.lifecycle_events import Usage
+from router.placement.handover import PlannedHandover
+from router.placement.kept_turns import GivenPrompt, KeptTurn, readable
+from router.placement.lifecycle_events import Request, Usage
 from router.residency.chain import TOKEN_BYTES
+from router.residency.prompt import PromptSource
 from router.tokenization.memo import packed_ids
 
 KEPT: Final = "kept"
 NOT_KEPT: Final = "not_kept"
+UNREAD: Final = "unread"
+PUSHED_OUT: Final = "pushed_out"
 NONE: Final = "none"
+DEPARTED: Final = "departed"
 EXPIRED: Final = "expired"
 WORKER_LOST: Final = "worker_lost"
 UNLIKE: Final = "unlike"
+DEARER: Final = "dearer"
 READ: Final = "read"
 READ_FAILED: Final = "read_failed"
 _MAX_TURNS: Final = 1_024
 _MAX_BYTES: Final = 67_108_864
 """Of token ids and transfer parameters together: 1,024 turns of 12,000 tokens."""
-_END_BYTES: Final = 16 * TOKEN_BYTES
-"""The end of a turn, which is compared first: turns that begin with one long text mostly differ there."""
 
 
-class GivenPrompt(NamedTuple):
-    """A prompt that a request gives as token ids, packed, with what else decides about its blocks."""
-
-    model: str | None
-    salt: bytes
-    ids: bytes
-
-    @property
-    def tokens(self) -> int:
-        """Its length."""
-        return len(self.ids) // TOKEN_BYTES
-
-    def has(self, ids: list[int] | None) -> bool:
-        """Return whether these are its token ids."""
-        return ids is not None and list(unpack(f"<{self.tokens}I", self.ids)) == ids
-
-
-@dataclass(slots=True, eq=False)
-class KeptTurn:
-    """A turn whose blocks `owner` keeps. `prompt` are the tokens in these blocks, those of the answer included.
-
-    `params` are the transfer parameters as JSON. From `end_s` on they are not used. `lost`: since then, the worker has
-    restarted or was ejected.
-    """
-
-    prompt: GivenPrompt
-    params: bytes
-    owner: Candidate
-    end_s: float
-    lost: bool = False
-
-    @property
-    def size_bytes(self) -> int:
-        """The memory that counts."""
-        return len(self.prompt.ids) + len(self.params)
+def gives_ids(request: Request) -> bool:
+    """Return whether the prompt of a request is token ids, as far as its intake knows."""
+    return request.prompt is not None and request.prompt.source is PromptSource.IDS
 
 
 def given_prompt(model: str | None, members: Members) -> GivenPrompt | None:
@@ -89,13 +59,21 @@ class KeptTurns:
     Lookups compare token ids with each turn, its end first: a prompt of another conversation differs there.
     """
 
-    __slots__ = ("_bytes", "_config", "_fleet", "_metrics", "_peers", "_turns")
+    __slots__ = ("_bytes", "_config", "_fleet", "_metrics", "_peers", "_time", "_turns")
 
-    def __init__(self, config: HandoverConfig, fleet: Fleet, peers: PrefillPeers, metrics: GatewayMetrics) -> None:
+    def __init__(
+        self,
+        config: HandoverConfig,
+        fleet: Fleet,
+        peers: PrefillPeers,
+        metrics: GatewayMetrics,
+        time: Callable[[], float],
+    ) -> None:
         self._config = config
         self._fleet = fleet
         self._peers = peers
         self._metrics = metrics
+        self._time = time
         self._turns: deque[KeptTurn] = deque()
         """Oldest first."""
         self._bytes = 0
@@ -107,6 +85,30 @@ class KeptTurns:
         if self._lost in self._fleet.on_loss:
             self._fleet.on_loss.remove(self._lost)
             self._fleet.on_process.remove(self._process_seen)
+
+    @property
+    def count(self) -> int:
+        """Turns that are kept, or whose time has ended unseen."""
+        return len(self._turns)
+
+    def statistics(self) -> dict[str, int]:
+        """Return how many turns are kept now, and the bytes of their token ids and transfer parameters."""
+        self._drop_ended(self._time())
+        return {"turns": len(self._turns), "bytes": self._bytes}
+
+    def by_owner(self) -> dict[str, dict[str, int]]:
+        """Return the turns that are kept now, and their tokens, by candidate."""
+        self._drop_ended(self._time())
+        found: dict[str, dict[str, int]] = {}
+        for turn in self._turns:
+            owner = found.setdefault(turn.owner.id, {"kept_turns": 0, "kept_turn_tokens": 0})
+            owner["kept_turns"] += 1
+            owner["kept_turn_tokens"] += turn.prompt.tokens
+        return found
+
+    def _drop_ended(self, now_s: float) -> None:
+        for turn in [turn for turn in self._turns if turn.end_s <= now_s]:
+            self._drop(turn, UNREAD)
 
     def keep(self, prompt: GivenPrompt, answer: AnswerIds, usage: Usage, owner: Candidate, since_s: float) -> None:
         """Remember a turn whose answer has ended, if its ids are known. The lease counts from `since_s`."""
@@ -121,29 +123,53 @@ class KeptTurns:
             return
         whole = prompt._replace(ids=ids[: kept * TOKEN_BYTES])
         end_s = since_s + (self._config.turn_lease_s or 0.0) - self._config.lease_margin_s
-        turn = KeptTurn(whole, answer.params, owner, end_s)
+        turn = KeptTurn(whole, min(prompt.tokens, kept), answer.params, owner, end_s)
+        self._drop_ended(self._time())
         self._turns.append(turn)
         self._bytes += turn.size_bytes
-        while len(self._turns) > _MAX_TURNS or (self._bytes > _MAX_BYTES and self._turns):
-            self._bytes -= self._turns.popleft().size_bytes
         self._metrics.turn_kept(KEPT)
+        while len(self._turns) > _MAX_TURNS or (self._bytes > _MAX_BYTES and self._turns):
+            self._drop(self._turns[0], PUSHED_OUT)
 
-    def take(self, prompt: GivenPrompt | None, reader: Candidate, prefilled_s: float) -> KeptTurn | str:
-        """Return the longest turn that the prompt extends and the prefill worker `reader` can read, before it will have
-        the prompt computed at `prefilled_s`. If there is none, say why not. A turn is returned once."""
-        found = [] if prompt is None else [turn for turn in self._turns if _extends(prompt, turn.prompt)]
-        if not found:
-            return NONE
+    def extended_by(self, prompt: GivenPrompt | None) -> list[KeptTurn]:
+        """Return the turns that the prompt extends, the longest and the latest ones first."""
+        found = [] if prompt is None else [turn for turn in self._turns if prompt.extends(turn.prompt)]
         found.sort(key=lambda turn: (len(turn.prompt.ids), turn.end_s), reverse=True)
-        turn = next((turn for turn in found if not _problem(turn, reader, prefilled_s)), found[0])
-        self._turns.remove(turn)
-        self._bytes -= turn.size_bytes
-        return _problem(turn, reader, prefilled_s) or turn
+        return found
+
+    def take(self, planned: PlannedHandover, prompt: GivenPrompt | None, found: list[KeptTurn], now_s: float) -> str:
+        """Forget the turn that the planned prefill reads: it is read once. Return the worker that keeps it.
+
+        If it reads none of those `found`, say why not the longest.
+        """
+        if planned.turn is not None:
+            self._drop(planned.turn)
+            return str(planned.turn.owner.id)
+        if not found:
+            return DEPARTED if prompt is not None and self._departs(prompt) else NONE
+        turn, reader = found[0], planned.prefill.selection.candidates[planned.cost.prefill]
+        if not turn.there:
+            return WORKER_LOST
+        if not readable((turn,), (reader,), turn.prompt.model).all():
+            return UNLIKE
+        fleet, place = planned.prefill.fleet, planned.cost.prefill
+        in_time = now_s + float(fleet.queue_wait_s[place] + fleet.prefill_s[place]) < turn.end_s
+        return DEARER if in_time else EXPIRED
 
     def params_for(self, turn: KeptTurn, reader: Candidate) -> TransferParams:
         """Return the parameters of a prefill on `reader` that reads the turn first."""
         params: TransferParams = msgspec.json.decode(turn.params)
         return with_reachable_host(params, self._peers.of(turn.owner), self._peers.of(reader))
+
+    def _departs(self, prompt: GivenPrompt) -> bool:
+        """Return whether the prompt continues the request of a turn with other tokens than its answer's."""
+        return any(prompt.continues(turn) for turn in self._turns)
+
+    def _drop(self, turn: KeptTurn, outcome: str = "") -> None:
+        self._turns.remove(turn)
+        self._bytes -= turn.size_bytes
+        if outcome:
+            self._metrics.turn_kept(outcome)
 
     def _lost(self, endpoint: FleetEndpoint) -> None:
         for turn in self._turns:
@@ -152,31 +178,3 @@ class KeptTurns:
     def _process_seen(self, endpoint: FleetEndpoint, new: bool, asked_s: float) -> None:
         if new:
             self._lost(endpoint)
-
-
-def _extends(prompt: GivenPrompt, turn: GivenPrompt) -> bool:
-    """Return whether `prompt` begins with the tokens of `turn` and has more of them."""
-    size = len(turn.ids)
-    return (
-        len(prompt.ids) > size
-        and prompt.ids.startswith(turn.ids[-_END_BYTES:], max(0, size - _END_BYTES))
-        and (prompt.model, prompt.salt) == (turn.model, turn.salt)
-        and prompt.ids.startswith(turn.ids)
-    )
-
-
-def _problem(turn: KeptTurn, reader: Candidate, prefilled_s: float) -> str:
-    """Return why a prefill on `reader` cannot read the turn; empty if it can."""
-    if prefilled_s >= turn.end_s:
-        return EXPIRED
-    endpoint, model = turn.owner.endpoint, turn.prompt.model
-    if turn.lost or not turn.owner.live or endpoint.state is not WorkerState.READY:
-        return WORKER_LOST
-    alike = kv_format(reader, model).understands(kv_format(turn.owner, model))
-    return UNLIKE if endpoint is reader.endpoint or not alike or _cannot_read(reader.endpoint) else ""
-
-
-def _cannot_read(endpoint: FleetEndpoint) -> bool:
-    """Return whether a worker reports that it reads no turns. In vLLM, a prefill that should do so waits for ever."""
-    facts = endpoint.facts
-    return facts is not None and facts.connector is not None and not facts.connector.bidirectional

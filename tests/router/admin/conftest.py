@@ -70,6 +70,7 @@ class FakeSystem:
         self.requests: dict[str, int] = {}
         self.handover_state = HandoverState.NONE
         self.followed = True
+        self.kept = {}
         self.clock_s = 1_000.0
         self.watched: dict[str, object] = {}
         self.settings: Config | Exception = config
@@ -141,6 +142,9 @@ class FakeSystem:
 
     def in_flight(self):
         return self.requests
+
+    def kept_turns(self):
+        return self.kept
 
     def drained_everywhere(self, endpoint_id):
         return self.followed

@@ -1,6 +1,7 @@
 """Prefills that read the turn before from the decode worker that keeps it."""
 
 import json
+from array import array
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
@@ -9,14 +10,17 @@ import pytest
 from backends.worker import ConnectorFacts
 from router.gateway.flow import kept_turns
 from router.gateway.flow.kept_turns import KeptTurns
+from router.placement.kept_turns import GivenPrompt
 from router.placement.lifecycle_events import Usage
+from router.tokenization.memo import packed_ids
 from tests.router.gateway.test_handover import COMPLETIONS, SETTINGS, Shared, computed, decode_id, moved, prefill_id
 from tests.support.gateway_rig import FACTS
 from tests.support.waiting import eventually
 
 FIRST = list(range(300, 420))
 MORE = list(range(500, 540))
-ANSWER_TOKENS = 20
+ANSWER_TOKENS = 100
+"""Enough that a prefill worker reads them: vLLM reads no less than 64."""
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 
 
@@ -30,6 +34,7 @@ class Conversations(Shared):
 
     async def turn(self, prompt, **fields):
         """Ask for one answer. Return its token ids."""
+        self.rig.identity.tokens = len(prompt)
         asked = {"prompt": prompt, "max_tokens": ANSWER_TOKENS, "return_token_ids": True, "ignore_eos": True} | fields
         reply = await self.hand_over(COMPLETIONS, **asked)
         assert reply.status == 200
@@ -90,8 +95,9 @@ async def talk(rig):
 
 
 @pytest.mark.parametrize("fields", [{}, STREAMED])
-async def test_the_next_turns_prefill_reads_what_the_decode_worker_keeps(talk, fields):
+async def test_the_next_turns_prefill_reads_what_the_decode_worker_keeps(talk, fields, monkeypatch):
     gateway = await talk()
+    monkeypatch.setattr(gateway.rig.dispatcher, "transferred", lambda *_: None)  # these workers compute in no time
     prompt = await gateway.two_turns(**fields)
     assert gateway.outcomes == ["handed_over"] * 2
     assert gateway.seen == ["none", "kept", "read", "kept"]
@@ -122,19 +128,20 @@ async def test_a_turn_is_read_once(talk):
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("changed", "said"),
     [
-        {"prompt": FIRST + [7] * ANSWER_TOKENS + MORE},
-        {"prompt": "a text"},
-        {"truncate_prompt_tokens": 200},
-        {"cache_salt": "another"},
+        ({"prompt": FIRST + [7] * ANSWER_TOKENS + MORE}, "departed"),
+        ({"prompt": FIRST}, "none"),
+        ({"prompt": "a text"}, "none"),
+        ({"truncate_prompt_tokens": 200}, "none"),
+        ({"cache_salt": "another"}, "none"),
     ],
 )
-async def test_a_prompt_that_is_not_known_to_extend_the_turn_is_computed(talk, changed):
+async def test_a_prompt_that_is_not_known_to_extend_the_turn_is_computed(talk, changed, said):
     gateway = await talk()
     answer = await gateway.turn(FIRST)
     await gateway.turn(**({"prompt": FIRST + answer + MORE} | changed))
-    assert (gateway.said[-1], moved(gateway.prefill)["read_turns"]) == ("none", 0)
+    assert (gateway.said[-1], moved(gateway.prefill)["read_turns"]) == (said, 0)
     assert gateway.outcomes == ["handed_over"] * 2
 
 
@@ -170,21 +177,19 @@ async def test_of_equal_turns_the_one_with_the_latest_lease_is_read(talk):
     (turn,) = gateway.turns._turns
     later = replace(turn, end_s=turn.end_s + 1.0)
     gateway.turns._turns.append(later)
-    prompt, reader = turn.prompt._replace(ids=turn.prompt.ids * 2), gateway.candidate(prefill_id(gateway))
-    assert gateway.turns.take(prompt, reader, 0.0) is later
-    assert gateway.turns.take(prompt, reader, 0.0) is turn
+    assert gateway.turns.extended_by(turn.prompt._replace(ids=turn.prompt.ids * 2)) == [later, turn]
 
 
 async def test_a_turn_must_last_as_long_as_the_prefill_is_expected_to_take(talk, monkeypatch):
     gateway = await talk()
-    plan = gateway.rig.dispatcher.plan_handover
+    build = gateway.rig.dispatcher._view_builder.build
 
-    def slower(*args, **options):
-        planned = plan(*args, **options)
-        planned.prefill.fleet.prefill_s[planned.cost.prefill] += 100.0
-        return planned
+    def slower(*args):
+        request, fleet, found = build(*args)
+        fleet.prefill_s[:] += 1_000.0
+        return request, fleet, found
 
-    monkeypatch.setattr(gateway.rig.dispatcher, "plan_handover", slower)
+    monkeypatch.setattr(gateway.rig.dispatcher._view_builder, "build", slower)
     await gateway.two_turns()
     assert gateway.said == ["none", "expired"]
     assert gateway.outcomes == ["handed_over"] * 2
@@ -275,12 +280,10 @@ async def test_the_lease_is_checked_again_when_the_prefill_is_sent(talk, monkeyp
     gateway, limits = await talk(), []
     take = KeptTurns.take
 
-    def late(*args):
-        turn = take(*args)
-        if not isinstance(turn, str):
-            turn.end_s = 0.0
+    def late(turns, planned, *args):
+        planned.turn.end_s = 0.0
         gateway.rig.loop.call_soon(lambda: limits.append(gateway.running._flow.attempts[0].limit_s))
-        return turn
+        return take(turns, planned, *args)
 
     answer = await gateway.turn(FIRST)
     monkeypatch.setattr(KeptTurns, "take", late)
@@ -335,14 +338,35 @@ async def test_a_turn_that_is_not_known_whole_is_not_kept(talk, monkeypatch, pro
     assert gateway.seen == ["none", "not_kept"]
 
 
+async def test_a_turn_that_is_dearer_to_read_than_to_compute_stays(talk):
+    gateway = await talk(latency_s=10.0)
+    await gateway.two_turns()
+    assert gateway.said == ["none", "dearer"]
+    assert (gateway.turns.count, moved(gateway.prefill)["read_turns"]) == (2, 0)
+
+
 async def test_old_turns_make_room(talk, monkeypatch):
     monkeypatch.setattr(kept_turns, "_MAX_TURNS", 2)
     gateway = await talk()
     prompts = [[number, *FIRST] for number in range(3)]
-    answers = [await gateway.turn(prompt) for prompt in prompts]
-    await gateway.turn(prompts[0] + answers[0] + MORE)
-    await gateway.turn(prompts[2] + answers[2] + MORE)
-    assert gateway.said == ["none"] * 4 + [decode_id(gateway)]
+    prompts = [prompt + await gateway.turn(prompt) + MORE for prompt in prompts]
+    given = [GivenPrompt("m", b"null", packed_ids(array("I", prompt))) for prompt in prompts]
+    assert [len(gateway.turns.extended_by(prompt)) for prompt in given] == [0, 1, 1]
     monkeypatch.setattr(kept_turns, "_MAX_BYTES", 0)
     await gateway.turn(FIRST)
-    assert (len(gateway.turns._turns), gateway.turns._bytes) == (0, 0)
+    assert gateway.turns.statistics() == {"turns": 0, "bytes": 0}
+    assert gateway.seen.count("pushed_out") == 4
+
+
+async def test_turns_whose_time_has_ended_are_dropped(talk):
+    gateway = await talk()
+    await gateway.turn(FIRST)
+    (turn,) = gateway.turns._turns
+    size = len(turn.prompt.ids) + len(turn.params)
+    assert gateway.rig.gateway.statistics()["kept_turns"] == {"turns": 1, "bytes": size}
+    tokens = len(FIRST) + ANSWER_TOKENS - 1
+    assert gateway.rig.gateway.kept_turns() == {decode_id(gateway): {"kept_turns": 1, "kept_turn_tokens": tokens}}
+    turn.end_s = gateway.rig.loop.time()
+    assert gateway.rig.gateway.statistics()["kept_turns"] == {"turns": 0, "bytes": 0}
+    assert gateway.rig.gateway.kept_turns() == {}
+    assert gateway.seen == ["none", "kept", "unread"]

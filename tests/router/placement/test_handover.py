@@ -13,7 +13,8 @@ from policies.view import LifecycleEventKind
 from router.config.model import Config, HandoverConfig, HealthConfig, WorkerConfig
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
-from router.placement.handover import PlannedHandover, kv_format
+from router.placement.handover import PlannedHandover
+from router.placement.kv_formats import kv_format
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.placement.policy_runner import PolicyRunner
 from router.placement.selection import exclusions, select
