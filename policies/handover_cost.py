@@ -2,7 +2,8 @@
 the cost of a worker that pulls a prefix from another one and computes the rest.
 
 Costs are the added delay in seconds, as in `policies.marginal_cost`: of the request itself, of the prefills that come
-next, and of the streams that wait for steps with a prefill. All of it is arrays over candidates and over pairs.
+next, and of the streams that wait for steps with a prefill. All of it is arrays: over candidates and over pairs, and
+over the sources of a pull.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.view import Column, FleetView
+from policies.view import Column, FleetView, WorkerView
 
 Matrix = NDArray[np.float64]
-"""One row per prefill worker or source of a pull, one column per decode worker or worker that pulls."""
+"""One row per prefill worker, one column per decode worker."""
 MOST_OFF = 0.5
 """The largest share of an estimate that its standard error takes off: a worker that has seen no such prompt has the
 fleet's median speed, and one that is more than twice as fast is rare. Without it, a worker that knows short prompts
@@ -48,23 +49,22 @@ class PairCost(NamedTuple):
 
 
 class UnderWay(NamedTuple):
-    """A transfer of `tokens` that is under way: which sources send over its sender's card, and which workers receive
-    over its receiver's."""
+    """A transfer of `tokens` that is under way: which sources send over its sender's card, and whether the worker that
+    is to pull receives over its receiver's."""
 
     sends: NDArray[np.bool_]
-    receives: NDArray[np.bool_]
+    receives: bool
     tokens: float
 
 
 class PullCost(NamedTuple):
-    """A pull by one worker, with the place of its source, and what it and the same worker without it cost.
+    """The cheapest pull by a worker, with the place of its source, and what the worker costs with it and without it.
 
     `tokens` move. The worker then has the first `loaded_tokens` of the prompt, and the prefill of the rest takes
-    `rest_s`.
+    `rest_s`. `pull_s` is infinite if no source has what the worker lacks.
     """
 
     source: int
-    worker: int
     tokens: int
     loaded_tokens: int
     rest_s: float
@@ -75,29 +75,6 @@ class PullCost(NamedTuple):
     def pays(self) -> bool:
         """Whether the worker is better off with it."""
         return self.pull_s < self.alone_s
-
-
-class PullCosts(NamedTuple):
-    """The cheapest pull of each worker, as arrays over workers. `pull_s` is infinite where there is none."""
-
-    source: NDArray[np.int64]
-    tokens: Column
-    loaded_tokens: Column
-    rest_s: Column
-    pull_s: Column
-    alone_s: Column
-
-    def at(self, worker: int) -> PullCost:
-        """Return the pull of the worker at this place."""
-        return PullCost(
-            int(self.source[worker]),
-            worker,
-            int(self.tokens[worker]),
-            int(self.loaded_tokens[worker]),
-            float(self.rest_s[worker]),
-            float(self.pull_s[worker]),
-            float(self.alone_s[worker]),
-        )
 
 
 class TurnReads(NamedTuple):
@@ -180,27 +157,27 @@ def cheapest(costs_s: Matrix, alone: FleetView) -> PairCost:
     return PairCost(row, column, float(costs_s[row, column]), float(alone_s(alone).min()))
 
 
-def rest_share(fleet: FleetView, loaded_tokens: Matrix | Column) -> Matrix:
-    """Return the share of each worker's prefill that is left after the first `loaded_tokens` of the prompt.
+def rest_share(worker: WorkerView, loaded_tokens: Column | float) -> Column:
+    """Return the share of the worker's prefill that is left after the first `loaded_tokens` of the prompt.
 
     It is the share of the attended pairs of tokens, the most that it can be: linear layers take a smaller share.
     """
-    cached, uncached = fleet.cached_tokens, fleet.uncached_tokens
+    cached, uncached = worker.cached_tokens, worker.uncached_tokens
     tokens = cached + uncached
     rest = tokens - np.maximum(loaded_tokens, cached)
-    share: Matrix = rest * (2.0 * tokens - rest) / np.maximum(uncached * (tokens + cached), 1.0)
+    share: Column = rest * (2.0 * tokens - rest) / max(uncached * (tokens + cached), 1)
     return share
 
 
-def loaded_s(fleet: FleetView, loaded_tokens: Matrix | Column, ready_s: Matrix | Column) -> Matrix:
-    """Return the cost of each worker if the first `loaded_tokens` of the prompt are in its cache after `ready_s`."""
-    share = rest_share(fleet, loaded_tokens)
-    prefill_s, error_s = share * fleet.prefill_s, share * fleet.error_s
-    queue_s = fleet.queue_wait_s
-    own_s = low_end_s(queue_s + prefill_s / (1.0 - fleet.utilisation), error_s)
+def loaded_s(worker: WorkerView, loaded_tokens: Column | float, ready_s: Column | float) -> Column:
+    """Return the cost of the worker if the first `loaded_tokens` of the prompt are in its cache after `ready_s`."""
+    share = rest_share(worker, loaded_tokens)
+    prefill_s, error_s = share * worker.prefill_s, share * worker.error_s
+    queue_s = worker.queue_wait_s
+    own_s = low_end_s(queue_s + prefill_s / (1.0 - worker.utilisation), error_s)
     first_s = np.maximum(ready_s - queue_s, 0.0) + own_s
-    delayed_s = STREAM_WEIGHT * low_end_s(prefill_s, error_s) * fleet.running_requests
-    cost_s: Matrix = first_s + delayed_s + (fleet.kv_wait_s + STREAM_WEIGHT * fleet.decode_externality_s)
+    delayed_s = STREAM_WEIGHT * low_end_s(prefill_s, error_s) * worker.running_requests
+    cost_s: Column = first_s + delayed_s + (worker.kv_wait_s + STREAM_WEIGHT * worker.decode_externality_s)
     return cost_s
 
 
@@ -248,50 +225,49 @@ def beside_tokens(one_tokens: Matrix | float, other_tokens: Matrix | float) -> M
     return beside
 
 
-def _beside(moved: Matrix, under_way: Sequence[UnderWay]) -> tuple[Matrix, Matrix]:
+def _beside(moved: Column, under_way: Sequence[UnderWay]) -> tuple[Column, Column]:
     """Return the tokens for which each transfer of `moved` tokens waits, and those for which the others wait.
 
     The busier card sets the speed of a transfer, whose own wait is thus the longer one. The others wait on both.
     """
     if not under_way:
         return np.zeros_like(moved), np.zeros_like(moved)
-    tokens = beside_tokens(moved, np.array([one.tokens for one in under_way])[:, np.newaxis, np.newaxis])
-    sends = np.array([one.sends for one in under_way])[:, :, np.newaxis]
-    receives = np.array([one.receives for one in under_way])[:, np.newaxis, :]
+    tokens = beside_tokens(moved, np.array([[one.tokens] for one in under_way]))
+    sends = np.array([one.sends for one in under_way])
+    receives = np.array([[one.receives] for one in under_way])
     sent, received = (tokens * sends).sum(axis=0), (tokens * receives).sum(axis=0)
     return np.maximum(sent, received), (tokens * (sends | receives)).sum(axis=0)
 
 
-def pull_costs(
-    fleet: FleetView,
-    own_tokens: Column,
+def pull_cost(
+    worker: WorkerView,
+    own_tokens: int,
     source_tokens: Column,
-    tokens_per_s: Matrix | float,
-    latency_s: Matrix | float,
+    tokens_per_s: Column | float,
+    latency_s: Column | float,
     alike: NDArray[np.bool_],
     under_way: Sequence[UnderWay] = (),
-) -> PullCosts:
-    """Return the cheapest pull of each worker of `fleet`.
+) -> PullCost:
+    """Return the cheapest pull by `worker`. Arrays are over the sources.
 
-    Each source can serve the first `source_tokens` of the prompt. Each worker has the first `own_tokens` of it in a
-    slower tier of its own. What it lacks beyond both tiers moves, while its queue goes on. `alike` says which workers
-    can read from which source; a source is not alike to itself. Transfers that are `under_way` over the same cards
-    make a pull slower, and are made slower by it; both are seconds of delay.
+    Each source can serve the first `source_tokens` of the prompt. The worker has the first `own_tokens` of it in a
+    slower tier of its own. What it lacks beyond both tiers moves, while its queue goes on. `alike` says from which
+    sources it can read; it is no source for itself. Transfers that are `under_way` over the same cards make a pull
+    slower, and are made slower by it; both are seconds of delay.
     """
-    own_tokens = np.maximum(own_tokens, fleet.cached_tokens)
-    moved = np.maximum(source_tokens[:, np.newaxis] - own_tokens[np.newaxis, :], 0.0)
+    own_tokens = max(own_tokens, worker.cached_tokens)
+    moved = np.maximum(source_tokens - own_tokens, 0.0)
     waits, others = _beside(moved, under_way)
     moved_s = latency_s + (moved + waits) / tokens_per_s
-    costs_s = loaded_s(fleet, own_tokens + moved, moved_s) + others / tokens_per_s
+    costs_s = loaded_s(worker, own_tokens + moved, moved_s) + others / tokens_per_s
     costs_s = np.where(alike & (moved > 0.0), costs_s, np.inf)
-    source = costs_s.argmin(axis=0)
-    best = source, np.arange(len(fleet))
-    loaded = own_tokens + moved[best]
-    return PullCosts(
+    source = int(costs_s.argmin())
+    loaded = own_tokens + moved[source]
+    return PullCost(
         source,
-        moved[best],
-        loaded,
-        rest_share(fleet, loaded) * fleet.prefill_s,
-        costs_s[best],
-        loaded_s(fleet, own_tokens, fleet.queue_wait_s),
+        int(moved[source]),
+        int(loaded),
+        float(rest_share(worker, loaded)) * worker.prefill_s,
+        float(costs_s[source]),
+        float(loaded_s(worker, own_tokens, worker.queue_wait_s)),
     )

@@ -10,8 +10,8 @@ import numpy as np
 
 from backends.vllm.handover.offloading_peer import SERVED_TIERS, SIDE_CHANNEL_PORT
 from backends.vllm.handover.parameters import labelled_port
-from policies.handover_cost import PullCost, pull_costs
-from policies.view import FleetView
+from policies.handover_cost import PullCost, pull_cost
+from policies.view import WorkerView
 from router.config.model import HandoverConfig
 from router.placement.endpoints import Candidate
 from router.placement.handover import after_transfer
@@ -29,12 +29,14 @@ PEER_LABEL: Final = "kv_peer"
 
 
 class PlannedPull(NamedTuple):
-    """A pull by the worker that the policy decided for, and what it costs beside that worker without it.
+    """A pull by the worker that the policy decided for, as the policy saw it, and what it costs beside that worker
+    without it.
 
     Nothing is reserved yet.
     """
 
     decided: Decided
+    worker: WorkerView
     source: Candidate
     cost: PullCost
 
@@ -77,17 +79,16 @@ class PullPlanner:
             return decided  # it is held for KV space, and would need as much if it came from another worker
         place = decided.fleet.place_of(decided.decision.ranked[0])
         assert place is not None, "the policy runner has checked it"
-        worker = workers[place]
-        fleet = FleetView(now_s, (decided.fleet.worker(place),))
+        worker, view = workers[place], decided.fleet.worker(place)
         source_tokens = np.array([float(held[one.slot]) for one in holders])
-        own_tokens = np.array([float(held.get(worker.slot, 0))])
-        alike = alike_formats(holders, (worker,), request.model)
-        alike &= np.array([[one.slot != worker.slot] for one in holders])
-        speeds = self.links.speeds(holders, (worker,), now_s)
-        under_way = self._under_way.seen(holders, (worker,))
-        cost = pull_costs(fleet, own_tokens, source_tokens, *speeds, alike, under_way).at(0)._replace(worker=place)
+        alike = alike_formats(holders, (worker,), request.model)[:, 0]
+        alike &= np.array([one.slot != worker.slot for one in holders])
+        tokens_per_s, latency_s = self.links.speeds(holders, (worker,), now_s)
+        speed = tokens_per_s[:, 0], latency_s[:, 0]
+        under_way = self._under_way.seen(holders, worker)
+        cost = pull_cost(view, held.get(worker.slot, 0), source_tokens, *speed, alike, under_way)
         planned = cost.pays or (even_if_dearer and cost.pull_s < np.inf)
-        return PlannedPull(decided, holders[cost.source], cost) if planned else decided
+        return PlannedPull(decided, view, holders[cost.source], cost) if planned else decided
 
     def reserve(self, request: Request, planned: PlannedPull, now_s: float) -> Ticket:
         """Reserve the rest of the prefill and the KV space of the prompt on the worker that pulls.
@@ -98,7 +99,7 @@ class PullPlanner:
         reason = (
             f"pull {cost.tokens} tokens from {planned.source.id}: {cost.pull_s:.3g} s, {cost.alone_s:.3g} s without"
         )
-        after = after_transfer(decided.fleet.worker(cost.worker), cost.loaded_tokens, cost.rest_s)
+        after = after_transfer(planned.worker, cost.loaded_tokens, cost.rest_s)
         decision = msgspec.structs.replace(decided.decision, reason=reason)
         made = msgspec.structs.replace(decided, decision=decision)
         ticket = self._placer.place(request, made, now_s, 1, after=after)
@@ -109,8 +110,7 @@ class PullPlanner:
 
     def transfer(self, planned: PlannedPull, ticket: Ticket, now_s: float) -> Transfer:
         """Return the transfer that begins now. After it, the worker computes the rest behind its queue."""
-        queue_s = float(planned.decided.fleet.queue_wait_s[planned.cost.worker])
-        ends = planned.source, ticket.candidate
+        ends, queue_s = (planned.source, ticket.candidate), planned.worker.queue_wait_s
         beside = self._under_way.of(ticket)
         return Transfer("pull", *ends, ticket.moved_tokens, planned.cost.rest_s, queue_s, now_s, beside)
 

@@ -67,12 +67,12 @@ class TransfersUnderWay:
         """Return the transfer of a ticket while it is under way."""
         return self._known.get(ticket.id)
 
-    def seen(self, senders: Sequence[Candidate], receivers: Sequence[Candidate]) -> list[UnderWay]:
-        """Return the transfers that are under way, and which candidates share their cards."""
+    def seen(self, senders: Sequence[Candidate], receiver: Candidate) -> list[UnderWay]:
+        """Return the transfers that are under way, and which of these candidates share their cards."""
         return [
             UnderWay(
                 np.array([one.endpoint is other.sender.endpoint for one in senders]),
-                np.array([one.endpoint is other.ticket.candidate.endpoint for one in receivers]),
+                receiver.endpoint is other.ticket.candidate.endpoint,
                 float(other.moved_tokens),
             )
             for other in self._now()

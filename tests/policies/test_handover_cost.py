@@ -10,7 +10,7 @@ from policies.handover_cost import (
     cheapest,
     loaded_s,
     pair_s,
-    pull_costs,
+    pull_cost,
     stalled_s,
     turn_reads,
 )  # fmt: skip
@@ -140,107 +140,98 @@ def test_streams_on_a_prefill_worker_make_the_pair_dearer():
 # pulls
 
 
-def pull(workers, sources, tokens_per_s=FAST, latency_s=0.0, own=None, alike=None, under_way=()):
+def one(**given):
+    """Return the view of one worker."""
+    return fleet(given).worker(0)
+
+
+def pull(worker, sources, tokens_per_s=FAST, latency_s=0.0, own=0, alike=None, under_way=()):
     """Return the cheapest pull from sources that hold so many tokens each."""
-    own_tokens = np.zeros(len(workers)) if own is None else np.array(own, float)
     if alike is None:
-        alike = np.ones((len(sources), len(workers)), bool)
-    costs = pull_costs(workers, own_tokens, np.array(sources, float), tokens_per_s, latency_s, alike, under_way)
-    return costs.at(int(costs.pull_s.argmin()))
+        alike = np.ones(len(sources), bool)
+    return pull_cost(worker, own, np.array(sources, float), tokens_per_s, latency_s, alike, under_way)
 
 
 def test_a_pull_pays_where_the_transfer_is_shorter_than_the_prefill():
-    cost = pull(fleet({}), [900], 10_000.0, 0.01)
+    cost = pull(one(), [900], 10_000.0, 0.01)
     assert (cost.pays, cost.tokens) == (True, 900)
     assert cost.alone_s == pytest.approx(0.5)
     assert cost.pull_s == pytest.approx(0.01 + 0.09 + 0.5 * 100 * 1_900 / 1_000**2)
-    assert not pull(fleet({}), [900], 1_000.0, 0.01).pays
+    assert not pull(one(), [900], 1_000.0, 0.01).pays
 
 
 def test_the_rest_of_a_prompt_costs_its_share_of_the_attention():
-    worker = fleet({"cached_tokens": 600, "uncached_tokens": 400})
-    whole, half, least = (float(loaded_s(worker, np.array([n]), 0.0)[0]) for n in (0, 800, 999))
-    assert whole == pytest.approx(alone_s(worker)[0])
+    worker = one(cached_tokens=600, uncached_tokens=400)
+    whole, half, least = loaded_s(worker, np.array([0.0, 800.0, 999.0]), 0.0)
+    assert whole == pytest.approx(alone_s(FleetView(NOW, (worker,)))[0])
     assert half == pytest.approx(0.5 * (1_000**2 - 800**2) / (1_000**2 - 600**2))
     assert 0.0 < least < 0.01
 
 
 def test_the_transfer_and_the_queue_pass_together():
     rest_s = 0.5 * 100 * 1_900 / 1_000**2
-    assert pull(fleet({"queue_wait_s": 2.0}), [900], 900.0).pull_s == pytest.approx(2.0 + rest_s)
-    assert pull(fleet({"queue_wait_s": 0.2}), [900], 900.0).pull_s == pytest.approx(1.0 + rest_s)
+    assert pull(one(queue_wait_s=2.0), [900], 900.0).pull_s == pytest.approx(2.0 + rest_s)
+    assert pull(one(queue_wait_s=0.2), [900], 900.0).pull_s == pytest.approx(1.0 + rest_s)
 
 
 def test_kv_space_streams_and_the_answer_count_for_a_pull_too():
     worker = {"kv_wait_s": 1.0, "running_requests": 4, "decode_externality_s": 3.0}
     rest_s = 0.5 * 100 * 1_900 / 1_000**2
-    assert pull(fleet(worker), [900]).pull_s == pytest.approx(
+    assert pull(one(**worker), [900]).pull_s == pytest.approx(
         1.0 + rest_s + STREAM_WEIGHT * (4 * rest_s + 3.0), abs=1e-6
     )
 
 
 def test_only_what_the_worker_lacks_is_pulled():
-    workers = fleet({"cached_tokens": 500, "uncached_tokens": 500, "prefill_s": 0.375}, {})
-    cost = pull(workers, [800], 1e4)
-    assert (cost.worker, cost.tokens) == (0, 300)
-    assert pull(fleet({"cached_tokens": 900, "uncached_tokens": 100}), [800]).pull_s == np.inf
+    assert pull(one(cached_tokens=500, uncached_tokens=500, prefill_s=0.375), [800], 1e4).tokens == 300
+    assert pull(one(cached_tokens=900, uncached_tokens=100), [800]).pull_s == np.inf
 
 
 def moving(sends, receives, tokens):
-    return UnderWay(np.array(sends), np.array(receives), tokens)
+    return UnderWay(np.array(sends), receives, tokens)
 
 
 def test_transfers_under_way_over_the_same_cards_make_a_pull_dearer():
     def cost_s(*under_way):
-        return pull(fleet({}), [1_000], 1_000.0, under_way=under_way).pull_s
+        return pull(one(), [1_000], 1_000.0, under_way=under_way).pull_s
 
     assert cost_s() == pytest.approx(1.0)
-    assert cost_s(moving([False], [False], 800.0)) == pytest.approx(1.0)
+    assert cost_s(moving([False], False, 800.0)) == pytest.approx(1.0)
     # It shares a card with what the other has left, half on average, and so does the other with it.
-    assert cost_s(moving([True], [False], 800.0)) == pytest.approx(1.0 + 0.4 + 0.4)
-    assert cost_s(moving([True], [True], 800.0)) == pytest.approx(1.0 + 0.4 + 0.4)
+    assert cost_s(moving([True], False, 800.0)) == pytest.approx(1.0 + 0.4 + 0.4)
+    assert cost_s(moving([True], True, 800.0)) == pytest.approx(1.0 + 0.4 + 0.4)
     # The busier card sets the speed; those on both cards wait.
-    both = moving([True], [False], 800.0), moving([False], [True], 200.0)
+    both = moving([True], False, 800.0), moving([False], True, 200.0)
     assert cost_s(*both) == pytest.approx(1.0 + 0.4 + 0.4 + 0.1)
     # A short pull is soon over, however much others have left.
-    assert cost_s(moving([True], [False], 50_000.0)) == pytest.approx(1.0 + 1.0 + 1.0)
+    assert cost_s(moving([True], False, 50_000.0)) == pytest.approx(1.0 + 1.0 + 1.0)
 
 
 def test_a_source_with_a_free_card_is_cheaper():
-    busy = moving([True, False], [False], 1_000.0)
-    assert pull(fleet({}), [1_000, 1_000], 1_000.0, under_way=[busy]).source == 1
+    busy = moving([True, False], False, 1_000.0)
+    assert pull(one(), [1_000, 1_000], 1_000.0, under_way=[busy]).source == 1
 
 
 def test_a_slower_tier_of_its_own_needs_no_pull():
-    assert not pull(fleet({}), [900], own=[900]).pays
-    cost = pull(fleet({}), [900], 10_000.0, own=[880])
+    assert not pull(one(), [900], own=900).pays
+    cost = pull(one(), [900], 10_000.0, own=880)
     assert (cost.tokens, cost.alone_s) == (20, pytest.approx(0.5 * 120 * 1_880 / 1_000**2))
 
 
 def test_each_source_has_its_link_and_its_share_of_the_prompt():
-    speeds = np.array([[100.0, 100.0], [100.0, 50_000.0], [100.0, 100.0]])
-    cost = pull(fleet({}, {}), [950, 800, 950], speeds)
-    assert (cost.source, cost.worker, cost.tokens) == (1, 1, 800)
+    cost = pull(one(), [950, 800, 950], np.array([100.0, 50_000.0, 100.0]))
+    assert (cost.source, cost.tokens) == (1, 800)
+    cost = pull(one(), [950, 800, 950], np.array([100.0, 50_000.0, 50_000.0]))
+    assert (cost.source, cost.tokens) == (2, 950)
 
 
 def test_a_worker_does_not_pull_from_itself_or_from_another_kind():
-    alike = np.array([[False, True]])
-    assert pull(fleet({}, {"queue_wait_s": 0.1}), [900], alike=alike).worker == 1
-    assert not pull(fleet({}, {}), [900], alike=np.zeros((1, 2), bool)).pays
-
-
-def test_each_worker_has_its_own_cheapest_pull():
-    workers = fleet({}, {"cached_tokens": 900, "uncached_tokens": 100, "prefill_s": 0.1}, {"queue_wait_s": 0.02})
-    speeds = np.array([[10_000.0] * 3, [100.0, 1e9, 1e9]])
-    costs = pull_costs(workers, np.zeros(3), np.array([900.0, 800.0]), speeds, 0.0, np.ones((2, 3), bool))
-    assert [costs.at(place).pays for place in range(3)] == [True, False, True]
-    assert (costs.at(0).source, costs.at(0).tokens, costs.at(2).source) == (0, 900, 0)
-    assert costs.at(1).pull_s == np.inf
+    assert pull(one(), [900, 800], alike=np.array([False, True])).source == 1
+    assert not pull(one(), [900], alike=np.array([False])).pays
 
 
 def test_an_uncertain_prefill_makes_no_pull_free():
-    unsure = {"prefill_s": 5.0, "error_s": 4.9}
-    cost = pull(fleet(unsure), [500], 250.0)
+    cost = pull(one(prefill_s=5.0, error_s=4.9), [500], 250.0)
     assert cost.alone_s == pytest.approx(2.5)
     assert cost.pull_s == pytest.approx(2.0 + 2.5 * 0.75)
     assert not cost.pays

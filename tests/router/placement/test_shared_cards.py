@@ -64,10 +64,10 @@ def test_the_busier_card_counts(transfers, begin):
 def test_a_transfer_is_over_with_its_first_event_and_when_its_client_leaves(transfers, begin):
     first, second = begin(0, 1, 1_000), begin(0, 1, 1_000)
     known = transfers.of(second)
-    assert len(transfers.seen(WORKERS, WORKERS)) == 2
+    assert len(transfers.seen(WORKERS, WORKERS[1])) == 2
     first.reservation.stage = ReservationStage.DECODE
     second.reservation.stage = ReservationStage.RELEASED
-    assert transfers.seen(WORKERS, WORKERS) == []
+    assert transfers.seen(WORKERS, WORKERS[1]) == []
     assert transfers.of(second) is None
     assert known.tokens == 500.0  # the link's speed is learned when the answer has ended
 
@@ -92,7 +92,8 @@ def test_an_answer_in_one_piece_shows_no_end_and_is_left_out(transfers, begin):
 def test_ranks_of_a_worker_share_its_card(transfers, begin):
     begin(0, 1, 1_000)
     rank = Candidate(WORKERS[0].endpoint)
-    (seen,) = transfers.seen([WORKERS[0], rank, WORKERS[1]], WORKERS)
-    assert seen.sends.tolist() == [True, True, False]
-    assert seen.receives.tolist() == [False, True, False, False]
-    assert seen.tokens == 1_000.0
+    senders = [WORKERS[0], rank, WORKERS[1]]
+    (here,), (elsewhere,) = (transfers.seen(senders, WORKERS[number]) for number in (1, 2))
+    assert here.sends.tolist() == [True, True, False]
+    assert (here.receives, elsewhere.receives) == (True, False)
+    assert here.tokens == 1_000.0
