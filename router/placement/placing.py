@@ -138,9 +138,9 @@ class Placer:
         arrives: bool,
     ) -> Ticket:
         load = self._loads.of(candidate)
-        prompt_tokens = view.cached_tokens + view.uncached_tokens
+        prompt_tokens, loaded_tokens = view.cached_tokens + view.uncached_tokens, _loaded_tokens(request, view)
         reservation = LoadReservation(
-            view.uncached_tokens,
+            view.uncached_tokens - loaded_tokens,
             prompt_tokens,
             now_s,
             streams=request.stream,
@@ -150,7 +150,7 @@ class Placer:
         )
         ticket = Ticket(request, record.request, load, reservation, record)
         ticket.residency = view.residency
-        if _teaches(request, view):
+        if not loaded_tokens and _teaches(request, view):
             ticket.situation = load.situation(
                 view.uncached_tokens, prompt_tokens, now_s, fits=_fits_cache(view, prompt_tokens)
             )
@@ -198,14 +198,16 @@ class Placer:
 
 
 def _teaches(request: Request, view: WorkerView) -> bool:
-    """Return whether the speed estimate can learn from the time to this request's first token.
-
-    What a slower tier holds is loaded, and not computed.
-    """
-    prompt, tiers = request.prompt, view.cached_tokens_by_tier
+    """Return whether the speed estimate can learn from the time to this request's first token."""
+    prompt = request.prompt
     known = prompt is not None and not prompt.multiple and view.residency is not Residency.UNKNOWN
-    loads = tiers is not None and sum(tiers.values()) > view.cached_tokens
-    return known and request.stream and not loads
+    return known and request.stream
+
+
+def _loaded_tokens(request: Request, view: WorkerView) -> int:
+    """Return the tokens of the prompt that the worker loads from a slower tier of its own, and does not compute."""
+    tiers = view.cached_tokens_by_tier
+    return 0 if tiers is None or not request.reads_cache else max(0, sum(tiers.values()) - view.cached_tokens)
 
 
 def _fits_cache(view: WorkerView, prompt_tokens: int) -> bool:

@@ -168,6 +168,16 @@ def test_a_prompt_that_a_worker_loads_from_its_own_host_memory_teaches_no_prefil
     assert (ticket.situation is not None) is teaches
 
 
+def test_what_a_worker_loads_from_its_own_host_memory_is_no_prefill_that_others_wait_for(site, ask):
+    placed = site(1)
+    placed.hold(1, HELD[:480], medium="GPU")
+    placed.hold(1)
+    ticket = placed.dispatcher.dispatch(ask(stream=True), 0.0)
+    assert ticket.predicted_cached_tokens == 480
+    assert (placed.load(1)["queued_tokens"], placed.load(1)["kv_tokens"]) == (8, TOKENS)
+    assert placed.dispatcher.dispatch(ask(stream=True, reads_cache=False), 0.0).reservation.uncached_tokens == TOKENS
+
+
 def test_another_request_with_the_prefix_finds_it_only_once_it_has_arrived(site, ask, prompt):
     placed = site(1, 2)
     placed.hold(1)
