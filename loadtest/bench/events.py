@@ -105,11 +105,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _compare_cpu(args: argparse.Namespace) -> int:
-    """Print the CPU time of events with several processes as a ratio to one, with and without that of an idle gateway
-    taken away."""
+    """Print the CPU time of events with several processes as a ratio to one."""
     ratios = []
     for number in range(args.rounds):
-        one, several = (_cpu_of_events(args, processes) for processes in (1, args.cpu_of))
+        one, several = (
+            cpu_of_events(args.blocks_per_s, args.seconds, processes, args.shared) for processes in (1, args.cpu_of)
+        )
         ratios.append(several / one)
         Console().print(
             f"round {number + 1}/{args.rounds}: {one:.2f} and {several:.2f} CPU seconds, {several / one:.2f}"
@@ -122,27 +123,34 @@ def _compare_cpu(args: argparse.Namespace) -> int:
     return 0
 
 
-def _cpu_of_events(args: argparse.Namespace, processes: int) -> float:
-    """Return the CPU seconds of `args.seconds` with events, less those of as long without."""
-    busy, idle = (_idle_cpu(args, processes, events) for events in (True, False))
-    return busy - idle
+def cpu_of_events(
+    blocks_per_s: float, seconds: float, processes: int, shared: bool, program: Sequence[str] | None = None
+) -> float:
+    """Return the CPU seconds of a gateway without requests in `seconds` with KV events, less those of as long without.
 
+    `program` starts it (default: this tree's).
 
-def _idle_cpu(args: argparse.Namespace, processes: int, events: bool) -> float:
-    with tempfile.TemporaryDirectory(prefix="warmroute-bench-") as name, ExitStack() as stack:
-        folder = Path(name)
-        place = Place(stack.enter_context(standin(folder)), folder)
-        flags = _publisher(stack, place, args.blocks_per_s) if events else []
-        admin = free_ports(1)
-        flags += ["--admin-port", str(admin), *_process_flags(processes, args.shared)]
-        proxy = stack.enter_context(starter("gateway", flags)(place))
-        deadline_s = time.monotonic() + START_S
-        while not _settled(admin, processes, events) and time.monotonic() < deadline_s:
-            time.sleep(0.1)
-        time.sleep(1.0)  # the whole cache of the publisher is known, and the imports of all processes are over
-        before_s = tree_cpu_s(proxy.pid)
-        time.sleep(args.seconds)
-        return tree_cpu_s(proxy.pid) - before_s
+    Raises:
+        StartError: a process did not start.
+    """
+
+    def spent(rate: float) -> float:
+        with tempfile.TemporaryDirectory(prefix="warmroute-bench-") as name, ExitStack() as stack:
+            folder = Path(name)
+            place = Place(stack.enter_context(standin(folder)), folder)
+            flags = _publisher(stack, place, rate) if rate else []
+            admin = free_ports(1)
+            flags += ["--admin-port", str(admin), *_process_flags(processes, shared)]
+            proxy = stack.enter_context(starter("gateway", flags, program)(place))
+            deadline_s = time.monotonic() + START_S
+            while not _settled(admin, processes, rate > 0) and time.monotonic() < deadline_s:
+                time.sleep(0.1)
+            time.sleep(1.0)  # the whole cache of the publisher is known, and the imports of all processes are over
+            before_s = tree_cpu_s(proxy.pid)
+            time.sleep(seconds)
+            return tree_cpu_s(proxy.pid) - before_s
+
+    return spent(blocks_per_s) - spent(0)
 
 
 def _process_flags(processes: int, shared: bool) -> list[str]:
