@@ -42,7 +42,7 @@ def run(system, folder: Path, examples: int) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("processes", "examples"), [(1, 15), (2, 8)])
+@pytest.mark.parametrize(("processes", "examples"), [pytest.param(1, 15, marks=pytest.mark.nightly), (2, 8)])
 def test_every_answer_conforms_to_the_document(start, tmp_path, processes, examples):
     flags = ("--processes", str(processes), "--set", f"worker_operations={OPERATED}", "--set", f"auth.api_keys={KEYS}")
     system = start(worker_flags=("--time-scale", "0.02", "--dev-mode", "--runtime-lora"), serve_flags=flags)

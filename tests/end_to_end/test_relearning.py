@@ -127,6 +127,7 @@ def wrong(pairs) -> int:
 PIGGYBACK = {"WARMROUTE_RESIDENCY__RELEARN": "piggyback"}
 
 
+@pytest.mark.nightly
 def test_piggybacking_relearns_in_one_turn_and_passive_streams_hardly(warm):
     worker, talks = warm()
     with restarted(worker) as (url, admin):

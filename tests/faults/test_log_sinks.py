@@ -84,7 +84,9 @@ def pipe():
             pass
 
 
-@pytest.mark.parametrize("options", [(), ("--processes", "2")], ids=["one", "two"])
+@pytest.mark.parametrize(
+    "options", [pytest.param((), marks=pytest.mark.nightly), ("--processes", "2")], ids=["one", "two"]
+)
 async def test_a_log_that_nobody_reads_stops_no_request_and_no_exit(gateway, pipe, options):
     made = gateway(*options, stderr=pipe[1])
     await made.begins()

@@ -48,7 +48,7 @@ def dead(lab):
     return [worker for worker in lab.workers if not worker.process.alive]
 
 
-@pytest.mark.parametrize("how", ["kill", "exit"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("exit", marks=pytest.mark.nightly)])
 async def test_a_body_costs_two_workers_however_often_it_is_sent(own_lab, how):
     lab = await own_lab(workers=4, worker_program=program(how))
     async with lab.load(clients=2) as load:
@@ -68,6 +68,7 @@ async def test_a_body_costs_two_workers_however_often_it_is_sent(own_lab, how):
     await lab.at_rest()
 
 
+@pytest.mark.nightly
 async def test_eight_copies_at_once_cost_two_workers(own_lab):
     """Prefix routing sends all copies to one worker first."""
     lab = await own_lab(workers=4, worker_program=program("kill"))

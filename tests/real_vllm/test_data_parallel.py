@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-pytestmark = pytest.mark.any_version
+pytestmark = [pytest.mark.any_version, pytest.mark.nightly]
 
 SYSTEM = "There are two of you behind one door, and each remembers only what it was asked itself. " * 20
 

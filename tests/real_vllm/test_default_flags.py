@@ -52,6 +52,7 @@ def test_a_busy_default_server_is_approximate(vllm, front, traffic):
     assert residency == "approximate"
 
 
+@pytest.mark.nightly
 def test_a_server_without_statistics_is_approximate(vllm, front):
     residency, reason = verdict(front(vllm(*DEFAULTS, "--disable-log-stats", kv_events=False)))
     assert residency == "approximate" and "its hit counter cannot be read" in reason

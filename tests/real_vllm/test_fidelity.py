@@ -20,13 +20,8 @@ TIME_SCALE = 2.0
 SCENARIOS = (one_at_a_time(0, 11), high(0, 16), pressure(0, 24))
 
 
-@pytest.mark.parametrize(
-    "ahead",
-    [
-        pytest.param(True, id="async scheduling"),
-        pytest.param(False, id="no async scheduling", marks=pytest.mark.nightly),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("ahead", [True, False], ids=["async scheduling", "no async scheduling"])
 async def test_the_same_arrivals_find_the_same_tokens_cached(vllm, executable, ahead):
     worker = server_to_compare(executable, PROFILE, CACHE_TOKENS, TIME_SCALE, async_scheduling=ahead)
     server = vllm(*worker.flags, kv_gib=worker.clock.kv_gib, time_scale=worker.clock.time_scale)

@@ -12,6 +12,7 @@ URL = r"^worker (http://\S+)"
 
 
 @pytest.mark.any_version
+@pytest.mark.nightly
 def test_two_servers_come_up_with_events_and_go_on_ctrl_c(executable):
     environment = str(executable.parents[1])
     flags = ["--kv-gib", "0.0625", "--time-scale", "0.1", "--vllm-env", environment, "--", "--max-num-seqs", "8"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.any_version
+pytestmark = [pytest.mark.any_version, pytest.mark.nightly]
 
 PROMPT = "Nothing of this is kept for the next one who asks, however often the same is asked. " * 20
 

@@ -86,6 +86,7 @@ def test_an_engine_that_is_stopped_hangs_until_it_goes_on(vllm, sidecar):
     assert httpx.get(f"{one.url}/livez/engine").status_code == 200
 
 
+@pytest.mark.nightly
 def test_sigterm_lets_a_running_stream_end_before_vllm_does(vllm, sidecar):
     worker = vllm.worker()
     port, events_port = free_ports(1), free_ports(16)

@@ -6,7 +6,7 @@ import pytest
 
 from loadtest.bench.parts.console import PANELS, main
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 
 def test_each_panel_is_watched_and_has_a_cost(capsys):
