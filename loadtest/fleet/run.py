@@ -20,12 +20,11 @@ from backends.clock.settings import ClockSettings
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.mooncake import BOOTSTRAP_PORT_LABEL, Mooncake
 from backends.vllm.handover.nixl_pull import NixlPull
-from backends.vllm.handover.offloading_peer import OffloadingPeer
+from backends.vllm.handover.offloading_peer import PEER_LABEL, OffloadingPeer
 from backends.vllm.handover.shared_store import SharedStore
 from loadtest.fleet.command import LAST_PORT
 from loadtest.fleet.process import Process, StartError, uninterrupted, warmroute
 from loadtest.fleet.vllm import RunningVllm, VllmWorker, find_vllm, running_vllm
-from router.placement.pulls import PEER_LABEL
 
 _URL = r"(http://[^\s\"',]+)"
 _WATCH_S = 0.5

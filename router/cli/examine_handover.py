@@ -15,7 +15,7 @@ from backends.vllm.handover.connector import Connector, FactSource, HandoverPeer
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.mooncake import BOOTSTRAP_PATH, BOOTSTRAP_PORT_LABEL, bootstrap_of, read_engine_ids
 from backends.vllm.handover.nixl_pull import misses_side_channel_host
-from backends.vllm.handover.parameters import HandoverError, is_loopback
+from backends.vllm.handover.parameters import HandoverError, TransferParams, is_loopback
 from backends.vllm.handover.request_body import prefill_body, split
 from backends.worker import ConnectorFacts, WorkerFacts, parse_endpoint
 from router.cli.examine import WorkerReport
@@ -152,8 +152,8 @@ async def _tried(config: Config, connector: Connector, one: Examined, decode: Se
         return await _asked(connector, worker, report.id, endpoint.host)
     receiver = parse_endpoint(decode[0][0].url).host if decode else endpoint.host
     legs = Legs(
-        transfer_id="warmroute-check",
-        prefill=HandoverPeer(host=endpoint.host),
+        transfer_id=f"warmroute-check-{secrets.token_hex(8)}",
+        prefill=connector.peer(endpoint.host, None, worker.labels),
         decode=HandoverPeer(host=receiver),
     )
     stores = not connector.marks_prefill
@@ -170,7 +170,7 @@ async def _tried(config: Config, connector: Connector, one: Examined, decode: Se
         except HandoverError as error:
             return [f"{report.id} hands nothing over: {error}; start vLLM with {_flag(connector)}"]
     if stores and decode:
-        return await _not_found(config, connector, report, prompt, decode[0])
+        return await _not_found(config, connector, report, prompt, decode[0], connector.decode_params(legs, None))
     host = peer.connector_host if peer is not None else (handed or {}).get("remote_host", endpoint.host)
     if misses_side_channel_host(host, legs.prefill, legs.decode):
         fix = _SIDE_CHANNEL_FIX
@@ -185,12 +185,18 @@ def _flag(connector: Connector, *, receives: bool = False) -> str:
 
 
 async def _not_found(
-    config: Config, connector: Connector, sender: WorkerReport, prompt: str, receiving: Examined
+    config: Config,
+    connector: Connector,
+    sender: WorkerReport,
+    prompt: str,
+    receiving: Examined,
+    params: TransferParams | None,
 ) -> list[str]:
     """Ask a decode worker for a prompt that the prefill worker has stored, and return what is wrong if it has none."""
     worker, report, facts = receiving
     await asyncio.sleep(_STORING_S)
-    body = msgspec.json.encode({"model": facts.models[0].id, "prompt": prompt, "max_tokens": 1})
+    members = {"model": facts.models[0].id, "prompt": prompt, "max_tokens": 1}
+    body = msgspec.json.encode(members if params is None else members | {"kv_transfer_params": params})
     async with WorkerClient(worker.api_key, WorkerTls(config.worker_tls).context_for) as client:
         try:
             answer = COMPLETIONS.read(
@@ -200,10 +206,11 @@ async def _not_found(
             return [f"{report.id} did not try to receive: {error}"]
     if answer.cached_tokens is None:
         fix = "start vLLM with --enable-prompt-tokens-details"
-        return [f"{report.id} does not report cached tokens, so nothing shows whether it reads the store; {fix}"]
+        return [f"{report.id} does not report cached tokens, so nothing shows whether it receives any; {fix}"]
     if answer.cached_tokens:
         return []
-    fix = f"start both vLLMs with {_flag(connector)} and one store"
+    shared = "one store" if params is None else "side channels that they reach"
+    fix = f"start both vLLMs with {_flag(connector)} and {shared}"
     return [f"{report.id} found nothing of a prompt that {sender.id} has computed; {fix}"]
 
 

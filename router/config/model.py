@@ -491,12 +491,16 @@ class HandoverConfig(Section, frozen=True):
     Pulls: a worker takes the start of a prompt from another one that has it, where that costs less time than to
     compute it."""
 
-    connector: Literal["nixl_pull", "nixl_push", "mooncake", "moriio_pull", "shared_store", "lmcache"] | None = None
+    connector: (
+        Literal["nixl_pull", "nixl_push", "mooncake", "moriio_pull", "shared_store", "lmcache", "offloading_peer"]
+        | None
+    ) = None
     """The workers' KV connector. nixl_pull: vLLM's NixlConnector. nixl_push: NixlPushConnector. mooncake:
     MooncakeConnector. With these two, both workers get their requests at once. moriio_pull: MoRIIOConnector in its read
     mode.
     shared_store: one that keeps blocks where all workers find them, such as a file system. lmcache: LMCache's server.
-    Not set: no KV handover, and a role changes no decision."""
+    offloading_peer: OffloadingConnector with a secondary tier of the type p2p; both workers get their requests at once,
+    and the label kv_peer is as for `pulls`. Not set: no KV handover, and a role changes no decision."""
     no_prefill_worker: Literal["local", "refuse"] = "local"
     """While no prefill worker of the model is ready: local computes prompts on the other workers; refuse answers
     requests that could be handed over with 503."""

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from backends.vllm.handover.offloading_peer import SERVED_TIERS, SIDE_CHANNEL_PORT
-from backends.vllm.handover.parameters import labelled_port
+from backends.vllm.handover.offloading_peer import PEER_LABEL, SERVED_TIERS, SIDE_CHANNEL_PORT
+from backends.vllm.handover.parameters import labelled_address
 from policies.handover_cost import PullCost, pull_cost
 from policies.view import WorkerView
 from router.config.model import HandoverConfig
@@ -23,9 +23,6 @@ from router.placement.residency_source import ResidencySource
 from router.placement.selection import Selection
 from router.placement.shared_cards import TransfersUnderWay
 from router.placement.tickets import Ticket
-
-PEER_LABEL: Final = "kv_peer"
-"""The label of a worker whose side channel is not at the usual address."""
 
 
 class PlannedPull(NamedTuple):
@@ -122,10 +119,3 @@ def peer_address(candidate: Candidate) -> tuple[str, int] | None:
     if label is None:
         return endpoint.endpoint.host, SIDE_CHANNEL_PORT + (candidate.rank or 0)
     return labelled_address(label, endpoint.endpoint.host)
-
-
-def labelled_address(label: str, host: str) -> tuple[str, int] | None:
-    """Return the address that a label gives as PORT or HOST:PORT; `host` is that of the worker's URL."""
-    given, _, digits = label.rpartition(":")
-    port = labelled_port(digits)
-    return None if port is None else (given.strip("[]") or host, port)

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from random import Random
 
 from backends.vllm.handover.connectors import CONNECTORS
+from backends.vllm.handover.offloading_peer import PEER_LABEL
+from backends.vllm.handover.parameters import labelled_address
 from policies.registry import PolicyError, build_policy, policy_names
 from router.config.findings import Finding
 from router.config.model import Config, PolicyConfig, RouteConfig
 from router.config.tree import Path
 from router.placement.chosen_policy import spec_of
-from router.placement.pulls import PEER_LABEL, labelled_address
 from router.placement.traffic_routes import DEFAULT, TrafficRoute, bounds_of
 
 

@@ -61,6 +61,12 @@ CONNECTORS = {
         port_label="kv_peer",
         settings={"policy.rule": "round_robin"},
     ),
+    "peer_pair": Tried(
+        "OffloadingConnector",
+        {"connector": "offloading_peer"},
+        extra=_HOST_MEMORY | {"secondary_tiers": [{"type": "p2p"}]},
+        port_label="kv_peer",
+    ),
     "lmcache": Tried("LMCacheMPConnector", {"connector": "lmcache"}),
 }
 

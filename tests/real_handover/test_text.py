@@ -15,7 +15,7 @@ from tests.real_handover.asking import ANSWER_TOKENS, ask, chat, completion, mes
 from tests.real_handover.connectors import CONNECTORS
 from tests.real_handover.site import metric
 
-HANDING = ("nixl_push", "mooncake", "shared_store", "file_tier", "lmcache")
+HANDING = ("nixl_push", "mooncake", "shared_store", "file_tier", "peer_pair", "lmcache")
 
 
 @pytest.fixture(scope="module", params=HANDING)

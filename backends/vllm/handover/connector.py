@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
@@ -96,6 +97,10 @@ class Connector(ABC):
     """A decode worker can keep the blocks of its answer for the prefill of the next turn (`kept_turn`)."""
     dropped_decode_frees: ClassVar[bool] = True
     """Whether closing the decode worker's connection at any time frees the blocks on both workers."""
+
+    def peer(self, host: str, rank: int | None, labels: Mapping[str, str]) -> HandoverPeer:
+        """Return what URL, rank and labels of a worker say of it."""
+        return HandoverPeer(host=host, rank=rank)
 
     @abstractmethod
     def prefill_params(self, legs: Legs) -> TransferParams | None:

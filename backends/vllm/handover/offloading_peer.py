@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Final
 
 from backends.vllm.handover.connector import Connector, HandoverPeer, Legs, Order, Reporter
-from backends.vllm.handover.parameters import TransferParams
+from backends.vllm.handover.parameters import TransferParams, labelled_address
+
+PEER_LABEL: Final = "kv_peer"
+"""The label of a worker whose side channel is not at the usual address."""
 
 SIDE_CHANNEL_PORT = 5_710
 """vLLM's default of ``VLLM_P2P_SIDE_CHANNEL_PORT``; each data-parallel rank adds its number."""
@@ -17,15 +21,25 @@ SERVED_TIERS: Final = frozenset({"CPU"})
 class OffloadingPeer(Connector):
     """Each member of the parameters is named after the other worker of the transfer, which pairs by ``kv_request_id``.
 
-    The prefill worker keeps unclaimed blocks for ``unbound_store_timeout_s``. The connector's documentation and its
-    sources describe these fields; Warmroute has run those of `pull_params` alone.
+    The decode worker waits for the blocks, at most 30 s, and computes what has not come. The prefill worker keeps
+    unclaimed blocks for ``unbound_store_timeout_s``.
     """
 
     name: ClassVar[str] = "offloading_peer"
     vllm_names: ClassVar[tuple[str, ...]] = ("OffloadingConnector",)
+    extra_config: ClassVar[str | None] = (
+        '{"spec_name":"TieringOffloadingSpec","cpu_bytes_to_use":68719476736,"secondary_tiers":[{"type":"p2p"}]}'
+    )
     order: ClassVar[Order] = Order.TOGETHER
     cached_tokens_from: ClassVar[Reporter] = Reporter.PREFILL
     marks_prefill: ClassVar[bool] = False
+
+    def peer(self, host: str, rank: int | None, labels: Mapping[str, str]) -> HandoverPeer:
+        """Return a worker with the side channel that its label names."""
+        address = labelled_address(labels.get(PEER_LABEL, ""), host)
+        if address is None:
+            return HandoverPeer(host=host, rank=rank)
+        return HandoverPeer(host=host, side_host=address[0], side_port=address[1], rank=rank)
 
     def prefill_params(self, legs: Legs) -> TransferParams:
         """Ask the worker to keep the blocks of this transfer for a decode worker."""

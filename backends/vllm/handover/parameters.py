@@ -79,6 +79,13 @@ def labelled_port(label: str) -> int | None:
     return port if is_port(port) else None
 
 
+def labelled_address(label: str, host: str) -> tuple[str, int] | None:
+    """Return the address that a worker's label gives as PORT or HOST:PORT; `host` is that of the worker's URL."""
+    given, _, digits = label.rpartition(":")
+    port = labelled_port(digits)
+    return None if port is None else (given.strip("[]") or host, port)
+
+
 def is_count(value: object) -> TypeGuard[int]:
     """Return whether `value` is a whole number from 0 that fits into 63 bits."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_INT

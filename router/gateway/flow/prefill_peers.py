@@ -43,7 +43,10 @@ class PrefillPeers:
     def of(self, candidate: Candidate) -> HandoverPeer:
         """Return a worker with what is known of it."""
         known = self._facts.get(candidate)
-        return HandoverPeer(host=candidate.endpoint.endpoint.host, rank=candidate.rank) if known is None else known
+        if known is not None:
+            return known
+        endpoint = candidate.endpoint
+        return self._connector.peer(endpoint.endpoint.host, candidate.rank, endpoint.labels)
 
     def lacks(self, candidate: Candidate) -> bool:
         """Return whether a decode request for this prefill worker cannot be made yet."""

@@ -131,6 +131,15 @@ async def test_workers_with_one_store_find_each_others_prompts(tried, tmp_path, 
     assert "--enable-prompt-tokens-details" in warning
 
 
+async def test_a_decode_worker_that_does_not_reach_its_peer_is_named(tried, monkeypatch):
+    """An embedded worker pulls prefixes from peers alone, and hands no prompt over."""
+    monkeypatch.setattr(module, "_STORING_S", 0.0)
+    worker = {"kv_connector": "offloading_peer"}
+    (warning,) = await tried(handover=HandoverConfig(connector="offloading_peer"), decode=worker, **worker)
+    assert "found nothing of a prompt" in warning
+    assert '"secondary_tiers":[{"type":"p2p"}]}}\' and side channels that they reach' in warning
+
+
 async def test_the_flag_of_a_connector_has_its_mode(tried):
     (warning,) = await tried(handover=HandoverConfig(connector="moriio_pull"))
     assert '"kv_connector_extra_config":{"read_mode":true}' in warning

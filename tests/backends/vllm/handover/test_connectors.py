@@ -242,6 +242,15 @@ def test_the_peer_tier_names_the_other_worker():
     assert pull_params("t-1", legs.prefill) == {"remote_kv_source": source}
 
 
+@pytest.mark.parametrize(
+    ("label", "side"), [("5711", ("gpu1", 5_711)), ("10.0.0.1:5712", ("10.0.0.1", 5_712)), ("x", (None, None))]
+)
+def test_the_label_of_a_worker_names_its_side_channel_in_the_peer_tier(label, side):
+    named = CONNECTORS["offloading_peer"].peer("gpu1", 1, {"kv_peer": label})
+    assert (named.host, named.side_host, named.side_port, named.rank) == ("gpu1", *side, 1)
+    assert CONNECTORS["nixl_pull"].peer("gpu1", 1, {"kv_peer": label}) == HandoverPeer(host="gpu1", rank=1)
+
+
 @pytest.mark.parametrize("name", ["shared_store", "lmcache"])
 def test_a_shared_store_needs_no_parameters(name):
     store = CONNECTORS[name]
