@@ -14,7 +14,7 @@ from router.gateway.drain_state import DrainState
 from router.gateway.flow.attempt import AttemptServices
 from router.gateway.flow.deadlines import Limits
 from router.gateway.flow.forwarding import ForwardedRequest
-from router.gateway.flow.handover import Handovers
+from router.gateway.flow.handover_pairs import Handovers
 from router.gateway.flow.identify import Identifier
 from router.gateway.flow.kv_plans import KvPlans
 from router.gateway.flow.kv_pull import Pulls

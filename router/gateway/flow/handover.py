@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections import deque
-from collections.abc import Container, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from secrets import token_hex
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
 from backends.vllm.handover.answer_apis import ANSWER_APIS, Members
-from backends.vllm.handover.connector import FactSource, Legs, Order, Reporter, with_token_ids
-from backends.vllm.handover.connectors import CONNECTORS
+from backends.vllm.handover.connector import Legs, Order, Reporter, with_token_ids
 from backends.vllm.handover.kept_turn import reports_ids
 from backends.vllm.handover.parameters import HandoverError, TransferParams
 from backends.vllm.handover.prefill_answer import PrefillAnswer
-from backends.vllm.handover.prefiller_header import NAME as PREFILLER
-from backends.vllm.handover.prefiller_header import header_line, named_worker
-from backends.vllm.handover.request_body import decode_body, prefill_body, split
-from router.config.model import HandoverConfig
-from router.errors import ErrorKind, RequestError
-from router.gateway.flow.kept_turns import EXPIRED, READ, READ_FAILED, KeptTurns, given_prompt, gives_ids
-from router.gateway.flow.prefill_peers import PrefillPeers
-from router.gateway.metrics_protocol import GatewayMetrics
+from backends.vllm.handover.prefiller_header import header_line
+from backends.vllm.handover.request_body import decode_body, prefill_body
+from router.gateway.flow.handover_parts import HandoverParts
+from router.gateway.flow.kept_turns import EXPIRED, READ, READ_FAILED
 from router.gateway.rewrites.answer_ids import AnswerIds
 from router.gateway.rewrites.cached_tokens import CachedTokens
 from router.gateway.rewrites.usage_frame import UsageFrame
-from router.placement.dispatcher import Dispatcher
-from router.placement.fleet import Fleet
-from router.placement.handover import HandoverTickets, PlannedHandover
-from router.placement.handover_roles import SIDECAR
+from router.placement.handover import HandoverTickets
 from router.placement.health import WorkerState
 from router.placement.kept_turns import GivenPrompt, KeptTurn
-from router.placement.lifecycle_events import FailurePoint, Request, Usage
+from router.placement.lifecycle_events import FailurePoint, Usage
 from router.placement.links import Transfer
 from router.placement.tickets import Ticket
 
@@ -44,53 +33,6 @@ LEASE_EXPIRED: Final = "lease_expired"
 DECODE_WORKER_LOST: Final = "decode_worker_lost"
 DECODE_FAILED: Final = "decode_failed"
 STOPPED: Final = "stopped"
-_BEAT_S: Final = 0.25
-_GAPS_KEPT: Final = 64
-
-
-class Heartbeat:
-    """Notes when the event loop stood still, while anyone listens.
-
-    An answer may have lain in its socket meanwhile, so a lease that began with it is older than it looks.
-    """
-
-    __slots__ = ("_beat_s", "_gaps", "_listeners", "_loop", "_timer")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._listeners = 0
-        self._beat_s = 0.0
-        self._gaps: deque[tuple[float, float]] = deque(maxlen=_GAPS_KEPT)
-        """Ends and lengths of gaps."""
-        self._timer: asyncio.TimerHandle | None = None
-
-    def listen(self) -> None:
-        """Begin to beat, if this is the only listener."""
-        self._listeners += 1
-        if self._timer is None:
-            self._beat_s = self._loop.time()
-            self._timer = self._loop.call_later(_BEAT_S, self._beat)
-
-    def leave(self) -> None:
-        """Stop to beat after the last listener."""
-        self._listeners -= 1
-        if not self._listeners and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def gap_s(self, since_s: float) -> float:
-        """Return the longest time since `since_s` for which the loop stood still, the present one included."""
-        now_s = self._loop.time()
-        present_s = max(0.0, now_s - max(self._beat_s, since_s) - _BEAT_S)
-        return max([present_s, *[gap_s for end_s, gap_s in self._gaps if end_s >= since_s]])
-
-    def _beat(self) -> None:
-        now_s = self._loop.time()
-        gap_s = now_s - self._beat_s - _BEAT_S
-        if gap_s > _BEAT_S:
-            self._gaps.append((now_s, gap_s))
-        self._beat_s = now_s
-        self._timer = self._loop.call_later(_BEAT_S, self._beat)
 
 
 class KvHandover:
@@ -113,7 +55,7 @@ class KvHandover:
 
     def __init__(
         self,
-        handovers: Handovers,
+        handovers: HandoverParts,
         members: Members,
         tickets: HandoverTickets,
         given: GivenPrompt | None = None,
@@ -458,117 +400,3 @@ class SidecarHandover(KvHandover):
         """Count the outcome, unless there is one already, and end the prefill."""
         KvHandover.settle(self, outcome)
         self._handovers.dispatcher.cancelled(self.prefill, self._handovers.time())
-
-
-class Handovers:
-    """Decides for each request whether two workers share it."""
-
-    __slots__ = ("_refuses", "config", "connector", "dispatcher", "heartbeat", "metrics", "peers", "time", "turns")
-
-    def __init__(
-        self,
-        config: HandoverConfig,
-        dispatcher: Dispatcher,
-        fleet: Fleet,
-        loop: asyncio.AbstractEventLoop,
-        metrics: GatewayMetrics,
-    ) -> None:
-        assert config.connector is not None
-        self.config = config
-        self.connector = CONNECTORS[config.connector]
-        self.dispatcher = dispatcher
-        self.heartbeat = Heartbeat(loop)
-        self.time = loop.time
-        self.metrics = metrics
-        self.peers = PrefillPeers(self.connector, fleet, loop)
-        self.turns = None if config.turn_lease_s is None else KeptTurns(config, fleet, self.peers, metrics, loop.time)
-        """What decode workers keep for the next turn; None if they keep nothing."""
-        self._refuses = config.no_prefill_worker == "refuse"
-
-    def plan(
-        self,
-        request: Request,
-        headers: Mapping[bytes, bytes],
-        body: bytes,
-        now_s: float,
-        within: Container[str] | None,
-        *,
-        trusted: bool = False,
-    ) -> PossiblePair | RequestError | None:
-        """Return the cheapest pair for the request if that costs less than one worker, and the body allows it.
-
-        A `trusted` caller may name the prefill worker in a header. Then this is the one, at any cost. An error refuses
-        the request.
-        """
-        named = headers.get(PREFILLER) if trusted else None
-        prefiller = None if named is None else named_worker(named, self.dispatcher.prefillers(request.model))
-        asked, turns = None, list[KeptTurn]()
-        if self.turns is not None and self.turns.count and gives_ids(request):
-            asked = self._asked(request, body)
-            turns = self.turns.extended_by(None if asked is None else asked.given)
-        planned = self.dispatcher.plan_handover(request, now_s, within=within, prefiller=prefiller, turns=turns)
-        if not (self._introduced(planned) if isinstance(planned, PlannedHandover) else planned and self._refuses):
-            return None
-        if asked is None and (asked := self._asked(request, body)) is None:
-            return None
-        if not isinstance(planned, PlannedHandover):
-            return RequestError(ErrorKind.NO_WORKER, "no prefill worker of this model is ready")
-        return PossiblePair(self, planned, asked, turns)
-
-    def _asked(self, request: Request, body: bytes) -> SharedBody | None:
-        """Return the body's members, if two workers may share it."""
-        try:
-            members = split(body, ANSWER_APIS[request.path], self.connector)
-        except HandoverError:
-            return None
-        return SharedBody(members, None if self.turns is None else given_prompt(request.model, members))
-
-    def _introduced(self, planned: PlannedHandover) -> bool:
-        """Return whether enough is known of the planned prefill worker, or its answer will say it."""
-        candidate = planned.prefill.selection.candidates[planned.cost.prefill]
-        if self.connector.facts_from is not FactSource.BOOTSTRAP or not self.peers.lacks(candidate):
-            return True
-        self.peers.ask(candidate.endpoint)
-        return False
-
-    def close(self) -> None:
-        """Unsubscribe from the fleet."""
-        self.peers.close()
-        if self.turns is not None:
-            self.turns.close()
-
-
-class SharedBody(NamedTuple):
-    """The outermost members of a request that two workers may share, and its prompt if that is token ids and decode
-    workers keep turns."""
-
-    members: Members
-    given: GivenPrompt | None
-
-
-@dataclass(frozen=True, slots=True)
-class PossiblePair:
-    """A pair that may share a request. Nothing is reserved yet. The prompt extends `turns`."""
-
-    handovers: Handovers
-    planned: PlannedHandover
-    asked: SharedBody
-    turns: list[KeptTurn]
-
-    def begin(self, request: Request, now_s: float) -> KvHandover:
-        """Reserve the load of the pair."""
-        handovers, planned, (members, given) = self.handovers, self.planned, self.asked
-        receiver = planned.decode.selection.candidates[planned.cost.decode]
-        if SIDECAR in receiver.endpoint.labels:
-            planned = planned._replace(turn=None, after=None)
-            return SidecarHandover(handovers, members, handovers.dispatcher.hand_over(request, planned, now_s))
-        tickets = handovers.dispatcher.hand_over(request, planned, now_s)
-        if handovers.turns is None:
-            return KvHandover(handovers, members, tickets)
-        says = handovers.turns.take(planned, given, self.turns, now_s)
-        if planned.turn is None:
-            handovers.metrics.turn_kept(says)
-        leg = tickets.prefill.record.leg
-        assert leg is not None
-        tickets.prefill.record.leg = leg._replace(turn=says)
-        return KvHandover(handovers, members, tickets, given, planned.turn)

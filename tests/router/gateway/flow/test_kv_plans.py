@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from router.gateway.flow.handover import Handovers, KvHandover
+from router.gateway.flow.handover import KvHandover
+from router.gateway.flow.handover_pairs import Handovers
 from router.gateway.flow.kv_plans import KvPlans
 from router.gateway.flow.kv_pull import KvPull, Pulls
 from router.placement.lifecycle_events import Request
