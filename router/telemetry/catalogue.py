@@ -168,7 +168,7 @@ GATEWAY = (
     _counter(
         "kept_turns",
         "Turns whose blocks a decode worker was to keep for the next one (handover.turn_lease_s), by outcome. kept, or "
-        "not_kept (its token ids or blocks are not all known); unread (its time ended before a prefill asked for it), "
+        "not_kept (its token ids or blocks are not all known); unread (its time ended, and nothing asked for it), "
         "or pushed_out (newer turns needed the room). And for each prefill of a pair: read (the prefill that was given "
         "the turn succeeded), read_failed (it failed, or was sent again without the turn), none (no kept turn is the "
         "start of its prompt), departed (its prompt continues a kept turn's, with another answer), expired (or would "

@@ -86,7 +86,6 @@ def test_the_next_turns_prefill_reads_the_answer(pair, site, fields):
     prefilled(decode.url, [1, 2, 3])  # counts reach the page with the engine's next step
     block_until(lambda: metric(decode.url, "vllm:nixl_num_kv_expired_reqs_total") == expired + 1, WAIT_S)
     block_until(lambda: kept(site) == 0, WAIT_S)
-    assert outcomes(site)["unread"] == 1
 
 
 def test_a_turn_whose_time_has_ended_is_refused(pair):

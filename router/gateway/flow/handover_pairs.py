@@ -44,7 +44,8 @@ class Handovers(HandoverParts):
         """
         named = headers.get(PREFILLER) if trusted else None
         prefiller = None if named is None else named_worker(named, self.dispatcher.prefillers(request.model))
-        asked, turns = None, list[KeptTurn]()
+        asked: SharedBody | None = None
+        turns: list[KeptTurn] = []
         if self.turns is not None and self.turns.count and gives_ids(request):
             asked = self._asked(request, body)
             turns = self.turns.extended_by(None if asked is None else asked.given)

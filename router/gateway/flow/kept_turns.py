@@ -59,7 +59,7 @@ class KeptTurns:
     Lookups compare token ids with each turn, its end first: a prompt of another conversation differs there.
     """
 
-    __slots__ = ("_bytes", "_config", "_fleet", "_metrics", "_peers", "_time", "_turns")
+    __slots__ = ("_bytes", "_fleet", "_lease_s", "_metrics", "_peers", "_time", "_turns")
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class KeptTurns:
         metrics: GatewayMetrics,
         time: Callable[[], float],
     ) -> None:
-        self._config = config
+        self._lease_s = (config.turn_lease_s or 0.0) - config.lease_margin_s
         self._fleet = fleet
         self._peers = peers
         self._metrics = metrics
@@ -88,26 +88,31 @@ class KeptTurns:
 
     @property
     def count(self) -> int:
-        """Turns that are kept, or whose time has ended unseen."""
+        """Turns that are kept, or whose time has ended."""
         return len(self._turns)
 
     def statistics(self) -> dict[str, int]:
-        """Return how many turns are kept now, and the bytes of their token ids and transfer parameters."""
-        self._drop_ended(self._time())
-        return {"turns": len(self._turns), "bytes": self._bytes}
+        """Return how many turns can be read now, and the bytes of token ids and transfer parameters of all."""
+        return {"turns": len(self._readable()), "bytes": self._bytes}
 
     def by_owner(self) -> dict[str, dict[str, int]]:
-        """Return the turns that are kept now, and their tokens, by candidate."""
-        self._drop_ended(self._time())
+        """Return the turns that can be read now, and their tokens, by candidate."""
         found: dict[str, dict[str, int]] = {}
-        for turn in self._turns:
+        for turn in self._readable():
             owner = found.setdefault(turn.owner.id, {"kept_turns": 0, "kept_turn_tokens": 0})
             owner["kept_turns"] += 1
             owner["kept_turn_tokens"] += turn.prompt.tokens
         return found
 
+    def _readable(self) -> list[KeptTurn]:
+        now_s = self._time()
+        self._drop_ended(now_s)
+        return [turn for turn in self._turns if turn.there and now_s < turn.end_s]
+
     def _drop_ended(self, now_s: float) -> None:
-        for turn in [turn for turn in self._turns if turn.end_s <= now_s]:
+        """Drop the turns whose time has ended. They stay as long again, to tell a prompt that comes late why."""
+        ended_s = now_s - self._lease_s
+        for turn in [turn for turn in self._turns if turn.end_s <= ended_s]:
             self._drop(turn, UNREAD)
 
     def keep(self, prompt: GivenPrompt, answer: AnswerIds, usage: Usage, owner: Candidate, since_s: float) -> None:
@@ -122,7 +127,7 @@ class KeptTurns:
             self._metrics.turn_kept(NOT_KEPT)
             return
         whole = prompt._replace(ids=ids[: kept * TOKEN_BYTES])
-        end_s = since_s + (self._config.turn_lease_s or 0.0) - self._config.lease_margin_s
+        end_s = since_s + self._lease_s
         turn = KeptTurn(whole, min(prompt.tokens, kept), answer.params, owner, end_s)
         self._drop_ended(self._time())
         self._turns.append(turn)
@@ -140,7 +145,7 @@ class KeptTurns:
     def take(self, planned: PlannedHandover, prompt: GivenPrompt | None, found: list[KeptTurn], now_s: float) -> str:
         """Forget the turn that the planned prefill reads: it is read once. Return the worker that keeps it.
 
-        If it reads none of those `found`, say why not the longest.
+        If it reads none of those `found`, say why not the longest, and forget that if its worker or its time is gone.
         """
         if planned.turn is not None:
             self._drop(planned.turn)
@@ -149,12 +154,15 @@ class KeptTurns:
             return DEPARTED if prompt is not None and self._departs(prompt) else NONE
         turn, reader = found[0], planned.prefill.selection.candidates[planned.cost.prefill]
         if not turn.there:
+            self._drop(turn)
             return WORKER_LOST
         if not readable((turn,), (reader,), turn.prompt.model).all():
             return UNLIKE
         fleet, place = planned.prefill.fleet, planned.cost.prefill
-        in_time = now_s + float(fleet.queue_wait_s[place] + fleet.prefill_s[place]) < turn.end_s
-        return DEARER if in_time else EXPIRED
+        if now_s + float(fleet.queue_wait_s[place] + fleet.prefill_s[place]) < turn.end_s:
+            return DEARER
+        self._drop(turn)
+        return EXPIRED
 
     def params_for(self, turn: KeptTurn, reader: Candidate) -> TransferParams:
         """Return the parameters of a prefill on `reader` that reads the turn first."""

@@ -290,7 +290,7 @@ async def test_the_lease_is_checked_again_when_the_prefill_is_sent(talk, monkeyp
     await gateway.turn(FIRST + answer + MORE)
     assert (gateway.seen[2], moved(gateway.prefill)["read_turns"]) == ("expired", 0)
     assert gateway.outcomes == ["handed_over"] * 2
-    assert limits == [gateway.turns._config.prefill_s]  # it computes all, so no lease limits it
+    assert limits == [gateway.rig.gateway._parts.handovers.config.prefill_s]  # it computes all, so no lease limits it
 
 
 @pytest.mark.parametrize("how", ["restarted", "ejected"])
@@ -366,7 +366,12 @@ async def test_turns_whose_time_has_ended_are_dropped(talk):
     assert gateway.rig.gateway.statistics()["kept_turns"] == {"turns": 1, "bytes": size}
     tokens = len(FIRST) + ANSWER_TOKENS - 1
     assert gateway.rig.gateway.kept_turns() == {decode_id(gateway): {"kept_turns": 1, "kept_turn_tokens": tokens}}
-    turn.end_s = gateway.rig.loop.time()
+    lease_s, now_s = turn.end_s - gateway.rig.loop.time(), gateway.rig.loop.time()
+    for gone in ({"lost": True}, {"end_s": now_s}):
+        gateway.turns._turns[0] = replace(turn, **gone)
+        assert gateway.rig.gateway.statistics()["kept_turns"] == {"turns": 0, "bytes": size}
+        assert gateway.rig.gateway.kept_turns() == {}
+    gateway.turns._turns[0].end_s = now_s - lease_s - 1.0
     assert gateway.rig.gateway.statistics()["kept_turns"] == {"turns": 0, "bytes": 0}
     assert gateway.rig.gateway.kept_turns() == {}
     assert gateway.seen == ["none", "kept", "unread"]
