@@ -21,6 +21,8 @@ ENDLESS = 10_000_000
 _LINE = "Answer in one short paragraph and name the function you speak about. "
 _TURNS, _TURN_LINES, _QUESTION_LINES = 40, 29, 12
 _MARK = "THE-NUMBER"
+_numbers = itertools.count()
+"""Numbers of the questions of this process: two windows of one proxy must not ask the same."""
 
 
 def chat_body(stream: bool, max_tokens: int, system_chars: int, tail: str) -> bytes:
@@ -31,14 +33,17 @@ def chat_body(stream: bool, max_tokens: int, system_chars: int, tail: str) -> by
 
 
 def next_turns(url: str, lines: str = "") -> Iterator[bytes]:
-    """Yield requests without end: each asks a new question of about 200 tokens after one conversation of 20,000."""
+    """Yield requests without end: each asks a new question of about 200 tokens after one conversation of 20,000.
+
+    No question is asked twice by one process, whoever calls.
+    """
     turns = [
         {"role": ("user", "assistant")[turn % 2], "content": f"{turn}: {_LINE * _TURN_LINES}"} for turn in range(_TURNS)
     ]
     question = {"role": "user", "content": f"{_MARK} {_LINE * _QUESTION_LINES}"}
     fields = {"model": MODEL, "messages": [*turns, question], "stream": False, "max_tokens": 16}
     before, after = msgspec.json.encode(fields).split(_MARK.encode())
-    for number in itertools.count():
+    for number in _numbers:
         yield post(url, b"%b%012d%b" % (before, number, after), lines)
 
 

@@ -152,7 +152,7 @@ def test_event_rounds_are_not_negative(arguments):
 
 
 def test_each_next_turn_asks_something_new_after_the_same_conversation():
-    one, other = (request.partition(b"\r\n\r\n")[2] for request in itertools.islice(next_turns("http://a:1"), 2))
-    first, second = json.loads(one)["messages"], json.loads(other)["messages"]
-    assert first[:-1] == second[:-1] and len(first) == 41
-    assert first[-1] != second[-1]
+    windows = [list(itertools.islice(next_turns("http://a:1"), 2)) for _ in range(2)]
+    asked = [json.loads(request.partition(b"\r\n\r\n")[2])["messages"] for window in windows for request in window]
+    assert all(messages[:-1] == asked[0][:-1] and len(messages) == 41 for messages in asked)
+    assert len({messages[-1]["content"] for messages in asked}) == 4
