@@ -80,6 +80,18 @@ class ChatRenderer:
         """
         return _guarded(lambda: self._render(body))
 
+    def is_turn_local(self, *, with_tools: bool) -> bool:
+        """Return whether each message of a chat is rendered from itself and the first one alone."""
+        name = "tool_use" if with_tools and "tool_use" in self._templates else "default"
+        template = self._templates.get(name)
+        return template is not None and template.is_turn_local
+
+    def render_turns(self, body: Mapping[str, Any]) -> str:
+        """Return the text of a chat completions body up to the end of its last turn, with a template that is
+        turn-local; raises as `render`.
+        """
+        return _guarded(lambda: self._render(body, turns=True))
+
     def render_messages(self, body: Mapping[str, Any]) -> str:
         """Return the prompt text of an Anthropic Messages body; raises as `render` does."""
         return _guarded(lambda: self._render(chat_of_messages(body, self)))
@@ -126,7 +138,7 @@ class ChatRenderer:
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
         return text
 
-    def _render(self, body: Mapping[str, Any], *, typed: bool = True) -> str:
+    def _render(self, body: Mapping[str, Any], *, typed: bool = True, turns: bool = False) -> str:
         _refuse_unknown_outcome(body)
         tools = tools_for_template(body.get("tools"))
         template = self._template(tools is not None, body.get("chat_template"))
@@ -137,7 +149,7 @@ class ChatRenderer:
         if body.get("continue_final_message", False):
             return _render_open_ended(template, variables, messages)
         variables["messages"] = messages
-        return template.render(variables)
+        return template.render_turns(variables) if turns else template.render(variables)
 
     def _template(self, with_tools: bool, given: object = None) -> ChatTemplate:
         if given is not None:

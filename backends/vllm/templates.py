@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from jinja2 import nodes
+from jinja2 import Template, nodes
 from jinja2.exceptions import SecurityError, TemplateError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.meta import find_undeclared_variables
@@ -20,6 +20,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+from backends.vllm.turn_loop import part_with_turns
 from backends.vllm.unrenderable import BrokenFile, Unrenderable
 
 MAX_RENDERED_CHARS = 64 * 1024 * 1024
@@ -41,6 +42,11 @@ class ChatTemplate:
         try:
             tree = environment.parse(source)
             self._template = environment.from_string(source)
+            part = part_with_turns(tree)
+            globals_ = environment.make_globals(None)
+            self._turns = (
+                Template.from_code(environment, environment.compile(part), globals_) if part is not None else None
+            )
         except (TemplateError, RecursionError, ValueError) as error:
             raise BrokenFile(f"chat template does not compile: {error}") from error
         self.source = source
@@ -49,26 +55,40 @@ class ChatTemplate:
         self.reads_clock = any(name.name == "strftime_now" for name in tree.find_all(nodes.Name))
         self.knows_developer = '"developer"' in source or "'developer'" in source
 
+    @property
+    def is_turn_local(self) -> bool:
+        """Return whether each message is rendered from itself and the first one alone (`backends.vllm.turn_loop`)."""
+        return self._turns is not None
+
     def render(self, variables: Mapping[str, Any]) -> str:
         """Return the rendered text.
 
         Raises:
             Unrenderable: the template raised, or produced too much.
         """
-        pieces: list[str] = []
-        try:
-            context = self._template.new_context(dict(variables))
-            size = 0
-            for piece in self._template.root_render_func(context):
-                pieces.append(piece)
-                size += len(piece)
-                if size > MAX_RENDERED_CHARS:
-                    raise Unrenderable("the rendered prompt is too long")
-        except Unrenderable:
-            raise
-        except Exception as error:  # a template is a program and may raise anything
-            raise Unrenderable(f"chat template: {type(error).__name__}: {error}", refused=True) from error
-        return "".join(pieces)
+        return _run(self._template, variables)
+
+    def render_turns(self, variables: Mapping[str, Any]) -> str:
+        """Return the text up to the end of the last message, of a template that is turn-local; raises as `render`."""
+        assert self._turns is not None
+        return _run(self._turns, variables)
+
+
+def _run(template: Template, variables: Mapping[str, Any]) -> str:
+    pieces: list[str] = []
+    try:
+        context = template.new_context(dict(variables))
+        size = 0
+        for piece in template.root_render_func(context):
+            pieces.append(piece)
+            size += len(piece)
+            if size > MAX_RENDERED_CHARS:
+                raise Unrenderable("the rendered prompt is too long")
+    except Unrenderable:
+        raise
+    except Exception as error:  # a template is a program and may raise anything
+        raise Unrenderable(f"chat template: {type(error).__name__}: {error}", refused=True) from error
+    return "".join(pieces)
 
 
 class _Environment(ImmutableSandboxedEnvironment):

@@ -187,7 +187,7 @@ def identity_readings(known: Mapping[str, Any]) -> Iterator[Reading]:
     memo = known["memo"]
     yield "warmroute_prompt_tokens_known", (), memo["found_tokens"]
     yield "warmroute_prompt_tokens_tokenised", (), memo["new_tokens"]
-    held = (memo, known["requests"], known["recent"], known["workers"])
+    held = (memo, known["requests"], known["turns"], known["recent"], known["workers"])
     yield "warmroute_prompt_memory_bytes", (), sum(part["bytes"] for part in held)
 
 

@@ -42,12 +42,12 @@ class NodeChain:
     __slots__ = ("_framed", "_keys", "_local", "_memo", "_node", "_text")
 
     def __init__(
-        self, memo: SegmentMemo, node: MemoNode, local: LocalModel, text: bytes, keys: CacheKeys, *, framed: bool
+        self, memo: SegmentMemo, node: MemoNode, local: LocalModel, text: bytes | None, keys: CacheKeys, *, framed: bool
     ) -> None:
         self._memo = memo
         self._node = node
         self._local = local
-        self._text: bytes | None = text
+        self._text = text
         self._keys = keys
         self._framed = framed
 

@@ -37,11 +37,12 @@ from router.tokenization.preparing import (
     texts_of,
 )
 from router.tokenization.remote_tokenizer import WorkerTokenizer
-from router.tokenization.rendering import KnownPrefix, PromptMemory, SegmentedText
+from router.tokenization.rendering import KnownPrefix, PromptMemory, SegmentedText, with_turns
 from router.tokenization.request import request_key, truncation
 from router.tokenization.sources import ModelSources, read_files
 from router.tokenization.text import TextPrompt, TokenLengths
 from router.tokenization.threads import MemoryBudget, TextUnavailable, TokenizerTask, TokenizerThreads
+from router.tokenization.turns import MIN_BODY_BYTES, chat_turns
 from router.tokenization.unidentified import UnidentifiedReasons
 
 T = TypeVar("T")
@@ -211,10 +212,27 @@ class Identity:
             return answered
         prompt_request = PromptRequest(path, parsed, adapter, source, keys, key, shortened)
         if fits_inline(parsed) and not (source.trusts_templates and parsed.decoded().chat_template is not None):
-            return self._continue(prompt_request, prepare(prompt_request, parsed.decoded()))
+            return self._prepare(prompt_request)
         if source.local is None and source.loading is not None:
             return AwaitingTokenizer(prompt_request)
         return partial(self._prepare_in_thread, prompt_request)
+
+    def _prepare(self, prompt_request: PromptRequest) -> IdentityResult:
+        """Continue a known conversation, or prepare the whole prompt."""
+        parsed = prompt_request.parsed
+        fields, local = parsed.decoded(), prompt_request.source.local
+        turns = None
+        if local is not None and prompt_request.truncation is None and parsed.size_bytes >= MIN_BODY_BYTES:
+            turns = chat_turns(prompt_request.path, fields, local, prompt_request.keys)
+        if turns is None:
+            return self._continue(prompt_request, prepare(prompt_request, fields))
+        text = self._memory.continued(turns)
+        if text is None:
+            whole = prepare(prompt_request, fields)
+            if not isinstance(whole, SegmentedText):
+                return self._continue(prompt_request, whole)
+            text = with_turns(whole, turns)
+        return self._by_segments(prompt_request, text)
 
     async def _prepare_in_thread(self, prompt_request: PromptRequest) -> IdentityResult:
         """Decode and render a large body, or one with its own template, in a thread. The event loop stays free."""
@@ -256,8 +274,10 @@ class Identity:
         )
 
     def _finished(
-        self, prompt_request: PromptRequest, rendered: KnownPrefix, ids: list[array[int]] | array[int]
+        self, prompt_request: PromptRequest, rendered: KnownPrefix, ids: list[array[int]] | array[int] | None
     ) -> IdentityResult:
+        if ids is None:
+            return self._continue(prompt_request, prepare(prompt_request, prompt_request.parsed.decoded()))
         prompt = self._memory.finish(rendered, ids)
         return prompt if prompt is not None else partial(self._truncated, prompt_request, rendered.text)
 

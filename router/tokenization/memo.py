@@ -88,6 +88,10 @@ class SegmentMemo:
             node = child
         return node, len(parts)
 
+    def known(self, key: int) -> MemoNode | None:
+        """Return the prefix with this key, unless it was evicted."""
+        return self._nodes.get(key)
+
     def extend(self, node: MemoNode, parts: Sequence[bytes], ids: Sequence[array[int]], keys: CacheKeys) -> MemoNode:
         """Remember the `ids` of `parts` after `node`; return the last prefix.
 

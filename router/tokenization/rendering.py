@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backends.vllm.unrenderable import Unrenderable
 from router.residency.chain import TOKEN_BYTES
@@ -14,6 +14,7 @@ from router.tokenization.hashing import CacheKeys
 from router.tokenization.local_tokenizer import LocalModel
 from router.tokenization.memo import MemoNode, SegmentMemo, common_tokens, packed_ids
 from router.tokenization.segmenter import Segments
+from router.tokenization.turns import MAX_TAIL_BYTES, ChatTurns, TurnPlaces, TurnsEnd, places_of
 
 RECENT_BYTES = 8 * 1024 * 1024
 """Bytes of the latest prompts' texts, kept for block sizes that are requested when a prompt is placed."""
@@ -23,13 +24,20 @@ MAX_TEXT_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class SegmentedText:
-    """A prompt's text (UTF-8) in segments. `framed`: it gets the tokenizer's own first tokens."""
+    """A prompt's text (UTF-8) in segments. `framed`: it gets the tokenizer's own first tokens.
+
+    With `prefix`, the memo's key of a known prefix, the text continues that prefix, which has `prefix_bytes`. `turns`
+    says where turns end.
+    """
 
     local: LocalModel
     framed: bool
     data: bytes
     segments: Segments
     parts: list[bytes]
+    prefix: int | None = None
+    prefix_bytes: int = 0
+    turns: TurnPlaces | None = None
 
 
 def segmented_text(local: LocalModel, text: str, *, framed: bool) -> SegmentedText:
@@ -47,8 +55,34 @@ def segmented_text(local: LocalModel, text: str, *, framed: bool) -> SegmentedTe
     if framed and local.appends_tokens:
         raise Unrenderable("the tokenizer appends tokens to a completion's prompt")
     segments = local.segmenter.segments(data)
-    parts = [data[start:end] for start, end in zip(segments.starts, [*segments.starts[1:], len(data)], strict=True)]
-    return SegmentedText(local, framed, data, segments, parts)
+    return SegmentedText(local, framed, data, segments, _parts(data, segments))
+
+
+def _parts(data: bytes, segments: Segments) -> list[bytes]:
+    return [data[start:end] for start, end in zip(segments.starts, [*segments.starts[1:], len(data)], strict=True)]
+
+
+def with_turns(text: SegmentedText, turns: ChatTurns) -> SegmentedText:
+    """Return the whole text of `turns` with the places where turns end."""
+    return replace(text, turns=places_of(turns, text.data))
+
+
+def continued_text(turns: ChatTurns, known: int, end: TurnsEnd) -> SegmentedText | None:
+    """Return the text of `turns` after the prefix of `end`, at which the first `known` messages end.
+
+    None: it is too long or cannot be rendered, which the whole text shows again.
+    """
+    local = turns.local
+    try:
+        new = turns.render(turns.messages[known:])[end.first_chars :].encode()
+    except (Unrenderable, UnicodeEncodeError):
+        return None
+    data = end.tail + new + end.ending
+    if end.start + len(data) > MAX_TEXT_BYTES:
+        return None
+    segments = local.segmenter.segments(data, before_bytes=end.start)
+    places = TurnPlaces({turns.keys[-1]: len(end.tail) + len(new)}, end.first_chars, end.ending)
+    return SegmentedText(local, False, data, segments, _parts(data, segments), end.prefix, end.start, places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +105,16 @@ class KnownPrefix:
         text = self.text
         return len(text.data) - text.segments.starts[self.known] if self.known < len(text.parts) else 0
 
-    def encode(self) -> list[array[int]] | array[int]:
-        """Return the ids of the new segments; of the whole text if they cannot be split. Pure: made for a thread."""
+    def encode(self) -> list[array[int]] | array[int] | None:
+        """Return the ids of the new segments; if they cannot be split, of the whole text, or None if its beginning is
+        not here. Pure: made for a thread.
+        """
         text = self.text
         if not self.new_bytes:
             return [array("I")] * (len(text.parts) - self.known)
         new = text.data[text.segments.starts[self.known] :].decode()
         by_part = text.local.encode_from(new, text.segments, self.known)
-        if by_part is not None:
+        if by_part is not None or text.prefix is not None:
             return by_part
         return text.local.encode(text.data.decode(), framed=text.framed)
 
@@ -96,7 +132,8 @@ class PromptMemory:
 
     def __init__(self, max_bytes: int) -> None:
         self._memo = SegmentMemo(max_bytes * 3 // 4)
-        self._answered: ByteBoundedLru[int, _IdentifiedRequest] = ByteBoundedLru(max_bytes // 4)
+        self._answered: ByteBoundedLru[int, _IdentifiedRequest] = ByteBoundedLru(max_bytes * 3 // 16)
+        self._turns: ByteBoundedLru[int, TurnsEnd] = ByteBoundedLru(max_bytes // 16)
         self._recent = RecentTexts(RECENT_BYTES)
 
     def answered(self, key: int) -> Prompt | None:
@@ -107,10 +144,20 @@ class PromptMemory:
         self._memo.touch(answered.node)
         return answered.prompt
 
+    def continued(self, turns: ChatTurns) -> SegmentedText | None:
+        """Return the text that continues the longest known part of a conversation; None if none is known."""
+        for known in range(len(turns.keys), 0, -1):
+            end = self._turns.get(turns.keys[known - 1])
+            if end is not None and self._memo.known(end.prefix) is not None:
+                return continued_text(turns, known, end)
+        return None
+
     def look_up(self, key: int, keys: CacheKeys, text: SegmentedText, most: int | None = None) -> KnownPrefix:
         """Find the known prefix of a text."""
         local = text.local
-        root = self._memo.root(local.seed ^ text.framed, keys, local.prefix if text.framed else array("I"))
+        root = self._memo.known(text.prefix) if text.prefix is not None else None
+        if root is None:
+            root = self._memo.root(local.seed ^ text.framed, keys, local.prefix if text.framed else array("I"))
         node, known = self._memo.find(root, text.parts)
         return KnownPrefix(key, keys, text, node, known, most)
 
@@ -123,12 +170,29 @@ class PromptMemory:
         node = self._memo.extend(rendered.node, text.parts[rendered.known :], ids, keys)
         if node.tokens > most:
             return None
-        chain = NodeChain(self._memo, node, text.local, text.data, keys, framed=text.framed)
+        if text.turns is not None:
+            self._keep_ends(text, node, text.turns)
+        whole = text.data if text.prefix is None else None
+        chain = NodeChain(self._memo, node, text.local, whole, keys, framed=text.framed)
         self._recent.hold(chain, len(text.data))
         prompt = Prompt(node.tokens, PromptSource.RENDERED, chain)
         if not text.local.renderer.reads_clock:
             self._answered.put(rendered.key, _IdentifiedRequest(prompt, node), node.path_bytes + node.tokens)
         return prompt
+
+    def _keep_ends(self, text: SegmentedText, node: MemoNode, turns: TurnPlaces) -> None:
+        """Remember where the turns of a text end, whose last prefix is `node`."""
+        starts = text.segments.starts
+        for key, place in turns.places.items():
+            segment = text.local.segmenter.settled(text.data, text.segments, place)
+            start, tail = starts[segment], text.data[starts[segment] : place]
+            before: MemoNode | None = node
+            for _ in range(len(starts) - segment):
+                before = before.parent if before is not None else None
+            if before is None or before.parent is None or len(tail) > MAX_TAIL_BYTES:
+                continue
+            end = TurnsEnd(before.key, text.prefix_bytes + start, tail, turns.first_chars, turns.ending)
+            self._turns.put(key, end, end.own_bytes)
 
     def of_ids(
         self, prompts: list[array[int]], keys: CacheKeys, source: PromptSource, *, stream: bool = False
@@ -160,5 +224,6 @@ class PromptMemory:
         return {
             "memo": self._memo.statistics(),
             "requests": self._answered.statistics(),
+            "turns": self._turns.statistics(),
             "recent": self._recent.statistics(),
         }

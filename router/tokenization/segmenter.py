@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import re
 from array import array
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -67,13 +68,18 @@ class Segmenter:
         self._lstrip = frozenset(token.text.encode() for token in boundary_tokens if token.lstrip)
         longest_first = sorted({token.text.encode() for token in found}, key=len, reverse=True)
         self._pattern = re.compile(b"|".join(map(re.escape, longest_first)))
+        self._longest = len(longest_first[0]) if longest_first else 0
+        self._begun = frozenset(text[:length] for text in longest_first for length in range(len(text)))
 
     def disable(self) -> None:
         """Treat every text as one segment from now on."""
         self.enabled = False
 
-    def segments(self, data: bytes, least_bytes: int = MIN_SEGMENT_BYTES) -> Segments:
-        """Return the segments of a text in UTF-8, each but the last of at least `least_bytes`."""
+    def segments(self, data: bytes, least_bytes: int = MIN_SEGMENT_BYTES, before_bytes: int = 0) -> Segments:
+        """Return the segments of a text in UTF-8, each but the last of at least `least_bytes`.
+
+        With `before_bytes`, `data` is the text from a boundary on that has so many bytes before it.
+        """
         starts, ordinals = [0], [0]
         if not self.enabled:
             return Segments(starts, ordinals, 0)
@@ -87,12 +93,26 @@ class Segmenter:
             start = match.start()
             if self._lstrip and match[0] in self._lstrip:
                 start = previous_end + len(data[previous_end:start].decode().rstrip(_WHITESPACE).encode())
-            if start - starts[-1] >= least_bytes + (start >> GROWTH_SHIFT) and start != word_end:
+            least = least_bytes + ((before_bytes + start) >> GROWTH_SHIFT)
+            if start - starts[-1] >= least and start != word_end:
                 starts.append(start)
                 ordinals.append(found)
             found += 1
             previous_end = match.end()
         return Segments(starts, ordinals, found)
+
+    def settled(self, data: bytes, segments: Segments, end: int) -> int:
+        """Return the last segment that begins in any text that has the first `end` bytes of `data`.
+
+        A token that the text may complete behind `end` may cover a boundary. Before a token that strips white space on
+        its left, the boundary may depend on more than that, so the answer is the first segment.
+        """
+        starts = segments.starts
+        place = bisect_right(starts, end) - 1 if not self._lstrip else 0
+        first = max(0, end - self._longest)
+        while place and any(data[begin:end] in self._begun for begin in range(first, starts[place] + 1)):
+            place -= 1
+        return place
 
     def split_ids(self, ids: Sequence[int], segments: Segments, first: int) -> list[array[int]] | None:
         """Return the ids of the text from segment `first` on, per segment; None if their added tokens do not match."""

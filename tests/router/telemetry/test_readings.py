@@ -115,11 +115,11 @@ def test_residency_readings_have_views_and_links():
 
 def test_identity_readings_have_memory_and_savings():
     memo, lru = {"found_tokens": 30, "new_tokens": 10, "bytes": 700}, {"bytes": 40}
-    known = {"memo": memo, "requests": lru, "recent": lru, "workers": lru}
+    known = {"memo": memo, "requests": lru, "turns": lru, "recent": lru, "workers": lru}
     assert {name: value for name, _, value in identity_readings(known)} == {
         "warmroute_prompt_tokens_known": 30,
         "warmroute_prompt_tokens_tokenised": 10,
-        "warmroute_prompt_memory_bytes": 820,
+        "warmroute_prompt_memory_bytes": 860,
     }
 
 

@@ -1,0 +1,130 @@
+"""Continue the text of a known conversation, where its template lets the text of a new message depend on it alone.
+
+`backends.vllm.turn_loop` proves that of a template. What is kept of a conversation is the place where its turns end:
+the known prefix at the last boundary between segments, and the text from there. A next turn is then rendered beside the
+first message only, and its text continues that place. Everything else goes by the whole text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from backends.vllm.unrenderable import Unrenderable
+from router.tokenization.fields import BodyFields
+from router.tokenization.hashing import CacheKeys
+from router.tokenization.intake import CHAT_PATH
+from router.tokenization.local_tokenizer import LocalModel
+from router.tokenization.request import adds_special_tokens, api_body
+
+MIN_BODY_BYTES = 8_192
+"""The whole text of a shorter conversation takes as long."""
+MIN_MESSAGES = 3
+MAX_TAIL_BYTES = 16_384
+"""A longer text after the last boundary is not kept."""
+END_BYTES = 200
+"""Memory of a `TurnsEnd` without its texts, rounded up."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTurns:
+    """A chat whose template is turn-local. `keys` are parallel to `messages`: each stands for the conversation up to
+    there, and for all else that its tokens depend on.
+    """
+
+    local: LocalModel
+    body: dict[str, Any]
+    messages: list[Any]
+    keys: list[int]
+
+    def render(self, messages: Sequence[Any]) -> str:
+        """Return the text of the first message and of `messages`, without what follows the last turn."""
+        return self.local.renderer.render_turns({**self.body, "messages": [self.messages[0], *messages]})
+
+
+class TurnsEnd(msgspec.Struct, frozen=True, gc=False):
+    """Where the turns of a conversation end: `tail` follows the known prefix with the memo's key `prefix`, which is
+    `start` bytes long.
+
+    `first_chars` is the length of the first message's text, with all before it. `ending` follows the last turn.
+    """
+
+    prefix: int
+    start: int
+    tail: bytes
+    first_chars: int
+    ending: bytes
+
+    @property
+    def own_bytes(self) -> int:
+        """Return its memory."""
+        return END_BYTES + len(self.tail) + len(self.ending)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPlaces:
+    """Places of a text at which turns end: by the key of the conversation up to there, the bytes before it."""
+
+    places: dict[int, int]
+    first_chars: int
+    ending: bytes
+
+
+def chat_turns(path: str, fields: BodyFields, local: LocalModel, cache_keys: CacheKeys) -> ChatTurns | None:
+    """Return the turns of a chat that is not truncated; None if its text has to be rendered as a whole."""
+    messages = fields.messages
+    if path != CHAT_PATH or not isinstance(messages, list) or len(messages) < MIN_MESSAGES:
+        return None
+    if fields.chat_template is not None or fields.kv_transfer_params is not None or fields.continue_final_message:
+        return None
+    if not local.segmenter.enabled or adds_special_tokens(CHAT_PATH, fields):
+        return None
+    if not local.renderer.is_turn_local(with_tools=fields.tools is not None):
+        return None
+    body = api_body(CHAT_PATH, fields)
+    del body["messages"]
+    try:
+        others = msgspec.json.encode((local.seed, cache_keys.seed, body))
+        keys = _keys(xxh3_64_intdigest(others), messages)
+    except (TypeError, ValueError, OverflowError, RecursionError):  # a number or a depth that only Python accepts
+        return None
+    return ChatTurns(local, body, messages, keys) if keys is not None else None
+
+
+def _keys(key: int, messages: list[Any]) -> list[int] | None:
+    """Return the running hashes of messages; None if one may be rendered together with others.
+
+    A template that does not know developers gets all their text in the first message.
+    """
+    keys = []
+    for message in messages:
+        if type(message) is not dict:
+            return None
+        role, content = message.get("role"), message.get("content")
+        if role == "developer":
+            return None
+        if len(message) == 2 and type(role) is str and type(content) is str:
+            text = f"{len(role)}:{role}{content}".encode("utf-8", "surrogatepass")
+        else:  # No text above begins with such a byte.
+            text = b"{" + msgspec.json.encode(message)
+        key = xxh3_64_intdigest(text, key)
+        keys.append(key)
+    return keys
+
+
+def places_of(turns: ChatTurns, data: bytes) -> TurnPlaces | None:
+    """Return where the last turn and the one before it end in `data`, the text of all; None if that is not found."""
+    try:
+        whole, first = turns.local.renderer.render({**turns.body, "messages": turns.messages[:1]}), turns.render([])
+        last = len(turns.render(turns.messages[-1:]).encode()) - len(first.encode())
+    except (Unrenderable, UnicodeEncodeError):
+        return None
+    ending = whole[len(first) :].encode()
+    end = len(data) - len(ending)
+    if not whole.startswith(first) or not data.endswith(ending) or not 0 <= last <= end:
+        return None
+    return TurnPlaces({turns.keys[-1]: end, turns.keys[-2]: end - last}, len(first), ending)
