@@ -15,6 +15,7 @@ from backends.vllm.unrenderable import Unrenderable
 from router.tokenization.long_text import SHORT_CHARS, encode_in_pieces
 from router.tokenization.segmentation_check import segmentation_error
 from router.tokenization.segmenter import Segmenter, Segments
+from router.tokenization.word_memo import word_memo
 
 _PROBES = ("a", "b 1", "0", "あ")
 _UNKNOWN = "a\u0378\U0010fffd\ue0a0 \u0378 \U00013080\U00012080 \U00013081"
@@ -51,18 +52,20 @@ class LocalModel:
         self.memo_off = segmentation_error(self.renderer, self.segmenter)
         if self.memo_off is not None:
             self.segmenter.disable()
+        self._words = word_memo(self.renderer) if self.memo_off is None else None
         self.seed = _seed(files)
 
     def encode_from(self, text: str, segments: Segments, first: int) -> list[array[int]] | None:
         """Return the ids of `text` per segment; None if they cannot be split. `text` starts after the first `first`
         segments.
 
-        Pure, and without the GIL most of the time: made for a thread.
+        Made for a thread: a long text is tokenised without the GIL most of the time.
 
         Raises:
             Unrenderable: the text is not valid Unicode.
         """
-        return self.segmenter.split_ids(self.encode(text, framed=False), segments, first)
+        ids = self._words.encode(text) if self._words is not None else None
+        return self.segmenter.split_ids(ids if ids is not None else self.encode(text, framed=False), segments, first)
 
     def encode(self, text: str, *, framed: bool) -> array[int]:
         """Return the ids of a whole text, with the tokenizer's own tokens if `framed`. A long text takes little memory.

@@ -24,7 +24,11 @@ TEXTS = [
 ]
 
 TEMPLATE = "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}</s>{% endfor %}<s>assistant:"
-WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+"
+WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""Llama 3's pattern. Qwen's takes digits one by one."""
 
 
 def special(text: str, **flags: bool) -> AddedToken:
@@ -135,7 +139,7 @@ def llama_3() -> Tokenizer:
 
 
 def qwen() -> Tokenizer:
-    tokenizer = byte_level(*THINKING, words=WORDS)
+    tokenizer = byte_level(*THINKING, words=WORDS.replace("{1,3}", ""))
     tokenizer.normalizer = normalizers.NFC()
     return tokenizer
 
