@@ -78,7 +78,7 @@ class Segmenter:
     def segments(self, data: bytes, least_bytes: int = MIN_SEGMENT_BYTES, before_bytes: int = 0) -> Segments:
         """Return the segments of a text in UTF-8, each but the last of at least `least_bytes`.
 
-        With `before_bytes`, `data` is the text from a boundary on that has so many bytes before it.
+        `data` may be a text from a boundary on; `before_bytes` is then the length of the text before it.
         """
         starts, ordinals = [0], [0]
         if not self.enabled:

@@ -28,6 +28,10 @@ MAX_STRETCHES = 32_768
 """Stretches to remember, in about 7 MB. When there are more, the memo starts over."""
 MAX_STRETCH_CHARS = 32
 """Longer ones are rare."""
+MAX_UNKNOWN = 64
+"""Unknown stretches of one text to tokenise by themselves, which takes up to twice as long as in the text."""
+LEARNED = 32
+"""Stretches to tokenise of a text with more unknown ones, which the tokenizer takes as a whole."""
 MAX_TEXT_CHARS = 8_192
 """Longer texts are left to the tokenizer, which works in a thread and without the GIL."""
 
@@ -76,9 +80,9 @@ class WordMemo:
                 stretches += _STRETCH.findall(part)
         found = list(map(self._known.get, stretches))
         if None in found:
-            unknown = dict.fromkeys(part for part, ids in zip(stretches, found, strict=True) if ids is None)
-            new = self._tokenised(list(unknown))
-            if new is None:
+            unknown = list(dict.fromkeys(part for part, ids in zip(stretches, found, strict=True) if ids is None))
+            new = self._tokenised(unknown if len(unknown) <= MAX_UNKNOWN else unknown[:LEARNED])
+            if new is None or len(unknown) > MAX_UNKNOWN:
                 return None
             found = [new[part] if ids is None else ids for part, ids in zip(stretches, found, strict=True)]
         ids = array("I")

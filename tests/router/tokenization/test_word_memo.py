@@ -11,7 +11,7 @@ from backends.vllm.render import ChatRenderer
 from backends.vllm.tokenizer import TokenizerFiles, special_tokens
 from router.tokenization import word_memo as module
 from router.tokenization.local_tokenizer import LocalModel
-from router.tokenization.word_memo import MAX_STRETCH_CHARS, MAX_TEXT_CHARS, WordMemo, word_memo
+from router.tokenization.word_memo import MAX_STRETCH_CHARS, MAX_TEXT_CHARS, MAX_UNKNOWN, WordMemo, word_memo
 from tests.router.tokenization.conftest import PLAIN, byte_level
 
 CASED_WORDS = (
@@ -93,6 +93,17 @@ def test_only_what_is_unknown_is_tokenised(renderers: dict[str, ChatRenderer], m
     assert asked == ["<|endoftext|>".join([" Or", " grass", " 3", " seas"])]
     assert list(memo.encode(text) or ()) == encode(text, False)
     assert len(asked) == 1
+
+
+def test_of_a_text_with_much_unknown_a_part_is_learned(renderers: dict[str, ChatRenderer]) -> None:
+    renderer = renderers["shipped"]
+    memo = memo_of(renderer)
+    text = " ".join(f"word {number}" for number in range(100, 101 + MAX_UNKNOWN))
+    tries = 0
+    while (ids := memo.encode(text)) is None:
+        tries += 1
+    assert tries == 1
+    assert list(ids) == renderer.encode(text, False)
 
 
 def test_texts_and_memory_are_bounded(renderers: dict[str, ChatRenderer], monkeypatch: pytest.MonkeyPatch) -> None:
