@@ -25,6 +25,8 @@ fleet's median speed, and one that is more than twice as fast is rare. Without i
 alone would look free for long ones, however many of them waited there."""
 LEAST_READ_TOKENS = 64
 """vLLM's default of ``kv_recompute_threshold``: a prefill worker that lacks less of a turn computes it."""
+FULLEST = 0.97
+"""The largest share of a KV cache that counts as held: a full one has a finite price, as a busy worker has."""
 STREAM_WEIGHT = 0.1
 """Weight of a second of slower streaming, as in `marginal_cost`; one before the first token weighs 1."""
 
@@ -45,7 +47,12 @@ class PairCost(NamedTuple):
     @property
     def pays(self) -> bool:
         """Whether the pair costs less than any worker alone."""
-        return self.pair_s < self.alone_s
+        return self.saved_s > 0.0
+
+    @property
+    def saved_s(self) -> float:
+        """How much less the pair costs."""
+        return self.alone_s - self.pair_s
 
 
 class UnderWay(NamedTuple):
@@ -73,8 +80,13 @@ class PullCost(NamedTuple):
 
     @property
     def pays(self) -> bool:
-        """Whether the worker is better off with it."""
-        return self.pull_s < self.alone_s
+        """Whether it costs less than the worker without it."""
+        return self.saved_s > 0.0
+
+    @property
+    def saved_s(self) -> float:
+        """How much less it costs."""
+        return self.alone_s - self.pull_s
 
 
 class TurnReads(NamedTuple):
@@ -247,27 +259,39 @@ def pull_cost(
     latency_s: Column | float,
     alike: NDArray[np.bool_],
     under_way: Sequence[UnderWay] = (),
+    decode_s: float = 0.0,
 ) -> PullCost:
     """Return the cheapest pull by `worker`. Arrays are over the sources.
 
     Each source can serve the first `source_tokens` of the prompt. The worker has the first `own_tokens` of it in a
     slower tier of its own. What it lacks beyond both tiers moves, while its queue goes on. `alike` says from which
     sources it can read; it is no source for itself. Transfers that are `under_way` over the same cards make a pull
-    slower, and are made slower by it; both are seconds of delay.
+    slower, and are made slower by it; both are seconds of delay. The prompt holds KV space during its transfer, its
+    prefill and its answer, which takes `decode_s`.
     """
     own_tokens = max(own_tokens, worker.cached_tokens)
     moved = np.maximum(source_tokens - own_tokens, 0.0)
     waits, others = _beside(moved, under_way)
     moved_s = latency_s + (moved + waits) / tokens_per_s
-    costs_s = loaded_s(worker, own_tokens + moved, moved_s) + others / tokens_per_s
+    space_s, rest_s = space_price(worker), rest_share(worker, own_tokens + moved) * worker.prefill_s
+    held_s = np.maximum(moved_s, worker.queue_wait_s) + rest_s + decode_s
+    costs_s = loaded_s(worker, own_tokens + moved, moved_s) + others / tokens_per_s + space_s * held_s
     costs_s = np.where(alike & (moved > 0.0), costs_s, np.inf)
     source = int(costs_s.argmin())
-    loaded = own_tokens + moved[source]
-    return PullCost(
-        source,
-        int(moved[source]),
-        int(loaded),
-        float(rest_share(worker, loaded)) * worker.prefill_s,
-        float(costs_s[source]),
-        float(loaded_s(worker, own_tokens, worker.queue_wait_s)),
-    )
+    own_s = float(rest_share(worker, own_tokens)) * worker.prefill_s
+    alone_s = float(loaded_s(worker, own_tokens, worker.queue_wait_s)) + space_s * (own_s + decode_s)
+    tokens = int(moved[source])
+    return PullCost(source, tokens, own_tokens + tokens, float(rest_s[source]), float(costs_s[source]), alone_s)
+
+
+def space_price(worker: WorkerView) -> float:
+    """Return what each second costs others in which the prompt's uncached tokens hold KV space; 0 if its size is
+    unknown.
+
+    It is their share of the cache, over the free share: the form in which a prefill costs those that come next.
+    """
+    capacity_tokens = worker.kv_capacity_tokens
+    if not capacity_tokens:
+        return 0.0
+    free_share = 1.0 - min(FULLEST, worker.kv_tokens / capacity_tokens)
+    return worker.uncached_tokens / capacity_tokens / free_share

@@ -291,10 +291,10 @@ class Dispatcher(TicketLife):
         within: Container[str] | None = None,
         even_if_dearer: bool = False,
     ) -> PlannedPull | Decided | None:
-        """Return a pull for the request if it saves time on the worker that the policy decides for.
+        """Return a pull for the request if it costs less than the policy's decision.
 
         Otherwise return that decision, for `dispatch`; None if the policy was not asked. `even_if_dearer`: return the
-        pull whatever it costs.
+        pull by the policy's worker whatever it costs.
         """
         alone = self._select(request, (), now_s, within) if self._pulls.enabled else None
         if not isinstance(alone, Selection):

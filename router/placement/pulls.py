@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -10,8 +10,9 @@ import numpy as np
 
 from backends.vllm.handover.offloading_peer import PEER_LABEL, SERVED_TIERS, SIDE_CHANNEL_PORT
 from backends.vllm.handover.parameters import labelled_address
-from policies.handover_cost import PullCost, pull_cost
-from policies.view import WorkerView
+from policies.handover_cost import STREAM_WEIGHT, PullCost, pull_cost
+from policies.kv_space import columns_fit, fits
+from policies.view import Decision, WorkerView
 from router.config.model import HandoverConfig
 from router.placement.endpoints import Candidate
 from router.placement.handover import after_transfer
@@ -26,16 +27,20 @@ from router.placement.tickets import Ticket
 
 
 class PlannedPull(NamedTuple):
-    """A pull by the worker that the policy decided for, as the policy saw it, and what it costs beside that worker
-    without it.
+    """A pull by `worker`, as the policy saw it, and what it costs. Nothing is reserved yet.
 
-    Nothing is reserved yet.
+    `decided` is the policy's decision, mostly for this worker. `cost.alone_s` is that of its worker without a pull.
     """
 
     decided: Decided
     worker: WorkerView
     source: Candidate
     cost: PullCost
+
+    @property
+    def by_policy(self) -> bool:
+        """Whether the policy decided for this worker."""
+        return self.worker.id == self.decided.decision.ranked[0]
 
 
 class PullPlanner:
@@ -57,16 +62,17 @@ class PullPlanner:
         *,
         even_if_dearer: bool = False,
     ) -> PlannedPull | Decided | None:
-        """Return a pull from one of `sources` to the worker that the policy decides for, if it saves time there.
+        """Return the cheapest pull from one of `sources`, if it costs less than the policy's worker without one.
 
-        `even_if_dearer`: return it whatever it costs. Otherwise, and if the policy holds the request for KV space,
-        return the policy's decision, or None if no source was a reason to ask the policy.
+        Only workers pull into whose KV cache the prompt fits: the policy's and, if the policy minimises seconds, the
+        one that is free first. `even_if_dearer`: return the pull by the policy's worker in any case. Otherwise, and if
+        the policy holds the request for KV space, return the policy's decision, or None if no source was a reason to
+        ask the policy.
         """
         prompt = request.prompt
         if prompt is None or prompt.multiple or not request.reads_cache or alone.trial is not None:
             return None
-        workers = alone.candidates
-        slots = {candidate.slot for candidate in (*sources, *workers)}
+        slots = {candidate.slot for candidate in (*sources, *alone.candidates)}
         held = self._residency.held_below(prompt, slots, SERVED_TIERS)
         holders = tuple(one for one in sources if one.slot in held and peer_address(one) is not None)
         if not holders:
@@ -76,30 +82,52 @@ class PullPlanner:
             return decided  # it is held for KV space, and would need as much if it came from another worker
         place = decided.fleet.place_of(decided.decision.ranked[0])
         assert place is not None, "the policy runner has checked it"
-        worker, view = workers[place], decided.fleet.worker(place)
+        here = self._priced(request, decided, place, holders, held)
+        if even_if_dearer:
+            return here if here.cost.pull_s < np.inf else decided
+        found = [here] if fits(here.worker) else []
+        other = _free_first(decided)
+        if other not in (None, place):
+            there = self._priced(request, decided, other, holders, held)
+            found.append(there._replace(cost=there.cost._replace(alone_s=here.cost.alone_s)))
+        return min((one for one in found if one.cost.pays), key=lambda one: one.cost.pull_s, default=decided)
+
+    def _priced(
+        self,
+        request: Request,
+        decided: Decided,
+        place: int,
+        holders: Sequence[Candidate],
+        held: Mapping[int, int],
+    ) -> PlannedPull:
+        """Return the cheapest pull by the worker at `place` from one of `holders`. `held` are tokens by slot."""
+        worker, view, now_s = decided.selection.candidates[place], decided.fleet.worker(place), decided.fleet.now_s
         source_tokens = np.array([float(held[one.slot]) for one in holders])
         alike = alike_formats(holders, (worker,), request.model)[:, 0]
         alike &= np.array([one.slot != worker.slot for one in holders])
         tokens_per_s, latency_s = self.links.speeds(holders, (worker,), now_s)
         speed = tokens_per_s[:, 0], latency_s[:, 0]
-        under_way = self._under_way.seen(holders, worker)
-        cost = pull_cost(view, held.get(worker.slot, 0), source_tokens, *speed, alike, under_way)
-        planned = cost.pays or (even_if_dearer and cost.pull_s < np.inf)
-        return PlannedPull(decided, view, holders[cost.source], cost) if planned else decided
+        under_way, own_tokens = self._under_way.seen(holders, worker), held.get(worker.slot, 0)
+        cost = pull_cost(view, own_tokens, source_tokens, *speed, alike, under_way, decided.view.decode_s)
+        return PlannedPull(decided, view, holders[cost.source], cost)
 
     def reserve(self, request: Request, planned: PlannedPull, now_s: float) -> Ticket:
         """Reserve the rest of the prefill and the KV space of the prompt on the worker that pulls.
 
         Its blocks are reserved when they have arrived: until then, another request with this prefix finds none.
         """
-        decided, cost = planned.decided, planned.cost
+        decided, cost, here = planned.decided, planned.cost, planned.by_policy
         reason = (
             f"pull {cost.tokens} tokens from {planned.source.id}: {cost.pull_s:.3g} s, {cost.alone_s:.3g} s without"
         )
-        after = after_transfer(planned.worker, cost.loaded_tokens, cost.rest_s)
         decision = msgspec.structs.replace(decided.decision, reason=reason)
+        if not here:
+            first, others = planned.worker.id, decided.fleet.ids
+            ranked = (first, *[one for one in others if one != first])
+            decision = Decision(ranked, f"{reason} on {decided.decision.ranked[0]}")
+        after = after_transfer(planned.worker, cost.loaded_tokens, cost.rest_s)
         made = msgspec.structs.replace(decided, decision=decision)
-        ticket = self._placer.place(request, made, now_s, 1, after=after)
+        ticket = self._placer.place(request, made, now_s, 1, by_policy=here, after=after)
         ticket.moved_tokens = cost.tokens
         self._under_way.begin(ticket, planned.source)
         ticket.shadow = None  # what the answer will show is not what the policies saw
@@ -110,6 +138,19 @@ class PullPlanner:
         ends, queue_s = (planned.source, ticket.candidate), planned.worker.queue_wait_s
         beside = self._under_way.of(ticket)
         return Transfer("pull", *ends, ticket.moved_tokens, planned.cost.rest_s, queue_s, now_s, beside)
+
+
+def _free_first(decided: Decided) -> int | None:
+    """Return the place of the worker, with KV space for the prompt, that would cost least without a prefill.
+
+    None if there is none, or if the policy may have chosen its worker for another reason than time.
+    """
+    fleet = decided.fleet
+    if decided.decision.unit != "s" or not fleet.even:
+        return None
+    costs_s = fleet.queue_wait_s + fleet.kv_wait_s + STREAM_WEIGHT * fleet.decode_externality_s
+    place = int(np.where(columns_fit(fleet), costs_s, np.inf).argmin())
+    return place if fits(fleet.worker(place)) else None
 
 
 def peer_address(candidate: Candidate) -> tuple[str, int] | None:

@@ -11,6 +11,7 @@ from policies.handover_cost import (
     loaded_s,
     pair_s,
     pull_cost,
+    space_price,
     stalled_s,
     turn_reads,
 )  # fmt: skip
@@ -141,15 +142,15 @@ def test_streams_on_a_prefill_worker_make_the_pair_dearer():
 
 
 def one(**given):
-    """Return the view of one worker."""
-    return fleet(given).worker(0)
+    """Return the view of one worker. The size of its KV cache is not known unless it is given."""
+    return fleet({"kv_capacity_tokens": 0} | given).worker(0)
 
 
-def pull(worker, sources, tokens_per_s=FAST, latency_s=0.0, own=0, alike=None, under_way=()):
+def pull(worker, sources, tokens_per_s=FAST, latency_s=0.0, own=0, alike=None, under_way=(), decode_s=0.0):
     """Return the cheapest pull from sources that hold so many tokens each."""
     if alike is None:
         alike = np.ones(len(sources), bool)
-    return pull_cost(worker, own, np.array(sources, float), tokens_per_s, latency_s, alike, under_way)
+    return pull_cost(worker, own, np.array(sources, float), tokens_per_s, latency_s, alike, under_way, decode_s)
 
 
 def test_a_pull_pays_where_the_transfer_is_shorter_than_the_prefill():
@@ -180,6 +181,20 @@ def test_kv_space_streams_and_the_answer_count_for_a_pull_too():
     assert pull(one(**worker), [900]).pull_s == pytest.approx(
         1.0 + rest_s + STREAM_WEIGHT * (4 * rest_s + 3.0), abs=1e-6
     )
+
+
+def test_a_prompt_pays_for_the_kv_space_that_it_holds_during_transfer_prefill_and_answer():
+    worker = one(kv_capacity_tokens=10_000, kv_tokens=5_000)  # a tenth of the cache, of which half is free
+    assert space_price(worker) == pytest.approx(0.2)
+    priced, free = (pull(given, [900], 900.0, decode_s=2.0) for given in (worker, one()))
+    rest_s = 0.5 * 100 * 1_900 / 1_000**2
+    assert priced.pull_s - free.pull_s == pytest.approx(0.2 * (1.0 + rest_s + 2.0))
+    assert priced.alone_s - free.alone_s == pytest.approx(0.2 * (0.5 + 2.0))
+    assert priced.saved_s == pytest.approx(priced.alone_s - priced.pull_s)
+
+
+def test_the_space_of_a_full_cache_has_a_finite_price():
+    assert space_price(one(kv_capacity_tokens=10_000, kv_tokens=20_000)) == pytest.approx(0.1 / 0.03)
 
 
 def test_only_what_the_worker_lacks_is_pulled():

@@ -127,8 +127,8 @@ class Pulls:
     def plan(
         self, request: Request, body: bytes, now_s: float, within: Container[str] | None, *, allowed: bool
     ) -> PlannedPull | Decided | None:
-        """Return a pull if it costs less than computing the prompt on the worker that the policy decides for, and the
-        body allows it; else that decision, or None if the policy was not asked. `allowed`: the body is known to."""
+        """Return a pull if it costs less than the policy's decision, and the body allows it; else that decision, or
+        None if the policy was not asked. `allowed`: the body is known to."""
         planned = self.dispatcher.plan_pull(request, now_s, within=within)
         if isinstance(planned, PlannedPull) and not allowed:
             try:

@@ -17,6 +17,7 @@ from router.placement.decision_log.replay import LogReplay
 from router.placement.dispatcher import Dispatcher, Held
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request, Usage
+from router.placement.placing import Decided
 from router.placement.pulls import PlannedPull, peer_address
 from router.placement.settings import check
 from router.residency.residency_map import ResidencyMap
@@ -30,10 +31,10 @@ HELD = list(range(992))
 class Site:
     """Workers at ports, whose host memory holds what the test says."""
 
-    def __init__(self, facts, roles, **handover):
+    def __init__(self, facts, roles, policy="marginal_cost", **handover):
         self.residency = ResidencyMap()
         self.fleet = Fleet(HealthConfig(), self.residency, connector=handover.get("connector"))
-        spec = PolicySpec("marginal_cost")
+        spec = PolicySpec(policy)
         self.config = config = HandoverConfig(**{"pulls": "offloading_peer", "latency_s": 0.0} | handover)
         self.dispatcher = Dispatcher(
             self.fleet, self.residency, build_policy(spec, random.Random(0)), spec=spec, handover=config
@@ -176,6 +177,55 @@ def test_what_a_worker_loads_from_its_own_host_memory_is_no_prefill_that_others_
     assert ticket.predicted_cached_tokens == 480
     assert (placed.load(1)["queued_tokens"], placed.load(1)["kv_tokens"]) == (8, TOKENS)
     assert placed.dispatcher.dispatch(ask(stream=True, reads_cache=False), 0.0).reservation.uncached_tokens == TOKENS
+
+
+def test_a_prompt_that_does_not_fit_into_the_kv_cache_is_not_pulled(site, ask, prompt):
+    """It would keep the space that others wait for, too, for the time of its transfer."""
+    placed = site(1, 2)
+    placed.hold(1)
+    assert isinstance(placed.dispatcher.plan_pull(ask(), 0.0, within={"h:2"}), PlannedPull)
+    tokens = 27_500 * 16 - TOKENS + 1
+    filling = Request("f", "/v1/completions", "m", prompt(range(9_000, 9_000 + tokens)), tokens, 0.0)
+    ticket = placed.dispatcher.dispatch(filling, 0.0, within={"h:2"})
+    placed.dispatcher.first_token(ticket, 0.1)
+    assert isinstance(placed.dispatcher.plan_pull(ask(), 0.1, within={"h:2"}), Decided)
+    assert isinstance(placed.dispatcher.plan_pull(ask(), 0.1, within={"h:2"}, even_if_dearer=True), PlannedPull)
+    placed.dispatcher.finished(ticket, Usage(tokens, 1), 0.2)
+    assert isinstance(placed.dispatcher.plan_pull(ask(), 0.2, within={"h:2"}), PlannedPull)
+
+
+def beside_a_prefill(site, prompt, **handover):
+    """Return two workers of which the first has the prefix, and other prefills that take less than the prefix does."""
+    placed = site(1, 2, **handover)
+    placed.hold(1)
+    placed.hold(1, medium="GPU")
+    ahead = Request("ahead", "/v1/completions", "m", prompt(range(9_000, 9_500)), 500, 0.0)
+    placed.dispatcher.dispatch(ahead, 0.0, within={"h:1"})
+    return placed
+
+
+def test_an_idle_worker_pulls_what_the_policy_would_queue_on_a_busy_one(site, ask, prompt):
+    placed = beside_a_prefill(site, prompt, transfer_tokens_per_s=1e9)
+    planned = placed.plan(ask())
+    assert planned.decided.decision.ranked[0] == "h:1"
+    assert (planned.worker.id, planned.source.id, planned.by_policy) == ("h:2", "h:1", False)
+    assert planned.cost.pull_s < planned.cost.alone_s
+    ticket = placed.dispatcher.pull(ask(), planned, 0.0)
+    assert (ticket.candidate.id, ticket.record.by_policy) == ("h:2", False)
+    assert sorted(ticket.record.decision.ranked) == ["h:1", "h:2"]
+    assert ticket.record.decision.reason.endswith(" s without on h:1")
+    assert beside_a_prefill(site, prompt, transfer_tokens_per_s=1_000.0).plan(ask()) is None
+
+
+def test_a_policy_that_does_not_minimise_seconds_keeps_its_worker(site, ask, prompt):
+    placed = beside_a_prefill(site, prompt, transfer_tokens_per_s=1e9, policy="lpwl")
+    assert placed.dispatcher.plan_pull(ask(), 0.0).decision.ranked[0] == "h:1"
+
+
+def test_a_worker_of_less_weight_gets_no_further_pulls(site, ask, prompt):
+    placed = beside_a_prefill(site, prompt, transfer_tokens_per_s=1e9)
+    placed.fleet.describe("h:2", {}, 0.5, None, "mixed")
+    assert placed.plan(ask()) is None
 
 
 def test_another_request_with_the_prefix_finds_it_only_once_it_has_arrived(site, ask, prompt):
