@@ -35,7 +35,7 @@ HOST_BLOCKS = 4 * 470_000 // 16
 """Four times the GPUs' blocks: 616 GB."""
 RULE = "marginal_cost"
 THRESHOLD = "above=1024"
-ARMS = (NEVER, THRESHOLD, "above=16384", COST)
+ARMS = (NEVER, THRESHOLD, COST)
 SPEEDS = (150_000.0, 15_000.0)
 """Network cards of 400 and of 40 Gbit/s per worker, at 327,680 bytes of KV cache per token."""
 LOADS = (0.25, 0.5, 1.0)
