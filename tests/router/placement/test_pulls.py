@@ -210,7 +210,10 @@ def test_an_idle_worker_pulls_what_the_policy_would_queue_on_a_busy_one(site, as
     assert planned.decided.decision.ranked[0] == "h:1"
     assert (planned.worker.id, planned.source.id, planned.by_policy) == ("h:2", "h:1", False)
     assert planned.cost.pull_s < planned.cost.alone_s
+    sink = Lines()
+    placed.dispatcher.record(Recorder(sink, lambda: 1_700_000_000.0))
     ticket = placed.dispatcher.pull(ask(), planned, 0.0)
+    assert list(LogReplay(sink.lines)) == [], "no policy decided for this worker"
     assert (ticket.candidate.id, ticket.record.by_policy) == ("h:2", False)
     assert sorted(ticket.record.decision.ranked) == ["h:1", "h:2"]
     assert ticket.record.decision.reason.endswith(" s without on h:1")
