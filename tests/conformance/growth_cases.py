@@ -145,7 +145,7 @@ PATTERNS: dict[str, Row] = {
         ),
     ),
     "router.gateway.http.request_head._HOST": Row(CLIENT, "fullmatch"),
-    "router.gateway.http.request_head._LENGTH_LINE": Row(
+    "router.gateway.http.request_head.LENGTH_LINE": Row(
         CLIENT,
         "search",
         (lambda size: b"\r\ncontent-length:1" + b" " * size, lambda size: b"\r\ncontent-length:" * (size // 17)),

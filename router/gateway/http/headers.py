@@ -11,7 +11,7 @@ import msgspec
 
 from backends.worker import Endpoint
 from router.errors import ErrorKind, RequestError
-from router.gateway.http.request_head import RequestHead
+from router.gateway.http.request_head import LENGTH_LINE, RequestHead
 from router.gateway.http.response_head import ResponseHead
 
 HOP_BY_HOP = frozenset(
@@ -186,6 +186,20 @@ def response_to_client(response: ResponseHead, extra: bytes, *, reframed: bool, 
 
     `reframed` drops the worker's framing headers, for a caller that adds its own.
     """
+    shared = None if reframed else response.passed
+    if shared is None:
+        return _passed(response, reframed=reframed, own_cors=own_cors) + extra + b"\r\n"
+    prepared = shared.get(own_cors)
+    if prepared is None:
+        whole = _passed(response, reframed=False, own_cors=own_cors)
+        length = LENGTH_LINE.search(whole)
+        assert length is not None, "RepeatedResponse keeps no other heads"
+        prepared = shared[own_cors] = whole[: length.start(1)], whole[length.end(1) :]
+    return b"%b%d%b%b\r\n" % (prepared[0], response.length or 0, prepared[1], extra)
+
+
+def _passed(response: ResponseHead, *, reframed: bool, own_cors: bool) -> bytes:
+    """Return the lines of a worker's head that the client gets."""
     dropped = _dropped(_TO_CLIENT_REFRAMED if reframed else _TO_CLIENT, response.fields)
     if response.status == 101:
         dropped -= {b"connection", b"upgrade"}
@@ -194,7 +208,7 @@ def response_to_client(response: ResponseHead, extra: bytes, *, reframed: bool, 
         for name, line in response.lines
         if name not in dropped and not (own_cors and name.startswith(b"access-control-"))
     ]
-    return b"\r\n".join([b"HTTP/1.1 " + response.status_line, *lines]) + b"\r\n" + extra + b"\r\n"
+    return b"\r\n".join([b"HTTP/1.1 " + response.status_line, *lines]) + b"\r\n"
 
 
 def own_reply(status: int, body: bytes, extra: bytes, *, without_body: bool) -> bytes:

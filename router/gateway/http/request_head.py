@@ -25,7 +25,7 @@ _BARE_LF = re.compile(rb"(?<!\r)\n")
 # Node's limit is 2,000, Apache's 100.
 MAX_HEADER_LINES = 1_000
 _DIGITS = re.compile(rb"\d{1,18}")
-_LENGTH_LINE = re.compile(rb"\r\ncontent-length:[ \t]*(\d{1,18})[ \t]*\r\n", re.IGNORECASE)
+LENGTH_LINE = re.compile(rb"\r\ncontent-length:[ \t]*([1-9]\d{0,17})[ \t]*\r\n", re.IGNORECASE)
 _MAX_DIGITS = 18
 
 
@@ -111,44 +111,66 @@ def parse_head(raw: bytes, parser: Any) -> RequestHead:
     )
 
 
-class RepeatedHead:
-    """A cache of one: the last head of a connection.
+class LengthCut:
+    """A head, cut at its Content-Length: it recognises heads that differ from it in that number alone.
 
-    Clients repeat their heads, apart from Content-Length. A head counts as repeated only if all other bytes are equal,
-    so every check made once holds for the repetition.
+    All other bytes must be equal, so every check made once of the head holds for the repetition.
     """
 
-    __slots__ = ("_after", "_before", "_head", "_varies")
+    __slots__ = ("_after", "_before", "_varies")
+
+    def __init__(self, raw: bytes, length: re.Match[bytes] | None) -> None:
+        """`length` is the number's place in `raw`; without it, only an equal head is recognised."""
+        self._before, self._after, self._varies = raw, b"", length is not None
+        if length is not None:
+            self._before, self._after = raw[: length.start(1)], raw[length.end(1) :]
+
+    def length(self, raw: bytes) -> int | None:
+        """Return the Content-Length of `raw`, or 0 if this head has none; None if `raw` is another head."""
+        before, after = self._before, self._after
+        if not raw.startswith(before):
+            return None
+        if not self._varies:
+            return 0 if len(raw) == len(before) else None
+        digits = raw[len(before) : len(raw) - len(after)]
+        if not digits.isdigit() or digits.startswith(b"0") or len(digits) > _MAX_DIGITS or not raw.endswith(after):
+            return None
+        return int(digits)
+
+
+def cut(raw: bytes, fields: dict[bytes, bytes]) -> LengthCut | None:
+    """Return the cut of a valid head with these `fields`; None if its Content-Length is zero or in an unusual form."""
+    if b"content-length" not in fields:
+        return LengthCut(raw, None)
+    length = LENGTH_LINE.search(raw)
+    return None if length is None else LengthCut(raw, length)
+
+
+class RepeatedHead:
+    """A cache of one: the last head of a connection. Clients repeat their heads, apart from Content-Length."""
+
+    __slots__ = ("_cut", "_head")
 
     def __init__(self) -> None:
         self._head: RequestHead | None = None
-        self._before = self._after = b""
-        self._varies = False
+        self._cut: LengthCut | None = None
 
     def recall(self, raw: bytes) -> RequestHead | None:
         """Return the parsed head of `raw` if it repeats the last one, else None."""
-        head, before, after = self._head, self._before, self._after
-        if head is None or not raw.startswith(before):
+        head, known = self._head, self._cut
+        length = None if known is None else known.length(raw)
+        if head is None or length is None:
             return None
-        if not self._varies:
-            return head if len(raw) == len(before) else None
-        digits = raw[len(before) : len(raw) - len(after)]
-        if len(digits) > _MAX_DIGITS or not digits.isdigit() or not raw.endswith(after):
-            return None
-        return _with_length(head, int(digits))
+        return head if length == head.content_length else _with_length(head, length)
 
     def keep(self, raw: bytes, head: RequestHead) -> RequestHead:
         """Remember that `raw` parsed to `head`. Return a head that later requests may share."""
-        self._head, self._varies = None, False
+        self._head = self._cut = None
         if head.chunked:
             return head
-        shared = msgspec.structs.replace(head, forwarded={})
-        if b"content-length" not in head.fields:
-            self._before, self._head = raw, shared
-        elif (found := _LENGTH_LINE.search(raw)) is not None:
-            self._before, self._after = raw[: found.start(1)], raw[found.end(1) :]
-            self._head, self._varies = shared, True
-        return shared
+        self._cut = cut(raw, head.fields)
+        self._head = msgspec.structs.replace(head, forwarded={})
+        return self._head
 
 
 def _with_length(head: RequestHead, length: int) -> RequestHead:

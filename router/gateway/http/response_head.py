@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from router.gateway.http.request_head import split_lines
+from router.gateway.http.request_head import LengthCut, cut, split_lines
 
 HEAD_END = b"\r\n\r\n"
 # RFC 9112 section 4. llhttp accepts other versions, control characters in the reason and leading empty lines.
@@ -19,7 +19,9 @@ class ResponseHead(msgspec.Struct, frozen=True, gc=False):
     """A worker's final response head.
 
     `status_line` starts after the version. `length` is None without a Content-Length. `events` marks an event stream
-    without content coding, `bodiless` a response that ends with its head.
+    without content coding, `bodiless` a response that ends with its head. Heads of one worker that differ only in
+    Content-Length share `lines`, `fields` and `passed` (see `RepeatedResponse`): for the length, read `length`.
+    `passed` caches the head that `headers` wrote for clients.
     """
 
     status: int
@@ -31,11 +33,61 @@ class ResponseHead(msgspec.Struct, frozen=True, gc=False):
     keep_alive: bool
     events: bool
     bodiless: bool
+    passed: dict[bool, tuple[bytes, bytes]] | None = None
 
     @property
     def until_close(self) -> bool:
         """Whether the body ends when the worker closes the connection."""
         return not (self.chunked or self.bodiless) and self.length is None
+
+
+class RepeatedResponse:
+    """A cache of one: the last head of a worker's answers with a Content-Length.
+
+    Workers repeat their heads, apart from Content-Length, until the second in `Date` changes.
+    """
+
+    __slots__ = ("_cut", "_head")
+
+    def __init__(self) -> None:
+        self._head: ResponseHead | None = None
+        self._cut: LengthCut | None = None
+
+    def whole(self, data: bytes) -> tuple[ResponseHead, bytes] | None:
+        """Return head and body if `data` is exactly one response whose head repeats the last one, else None."""
+        head, known = self._head, self._cut
+        if head is None or known is None:
+            return None
+        end = data.find(HEAD_END) + len(HEAD_END)
+        length = known.length(data[:end])
+        if not length or length != len(data) - end:
+            return None
+        return head if length == head.length else _with_length(head, length), data[end:]
+
+    def keep(self, raw: bytes, head: ResponseHead) -> ResponseHead:
+        """Remember that `raw` parsed to `head`, if it has a body of known length. Return a head that later responses
+        may share."""
+        known = cut(raw, head.fields)
+        if known is None or not head.length or head.bodiless or head.chunked:
+            return head
+        self._cut = known
+        self._head = msgspec.structs.replace(head, passed={})
+        return self._head
+
+
+def _with_length(head: ResponseHead, length: int) -> ResponseHead:
+    return ResponseHead(
+        head.status,
+        head.status_line,
+        head.lines,
+        head.fields,
+        head.chunked,
+        length,
+        head.keep_alive,
+        head.events,
+        head.bodiless,
+        head.passed,
+    )
 
 
 def final_head(raw: bytes, heads: int) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from backends.worker import Endpoint
+from router.gateway.http.response_head import RepeatedResponse
 from router.gateway.http.upstream_connection import UpstreamConnection
 from router.gateway.http.write_coalescer import WriteCoalescer
 
@@ -61,6 +62,7 @@ class ConnectionPool:
         self._tls_for = tls_for
         self._idle: dict[Endpoint, list[UpstreamConnection]] = {}
         self._open: set[UpstreamConnection] = set()
+        self._heads: dict[Endpoint, RepeatedResponse] = {}
         self.dials = 0
         self.reuses = 0
 
@@ -113,6 +115,10 @@ class ConnectionPool:
         else:
             dialler.dial_failed("the worker closed the connection at once", own_shortage=False)
 
+    def repeated(self, endpoint: Endpoint) -> RepeatedResponse:
+        """Return the last head of an endpoint's answers, which its connections share."""
+        return self._heads.setdefault(endpoint, RepeatedResponse())
+
     def closed(self, connection: UpstreamConnection) -> None:
         """Forget a closed connection."""
         self._open.discard(connection)
@@ -132,6 +138,8 @@ class ConnectionPool:
                 idle.pop(0).abort()
             if not idle:
                 del self._idle[endpoint]
+        for endpoint in self._heads.keys() - self._idle.keys():
+            del self._heads[endpoint]
 
     def close(self) -> None:
         """Close all connections at once."""

@@ -1,9 +1,11 @@
-"""A worker's chunks, read with and without the fast path: the result must be the same."""
+"""A worker's answers, read with and without the fast paths: the result must be the same."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.worker import Endpoint
+from router.gateway.http.headers import response_to_client
+from router.gateway.http.response_head import RepeatedResponse
 from router.gateway.http.upstream_connection import UpstreamConnection
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -29,7 +31,10 @@ class Transport:
 class Pools:
     def __init__(self, flushes=True):
         self.kept, self.flushes = [], flushes
-        self.outbox = self
+        self.outbox, self.head_s, self.head = self, 1.0, RepeatedResponse()
+
+    def repeated(self, endpoint):
+        return self.head
 
     def add(self, writer):
         if self.flushes:
@@ -42,21 +47,30 @@ class Pools:
         self.kept.append(connection)
 
 
+class Loop:
+    def call_later(self, delay_s, callback, *args):
+        pass
+
+
 class Reader:
     """Reads one response. With `splice`, it reads as an open event stream does."""
 
-    def __init__(self, splice, flushes=True):
-        self.got, self.ended, self.lost = [], False, None
+    def __init__(self, splice, flushes=True, begins=HEAD, to_head_request=False, passes=True):
+        self.got, self.ended, self.lost, self.passed, self.passes = [], False, None, None, passes
         self.pools, self.transport = Pools(flushes), Transport()
-        self.connection = UpstreamConnection(self.pools, Endpoint("http", "h", 1), None, 65_536)
+        self.connection = UpstreamConnection(self.pools, Endpoint("http", "h", 1), Loop(), 65_536)
         self.connection.connection_made(self.transport)
-        self.connection.send(self, b"GET / HTTP/1.1\r\n\r\n", b"", False)
-        self.connection.data_received(HEAD)
+        self.connection.send(self, b"GET / HTTP/1.1\r\n\r\n", b"", to_head_request)
+        if begins:
+            self.connection.data_received(begins)
         if splice:
             self.connection.splice = self.got.append
 
     def response_began(self, response):
-        pass
+        if not self.passes:
+            return
+        head = response_to_client(response, b"x-request-id: 1\r\n", reframed=False, own_cors=False)
+        self.passed = (head, response.status, response.length, response.keep_alive, response.bodiless)
 
     def response_read(self, data):
         self.got.append(data)
@@ -74,6 +88,7 @@ class Reader:
     def seen(self):
         connection = self.connection
         return (
+            self.passed,
             b"".join(self.got),
             b"".join(connection.pieces),
             self.ended,
@@ -127,3 +142,38 @@ def test_spliced_chunks_are_read_as_llhttp_reads_them(chunks, end, cuts, whole):
             quick.connection.data_received(read)
             slow.connection.data_received(read)
             assert quick.seen() == slow.seen()
+
+
+ANSWER = b"HTTP/1.1 200 OK\r\ndate: today\r\nContent-Length: %s\r\ncontent-type: application/json\r\n%s\r\n%s"
+LENGTHS = st.sampled_from([b"3", b"3", b"03", b"10", b"0", b"4", b"3 ", b"+3", b"x", b"3, 3", b"1" * 19, b""])
+LINES = st.sampled_from([b"", b"", b"", b"connection: close\r\n", b"connection: date\r\n", b"content-length: 3\r\n"])
+BODIES = st.sampled_from([b"abc", b"abc", b"0123456789", b"", b"ab", b"abcd", b"abc\r\n", b"abcHTTP/1.1 200 OK\r\n"])
+ANSWERS = st.tuples(LENGTHS, LINES, BODIES).map(lambda parts: ANSWER % parts)
+
+
+@given(
+    ANSWERS,
+    ANSWERS | st.tuples(LENGTHS, st.just(b""), BODIES).map(lambda parts: ANSWER.replace(b"200", b"404") % parts),
+    st.integers(0, 120),
+    st.booleans(),
+    st.sampled_from([b"", b"", b"\r\n", b"more"]),
+    st.booleans(),
+)
+def test_a_repeated_head_is_read_as_llhttp_reads_it(first, second, cut, to_head_request, late, passes):
+    quick, slow = (Reader(splice=False, begins=b"", to_head_request=to_head_request) for _ in range(2))
+    known = Reader(splice=False, begins=first, passes=passes)
+    quick.connection._repeated = known.pools.head
+    for reader in (quick, slow):
+        for read in (second[:cut], second[cut:], late):
+            if read and reader.lost is None:
+                reader.connection.data_received(read)
+    assert quick.seen() == slow.seen()
+
+
+def test_a_repeated_answer_is_read_without_a_parser():
+    known = Reader(splice=False, begins=ANSWER % (b"3", b"", b"abc"))
+    again = Reader(splice=False, begins=b"")
+    again.connection._repeated = known.pools.head
+    again.connection.data_received(ANSWER % (b"10", b"", b"0123456789"))
+    assert again.ended and again.connection.exact_end and again.connection._parser is None
+    assert again.passed[0] == (ANSWER % (b"10", b"x-request-id: 1\r\n", b""))
