@@ -28,4 +28,4 @@ class RequestIds:
         given = head.fields.get(b"x-request-id") if head is not None else None
         if given is not None and _GIVEN.fullmatch(given):
             return given
-        return b"%b%012x" % (self._prefix, self._next())
+        return self._prefix + self._next().to_bytes(6).hex().encode("ascii")

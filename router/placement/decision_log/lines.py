@@ -23,7 +23,7 @@ from policies.view import (
     WorkerView,
 )
 
-VERSION = 1
+VERSION = 2
 
 
 class PolicyLine(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -73,10 +73,11 @@ class PromptLine(msgspec.Struct, frozen=True, omit_defaults=True):
     added: bytes = b""
 
 
-class DecisionLine(msgspec.Struct, frozen=True, tag="decision", omit_defaults=True):
+class DecisionLine(msgspec.Struct, tag="decision", omit_defaults=True):
     """One decision: what the policy saw, and what it chose. `request` has no hashes; `prompt` has them.
 
-    `shares` are the running shares that the policy asked for: worker, blocks, and the answer.
+    `shares` are the running shares that the policy asked for: worker, blocks, and the answer. `reserved`: the load was
+    reserved at the same time on the chosen worker, and no `EventLine` says so.
     """
 
     number: int
@@ -89,10 +90,12 @@ class DecisionLine(msgspec.Struct, frozen=True, tag="decision", omit_defaults=Tr
     workers: tuple[WorkerView, ...] = ()
     columns: ColumnsLine | None = None
     shares: tuple[tuple[WorkerId, int, float], ...] = ()
+    reserved: bool = False
 
 
 class EventLine(msgspec.Struct, frozen=True, tag="event", omit_defaults=True):
-    """One lifecycle event of a request. `decision` is the decision that a reservation carries out."""
+    """One lifecycle event of a request. `decision` is the decision that a reservation carries out, unless that has it
+    in its own line (`DecisionLine.reserved`)."""
 
     kind: LifecycleEventKind
     request_id: str

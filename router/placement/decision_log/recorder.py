@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from operator import is_not
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from policies.view import (
     Decision,
@@ -43,6 +43,9 @@ MARK_BLOCKS = 16
 """Distance between the places at which two prompts are compared."""
 MARKS_KEPT = 65_536
 
+
+# A module constant, because looking up a member of an enum is slow.
+_RESERVED: Final = LifecycleEventKind.RESERVED
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -97,8 +100,10 @@ class Recorder:
         self._number = 0
         self._marks: OrderedDict[int, int] = OrderedDict()
         """The last hash of recorded prompts, and every `MARK_BLOCKS`-th one -> a decision whose prompt begins so."""
-        self._latest: OrderedDict[str, int] = OrderedDict()
-        """Request id -> its latest decision."""
+        self._request_id = ""
+        """The request of the latest decision, whose number is `_number`."""
+        self._open: DecisionLine | None = None
+        """The latest decision, while a reservation that carries it out at once can still be put into its line."""
         self._shares: list[tuple[WorkerId, int, float]] = []
         """The running shares that were asked for since the latest `before`."""
         self._roster: Roster | None = None
@@ -108,6 +113,7 @@ class Recorder:
 
     def before(self, now_s: float, runners: Mapping[str, PolicyRunner]) -> None:
         """Begin a window if one is due, before a decision changes the state of its policy."""
+        self._close_decision()
         self._now_s = now_s
         self._shares.clear()
         window = 0 if self._whole else int(now_s // self._period_s)
@@ -140,29 +146,34 @@ class Recorder:
         columns = None
         if not fleet.by_row:
             columns = columns_line(fleet.columns, self._roster_of(fleet.roster))
-        keep(self._latest, request.id, self._number)
-        self._write(
-            DecisionLine(
-                self._number,
-                policy,
-                fleet.now_s,
-                bare(request),
-                self._prompt(request.block_hashes),
-                decision.ranked[0],
-                decision.hold_s,
-                fleet.workers if fleet.by_row else (),
-                columns,
-                tuple(self._shares),
-            )
+        self._request_id = request.id
+        self._open = DecisionLine(
+            self._number,
+            policy,
+            fleet.now_s,
+            bare(request),
+            self._prompt(request.block_hashes),
+            decision.ranked[0],
+            decision.hold_s,
+            fleet.workers if fleet.by_row else (),
+            columns,
+            tuple(self._shares),
         )
+        if decision.hold_s:
+            self._close_decision()
 
     def observed(self, event: LifecycleEvent) -> None:
         """Record a lifecycle event."""
         if self._window is None:
             return
         number = 0
-        if event.kind is LifecycleEventKind.RESERVED and event.fleet is not None:
-            number = self._latest.pop(event.request.id, 0)
+        if event.kind is _RESERVED and event.fleet is not None and event.request.id == self._request_id:
+            number, opened = self._number, self._open
+            if opened is not None and event.worker == opened.choice and event.now_s == opened.now_s:
+                opened.reserved = True
+                self._close_decision()
+                return
+        self._close_decision()
         self._write(
             EventLine(
                 event.kind,
@@ -175,6 +186,12 @@ class Recorder:
             )
         )
 
+    def _close_decision(self) -> None:
+        """Write the line of the latest decision, unless that was done."""
+        line, self._open = self._open, None
+        if line is not None:
+            self._write(line)
+
     def statistics(self) -> dict[str, int]:
         """Return recorded decisions, and windows that were cut short because a line was lost."""
         return {"decisions": self.decisions, "lost_windows": self.lost_windows}
@@ -183,7 +200,7 @@ class Recorder:
         if self._sink.full:
             self._sink.rotate()
         self._marks.clear()
-        self._latest.clear()
+        self._request_id = ""
         self._roster = None
         policies = tuple([PolicyLine(name, runner.spec, _state(runner.policy)) for name, runner in runners.items()])
         self._write(SnapshotLine(VERSION, now_s, self._wall(), policies))
@@ -192,6 +209,9 @@ class Recorder:
         """Return the hashes, without those that an earlier prompt of the window has."""
         if not hashes:
             return PromptLine()
+        whole = self._marks.get(hashes[-1], 0)
+        if whole and whole > self._number - PROMPTS_KEPT // 2:  # recent enough for later prompts, too
+            return PromptLine(whole, len(hashes))
         base = kept = 0
         last = len(hashes) // MARK_BLOCKS * MARK_BLOCKS
         for length in chain((len(hashes),), range(last, 0, -MARK_BLOCKS)):

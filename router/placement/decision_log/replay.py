@@ -123,6 +123,8 @@ class LogReplay:
                 line = decode(text)
                 if isinstance(line, DecisionLine):
                     yield self._decide(line)
+                    if line.reserved:
+                        self._observe(_reservation(line))
                 elif isinstance(line, EventLine):
                     self._observe(line)
                 elif isinstance(line, RosterLine):
@@ -193,6 +195,11 @@ class LogReplay:
         event = LifecycleEvent(line.kind, request, line.worker, line.now_s, line.cached_tokens, placed, fleet)
         for runner in self._runners.values() if self._only is None else (self._only,):
             runner.observe(event)
+
+
+def _reservation(line: DecisionLine) -> EventLine:
+    request, kind = line.request, LifecycleEventKind.RESERVED
+    return EventLine(kind, request.id, request.model, line.choice, line.now_s, decision=line.number)
 
 
 def _member(owner: object, name: str) -> Enum:

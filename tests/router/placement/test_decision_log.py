@@ -9,8 +9,20 @@ import pytest
 
 from policies.registry import PolicyError, policy_names
 from policies.spec import PolicySpec
+from policies.view import (
+    Decision,
+    FleetView,
+    LifecycleEvent,
+    LifecycleEventKind,
+    RequestView,
+    Residency,
+    WorkerId,
+    WorkerView,
+)
 from router.placement.decision_log.lines import (
+    VERSION,
     DecisionLine,
+    EventLine,
     PolicyLine,
     PromptLine,
     SnapshotLine,
@@ -213,7 +225,7 @@ GETATTR = b"cbuiltins\ngetattr\n(crandom\nRandom\nS'__init__'\ntR."
     "state", [pickle.dumps(Evil()), b"cos\nsystem\n(S'true'\ntR.", b"crandom\n_os.system\n.", GETATTR]
 )
 def test_a_state_that_would_run_code_is_not_loaded(state):
-    line = SnapshotLine(1, 0.0, 0.0, (PolicyLine("default", PolicySpec("lpwl"), state),))
+    line = SnapshotLine(VERSION, 0.0, 0.0, (PolicyLine("default", PolicySpec("lpwl"), state),))
     replay = LogReplay([encode(line)])
     assert list(replay) == []
     assert replay.stateless == {"default"}
@@ -221,7 +233,7 @@ def test_a_state_that_would_run_code_is_not_loaded(state):
 
 @pytest.mark.parametrize("state", [b"cpolicies.gone\nGone\n.", b"cpolicies.rules.lpwl\nGone\n.", b"cut off", b""])
 def test_a_policy_whose_state_cannot_be_loaded_begins_without_it(state):
-    line = SnapshotLine(1, 0.0, 0.0, (PolicyLine("default", PolicySpec("lpwl"), state),))
+    line = SnapshotLine(VERSION, 0.0, 0.0, (PolicyLine("default", PolicySpec("lpwl"), state),))
     replay = LogReplay([encode(line)])
     assert list(replay) == []
     assert replay.stateless == {"default"}
@@ -243,9 +255,36 @@ def test_a_line_with_values_of_another_size_is_named():
 
 
 def test_a_log_of_another_version_is_refused():
-    line = msgspec.structs.replace(SnapshotLine(1, 0.0, 0.0, ()), version=2)
-    with pytest.raises(LogError, match="version 2"):
+    line = SnapshotLine(VERSION + 1, 0.0, 0.0, ())
+    with pytest.raises(LogError, match=f"version {VERSION + 1}"):
         list(LogReplay([encode(line)]))
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_a_reservation_is_in_the_line_of_its_decision(hold):
+    sink, _ = recorded("marginal_cost", hold=hold)
+    lines = [decode(line) for line in sink.lines]
+    decisions = [line for line in lines if isinstance(line, DecisionLine)]
+    placed = [line.request.id for line in decisions if line.reserved]
+    assert sorted(placed) == sorted({line.request.id for line in decisions})
+    assert not any(line.reserved and line.hold_s for line in decisions)
+    assert not any(isinstance(line, EventLine) and line.kind is LifecycleEventKind.RESERVED for line in lines)
+
+
+def test_a_decision_that_nothing_carries_out_is_written_before_the_next_line():
+    sink, recorder = recorded("lpwl", requests=conversations(2, 1))
+    number = len(sink.lines)
+    request, fleet = (
+        RequestView("alone", "", 10, 16, ()),
+        FleetView(9.0, (WorkerView(WorkerId("a"), Residency.UNKNOWN, 0, 10, 0, 0, 0, 0, 0.0, 0.0, 0.0, False, 0.0),)),
+    )
+    for now_s in (9.0, 9.1):
+        recorder.before(now_s, {})
+        recorder.decided("default", request, fleet, Decision((fleet.ids[0],), "first"))
+    assert [decode(line).reserved for line in sink.lines[number:] if b'"decision"' in line[:20]] == [False]
+    recorder.observed(LifecycleEvent(LifecycleEventKind.RESERVED, request, WorkerId("b"), 9.1, None, None, fleet))
+    decision, reservation = map(decode, sink.lines[-2:])
+    assert not decision.reserved and reservation.decision == decision.number
 
 
 def test_hashes_keep_their_64_bits():

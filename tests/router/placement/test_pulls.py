@@ -11,7 +11,7 @@ from policies.registry import build_policy
 from policies.spec import PolicySpec
 from policies.view import Residency
 from router.config.model import Config, HandoverConfig, HealthConfig, WorkerConfig
-from router.placement.decision_log.lines import EventLine, decode
+from router.placement.decision_log.lines import DecisionLine, EventLine, decode
 from router.placement.decision_log.recorder import Recorder
 from router.placement.decision_log.replay import LogReplay
 from router.placement.dispatcher import Dispatcher, Held
@@ -415,8 +415,10 @@ def test_a_log_with_pairs_and_pulls_replays_to_the_same_choices(facts, prompt):
             if number % 3:
                 dispatcher.finished(ticket, Usage(tokens, 1), now_s)
     assert len(set(made.values())) == 4
-    events = [one for one in map(decode, sink.lines) if isinstance(one, EventLine) and one.decision]
-    assert not any(made[one.request_id][0] for one in events)  # a pair follows no decision of the policy
+    lines = [decode(line) for line in sink.lines]
+    carried_out = {line.request.id for line in lines if isinstance(line, DecisionLine) and line.reserved}
+    carried_out |= {line.request_id for line in lines if isinstance(line, EventLine) and line.decision}
+    assert carried_out and not any(made[one][0] for one in carried_out)  # a pair follows no decision of the policy
     replay = LogReplay(sink.lines)
     assert [one for one in replay if not one.same] == []
     assert means_of(replay._runners["default"].policy) == means_of(policy) != {}
