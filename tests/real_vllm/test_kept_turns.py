@@ -83,7 +83,7 @@ def test_the_next_turns_prefill_reads_the_answer(pair, site, fields):
     assert read(prefill) - before == len(first) + len(answer) - 1
     expired = metric(decode.url, "vllm:nixl_num_kv_expired_reqs_total")
     block_until(lambda: in_use(decode.url) == 0, TURN_S + WAIT_S)  # nobody reads the second answer
-    prefilled(decode.url, [1, 2, 3])  # counts reach the page with the engine's next step
+    decoded(decode.url, [1, 2, 3], None)  # counts reach the page with the engine's next step
     block_until(lambda: metric(decode.url, "vllm:nixl_num_kv_expired_reqs_total") == expired + 1, WAIT_S)
     block_until(lambda: kept(site) == 0, WAIT_S)
 
