@@ -31,10 +31,13 @@ class DecisionLogFile:
     of files kept. Satisfies `router.placement.decision_log.recorder.LineSink`.
 
     Raises:
-        OSError: the file cannot be opened.
+        OSError: the file cannot be opened, or the path is no regular file.
     """
 
     def __init__(self, path: Path, most_bytes: int, files: int) -> None:
+        if path.exists() and not path.is_file():
+            # A gateway that runs as root would rename a device such as /dev/null.
+            raise OSError("not a regular file")
         self._path = path
         self._most_bytes = most_bytes
         self._files = files

@@ -1,12 +1,14 @@
 """The files of a decision log: rotated at a snapshot, compressed on request, and never in the way of the event loop."""
 
 import gzip
+import os
 import time
 
 import pytest
 
+from router.config.model import DecisionLogConfig
 from router.telemetry import decision_log_file as module
-from router.telemetry.decision_log_file import DecisionLogFile
+from router.telemetry.decision_log_file import DecisionLogFile, open_decision_log
 
 
 def lines_of(path):
@@ -48,6 +50,15 @@ def test_a_restart_keeps_the_old_file(tmp_path):
         file.write(text)
         file.close()
     assert (lines_of(path), lines_of(tmp_path / "d.jsonl.gz.1")) == ([b"two"], [b"one"])
+
+
+def test_what_is_no_regular_file_is_reported_and_left_in_place(tmp_path, caplog):
+    pipe = tmp_path / "decisions"
+    os.mkfifo(pipe)
+    settings = DecisionLogConfig(path=str(pipe))
+    assert open_decision_log(settings) is None
+    assert caplog.records[0].reason == "not a regular file"
+    assert [one.name for one in tmp_path.iterdir()] == ["decisions"]
 
 
 def test_a_disk_that_is_too_slow_loses_lines_and_blocks_nobody(tmp_path, monkeypatch):
