@@ -47,12 +47,7 @@ class PairCost(NamedTuple):
     @property
     def pays(self) -> bool:
         """Whether the pair costs less than any worker alone."""
-        return self.saved_s > 0.0
-
-    @property
-    def saved_s(self) -> float:
-        """How much less the pair costs."""
-        return self.alone_s - self.pair_s
+        return self.pair_s < self.alone_s
 
 
 class UnderWay(NamedTuple):
@@ -68,7 +63,8 @@ class PullCost(NamedTuple):
     """The cheapest pull by a worker, with the place of its source, and what the worker costs with it and without it.
 
     `tokens` move. The worker then has the first `loaded_tokens` of the prompt, and the prefill of the rest takes
-    `rest_s`. `pull_s` is infinite if no source has what the worker lacks.
+    `rest_s`. `pull_s` is infinite if no source has what the worker lacks. `delay_s` is the part of it that `PairCost`
+    has, too: all but the price of KV space.
     """
 
     source: int
@@ -77,16 +73,12 @@ class PullCost(NamedTuple):
     rest_s: float
     pull_s: float
     alone_s: float
+    delay_s: float
 
     @property
     def pays(self) -> bool:
         """Whether it costs less than the worker without it."""
-        return self.saved_s > 0.0
-
-    @property
-    def saved_s(self) -> float:
-        """How much less it costs."""
-        return self.alone_s - self.pull_s
+        return self.pull_s < self.alone_s
 
 
 class TurnReads(NamedTuple):
@@ -275,13 +267,14 @@ def pull_cost(
     moved_s = latency_s + (moved + waits) / tokens_per_s
     space_s, rest_s = space_price(worker), rest_share(worker, own_tokens + moved) * worker.prefill_s
     held_s = np.maximum(moved_s, worker.queue_wait_s) + rest_s + decode_s
-    costs_s = loaded_s(worker, own_tokens + moved, moved_s) + others / tokens_per_s + space_s * held_s
-    costs_s = np.where(alike & (moved > 0.0), costs_s, np.inf)
+    delays_s = loaded_s(worker, own_tokens + moved, moved_s) + others / tokens_per_s
+    costs_s = np.where(alike & (moved > 0.0), delays_s + space_s * held_s, np.inf)
     source = int(costs_s.argmin())
     own_s = float(rest_share(worker, own_tokens)) * worker.prefill_s
     alone_s = float(loaded_s(worker, own_tokens, worker.queue_wait_s)) + space_s * (own_s + decode_s)
     tokens = int(moved[source])
-    return PullCost(source, tokens, own_tokens + tokens, float(rest_s[source]), float(costs_s[source]), alone_s)
+    pull_s, delay_s = float(costs_s[source]), float(delays_s[source])
+    return PullCost(source, tokens, own_tokens + tokens, float(rest_s[source]), pull_s, alone_s, delay_s)
 
 
 def space_price(worker: WorkerView) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from jinja2 import nodes
+from jinja2.meta import find_undeclared_variables
 
 _STATEFUL = frozenset({"cycler", "joiner", "lipsum", "namespace", "self", "strftime_now"})
 """Names of values that change, or differ between two renderings."""
@@ -45,7 +46,15 @@ def part_with_turns(tree: nodes.Template) -> nodes.Template | None:
     around = [*tree.body[:place], *tree.body[place + 1 :], *loop.body]
     if not _use_the_first_message_only(around, names) or not _knows_only_the_first_pass(loop):
         return None
-    return nodes.Template(tree.body[: place + 1], lineno=1, environment=tree.environment)
+    part = nodes.Template(tree.body[: place + 1], lineno=1, environment=tree.environment)
+    # A name that is set behind the loop is undefined in it, and in the part it would be what the request says.
+    behind = {name for node in tree.body[place + 1 :] for name in _names_set(node)}
+    return None if behind & find_undeclared_variables(part) else part
+
+
+def _names_set(node: nodes.Node) -> Iterator[str]:
+    yield from (macro.name for macro in _with_all(node, nodes.Macro))
+    yield from (name.name for name in _with_all(node, nodes.Name) if name.ctx == "store")
 
 
 def _names_of_messages(tree: nodes.Template) -> frozenset[str]:
@@ -74,6 +83,8 @@ def _keeps_no_state(node: nodes.Node) -> bool:
     if isinstance(node, nodes.Name) and node.name in _STATEFUL:
         return False
     if isinstance(node, nodes.Filter) and node.name == "random":
+        return False
+    if isinstance(node, nodes.Const) and node.value == "random":  # map('random')
         return False
     if isinstance(node, (nodes.NSRef, nodes.ContextReference, nodes.DerivedContextReference)):
         return False
@@ -124,10 +135,16 @@ def _asks_for_first_pass(node: nodes.Node) -> bool:
 
 
 def _own(body: Iterable[nodes.Node]) -> Iterator[nodes.Node]:
-    """Yield all nodes in `body` in which ``loop`` is not that of an inner loop."""
+    """Yield all nodes in `body` in which ``loop`` is not that of an inner loop.
+
+    In what an inner loop iterates over, in its filter and in its ``else``, it is the outer loop.
+    """
     for node in body:
         yield node
-        yield from _own([node.target, node.iter] if isinstance(node, nodes.For) else node.iter_child_nodes())
+        outer = node.iter_child_nodes()
+        if isinstance(node, nodes.For):
+            outer = iter([node.target, node.iter, *([node.test] if node.test is not None else []), *node.else_])
+        yield from _own(outer)
 
 
 def _with_all(node: nodes.Node, kind: Any) -> Iterator[Any]:

@@ -131,6 +131,7 @@ def cpu_of_events(
     `program` starts it (default: this tree's).
 
     Raises:
+        RuntimeError: a process did not get ready, or no KV event reached it.
         StartError: a process did not start.
     """
 
@@ -143,7 +144,9 @@ def cpu_of_events(
             flags += ["--admin-port", str(admin), *_process_flags(processes, shared)]
             proxy = stack.enter_context(starter("gateway", flags, program)(place))
             deadline_s = time.monotonic() + START_S
-            while not _settled(admin, processes, rate > 0) and time.monotonic() < deadline_s:
+            while not _settled(admin, processes, rate > 0):
+                if time.monotonic() >= deadline_s:
+                    raise RuntimeError("a process does not serve, or no KV event reached the gateway")
                 time.sleep(0.1)
             time.sleep(1.0)  # the whole cache of the publisher is known, and the imports of all processes are over
             before_s = tree_cpu_s(proxy.pid)

@@ -16,7 +16,7 @@ from router.placement.decisions import HandoverLeg
 from router.placement.endpoints import PREFILL
 from router.placement.fleet_load import WorkerLoads
 from router.placement.handover_explained import ExplainedHandover, alone_explained, explained
-from router.placement.handover_roles import receives
+from router.placement.handover_roles import SIDECAR, receives
 from router.placement.kept_turns import KeptTurn, readable
 from router.placement.kv_formats import alike_formats, kv_format
 from router.placement.lifecycle_events import Request
@@ -178,6 +178,11 @@ class HandoverPlanner:
         reads = self._reads(request, senders, turns, now_s) if turns else None
         stalls_s = np.where(streams, stalled_s(senders.fleet, reads), 0.0)
         costs_s = pair_s(senders.fleet, receivers.fleet, *speeds, alike, stalls_s, reads)
+        if reads is not None:
+            # Behind a sidecar no turn is read.
+            whole_s = np.where(streams, stalled_s(senders.fleet), 0.0)
+            behind = np.array([SIDECAR in one.endpoint.labels for one in decode.candidates])
+            costs_s = np.where(behind, pair_s(senders.fleet, receivers.fleet, *speeds, alike, whole_s), costs_s)
         return _Compared(senders, receivers, singles, *speeds, streams, costs_s, reads)
 
     def _reads(self, request: Request, senders: Seen, turns: Sequence[KeptTurn], now_s: float) -> TurnReads:
@@ -213,6 +218,8 @@ class HandoverPlanner:
         decode = self._placer.place(request, second, now_s, 1, by_policy=False, after=after)
         decode.received, decode.moved_tokens = True, view.uncached_tokens
         decode.load.account.prefilled(decode.reservation, now_s)
+        if planned.after is not None:
+            prefill.moved_tokens = planned.after.cached_tokens - int(planned.prefill.fleet.cached_tokens[cost.prefill])
         prefill.record.leg = HandoverLeg("prefill", decode.id, decode.candidate.id)
         decode.record.leg = HandoverLeg("decode", decode.id, prefill.candidate.id)
         return HandoverTickets(prefill, decode)

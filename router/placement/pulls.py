@@ -156,7 +156,6 @@ def _free_first(decided: Decided) -> int | None:
 def peer_address(candidate: Candidate) -> tuple[str, int] | None:
     """Return host and port of a worker's side channel; None if its label is no address."""
     endpoint = candidate.endpoint
-    label = endpoint.labels.get(PEER_LABEL)
-    if label is None:
-        return endpoint.endpoint.host, SIDE_CHANNEL_PORT + (candidate.rank or 0)
-    return labelled_address(label, endpoint.endpoint.host)
+    label = endpoint.labels.get(PEER_LABEL, str(SIDE_CHANNEL_PORT))
+    address = labelled_address(label, endpoint.endpoint.host)
+    return None if address is None else (address[0], address[1] + (candidate.rank or 0))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from random import Random
 
 from backends.vllm.handover.connectors import CONNECTORS
-from backends.vllm.handover.offloading_peer import PEER_LABEL
+from backends.vllm.handover.offloading_peer import PEER_LABEL, OffloadingPeer
 from backends.vllm.handover.parameters import labelled_address
 from policies.registry import PolicyError, build_policy, policy_names
 from router.config.findings import Finding
@@ -30,7 +30,8 @@ def check(config: Config) -> Iterator[Finding]:
     if margin_s >= lease_s:
         problem = f"handover.lease_margin_s ({margin_s:g}) is not below handover.lease_s ({lease_s:g})"
         yield ("handover", "lease_margin_s"), problem, "write a smaller margin; with this one no KV handover is used"
-    for index, worker in enumerate(config.workers if config.handover.pulls else ()):
+    peers = config.handover.pulls or config.handover.connector == OffloadingPeer.name
+    for index, worker in enumerate(config.workers if peers else ()):
         label = worker.labels.get(PEER_LABEL)
         if label is not None and labelled_address(label, "") is None:
             problem = f"the label {PEER_LABEL} is {label!r}, which is no port and no HOST:PORT"

@@ -168,7 +168,7 @@ GATEWAY = (
     _counter(
         "kept_turns",
         "Turns whose blocks a decode worker was to keep for the next one (handover.turn_lease_s), by outcome. kept, or "
-        "not_kept (its token ids or blocks are not all known); unread (its time ended, and nothing asked for it), "
+        "not_kept (its token ids or blocks are not all known); unread (its time ended before a prefill read it), "
         "or pushed_out (newer turns needed the room). And for each prefill of a pair: read (the prefill that was given "
         "the turn succeeded), read_failed (it failed, or was sent again without the turn), none (no kept turn is the "
         "start of its prompt), departed (its prompt continues a kept turn's, with another answer), expired (or would "
@@ -185,7 +185,8 @@ GATEWAY = (
     _experimental(
         _gauge(
             "readable_turn_bytes",
-            "Token ids and transfer parameters of readable_turns in the gateway's memory: at most 64 MiB a process.",
+            "Token ids and transfer parameters of kept turns in the gateway's memory, with those whose time has just "
+            "ended: at most 64 MiB a process.",
         )
     ),
     _histogram(

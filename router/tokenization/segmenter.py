@@ -71,6 +71,14 @@ class Segmenter:
         self._longest = len(longest_first[0]) if longest_first else 0
         self._begun = frozenset(text[:length] for text in longest_first for length in range(len(text)))
 
+    @property
+    def settles(self) -> bool:
+        """Whether a boundary in a text stays one in longer texts.
+
+        Before a token that strips white space on its left, it depends on what follows.
+        """
+        return self.enabled and not self._lstrip
+
     def disable(self) -> None:
         """Treat every text as one segment from now on."""
         self.enabled = False
@@ -104,11 +112,10 @@ class Segmenter:
     def settled(self, data: bytes, segments: Segments, end: int) -> int:
         """Return the last segment that begins in any text that has the first `end` bytes of `data`.
 
-        A token that the text may complete behind `end` may cover a boundary. Before a token that strips white space on
-        its left, the boundary may depend on more than that, so the answer is the first segment.
+        A token that the text may complete behind `end` may cover a boundary. Needs `settles`.
         """
         starts = segments.starts
-        place = bisect_right(starts, end) - 1 if not self._lstrip else 0
+        place = bisect_right(starts, end) - 1
         first = max(0, end - self._longest)
         while place and any(data[begin:end] in self._begun for begin in range(first, starts[place] + 1)):
             place -= 1

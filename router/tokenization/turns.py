@@ -81,7 +81,7 @@ def chat_turns(path: str, fields: BodyFields, local: LocalModel, cache_keys: Cac
         return None
     if fields.chat_template is not None or fields.kv_transfer_params is not None or fields.continue_final_message:
         return None
-    if not local.segmenter.enabled or adds_special_tokens(CHAT_PATH, fields):
+    if not local.segmenter.settles or adds_special_tokens(CHAT_PATH, fields):
         return None
     if not local.renderer.is_turn_local(with_tools=fields.tools is not None):
         return None

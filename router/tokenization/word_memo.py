@@ -28,6 +28,8 @@ MAX_STRETCHES = 32_768
 """Stretches to remember, in about 7 MB. When there are more, the memo starts over."""
 MAX_STRETCH_CHARS = 32
 """Longer ones are rare."""
+MAX_STRETCH_BYTES = 128
+"""Of packed ids. One id per character is the most that words have."""
 MAX_UNKNOWN = 64
 """Unknown stretches of one text to tokenise by themselves, which takes up to twice as long as in the text."""
 LEARNED = 32
@@ -99,8 +101,12 @@ class WordMemo:
         new = {stretch: ids[start:end].tobytes() for stretch, start, end in edges}
         if len(self._known) + len(new) > MAX_STRETCHES + len(self._tokens):
             self._known = self._tokens.copy()
-        self._known.update({stretch: packed for stretch, packed in new.items() if len(stretch) <= MAX_STRETCH_CHARS})
+        self._known.update({stretch: packed for stretch, packed in new.items() if _is_short(stretch, packed)})
         return new
+
+
+def _is_short(stretch: str, packed: bytes) -> bool:
+    return len(stretch) <= MAX_STRETCH_CHARS and len(packed) <= MAX_STRETCH_BYTES
 
 
 def word_memo(renderer: ChatRenderer) -> WordMemo | None:

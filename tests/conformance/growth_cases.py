@@ -212,6 +212,7 @@ PATTERNS: dict[str, Row] = {
         CLIENT, "search", (lambda size: b"charset" + b" " * size, lambda size: b"charset*" * (size // 8)), HEAD_BYTES
     ),
     "router.tokenization.multipart._ESCAPED_LETTER": Row(CLIENT, "search"),
+    "router.tokenization.word_memo._STRETCH": Row(CLIENT, "search", (lambda size: "a'" * (size // 2),), 8_192),
     "router.tokenization.multipart._PARAMETER": Row(CLIENT, "match", (lambda size: b';a="' + b"\\x" * (size // 2),)),
     "router.tokenization.long_text._WORD_END": Row(CLIENT, "search", (lambda size: "a " * (size // 2),)),
     "router.tokenization.large_json.RAW_SURROGATE": Row(CLIENT, "search"),
@@ -238,6 +239,8 @@ INLINE: dict[str, str | tuple[str, ...]] = {
         "halves of special tokens",
         "white space between tokens",
     ),
+    "router.tokenization.word_memo.WordMemo.__init__": TRUSTED
+    + "added tokens as they are written, as in the segmenter, tried at each of at most 8,192 characters",
     "router.tokenization.intake.as_int": ("number as text",),
 }
 

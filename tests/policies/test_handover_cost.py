@@ -190,7 +190,7 @@ def test_a_prompt_pays_for_the_kv_space_that_it_holds_during_transfer_prefill_an
     rest_s = 0.5 * 100 * 1_900 / 1_000**2
     assert priced.pull_s - free.pull_s == pytest.approx(0.2 * (1.0 + rest_s + 2.0))
     assert priced.alone_s - free.alone_s == pytest.approx(0.2 * (0.5 + 2.0))
-    assert priced.saved_s == pytest.approx(priced.alone_s - priced.pull_s)
+    assert priced.delay_s == pytest.approx(free.pull_s)
 
 
 def test_the_space_of_a_full_cache_has_a_finite_price():

@@ -12,7 +12,7 @@ PEER_LABEL: Final = "kv_peer"
 """The label of a worker whose side channel is not at the usual address."""
 
 SIDE_CHANNEL_PORT = 5_710
-"""vLLM's default of ``VLLM_P2P_SIDE_CHANNEL_PORT``; each data-parallel rank adds its number."""
+"""vLLM's default of ``VLLM_P2P_SIDE_CHANNEL_PORT``; to any port, each data-parallel rank adds its number."""
 
 SERVED_TIERS: Final = frozenset({"CPU"})
 """Tiers of KV events from which a worker serves others at once. Files and remote stores are there for all."""
@@ -39,7 +39,7 @@ class OffloadingPeer(Connector):
         address = labelled_address(labels.get(PEER_LABEL, ""), host)
         if address is None:
             return HandoverPeer(host=host, rank=rank)
-        return HandoverPeer(host=host, side_host=address[0], side_port=address[1], rank=rank)
+        return HandoverPeer(host=host, side_host=address[0], side_port=address[1] + (rank or 0), rank=rank)
 
     def prefill_params(self, legs: Legs) -> TransferParams:
         """Ask the worker to keep the blocks of this transfer for a decode worker."""

@@ -48,7 +48,9 @@ class Handovers(HandoverParts):
         turns: list[KeptTurn] = []
         if self.turns is not None and self.turns.count and gives_ids(request):
             asked = self._asked(request, body)
-            turns = self.turns.extended_by(None if asked is None else asked.given)
+            if asked is None:
+                return None
+            turns = self.turns.extended_by(asked.given)
         planned = self.dispatcher.plan_handover(request, now_s, within=within, prefiller=prefiller, turns=turns)
         refuses = self.config.no_prefill_worker == "refuse"
         if not (self._introduced(planned) if isinstance(planned, PlannedHandover) else planned and refuses):

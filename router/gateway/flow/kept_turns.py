@@ -134,7 +134,8 @@ class KeptTurns:
         self._bytes += turn.size_bytes
         self._metrics.turn_kept(KEPT)
         while len(self._turns) > _MAX_TURNS or (self._bytes > _MAX_BYTES and self._turns):
-            self._drop(self._turns[0], PUSHED_OUT)
+            oldest = self._turns[0]
+            self._drop(oldest, PUSHED_OUT if self._time() < oldest.end_s else UNREAD)
 
     def extended_by(self, prompt: GivenPrompt | None) -> list[KeptTurn]:
         """Return the turns that the prompt extends, the longest and the latest ones first."""

@@ -138,7 +138,7 @@ class ConnectionPool:
                 idle.pop(0).abort()
             if not idle:
                 del self._idle[endpoint]
-        for endpoint in self._heads.keys() - self._idle.keys():
+        for endpoint in self._heads.keys() - self._idle.keys() - {one.endpoint for one in self._open}:
             del self._heads[endpoint]
 
     def close(self) -> None:

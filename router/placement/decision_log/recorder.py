@@ -38,7 +38,7 @@ from router.placement.decision_log.lines import (
 from router.placement.policy_runner import PolicyRunner
 
 PROMPTS_KEPT = 4_096
-"""Decisions whose prompts later ones may refer to, and whose reservation may still come."""
+"""Decisions whose prompts later ones may refer to."""
 MARK_BLOCKS = 16
 """Distance between the places at which two prompts are compared."""
 MARKS_KEPT = 65_536

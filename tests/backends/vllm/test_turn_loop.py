@@ -53,6 +53,8 @@ LOCAL = {
     "{% for m in messages %}{{ show(m, loop.first) }}{% endfor %}{{ show(messages[0], 1) }}",
     "an inner loop": "{% for m in messages %}{% for c in m.content %}{{ c }}{{ loop.index }}"
     "{% if not loop.last %},{% endif %}{% endfor %}{% endfor %}",
+    "a name that is set in the loop and behind it": "{% for m in messages %}{% set n = m.role %}{{ n }}{% endfor %}"
+    "{% set n = 1 %}",
     "a second pass": "{% for m in messages %}{% if loop.index == 1 %}!{% endif %}{% if loop.index0 != 0 %}?"
     "{% endif %}{{ m.role }}{% endfor %}",
     "a pass over": "{% for m in messages %}{% if m.role == 'system' %}{% continue %}{% endif %}{{ m.content }}"
@@ -67,6 +69,11 @@ LOCAL = {
 LOOP = "{%% for m in messages %%}%s{%% endfor %%}"
 NOT_LOCAL = {
     **{name: template for name, template in REAL.items() if name not in REAL_LOCAL},
+    "the outer loop in an else": LOOP % "{% for c in m.calls %}{{ c }}{% else %}{{ loop.last }}{% endfor %}",
+    "the outer loop in a filter": LOOP % "{% for c in [1] if loop.last %}{{ m.content }}{% endfor %}",
+    "a name that is set behind the loop": LOOP % "{% if tools %}{{ m.content }}{% endif %}" + "{% set tools = none %}",
+    "a macro behind the loop": LOOP % "{{ show is defined }}" + "{% macro show() %}{% endmacro %}",
+    "a random item": LOOP % "{{ [[1, 2]] | map('random') | join }}",
     "the last pass": LOOP % "{% if loop.last %}!{% endif %}{{ m.content }}",
     "a number": LOOP % "{{ loop.index }}",
     "turns that alternate": LOOP % "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"

@@ -243,7 +243,7 @@ def test_the_peer_tier_names_the_other_worker():
 
 
 @pytest.mark.parametrize(
-    ("label", "side"), [("5711", ("gpu1", 5_711)), ("10.0.0.1:5712", ("10.0.0.1", 5_712)), ("x", (None, None))]
+    ("label", "side"), [("5711", ("gpu1", 5_712)), ("10.0.0.1:5712", ("10.0.0.1", 5_713)), ("x", (None, None))]
 )
 def test_the_label_of_a_worker_names_its_side_channel_in_the_peer_tier(label, side):
     named = CONNECTORS["offloading_peer"].peer("gpu1", 1, {"kv_peer": label})
