@@ -101,7 +101,7 @@ def _add_handover(parser: argparse.ArgumentParser) -> None:
         "--kv-connector",
         choices=tuple(CONNECTORS),
         help="KV connector of embedded workers with --roles (default: nixl_pull, the only one of --vllm); "
-        "offloading_peer goes without --roles, and its workers pull prefixes from each other",
+        "without --roles, workers with offloading_peer pull prefixes from each other",
     )
 
 

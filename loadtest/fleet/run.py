@@ -74,8 +74,6 @@ def _check_connector(args: argparse.Namespace) -> None:
     named = args.kv_connector
     if args.vllm and named not in (None, NixlPull.name):
         raise StartError(f"--vllm models {NixlPull.name} alone; --kv-connector {named} goes with --simulated")
-    if named == OffloadingPeer.name and args.roles:
-        raise StartError(f"any worker pulls with --kv-connector {named}; leave --roles out")
     if named not in (None, OffloadingPeer.name) and not args.roles:
         raise StartError(f"--kv-connector {named} hands over between roles; add --roles, as prefill=1,decode=1")
 
@@ -164,7 +162,7 @@ def show(console: Console, urls: list[str], roles: Mapping[str, int], connector:
     if connector is None:
         line = " ".join(["warmroute serve", *(f"--worker {url}" for url in urls)])
     else:
-        setting = "pulls" if connector == OffloadingPeer.name else "connector"
+        setting = "connector" if roles else "pulls"
         given = json.dumps([_described(url, role, connector) for url, role in workers])
         line = f"warmroute serve --set handover.{setting}={connector} --set 'workers={given}'"
     console.print("put the gateway in front:", highlight=False)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from backends.simulated import peer_tier as module
 from backends.vllm.handover.connector import HandoverPeer
 from backends.vllm.handover.offloading_peer import pull_params
 from tests.support.waiting import eventually
@@ -50,6 +51,33 @@ async def test_a_pull_computes_only_the_rest_and_reports_the_prefix_as_cached(pa
     assert (answer.status_code, cached(answer)) == (200, 112)
     assert puller.engine()["prefill_tokens"] == 8
     assert (moved(puller)["pulls"], moved(puller)["pulled_tokens"]) == (1, 112)
+
+
+async def test_a_decode_worker_waits_for_the_prefill_with_its_id(worker_with):
+    async with (
+        worker_with(kv_connector="offloading_peer") as prefiller,
+        worker_with(kv_connector="offloading_peer") as decoder,
+    ):
+        (source,) = named(prefiller).values()
+        decoding = asyncio.ensure_future(ask(decoder, {"remote_prefiller": source}))
+        await ask(prefiller)  # for nobody
+        await eventually(lambda: decoder.worker.server_load == 1)
+        assert not decoding.done()
+        await ask(prefiller, {"remote_decoder": {"kv_request_id": "t"}}, max_tokens=1)
+        answer = await decoding
+        assert (answer.status_code, cached(answer)) == (200, 112)
+        assert (decoder.engine()["prefill_tokens"], moved(decoder)["pulls"]) == (8, 1)
+
+
+async def test_a_decode_worker_computes_what_has_not_come_in_time(worker_with, monkeypatch):
+    monkeypatch.setattr(module, "WAIT_S", 0.05)
+    async with (
+        worker_with(kv_connector="offloading_peer") as prefiller,
+        worker_with(kv_connector="offloading_peer") as decoder,
+    ):
+        (source,) = named(prefiller).values()
+        assert cached(await ask(decoder, {"remote_prefiller": source})) == 0
+        assert decoder.engine()["prefill_tokens"] == len(PROMPT)
 
 
 async def test_only_what_the_worker_lacks_is_pulled(pair):

@@ -60,7 +60,9 @@ def test_workers_with_roles_hand_over_as_the_printed_command_says():
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("connector", ["nixl_push", "mooncake", "moriio_pull", "shared_store", "lmcache"])
+@pytest.mark.parametrize("connector", [
+    "nixl_push", "mooncake", "moriio_pull", "shared_store", "lmcache", "offloading_peer",
+])  # fmt: skip
 def test_a_fleet_with_a_named_connector_hands_over_as_the_printed_command_says(connector):
     process = fleet(
         "--simulated", "2", "--time-scale", "0", "--roles", "prefill=1,decode=1", "--kv-connector", connector
@@ -85,6 +87,7 @@ def test_a_fleet_with_a_named_connector_hands_over_as_the_printed_command_says(c
         ("mooncake", {"prefill": 1}, {"connector": "mooncake"}, {"mooncake_bootstrap_port": "8101"}),
         ("lmcache", {"prefill": 1}, {"connector": "lmcache"}, {}),
         ("offloading_peer", {}, {"pulls": "offloading_peer"}, {"kv_peer": "8101"}),
+        ("offloading_peer", {"prefill": 1}, {"connector": "offloading_peer"}, {"kv_peer": "8101"}),
     ],
 )
 def test_the_printed_command_says_what_the_connector_needs(capsys, connector, roles, handover, first):
@@ -144,10 +147,6 @@ def test_worker_output_goes_to_the_named_folder(tmp_path):
             "--vllm models nixl_pull alone; --kv-connector mooncake goes with --simulated",
         ),
         (("--simulated", "2", "--kv-connector", "mooncake"), "add --roles, as prefill=1,decode=1"),
-        (
-            ("--simulated", "2", "--roles", "prefill=1", "--kv-connector", "offloading_peer"),
-            "any worker pulls with --kv-connector offloading_peer; leave --roles out",
-        ),
         (("--simulated", "2", "--kv-connector", "p2p"), "invalid choice: 'p2p'"),
         (("--vllm", "2", "--roles", "prefill=2,decode=1"), "--roles names 3 workers; --vllm 2 starts fewer"),
         (("--simulated", "1", "--", "--no-such-flag"), "unrecognized arguments: --no-such-flag"),
