@@ -176,13 +176,15 @@ class HandoverPlanner:
         speeds = self.links.speeds(prefill.candidates, decode.candidates, now_s)
         alike = alike_formats(prefill.candidates, decode.candidates, request.model)
         reads = self._reads(request, senders, turns, now_s) if turns else None
-        stalls_s = np.where(streams, stalled_s(senders.fleet, reads), 0.0)
-        costs_s = pair_s(senders.fleet, receivers.fleet, *speeds, alike, stalls_s, reads)
+
+        def priced(reads: TurnReads | None) -> Matrix:
+            stalls_s = np.where(streams, stalled_s(senders.fleet, reads), 0.0)
+            return pair_s(senders.fleet, receivers.fleet, *speeds, alike, stalls_s, reads)
+
+        costs_s = priced(reads)
         if reads is not None:
-            # Behind a sidecar no turn is read.
-            whole_s = np.where(streams, stalled_s(senders.fleet), 0.0)
-            behind = np.array([SIDECAR in one.endpoint.labels for one in decode.candidates])
-            costs_s = np.where(behind, pair_s(senders.fleet, receivers.fleet, *speeds, alike, whole_s), costs_s)
+            behind_sidecar = np.array([SIDECAR in one.endpoint.labels for one in decode.candidates])
+            costs_s = np.where(behind_sidecar, priced(None), costs_s)  # no turn is read there
         return _Compared(senders, receivers, singles, *speeds, streams, costs_s, reads)
 
     def _reads(self, request: Request, senders: Seen, turns: Sequence[KeptTurn], now_s: float) -> TurnReads:

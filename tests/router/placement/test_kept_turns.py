@@ -55,6 +55,12 @@ def test_a_pair_that_is_too_dear_pays_if_its_prefill_worker_reads_the_turn(place
     assert placed.load(1)["queued_tokens"] == PROMPT - TURN
     assert (prefill.candidate.id, decode.candidate.id) == ("h:1", "h:3")
     assert prefill.predicted_cached_tokens is None  # what it reports teaches nothing of its own cache
+    assert prefill.moved_tokens == TURN  # so its time to the first token is no wait
+
+
+def test_a_pair_behind_a_sidecar_is_priced_without_the_turn_that_it_does_not_read(placed, ask):  # noqa: F811
+    placed.fleet.describe("h:3", {"kv_sidecar": "true"}, 1.0, None, "decode")
+    assert plan(placed, ask(PROMPT), kept(placed)) is None
 
 
 def test_a_large_fleet_is_compared_in_arrays(site, ask):  # noqa: F811

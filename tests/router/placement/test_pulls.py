@@ -467,9 +467,10 @@ def test_a_label_says_where_a_workers_side_channel_is(site, ask, prompt, label, 
     assert (placed.plan(ask()) is None) is (address is None)
 
 
-def test_a_label_that_is_no_address_is_found_in_the_settings():
+@pytest.mark.parametrize("setting", ["pulls", "connector"])
+def test_a_label_that_is_no_address_is_found_in_the_settings(setting):
     workers = (WorkerConfig(url="http://h:1", labels={"kv_peer": "x"}), WorkerConfig(url="http://h:2"))
-    (finding,) = check(Config(workers=workers, handover=HandoverConfig(pulls="offloading_peer")))
+    (finding,) = check(Config(workers=workers, handover=HandoverConfig(**{setting: "offloading_peer"})))
     assert finding[0] == ("workers", 0, "labels", "kv_peer")
     assert "'x'" in finding[1]
     assert list(check(Config(workers=workers))) == []

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from backends.vllm.tokenizer import SpecialToken
 from backends.vllm.unrenderable import Unrenderable
 from router.config.model import Config
 from router.residency.chain import SEED, extend_chain, pack_tokens
@@ -18,6 +19,7 @@ from router.tokenization import sources
 from router.tokenization.identity import INLINE_NEW_BYTES, Identity
 from router.tokenization.intake import CHAT_PATH, parse
 from router.tokenization.local_tokenizer import LocalModel
+from router.tokenization.segmenter import Segmenter
 from router.tokenization.turns import MIN_BODY_BYTES
 from tests.router.tokenization.conftest import MODEL_DIR
 
@@ -142,3 +144,15 @@ async def test_a_conversation_without_its_prefix_is_no_longer_known(loaded: dict
     ids = model.renderer.encode(model.renderer.render({"messages": [*LONG, *LONG[:2], LONG[0]]}), False)
     assert list(prompt.chain(32)) == list(extend_chain(SEED, pack_tokens(ids), 32))
     await identity.aclose()
+
+
+@pytest.mark.parametrize("strips", [False, True])
+def test_no_turn_is_looked_up_where_a_boundary_depends_on_what_follows(strips: bool) -> None:
+    token = SpecialToken(
+        id=1, text="<|x|>", lstrip=strips, rstrip=False, single_word=False, normalized=False, special=True
+    )
+    segmenter = Segmenter([token], normalizes=False)
+    assert segmenter.enabled
+    assert segmenter.settles is not strips
+    segmenter.disable()
+    assert not segmenter.settles

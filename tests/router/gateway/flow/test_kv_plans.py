@@ -2,15 +2,18 @@
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from policies.handover_cost import PairCost, PullCost
 from router.gateway.flow.handover import KvHandover
 from router.gateway.flow.handover_pairs import Handovers
 from router.gateway.flow.kv_plans import KvPlans
 from router.gateway.flow.kv_pull import KvPull, Pulls
 from router.placement.lifecycle_events import Request
 from router.placement.placing import Decided
+from router.placement.pulls import PlannedPull
 from tests.router.placement.conftest import make_facts, make_prompt
 from tests.router.placement.test_pulls import TOKENS, Site
 from tests.support.gateway_rig import RecordingMetrics
@@ -51,6 +54,18 @@ async def test_the_cheaper_of_pull_and_pair_is_begun(held, plan):
     fleet = Fleet(held)
     assert isinstance(fleet.begin(), plan)
     assert fleet.decided == held
+
+
+@pytest.mark.parametrize(("delay_s", "plan"), [(0.4, "pair"), (0.2, "pull")])
+def test_the_price_of_kv_space_alone_does_not_decide_between_pull_and_pair(delay_s, plan):
+    cost = PullCost(0, 100, 100, 0.1, pull_s=6.0, alone_s=12.0, delay_s=delay_s)  # it saves more than the pair
+    pull = PlannedPull(None, None, None, cost)
+    planned = SimpleNamespace(cost=PairCost(0, 0, pair_s=0.3, alone_s=4.0), at_any_cost=False)
+    pair = SimpleNamespace(planned=planned, begin=lambda *_: "pair")
+    handovers = SimpleNamespace(plan=lambda *_, **__: pair)
+    pulls = SimpleNamespace(plan=lambda *_, **__: pull, begin=lambda *_: "pull")
+    request = Request("r", "/v1/completions", "m", make_prompt(range(100)), 100, 0.0)
+    assert KvPlans(handovers, pulls).begin(request, {}, b"{}", 0.0, None, trusted=False) == plan
 
 
 async def test_the_body_of_a_pull_beside_a_pair_is_read_once(monkeypatch):
