@@ -87,7 +87,7 @@ class Quarantine:
     def within(self, body: int, failed: tuple[str, ...]) -> frozenset[str] | None:
         """Return the endpoints that the request with this body key may go to; None for all.
 
-        `failed` lists the endpoints that have failed the request.
+        `failed` lists the endpoints that have failed the request. They are left out where the choice is limited.
 
         Raises:
             RequestError: the request may go to no endpoint.
@@ -97,7 +97,7 @@ class Quarantine:
             case BodyVerdict.FREE:
                 return None
             case BodyVerdict.ONE_MORE:
-                return self._holders({body}) or self._apart(body, failed)
+                return self._holders({body}) - {*failed} or self._apart(body, failed)
             case BodyVerdict.NO_MORE:
                 return self._holders({body}) | frozenset(self.query_of_death.erred(body, now_s))
             case BodyVerdict.DOUBTED:

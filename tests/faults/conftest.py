@@ -4,6 +4,7 @@ Every test ends with `Lab.at_rest`: nothing is reserved, and there are no more d
 """
 
 import asyncio
+import itertools
 import json
 import socket
 import struct
@@ -22,6 +23,7 @@ ANSWER_TOKENS = 30
 SPARE_DESCRIPTORS = 4
 SPARE_TASKS = 3
 MODEL = "warmroute-simulated"
+LOADS = itertools.count()
 
 
 class Load:
@@ -116,8 +118,11 @@ class Lab:
 
     @asynccontextmanager
     async def load(self, clients=8, tokens=ANSWER_TOKENS, keep=False):
-        """Run load for the length of the ``with`` block, then wait for every request in progress."""
-        load, client = Load(), Client(self.fleet.url)
+        """Run load for the length of the ``with`` block, then wait for every request in progress.
+
+        No two loads send the same body: tests share a fleet, and a body that two workers died of is refused.
+        """
+        load, client, name = Load(), Client(self.fleet.url), next(LOADS)
         loop = asyncio.get_running_loop()
 
         async def play(index):
@@ -125,7 +130,7 @@ class Lab:
             headers = {"connection": "close"} if index % 3 == 0 and not keep else None
             while loop.time() < load.until_s:
                 number += 1
-                text = f"Client {index}, question {number}: why? " + "And why else? " * (index % 8 * 10)
+                text = f"Load {name}, client {index}, question {number}: why? " + "And why else? " * (index % 8 * 10)
                 body = self.body(tokens, text, stream=index % 2 == 0)
                 seen = await observe(client, "/v1/chat/completions", body, headers=headers)
                 load.seen.append(seen)

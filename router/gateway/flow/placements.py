@@ -309,7 +309,7 @@ class Placements:
         assert failure is not None
         why = (failure.point, now_s, failure.reason, failure.retry_after_s)
         try:
-            within = self._within(outbound) if self._quarantine.active else None
+            within = self._within(outbound, tried(ticket)) if self._quarantine.active else None
         except RequestError as error:
             self._dispatcher.failed(ticket, *why)
             return error
@@ -329,7 +329,7 @@ class Placements:
         assert failure is not None and handover is not None
         why = (failure.point, now_s, failure.reason, failure.retry_after_s)
         try:
-            within = self._within(outbound) if self._quarantine.active else None
+            within = self._within(outbound, tried(ticket)) if self._quarantine.active else None
         except RequestError:
             self._dispatcher.failed(ticket, *why)
             within = frozenset()

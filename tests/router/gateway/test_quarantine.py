@@ -114,6 +114,39 @@ async def test_a_worker_lost_on_a_pooled_connection_counts_as_dead(rig):
     assert "retry sent" in gate.dispatcher.events
 
 
+async def test_bodies_that_lose_pooled_connections_go_to_the_other_worker(rig):
+    """The refused dial of the second body proves the death while that body is still at the dead worker."""
+    mortals = Mortals(2)
+    gate = await mortals.build(rig)
+    gate.fleet.drain(gate.workers[1].id)
+    may_answer = asyncio.Event()
+    gate.workers[0].script = after(may_answer, gate.workers[0].script)
+
+    async def both(*words):
+        count = len(gate.workers[0].requests)
+        asking = [asyncio.create_task(mortals.ask(GOOD.replace(b"hi", word))) for word in words]
+        await eventually(lambda: len(gate.workers[0].requests) == count + 2)
+        return asyncio.gather(*asking)
+
+    asking = await both(b"one", b"two")
+    may_answer.set()
+    assert [answer.status for answer in await asking] == [200, 200]  # leaves two idle connections
+    gate.workers[0].script = silent
+    asking = await both(b"three", b"four")
+    gate.fleet.undrain(gate.workers[1].id)
+    mortals.die(0)
+    assert [answer.status for answer in await asking] == [200, 200]
+    assert gate.dispatcher.events.count("retry sent") == 2
+
+
+def after(event, script):
+    async def answer(one):
+        await event.wait()
+        await script(one)
+
+    return answer
+
+
 async def test_eight_copies_at_one_worker_crash_two_workers(rig):
     """All eight are at one worker first, where prefix routing sends them."""
     mortals = Mortals(4, PAUSE, spared=True)
