@@ -47,6 +47,8 @@ from router.placement.chosen_policy import spec_of
 from router.placement.decision_log.recorder import Recorder
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
+from router.placement.kept_turns import KeptTurn
+from router.placement.lifecycle_events import Request
 from router.placement.links import LinkSpeed
 from router.placement.scaling import Needed, needed
 from router.process.banner import Readiness, announce, readiness_of
@@ -458,6 +460,10 @@ class System:
     def kept_turns(self) -> Mapping[str, Mapping[str, int]]:
         """Return the turns that candidates keep for the next ones, and their tokens."""
         return self.gateway.kept_turns()
+
+    def turns_before(self, request: Request, body: bytes) -> list[KeptTurn]:
+        """Return the kept turns that the prompt of a previewed request extends, the longest first."""
+        return self.gateway.turns_before(request, body)
 
     async def _in_flight(self) -> Mapping[str, int]:
         return self.in_flight()

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from backends.vllm.handover.answer_apis import ANSWER_APIS
-from backends.vllm.handover.connector import Connector
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.parameters import HandoverError
 from backends.vllm.handover.request_body import split
@@ -24,6 +23,8 @@ from router.admin.documents import (
     HandoverAlone,
     HandoverExplanation,
     HandoverPair,
+    KeptTurnRead,
+    KeptTurnView,
     PassedOverModel,
     Question,
 )
@@ -31,13 +32,14 @@ from router.admin.operations import Answer, Call
 from router.admin.paging import decode_cursor, encode_cursor
 from router.admin.parameters import TextQuery
 from router.admin.problems import invalid
+from router.admin.system import AdminSystem
 from router.admin.watch import Watch
 from router.gateway.flow.kv_plans import may_be_shared
 from router.gateway.preview import PreviewedRequest
 from router.placement.decisions import DecisionRecord, Explanation
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
-from router.placement.lifecycle_events import Request
+from router.placement.handover_explained import ExplainedPair, ExplainedTurn
 
 FILTERS = (
     TextQuery("request_id", "only the attempts of this request"),
@@ -172,20 +174,16 @@ async def explain(call: Call) -> Answer:
     _name(document.candidates, call.system.fleet)
     document.choice_name = None if document.choice is None else call.system.fleet.name_of(document.choice)
     if call.system.config.handover.connector is not None:
-        connector = CONNECTORS[call.system.config.handover.connector]
-        document.handover = _handover(dispatcher, previewed.request, headers, body, connector, now_s)
+        document.handover = _handover(call.system, previewed, headers, now_s)
     return Answer(document)
 
 
 def _handover(
-    dispatcher: Dispatcher,
-    request: Request,
-    headers: Mapping[str, str],
-    body: bytes,
-    connector: Connector,
-    now_s: float,
+    system: AdminSystem, previewed: PreviewedRequest, headers: Mapping[str, str], now_s: float
 ) -> HandoverExplanation:
     """Return whether two workers would share the request."""
+    assert system.config.handover.connector is not None
+    connector, request, body = CONNECTORS[system.config.handover.connector], previewed.request, previewed.body
     fields = {name.encode(): value.encode() for name, value in headers.items()}
     if not may_be_shared(request, fields, body):
         return HandoverExplanation(pays=False, reason=_WHOLE)
@@ -193,14 +191,24 @@ def _handover(
         split(body, ANSWER_APIS[request.path], connector)
     except HandoverError as error:
         return HandoverExplanation(pays=False, reason=f"{_WHOLE}: {error}")
-    found = dispatcher.explain_handover(request, now_s)
+    found = system.dispatcher.explain_handover(request, now_s, system.turns_before(request, body))
     return HandoverExplanation(
         pays=found.pays,
         reason=found.reason,
-        pairs=[HandoverPair(prefill=p, decode=d, cost_s=cost_s, terms=dict(t)) for p, d, cost_s, t in found.pairs],
+        pairs=[_pair(one) for one in found.pairs],
         alone=[HandoverAlone(worker=one.worker, cost_s=one.cost_s, terms=dict(one.terms)) for one in found.alone],
+        turns=[_turn(one) for one in found.turns],
         terms=dict(TERMS),
     )
+
+
+def _pair(pair: ExplainedPair) -> HandoverPair:
+    read = None if pair.read is None else KeptTurnRead(turn=_turn(pair.read.turn), computed_s=pair.read.computed_s)
+    return HandoverPair(prefill=pair.prefill, decode=pair.decode, cost_s=pair.cost_s, terms=dict(pair.terms), read=read)
+
+
+def _turn(turn: ExplainedTurn) -> KeptTurnView:
+    return KeptTurnView(worker=turn.worker, tokens=turn.tokens, left_s=turn.left_s)
 
 
 def _explained(

@@ -759,13 +759,33 @@ class PassedOverModel(Shape):
     excluded: dict[str, str]
 
 
+class KeptTurnView(Shape):
+    """The turn before, which the prompt begins with: `worker` keeps `tokens` of it, and a prefill may read them for
+    `left_s` more."""
+
+    worker: str
+    tokens: int
+    left_s: float
+
+
+class KeptTurnRead(Shape):
+    """The turn that the prefill worker of a pair reads first. The pair would cost `computed_s` if it read none."""
+
+    turn: KeptTurnView
+    computed_s: float
+
+
 class HandoverPair(Shape):
-    """Two workers that could share the request: the cost in seconds, and its terms, which add up to it."""
+    """Two workers that could share the request: the cost in seconds, and its terms, which add up to it.
+
+    `read` is null if the prefill worker computes the whole prompt.
+    """
 
     prefill: str
     decode: str
     cost_s: float
     terms: dict[str, float]
+    read: KeptTurnRead | None = None
 
 
 class HandoverAlone(Shape):
@@ -780,13 +800,15 @@ class HandoverExplanation(Shape):
     """Whether a KV handover would be used, and why. `pairs` and `alone` are the best five of each, best first.
 
     With `pays` the first pair would share the request, and else `choice` would get all of it. `terms` explains each
-    term in one line.
+    term in one line. `turns` are the at most four longest kept turns (`handover.turn_lease_s`) that the prompt begins
+    with, in the process that answers.
     """
 
     pays: bool
     reason: str
     pairs: list[HandoverPair] = []
     alone: list[HandoverAlone] = []
+    turns: list[KeptTurnView] = []
     terms: dict[str, str] = {}
 
 

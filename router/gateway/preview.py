@@ -19,10 +19,14 @@ from router.security.keys import ApiKeys
 
 @dataclass(frozen=True, slots=True)
 class PreviewedRequest:
-    """A request that was not dispatched. `fallbacks` yields it once for each fallback of its model."""
+    """A request that was not dispatched, and its body as a worker would get it.
+
+    `fallbacks` yields it once for each fallback of its model.
+    """
 
     request: Request
     fallbacks: Iterator[Request]
+    body: bytes
 
 
 class Preview:
@@ -61,7 +65,7 @@ class Preview:
         caller = self._caller(key_name)
         outbound = OutboundRequest(head, body, route, self._request_ids.of(head), "", caller, self._time())
         request = await self._identifier.preview(outbound)
-        return PreviewedRequest(request, self._models.instead(outbound, request))
+        return PreviewedRequest(request, self._models.instead(outbound, request), outbound.body)
 
     def _caller(self, key_name: str | None) -> Caller:
         if key_name is None:

@@ -28,6 +28,8 @@ from router.gateway.rewrites.body_rewriter import Relearn
 from router.limits.table import RateTable
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
+from router.placement.kept_turns import KeptTurn
+from router.placement.lifecycle_events import Request
 from router.placement.query_of_death import Deaths
 from router.security.reload import FileWatch
 from router.security.server_tls import serving_tls
@@ -256,6 +258,11 @@ class Gateway:
         """Return the turns that candidates keep for the next ones, and their tokens (`KeptTurns.by_owner`)."""
         turns = None if self._parts is None or self._parts.handovers is None else self._parts.handovers.turns
         return {} if turns is None else turns.by_owner()
+
+    def turns_before(self, request: Request, body: bytes) -> list[KeptTurn]:
+        """Return the kept turns that the request's prompt extends, the longest first. Nothing is changed."""
+        handovers = None if self._parts is None else self._parts.handovers
+        return [] if handovers is None else handovers.turns_before(request, body)
 
     def statistics(self) -> dict[str, Any]:
         """Return counts of connections, of requests in progress and waiting, of pooled connections and of tasks."""

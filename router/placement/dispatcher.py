@@ -363,8 +363,11 @@ class Dispatcher(TicketLife):
         hold_s = 0.0 if held is None else held.until_s - now_s
         return Explanation(view, asked, decision.ranked[0], action, hold_s, decision.reason, fleet, decision, excluded)
 
-    def explain_handover(self, request: Request, now_s: float) -> ExplainedHandover:
-        """Return whether two workers would share the request, and what that costs, without changing any state."""
+    def explain_handover(self, request: Request, now_s: float, turns: Sequence[KeptTurn] = ()) -> ExplainedHandover:
+        """Return whether two workers would share the request, and what that costs, without changing any state.
+
+        The prompt extends `turns`.
+        """
         prefill = self._prefill(request, (), now_s, None)
         alone = self._select(request, (), now_s, None)
         if not isinstance(prefill, Selection):
@@ -372,7 +375,7 @@ class Dispatcher(TicketLife):
         if not isinstance(alone, Selection):
             return ExplainedHandover(False, "no worker can take the whole request now")
         others = self._prefill_without_trial(request, prefill, now_s, None)
-        return self._handovers.explain(request, prefill, others, alone, now_s)
+        return self._handovers.explain(request, prefill, others, alone, now_s, turns)
 
     def shadows(self, route: str) -> RouteShadows | None:
         """Return the shadow policies of a route; None if it has none."""

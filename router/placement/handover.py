@@ -15,7 +15,13 @@ from router.config.model import HandoverConfig
 from router.placement.decisions import HandoverLeg
 from router.placement.endpoints import PREFILL
 from router.placement.fleet_load import WorkerLoads
-from router.placement.handover_explained import ExplainedHandover, alone_explained, explained
+from router.placement.handover_explained import (
+    ComparedReads,
+    ExplainedHandover,
+    ExplainedTurn,
+    alone_explained,
+    explained,
+)
 from router.placement.handover_roles import SIDECAR, receives
 from router.placement.kept_turns import KeptTurn, readable
 from router.placement.kv_formats import alike_formats, kv_format
@@ -57,7 +63,8 @@ class PlannedHandover(NamedTuple):
 class _Compared(NamedTuple):
     """Both sides of all pairs, the workers for whole requests, the speeds of the links, and the costs of the pairs.
 
-    `streams` says which senders have streams of their own, and `reads` what they read of a turn before.
+    `streams` says which senders have streams of their own, and `reads` what they read of a turn before. `computed_s`
+    are the costs of the pairs if they read none.
     """
 
     senders: Seen
@@ -68,6 +75,7 @@ class _Compared(NamedTuple):
     streams: NDArray[np.bool_]
     costs_s: Matrix
     reads: TurnReads | None
+    computed_s: Matrix
 
     @property
     def cheapest(self) -> PairCost:
@@ -111,7 +119,7 @@ class HandoverPlanner:
         With `at_any_cost` it may cost more. A prefill worker that has a trial comes first, if a pair with it pays;
         `others` are the prefill workers without it. So does a decode worker that has a trial.
         """
-        turns = [turn for turn in turns if turn.there and turn.end_s > now_s][:TURNS_COMPARED]
+        turns = _comparable(turns, now_s)
         compared = self._compare(request, prefill, others, alone, now_s, turns)
         if compared is None:
             return None
@@ -122,16 +130,27 @@ class HandoverPlanner:
         return planned if compared.reads is None else _with_turn(planned, compared.reads, turns)
 
     def explain(
-        self, request: Request, prefill: Selection, others: Selection | None, alone: Selection, now_s: float
+        self,
+        request: Request,
+        prefill: Selection,
+        others: Selection | None,
+        alone: Selection,
+        now_s: float,
+        turns: Sequence[KeptTurn] = (),
     ) -> ExplainedHandover:
         """Return what `plan` compares, without placing anything."""
-        compared = self._compare(request, prefill, others, alone, now_s)
+        turns = _comparable(turns, now_s)
+        compared = self._compare(request, prefill, others, alone, now_s, turns)
         if compared is None:
             singles = self._see(request, alone, now_s).fleet
             return ExplainedHandover(False, "no ready worker receives KV caches", (), alone_explained(singles))
-        senders, receivers, singles, tokens_per_s, latency_s, streams, costs_s, _ = compared
+        senders, receivers, singles, tokens_per_s, latency_s, streams, costs_s, reads, computed_s = compared
         moved_s = np.broadcast_to(latency_s + receivers.fleet.uncached_tokens / tokens_per_s, costs_s.shape)
-        return explained(senders.fleet, receivers.fleet, singles, costs_s, moved_s, streams)
+        kept = None
+        if reads is not None:
+            shown = tuple(ExplainedTurn(turn.owner.id, turn.prompt.tokens, turn.end_s - now_s) for turn in turns)
+            kept = ComparedReads(shown, reads, ~_behind_sidecar(receivers.selection), computed_s)
+        return explained(senders.fleet, receivers.fleet, singles, costs_s, moved_s, streams, kept)
 
     def _compare(
         self,
@@ -181,11 +200,10 @@ class HandoverPlanner:
             stalls_s = np.where(streams, stalled_s(senders.fleet, reads), 0.0)
             return pair_s(senders.fleet, receivers.fleet, *speeds, alike, stalls_s, reads)
 
-        costs_s = priced(reads)
+        costs_s = computed_s = priced(None)
         if reads is not None:
-            behind_sidecar = np.array([SIDECAR in one.endpoint.labels for one in decode.candidates])
-            costs_s = np.where(behind_sidecar, priced(None), costs_s)  # no turn is read there
-        return _Compared(senders, receivers, singles, *speeds, streams, costs_s, reads)
+            costs_s = np.where(_behind_sidecar(decode), computed_s, priced(reads))  # no turn is read there
+        return _Compared(senders, receivers, singles, *speeds, streams, costs_s, reads, computed_s)
 
     def _reads(self, request: Request, senders: Seen, turns: Sequence[KeptTurn], now_s: float) -> TurnReads:
         """Return what the senders would read of `turns`."""
@@ -257,6 +275,16 @@ def decided(seen: Seen, place: int, runner: PolicyRunner, reason: str) -> Decide
     ids = seen.fleet.ids
     ranked = (ids[place], *ids[:place], *ids[place + 1 :])
     return Decided(*seen, runner, Decision(ranked, reason))
+
+
+def _comparable(turns: Sequence[KeptTurn], now_s: float) -> list[KeptTurn]:
+    """Return the kept turns that a decision compares."""
+    return [turn for turn in turns if turn.there and turn.end_s > now_s][:TURNS_COMPARED]
+
+
+def _behind_sidecar(receivers: Selection) -> NDArray[np.bool_]:
+    """Return which receivers' sidecars run their handovers."""
+    return np.array([SIDECAR in one.endpoint.labels for one in receivers.candidates])
 
 
 def _have_streams(senders: Selection) -> NDArray[np.bool_]:

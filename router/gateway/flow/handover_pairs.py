@@ -61,6 +61,13 @@ class Handovers(HandoverParts):
             return RequestError(ErrorKind.NO_WORKER, "no prefill worker of this model is ready")
         return PossiblePair(self, planned, asked, turns)
 
+    def turns_before(self, request: Request, body: bytes) -> list[KeptTurn]:
+        """Return the kept turns that the request's prompt extends, the longest first. Nothing is changed."""
+        if self.turns is None or not gives_ids(request):
+            return []
+        asked = self._asked(request, body)
+        return [] if asked is None else self.turns.extended_by(asked.given)
+
     def _asked(self, request: Request, body: bytes) -> SharedBody | None:
         """Return the body's members, if two workers may share it."""
         try:

@@ -19,6 +19,7 @@ from router.gateway.http.time_slices import TimeSlices
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.pins import Pins
 from router.gateway.rewrites.body_rewriter import BodyRewriter
+from router.gateway.rewrites.json_splice import salted
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request, SessionKind
 from router.placement.traffic_routes import RouteFacts, TrafficRoutes
@@ -354,7 +355,9 @@ class Identifier:
         else:
             reading = await read_in_slices(outbound.route, outbound.head, outbound.body, self._slices)
         reading = self._models.named(outbound, reading, counted=False)
-        admit(outbound.route, outbound.caller, outbound.head, outbound.body, reading.fields)
+        salt = admit(outbound.route, outbound.caller, outbound.head, outbound.body, reading.fields)
+        if salt is not None:
+            outbound.body = salted(outbound.body, salt)
         prompt = None
         if reading.intake is not None:
             adapter = self._fleet.adapter(reading.model)

@@ -71,6 +71,8 @@ class FakeSystem:
         self.handover_state = HandoverState.NONE
         self.followed = True
         self.kept = {}
+        self.turns: list = []
+        """The kept turns that any request's prompt extends."""
         self.clock_s = 1_000.0
         self.watched: dict[str, object] = {}
         self.settings: Config | Exception = config
@@ -146,6 +148,9 @@ class FakeSystem:
     def kept_turns(self):
         return self.kept
 
+    def turns_before(self, request, body):
+        return self.turns
+
     def drained_everywhere(self, endpoint_id):
         return self.followed
 
@@ -173,7 +178,7 @@ class FakeSystem:
         self.asked.append((path, dict(headers), body))
         if not body.startswith(b"{"):
             raise RequestError(ErrorKind.INVALID_JSON, "not JSON, as the gateway would say")
-        return PreviewedRequest(self.request("explained"), iter(self.fallbacks))
+        return PreviewedRequest(self.request("explained"), iter(self.fallbacks), body)
 
     def request(self, request_id: str, tokens: int = 100) -> Request:
         prompt = Prompt(tokens, PromptSource.RENDERED, lambda block: chain(request_id, block, tokens))

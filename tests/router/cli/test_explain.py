@@ -15,6 +15,7 @@ from policies.view import Decision
 from router.app import System
 from router.cli.main import main
 from router.config.model import Config, ModelConfig
+from router.placement.kept_turns import GivenPrompt, KeptTurn
 from router.placement.lifecycle_events import Request
 
 TOKEN = "an-admin-token-of-the-tests"
@@ -28,6 +29,9 @@ class Gateway:
         self.system = system
         self.model = model
         self.url = f"http://{system._admin.address}"
+
+    def candidate(self, endpoint):
+        return next(one for one in self.system.fleet.candidates if one.endpoint is endpoint)
 
 
 @pytest.fixture
@@ -243,7 +247,7 @@ async def test_the_body_may_come_from_standard_input(gateway, explain, monkeypat
     assert capsys.readouterr().out.startswith("Dispatch: ")
 
 
-async def test_explain_prints_the_pairs_of_a_kv_handover_with_their_terms(gateway, explain):
+async def test_explain_prints_the_pairs_of_a_kv_handover_with_their_terms(gateway, explain, monkeypatch):
     handover = {"connector": "nixl_pull", "latency_s": 0.0, "transfer_tokens_per_s": 1e12}
     async with gateway(2, handover=handover) as started:
         prefill, decode = started.system.fleet.endpoints
@@ -260,6 +264,14 @@ async def test_explain_prints_the_pairs_of_a_kv_handover_with_their_terms(gatewa
             started.system.dispatcher.first_token(started.system.dispatcher.dispatch(request, now_s), now_s)
         out = (await explain(BODY, "--url", started.url))[1]
         assert f"KV handover: {prefill.id} would compute the prompt, and {decode.id} would answer" in out
+        turn = KeptTurn(
+            GivenPrompt(started.model, b"null", bytes(4 * 160)), 100, b"{}", started.candidate(decode), now_s + 600.0
+        )
+        monkeypatch.setattr(started.system.gateway, "turns_before", lambda *_: [turn])
+        out = (await explain(BODY, "--url", started.url))[1]
+        assert f"{decode.id} keeps the first 160 tokens of the prompt from the turn before: a prefill may read" in out
+        assert f"   {prefill.id} would read what {decode.id} keeps; the pair costs " in out
+        assert "ms: time in which the turn before is read, beyond the wait." in out
         out = (await explain({**BODY, "n": 2}, "--url", started.url))[1]
         assert "No KV handover: two workers cannot share this request" in out
         assert "KV handover from" not in out

@@ -108,6 +108,29 @@ async def test_the_next_turns_prefill_reads_what_the_decode_worker_keeps(talk, f
     assert gateway.rig.idle
 
 
+async def test_the_turn_that_a_request_would_read_is_known_before_it_is_sent(talk):
+    """To ask changes nothing. A prompt that departs from the turn would read none."""
+    gateway = await talk()
+    prompt = FIRST + await gateway.turn(FIRST) + MORE
+    before = list(gateway.seen)
+
+    async def explained(asked):
+        body = json.dumps({"model": "m", "prompt": asked}).encode()
+        previewed = await gateway.rig.gateway.preview(COMPLETIONS.decode(), {}, body)
+        turns = gateway.rig.gateway.turns_before(previewed.request, previewed.body)
+        return gateway.rig.dispatcher.explain_handover(previewed.request, gateway.rig.loop.time(), turns)
+
+    gateway.rig.identity.tokens = len(prompt)
+    (turn,) = (await explained(prompt)).turns
+    assert (turn.worker, turn.tokens) == (decode_id(gateway), len(FIRST) + ANSWER_TOKENS - 1)
+    assert 50.0 < turn.left_s <= 60.0
+    assert (await explained(FIRST + [7] * ANSWER_TOKENS + MORE)).turns == ()
+    assert (await explained("a text")).turns == ()
+    assert gateway.seen == before and gateway.turns.statistics()["turns"] == 1
+    await gateway.turn(prompt)
+    assert gateway.said[-1] == decode_id(gateway)
+
+
 async def test_what_was_read_teaches_nothing_about_the_prefill_workers_own_cache(talk):
     gateway = await talk()
     await gateway.two_turns()

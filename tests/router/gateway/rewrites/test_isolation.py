@@ -82,6 +82,12 @@ async def test_each_key_has_its_salt_and_prompts_are_identified_with_it(gate):
     assert gate.gateway.statistics()["rewrites"]["salted"] == len(expected)
 
 
+async def test_a_previewed_body_has_the_salt_and_does_not_count(gate):
+    previewed = await gate.gateway.preview(PLACED[0].decode(), {}, BODY, "alice")
+    assert json.loads(previewed.body)["cache_salt"] == salt_of("alice")
+    assert gate.gateway.statistics()["rewrites"]["salted"] == 0
+
+
 async def test_only_the_salt_is_added_to_the_body(gate):
     await gate.ask(post(body=BODY, extra=bearer(ALICE)))
     (seen,) = gate.workers[0].requests
