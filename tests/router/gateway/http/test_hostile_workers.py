@@ -358,10 +358,10 @@ class Hasty(SocketWorker):
 
 
 async def test_an_early_response_is_relayed_and_its_connection_closed(rig):
-    body = b'{"model":"m","messages":[],"pad":"' + b"x" * 30_000_000 + b'"}'
+    body = b'{"model":"m","messages":[],"pad":"' + b"x" * FLOOD_BYTES + b'"}'
 
     worker = await Hasty().start()
-    gate = await rig(timeouts=LIMITS)
+    gate = await rig()
     gate.join(worker)
     client = await gate.connect()
     reply = await client.ask(post(body=body))
