@@ -1,6 +1,7 @@
 """A real fleet: embedded workers and the gateway as processes, for whole-product tests."""
 
 import time
+from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
@@ -58,22 +59,32 @@ class System:
         return [worker["candidates"][0]["load"][field] for worker in self.workers().values()]
 
 
+@contextmanager
+def starting():
+    """Give a function that starts a fleet, which runs until the end of the ``with`` block."""
+    with pytest.MonkeyPatch.context() as environment, ExitStack() as fleets:
+        for name, value in HEADERS_ON.items():
+            environment.setenv(name, value)
+
+        def begin(workers=2, policy="marginal_cost", worker_flags=("--time-scale", "0.02"), serve_flags=()) -> System:
+            running = fleets.enter_context(fleet.running(workers, policy, worker_flags, serve_flags))
+            return System(running, wait_until_ready(running.admin_url, workers))
+
+        yield begin
+
+
 @pytest.fixture
-def start(monkeypatch):
+def start():
     """Return a function that starts a fleet for the rest of the test."""
-    for name, value in HEADERS_ON.items():
-        monkeypatch.setenv(name, value)
-    contexts = []
+    with starting() as begin:
+        yield begin
 
-    def begin(workers=2, policy="marginal_cost", worker_flags=("--time-scale", "0.02"), serve_flags=()) -> System:
-        context = fleet.running(workers, policy, worker_flags, serve_flags)
-        running = context.__enter__()
-        contexts.append(context)
-        return System(running, wait_until_ready(running.admin_url, workers))
 
-    yield begin
-    for context in contexts:
-        context.__exit__(None, None, None)
+@pytest.fixture(scope="module")
+def start_shared():
+    """Return a function that starts a fleet for the rest of the module's tests."""
+    with starting() as begin:
+        yield begin
 
 
 class Site:

@@ -13,9 +13,9 @@ pytestmark = pytest.mark.slow
 MESSAGES = [{"role": "user", "content": "Name three prime numbers."}]
 
 
-@pytest.fixture
-def system(start):
-    return start(workers=2)
+@pytest.fixture(scope="module")
+def system(start_shared):
+    return start_shared(workers=2)
 
 
 @pytest.fixture

@@ -1,6 +1,8 @@
 """``--processes 2`` with real processes, sockets and signals."""
 
+import functools
 import http.client
+import itertools
 import json
 import os
 import signal
@@ -16,18 +18,23 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
+NUMBERS = itertools.count()
+
+
 class Clients:
-    """Keep-alive connections to the public port, one request at a time on each."""
+    """Keep-alive connections to the public port, one request at a time on each. All of them send one prompt, which no
+    others have sent.
+    """
 
     def __init__(self, system, count: int) -> None:
-        self.system = system
+        self.system, self.number = system, next(NUMBERS)
         parts = urlsplit(system.url)
         self.connections = [http.client.HTTPConnection(parts.hostname, parts.port, timeout=20) for _ in range(count)]
         for connection in self.connections:
             connection.connect()
 
     def body(self, **fields) -> bytes:
-        messages = [{"role": "user", "content": "Name three rivers. " * 20}]
+        messages = [{"role": "user", "content": f"{self.number}. Name three rivers. " * 20}]
         return json.dumps({"model": self.system.model, "messages": messages, "max_tokens": 2, **fields}).encode()
 
     def ask(self) -> list[int]:
@@ -54,17 +61,29 @@ class Clients:
             connection.close()
 
 
+def of_two(start, serve_flags=(), **settings):
+    """Start a fleet behind two gateway processes, both of which serve."""
+    system = start(serve_flags=("--processes", "2", *serve_flags), **settings)
+    system.wait_for(lambda: processes_ready(system) == 2, what="both processes")
+    return system
+
+
 @pytest.fixture
 def two(start):
-    """Return a fleet behind two gateway processes, both of which serve."""
+    """Return a function that starts a fleet behind two gateway processes, both of which serve."""
+    return functools.partial(of_two, start)
 
-    def begin(**settings):
-        serve_flags = ("--processes", "2", *settings.pop("serve_flags", ()))
-        system = start(serve_flags=serve_flags, **settings)
-        system.wait_for(lambda: processes_ready(system) == 2, what="both processes")
-        return system
 
-    return begin
+@pytest.fixture(scope="module")
+def unchanged_two(start_shared):
+    return of_two(start_shared)
+
+
+@pytest.fixture
+def shared_two(unchanged_two):
+    """A fleet behind two gateway processes, shared by the tests that leave it unchanged. No client is connected."""
+    unchanged_two.wait_for(lambda: not unchanged_two.metric("warmroute_client_connections"), what="no clients")
+    return unchanged_two
 
 
 @pytest.fixture
@@ -101,8 +120,8 @@ def deciders(system, last: int) -> Counter:
 
 
 @pytest.mark.parametrize("count", [8, 64])
-def test_few_long_connections_spread_evenly(two, clients, count):
-    system = two()
+def test_few_long_connections_spread_evenly(shared_two, clients, count):
+    system = shared_two
     assert set(clients(system, count).ask()) == {200}
     spread = deciders(system, count)
     assert abs(spread[0] - spread[1]) <= (1 if count == 8 else 4), spread
@@ -141,8 +160,8 @@ def test_metrics_are_the_sum_and_decisions_come_newest_first(two, clients):
     assert worker["candidates"][0]["predicted_cached"]["over"] == 0
 
 
-def test_one_process_finds_the_prefix_that_another_placed(two, clients):
-    system = two()
+def test_one_process_finds_the_prefix_that_another_placed(shared_two, clients):
+    system = shared_two
     asked = clients(system, 8)
     asked.ask()
     system.wait_idle()
@@ -152,8 +171,8 @@ def test_one_process_finds_the_prefix_that_another_placed(two, clients):
     assert all(decision["predicted_cached_tokens"] > 0 for decision in listed)
 
 
-def test_every_process_finds_the_worker_of_a_stored_response(two, clients):
-    system = two()
+def test_every_process_finds_the_worker_of_a_stored_response(shared_two, clients):
+    system = shared_two
     asked = clients(system, 8)
     made = httpx.post(f"{system.url}/v1/responses", json={"model": system.model, "input": "x", "max_output_tokens": 2})
     assert made.status_code == 200
@@ -206,8 +225,8 @@ def test_a_waiting_drain_counts_the_requests_of_every_process(two, clients):
         assert system.admin.post(f"/admin/v1/workers/{name}/undrain?wait_s=9").json()["state"] == "ready"
 
 
-def test_a_refused_change_has_no_effect(two):
-    system = two()
+def test_a_refused_change_has_no_effect(shared_two):
+    system = shared_two
     unknown = system.admin.put("/admin/v1/policy", json={"name": "nonsense"})
     assert (unknown.status_code, unknown.headers["content-type"]) == (422, "application/problem+json")
     assert system.admin.delete("/admin/v1/workers/nobody:1").status_code == 404
@@ -215,7 +234,7 @@ def test_a_refused_change_has_no_effect(two):
     assert system.admin.post("/admin/v1/workers", json={"url": known}).json()["code"] == "worker_exists"
     assert len(system.workers()) == 2
     assert system.admin.get("/admin/v1/policy").json()["rule"] == "marginal_cost"
-    audit = system.admin.get("/admin/v1/audit").json()["entries"]
+    audit = system.admin.get("/admin/v1/audit?limit=3").json()["entries"]
     assert [(entry["operation"], entry["outcome"], entry["code"]) for entry in audit] == [
         ("add_worker", "refused", "worker_exists"),
         ("remove_worker", "refused", "not_found"),
@@ -223,8 +242,8 @@ def test_a_refused_change_has_no_effect(two):
     ]
 
 
-def test_a_worker_is_added_and_removed_in_all_processes(two):
-    system = two()
+def test_a_worker_is_added_and_removed_in_all_processes(shared_two):
+    system = shared_two
     added = system.admin.post("/admin/v1/workers", json={"url": "http://127.0.0.1:9"})
     assert (added.status_code, added.headers["location"]) == (201, "/admin/v1/workers/127.0.0.1%3A9")
     assert system.admin.get("/admin/v1/workers/127.0.0.1:9").json()["id"] == "127.0.0.1:9"
@@ -305,8 +324,8 @@ def test_one_process_ingests_and_is_replaced_when_it_dies(two, clients):
     assert all(decision["predicted_cached_tokens"] > 0 for decision in listed)
 
 
-def test_a_hanging_process_blocks_no_connection(two, clients):
-    system = two()
+def test_a_hanging_process_blocks_no_connection(shared_two, clients):
+    system = shared_two
     hanging = children(system)[0]
     os.kill(hanging.pid, signal.SIGSTOP)
     try:
