@@ -99,12 +99,8 @@ class Measurements:
     def finished(self, ticket: Ticket, cached_tokens: int | None, output_tokens: int | None, now_s: float) -> None:
         """Count a served request. `cached_tokens` are those that the worker reported."""
         measured, view, own_s = self._minute(now_s), ticket.view, own_prefill_s(ticket)
-        prompts = measured.prompts[bisect_left(PROMPT_TOKENS, view.prompt_tokens)]
-        wait_s = prefill_wait_s(ticket, own_s)
-        if wait_s is not None:
-            prompts.wait_s += max(0.0, view.waited_s + wait_s)
         if ticket.record.leg is None or ticket.record.leg.part == "decode":  # the other part is no request of its own
-            _count_prompt(prompts, ticket)
+            _count_prompt(measured.prompts[bisect_left(PROMPT_TOKENS, view.prompt_tokens)], ticket)
             if output_tokens is not None:
                 count(measured.outputs, OUTPUT_TOKENS, output_tokens)
         worker = self._worker(measured, ticket.candidate.id)
@@ -224,6 +220,11 @@ def _count_prompt(prompts: PromptsMeasured, ticket: Ticket) -> None:
         ttft_s = ticket.record.ttft_s + ticket.view.waited_s
         count(prompts.ttft, TTFT_S, ttft_s)
         prompts.ttft_s += ttft_s
+    # That of a handed over prompt counts with its answer: if there is none, the request waits again elsewhere.
+    computed = ticket if ticket.prefill is None else ticket.prefill
+    wait_s = prefill_wait_s(computed, own_prefill_s(computed))
+    if wait_s is not None:
+        prompts.wait_s += max(0.0, computed.view.waited_s + wait_s)
 
 
 def _minutes(window_s: float) -> int:

@@ -236,7 +236,7 @@ class HandoverPlanner:
         view = planned.decode.fleet.worker(cost.decode)
         after = after_transfer(view, max(0, view.cached_tokens + view.uncached_tokens - 1), 0.0)
         decode = self._placer.place(request, second, now_s, 1, by_policy=False, after=after)
-        decode.received, decode.moved_tokens = True, view.uncached_tokens
+        decode.received, decode.moved_tokens, decode.prefill = True, view.uncached_tokens, prefill
         decode.load.account.prefilled(decode.reservation, now_s)
         if planned.after is not None:
             prefill.moved_tokens = planned.after.cached_tokens - int(planned.prefill.fleet.cached_tokens[cost.prefill])

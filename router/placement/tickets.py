@@ -35,6 +35,7 @@ class Ticket:
         "load",
         "moved_tokens",
         "predicted_cached_tokens",
+        "prefill",
         "received",
         "record",
         "refusal_s",
@@ -82,6 +83,8 @@ class Ticket:
         yet."""
         self.moved_tokens = 0
         """Tokens of the prompt whose KV cache comes from another worker."""
+        self.prefill: Ticket | None = None
+        """The attempt that computes the prompt for this one, which is the decode of a KV handover."""
         self.trial = False
         self.tried: tuple[str, ...] = ()
         """Endpoints of earlier attempts."""

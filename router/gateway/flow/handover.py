@@ -131,7 +131,7 @@ class KvHandover:
     def again(self, ticket: Ticket) -> None:
         """Let another prefill worker compute the prompt, all of it: transfer parameters are used once."""
         self._settle_turn(READ_FAILED)
-        self.prefill = ticket
+        self.prefill = self.decode.prefill = ticket
         self._legs = self._named()
         leg = self.decode.record.leg
         assert leg is not None

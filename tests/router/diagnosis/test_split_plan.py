@@ -231,7 +231,7 @@ def test_a_worker_counts_as_what_placement_makes_of_its_role_and_its_label(role,
 # what is counted of a request
 
 
-def ticket(leg=None, speed=None, ttft_s=1.0, step_s=None, tokens=1_000, moved_tokens=0):
+def ticket(leg=None, speed=None, ttft_s=1.0, step_s=None, tokens=1_000, moved_tokens=0, prefill=None, waited_s=0.0):
     own = SimpleNamespace(uncached_tokens=600, attention=attention(600, 400))
     return SimpleNamespace(
         record=SimpleNamespace(leg=leg, ttft_s=ttft_s),
@@ -243,8 +243,9 @@ def ticket(leg=None, speed=None, ttft_s=1.0, step_s=None, tokens=1_000, moved_to
         ),
         reservation=own,
         candidate=SimpleNamespace(id="a:1"),
-        view=SimpleNamespace(prompt_tokens=tokens, waited_s=0.0),
+        view=SimpleNamespace(prompt_tokens=tokens, waited_s=waited_s),
         moved_tokens=moved_tokens,
+        prefill=prefill,
         predicted_cached_tokens=None,
         turn=0,
         decode_s=lambda now_s: None if ttft_s is None else 2.0,
@@ -287,9 +288,20 @@ def test_a_pull_spares_a_prefill_and_its_transfer_is_no_wait():
 def test_a_handed_over_prompt_waits_where_it_is_computed():
     speed = Speed(1e-3, 0.1, 0.0, 0.0, 0.0)
     first, second = HandoverLeg("prefill", 2, "b:1"), HandoverLeg("decode", 2, "a:1")
-    found = counted(ticket(first, speed, ttft_s=0.9), ticket(second, speed, ttft_s=2.0, moved_tokens=1_000))
+    prefill = ticket(first, speed, ttft_s=0.9)
+    found = counted(prefill, ticket(second, speed, ttft_s=2.0, moved_tokens=1_000, prefill=prefill))
     assert sum(one.ttft_s for one in found.prompts) == 2.0
     assert sum(one.wait_s for one in found.prompts) == pytest.approx(0.9 - 0.6 - 0.1)
+    assert found.workers["a:1"].work.waits == 1
+
+
+def test_a_request_whose_handover_fails_after_the_prefill_waits_once():
+    """The plain run waited from the arrival on, the prefill before included."""
+    speed = Speed(1e-3, 0.1, 0.0, 0.0, 0.0)
+    prefill = ticket(HandoverLeg("prefill", 2, "b:1"), speed, ttft_s=0.9)
+    found = counted(prefill, ticket(None, speed, ttft_s=0.8, waited_s=1.2))
+    assert sum(one.ttft_s for one in found.prompts) == 2.0
+    assert sum(one.wait_s for one in found.prompts) == pytest.approx(1.2 + 0.8 - 0.6 - 0.1)
 
 
 def test_the_parts_of_a_handover_are_one_prefill_one_answer_and_one_request():

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 
 import pytest
 
@@ -354,9 +355,14 @@ async def test_a_dead_prefill_worker_is_replaced_by_another(shared):
     decode, _ = await gateway.add("decode")
     gateway.occupy()
     await dead.kill()
+    served = []
+    unseen = dict.fromkeys(("placed", "first_token", "progressed"), lambda *_: None)
+    gateway.rig.dispatcher.traffic = SimpleNamespace(finished=lambda ticket, *_: served.append(ticket), **unseen)
     assert (await gateway.ask()).status == 200
     assert gateway.outcomes == ["handed_over"]
     assert computed(prefill) == 40
+    first, second = served
+    assert second.prefill is first and first.attempt == 2
     legs = [one.leg for one in gateway.rig.dispatcher.decisions(10) if one.leg is not None]
     assert {leg.worker for leg in legs if leg.part == "decode"} == {gateway.rig.fleet.candidates[1].id}
     await gateway.ends_clean(prefill, decode)
