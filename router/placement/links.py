@@ -3,15 +3,17 @@
 The model: a transfer of n tokens takes b * n + a seconds. It is measured from the receiver's request to its first
 event, less what the receiver computes then. Transfers that share a network card slow each other down, so n counts what
 moved over the busier of both cards in that time (`router.placement.shared_cards`). The transfer goes on while the
-receiver's queue does, so a first event that waited for the queue rather than for the transfer teaches nothing. A link
-that is not known well is close to the fleet's, and the fleet's close to the setting's. What was learned counts less as
-time passes: a link that looked slow is used no more, so nothing else would show that it is fast again.
+receiver's queue does, so a first event that waited for the queue rather than for the transfer teaches nothing. A
+transfer of few tokens shows the latency, and says nothing of the bandwidth: few are those that would move within the
+latency by the settings. A link that is not known well is close to the fleet's, and the fleet's close to the setting's.
+What was learned counts less as time passes: a link that looked slow is used no more, so nothing else would show that it
+is fast again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,23 +82,28 @@ class LinkSpeed(NamedTuple):
 class _Link:
     """The transfers over one link, or over all links."""
 
-    __slots__ = ("at_s", "ends", "squares")
+    __slots__ = ("_timed", "at_s", "ends", "squares")
 
     def __init__(self, ends: tuple[Candidate, Candidate] | None = None) -> None:
         self.ends = ends
         self.squares = ForgettingLeastSquares(2, forgetting=FORGETTING, ridge=RIDGE_OBSERVATIONS, sweeps=4)
+        self._timed = 0.0
+        """The number of transfers that count for the seconds per token."""
         self.at_s = 0.0
         """When the last transfer ended."""
 
-    def observe(self, tokens: int, seconds: float, now_s: float) -> None:
-        features = (float(tokens), 1.0)
-        self.squares.observe(features, seconds, self.squares.predict(features))
+    def observe(self, tokens: int, seconds: float, now_s: float, *, few: bool) -> None:
+        """Learn from a transfer; `few`: of the latency alone."""
+        features = (0.0 if few else float(tokens), 1.0)
+        latency_s = max(seconds - tokens * self.squares.coefficients[0], SHORTEST_S)
+        self.squares.observe(features, latency_s if few else seconds, self.squares.predict(features))
+        self._timed = FORGETTING * self._timed + (not few)
         self.at_s = now_s
 
     @property
     def facts(self) -> tuple[float, ...]:
-        """Seconds per token, latency, the number of transfers that count, and when the last one ended."""
-        return (*self.squares.coefficients, self.squares.errors.weight, self.at_s)
+        """Seconds per token, latency, the numbers of transfers that count for each, and when the last one ended."""
+        return (*self.squares.coefficients, self._timed, self.squares.errors.weight, self.at_s)
 
 
 class Links:
@@ -105,6 +112,8 @@ class Links:
     def __init__(self, kind: LinkKind, tokens_per_s: float, latency_s: float) -> None:
         self.kind: Final = kind
         self._prior = LinkSpeed(1.0 / tokens_per_s, latency_s)
+        self._few_tokens: Final = latency_s * tokens_per_s
+        """A transfer of fewer says nothing of the bandwidth."""
         self._all = _Link()
         self._owners: dict[int, Candidate] = {}
         """The candidate that each slot's links belong to."""
@@ -113,7 +122,7 @@ class Links:
         self._links: list[_Link] = []
         self._slots = np.zeros((2, 16), np.int64)
         """Slots of sender and receiver."""
-        self._facts = np.zeros((4, 16))
+        self._facts = np.zeros((5, 16))
         """`_Link.facts`, as columns."""
 
     def observe(self, transfer: Transfer, now_s: float) -> None:
@@ -124,10 +133,11 @@ class Links:
             return
         if transfer.beside is not None:
             tokens += round(transfer.beside.tokens)
-        self._all.observe(tokens, seconds, now_s)
+        few = tokens < self._few_tokens
+        self._all.observe(tokens, seconds, now_s, few=few)
         if sender.live and receiver.live:
             row = self._row(sender, receiver)
-            self._links[row].observe(tokens, seconds, now_s)
+            self._links[row].observe(tokens, seconds, now_s, few=few)
             self._facts[:, row] = self._links[row].facts
 
     def _row(self, sender: Candidate, receiver: Candidate) -> int:
@@ -140,7 +150,7 @@ class Links:
         row = self._rows.get(key)
         if row is None:
             if len(self._links) >= LINKS_KEPT:
-                self._drop(int(self._facts[3, : len(self._links)].argmin()))
+                self._drop(int(self._facts[4, : len(self._links)].argmin()))
             row = self._rows[key] = len(self._links)
             if row == self._facts.shape[1]:
                 self._slots = np.concatenate((self._slots, self._slots), axis=1)
@@ -167,13 +177,7 @@ class Links:
 
     def fleet(self, now_s: float) -> LinkSpeed:
         """Return the speed of a link of which nothing is known."""
-        token_s, latency_s, weight, at_s = self._all.facts
-        weight *= 0.5 ** ((now_s - at_s) / FLEET_HALF_LIFE_S)
-        share, prior = weight / (weight + PRIOR_OBSERVATIONS), self._prior
-        return LinkSpeed(
-            FASTEST_TOKEN_S + share * token_s + (1.0 - share) * prior.token_s,
-            share * latency_s + (1.0 - share) * prior.latency_s,
-        )
+        return LinkSpeed(*_blended(self._all.facts, self._prior, now_s, FLEET_HALF_LIFE_S))
 
     def speeds(
         self, senders: Sequence[Candidate], receivers: Sequence[Candidate], now_s: float
@@ -199,13 +203,7 @@ class Links:
 
     def _speeds_of(self, rows: NDArray[np.int64], fleet: LinkSpeed, now_s: float) -> tuple[Column, Column]:
         """Return token_s and latency_s of known links."""
-        token_s, latency_s, weight, at_s = self._facts[:, rows]
-        weight = weight * np.exp2((at_s - now_s) / LINK_HALF_LIFE_S)
-        share = weight / (weight + PRIOR_OBSERVATIONS)
-        return (
-            FASTEST_TOKEN_S + share * token_s + (1.0 - share) * fleet.token_s,
-            share * latency_s + (1.0 - share) * fleet.latency_s,
-        )
+        return _blended(self._facts[:, rows], fleet, now_s, LINK_HALF_LIFE_S)
 
     def known(self, now_s: float) -> list[Link]:
         """Return the links that were used between candidates that are there, as decisions see them now."""
@@ -216,3 +214,14 @@ class Links:
             for link, token, latency in zip(self._links, token_s.tolist(), latency_s.tolist(), strict=True)
             if link.ends is not None and all(candidate.live for candidate in link.ends)
         ]
+
+
+def _blended(facts: Any, known: LinkSpeed, now_s: float, half_life_s: float) -> tuple[Any, Any]:
+    """Return seconds per token and latency: those of `facts` (`_Link.facts`) as far as they count, else the known."""
+    token_s, latency_s, timed, weight, at_s = facts
+    kept = 2.0 ** ((at_s - now_s) / half_life_s)
+    token_share, share = (number * kept / (number * kept + PRIOR_OBSERVATIONS) for number in (timed, weight))
+    return (
+        FASTEST_TOKEN_S + token_share * token_s + (1.0 - token_share) * known.token_s,
+        share * latency_s + (1.0 - share) * known.latency_s,
+    )

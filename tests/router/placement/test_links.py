@@ -53,6 +53,20 @@ def test_bandwidth_and_latency_are_told_apart(links):
     assert (link.sender, link.receiver, link.transfers) == (sender, receiver, 40)
 
 
+def test_a_transfer_of_few_tokens_says_nothing_of_the_bandwidth(links):
+    """Its 50 ms are latency. By 16 tokens in 50 ms, 10,000 tokens would take half a minute."""
+    sender, receiver = candidates(2)
+    for _ in range(10):
+        teach(links, sender, receiver, 16, 0.05)
+    assert time_s(links, sender, receiver, 10_000) == pytest.approx(0.1 + 0.05, rel=0.1)
+    assert time_s(links, sender, receiver, 16) == pytest.approx(0.05, rel=0.2)
+    for _ in range(10):
+        teach(links, sender, receiver, 10_000, 1.05)
+    for _ in range(3):
+        teach(links, sender, receiver, 16, 0.05)
+    assert time_s(links, sender, receiver, 10_000) == pytest.approx(1.05, rel=0.2)
+
+
 class Beside:
     def __init__(self, tokens):
         self.tokens = tokens
