@@ -156,6 +156,16 @@ class PrefillLanes(Wrapper):
         return {**super().statistics(), "prefill_lanes": lanes}
 
 
+def lane_prices_s(policy: Policy, request: RequestView, fleet: FleetView) -> Sequence[float] | Column:
+    """Return the lane price of each candidate by place in a policy with lanes; empty if there is no lane."""
+    inner: object = policy
+    while isinstance(inner, Wrapper):
+        if isinstance(inner, PrefillLanes):
+            return inner.prices_s(request, fleet)
+        inner = inner.inner
+    return ()
+
+
 def _with_price(
     fleet: FleetView, terms: Mapping[WorkerId, Mapping[str, float]], price_s: Column
 ) -> Mapping[WorkerId, Mapping[str, float]]:

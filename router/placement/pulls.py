@@ -12,7 +12,8 @@ from backends.vllm.handover.offloading_peer import PEER_LABEL, SERVED_TIERS, SID
 from backends.vllm.handover.parameters import labelled_address
 from policies.handover_cost import STREAM_WEIGHT, PullCost, pull_cost
 from policies.kv_space import columns_fit, fits
-from policies.view import Decision, WorkerView
+from policies.prefill_lanes import lane_prices_s
+from policies.view import Decision, FleetView, WorkerView
 from router.config.model import HandoverConfig
 from router.placement.endpoints import Candidate
 from router.placement.handover import after_transfer
@@ -89,8 +90,9 @@ class PullPlanner:
         other = _free_first(decided)
         if other not in (None, place):
             there = self._priced(request, decided, other, holders, held)
-            found.append(there._replace(cost=there.cost._replace(alone_s=here.cost.alone_s)))
-        return min((one for one in found if one.cost.pays), key=lambda one: one.cost.pull_s, default=decided)
+            found.append(there._replace(cost=_elsewhere(decided, here, there)))
+        paying = (one for one in found if one.cost.pays)
+        return min(paying, key=lambda one: one.cost.pull_s - one.cost.alone_s, default=decided)
 
     def _priced(
         self,
@@ -151,6 +153,18 @@ def _free_first(decided: Decided) -> int | None:
     costs_s = fleet.queue_wait_s + fleet.kv_wait_s + STREAM_WEIGHT * fleet.decode_externality_s
     place = int(np.where(columns_fit(fleet), costs_s, np.inf).argmin())
     return place if fits(fleet.worker(place)) else None
+
+
+def _elsewhere(decided: Decided, here: PlannedPull, there: PlannedPull) -> PullCost:
+    """Return the cost of a pull by another worker beside that of the policy's worker without one.
+
+    Both have their price by the policy's prefill lanes: of the rest of the prompt there, and of all of it here.
+    """
+    pulled = msgspec.structs.replace(there.worker, prefill_s=there.cost.rest_s)
+    both = FleetView(decided.fleet.now_s, (here.worker, pulled))
+    lane_s = lane_prices_s(decided.runner.policy, decided.view, both) or (0.0, 0.0)
+    alone_s, pull_s = here.cost.alone_s + lane_s[0], there.cost.pull_s + lane_s[1]
+    return there.cost._replace(alone_s=alone_s, pull_s=pull_s, delay_s=there.cost.delay_s + lane_s[1])
 
 
 def peer_address(candidate: Candidate) -> tuple[str, int] | None:

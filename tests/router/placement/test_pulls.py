@@ -7,6 +7,8 @@ import pytest
 
 from backends.worker import Endpoint
 from policies.hold import AdmissionHold
+from policies.lane_plan import Plan
+from policies.prefill_lanes import ModelLane, PrefillLanes
 from policies.registry import build_policy
 from policies.spec import PolicySpec
 from policies.view import Residency
@@ -218,6 +220,30 @@ def test_an_idle_worker_pulls_what_the_policy_would_queue_on_a_busy_one(site, as
     assert sorted(ticket.record.decision.ranked) == ["h:1", "h:2"]
     assert ticket.record.decision.reason.endswith(" s without on h:1")
     assert beside_a_prefill(site, prompt, transfer_tokens_per_s=1_000.0).plan(ask()) is None
+
+
+@pytest.mark.parametrize(
+    ("lane", "long_s", "pulls"),
+    [
+        ({"h:2"}, 10.0, False),  # a short prompt has no business beside long prefills
+        ({"h:1"}, 10.0, True),
+        ({"h:1"}, 1e-9, False),  # even the rest is a long prefill, for which there is a lane
+        ({"h:1", "h:2"}, 1e-9, True),
+    ],
+)
+def test_another_worker_pulls_only_what_its_lane_allows(site, ask, prompt, lane, long_s, pulls):
+    placed = beside_a_prefill(site, prompt, transfer_tokens_per_s=1e9)
+    known = placed.dispatcher.dispatch(Request("known", "/v1/completions", "m", None, 10, 0.0), 0.0, within={"h:1"})
+    placed.dispatcher.first_token(known, 0.1)
+    placed.dispatcher.finished(known, Usage(10, 100), 10.0)  # answers take 10 s
+    assert placed.plan(ask()).worker.id == "h:2"
+    lanes = placed.dispatcher._runner.policy
+    while not isinstance(lanes, PrefillLanes):
+        lanes = lanes.inner
+    model_lane = lanes._model_lanes["m"] = ModelLane(0.1)
+    model_lane.plan, model_lane.lane = Plan(long_s, len(lane), 0.0, 1e6, 1.0), frozenset(lane)
+    planned = placed.plan(ask())
+    assert (planned is not None and planned.worker.id == "h:2") is pulls
 
 
 def test_a_policy_that_does_not_minimise_seconds_keeps_its_worker(site, ask, prompt):
