@@ -34,8 +34,10 @@ def main() -> int:
             f"  {lines}\nInstall Warmroute in its own virtual environment, or run it from another folder.\n"
         )
         return 2
-    from router.cli.main import main as run
-
+    if sys.argv[1:2] == ["worker"]:
+        from router.cli.worker import main as run
+    else:
+        from router.cli.main import main as run
     return run()
 
 

@@ -1,11 +1,10 @@
-"""The ``warmroute`` command: find the subcommand, run it, and print errors as lines with a fix."""
+"""The ``warmroute`` command: find the subcommand and run it."""
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
 from router.cli import (
@@ -28,12 +27,10 @@ from router.cli import (
     worker,
     workers,
 )
+from router.cli.guard import USAGE_ERROR, guarded
 from router.cli.options import Commands, HelpFormatter
-from router.config.problems import ConfigError
 
 ENTRY_POINTS = "warmroute.commands"
-USAGE_ERROR = 2
-INTERRUPTED = 130
 
 _EXAMPLES = """\
 examples:
@@ -58,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.run is None:
         parser.print_help()
         return USAGE_ERROR
-    return _run(arguments.run, arguments)
+    return guarded(arguments.run, arguments)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -89,21 +86,6 @@ def _register_further(commands: Commands) -> None:
             point.load()(commands)
         except Exception as error:  # a broken third-party package must not stop `serve`
             print(f"warmroute: command {point.name!r} ({point.value}) is not available: {error}", file=sys.stderr)
-
-
-def _run(command: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:
-    try:
-        return command(arguments)
-    except ConfigError as error:
-        for problem in error.problems:
-            print(f"warmroute: {problem}", file=sys.stderr)
-        return USAGE_ERROR
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of the output has closed it; the interpreter would fail again when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
 
 
 def _version() -> str:

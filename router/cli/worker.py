@@ -8,6 +8,7 @@ from pathlib import Path
 
 from backends.engine.profile import profile_names
 from backends.simulated.settings import SHIPPED_MODEL, BoundWorker, WorkerSettings
+from router.cli.guard import guarded
 
 _DESCRIPTION = """\
 Serve a simulated vLLM worker: its HTTP API, metrics and KV events, with the GPU replaced by a timing model. The worker
@@ -19,6 +20,13 @@ examples:
   warmroute worker --port 9001 --kv-events-port 5557 --kv-events-replay-port 5558
   warmroute worker --profile llama-3.1-70b-4xh100 --time-scale 0.1
   warmroute worker --model-dir ./Qwen3-32B --served-model-name qwen3-32b --profile qwen3-32b-2xh100"""
+
+
+def main() -> int:
+    """Run ``warmroute worker`` without the other commands, whose imports are half of its start."""
+    parser = argparse.ArgumentParser(prog="warmroute", allow_abbrev=False)
+    register(parser.add_subparsers(metavar="COMMAND"))
+    return guarded(_run, parser.parse_args())
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -144,6 +144,14 @@ def test_help_waits_for_nothing_that_serves(tmp_path):
     assert ran.stdout == "[]\n", ran.stdout
 
 
+def test_a_worker_starts_without_the_other_commands(inside, warmroute):
+    assert warmroute("worker", "--help").stdout == inside("worker", "--help").stdout
+    command = [sys.executable, "-X", "importtime", "-m", "warmroute", "worker", "--help"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "router.cli.worker" in ran.stderr
+    assert not re.search(r"router\.(cli\.main|settings|placement|control)\b", ran.stderr)
+
+
 def test_ctrl_c_while_checking_is_quiet(tmp_path):
     import socket
 
