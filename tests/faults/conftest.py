@@ -24,6 +24,8 @@ SPARE_DESCRIPTORS = 4
 SPARE_TASKS = 3
 MODEL = "warmroute-simulated"
 LOADS = itertools.count()
+FAILED = pytest.StashKey[bool]()
+"""Whether a test has failed, in its setup or its call."""
 
 
 class Load:
@@ -230,17 +232,46 @@ def shared_fleet(tmp_path_factory):
         yield running
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if call.when != "teardown":
+        item.stash[FAILED] = report.failed
+    return report
+
+
 @pytest.fixture
-async def lab(shared_fleet):
+def restore(request):
+    """Return a function that repairs a fleet for the next test.
+
+    After a test that failed, every process is a new one: no request, suspected body, model or learned speed stays.
+    """
+
+    async def repair(fleet):
+        failed = request.node.stash.get(FAILED, True)  # not set yet: the setup has failed
+        for worker in fleet.workers:
+            fleet.resume(worker)
+            if failed:
+                await asyncio.to_thread(fleet.kill, worker)
+            if not worker.process.alive:
+                await asyncio.to_thread(fleet.restart, worker)
+        if failed:
+            await asyncio.to_thread(fleet.restart_gateway)
+
+    return repair
+
+
+@pytest.fixture
+async def lab(shared_fleet, restore):
     made = Lab(shared_fleet)
-    await made.begin()
-    yield made
-    for worker in shared_fleet.workers:  # also after a test that failed half way
-        shared_fleet.resume(worker)
-        if not worker.process.alive:
-            shared_fleet.restart(worker)
-        await made.admin.drain(worker.id, False)
-    await made.admin.aclose()
+    try:
+        await made.begin()
+        yield made
+        for worker in shared_fleet.workers:
+            await made.admin.drain(worker.id, False)
+    finally:
+        await made.admin.aclose()
+        await restore(shared_fleet)
 
 
 @pytest.fixture

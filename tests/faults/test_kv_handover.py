@@ -219,19 +219,17 @@ def handover_fleet(tmp_path_factory):
 
 
 @pytest.fixture
-async def site(handover_fleet):
+async def site(handover_fleet, restore):
     """A new gateway has learned no speeds, so its decisions follow from the prior: any long prompt is handed over."""
     await asyncio.to_thread(handover_fleet.restart_gateway)
     site = Site(handover_fleet)
-    await site.begin()
-    yield site
-    dead = [worker for worker in site.workers if not worker.process.alive]  # also after a test that failed half way
-    await site.kill(*site.changed)
-    for worker in {*dead, *site.changed}:
-        await asyncio.to_thread(handover_fleet.restart, worker)
-    for worker in site.prefills:
-        await site.admin.drain(worker.id, False)
-    await site.admin.aclose()
+    try:
+        await site.begin()
+        yield site
+        await site.kill(*site.changed)
+    finally:
+        await site.admin.aclose()
+        await restore(handover_fleet)
 
 
 # a worker dies
