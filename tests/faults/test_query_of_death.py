@@ -78,6 +78,7 @@ async def test_eight_copies_at_once_cost_two_workers(own_lab):
     assert {status for status, _ in outcomes} <= {422, 503}
 
 
+@pytest.mark.timeout(300)  # starts 23 processes, one after the other
 async def test_twenty_kills_under_load_refuse_no_good_request(own_lab):
     """One body is repeated and is on every worker that dies. Two other bodies are sent at the same time."""
     lab = await own_lab(workers=3, time_scale=1.0)
