@@ -8,10 +8,10 @@ pytestmark = pytest.mark.slow
 ALLOWED = '["pause", "resume", "reset-prefix-cache", "load-lora", "unload-lora"]'
 
 
-@pytest.fixture
-def system(start):
+@pytest.fixture(scope="module")
+def system(start_shared):
     flags = ("--time-scale", "0.02", "--dev-mode", "--runtime-lora", "--no-kv-events")
-    return start(worker_flags=flags, serve_flags=("--processes", "2", "--set", f"worker_operations={ALLOWED}"))
+    return start_shared(worker_flags=flags, serve_flags=("--processes", "2", "--set", f"worker_operations={ALLOWED}"))
 
 
 def complete(system, prompt="a b c " * 60, model=None):
