@@ -80,9 +80,10 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # One test at a time: these put whole processes under load and measure what they do. Of the shapes of bodies, all for a
-# chat and one or two of other paths.
+# chat and one or two of other paths. Only files with such tests are collected: all take half a minute more.
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m "slow and not (real_vllm or nightly)"
+	$(BIN)/python -m pytest -m "slow and not (real_vllm or nightly)" \
+	  $$(grep -rl "mark\.slow" tests --include="test_*.py" --include="fuzz_*.py" | sort)
 
 vllm-env: $(STAMP)
 	$(BIN)/python backends/clock/environment/build.py $(VLLM_VENV) --recipe vllm-0.33
