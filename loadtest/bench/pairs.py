@@ -1,4 +1,4 @@
-"""Compare the CPU cost of two builds of the gateway: ``python -m loadtest.bench.pairs --build NAME OLD NEW``.
+"""Compare the cost of two builds of the gateway: ``python -m loadtest.bench.pairs --build NAME OLD NEW``.
 
 OLD and NEW are environments in which Warmroute is installed; with ``--everything-on`` both run with API keys, limits,
 routes and a decision log. ``--features ENVIRONMENT`` compares one build with itself: its defaults as old, and all of
@@ -6,7 +6,8 @@ that as new (`loadtest.bench.features`), or each feature of ``--only`` by itself
 gateway with defaults and one worker as old, and a sidecar beside that worker as new. Each pair starts both gateways
 again, each with stand-in workers of its own. It measures old, new, new, old; every second pair reverses the order. A
 load generator from this source tree drives both. CPU time is that of the gateway's process tree. The result is the
-median over pairs of new / old, with a bootstrap interval.
+median over pairs of new / old, with a bootstrap interval. ``--measure first-byte`` adds what the gateway adds to the
+time to the first body byte, as new - old: both get the requests of a third of the slower one's capacity.
 """
 
 from __future__ import annotations
@@ -15,23 +16,27 @@ import argparse
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+
+import uvloop
 
 from loadtest.arguments import above_zero, positive
 from loadtest.bench.features import NAMES, Features
 from loadtest.bench.intervals import interval
 from loadtest.bench.measures.catalogue import COST, FIGURES, Kind
+from loadtest.bench.measures.first_byte import ADDED, find_capacity
 from loadtest.bench.measures.subject import Sample, Setting, Subject
 from loadtest.bench.proxies.entrant import Place, standins
 from loadtest.bench.proxies.warmroute import exact, sidecar
 from loadtest.bench.rounds import measured
 
 MEASURES = ("request-2k", "tokens-64")
-CPU_MEASURES = {kind.name: kind for kind in COST if kind.name in kind.figures}
-"""The measures of CPU time per request or token, by name."""
+_FIRST_BYTE = "first-byte"
+COMPARED = {kind.name: kind for kind in COST if kind.name in (*kind.figures, _FIRST_BYTE)}
+"""The measures of CPU time per request or token, and of the time to the first byte, by name."""
 _OLD_FIRST = ("old", "new", "new", "old")
 _NEW_FIRST = ("new", "old", "old", "new")
 
@@ -51,15 +56,14 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """CPU microseconds per request or token of both sides in one pair."""
+    """A figure of both sides in one pair: CPU microseconds per request or token, or added milliseconds."""
 
-    old_us: float
-    new_us: float
+    old: float
+    new: float
 
-    @property
-    def ratio(self) -> float:
-        """Return new / old."""
-        return self.new_us / self.old_us
+    def change(self, figure: str) -> float:
+        """Return new / old, or new - old for a figure that may be near zero."""
+        return self.new / self.old if FIGURES[figure].relative else self.new - self.old
 
 
 def main() -> int:
@@ -92,8 +96,8 @@ def main() -> int:
                 return 1
             for figure, cost in taken.items():
                 costs.setdefault((build.name, figure), []).append(cost)
-            said = ", ".join(f"{figure} {cost.ratio:.3f}" for figure, cost in taken.items())
-            print(f"pair {number + 1}/{args.pairs}, {build.name}: new / old {said}", flush=True)
+            said = ", ".join(f"{figure} {cost.change(figure):.3f}" for figure, cost in taken.items())
+            print(f"pair {number + 1}/{args.pairs}, {build.name}: {said}", flush=True)
     print("\n".join(table(costs)))
     return 0
 
@@ -135,7 +139,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--measure",
-        choices=tuple(CPU_MEASURES),
+        choices=tuple(COMPARED),
         action="append",
         metavar="NAME",
         help=f"measure this, of %(choices)s; repeat for more (default {' and '.join(MEASURES)})",
@@ -160,7 +164,7 @@ def _pair(build: Build, setting: Setting, number: int, measures: Sequence[str], 
             for side, made in (("old", _old(build)), ("new", build))
         }
         order = _NEW_FIRST if number % 2 else _OLD_FIRST
-        return {kind.name: _cost(kind, sides, order, setting) for kind in map(CPU_MEASURES.__getitem__, measures)}
+        return compared(sides, order, setting, measures)
 
 
 def _old(build: Build) -> Build:
@@ -179,11 +183,34 @@ def _started(side: str, build: Build, folder: Path, stack: ExitStack, workers: i
     return Subject(side, proxy.url, proxy.pid, place.worker_url, 0, lines=proxy.lines)
 
 
-def _cost(kind: Kind, sides: Mapping[str, Subject], order: Sequence[str], setting: Setting) -> Cost:
-    samples: dict[str, list[Sample]] = {side: [] for side in sides}
+def compared(
+    sides: Mapping[str, Subject], order: Sequence[str], setting: Setting, measures: Sequence[str]
+) -> dict[str, Cost]:
+    """Take each measure of both sides, in windows of this order."""
+    costs: dict[str, Cost] = {}
+    for kind in map(COMPARED.__getitem__, measures):
+        if kind.name == _FIRST_BYTE:
+            _share_capacity(sides.values(), setting)
+        costs |= _costs(kind, sides, order, setting)
+    return costs
+
+
+def _share_capacity(sides: Collection[Subject], setting: Setting) -> None:
+    """Give both sides the capacity of the slower one, so that they get the same load."""
+    slower = min([uvloop.run(find_capacity(subject, setting)) for subject in sides])
+    for subject in sides:
+        subject.capacity = slower
+
+
+def _costs(kind: Kind, sides: Mapping[str, Subject], order: Sequence[str], setting: Setting) -> dict[str, Cost]:
+    samples: dict[str, list[Mapping[str, Sample]]] = {side: [] for side in sides}
     for side in order:
-        samples[side].append(measured(kind, sides[side], setting)[kind.name])
-    return Cost(per_unit(samples["old"]), per_unit(samples["new"]))
+        samples[side].append(measured(kind, sides[side], setting))
+    return {
+        figure: Cost(*(per_unit([sample[figure] for sample in samples[side]]) for side in ("old", "new")))
+        for figure in kind.figures
+        if figure in (kind.name, *ADDED)
+    }
 
 
 def per_unit(samples: Sequence[Sample]) -> float:
@@ -201,17 +228,17 @@ def per_unit(samples: Sequence[Sample]) -> float:
 def table(costs: Mapping[tuple[str, str], Sequence[Cost]]) -> list[str]:
     """Return the results as lines of a Markdown table."""
     lines = [
-        "| build | measure | old, us | new, us | new / old, median | 95 % interval | pairs |",
+        "| build | measure | old | new | change, median | 95 % interval | pairs |",
         "|---|---|---|---|---|---|---|",
     ]
-    for (build, figure), taken in costs.items():
-        ratios = [cost.ratio for cost in taken]
-        low, high = interval(ratios, statistics.median)
-        old_us = statistics.median(cost.old_us for cost in taken)
-        new_us = statistics.median(cost.new_us for cost in taken)
+    for (build, name), taken in costs.items():
+        figure, changes = FIGURES[name], [cost.change(name) for cost in taken]
+        low, high = interval(changes, statistics.median)
+        old, new = statistics.median(cost.old for cost in taken), statistics.median(cost.new for cost in taken)
+        sign, unit = ("", " x") if figure.relative else ("+", f" {figure.unit}")
         lines.append(
-            f"| {build} | {FIGURES[figure].title} | {old_us:.1f} | {new_us:.1f} "
-            f"| {statistics.median(ratios):.3f} | {low:.3f} to {high:.3f} | {len(taken)} |"
+            f"| {build} | {figure.title}, {figure.unit} | {old:.{figure.digits}f} | {new:.{figure.digits}f} "
+            f"| {statistics.median(changes):{sign}.3f}{unit} | {low:{sign}.3f} to {high:{sign}.3f} | {len(taken)} |"
         )
     return lines
 

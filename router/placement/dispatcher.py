@@ -23,6 +23,7 @@ from router.placement.kept_turns import KeptTurn
 from router.placement.lifecycle_events import FailurePoint, Request
 from router.placement.links import Link, LinkSpeed, Transfer
 from router.placement.named_policies import NamedPolicies
+from router.placement.notes import Later, at_once
 from router.placement.pinned_blocks import PinnedBlocks
 from router.placement.placing import Decided, Placer
 from router.placement.policy_runner import PolicyRunner
@@ -81,6 +82,7 @@ class Dispatcher(TicketLife):
         self.what_ifs = WhatIfs(self._log)
         self._view_builder = ViewBuilder(loads, residency, self._output_lengths)
         self._placer = Placer(fleet, residency, loads, policies, self._view_builder, self._log, observer)
+        self._later: Later = at_once
         self._pulls = PullPlanner(handover, self._placer, residency)
         self._handovers = HandoverPlanner(handover, self._placer, self._view_builder, loads)
         fleet.on_load.append(self._loads.load_reported)
@@ -115,7 +117,14 @@ class Dispatcher(TicketLife):
     def record(self, recorder: Recorder) -> None:
         """Record every decision and lifecycle event from now on."""
         self._policies.recorder = recorder
+        recorder.later = self._later
         self._view_builder.running_share = recorder.listening(self._loads.running_share)
+
+    def note_later(self, later: Later) -> None:
+        """Take the notes of placements with `later`: the log of decisions, metrics, and the measured traffic."""
+        self._later = self._placer.later = later
+        if self._policies.recorder is not None:
+            self._policies.recorder.later = later
 
     # decisions
 
@@ -424,8 +433,12 @@ class Dispatcher(TicketLife):
         self._counts["dispatched"] += 1
         ticket = self._placer.place(request, decided, now_s, attempt)
         if attempt == 1 and self.traffic is not None:
-            self.traffic.placed(ticket, decided.fleet)
+            self._later(self._note_traffic, ticket)
         return ticket
+
+    def _note_traffic(self, ticket: Ticket) -> None:
+        if self.traffic is not None:
+            self.traffic.placed(ticket, ticket.record.fleet)
 
     def _select(
         self, request: Request, tried: tuple[str, ...], now_s: float, within: Container[str] | None

@@ -22,6 +22,7 @@ from router.placement.fleet import Fleet
 from router.placement.fleet_load import WorkerLoads
 from router.placement.lifecycle_events import Request
 from router.placement.named_policies import NamedPolicies
+from router.placement.notes import Later, at_once
 from router.placement.policy_runner import PolicyRunner
 from router.placement.residency_source import ResidencySource
 from router.placement.running import LoadReservation
@@ -64,6 +65,8 @@ class Placer:
         self._log = log
         self._observer = observer
         self._ids = itertools.count(1)
+        self.later: Later = at_once
+        """Takes the notes of a placement."""
 
     def decide(self, request: Request, selection: Selection, now_s: float) -> Decided:
         """Return the policy's decision among the selected candidates. Nothing is reserved yet."""
@@ -122,10 +125,14 @@ class Placer:
                     fleet=fleet if by_policy else None,
                 )
             )
-        self._log.add(record)  # last, because it counts the views that shadow policies and events have made
+        self.later(self._note, ticket)
+        return ticket
+
+    def _note(self, ticket: Ticket) -> None:
+        """Record a placement, after shadow policies and events have made their views, which the log counts."""
+        self._log.add(ticket.record)
         if self._observer is not None:
             self._observer.decided(ticket)
-        return ticket
 
     def _reserve(
         self,

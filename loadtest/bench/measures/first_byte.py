@@ -19,6 +19,8 @@ from loadtest.peers.cpu import tree_cpu_s
 from loadtest.report.summary import percentile
 
 P50, P99, CPU = "first byte p50", "first byte p99", "request at a third"
+ADDED = (P50, P99)
+"""The figures of the added time."""
 PROMPT_CHARS = 2000
 SHARE = 1 / 3
 _READY_CONNECTIONS = 16
@@ -26,13 +28,10 @@ _READY_CONNECTIONS = 16
 
 async def first_byte(subject: Subject, setting: Setting) -> Mapping[str, Sample]:
     """Measure the added milliseconds, median and 99th percentile, and CPU microseconds per request."""
-    if subject.capacity is None:
-        requests = plain_requests(subject.url, PROMPT_CHARS, subject.lines)
-        probe = await closed_loop(subject, requests, setting.connections, setting.window_s / 2)
-        subject.capacity = probe.rate
+    capacity = await find_capacity(subject, setting)
     # The stand-in knows most of the prompts by now, but not if the proxy rewrites bodies.
     await send_each_once(subject.standin_url, plain_requests(subject.standin_url, PROMPT_CHARS), 8)
-    rate = max(1.0, subject.capacity * SHARE)
+    rate = max(1.0, capacity * SHARE)
     cpu_s = tree_cpu_s(subject.pid)
     through = await _asked(subject.url, rate, setting, subject)
     spent_s = tree_cpu_s(subject.pid) - cpu_s
@@ -47,6 +46,15 @@ async def first_byte(subject: Subject, setting: Setting) -> Mapping[str, Sample]
         P99: sample(_added_ms(through, direct, 0.99)),
         CPU: sample(spent_s / max(1, through.good) * 1e6),
     }
+
+
+async def find_capacity(subject: Subject, setting: Setting) -> float:
+    """Return the proxy's requests per second in the closed loop; measure them if the round has not done so."""
+    if subject.capacity is None:
+        requests = plain_requests(subject.url, PROMPT_CHARS, subject.lines)
+        probe = await closed_loop(subject, requests, setting.connections, setting.window_s / 2)
+        subject.capacity = probe.rate
+    return subject.capacity
 
 
 async def _asked(url: str, rate: float, setting: Setting, subject: Subject) -> Tally:

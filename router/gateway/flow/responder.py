@@ -99,17 +99,18 @@ class Responder:
         connection, response, ticket = attempt.connection, attempt.response, attempt.ticket
         assert connection is not None and response is not None
         self._services.placements.opened(self._outbound, attempt, now_s)
-        self.log.first_event(now_s)
         self._began = True
         if self._outbound.route.stores:
             response_id = stored_response_id(connection.pieces)
             if response_id is not None:
                 self._services.pins.learn(response_id, ticket.candidate.id)
         self.answering = attempt
-        self._outbound.body = b""  # no further attempt will need it
-        self._client.body_done()
         self.relay.attach(connection, attempt.usage_frame)
         attempt.response_read = self.relay.open(response, attempt.opening, self._lines(ticket), self._promise())
+        # After the client has its first byte.
+        self._outbound.body = b""  # no further attempt will need it
+        self._client.body_done()
+        self.log.first_event(now_s)
 
     def _progressed(self, gaps_s: Sequence[float], events: int) -> None:
         """Count a batch of reads of the answer."""

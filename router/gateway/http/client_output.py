@@ -45,6 +45,11 @@ class ClientOutput:
         if len(data) > LARGE_WRITE_BYTES:
             self.flush()
 
+    def hasten(self) -> None:
+        """Write at once the bytes that wait, while the gateway is quiet: what follows may take long."""
+        if self._outbox.quiet:
+            self.flush()
+
     def flush(self) -> None:
         """Write at once the bytes that wait for the end of the iteration."""
         unwritten = self._unwritten

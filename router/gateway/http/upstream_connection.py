@@ -243,7 +243,10 @@ class UpstreamConnection(asyncio.Protocol):
         # one write is one system call; a copy of a short body costs less than a second write
         if len(body) <= _COPIED_BYTES:
             self._unsent = head + body
-            self._pools.outbox.add(self)
+            outbox = self._pools.outbox
+            outbox.add(self)
+            if outbox.quiet:
+                self.flush()
         else:
             self._transport.writelines((head, body))
 

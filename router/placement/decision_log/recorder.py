@@ -35,6 +35,7 @@ from router.placement.decision_log.lines import (
     encode,
     packed,
 )
+from router.placement.notes import Later, at_once
 from router.placement.policy_runner import PolicyRunner
 
 PROMPTS_KEPT = 4_096
@@ -110,6 +111,8 @@ class Recorder:
         self._rosters = 0
         self.decisions = 0
         self.lost_windows = 0
+        self.later: Later = at_once
+        """Writes the line of a decision after its reservation, and before any other line at the latest."""
 
     def before(self, now_s: float, runners: Mapping[str, PolicyRunner]) -> None:
         """Begin a window if one is due, before a decision changes the state of its policy."""
@@ -169,9 +172,14 @@ class Recorder:
         number = 0
         if event.kind is _RESERVED and event.fleet is not None and event.request.id == self._request_id:
             number, opened = self._number, self._open
-            if opened is not None and event.worker == opened.choice and event.now_s == opened.now_s:
+            if (
+                opened is not None
+                and not opened.reserved
+                and event.worker == opened.choice
+                and event.now_s == opened.now_s
+            ):
                 opened.reserved = True
-                self._close_decision()
+                self.later(self._close_decision, None)
                 return
         self._close_decision()
         self._write(
@@ -186,7 +194,7 @@ class Recorder:
             )
         )
 
-    def _close_decision(self) -> None:
+    def _close_decision(self, _: object = None) -> None:
         """Write the line of the latest decision, unless that was done."""
         line, self._open = self._open, None
         if line is not None:

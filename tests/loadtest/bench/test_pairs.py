@@ -6,7 +6,7 @@ import pytest
 
 from loadtest.bench import pairs
 from loadtest.bench.features import KEY_LINE, NAMES, Features
-from loadtest.bench.measures.subject import Sample
+from loadtest.bench.measures.subject import Sample, Setting, Subject
 from loadtest.bench.pairs import Cost, FailedRequestsError, main, per_unit, table
 from loadtest.bench.proxies.entrant import Place
 from router.limits.caller import Charge
@@ -30,12 +30,27 @@ def test_the_table_has_a_row_per_build_and_measure():
         {
             ("from source", "request-2k"): [Cost(100.0, 101.0), Cost(200.0, 202.0)],
             ("compiled", "tokens-64"): [Cost(20.0, 19.0)],
+            ("compiled", "first byte p50"): [Cost(0.5, 0.4)],
         }
     )[2:]
     assert rows == [
-        "| from source | CPU per request, 2 kB body | 150.0 | 151.5 | 1.010 | 1.010 to 1.010 | 2 |",
-        "| compiled | CPU per streamed token, 64 streams | 20.0 | 19.0 | 0.950 | 0.950 to 0.950 | 1 |",
+        "| from source | CPU per request, 2 kB body, us | 150.0 | 151.5 | 1.010 x | 1.010 to 1.010 | 2 |",
+        "| compiled | CPU per streamed token, 64 streams, us | 20.0 | 19.0 | 0.950 x | 0.950 to 0.950 | 1 |",
+        "| compiled | added time to first body byte, p50, ms | 0.50 | 0.40 | -0.100 ms | -0.100 to -0.100 | 1 |",
     ]
+
+
+def test_the_first_byte_is_compared_at_the_load_of_the_slower_side(monkeypatch):
+    sides = {name: Subject(name, "", 0, "", 0, capacity=rate) for name, rate in (("old", 900.0), ("new", 1_200.0))}
+
+    def measured(kind, subject, setting):
+        assert subject.capacity == 900.0
+        return dict.fromkeys(kind.figures, Sample(1.0 if subject.name == "old" else 0.75, 300, 300.0, 0))
+
+    monkeypatch.setattr(pairs, "measured", measured)
+    costs = pairs.compared(sides, ("old", "new", "new", "old"), Setting(), ("first-byte",))
+    assert costs == {name: Cost(1.0, 0.75) for name in ("first byte p50", "first byte p99")}
+    assert costs["first byte p50"].change("first byte p50") == -0.25
 
 
 def test_the_settings_with_all_features_are_valid_and_refuse_nothing(tmp_path):
@@ -101,7 +116,7 @@ ALL = Features()
 def test_which_environments_have_which_features(monkeypatch, arguments, started):
     seen = []
     monkeypatch.setattr(pairs, "_started", lambda side, build, *_: seen.append(build.features))
-    monkeypatch.setattr(pairs, "_cost", lambda *_: Cost(1.0, 1.0))
+    monkeypatch.setattr(pairs, "compared", lambda *_: {"request-2k": Cost(1.0, 1.0)})
     monkeypatch.setattr("sys.argv", ["pairs", "--pairs", "1", *arguments])
     assert main() == 0
     assert list(zip(seen[::2], seen[1::2], strict=True)) == started

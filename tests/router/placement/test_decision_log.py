@@ -209,6 +209,22 @@ def test_a_change_of_policy_begins_with_a_snapshot():
     assert all(one.same for one in LogReplay(sink.lines))
 
 
+def test_notes_that_are_taken_later_make_the_same_log():
+    def lines(later):
+        sink, waiting = Lines(), []
+        fleet = VirtualFleet("lpwl", workers=3, seed=3)
+        fleet.dispatcher.record(Recorder(sink, lambda: 1_700_000_000.0))
+        if later:
+            fleet.dispatcher.note_later(lambda note, about: waiting.append((note, about)))
+        fleet.run(conversations())
+        assert bool(fleet.dispatcher.decisions(1)) is not later
+        for note, about in waiting:
+            note(about)
+        return sink.lines, [record.to_builtins() for record in fleet.dispatcher.decisions(1_000)]
+
+    assert lines(later=True) == lines(later=False)
+
+
 class Evil:
     """Its state would run a command."""
 

@@ -72,6 +72,16 @@ async def test_a_large_write_takes_the_waiting_bytes_with_it_at_once(output, tra
     assert transport.written == [b"head" + large]
 
 
+async def test_hasty_bytes_wait_only_while_the_gateway_is_busy(output, transport):
+    for quiet, at_once in ((True, [b"ab"]), (False, [b"ab"])):
+        output._outbox.quiet = quiet
+        output.write(b"ab")
+        output.hasten()
+        assert transport.written == at_once
+    await iterations(1)
+    assert transport.written == [b"ab", b"ab"]
+
+
 async def test_write_now_does_not_wait(output, transport):
     output.write_now(b"token")
     assert transport.written == [b"token"]

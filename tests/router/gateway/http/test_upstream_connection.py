@@ -30,7 +30,7 @@ class Transport:
 
 class Pools:
     def __init__(self, flushes=True):
-        self.kept, self.flushes = [], flushes
+        self.kept, self.flushes, self.quiet = [], flushes, False
         self.outbox, self.head_s, self.head = self, 1.0, RepeatedResponse()
 
     def repeated(self, endpoint):
@@ -109,6 +109,15 @@ def test_a_connection_is_pooled_only_after_its_request_was_sent():
         reader.connection.flush()
         assert (bool(reader.pools.kept), reader.transport.aborted) == (flushes, not flushes)
         assert reader.transport.written == (b"GET / HTTP/1.1\r\n\r\n" if flushes else b"")
+
+
+def test_a_request_is_written_at_once_while_the_gateway_is_quiet():
+    reader = Reader(splice=False, flushes=False)
+    reader.pools.quiet = True
+    reader.connection.send(reader, b"GET /quiet HTTP/1.1\r\n\r\n", b"", False)
+    assert reader.transport.written == b"GET /quiet HTTP/1.1\r\n\r\n"
+    reader.connection.flush()
+    assert reader.transport.written == b"GET /quiet HTTP/1.1\r\n\r\n"
 
 
 CONTENTS = st.one_of(

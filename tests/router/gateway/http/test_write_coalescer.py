@@ -41,3 +41,35 @@ async def test_a_writer_added_by_a_flush_waits_for_the_next_iteration():
     assert late.flushed == 0
     await iterations(1)
     assert late.flushed == 1
+
+
+async def test_the_gateway_is_quiet_after_an_iteration_with_one_writer():
+    outbox = WriteCoalescer(asyncio.get_running_loop())
+    writers = [Writer(outbox), Writer(outbox)]
+    assert outbox.quiet
+    for some in (writers, writers[:1], writers, []):
+        for writer in some:
+            outbox.add(writer)
+        outbox.note_after(writers.count, 0)
+        await iterations(1)
+        assert outbox.quiet is (len(some) < 2)
+
+
+async def test_notes_follow_the_writes_in_order(caplog):
+    outbox, seen = WriteCoalescer(asyncio.get_running_loop()), []
+
+    class Seen:
+        def flush(self):
+            seen.append("written")
+
+    outbox.note_after(seen.append, "first")
+    outbox.note_after([].remove, "missing")
+    outbox.add(Seen())
+    outbox.note_after(seen.append, "second")
+    assert not seen
+    await iterations(1)
+    assert seen == ["written", "first", "second"]
+    assert [record.message for record in caplog.records] == ["note failed"]
+    outbox.note_after(seen.append, "third")
+    await iterations(1)
+    assert seen[3:] == ["third"]
