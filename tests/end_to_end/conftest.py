@@ -87,8 +87,12 @@ def start_shared():
         yield begin
 
 
+TOKENS_PER_S = 150
+"""What an embedded worker writes, by its default profile, to a client that is alone."""
+
+
 class Site:
-    """A worker, and gateways that share a takeover path."""
+    """A worker, and gateways that share a takeover path. `start_s` is how long the first one took to start."""
 
     def __init__(self, folder):
         self.path = str(folder / "takeover.sock")
@@ -107,11 +111,17 @@ class Site:
         return self.process("serve", *places, "--worker", f"http://{worker or self.worker}", *flags)
 
     def first(self, *flags):
+        began_s = time.monotonic()
         gateway = self.gateway(*flags)
         self.public = gateway.wait_for(rf"public port.*{URL}")[1]
         self.admin = gateway.wait_for(rf"admin port.*{URL}")[1]
         self.until_ready()
+        self.start_s = time.monotonic() - began_s
         return gateway
+
+    def lasting_tokens(self, starts=1):
+        """Return the length of an answer that outlasts so many further starts, on a machine of any speed."""
+        return 300 + int(2 * starts * self.start_s * TOKENS_PER_S)
 
     def until_ready(self):
         end_s = time.monotonic() + 20

@@ -14,15 +14,24 @@ from loadtest.fleet.ports import free_ports
 
 pytestmark = pytest.mark.slow
 
+KEEPS = ("--set", "timeouts.drain_idle_s=60")
+"""A gateway keeps an idle connection while another one starts, however long that takes."""
+
+
+def keeping():
+    """Return a client that keeps an idle connection, too; by default it does so for 5 s."""
+    return httpx.Client(limits=httpx.Limits(keepalive_expiry=None))
+
 
 def test_a_stream_outlives_its_gateway(site):
-    old = site.first()
-    body = {"model": "warmroute-simulated", "prompt": "a b c", "max_tokens": 900, "ignore_eos": True, "stream": True}
-    with httpx.Client() as kept, httpx.stream("POST", f"{site.public}/v1/completions", json=body, timeout=30) as stream:
+    old = site.first(*KEEPS)
+    body = {"model": "warmroute-simulated", "prompt": "a b c", "ignore_eos": True, "stream": True}
+    body["max_tokens"] = site.lasting_tokens()
+    with keeping() as kept, httpx.stream("POST", f"{site.public}/v1/completions", json=body, timeout=30) as stream:
         assert site.complete(kept).headers.get("connection") is None
         lines = stream.iter_lines()
         assert next(lines).startswith("data: ")
-        new = site.gateway()
+        new = site.gateway(*KEEPS)
         new.wait_for("admin port")
         assert old.alive
         answer = site.complete(kept)  # on the connection to the old gateway
@@ -48,9 +57,9 @@ def test_what_an_operator_drained_stays_drained(site):
 
 
 def test_a_worker_drained_after_a_takeover_gets_nothing_from_the_old_gateway(site):
-    no_wait = ("--set", "timeouts.queue_s=0.1", "--set", "timeouts.drain_idle_s=20")
+    no_wait = ("--set", "timeouts.queue_s=0.1", *KEEPS)
     old = site.first(*no_wait)
-    with httpx.Client() as kept:
+    with keeping() as kept:
         assert site.complete(kept).status_code == 200
         site.gateway(*no_wait).wait_for("admin port")
         drained = httpx.post(f"{site.admin}/admin/v1/workers/{site.worker}/drain?wait_s=5")
