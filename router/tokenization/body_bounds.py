@@ -36,9 +36,16 @@ def fits_inline(parsed: ParsedBody) -> bool:
     body = parsed.body
     if body is None or len(body) > WHOLE_BYTES:
         return False
-    if len(body) <= ALWAYS_INLINE_BYTES or (parsed.whole and _is_plain_chat(parsed.fields)):
+    if parsed.whole and len(body) > ALWAYS_INLINE_BYTES and _is_plain_chat(parsed.fields):
         return True
     most_commas = INLINE_IDS if parsed.whole and isinstance(parsed.fields.prompt, list) else INLINE_COMMAS
+    return few_elements(body, most_commas)
+
+
+def few_elements(body: bytes, most_commas: int = INLINE_COMMAS) -> bool:
+    """Return whether the body is small, or has few objects, arrays and elements, counted inside strings too."""
+    if len(body) <= ALWAYS_INLINE_BYTES:
+        return True
     return body.count(b"{") + body.count(b"[") <= INLINE_BRACKETS and body.count(b",") <= most_commas
 
 

@@ -26,6 +26,9 @@ class ByteBoundedLru(Generic[K, V]):
         self._hits = 0
         self._misses = 0
 
+    def __len__(self) -> int:
+        return len(self._entries)
+
     def get(self, key: K) -> V | None:
         """Return the value and mark it as most recently used; None if it is absent."""
         entry = self._entries.get(key)

@@ -68,6 +68,12 @@ SpannedFields = msgspec.defstruct(
 """The same fields, each as the bytes of its JSON value, so that no object is made for the contents."""
 
 
+class MessagesSpan(msgspec.Struct):
+    """The bytes of a chat's messages."""
+
+    messages: msgspec.Raw = msgspec.Raw()
+
+
 class ReusedTokens(msgspec.Struct, forbid_unknown_fields=True):
     """The one member of `kv_transfer_params` that is not for a connector."""
 

@@ -20,10 +20,11 @@ from router.config.budgets import PROMPTS
 from router.config.model import Config, ModelConfig
 from router.residency.prompt import Prompt, PromptSource
 from router.security.worker_tls import WorkerTls
-from router.tokenization.body_bounds import decoded_bytes, fits_inline
+from router.tokenization.body_bounds import decoded_bytes, few_elements, fits_inline
 from router.tokenization.hashing import CacheKeys
 from router.tokenization.identification_deadline import IdentificationDeadline, IdentificationTimeout, limit_s
-from router.tokenization.intake import PROMPT_PATHS, ParsedBody
+from router.tokenization.intake import CHAT_PATH, MIN_BODY_BYTES, PROMPT_PATHS, ParsedBody
+from router.tokenization.known_bodies import MOST_NEW_MESSAGES
 from router.tokenization.local_tokenizer import LocalModel, ModelFiles
 from router.tokenization.preparing import (
     GivenIds,
@@ -42,7 +43,7 @@ from router.tokenization.request import request_key, truncation
 from router.tokenization.sources import ModelSources, read_files
 from router.tokenization.text import TextPrompt, TokenLengths
 from router.tokenization.threads import MemoryBudget, TextUnavailable, TokenizerTask, TokenizerThreads
-from router.tokenization.turns import MIN_BODY_BYTES, chat_turns
+from router.tokenization.turns import ChatTurns, chat_turns
 from router.tokenization.unidentified import UnidentifiedReasons
 
 T = TypeVar("T")
@@ -90,6 +91,7 @@ class Identity:
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenizer-files")
         self._sources = ModelSources(config, self._reader, environ)
         self._memory = PromptMemory(budget - budget // 8)
+        self.bodies = self._memory.bodies
         tls = worker_tls or WorkerTls(config.worker_tls)
         self._remote = WorkerTokenizer(budget // 8, clock, WorkerClient(tls=tls.context_for))
         self._token_lengths = TokenLengths()
@@ -211,19 +213,41 @@ class Identity:
         if answered is not None and (shortened is None or answered.tokens <= shortened.tokens):
             return answered
         prompt_request = PromptRequest(path, parsed, adapter, source, keys, key, shortened)
+        if parsed.shortened:
+            text = self._next_turn(prompt_request)
+            if text is not None:
+                return self._by_segments(prompt_request, text)
+            parsed.read_whole()
         if fits_inline(parsed) and not (source.trusts_templates and parsed.decoded().chat_template is not None):
             return self._prepare(prompt_request)
         if source.local is None and source.loading is not None:
             return AwaitingTokenizer(prompt_request)
         return partial(self._prepare_in_thread, prompt_request)
 
+    def _next_turn(self, prompt_request: PromptRequest) -> SegmentedText | None:
+        """Return the text that continues the conversation in a shortened body; None if the whole body is needed."""
+        parsed, local = prompt_request.parsed, prompt_request.source.local
+        known, body = parsed.search.known if parsed.search is not None else None, parsed.body
+        if known is None or body is None or local is None:
+            return None
+        if prompt_request.truncation is not None or not few_elements(known.shortened):
+            return None
+        turns = chat_turns(parsed.fields, local, prompt_request.keys, known.start)
+        if turns is None:
+            return None
+        text = self._memory.continued(turns)
+        if text is not None:
+            self.bodies.extend(body, known, turns.hashes)
+        return text
+
     def _prepare(self, prompt_request: PromptRequest) -> IdentityResult:
         """Continue a known conversation, or prepare the whole prompt."""
         parsed = prompt_request.parsed
         fields, local = parsed.decoded(), prompt_request.source.local
         turns = None
-        if local is not None and prompt_request.truncation is None and parsed.size_bytes >= MIN_BODY_BYTES:
-            turns = chat_turns(prompt_request.path, fields, local, prompt_request.keys)
+        long_chat = prompt_request.path == CHAT_PATH and parsed.size_bytes >= MIN_BODY_BYTES
+        if local is not None and prompt_request.truncation is None and long_chat:
+            turns = chat_turns(fields, local, prompt_request.keys)
         if turns is None:
             return self._continue(prompt_request, prepare(prompt_request, fields))
         text = self._memory.continued(turns)
@@ -232,7 +256,17 @@ class Identity:
             if not isinstance(whole, SegmentedText):
                 return self._continue(prompt_request, whole)
             text = with_turns(whole, turns)
+        self._learn_body(parsed, text, turns)
         return self._by_segments(prompt_request, text)
+
+    def _learn_body(self, parsed: ParsedBody, text: SegmentedText, turns: ChatTurns) -> None:
+        """Learn where the messages of a whole body end.
+
+        A known conversation with few new messages has another spelling than before. Its next turn may have so, too.
+        """
+        unknown = text.prefix is None or text.new_messages > MOST_NEW_MESSAGES
+        if unknown and parsed.search is not None and parsed.body is not None:
+            self.bodies.learn(parsed.body, turns.hashes)
 
     async def _prepare_in_thread(self, prompt_request: PromptRequest) -> IdentityResult:
         """Decode and render a large body, or one with its own template, in a thread. The event loop stays free."""

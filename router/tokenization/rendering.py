@@ -11,6 +11,7 @@ from router.residency.prompt import Prompt, PromptSource
 from router.tokenization.byte_bounded_lru import ByteBoundedLru
 from router.tokenization.chains import IdsChain, NodeChain, RecentTexts, TextChain
 from router.tokenization.hashing import CacheKeys
+from router.tokenization.known_bodies import KnownBodies
 from router.tokenization.local_tokenizer import LocalModel
 from router.tokenization.memo import MemoNode, SegmentMemo, common_tokens, packed_ids
 from router.tokenization.segmenter import Segments
@@ -26,8 +27,8 @@ MAX_TEXT_BYTES = 8 * 1024 * 1024
 class SegmentedText:
     """A prompt's text (UTF-8) in segments. `framed`: it gets the tokenizer's own first tokens.
 
-    With `prefix`, the memo's key of a known prefix, the text continues that prefix, which has `prefix_bytes`. `turns`
-    says where turns end.
+    With `prefix`, the memo's key of a known prefix, the text continues that prefix, which has `prefix_bytes`, by
+    `new_messages` messages. `turns` says where turns end.
     """
 
     local: LocalModel
@@ -37,6 +38,7 @@ class SegmentedText:
     parts: list[bytes]
     prefix: int | None = None
     prefix_bytes: int = 0
+    new_messages: int = 0
     turns: TurnPlaces | None = None
 
 
@@ -67,22 +69,24 @@ def with_turns(text: SegmentedText, turns: ChatTurns) -> SegmentedText:
     return replace(text, turns=places_of(turns, text.data))
 
 
-def continued_text(turns: ChatTurns, known: int, end: TurnsEnd) -> SegmentedText | None:
-    """Return the text of `turns` after the prefix of `end`, at which the first `known` messages end.
+def continued_text(turns: ChatTurns, index: int, end: TurnsEnd) -> SegmentedText | None:
+    """Return the text of `turns` after the prefix of `end`, at which `messages[:index]` end.
 
     None: it is too long or cannot be rendered, which the whole text shows again.
     """
     local = turns.local
+    messages = turns.messages[index:]
     try:
-        new = turns.render(turns.messages[known:])[end.first_chars :].encode()
+        new = turns.render(messages)[end.first_chars :].encode()
     except (Unrenderable, UnicodeEncodeError):
         return None
     data = end.tail + new + end.ending
     if end.start + len(data) > MAX_TEXT_BYTES:
         return None
     segments = local.segmenter.segments(data, before_bytes=end.start)
-    places = TurnPlaces({turns.keys[-1]: len(end.tail) + len(new)}, end.first_chars, end.ending)
-    return SegmentedText(local, False, data, segments, _parts(data, segments), end.prefix, end.start, places)
+    places = TurnPlaces({turns.key(len(turns.messages)): len(end.tail) + len(new)}, end.first_chars, end.ending)
+    parts = _parts(data, segments)
+    return SegmentedText(local, False, data, segments, parts, end.prefix, end.start, len(messages), places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +136,9 @@ class PromptMemory:
 
     def __init__(self, max_bytes: int) -> None:
         self._memo = SegmentMemo(max_bytes * 3 // 4)
-        self._answered: ByteBoundedLru[int, _IdentifiedRequest] = ByteBoundedLru(max_bytes * 3 // 16)
+        self._answered: ByteBoundedLru[int, _IdentifiedRequest] = ByteBoundedLru(max_bytes * 5 // 32)
         self._turns: ByteBoundedLru[int, TurnsEnd] = ByteBoundedLru(max_bytes // 16)
+        self.bodies = KnownBodies(max_bytes // 32)
         self._recent = RecentTexts(RECENT_BYTES)
 
     def answered(self, key: int) -> Prompt | None:
@@ -146,10 +151,10 @@ class PromptMemory:
 
     def continued(self, turns: ChatTurns) -> SegmentedText | None:
         """Return the text that continues the longest known part of a conversation; None if none is known."""
-        for known in range(len(turns.keys), 0, -1):
-            end = self._turns.get(turns.keys[known - 1])
+        for index in range(len(turns.messages), -1, -1):
+            end = self._turns.get(turns.key(index))
             if end is not None and self._memo.known(end.prefix) is not None:
-                return continued_text(turns, known, end)
+                return continued_text(turns, index, end)
         return None
 
     def look_up(self, key: int, keys: CacheKeys, text: SegmentedText, most: int | None = None) -> KnownPrefix:
@@ -225,5 +230,6 @@ class PromptMemory:
             "memo": self._memo.statistics(),
             "requests": self._answered.statistics(),
             "turns": self._turns.statistics(),
+            "bodies": self.bodies.statistics(),
             "recent": self._recent.statistics(),
         }

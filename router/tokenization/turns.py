@@ -18,11 +18,10 @@ from backends.vllm.unrenderable import Unrenderable
 from router.tokenization.fields import BodyFields
 from router.tokenization.hashing import CacheKeys
 from router.tokenization.intake import CHAT_PATH
+from router.tokenization.known_bodies import BodyStart
 from router.tokenization.local_tokenizer import LocalModel
 from router.tokenization.request import adds_special_tokens, api_body
 
-MIN_BODY_BYTES = 8_192
-"""The whole text of a shorter conversation takes as long."""
 MIN_MESSAGES = 3
 MAX_TAIL_BYTES = 16_384
 """A longer text after the last boundary is not kept."""
@@ -32,18 +31,26 @@ END_BYTES = 200
 
 @dataclass(frozen=True, slots=True)
 class ChatTurns:
-    """A chat whose template is turn-local. `keys` are parallel to `messages`: each stands for the conversation up to
-    there, and for all else that its tokens depend on.
+    """A chat whose template is turn-local: the `first` message, and the `messages` after the first `known` ones.
+
+    `hashes` are running hashes of the messages: of the known ones, then with each further one. `others` stands for all
+    else that its tokens depend on.
     """
 
     local: LocalModel
     body: dict[str, Any]
+    first: Any
     messages: list[Any]
-    keys: list[int]
+    hashes: list[int]
+    others: int
+
+    def key(self, index: int) -> int:
+        """Return a key of the conversation up to `messages[:index]`."""
+        return xxh3_64_intdigest(self.hashes[index].to_bytes(8, "little"), self.others)
 
     def render(self, messages: Sequence[Any]) -> str:
         """Return the text of the first message and of `messages`, without what follows the last turn."""
-        return self.local.renderer.render_turns({**self.body, "messages": [self.messages[0], *messages]})
+        return self.local.renderer.render_turns({**self.body, "messages": [self.first, *messages]})
 
 
 class TurnsEnd(msgspec.Struct, frozen=True, gc=False):
@@ -74,10 +81,15 @@ class TurnPlaces:
     ending: bytes
 
 
-def chat_turns(path: str, fields: BodyFields, local: LocalModel, cache_keys: CacheKeys) -> ChatTurns | None:
-    """Return the turns of a chat that is not truncated; None if its text has to be rendered as a whole."""
+def chat_turns(
+    fields: BodyFields, local: LocalModel, cache_keys: CacheKeys, start: BodyStart | None = None
+) -> ChatTurns | None:
+    """Return the turns of a chat that is not truncated; None if its text has to be rendered as a whole.
+
+    With `start`, `fields` has the first message and those after the start.
+    """
     messages = fields.messages
-    if path != CHAT_PATH or not isinstance(messages, list) or len(messages) < MIN_MESSAGES:
+    if not isinstance(messages, list) or not messages:
         return None
     if fields.chat_template is not None or fields.kv_transfer_params is not None or fields.continue_final_message:
         return None
@@ -87,39 +99,42 @@ def chat_turns(path: str, fields: BodyFields, local: LocalModel, cache_keys: Cac
         return None
     body = api_body(CHAT_PATH, fields)
     del body["messages"]
+    first, new = messages[0], messages[1:]
     try:
-        others = msgspec.json.encode((local.seed, cache_keys.seed, body))
-        keys = _keys(xxh3_64_intdigest(others), messages)
+        others = xxh3_64_intdigest(msgspec.json.encode((local.seed, cache_keys.seed, body)))
+        hashes = _running(new, start.key) if start is not None else _running(messages, 0)[1:]
     except (TypeError, ValueError, OverflowError, RecursionError):  # a number or a depth that only Python accepts
         return None
-    return ChatTurns(local, body, messages, keys) if keys is not None else None
+    if not hashes or len(new) + (start.messages if start is not None else 1) < MIN_MESSAGES:
+        return None
+    return ChatTurns(local, body, first, new, hashes, others)
 
 
-def _keys(key: int, messages: list[Any]) -> list[int] | None:
-    """Return the running hashes of messages; None if one may be rendered together with others.
+def _running(messages: list[Any], key: int) -> list[int]:
+    """Return `key`, then the running hash with each message; nothing if one may be rendered together with others.
 
     A template that does not know developers gets all their text in the first message.
     """
-    keys = []
+    hashes = [key]
     for message in messages:
         if type(message) is not dict:
-            return None
+            return []
         role, content = message.get("role"), message.get("content")
         if role == "developer":
-            return None
+            return []
         if len(message) == 2 and type(role) is str and type(content) is str:
             text = f"{len(role)}:{role}{content}".encode("utf-8", "surrogatepass")
         else:  # No text above begins with such a byte.
             text = b"{" + msgspec.json.encode(message)
         key = xxh3_64_intdigest(text, key)
-        keys.append(key)
-    return keys
+        hashes.append(key)
+    return hashes
 
 
 def places_of(turns: ChatTurns, data: bytes) -> TurnPlaces | None:
     """Return where the last turn and the one before it end in `data`, the text of all; None if that is not found."""
     try:
-        whole, first = turns.local.renderer.render({**turns.body, "messages": turns.messages[:1]}), turns.render([])
+        whole, first = turns.local.renderer.render({**turns.body, "messages": [turns.first]}), turns.render([])
         last = len(turns.render(turns.messages[-1:]).encode()) - len(first.encode())
     except (Unrenderable, UnicodeEncodeError):
         return None
@@ -127,4 +142,5 @@ def places_of(turns: ChatTurns, data: bytes) -> TurnPlaces | None:
     end = len(data) - len(ending)
     if not whole.startswith(first) or not data.endswith(ending) or not 0 <= last <= end:
         return None
-    return TurnPlaces({turns.keys[-1]: end, turns.keys[-2]: end - last}, len(first), ending)
+    count = len(turns.messages)
+    return TurnPlaces({turns.key(count): end, turns.key(count - 1): end - last}, len(first), ending)

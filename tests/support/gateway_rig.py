@@ -25,6 +25,7 @@ from router.placement.placing import Decided
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.identity import Identity
+from router.tokenization.known_bodies import KnownBodies
 from tests.support.raw_client import Client, Reply
 from tests.support.scripted_worker import Script, ScriptedWorker, SocketWorker
 
@@ -56,6 +57,7 @@ class StubIdentity:
         self.tokens = 40
         self.later: asyncio.Event | None = None
         self.observed: list[tuple[str | None, int]] = []
+        self.bodies = KnownBodies(65_536)
 
     def prompt(self) -> Prompt:
         tokens = self.tokens

@@ -27,6 +27,7 @@ from router.residency.prompt import Prompt
 from router.tokenization.identity import Identity
 from router.tokenization.intake import READ_AT_ONCE_BYTES, WHOLE_BYTES, ParsedBody, parse, parse_steps
 from router.tokenization.json_spans import UnreadBody
+from router.tokenization.known_bodies import KnownBodies
 from router.tokenization.multipart import multipart_model
 
 # Estimates the tokens of a body that is not parsed: English text has about four bytes per token.
@@ -42,14 +43,16 @@ _FEW_DIGITS = re.compile(rb"[0-9]{1,9}")
 _SINGLE: Final = SessionKind.SINGLE
 
 
-def read_request(route: Route, head: RequestHead, body: bytes) -> Reading:
+def read_request(route: Route, head: RequestHead, body: bytes, known: KnownBodies | None = None) -> Reading:
     """Parse the fields that `route` needs. Only a body that is placed by prefix must be valid.
+
+    The messages at a start that is in `known` are not parsed.
 
     Raises:
         RequestError: a body that is placed by prefix is invalid.
     """
     if route.by_prefix:
-        return _of_body(route, parse(head.path, body))
+        return _of_body(route, parse(head.path, body, known))
     if route.model is ModelSource.JSON:
         return _read_leniently(route, head.path, body)
     if route.model is ModelSource.MULTIPART:
@@ -69,7 +72,9 @@ def reads_quickly(route: Route, body: bytes) -> bool:
     return len(body) <= READ_QUICKLY_BYTES or route.model is not ModelSource.JSON
 
 
-async def read_in_slices(route: Route, head: RequestHead, body: bytes, slices: TimeSlices) -> Reading:
+async def read_in_slices(
+    route: Route, head: RequestHead, body: bytes, slices: TimeSlices, known: KnownBodies | None = None
+) -> Reading:
     """Parse a large JSON body in an iteration of its own, or a very large one over several iterations.
 
     Raises:
@@ -77,7 +82,7 @@ async def read_in_slices(route: Route, head: RequestHead, body: bytes, slices: T
     """
     if reads_at_once(route, body):
         await slices.available()
-        return read_request(route, head, body)
+        return read_request(route, head, body, known)
     return _of_body(route, await slices.finish(parse_steps(head.path, body)))
 
 
@@ -277,7 +282,7 @@ class Identifier:
         route, body, reading = outbound.route, outbound.body, None
         try:
             if reads_quickly(route, body) or (reads_at_once(route, body) and self._slices.take(self._loop)):
-                reading = self._models.named(outbound, read_request(route, outbound.head, body))
+                reading = self._models.named(outbound, read_request(route, outbound.head, body, self._identity.bodies))
                 if self._describe_now(outbound, reading, request):
                     request.identified()
                     return None
@@ -290,7 +295,9 @@ class Identifier:
         try:
             described = False
             if reading is None:
-                reading = await read_in_slices(outbound.route, outbound.head, outbound.body, self._slices)
+                reading = await read_in_slices(
+                    outbound.route, outbound.head, outbound.body, self._slices, self._identity.bodies
+                )
                 reading = self._models.named(outbound, reading)
                 described = self._describe_now(outbound, reading, request)
             if not described:

@@ -15,12 +15,11 @@ from router.config.model import Config
 from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import PromptSource
 from router.tokenization import identity as identity_module
-from router.tokenization import sources
+from router.tokenization import intake, sources
 from router.tokenization.identity import INLINE_NEW_BYTES, Identity
-from router.tokenization.intake import CHAT_PATH, parse
+from router.tokenization.intake import CHAT_PATH, MIN_BODY_BYTES, parse
 from router.tokenization.local_tokenizer import LocalModel
 from router.tokenization.segmenter import Segmenter
-from router.tokenization.turns import MIN_BODY_BYTES
 from tests.router.tokenization.conftest import MODEL_DIR
 
 LINE = "Please look at this function and say what is wrong with it. "
@@ -28,15 +27,15 @@ LONG = [{"role": ("user", "assistant")[n % 2], "content": f"{n}: {LINE * 30}"} f
 KINDS = ("shipped", "plain", "strips", "overlap", "mid_text", "two_passes", "single_word", "nfkc", "llama_legacy")
 
 
-def known_turns(identity: Identity) -> int:
-    """Return how many times a known conversation was found."""
-    found = identity.statistics()["turns"]
+def known_turns(identity: Identity, by: str = "turns") -> int:
+    """Return how many times a known conversation was found, by its text or by the start of its body."""
+    found = identity.statistics()[by]
     assert isinstance(found, dict)
     return int(found["hits"])
 
 
 async def identified(identity: Identity, body: dict[str, Any]) -> Any:
-    parsed = parse(CHAT_PATH, json.dumps(body).encode())
+    parsed = parse(CHAT_PATH, json.dumps(body).encode(), identity.bodies)
     return identity.identify_now(CHAT_PATH, parsed, None) or await identity.identify(CHAT_PATH, parsed, None)
 
 
@@ -81,6 +80,7 @@ async def test_any_next_turn_has_the_hashes_of_its_whole_text(name, data, loaded
     model = loaded[name]
     monkeypatch.setattr(sources, "read_files", lambda files: model)
     monkeypatch.setattr(identity_module, "MIN_BODY_BYTES", 0)
+    monkeypatch.setattr(intake, "MIN_BODY_BYTES", 0)
     identity = Identity(Config(model_dir=str(folders[name])), environ={})
     messages, seen = messages_of(model), [data.draw(st.lists(messages_of(model), min_size=3, max_size=5))]
     for _ in range(5):
@@ -107,6 +107,12 @@ async def test_a_next_turn_continues_the_longest_known_conversation(loaded: dict
     assert known_turns(identity) == 6
     await check(identity, model, {"model": "m", "messages": [*LONG, other, long_answer, other, other]})
     assert known_turns(identity) == 7
+    assert known_turns(identity, by="bodies") == 6
+    many = [*LONG, other, long_answer, other, other, *LONG]
+    await check(identity, model, {"model": "m", "messages": many})
+    assert known_turns(identity, by="bodies") == 6
+    await check(identity, model, {"model": "m", "messages": [*many, other]})
+    assert known_turns(identity, by="bodies") == 7
     await identity.aclose()
 
 
