@@ -1,8 +1,9 @@
 """What a KV handover decided by cost brings: ``python -m loadtest.studies.handover --out DIR``.
 
 Four workers serve each workload in virtual time. In the rows with roles, two compute prompts and two write answers, and
-the row is the rule for which requests they share. In `cost, four mixed` all do both. The first rows are the same four
-workers without roles. Every row gets the same requests, seed by seed. Load 1.0 is the rate at which the fleet without
+the row is the rule for which requests they share. In `cost, four mixed` all do both. In the rows
+`turns kept` the decode workers keep each turn for the prefill of the next one. The first rows are the same four workers
+without roles. Every row gets the same requests, seed by seed. Load 1.0 is the rate at which the fleet without
 roles reaches the TTFT limit under lpwl (90th percentile); the rates are fixed in the source. The output has a table per
 workload, and one that compares `cost` with the other rows: the ratio of mean TTFTs (geometric mean) and the difference
 of goodput in points, paired by seed, with 95 % t intervals. Finished cells are stored in --out, and not played again.
@@ -34,7 +35,9 @@ TOKENS_PER_S, LATENCY_S = 150_000.0, 0.005
 """One network card of 400 Gbit/s per worker, at 327,680 bytes of KV cache per token."""
 RULE = "marginal_cost"
 AGGREGATED, SMALL_CHUNKS, COST, MIXED = "no roles", "no roles, 2,048 tokens per step", "cost", "cost, four mixed"
-ARMS = (AGGREGATED, SMALL_CHUNKS, "never", "always", "above=16", "above=256", "above=2048", MIXED, COST)
+TURNS = {"cost, turns kept 10 s": 10.0, "cost, turns kept 60 s": 60.0}
+"""Rows whose decode workers keep each turn, with the time in seconds."""
+ARMS = (AGGREGATED, SMALL_CHUNKS, "never", "always", "above=16", "above=256", "above=2048", MIXED, *TURNS, COST)
 """llm-d's guides set 16 uncached tokens, and vllm-router 256."""
 LOADS = (0.3, 0.5, 0.65, 0.8, 0.95)
 MARGIN = 3.0
@@ -86,8 +89,9 @@ def cell(name: str, arm: str, load: float, seed: int) -> Cell:
     )
     handover = None
     if arm not in (AGGREGATED, SMALL_CHUNKS):
-        roles, rule = (("mixed",) * FLEET.workers, COST) if arm == MIXED else (ROLES, arm)
-        handover = HandoverSetting(roles, rule, tokens_per_s=TOKENS_PER_S, latency_s=LATENCY_S)
+        roles, rule = ("mixed",) * FLEET.workers if arm == MIXED else ROLES, COST if arm in (MIXED, *TURNS) else arm
+        lease_s = TURNS.get(arm)
+        handover = HandoverSetting(roles, rule, tokens_per_s=TOKENS_PER_S, latency_s=LATENCY_S, turn_lease_s=lease_s)
     setting = Setting(FLEET, workload.slo, models, workload.window_s, regret=False, handover=handover)
     return Cell(workload.trace, RULE, workload.rate * load, seed, setting, load)
 
