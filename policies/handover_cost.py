@@ -63,7 +63,8 @@ class PullCost(NamedTuple):
     """The cheapest pull by a worker, with the place of its source, and what the worker costs with it and without it.
 
     `tokens` move. The worker then has the first `loaded_tokens` of the prompt, and the prefill of the rest takes
-    `rest_s`. `pull_s` is infinite if no source has what the worker lacks.
+    `rest_s`. `pull_s` is infinite if no source has what the worker lacks. `delay_s` is the part of it that `PairCost`
+    has, too: all but the price of KV space.
     """
 
     source: int
@@ -72,6 +73,7 @@ class PullCost(NamedTuple):
     rest_s: float
     pull_s: float
     alone_s: float
+    delay_s: float
 
     @property
     def pays(self) -> bool:
@@ -94,15 +96,13 @@ class TurnReads(NamedTuple):
     error_s: Column
 
 
-def alone_s(fleet: FleetView, decode_s: float = 0.0) -> Column:
+def alone_s(fleet: FleetView) -> Column:
     """Return the cost of each worker alone.
 
-    Its prefill delays later prefills (`marginal_cost`'s externality) and every stream that runs there. The prompt holds
-    KV space during its prefill and its answer, which takes `decode_s`.
+    Its prefill delays later prefills (`marginal_cost`'s externality) and every stream that runs there.
     """
     answer_s = STREAM_WEIGHT * fleet.decode_externality_s
-    held_s = space_price(fleet) * (fleet.prefill_s + decode_s)
-    cost_s: Column = _first_token_s(fleet) + fleet.kv_wait_s + stalled_s(fleet) + answer_s + held_s
+    cost_s: Column = _first_token_s(fleet) + fleet.kv_wait_s + stalled_s(fleet) + answer_s
     return cost_s
 
 
@@ -121,23 +121,20 @@ def pair_s(
     alike: NDArray[np.bool_] | None = None,
     stalls_s: Column | None = None,
     reads: TurnReads | None = None,
-    decode_s: float = 0.0,
 ) -> Matrix:
     """Return the cost of each pair.
 
     The tokens that the decode worker lacks move at `tokens_per_s`, after `latency_s`: of each pair, or one for all. It
-    then computes one token, behind the prefills that are queued there, and needs KV space for the whole prompt, which
-    holds it during its transfer and the answer, which takes `decode_s`. `stalls_s` is what the prefill costs the
-    streams of each prefill worker; None if they have no streams. `alike` says which pairs understand each other's KV
-    cache. Others cost infinitely much. `reads` is what the prefill workers read of a turn before; None if there is
-    none.
+    then computes one token, behind the prefills that are queued there, and needs KV space for the whole prompt.
+    `stalls_s` is what the prefill costs the streams of each prefill worker; None if they have no streams. `alike` says
+    which pairs understand each other's KV cache. Others cost infinitely much. `reads` is what the prefill workers read
+    of a turn before; None if there is none.
     """
     moved_s = latency_s + decode.uncached_tokens[np.newaxis, :] / tokens_per_s
     first_token_s = _first_token_s(prefill) if reads is None else reads.first_s
     loaded_s = first_token_s[:, np.newaxis] + moved_s
     first_s = np.maximum(loaded_s, decode.queue_wait_s[np.newaxis, :])
-    answer_s = decode.kv_wait_s + STREAM_WEIGHT * decode.decode_externality_s
-    cost_s: Matrix = first_s + answer_s[np.newaxis, :] + space_price(decode)[np.newaxis, :] * (moved_s + decode_s)
+    cost_s: Matrix = first_s + (decode.kv_wait_s + STREAM_WEIGHT * decode.decode_externality_s)[np.newaxis, :]
     if stalls_s is not None:
         cost_s = cost_s + stalls_s[:, np.newaxis]
     return cost_s if alike is None else np.where(alike, cost_s, np.inf)
@@ -157,14 +154,11 @@ def low_end_s(seconds: Matrix | Column, error_s: Matrix | Column) -> Matrix:
     return low_s
 
 
-def cheapest(costs_s: Matrix, alone: FleetView, decode_s: float = 0.0) -> PairCost:
-    """Return the cheapest pair by the costs of all (`pair_s`), and the cost of the cheapest worker of `alone`.
-
-    The answer takes `decode_s`.
-    """
+def cheapest(costs_s: Matrix, alone: FleetView) -> PairCost:
+    """Return the cheapest pair by the costs of all (`pair_s`), and the cost of the cheapest worker of `alone`."""
     place = int(costs_s.argmin())
     row, column = divmod(place, costs_s.shape[1])
-    return PairCost(row, column, float(costs_s[row, column]), float(alone_s(alone, decode_s).min()))
+    return PairCost(row, column, float(costs_s[row, column]), float(alone_s(alone).min()))
 
 
 def rest_share(worker: WorkerView, loaded_tokens: Column | float) -> Column:
@@ -271,24 +265,26 @@ def pull_cost(
     moved = np.maximum(source_tokens - own_tokens, 0.0)
     waits, others = _beside(moved, under_way)
     moved_s = latency_s + (moved + waits) / tokens_per_s
-    space_s, rest_s = float(space_price(worker)), rest_share(worker, own_tokens + moved) * worker.prefill_s
+    space_s, rest_s = space_price(worker), rest_share(worker, own_tokens + moved) * worker.prefill_s
     held_s = np.maximum(moved_s, worker.queue_wait_s) + rest_s + decode_s
     delays_s = loaded_s(worker, own_tokens + moved, moved_s) + others / tokens_per_s
     costs_s = np.where(alike & (moved > 0.0), delays_s + space_s * held_s, np.inf)
     source = int(costs_s.argmin())
     own_s = float(rest_share(worker, own_tokens)) * worker.prefill_s
     alone_s = float(loaded_s(worker, own_tokens, worker.queue_wait_s)) + space_s * (own_s + decode_s)
-    tokens, pull_s = int(moved[source]), float(costs_s[source])
-    return PullCost(source, tokens, own_tokens + tokens, float(rest_s[source]), pull_s, alone_s)
+    tokens = int(moved[source])
+    pull_s, delay_s = float(costs_s[source]), float(delays_s[source])
+    return PullCost(source, tokens, own_tokens + tokens, float(rest_s[source]), pull_s, alone_s, delay_s)
 
 
-def space_price(workers: FleetView | WorkerView) -> Column:
-    """Return what each second costs others in which the prompt's uncached tokens hold KV space on each worker; 0 if its
-    size is unknown.
+def space_price(worker: WorkerView) -> float:
+    """Return what each second costs others in which the prompt's uncached tokens hold KV space; 0 if its size is
+    unknown.
 
     It is their share of the cache, over the free share: the form in which a prefill costs those that come next.
     """
-    capacity_tokens = np.where(workers.kv_capacity_tokens, workers.kv_capacity_tokens, np.inf)
-    free_share = 1.0 - np.minimum(FULLEST, workers.kv_tokens / capacity_tokens)
-    price: Column = workers.uncached_tokens / capacity_tokens / free_share
-    return price
+    capacity_tokens = worker.kv_capacity_tokens
+    if not capacity_tokens:
+        return 0.0
+    free_share = 1.0 - min(FULLEST, worker.kv_tokens / capacity_tokens)
+    return worker.uncached_tokens / capacity_tokens / free_share

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from policies.handover_cost import MOST_OFF, STREAM_WEIGHT, TurnReads, space_price, stalled_s
+from policies.handover_cost import MOST_OFF, STREAM_WEIGHT, TurnReads, stalled_s
 from policies.view import FleetView
 
 TERMS: Mapping[str, str] = MappingProxyType(
@@ -17,19 +17,17 @@ TERMS: Mapping[str, str] = MappingProxyType(
         "transfer_s": "Time in which the KV cache moves.",
         "decode_queue_s": "Time that the decode worker's queue lasts beyond the transfer.",
         "kv_wait_s": "Wait for KV space.",
-        "space_s": "Price of the KV space that the prompt holds, for others.",
         "stalled_s": "What the prefill costs the streams on its worker, weighted.",
         "decode_externality_s": "What the answer and the other streams cost each other, weighted.",
     }
 )
 
 
-def alone_terms(fleet: FleetView, place: int, decode_s: float = 0.0) -> dict[str, float]:
-    """Return the terms of `handover_cost.alone_s` for the candidate at `place`. The answer takes `decode_s`."""
+def alone_terms(fleet: FleetView, place: int) -> dict[str, float]:
+    """Return the terms of `handover_cost.alone_s` for the candidate at `place`."""
     return {
         **_first_token(fleet, place),
         "kv_wait_s": float(fleet.kv_wait_s[place]),
-        "space_s": float(space_price(fleet)[place]) * (float(fleet.prefill_s[place]) + decode_s),
         "stalled_s": float(stalled_s(fleet)[place]),
         "decode_externality_s": STREAM_WEIGHT * float(fleet.decode_externality_s[place]),
     }
@@ -44,12 +42,11 @@ def pair_terms(
     *,
     streams: bool = False,
     reads: TurnReads | None = None,
-    decode_s: float = 0.0,
 ) -> dict[str, float]:
     """Return the terms of `handover_cost.pair_s` for the prefill worker at `row` and the decode worker at `column`.
 
     `moved_s` is the time of the transfer. With `streams` the prefill worker has streams of its own, which wait. `reads`
-    is what the prefill workers read of a turn before; None if this pair reads none. The answer takes `decode_s`.
+    is what the prefill workers read of a turn before; None if this pair reads none.
     """
     first = _first_token(prefill, row, reads)
     loaded_s = sum(first.values()) + moved_s
@@ -58,7 +55,6 @@ def pair_terms(
         "transfer_s": moved_s,
         "decode_queue_s": max(0.0, float(decode.queue_wait_s[column]) - loaded_s),
         "kv_wait_s": float(decode.kv_wait_s[column]),
-        "space_s": float(space_price(decode)[column]) * (moved_s + decode_s),
         **({"stalled_s": float(stalled_s(prefill, reads)[row])} if streams else {}),
         "decode_externality_s": STREAM_WEIGHT * float(decode.decode_externality_s[column]),
     }

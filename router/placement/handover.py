@@ -80,7 +80,7 @@ class _Compared(NamedTuple):
     @property
     def cheapest(self) -> PairCost:
         """The cheapest pair, and the cost of the cheapest worker alone."""
-        return cheapest(self.costs_s, self.singles, self.receivers.view.decode_s)
+        return cheapest(self.costs_s, self.singles)
 
 
 class HandoverTickets(NamedTuple):
@@ -142,17 +142,15 @@ class HandoverPlanner:
         turns = _comparable(turns, now_s)
         compared = self._compare(request, prefill, others, alone, now_s, turns)
         if compared is None:
-            seen = self._see(request, alone, now_s)
-            workers = alone_explained(seen.fleet, seen.view.decode_s)
-            return ExplainedHandover(False, "no ready worker receives KV caches", (), workers)
+            singles = self._see(request, alone, now_s).fleet
+            return ExplainedHandover(False, "no ready worker receives KV caches", (), alone_explained(singles))
         senders, receivers, singles, tokens_per_s, latency_s, streams, costs_s, reads, computed_s = compared
         moved_s = np.broadcast_to(latency_s + receivers.fleet.uncached_tokens / tokens_per_s, costs_s.shape)
         kept = None
         if reads is not None:
             shown = tuple(ExplainedTurn(turn.owner.id, turn.prompt.tokens, turn.end_s - now_s) for turn in turns)
             kept = ComparedReads(shown, reads, ~_behind_sidecar(receivers.selection), computed_s)
-        fleets, decode_s = (senders.fleet, receivers.fleet, singles), receivers.view.decode_s
-        return explained(*fleets, costs_s, moved_s, streams, kept, decode_s)
+        return explained(senders.fleet, receivers.fleet, singles, costs_s, moved_s, streams, kept)
 
     def _compare(
         self,
@@ -200,8 +198,7 @@ class HandoverPlanner:
 
         def priced(reads: TurnReads | None) -> Matrix:
             stalls_s = np.where(streams, stalled_s(senders.fleet, reads), 0.0)
-            fleets, decode_s = (senders.fleet, receivers.fleet), receivers.view.decode_s
-            return pair_s(*fleets, *speeds, alike, stalls_s, reads, decode_s)
+            return pair_s(senders.fleet, receivers.fleet, *speeds, alike, stalls_s, reads)
 
         costs_s = computed_s = priced(None)
         if reads is not None:

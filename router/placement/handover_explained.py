@@ -89,25 +89,21 @@ def explained(
     moved_s: Matrix,
     streams: Sequence[bool] | NDArray[np.bool_],
     compared: ComparedReads | None = None,
-    decode_s: float = 0.0,
 ) -> ExplainedHandover:
     """Return the explanation of a comparison.
 
     `costs_s` are those of the pairs, infinite where a pair is not possible, and `moved_s` their transfers. `streams`
     says which senders have streams of their own. `compared` is what they read of kept turns; None if there are none.
-    The answer takes `decode_s`.
     """
 
     def pair(row: int, column: int) -> ExplainedPair:
         read, ids = None if compared is None else compared.of(row, column), (senders.ids[row], receivers.ids[column])
         reads = None if compared is None or read is None else compared.reads
         moving_s, has_streams = float(moved_s[row, column]), bool(streams[row])
-        terms = pair_terms(
-            senders, receivers, row, column, moving_s, streams=has_streams, reads=reads, decode_s=decode_s
-        )
+        terms = pair_terms(senders, receivers, row, column, moving_s, streams=has_streams, reads=reads)
         return ExplainedPair(*ids, float(costs_s[row, column]), terms, read)
 
-    alone, turns = alone_explained(singles, decode_s), () if compared is None else compared.turns
+    alone, turns = alone_explained(singles), () if compared is None else compared.turns
     pairs = tuple(pair(row, column) for row, column in _least(costs_s))
     if not pairs:
         return ExplainedHandover(False, "no two ready workers understand each other's KV cache", (), alone, turns)
@@ -116,11 +112,11 @@ def explained(
     return ExplainedHandover(pays, cheaper, pairs, alone, turns)
 
 
-def alone_explained(singles: FleetView, decode_s: float = 0.0) -> tuple[ExplainedWorker, ...]:
-    """Return the best workers for the whole request, whose answer takes `decode_s`."""
-    costs_s = alone_s(singles, decode_s)
+def alone_explained(singles: FleetView) -> tuple[ExplainedWorker, ...]:
+    """Return the best workers for the whole request."""
+    costs_s = alone_s(singles)
     return tuple(
-        ExplainedWorker(singles.ids[place], float(costs_s[place]), alone_terms(singles, place, decode_s))
+        ExplainedWorker(singles.ids[place], float(costs_s[place]), alone_terms(singles, place))
         for _, place in _least(costs_s[np.newaxis, :])
     )
 

@@ -164,7 +164,7 @@ def _elsewhere(decided: Decided, here: PlannedPull, there: PlannedPull) -> PullC
     both = FleetView(decided.fleet.now_s, (here.worker, pulled))
     lane_s = lane_prices_s(decided.runner.policy, decided.view, both) or (0.0, 0.0)
     alone_s, pull_s = here.cost.alone_s + lane_s[0], there.cost.pull_s + lane_s[1]
-    return there.cost._replace(alone_s=alone_s, pull_s=pull_s)
+    return there.cost._replace(alone_s=alone_s, pull_s=pull_s, delay_s=there.cost.delay_s + lane_s[1])
 
 
 def peer_address(candidate: Candidate) -> tuple[str, int] | None:

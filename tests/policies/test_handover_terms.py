@@ -19,30 +19,28 @@ WORKER = st.fixed_dictionaries(
         "utilisation": st.floats(0.0, 0.97),
         "running_requests": st.integers(0, 500),
         "uncached_tokens": st.integers(1, 100_000),
-        "kv_capacity_tokens": st.integers(0, 100_000),
-        "kv_tokens": st.integers(0, 200_000),
     }
 )
 FLEET = st.lists(WORKER, min_size=1, max_size=3)
 
 
-@given(FLEET, SECONDS)
-def test_the_terms_of_one_worker_add_up(workers, decode_s):
+@given(FLEET)
+def test_the_terms_of_one_worker_add_up(workers):
     view = fleet(*workers)
-    for place, cost_s in enumerate(alone_s(view, decode_s)):
-        terms = alone_terms(view, place, decode_s)
+    for place, cost_s in enumerate(alone_s(view)):
+        terms = alone_terms(view, place)
         assert sum(terms.values()) == pytest.approx(cost_s)
         assert set(terms) <= set(TERMS)
 
 
-@given(FLEET, FLEET, st.floats(1.0, 1e6), SECONDS, SECONDS)
-def test_the_terms_of_a_pair_add_up(senders, receivers, tokens_per_s, latency_s, decode_s):
+@given(FLEET, FLEET, st.floats(1.0, 1e6), SECONDS)
+def test_the_terms_of_a_pair_add_up(senders, receivers, tokens_per_s, latency_s):
     prefill, decode = fleet(*senders), fleet(*receivers)
-    costs_s = pair_s(prefill, decode, tokens_per_s, latency_s, decode_s=decode_s)
+    costs_s = pair_s(prefill, decode, tokens_per_s, latency_s)
     for row in range(len(senders)):
         for column in range(len(receivers)):
             moved_s = latency_s + float(decode.uncached_tokens[column]) / tokens_per_s
-            terms = pair_terms(prefill, decode, row, column, moved_s, decode_s=decode_s)
+            terms = pair_terms(prefill, decode, row, column, moved_s)
             assert sum(terms.values()) == pytest.approx(costs_s[row, column])
             assert set(terms) <= set(TERMS)
 

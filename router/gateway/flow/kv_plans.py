@@ -39,7 +39,7 @@ class KvPlans:
         *,
         trusted: bool,
     ) -> KvPlan | Decided | RequestError | None:
-        """Reserve the load of a pair or of a pull, whichever costs less, if it costs less than one worker.
+        """Reserve the load of a pair or of a pull, whichever delays less, if it costs less than one worker.
 
         Otherwise return what the policy has decided meanwhile, or None if it was not asked. A `trusted` caller may name
         the prefill worker in a header.
@@ -54,7 +54,7 @@ class KvPlans:
             pair = planned
         if self._pulls is not None and (pair is None or not pair.planned.at_any_cost):
             pull = self._pulls.plan(request, body, now_s, within, allowed=pair is not None)
-        if pair is not None and not (isinstance(pull, PlannedPull) and pull.cost.pull_s < pair.planned.cost.pair_s):
+        if pair is not None and not (isinstance(pull, PlannedPull) and pull.cost.delay_s < pair.planned.cost.pair_s):
             return pair.begin(request, now_s)
         if isinstance(pull, PlannedPull):
             assert self._pulls is not None

@@ -131,7 +131,7 @@ async def test_a_worker_is_found_by_its_id_and_by_its_name(client, system):
 
 @pytest.fixture
 def connected(config):
-    return FakeSystem(msgspec.structs.replace(config, handover=HandoverConfig(connector="nixl_pull", latency_s=0.001)))
+    return FakeSystem(msgspec.structs.replace(config, handover=HandoverConfig(connector="nixl_pull", latency_s=0.0)))
 
 
 async def handover_of(system, body=BODY, path="/v1/chat/completions"):

@@ -248,7 +248,7 @@ async def test_the_body_may_come_from_standard_input(gateway, explain, monkeypat
 
 
 async def test_explain_prints_the_pairs_of_a_kv_handover_with_their_terms(gateway, explain, monkeypatch):
-    handover = {"connector": "nixl_pull", "latency_s": 0.001, "transfer_tokens_per_s": 1e12}
+    handover = {"connector": "nixl_pull", "latency_s": 0.0, "transfer_tokens_per_s": 1e12}
     async with gateway(2, handover=handover) as started:
         prefill, decode = started.system.fleet.endpoints
         for endpoint, role in ((prefill, "prefill"), (decode, "decode")):

@@ -21,7 +21,7 @@ COMPLETIONS = b"/v1/completions"
 PROMPT = list(range(300, 340))
 INCOMPLETE = b'{"choices":[{"finish_reason":"length"}],"kv_transfer_params":{"remote_port":1}}'
 REFUSED = b'data: {"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}\n\n'
-SETTINGS = {"connector": "nixl_pull", "latency_s": 1e-4, "transfer_tokens_per_s": 1e12}
+SETTINGS = {"connector": "nixl_pull", "latency_s": 0.0, "transfer_tokens_per_s": 1e12}
 
 
 class Shared:

@@ -35,7 +35,7 @@ class Site:
         self.fleet = Fleet(HealthConfig(), residency, connector="nixl_pull")
         spec = PolicySpec("marginal_cost")
         policy = build_policy(spec, random.Random(0))
-        self.dispatcher = Dispatcher(self.fleet, residency, policy, spec=spec, **{"handover": HANDOVER} | shared)
+        self.dispatcher = Dispatcher(self.fleet, residency, policy, spec=spec, handover=HANDOVER, **shared)
         for port, role in roles.items():
             self.fleet.add(Endpoint("http", "h", port), 0.0)
             self.fleet.describe(f"h:{port}", {}, 1.0, None, role)
@@ -107,9 +107,7 @@ def test_a_changed_role_counts_from_the_next_decision_on(site, ask):
 
 
 def test_an_idle_fleet_hands_nothing_over(site, ask):
-    network = HandoverConfig(connector="nixl_pull", latency_s=0.001, transfer_tokens_per_s=1e12)
-    placed = site({1: "prefill", 3: "decode"}, handover=network)
-    assert placed.dispatcher.plan_handover(ask(), 0.0) is None
+    assert site({1: "prefill", 3: "decode"}).dispatcher.plan_handover(ask(), 0.0) is None
 
 
 def test_without_a_prefill_worker_there_is_no_pair(site, ask):

@@ -56,9 +56,9 @@ async def test_the_cheaper_of_pull_and_pair_is_begun(held, plan):
     assert fleet.decided == held
 
 
-@pytest.mark.parametrize(("pull_s", "plan"), [(0.4, "pair"), (0.2, "pull")])
-def test_the_plan_of_less_cost_is_made_and_not_the_one_that_saves_more(pull_s, plan):
-    cost = PullCost(0, 100, 100, 0.1, pull_s=pull_s, alone_s=12.0)
+@pytest.mark.parametrize(("delay_s", "plan"), [(0.4, "pair"), (0.2, "pull")])
+def test_the_price_of_kv_space_alone_does_not_decide_between_pull_and_pair(delay_s, plan):
+    cost = PullCost(0, 100, 100, 0.1, pull_s=6.0, alone_s=12.0, delay_s=delay_s)  # it saves more than the pair
     pull = PlannedPull(None, None, None, cost)
     planned = SimpleNamespace(cost=PairCost(0, 0, pair_s=0.3, alone_s=4.0), at_any_cost=False)
     pair = SimpleNamespace(planned=planned, begin=lambda *_: "pair")
