@@ -13,6 +13,7 @@ time to the first body byte, as new - old: both get the requests of a third of t
 from __future__ import annotations
 
 import argparse
+import asyncio
 import statistics
 import sys
 import tempfile
@@ -31,7 +32,7 @@ from loadtest.bench.measures.first_byte import ADDED, find_capacity
 from loadtest.bench.measures.subject import Sample, Setting, Subject
 from loadtest.bench.proxies.entrant import Place, standins
 from loadtest.bench.proxies.warmroute import exact, sidecar
-from loadtest.bench.rounds import measured
+from loadtest.bench.rounds import MEASURE_LIMIT_S, measured
 
 MEASURES = ("request-2k", "tokens-64")
 _FIRST_BYTE = "first-byte"
@@ -196,10 +197,25 @@ def compared(
 
 
 def _share_capacity(sides: Collection[Subject], setting: Setting) -> None:
-    """Give both sides the capacity of the slower one, so that they get the same load."""
-    slower = min([uvloop.run(find_capacity(subject, setting)) for subject in sides])
+    """Give both sides the capacity of the slower one, so that they get the same load.
+
+    Raises:
+        FailedRequestsError: a side answered no request.
+    """
+    slower = min([uvloop.run(_capacity(subject, setting)) for subject in sides])
     for subject in sides:
         subject.capacity = slower
+
+
+async def _capacity(subject: Subject, setting: Setting) -> float:
+    try:
+        async with asyncio.timeout(MEASURE_LIMIT_S):
+            capacity = await find_capacity(subject, setting)
+    except (OSError, EOFError) as error:  # TimeoutError is an OSError
+        raise FailedRequestsError(f"the capacity of {subject.name}: {error or 'no answer in time'}") from None
+    if not capacity:
+        raise FailedRequestsError(f"the capacity of {subject.name}: no request was answered")
+    return capacity
 
 
 def _costs(kind: Kind, sides: Mapping[str, Subject], order: Sequence[str], setting: Setting) -> dict[str, Cost]:

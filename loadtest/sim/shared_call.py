@@ -59,6 +59,7 @@ class SharedCall(PlacedCall[SharedPlacement]):
         if self._over or kept is None:
             return
         if kept.tokens <= cached_tokens or not kept.there:
+            placed.read = None
             self._compute()
             return
         target, tokens = placed.prefill_worker.name, kept.tokens - cached_tokens

@@ -87,7 +87,8 @@ class Quarantine:
     def within(self, body: int, failed: tuple[str, ...]) -> frozenset[str] | None:
         """Return the endpoints that the request with this body key may go to; None for all.
 
-        `failed` lists the endpoints that have failed the request. They are left out where the choice is limited.
+        `failed` lists the endpoints that have failed the request. They are left out where a body may go to one
+        further worker.
 
         Raises:
             RequestError: the request may go to no endpoint.

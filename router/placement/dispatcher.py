@@ -249,8 +249,7 @@ class Dispatcher(TicketLife):
         self._counts["dispatched"] += 2
         runner = self._policies.of(request.policy)
         tickets = self._handovers.reserve(request, planned, runner, now_s)
-        if self.traffic is not None:
-            self.traffic.placed(tickets.decode, planned.decode.fleet)
+        self._later(self._note_traffic, tickets.decode)
         return tickets
 
     def retry_prefill(
@@ -316,8 +315,7 @@ class Dispatcher(TicketLife):
         """Reserve the load of a planned pull, at the time of the plan."""
         self._counts["dispatched"] += 1
         ticket = self._pulls.reserve(request, planned, now_s)
-        if self.traffic is not None:
-            self.traffic.placed(ticket, planned.decided.fleet)
+        self._later(self._note_traffic, ticket)
         return ticket
 
     def pull_begins(self, planned: PlannedPull, ticket: Ticket, now_s: float) -> Transfer:
@@ -432,7 +430,7 @@ class Dispatcher(TicketLife):
     def _place(self, request: Request, decided: Decided, now_s: float, attempt: int) -> Ticket:
         self._counts["dispatched"] += 1
         ticket = self._placer.place(request, decided, now_s, attempt)
-        if attempt == 1 and self.traffic is not None:
+        if attempt == 1:
             self._later(self._note_traffic, ticket)
         return ticket
 

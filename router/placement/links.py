@@ -92,10 +92,10 @@ class _Link:
         self.at_s = 0.0
         """When the last transfer ended."""
 
-    def observe(self, tokens: int, seconds: float, now_s: float, *, few: bool) -> None:
-        """Learn from a transfer; `few`: of the latency alone."""
+    def observe(self, tokens: int, seconds: float, now_s: float, token_s: float, *, few: bool) -> None:
+        """Learn from a transfer; `few`: of the latency alone, if each token takes the expected `token_s`."""
         features = (0.0 if few else float(tokens), 1.0)
-        latency_s = max(seconds - tokens * self.squares.coefficients[0], SHORTEST_S)
+        latency_s = max(seconds - tokens * token_s, SHORTEST_S)
         self.squares.observe(features, latency_s if few else seconds, self.squares.predict(features))
         self._timed = FORGETTING * self._timed + (not few)
         self.at_s = now_s
@@ -134,10 +134,12 @@ class Links:
         if transfer.beside is not None:
             tokens += round(transfer.beside.tokens)
         few = tokens < self._few_tokens
-        self._all.observe(tokens, seconds, now_s, few=few)
+        fleet = self.fleet(now_s)
+        self._all.observe(tokens, seconds, now_s, fleet.token_s, few=few)
         if sender.live and receiver.live:
             row = self._row(sender, receiver)
-            self._links[row].observe(tokens, seconds, now_s, few=few)
+            token_s, _ = self._speeds_of(np.array([row]), fleet, now_s)
+            self._links[row].observe(tokens, seconds, now_s, float(token_s[0]), few=few)
             self._facts[:, row] = self._links[row].facts
 
     def _row(self, sender: Candidate, receiver: Candidate) -> int:

@@ -24,7 +24,7 @@ from router.tokenization.body_bounds import decoded_bytes, few_elements, fits_in
 from router.tokenization.hashing import CacheKeys
 from router.tokenization.identification_deadline import IdentificationDeadline, IdentificationTimeout, limit_s
 from router.tokenization.intake import CHAT_PATH, MIN_BODY_BYTES, PROMPT_PATHS, ParsedBody
-from router.tokenization.known_bodies import MOST_NEW_MESSAGES
+from router.tokenization.known_bodies import LEARN_EVERY_MESSAGES, MOST_NEW_MESSAGES
 from router.tokenization.local_tokenizer import LocalModel, ModelFiles
 from router.tokenization.preparing import (
     GivenIds,
@@ -262,10 +262,12 @@ class Identity:
     def _learn_body(self, parsed: ParsedBody, text: SegmentedText, turns: ChatTurns) -> None:
         """Learn where the messages of a whole body end.
 
-        A known conversation with few new messages has another spelling than before. Its next turn may have so, too.
+        A known conversation with few new messages has another spelling than before, or its start was dropped. Its next
+        turn may have another spelling, too, so it is learned now and then.
         """
         unknown = text.prefix is None or text.new_messages > MOST_NEW_MESSAGES
-        if unknown and parsed.search is not None and parsed.body is not None:
+        due = len(turns.messages) % LEARN_EVERY_MESSAGES < 2
+        if (unknown or due) and parsed.search is not None and parsed.body is not None:
             self.bodies.learn(parsed.body, turns.hashes)
 
     async def _prepare_in_thread(self, prompt_request: PromptRequest) -> IdentityResult:

@@ -8,7 +8,9 @@ included: nothing is kept of other fields, and one that occurs twice counts as i
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 from xxhash import xxh3_128_intdigest
@@ -22,8 +24,12 @@ MOST_NEW_MESSAGES = 4
 """Messages, counted from the end of a body, at whose start known bytes are looked for."""
 MOST_NEW_BYTES = 65_536
 """Bytes at the end of a body in which these messages are looked for."""
+LEARN_EVERY_MESSAGES = 16
+"""A conversation whose start was dropped is learned again after as many messages at most."""
 STAND_IN = 7_021_795_563_084_621_903
 """Replaces the known messages but the first. JSON has one spelling of it, and a body that contains it is not known."""
+HASH_SEED: Final = secrets.randbits(64)
+"""Of this process, so that no caller can make two texts with the same hash."""
 _STAND_IN = str(STAND_IN).encode()
 _SPACE = b" \t\r\n"
 _BEGINNING_BYTES = 64
@@ -127,7 +133,7 @@ def new_messages(fields: BodyFields) -> list[object] | None:
 
 
 def _digest_to(body: bytes, place: int) -> int:
-    return xxh3_128_intdigest(memoryview(body)[:place])
+    return xxh3_128_intdigest(memoryview(body)[:place], HASH_SEED)
 
 
 def _message_ends(body: bytes) -> Iterator[int]:

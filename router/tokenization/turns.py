@@ -18,7 +18,7 @@ from backends.vllm.unrenderable import Unrenderable
 from router.tokenization.fields import BodyFields
 from router.tokenization.hashing import CacheKeys
 from router.tokenization.intake import CHAT_PATH
-from router.tokenization.known_bodies import BodyStart
+from router.tokenization.known_bodies import HASH_SEED, BodyStart
 from router.tokenization.local_tokenizer import LocalModel
 from router.tokenization.request import adds_special_tokens, api_body
 
@@ -31,7 +31,7 @@ END_BYTES = 200
 
 @dataclass(frozen=True, slots=True)
 class ChatTurns:
-    """A chat whose template is turn-local: the `first` message, and the `messages` after the first `known` ones.
+    """A chat whose template is turn-local: the `first` message, and the `messages` after the known ones, or after it.
 
     `hashes` are running hashes of the messages: of the known ones, then with each further one. `others` stands for all
     else that its tokens depend on.
@@ -89,7 +89,7 @@ def chat_turns(
     With `start`, `fields` has the first message and those after the start.
     """
     messages = fields.messages
-    if not isinstance(messages, list) or not messages:
+    if not isinstance(messages, list) or len(messages) < (MIN_MESSAGES if start is None else 1):
         return None
     if fields.chat_template is not None or fields.kv_transfer_params is not None or fields.continue_final_message:
         return None
@@ -101,8 +101,8 @@ def chat_turns(
     del body["messages"]
     first, new = messages[0], messages[1:]
     try:
-        others = xxh3_64_intdigest(msgspec.json.encode((local.seed, cache_keys.seed, body)))
-        hashes = _running(new, start.key) if start is not None else _running(messages, 0)[1:]
+        others = xxh3_64_intdigest(msgspec.json.encode((local.seed, cache_keys.seed, body)), HASH_SEED)
+        hashes = _running(new, start.key) if start is not None else _running(messages, HASH_SEED)[1:]
     except (TypeError, ValueError, OverflowError, RecursionError):  # a number or a depth that only Python accepts
         return None
     if not hashes or len(new) + (start.messages if start is not None else 1) < MIN_MESSAGES:

@@ -153,7 +153,8 @@ class Relay:
             self.out = _REFRAMED
         else:
             self._open_with_head(response, opening, head_lines, keep_alive)
-        self._output.hasten()
+        if self.out is not _REFRAMED:  # the end of a re-framed answer may follow in this iteration
+            self._output.hasten()
         if self.out is _REFRAMED and self.usage_frame is None:
             return self.reframe
         if not response.events:

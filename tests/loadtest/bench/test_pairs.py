@@ -53,6 +53,19 @@ def test_the_first_byte_is_compared_at_the_load_of_the_slower_side(monkeypatch):
     assert costs["first byte p50"].change("first byte p50") == -0.25
 
 
+def test_a_side_without_capacity_ends_the_run_with_its_name(monkeypatch):
+    async def find_capacity(subject, setting):
+        if subject.name == "new":
+            raise ConnectionResetError("reset")
+        return 900.0 if subject.name == "old" else 0.0
+
+    monkeypatch.setattr(pairs, "find_capacity", find_capacity)
+    for name, reason in (("new", "reset"), ("none", "no request was answered")):
+        sides = {side: Subject(side, "", 0, "", 0) for side in ("old", name)}
+        with pytest.raises(FailedRequestsError, match=f"capacity of {name}: {reason}"):
+            pairs.compared(sides, ("old", name, name, "old"), Setting(), ("first-byte",))
+
+
 def test_the_settings_with_all_features_are_valid_and_refuse_nothing(tmp_path):
     flag, file = Features().flags(Place(8_100, tmp_path))
     assert flag == "--config"

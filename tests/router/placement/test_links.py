@@ -67,6 +67,14 @@ def test_a_transfer_of_few_tokens_says_nothing_of_the_bandwidth(links):
     assert time_s(links, sender, receiver, 10_000) == pytest.approx(1.05, rel=0.2)
 
 
+def test_the_time_that_tokens_are_expected_to_take_is_no_latency(links):
+    sender, receiver = candidates(2)
+    took_s = PRIOR_LATENCY_S + 900 / PRIOR_PER_S
+    for _ in range(40):
+        teach(links, sender, receiver, 900, took_s)
+    assert time_s(links, sender, receiver, 900) == pytest.approx(took_s, rel=0.05)
+
+
 class Beside:
     def __init__(self, tokens):
         self.tokens = tokens

@@ -116,6 +116,18 @@ async def test_a_next_turn_continues_the_longest_known_conversation(loaded: dict
     await identity.aclose()
 
 
+async def test_a_known_conversation_whose_start_was_dropped_is_learned_again() -> None:
+    identity = Identity(Config(model_dir=str(MODEL_DIR)), environ={})
+    body: dict[str, Any] = {"model": "m", "messages": LONG}
+    assert await identity.identify(CHAT_PATH, parse(CHAT_PATH, json.dumps(body).encode()), None)  # teaches no start
+    for _ in range(9):
+        body["messages"] = [*body["messages"], *LONG[:2]]
+        await identified(identity, body)
+    assert known_turns(identity) == 9
+    assert known_turns(identity, by="bodies") > 0
+    await identity.aclose()
+
+
 @pytest.mark.parametrize(
     "fields",
     [

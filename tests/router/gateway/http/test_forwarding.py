@@ -21,7 +21,7 @@ from tests.support.answers import (
 )
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.scripted_worker import ScriptedWorker
-from tests.support.waiting import delivered, eventually
+from tests.support.waiting import delivered, eventually, iterations
 
 
 async def test_a_stream_arrives_as_the_worker_framed_it(rig):
@@ -241,6 +241,16 @@ async def test_http_1_0_gets_an_unframed_stream_and_a_closed_connection(rig):
     assert reply.header(b"connection") == b"close"
     assert reply.body == b"".join(event(text) for text in "abc") + usage_event() + DONE
     assert gate.dispatcher.usage.cached_tokens == 32
+
+
+@pytest.mark.parametrize("settings", [{}, {"observe_usage": {"mode": "inject", "sample": 1.0}}])
+async def test_a_lone_whole_answer_leaves_the_gateway_quiet(rig, settings):
+    gate = await rig(answer_json, **settings)
+    client = await gate.connect()
+    for version in (b"1.1", b"1.0"):
+        assert (await client.ask(post(body=PLAIN, version=version))).status == 200
+        await iterations(3)
+        assert gate.gateway._parts.outbox.quiet
 
 
 async def test_http_1_0_keep_alive_works_with_a_length(rig):
