@@ -153,3 +153,14 @@ def test_a_head_that_is_repeated_but_for_its_length(lines, extra, length_line, c
     for each, content in zip(got, contents, strict=True):
         (alone,) = exchange([written(content)])[0]
         assert without_length(each) == without_length(alone)
+
+
+@given(FIELDS, EXTRA, LENGTH_LINE, st.lists(st.integers(0, 3), min_size=2, max_size=5), CUTS)
+def test_heads_that_repeat_the_last_one_in_part(lines, extra, length_line, endings, cuts):
+    """Heads of one connection that are equal up to Content-Length may be shorter or longer after it."""
+    before = b"POST /classify HTTP/1.1\r\nHost: gw\r\n" + b"".join(line + b"\r\n" for line in lines) + extra
+    after = [b"", b"Accept: */*\r\n", b"Y: 1\r\nAccept: */*\r\n", b"X-Source: a long value\r\nAccept: */*\r\n"]
+    pieces = b"".join(before + length_line % 2 + b"\r\n" + after[ending] + b"\r\n{}" for ending in endings)
+    got, client_got, closed, _ = exchange(cut_up(pieces, cuts))
+    assert [content for _, _, content in got] == [b"{}"] * len(endings)
+    assert (len(read_all(client_got, answer=True)[0]), closed) == (len(endings), False)

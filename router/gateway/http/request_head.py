@@ -132,8 +132,12 @@ class LengthCut:
             return None
         if not self._varies:
             return 0 if len(raw) == len(before) else None
-        digits = raw[len(before) : len(raw) - len(after)]
-        if not digits.isdigit() or digits.startswith(b"0") or len(digits) > _MAX_DIGITS or not raw.endswith(after):
+        start, end = len(before), len(raw) - len(after)
+        # a shorter head: compiled code raises SystemError for a slice of bytes whose start is beyond its end
+        if end <= start or not raw.endswith(after):
+            return None
+        digits = raw[start:end]
+        if not digits.isdigit() or digits.startswith(b"0") or len(digits) > _MAX_DIGITS:
             return None
         return int(digits)
 

@@ -1,8 +1,8 @@
-"""The final head of a response after interim ones."""
+"""The final head of a response after interim ones, and heads that repeat the last one."""
 
 import pytest
 
-from router.gateway.http.response_head import final_head
+from router.gateway.http.response_head import RepeatedResponse, final_head, parse_response_head
 
 INTERIM = b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
 FINAL = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
@@ -26,3 +26,23 @@ def test_an_interim_head_is_as_strict_as_a_final_one(head):
 def test_an_interim_head_after_an_empty_line_is_malformed():
     with pytest.raises(ValueError, match="malformed interim response"):
         final_head(b"\r\n" + INTERIM + FINAL, 2)
+
+
+@pytest.mark.parametrize(
+    ("second", "repeats"),
+    [
+        (b"server: uvicorn\r\nx: 1\r\n", True),
+        (b"x: 1\r\n", False),
+        (b"", False),
+        (b"server: uvicorn\r\nx: 1\r\ny: 2\r\n", False),
+    ],
+)
+def test_a_head_repeats_the_last_one_only_if_all_but_its_length_is_equal(second, repeats):
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n%s\r\n"
+    first = head % (12, b"server: uvicorn\r\nx: 1\r\n")
+    known = RepeatedResponse()
+    known.keep(first, parse_response_head(first, 200, False))
+    whole = known.whole(head % (2, second) + b"{}")
+    assert (whole is not None) is repeats
+    if whole is not None:
+        assert (whole[0].length, whole[1]) == (2, b"{}")
