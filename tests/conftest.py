@@ -1,5 +1,5 @@
-"""How much the property tests try: `--hypothesis-profile=long` for hours, `quick` while working on one, `repeatable`
-for the same examples every time. And Ctrl-C for the processes that tests start, also where they run in the background.
+"""How much the property tests try: by default the same 30 examples every time, `--hypothesis-profile=nightly` for
+1,000 new ones, `long` for hours. And Ctrl-C for the processes that tests start, also where they run in the background.
 """
 
 import signal
@@ -9,9 +9,8 @@ from hypothesis import HealthCheck, settings
 # On a machine with other work to do, time says nothing about the code.
 _ANY_MACHINE = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
 
-settings.register_profile("quick", max_examples=20, **_ANY_MACHINE)
-settings.register_profile("usual", max_examples=100, **_ANY_MACHINE)
-settings.register_profile("repeatable", max_examples=100, derandomize=True, **_ANY_MACHINE)
+settings.register_profile("usual", max_examples=30, derandomize=True, **_ANY_MACHINE)
+settings.register_profile("nightly", max_examples=1_000, **_ANY_MACHINE)
 settings.register_profile("long", max_examples=50_000, **_ANY_MACHINE)
 
 

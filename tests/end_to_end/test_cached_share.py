@@ -21,7 +21,7 @@ from loadtest.drive.http import Client
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, warmroute
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.measures]
 
 WORKERS, CLIENTS, TURNS = 4, 16, 8
 SETTLE, WINDOW = CLIENTS * TURNS, 640

@@ -15,7 +15,7 @@ from loadtest.demo import fleet
 from loadtest.demo.run import wait_until_ready
 from loadtest.fleet.process import Process, warmroute
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.measures]
 
 WORKER = ("worker", "--port", "0", "--time-scale", "0.02", "--seed", "3", "--kv-events-buffer-steps", "2")
 SYSTEM = {"role": "system", "content": "Answer in the manner of an old lighthouse keeper. " * 12}

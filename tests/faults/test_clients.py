@@ -7,7 +7,7 @@ import pytest
 from loadtest.drive.http import Client
 from loadtest.drive.seen import Kind, observe
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.measures]
 
 LONG = "Every prompt is read before the first word of its answer. " * 100
 

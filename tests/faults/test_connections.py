@@ -9,7 +9,7 @@ import pytest
 
 from loadtest.drive.seen import Kind
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.measures]
 
 LIMIT = 40
 

@@ -32,7 +32,7 @@ from router.workers import selftest, selftest_rendering
 from router.workers.selftest import SelfTest, SelfTestTarget
 from router.workers.selftest_rendering import compare_rendering
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.measures]
 
 LIMIT_S = 0.5
 """Time limit of each call."""

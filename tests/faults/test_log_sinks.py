@@ -13,7 +13,7 @@ import pytest
 
 from loadtest.drive.http import Client
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.measures]
 
 REQUESTS = 3_000  # their log lines are several times as long as the pipe's buffer
 

@@ -23,7 +23,7 @@ import pytest
 from backends.simulated.settings import shipped_model_dir
 from loadtest.drive.http import Client
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.measures]
 
 CHAT = b"/v1/chat/completions"
 JSON_HEAD = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\n%scontent-length: %d\r\n\r\n%s"

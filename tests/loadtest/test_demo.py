@@ -20,6 +20,7 @@ def descendants(process):
 
 
 @pytest.mark.slow
+@pytest.mark.measures
 def test_the_default_policy_beats_round_robin_and_leaves_nothing_behind(tmp_path):
     path = tmp_path / "rows.json"
     command = [*COMMAND, "--conversations", "12", "--json", str(path)]
@@ -36,6 +37,7 @@ def test_the_default_policy_beats_round_robin_and_leaves_nothing_behind(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.measures
 def test_handovers_are_compared_with_whole_requests(tmp_path):
     path = tmp_path / "sides.json"
     command = [*COMMAND, "--handover", "--workers", "2", "--conversations", "4", "--json", str(path)]

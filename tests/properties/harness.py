@@ -15,10 +15,9 @@ from policies.spec import PolicySpec
 from router.config.model import Config
 from router.gateway.assembly import Assembly, GatewayContext
 from router.gateway.client import ClientConnection
-from router.gateway.http.upstream_connection import UpstreamConnection
 from router.placement.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
-from tests.support.gateway_rig import FACTS, RecordingDispatcher, RecordingMetrics, StubIdentity
+from tests.support.gateway_rig import COMPILED, FACTS, RecordingMetrics, build_dispatcher, build_identity
 
 
 class OneId:
@@ -35,12 +34,30 @@ class Never:
         pass
 
 
+class Dial:
+    """A dial of the gateway. It runs to its end in one turn, unless it is cancelled before."""
+
+    def __init__(self, coroutine):
+        self._coroutine = coroutine
+
+    def run(self):
+        try:
+            self._coroutine.send(None)
+        except (StopIteration, RuntimeError):  # RuntimeError: cancelled before
+            return
+        raise AssertionError("nothing here may wait")
+
+    def cancel(self):
+        self._coroutine.close()
+
+
 class Turns:
     """The part of an event loop that the data plane needs. `run` continues until nothing is left to do."""
 
     def __init__(self):
         self.now_s = 1_000.0
         self.soon = deque()
+        self.dials = []
 
     def time(self):
         return self.now_s
@@ -53,7 +70,15 @@ class Turns:
         return Never()
 
     def create_task(self, coroutine):
-        raise AssertionError("nothing here may wait")
+        """Start a dial, the only task."""
+        dial = Dial(coroutine)
+        self.call_soon(dial.run)
+        return dial
+
+    async def create_connection(self, factory, host, port, **_):
+        dialled = End(self, factory())
+        self.dials.append(dialled)
+        return dialled.transport, dialled.protocol
 
     def run(self):
         for _ in range(100_000):
@@ -154,11 +179,6 @@ class Failures(logging.Handler):
         self.records.append(record)
 
 
-class Dial:
-    def cancel(self):
-        pass
-
-
 class World:
     """A gateway with one worker, which is ready. `dials` lists the connections to it."""
 
@@ -171,25 +191,31 @@ class World:
         joined = fleet.add(parse_endpoint("http://worker:1"), self.turns.now_s)
         fleet.probe_succeeded(joined.id, FACTS, self.turns.now_s)
         policy = build_policy(PolicySpec("round_robin"), random.Random(0))
-        self.dispatcher = RecordingDispatcher(fleet, residency, policy, spec=PolicySpec("round_robin"))
-        context = GatewayContext(config, self.dispatcher, fleet, StubIdentity(), RecordingMetrics())
+        self.dispatcher = build_dispatcher(fleet, residency, policy, spec=PolicySpec("round_robin"))
+        context = GatewayContext(config, self.dispatcher, fleet, build_identity(config), RecordingMetrics())
         self.parts = Assembly(context, self.turns)
-        self.parts.pools.dial = self._dial
-        self.parts.clients.request_ids = OneId()
+        if not COMPILED:
+            self.parts.clients.request_ids = OneId()
         self._failures = Failures()
         logging.getLogger("warmroute.gateway").handlers = [self._failures]
-        self.dials = []
 
     def client(self):
         return End(self.turns, ClientConnection(self.parts.clients))
 
-    def _dial(self, endpoint, dialler, *_):
-        protocol = UpstreamConnection(
-            self.parts.pools, endpoint, self.turns, self.parts.clients.limits.max_header_bytes
-        )
-        self.dials.append(End(self.turns, protocol))
-        self.turns.call_soon(dialler.dialled, protocol)
-        return Dial()
+    @property
+    def dials(self):
+        """Return the connections to the worker."""
+        return self.turns.dials
+
+    @property
+    def lifecycle(self):
+        """Return the lifecycle events of the requests; none of a compiled gateway."""
+        return getattr(self.dispatcher, "events", [])
+
+    @property
+    def usage(self):
+        """Return the usage of the last request; None of a compiled gateway."""
+        return getattr(self.dispatcher, "usage", None)
 
     @property
     def failures(self):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Container, Sequence
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import msgspec
 
@@ -17,6 +17,7 @@ from router.gateway.flow.request_trace import TraceSink
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.rewrites.body_rewriter import Relearn
 from router.gateway.server import Gateway
+from router.placement import dispatcher
 from router.placement.dispatcher import Dispatcher, Held, Queued, Reject, Ticket
 from router.placement.endpoints import FleetEndpoint
 from router.placement.fleet import Fleet
@@ -31,6 +32,16 @@ from tests.support.scripted_worker import Script, ScriptedWorker, SocketWorker
 
 FACTS = WorkerFacts(version="0.33.0", models=(ServedModel("m"),), caches={0: RankCache(16, 1_000, True)})
 """What a worker of model ``m`` reports."""
+
+
+COMPILED = not str(dispatcher.__file__).endswith(".py")
+"""Whether mypyc compiled the gateway. Its classes take no subclasses and no stand-ins, so the rigs then use the real
+dispatcher and identity, and record no lifecycle events."""
+
+if TYPE_CHECKING or not COMPILED:  # noqa: SIM108 - mypy joins the two types of a conditional expression
+    _Base = Dispatcher
+else:
+    _Base = object
 
 
 class RecordingMetrics:
@@ -79,7 +90,7 @@ class StubIdentity:
         self.observed.append((model, prompt_tokens))
 
 
-class RecordingDispatcher(Dispatcher):
+class RecordingDispatcher(_Base):
     """The real dispatcher. It records every lifecycle event in `events`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -142,6 +153,16 @@ class RecordingDispatcher(Dispatcher):
         super().cancelled(ticket, now_s)
 
 
+def build_dispatcher(*args: Any, **kwargs: Any) -> RecordingDispatcher:
+    """Return a dispatcher that records, or the compiled one, which does not."""
+    return cast("RecordingDispatcher", (Dispatcher if COMPILED else RecordingDispatcher)(*args, **kwargs))
+
+
+def build_identity(config: Config) -> StubIdentity:
+    """Return the stand-in, or the real identity of a compiled gateway."""
+    return cast("StubIdentity", Identity(config)) if COMPILED else StubIdentity()
+
+
 class Rig:
     """One gateway with its fleet, its scripted `workers`, and the recorded metrics and lifecycle events."""
 
@@ -156,7 +177,7 @@ class Rig:
         self.loop = loop
         residency = ResidencyMap()
         self.fleet = Fleet(config.health, residency, connector=config.handover.connector)
-        self.dispatcher = RecordingDispatcher(
+        self.dispatcher = build_dispatcher(
             self.fleet,
             residency,
             build_policy(PolicySpec("round_robin"), random.Random(0)),
@@ -165,7 +186,7 @@ class Rig:
             max_requests_per_worker=config.limits.max_requests_per_worker,
             handover=config.handover,
         )
-        self.identity = StubIdentity()
+        self.identity = build_identity(config)
         self.metrics = RecordingMetrics()
         identity, metrics = cast("Identity", self.identity), cast("GatewayMetrics", self.metrics)
         self.gateway = Gateway(config, self.dispatcher, self.fleet, identity, metrics, relearn, traces=traces)

@@ -8,7 +8,7 @@ from loadtest.attack import shapes
 from loadtest.attack.clients import attack, request
 from loadtest.attack.shapes import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES, TOKENIZE, TRANSCRIPTIONS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.measures]
 MB = 1_000_000
 BODY_BYTES = 9_800_000
 AT_ONCE = 2

@@ -4,7 +4,7 @@ import pytest
 
 from loadtest.attack.floods import FLOODS, flood
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.measures]
 MB = 1_000_000
 SECONDS = 2.0
 

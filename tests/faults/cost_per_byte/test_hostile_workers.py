@@ -9,7 +9,7 @@ import pytest
 from loadtest.attack.clients import attack, request
 from loadtest.attack.shapes import CHAT, Body
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.measures]
 MB = 1_000_000
 CONTROL_PATHS = ("/health", "/version", "/v1/models", "/metrics", "/kv_event_sources", "/v1/completions")
 

@@ -10,7 +10,7 @@ from loadtest.attack.clients import attack, request
 from loadtest.attack.floods import flood
 from loadtest.attack.shapes import CHAT, Body
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.measures]
 GIB = 1_073_741_824
 MB = 1_000_000
 SECONDS = 6.0

@@ -251,6 +251,7 @@ async def test_a_slow_reader_of_400_mb_takes_less_than_20_mb(rig):
 
 
 @pytest.mark.slow
+@pytest.mark.measures
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("event_bytes", [300, 65_000])
 async def test_a_thousand_stalled_readers_stay_within_the_memory_limit(rig, firehose, event_bytes):
