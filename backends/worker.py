@@ -164,3 +164,4 @@ class LoadReport:
     prefix_hits: int | None = None
     generation_tokens: int | None = None
     preemptions: int | None = None
+    prompt_tokens: int | None = None

@@ -20,6 +20,7 @@ USAGE = "vllm:kv_cache_usage_perc"
 QUERIES = "vllm:prefix_cache_queries_total"
 HITS = "vllm:prefix_cache_hits_total"
 GENERATED = "vllm:generation_tokens_total"
+PROMPTS = "vllm:prompt_tokens_total"
 PREEMPTIONS = "vllm:num_preemptions_total"
 SLEEP = "vllm:engine_sleep_state"
 CACHE = "vllm:cache_config_info"
@@ -33,7 +34,20 @@ OLDER_NAMES: Mapping[str, str] = {
 """Read if the page lacks the newer name; 0.11 has both."""
 
 _NAMES = "|".join(
-    (RUNNING, WAITING, USAGE, QUERIES, HITS, GENERATED, PREEMPTIONS, SLEEP, CACHE, STARTED, *OLDER_NAMES.values())
+    (
+        RUNNING,
+        WAITING,
+        USAGE,
+        QUERIES,
+        HITS,
+        GENERATED,
+        PROMPTS,
+        PREEMPTIONS,
+        SLEEP,
+        CACHE,
+        STARTED,
+        *OLDER_NAMES.values(),
+    )
 )
 _SAMPLE = re.compile(
     rf'^({_NAMES})(?:\{{((?:[^"}}\n]++|"(?:[^"\\\n]++|\\.)*+")*+)\}})?[ \t]++(\S++)',
@@ -137,6 +151,7 @@ def _load(rank: int, sums: Mapping[str, float]) -> LoadReport:
         prefix_hits=int(hits) if hits is not None else None,
         generation_tokens=_total(sums, GENERATED),
         preemptions=_total(sums, PREEMPTIONS),
+        prompt_tokens=_total(sums, PROMPTS),
     )
 
 

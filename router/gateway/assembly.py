@@ -85,6 +85,7 @@ class Assembly:
         config, fleet, metrics = context.config, context.fleet, context.metrics
         limits, timeouts = config.limits, config.timeouts
         self.loop = loop
+        self._fleet = fleet
         self.running: set[ForwardedRequest] = set()
         self.keys = api_keys(config.auth)
         self.callers = Callers(config)
@@ -104,6 +105,7 @@ class Assembly:
         self.service_levels = ServiceLevels(config)
         self.hold_queue = HoldQueue(context.dispatcher, fleet, loop, limits.max_held_requests)
         self.lost_workers = LostWorkers(fleet, loop, self.running)
+        fleet.on_evidence.append(self._note_reads)
         query_of_death = QueryOfDeathTracker(config.retries.query_of_death_s)
         self.quarantine = Quarantine(query_of_death, fleet, loop, self.running, metrics, self.queue.changed)
         self.pools.on_refusal = self.quarantine.refused
@@ -190,6 +192,10 @@ class Assembly:
             running=self.running,
         )
 
+    def _note_reads(self) -> None:
+        for request in self.running:
+            request.note_read()
+
     def use_routes(self, routes: Sequence[RouteConfig]) -> None:
         """Use other routes for the requests that follow."""
         self.traffic_routes.adopt(routes)
@@ -210,6 +216,7 @@ class Assembly:
 
     def close(self) -> None:
         """Unsubscribe from the fleet and the dispatcher, and close the connections to workers."""
+        self._fleet.on_evidence.remove(self._note_reads)
         self.lost_workers.close()
         self.quarantine.close()
         self.rewriter.close()

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from backends.worker import Endpoint, LoadReport, RankCache, WorkerFacts
 from policies.view import WorkerId
+from router.placement.evidence import Evidence
 from router.placement.health import Health, WorkerState
 
 DEFAULT_BLOCK_TOKENS = 16
@@ -91,6 +92,7 @@ class FleetEndpoint:
         "candidates",
         "draining",
         "endpoint",
+        "evidence",
         "facts",
         "health",
         "id",
@@ -113,6 +115,7 @@ class FleetEndpoint:
         self.weight = 1.0
         self.role = MIXED
         self.health = health
+        self.evidence = Evidence()
         self.facts: WorkerFacts | None = None
         self.kv_report = KvReport()
         self.candidates: tuple[Candidate, ...] = ()

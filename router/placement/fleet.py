@@ -11,11 +11,15 @@ from backends.worker import Endpoint, LoadReport, ServedModel, WorkerFacts
 from policies.view import Residency
 from router.config.model import HealthConfig
 from router.placement.endpoints import PREFILL, Candidate, FleetEndpoint
+from router.placement.evidence import Evidence
 from router.placement.handover_roles import prefills
 from router.placement.health import SERVING, Health, WorkerState
 from router.placement.residency_source import ResidencySource
 
 __all__ = ["Candidate", "CandidateSet", "Fleet", "FleetEndpoint", "WorkerState"]
+
+EVIDENCE_S = 0.1
+"""How old the last reads in `Fleet.evidence` may be, so that many quiet streams cost no more than one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,8 @@ class Fleet:
     * `on_doubt`: an endpoint's process may have died, and a probe should find out.
     * `on_process`: an endpoint identified its process; arguments: whether it is new, and when the question was asked.
 
+    * `on_evidence`: evidence will be judged; note now when bytes of answers last arrived.
+
     Calls for removed endpoints are ignored, because results may arrive after a removal.
     """
 
@@ -57,6 +63,7 @@ class Fleet:
         self.on_unknown_model: list[Callable[[str], None]] = []
         self.on_doubt: list[Callable[[FleetEndpoint], None]] = []
         self.on_process: list[Callable[[FleetEndpoint, bool, float], None]] = []
+        self.on_evidence: list[Callable[[], None]] = []
         self.pressure_until_s = 0.0
         """After this time no endpoint is backing off: a quick test for the hot path."""
         self.warm_at_s = -math.inf
@@ -72,6 +79,7 @@ class Fleet:
         self._adapters: frozenset[str] | None = None
         self._listed: frozenset[str] | None = None
         self._different_models: tuple[str, ...] | None = None
+        self._gathered_s = -math.inf
 
     @property
     def endpoints(self) -> tuple[FleetEndpoint, ...]:
@@ -96,6 +104,17 @@ class Fleet:
         """Return the name of an endpoint or candidate, if it has one and is in the fleet."""
         endpoint = self._endpoints.get(worker.partition("#")[0])
         return None if endpoint is None else endpoint.name
+
+    def evidence(self, endpoint: FleetEndpoint, now_s: float) -> Evidence:
+        """Return what is known of the endpoint's life. Its last reads are at most `EVIDENCE_S` old.
+
+        The data plane notes no read: it is asked here, for all endpoints at once.
+        """
+        if now_s - self._gathered_s >= EVIDENCE_S:
+            self._gathered_s = now_s
+            for callback in self.on_evidence:
+                callback()
+        return endpoint.evidence
 
     def lost(self, endpoint: FleetEndpoint) -> bool:
         """Return whether `endpoint` has been ejected or removed."""
@@ -158,6 +177,7 @@ class Fleet:
         changed = facts != endpoint.facts
         endpoint.learn(facts)
         self._fit_candidates(endpoint)
+        endpoint.evidence.answered(now_s)
         endpoint.health.probe_succeeded(now_s)
         if was_down and endpoint.health.condition is WorkerState.HALF_OPEN:
             self._forget_guesses(endpoint)
@@ -195,6 +215,8 @@ class Fleet:
     def load_reported(self, endpoint_id: str, report: LoadReport, now_s: float) -> None:
         """Store one rank's gauges."""
         endpoint = self._endpoints.get(endpoint_id)
+        if endpoint is not None:
+            endpoint.evidence.reported(report, now_s)
         for candidate in endpoint.candidates if endpoint else ():
             if candidate.rank == report.rank or candidate.rank is None:
                 candidate.load = report

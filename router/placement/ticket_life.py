@@ -205,7 +205,9 @@ class TicketLife:
         self._tell_policy(LifecycleEventKind.FAILED, ticket, now_s)
 
     def _succeeded(self, ticket: Ticket, now_s: float, *, complete: bool) -> None:
-        self._fleet.traffic_succeeded(ticket.candidate.endpoint, trial=ticket.trial, complete=complete)
+        endpoint = ticket.candidate.endpoint
+        endpoint.evidence.progressed(now_s)
+        self._fleet.traffic_succeeded(endpoint, trial=ticket.trial, complete=complete)
         ticket.trial = False
         if ticket.suspect is not None:
             # This worker serves the request, so the error was a fault of the other worker and not of the request.

@@ -105,6 +105,12 @@ class ForwardedRequest:
         awaited = tuple(each.ticket.candidate.endpoint for each in self._flow.attempts if each.unopened)
         return awaited if self._beside is None else (*awaited, self._beside.endpoint)
 
+    def note_read(self) -> None:
+        """Note in the worker's evidence when the last byte of the answer in progress arrived."""
+        attempt = self._responder.answering
+        if attempt is not None and not attempt.switched:  # a tunnel's last byte may be the client's
+            attempt.ticket.candidate.endpoint.evidence.progressed(self._responder.last_read_s)
+
     def sent_to(self, worker: WorkerId | None) -> bool:
         return any(ticket.candidate.id == worker for ticket in self.tickets)
 
