@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from types import TracebackType
 from typing import Self
 
+from backends.connect_errors import is_refusal, says_nothing
 from backends.vllm.connection import MAX_HEAD_BYTES as MAX_HEAD_BYTES
 from backends.vllm.connection import BrokenAnswer, Connection, LargeAnswer, WorkerAnswer
 from backends.worker import Endpoint
@@ -25,12 +27,26 @@ KEEP_ALIVE_S = 4.0
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
+class ProbeFault(StrEnum):
+    """The evidence in a failed call."""
+
+    LATE = "late"
+    """No answer in time, or none could be asked for: evidence of nothing."""
+    REFUSED = "refused"
+    """The connection was refused: no process listens."""
+    BROKEN = "broken"
+    """The connection broke, or could not be made for another reason."""
+    ANSWERED = "answered"
+    """The endpoint answered something else than was expected."""
+
+
 class ProbeError(Exception):
     """The endpoint is not usable now; `reason` says why in words for an operator."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, fault: ProbeFault = ProbeFault.ANSWERED) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.fault = fault
 
 
 class RefusedError(ProbeError):
@@ -121,11 +137,11 @@ class WorkerClient:
         except ProbeError:
             raise
         except TimeoutError:
-            raise ProbeError(f"{path} gave no answer within {timeout_s:g} s") from None
+            raise ProbeError(f"{path} gave no answer within {timeout_s:g} s", ProbeFault.LATE) from None
         except LargeAnswer:
             raise ProbeError(f"{path} answered more than {max_bytes} bytes: is this a vLLM server?") from None
         except Exception as error:  # Anything may listen on that port, and it must not end the watch.
-            raise ProbeError(f"{path} broke off: {_why(error)}") from None
+            raise ProbeError(f"{path} broke off: {_why(error)}", ProbeFault.BROKEN) from None
         return _judged(answer, path)
 
     def _lane(self, endpoint: Endpoint) -> _WorkerConnections:
@@ -195,7 +211,7 @@ class _WorkerConnections:
                 Connection, endpoint.host, endpoint.port, ssl=tls, server_hostname=name
             )
         except (OSError, ValueError) as error:  # a host that is not a name is a ValueError
-            raise ProbeError(f"cannot connect to {endpoint.authority}: {_why(error)}") from None
+            raise ProbeError(f"cannot connect to {endpoint.authority}: {_why(error)}", _fault(error)) from None
         return connection
 
     async def _on(self, connection: Connection, request: bytes, max_bytes: int, error_bytes: int) -> WorkerAnswer:
@@ -220,6 +236,14 @@ def _judged(answer: WorkerAnswer, path: str) -> bytes:
     if answer.compressed:
         raise ProbeError(f"{path} answered with a compressed body, which was not requested: is this a vLLM server?")
     return answer.body
+
+
+def _fault(error: OSError | ValueError) -> ProbeFault:
+    if not isinstance(error, OSError):
+        return ProbeFault.BROKEN
+    if is_refusal(error):
+        return ProbeFault.REFUSED
+    return ProbeFault.LATE if says_nothing(error) else ProbeFault.BROKEN
 
 
 def _why(error: BaseException) -> str:

@@ -108,6 +108,13 @@ async def probe(
         ProbeError: not healthy, or not a vLLM server.
     """
     await quick_probe(client, endpoint, timeout_s=timeout_s)
+    return await learn(client, endpoint, events=events, timeout_s=timeout_s)
+
+
+async def learn(
+    client: WorkerClient, endpoint: Endpoint, *, events: KvEventSource | None = None, timeout_s: float = 2.0
+) -> WorkerFacts:
+    """Learn about a healthy `endpoint` what `probe` does, with the same errors."""
     notes: list[str] = []
     version = await _version(client, endpoint, timeout_s, notes)
     models = await _models(client, endpoint, timeout_s, notes)

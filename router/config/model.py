@@ -384,7 +384,11 @@ class HealthConfig(Section, frozen=True):
     probe_timeout_s: Seconds = 2.0
     """Timeout of one probe."""
     failure_threshold: Positive = 3
-    """Consecutive failures that eject a worker."""
+    """Consecutive failures that eject a worker. A probe that times out counts only if the worker makes no progress."""
+    panic_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    """Least share of a model's workers that stay in use when probes only time out: without an answer, a refusal or
+    progress. Envoy's panic threshold has the same default. Refused connections and wrong answers eject any number of
+    workers. 0: time-outs do, too. 1: time-outs eject none."""
     success_threshold: Positive = 1
     """Consecutive successful probes that end the ejection."""
     half_open_after_s: Seconds = 1.0

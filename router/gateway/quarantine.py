@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from xxhash import xxh3_128_intdigest
 
+from backends.connect_errors import is_refusal
 from backends.worker import Endpoint
 from router.errors import ErrorKind, RequestError
-from router.gateway.http.upstream_pool import is_refusal
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.placement.endpoints import FleetEndpoint
 from router.placement.fleet import Fleet

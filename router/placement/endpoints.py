@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from backends.worker import Endpoint, LoadReport, RankCache, WorkerFacts
 from policies.view import WorkerId
-from router.placement.evidence import Evidence
+from router.placement.evidence import WorkerEvidence
 from router.placement.health import Health, WorkerState
 
 DEFAULT_BLOCK_TOKENS = 16
@@ -115,7 +115,7 @@ class FleetEndpoint:
         self.weight = 1.0
         self.role = MIXED
         self.health = health
-        self.evidence = Evidence()
+        self.evidence = WorkerEvidence()
         self.facts: WorkerFacts | None = None
         self.kv_report = KvReport()
         self.candidates: tuple[Candidate, ...] = ()
@@ -139,6 +139,11 @@ class FleetEndpoint:
         if state is WorkerState.ASLEEP:
             return "the worker is in sleep mode; wake it up to use it"
         return self.health.reason
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that the worker has listed."""
+        return () if self.facts is None else tuple(card.id for card in self.facts.models)
 
     @property
     def models_known(self) -> bool:

@@ -12,7 +12,7 @@ import math
 from backends.worker import LoadReport
 
 
-class Evidence:
+class WorkerEvidence:
     """When one endpoint last gave which sign; each time is -inf before the first one.
 
     `progress_s` is the last sign of the engine's work, as far as it was noted: `Fleet.evidence` also asks for the

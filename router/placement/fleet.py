@@ -11,7 +11,7 @@ from backends.worker import Endpoint, LoadReport, ServedModel, WorkerFacts
 from policies.view import Residency
 from router.config.model import HealthConfig
 from router.placement.endpoints import PREFILL, Candidate, FleetEndpoint
-from router.placement.evidence import Evidence
+from router.placement.evidence import WorkerEvidence
 from router.placement.handover_roles import prefills
 from router.placement.health import SERVING, Health, WorkerState
 from router.placement.residency_source import ResidencySource
@@ -105,7 +105,7 @@ class Fleet:
         endpoint = self._endpoints.get(worker.partition("#")[0])
         return None if endpoint is None else endpoint.name
 
-    def evidence(self, endpoint: FleetEndpoint, now_s: float) -> Evidence:
+    def evidence(self, endpoint: FleetEndpoint, now_s: float) -> WorkerEvidence:
         """Return what is known of the endpoint's life. Its last reads are at most `EVIDENCE_S` old.
 
         The data plane notes no read: it is asked here, for all endpoints at once.
@@ -120,6 +120,16 @@ class Fleet:
         """Return whether `endpoint` has been ejected or removed."""
         here = self._endpoints.get(endpoint.id) is endpoint
         return not here or endpoint.health.condition is WorkerState.UNHEALTHY
+
+    def dead(self, endpoint: FleetEndpoint, now_s: float) -> bool:
+        """Return whether `endpoint` is lost, and will not answer its requests as far as can be known.
+
+        False after an ejection by time-outs alone if the endpoint has given any sign of life since the first of them.
+        """
+        if not self.lost(endpoint):
+            return False
+        since_s = endpoint.health.silent_since_s
+        return since_s is None or self.evidence(endpoint, now_s).life_s <= since_s
 
     # operators
 
@@ -200,12 +210,21 @@ class Fleet:
         if endpoint is not None:
             self._tell_process(endpoint, False, asked_s)
 
-    def probe_failed(self, endpoint_id: str, reason: str, now_s: float) -> None:
-        """Record that a probe got no answer."""
+    def probe_failed(
+        self, endpoint_id: str, reason: str, now_s: float, *, late_since_s: float | None = None, needed: bool = False
+    ) -> None:
+        """Record that a probe failed.
+
+        With `late_since_s` it began then and timed out; see `Health.probe_late`, also for `needed`.
+        """
         endpoint = self._endpoints.get(endpoint_id)
         if endpoint is not None:
             before, was_down, first = endpoint.state, self.lost(endpoint), not endpoint.health.probed
-            endpoint.health.probe_failed(reason, now_s)
+            if late_since_s is None:
+                endpoint.health.probe_failed(reason, now_s)
+            else:
+                endpoint.health.probe_late(reason, late_since_s, now_s, needed=needed)
+                self._under_pressure(endpoint)
             self._update(endpoint, before)
             if first:
                 self._announce()  # queued requests that waited for the first probe may now be refused
@@ -365,7 +384,21 @@ class Fleet:
         return {
             "states": {state.value: states.count(state) for state in WorkerState},
             "endpoints": {endpoint.id: endpoint.statistics() for endpoint in self._endpoints.values()},
+            "panics": self.panics(),
         }
+
+    def panics(self) -> dict[str, float]:
+        """Return the models whose workers are kept in spite of their time-outs, and since when.
+
+        A worker that does not list its models counts for the model "".
+        """
+        since: dict[str, float] = {}
+        for endpoint in self._endpoints.values():
+            kept_s = endpoint.health.kept_since_s
+            if kept_s is not None:
+                for model in endpoint.models or ("",):
+                    since[model] = min(kept_s, since.get(model, kept_s))
+        return since
 
     # internal
 

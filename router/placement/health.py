@@ -8,6 +8,10 @@ request that could go there is the trial (see `router.placement.selection`). So 
 as it answers a probe, even if the policy would avoid its empty cache. Pressure (503) is not a fault: the worker is
 only avoided for a moment. Thresholds count consecutive failures, as in Envoy's outlier detection and the Kubernetes
 probes.
+
+A refused or broken connection and a wrong answer are evidence of a fault. A time-out is none while the worker makes
+progress: a full event loop answers `/health` late and still serves. `router.placement.lateness` decides which time-outs
+count, and whether the worker is needed in spite of them.
 """
 
 from __future__ import annotations
@@ -57,7 +61,14 @@ class Health:
         self.refused_until_s = 0.0
         self.trial_running = False
         self.ejections = 0
+        self.kept_since_s: float | None = None
+        """Since when the worker serves only because too few others would be left; None if it is not so."""
+        self.silent_since_s: float | None = None
+        """When the first of the probes began whose time-outs alone ejected the worker; None if it is not so."""
         self._probe_failures = 0
+        self._late_probes = 0
+        """How many of the consecutive failures are time-outs."""
+        self._late_since_s = 0.0
         self._probe_successes = 0
         self._traffic_failures = 0
         self._failed_trials = 0
@@ -90,7 +101,8 @@ class Health:
 
     def probe_succeeded(self, now_s: float) -> None:
         """Record that the worker answered a probe."""
-        self._probe_failures = 0
+        self._probe_failures = self._late_probes = 0
+        self.kept_since_s = None
         self._probe_successes += 1
         if self._probe_successes < self._config.success_threshold:
             return
@@ -104,7 +116,7 @@ class Health:
             self.cold(now_s)
 
     def probe_failed(self, reason: str, now_s: float) -> None:
-        """Record that a probe failed or timed out.
+        """Record that a probe was refused, broke off or got a wrong answer.
 
         If the worker was ejected already, its failed trials are forgotten: the next process behind the endpoint is not
         to blame for them.
@@ -118,7 +130,33 @@ class Health:
             self._reopen_at_s = now_s
             self.reason = f"probe failed: {reason}"
         elif self._probe_failures >= self._config.failure_threshold:
+            silent = self._late_probes == self._probe_failures
             self._eject(f"{self._probe_failures} probes in a row failed: {reason}", now_s)
+            self.silent_since_s = self._late_since_s if silent else None
+
+    def probe_late(self, reason: str, began_s: float, now_s: float, *, needed: bool) -> None:
+        """Record a probe that began at `began_s` and timed out, while the worker made no progress.
+
+        A worker that is `needed` is not ejected by time-outs alone, only avoided while others answer.
+        """
+        if not self._late_probes:
+            self._late_since_s = began_s
+        self._late_probes += 1
+        overdue = self._probe_failures + 1 >= self._config.failure_threshold
+        alone = self._late_probes > self._probe_failures
+        if needed and overdue and alone and self.condition in SERVING:
+            self._probe_failures += 1
+            self.kept_since_s = now_s if self.kept_since_s is None else self.kept_since_s
+            self.avoid_until_s = now_s + self._config.probe_interval_s + self._config.probe_timeout_s
+        else:
+            self.kept_since_s = None
+            self.probe_failed(reason, now_s)
+
+    def progressed(self) -> None:
+        """Forget the probes that timed out: the worker has made progress since."""
+        self._probe_failures -= self._late_probes
+        self._late_probes = 0
+        self.kept_since_s = None
 
     def traffic_failed(self, reason: str, now_s: float, *, trial: bool) -> None:
         """Record that a request could not be sent, or got no answer. While half-open, only the trial's outcome
@@ -159,6 +197,7 @@ class Health:
         self.condition = WorkerState.READY
         self.reason = reason
         self.trial_running = False
+        self.silent_since_s = None
         self.avoid_until_s = self.refused_until_s = 0.0
         self._traffic_failures = 0
 
@@ -167,6 +206,7 @@ class Health:
         self.reason = reason
         self.ejections += 1
         self.trial_running = False
+        self.kept_since_s = self.silent_since_s = None
         self._probe_successes = 0
         self._traffic_failures = 0
         self._reopen_at_s = reopen_at_s

@@ -435,6 +435,13 @@ RESIDENCY = (
 
 WATCH = (
     _counter("probes", "Probes of workers, by kind (quick, full, load) and outcome (ok, failed).", "kind", "outcome"),
+    _counter(
+        "late_probes",
+        "Probes that timed out, by verdict: counted; progress (the worker worked meanwhile) and nobody (no worker "
+        "answered) do not count; needed (too few other workers are left).",
+        "verdict",
+    ),
+    _common("workers_kept", "Workers in use in spite of their time-outs, because too few others are left."),
     _counter("self_tests", "Self-tests ended, by verdict.", "verdict"),
     _histogram(
         "event_iteration_seconds", CPU_S, "Time one iteration of the event loop spent on KV events of one worker."

@@ -106,6 +106,7 @@ class Metrics:
         self._differences = counter("cached_differences")
         self._misrouted = counter("misrouted_requests")
         self._probes = counter("probes")
+        self._late_probes = counter("late_probes")
         self._self_tests = counter("self_tests")
         self._event_replays = counter("event_replays")
         self._event_iteration = histogram("event_iteration_seconds").at()
@@ -250,6 +251,10 @@ class Metrics:
     def probed(self, kind: str, ok: bool) -> None:
         """Count a probe; `kind` is quick, full or load."""
         self._probes.add(1.0, (kind, "ok" if ok else "failed"))
+
+    def probed_late(self, verdict: str) -> None:
+        """Count a probe that timed out; `verdict` is counted, progress, nobody or needed."""
+        self._late_probes.add(1.0, (verdict,))
 
     def self_tested(self, verdict: str) -> None:
         self._self_tests.add(1.0, (verdict,))

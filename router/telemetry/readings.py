@@ -27,6 +27,7 @@ def fleet_readings(fleet: Fleet) -> Iterator[Reading]:
     for endpoint in fleet.endpoints:
         for state in WorkerState:
             yield "warmroute_worker_state", (endpoint.id, state.value), float(endpoint.state is state)
+    yield "warmroute_workers_kept", (), sum(one.health.kept_since_s is not None for one in fleet.endpoints)
     for candidate in fleet.candidates:
         yield from _load(candidate)
 

@@ -9,13 +9,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from backends.vllm.control import ProbeError, WorkerClient
+from backends.vllm.control import ProbeError, ProbeFault, WorkerClient
 from backends.vllm.metrics import MetricsPage
 from backends.vllm.operations import WorkerOperation, operate
-from backends.vllm.probe import probe, quick_probe, read_metrics
+from backends.vllm.probe import learn, read_metrics
 from backends.vllm.server_info import read_connector
 from backends.worker import ConnectorFacts, KvEventSource, LoadReport, WorkerFacts
 from router.placement.fleet import FleetEndpoint, WorkerState
+from router.placement.lateness import probe_late
+from router.workers.health_question import HealthQuestion
 from router.workers.selftests import SelfTests
 from router.workers.subscriptions import Subscriptions
 from router.workers.watch_context import WatchContext
@@ -48,6 +50,8 @@ class EndpointWatch:
         """This process of the worker has said what its KV connector is, or that it does not say."""
         self._page: MetricsPage | None = None
         self._up = False
+        self._late = False
+        """The last probe timed out, and the worker is not ejected."""
         self._load_failing = False
         self._full_due_s = 0.0
         self._probe_due_s = 0.0
@@ -56,9 +60,11 @@ class EndpointWatch:
         self._woken = asyncio.Event()
         self._subscriptions = Subscriptions(context, self.look_again)
         self._client = WorkerClient(api_key, context.worker_tls.context_for)
+        self._question = HealthQuestion(self._client, endpoint.endpoint, context.health.probe_timeout_s)
         self._self_tests = SelfTests(context, self._client, endpoint, self._subscriptions)
         self._workers: set[str] = set()
         self._logged: tuple[WorkerState, bool] | None = None
+        self._kept = False
         self._restarts = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -120,6 +126,7 @@ class EndpointWatch:
                 await self._pause(min(self._probe_due_s, self._load_due_s) if self._up else self._probe_due_s)
         finally:
             self._release()
+            self._question.close()
             await self._self_tests.ended()
             # A cancelled request can leave its connection in the pool, so each endpoint has its own client.
             await self._client.aclose()
@@ -147,46 +154,72 @@ class EndpointWatch:
 
     async def _round(self, now_s: float) -> None:
         self._woken.clear()
+        if self._late:  # a counter that moves meanwhile excuses the next late probe
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._load_round(now_s))
+                group.create_task(self._probe_round(now_s))
+        else:
+            await self._probe_round(now_s)
+            await self._load_round(now_s)
+
+    async def _probe_round(self, now_s: float) -> None:
         if now_s >= self._probe_due_s:
             self._probed_s = now_s
             self._probe_due_s = now_s + self._context.health.probe_interval_s
             await self._probe(now_s)
+
+    async def _load_round(self, now_s: float) -> None:
         if self._up and now_s >= self._load_due_s:
             self._load_due_s = now_s + self._context.health.load_interval_s
             await self._read_load()
-            if self._facts is not None:
+            if self._facts is not None and not self._late:
                 self._self_tests.consider(self._facts)
 
     # probes
 
     async def _probe(self, now_s: float) -> None:
         full = self._facts is None or not self._up or now_s >= self._full_due_s
-        kind, endpoint = "full" if full else "quick", self._endpoint.endpoint
-        client, timeout_s = self._client, self._context.health.probe_timeout_s
+        kind = "full" if full else "quick"
+        if full:
+            self._full_due_s = now_s + FULL_PROBE_S  # before it, so that `look_again` meanwhile is not lost
+        facts = None
         try:
+            await self._question.ask()
             if full:
-                self._full_due_s = now_s + FULL_PROBE_S  # before it, so that `look_again` meanwhile is not lost
-                facts = await probe(client, endpoint, events=self._events, timeout_s=timeout_s)
-                facts = replace(facts, connector=await self._connector_of(timeout_s))
-            else:
-                await quick_probe(client, endpoint, timeout_s=timeout_s)
+                facts = await self._learn()
             self._check_engine()
         except ProbeError as error:
             self._context.metrics.probed(kind, False)
-            self._failed(error.reason)
+            self._failed(error, now_s)
             return
         self._context.metrics.probed(kind, True)
-        if full:
+        if facts is not None:
             self._log_facts(facts)
             if self._context.observer is not None:
-                facts = self._context.observer.learned(endpoint, facts)
+                facts = self._context.observer.learned(self._endpoint.endpoint, facts)
             self._facts = facts
         assert self._facts is not None
-        self._up = True
+        self._up, self._late = True, False
         self._context.fleet.probe_succeeded(self._endpoint.id, self._facts, self._context.clock())
         self._log_state()
-        if full:
-            self._learned(self._facts)
+        if facts is not None:
+            self._learned(facts)
+
+    async def _learn(self) -> WorkerFacts | None:
+        """Return the facts of a worker that has answered `/health`.
+
+        None if the answer is late, and the facts before are those of the same process as far as is known.
+        """
+        timeout_s = self._context.health.probe_timeout_s
+        try:
+            facts = await learn(self._client, self._endpoint.endpoint, events=self._events, timeout_s=timeout_s)
+        except ProbeError as error:
+            same = self._up or self._endpoint.health.silent_since_s is not None
+            if error.fault is ProbeFault.LATE and self._facts is not None and same:
+                self._full_due_s = 0.0
+                return None
+            raise
+        return replace(facts, connector=await self._connector_of(timeout_s))
 
     async def _connector_of(self, timeout_s: float) -> ConnectorFacts | None:
         """Return what the worker says about its KV connector. It is asked until it has answered: vLLM without its
@@ -217,14 +250,27 @@ class EndpointWatch:
             }
             log.info("worker found", extra=fields)
 
-    def _failed(self, reason: str) -> None:
-        self._up = self._connector_asked = False
-        self._context.fleet.probe_failed(self._endpoint.id, reason, self._context.clock())
-        log.debug("probe failed", extra={"worker": self._endpoint.id, "reason": reason})
+    def _failed(self, error: ProbeError, began_s: float) -> None:
+        context, endpoint, now_s = self._context, self._endpoint, self._context.clock()
+        if error.fault is ProbeFault.LATE:
+            verdict = probe_late(context.fleet, context.health, endpoint, error.reason, began_s, now_s)
+            context.metrics.probed_late(verdict)
+            self._late = self._up and not context.fleet.lost(endpoint)
+        else:
+            self._late = False
+            if error.fault is ProbeFault.REFUSED:
+                endpoint.evidence.refused(now_s)
+            elif error.fault is ProbeFault.BROKEN:
+                endpoint.evidence.reset(now_s)
+            context.fleet.probe_failed(endpoint.id, error.reason, now_s)
+        if not self._late:
+            self._up = self._connector_asked = False
+        log.debug("probe failed", extra={"worker": endpoint.id, "reason": error.reason})
         self._log_state()
 
     def _log_state(self) -> None:
         """Log each change of state once. Further failing probes are only counted."""
+        self._log_panic()
         state = self._endpoint.state
         if (state, self._up) != self._logged:
             quiet = self._logged is not None and self._logged[0] is state and state is WorkerState.READY
@@ -232,6 +278,17 @@ class EndpointWatch:
             level = logging.INFO if state in (WorkerState.READY, WorkerState.DRAINING) else logging.WARNING
             fields = {"worker": self._endpoint.id, "state": state.value, "reason": self._endpoint.reason}
             log.log(logging.DEBUG if quiet else level, "worker state", extra=fields)
+
+    def _log_panic(self) -> None:
+        """Log once that time-outs do not eject the worker, because too few would be left; and the end of it."""
+        kept = self._endpoint.health.kept_since_s is not None
+        if kept is not self._kept:
+            self._kept = kept
+            fields = {"worker": self._endpoint.id, "models": ",".join(self._endpoint.models)}
+            if kept:
+                log.warning("worker kept in spite of time-outs: too few others are left", extra=fields)
+            else:
+                log.info("worker no longer kept in spite of time-outs", extra=fields)
 
     def _learned(self, facts: WorkerFacts) -> None:
         endpoint = self._endpoint.endpoint

@@ -13,6 +13,7 @@ from backends.vllm.metrics import MetricsPage
 from backends.worker import Endpoint, WorkerFacts
 from router.config.model import HealthConfig, ResidencyConfig
 from router.placement.fleet import Fleet
+from router.placement.lateness import LateVerdict
 from router.residency.residency_map import ResidencyMap
 from router.security.worker_tls import WorkerTls
 from router.workers.event_pump import EventPump
@@ -25,6 +26,10 @@ class WatchMetrics(Protocol):
 
     def probed(self, kind: str, ok: bool) -> None:
         """Count a probe; `kind` is quick, full or load."""
+        ...
+
+    def probed_late(self, verdict: LateVerdict) -> None:
+        """Count a probe that timed out."""
         ...
 
     def self_tested(self, verdict: str) -> None:

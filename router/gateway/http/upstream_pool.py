@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import ssl
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from backends.connect_errors import OWN_SHORTAGE, is_refusal
 from backends.worker import Endpoint
 from router.gateway.http.response_head import RepeatedResponse
 from router.gateway.http.upstream_connection import UpstreamConnection
 from router.gateway.http.write_coalescer import WriteCoalescer
 
 log = logging.getLogger("warmroute.gateway")
-
-_OWN_SHORTAGE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL})
-"""Dial errors that mean a shortage in this process: file descriptors, memory, ports."""
 
 
 class Dialler(Protocol):
@@ -98,7 +95,7 @@ class ConnectionPool:
             except OSError as error:
                 if self.on_refusal is not None and is_refusal(error):
                     self.on_refusal(endpoint)
-                dialler.dial_failed(str(error) or type(error).__name__, own_shortage=error.errno in _OWN_SHORTAGE)
+                dialler.dial_failed(str(error) or type(error).__name__, own_shortage=error.errno in OWN_SHORTAGE)
             else:
                 if tls is not None:
                     _read_no_further(transport)
@@ -156,15 +153,6 @@ class ConnectionPool:
             "dials": self.dials,
             "reuses": self.reuses,
         }
-
-
-def is_refusal(error: OSError) -> bool:
-    """Return whether a dial failed because all addresses of the host refused it."""
-    if error.errno is not None:
-        return error.errno == errno.ECONNREFUSED
-    # asyncio joins the errors of several addresses in one message
-    text, refusal = str(error), f"[Errno {errno.ECONNREFUSED}]"
-    return refusal in text and text.count("[Errno ") == text.count(refusal)
 
 
 def _read_no_further(transport: Any) -> None:

@@ -30,8 +30,9 @@ class LostWorkers:
     """Moves requests away from workers that probes have ejected or an operator has removed.
 
     A worker whose host has vanished closes no connection. Without this class its requests would wait until
-    `first_event_s`. A slow worker may fail its probes, too, so a request moves only if another worker is ready and
-    the retry budget allows it. The other requests are checked again when a worker becomes ready, and every second.
+    `first_event_s`. A slow worker may fail its probes, too. So requests of a worker that time-outs have ejected move
+    only if it has given no sign of life since the first one. A request also needs another worker that is ready, and the
+    retry budget. The other requests are checked again when a worker becomes ready, and every second.
     """
 
     def __init__(self, fleet: Fleet, loop: asyncio.AbstractEventLoop, requests: Iterable[AwaitingRequest]) -> None:
@@ -71,8 +72,10 @@ class LostWorkers:
         if self._again is not None:
             self._again.cancel()
             self._again = None
-        lost = {endpoint for endpoint in self._lost if self._fleet.lost(endpoint)}
-        self._lost = set()
+        now_s = self._loop.time()
+        waiting = {endpoint for endpoint in self._lost if self._fleet.lost(endpoint)}
+        lost = {endpoint for endpoint in waiting if self._fleet.dead(endpoint, now_s)}
+        self._lost = waiting - lost
         for request in list(self._requests):
             for endpoint in request.awaited:
                 if endpoint in lost:

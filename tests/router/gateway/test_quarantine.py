@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from backends.connect_errors import is_refusal
 from policies.spec import PolicySpec
 from policies.view import Decision
-from router.gateway.http.upstream_pool import is_refusal
 from tests.support.answers import answer_stream, json_head
 from tests.support.raw_client import get, post
 from tests.support.waiting import eventually, iterations

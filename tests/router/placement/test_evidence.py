@@ -4,7 +4,7 @@ import pytest
 
 from backends.worker import Endpoint, LoadReport
 from router.config.model import HealthConfig
-from router.placement.evidence import Evidence
+from router.placement.evidence import WorkerEvidence
 from router.placement.fleet import EVIDENCE_S, Fleet
 
 NEVER = float("-inf")
@@ -17,13 +17,13 @@ def fleet(shadow_residency):
 
 
 def test_nothing_is_known_at_first():
-    evidence = Evidence()
+    evidence = WorkerEvidence()
     assert {evidence.progress_s, evidence.generation_s, evidence.answered_s, evidence.refused_s} == {NEVER}
     assert (evidence.life_s, evidence.refuses, evidence.counts_tokens) == (NEVER, False, False)
 
 
 def test_times_never_go_back():
-    evidence = Evidence()
+    evidence = WorkerEvidence()
     for record in (evidence.generated, evidence.answered, evidence.refused, evidence.reset):
         record(5.0)
         record(3.0)
@@ -33,7 +33,7 @@ def test_times_never_go_back():
 
 @pytest.mark.parametrize("figure", ["generation_tokens", "prompt_tokens"])
 def test_a_token_counter_that_moves_is_generation(figure):
-    evidence = Evidence()
+    evidence = WorkerEvidence()
     evidence.reported(BUSY, 1.0)
     assert (evidence.generation_s, evidence.progress_s, evidence.answered_s) == (NEVER, NEVER, 1.0)
     assert evidence.counts_tokens
@@ -43,21 +43,21 @@ def test_a_token_counter_that_moves_is_generation(figure):
 
 @pytest.mark.parametrize("figure", ["running", "waiting", "kv_usage", "prefix_queries", "preemptions"])
 def test_another_figure_that_moves_is_progress(figure):
-    evidence = Evidence()
+    evidence = WorkerEvidence()
     evidence.reported(BUSY, 1.0)
     evidence.reported(replace(BUSY, **{figure: 7}), 2.0)
     assert (evidence.generation_s, evidence.progress_s) == (NEVER, 2.0)
 
 
 def test_figures_that_stand_still_are_an_answer_and_no_progress():
-    evidence = Evidence()
+    evidence = WorkerEvidence()
     for second in range(9):
         evidence.reported(BUSY, float(second))
     assert (evidence.progress_s, evidence.answered_s) == (NEVER, 8.0)
 
 
 def test_each_rank_is_compared_with_itself():
-    evidence = Evidence()
+    evidence = WorkerEvidence()
     for second in range(4):
         evidence.reported(BUSY, float(second))
         evidence.reported(replace(BUSY, rank=1, running=9), float(second))
@@ -65,7 +65,7 @@ def test_each_rank_is_compared_with_itself():
 
 
 def test_a_worker_without_counters_shows_no_generation():
-    evidence = Evidence()
+    evidence = WorkerEvidence()
     evidence.reported(LoadReport(0, 1, 0, 0.1), 1.0)
     evidence.reported(LoadReport(0, 2, 0, 0.1), 2.0)
     assert (evidence.counts_tokens, evidence.generation_s, evidence.progress_s) == (False, NEVER, 2.0)
@@ -73,7 +73,7 @@ def test_a_worker_without_counters_shows_no_generation():
 
 @pytest.mark.parametrize("sign", ["progressed", "generated", "answered"])
 def test_a_sign_of_life_after_a_refusal_ends_it(sign):
-    evidence = Evidence()
+    evidence = WorkerEvidence()
     getattr(evidence, sign)(1.0)
     evidence.refused(2.0)
     assert evidence.refuses

@@ -125,9 +125,13 @@ class CountedMetrics:
 
     def __init__(self):
         self.probes, self.verdicts, self.replays, self.gone = [], [], [], []
+        self.late = []
 
     def probed(self, kind, ok):
         self.probes.append((kind, ok))
+
+    def probed_late(self, verdict):
+        self.late.append(verdict)
 
     def self_tested(self, verdict):
         self.verdicts.append(verdict)

@@ -11,7 +11,7 @@ import pytest
 
 from backends.simulated.serving import serving, start
 from backends.simulated.settings import WorkerSettings
-from backends.vllm.probe import probe
+from backends.vllm.probe import learn
 from backends.worker import Endpoint, parse_endpoint
 from policies.view import Residency
 from router.config.model import Config, HandoverConfig, HealthConfig, KvEventsConfig, ResidencyConfig, WorkerConfig
@@ -183,13 +183,13 @@ async def test_a_change_during_a_probe_is_found_by_another_one(wire, system, mon
     probes = []
 
     async def changed_meanwhile(*arguments, **settings):
-        facts = await probe(*arguments, **settings)
+        facts = await learn(*arguments, **settings)
         probes.append(facts)
         if len(probes) == 1:
             its.watcher.look_again_at(endpoint.id)
         return facts
 
-    monkeypatch.setattr("router.workers.endpoint_watch.probe", changed_meanwhile)
+    monkeypatch.setattr("router.workers.endpoint_watch.learn", changed_meanwhile)
     async with serving(FAST) as worker:
         its = system(self_test=False, kv_events=False)
         endpoint = its.follow(worker.url)
