@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from backends.worker import Endpoint
 from router.config.model import Config, LimitsConfig, ModelConfig, RouteConfig, TenantConfig
 from router.gateway.client_services import ClientServices
 from router.gateway.drain_state import DrainState
@@ -42,6 +43,7 @@ from router.gateway.model_names import ModelNames
 from router.gateway.pins import Pins
 from router.gateway.preview import Preview
 from router.gateway.quarantine import Quarantine
+from router.gateway.queues.gone_workers import GoneWorkers
 from router.gateway.queues.hold import HoldQueue
 from router.gateway.queues.lost_workers import LostWorkers
 from router.gateway.queues.no_worker import NoWorkerQueue
@@ -108,7 +110,8 @@ class Assembly:
         fleet.on_evidence.append(self._note_reads)
         query_of_death = QueryOfDeathTracker(config.retries.query_of_death_s)
         self.quarantine = Quarantine(query_of_death, fleet, loop, self.running, metrics, self.queue.changed)
-        self.pools.on_refusal = self.quarantine.refused
+        self.gone_workers = GoneWorkers(fleet, loop, self.running)
+        self.pools.on_refusal = self._refused
         self.rewriter = BodyRewriter(config, fleet, context.relearn)
         self.pins = Pins()
         self.slices = TimeSlices()
@@ -192,6 +195,10 @@ class Assembly:
             running=self.running,
         )
 
+    def _refused(self, endpoint: Endpoint) -> None:
+        self.quarantine.refused(endpoint)
+        self._fleet.refused(endpoint.authority, self.loop.time())
+
     def _note_reads(self) -> None:
         for request in self.running:
             request.note_read()
@@ -216,8 +223,10 @@ class Assembly:
 
     def close(self) -> None:
         """Unsubscribe from the fleet and the dispatcher, and close the connections to workers."""
-        self._fleet.on_evidence.remove(self._note_reads)
+        if self._note_reads in self._fleet.on_evidence:
+            self._fleet.on_evidence.remove(self._note_reads)
         self.lost_workers.close()
+        self.gone_workers.close()
         self.quarantine.close()
         self.rewriter.close()
         self.queue.close()

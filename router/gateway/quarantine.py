@@ -13,10 +13,10 @@ from typing import Any, Protocol
 
 from xxhash import xxh3_128_intdigest
 
-from backends.connect_errors import is_refusal
 from backends.worker import Endpoint
 from router.errors import ErrorKind, RequestError
 from router.gateway.metrics_protocol import GatewayMetrics
+from router.gateway.queues.gone_workers import refuses
 from router.placement.endpoints import FleetEndpoint
 from router.placement.fleet import Fleet
 from router.placement.health import SERVING
@@ -222,14 +222,8 @@ class Quarantine:
             self._changed()
 
     async def _dial(self, endpoint: Endpoint) -> None:
-        try:
-            async with asyncio.timeout(LOOK_LIMIT_S):
-                transport, _ = await self._loop.create_connection(asyncio.Protocol, endpoint.host, endpoint.port)
-        except OSError as error:  # TimeoutError is one
-            if is_refusal(error):
-                self.refused(endpoint)
-        else:
-            transport.abort()
+        if await refuses(self._loop, endpoint, LOOK_LIMIT_S):
+            self.refused(endpoint)
 
     def close(self) -> None:
         """Stop the dials, and the notifications of the fleet."""

@@ -46,6 +46,7 @@ class Fleet:
     * `on_loss`: probes ejected an endpoint, or an endpoint that was not draining was removed.
     * `on_unknown_model`: a request named a model that no worker serves, or that its worker turned out not to serve.
     * `on_doubt`: an endpoint's process may have died, and a probe should find out.
+    * `on_refusal`: an endpoint refused a connection.
     * `on_process`: an endpoint identified its process; arguments: whether it is new, and when the question was asked.
 
     * `on_evidence`: evidence will be judged; note now when bytes of answers last arrived.
@@ -62,6 +63,7 @@ class Fleet:
         self.on_loss: list[Callable[[FleetEndpoint], None]] = []
         self.on_unknown_model: list[Callable[[str], None]] = []
         self.on_doubt: list[Callable[[FleetEndpoint], None]] = []
+        self.on_refusal: list[Callable[[FleetEndpoint], None]] = []
         self.on_process: list[Callable[[FleetEndpoint, bool, float], None]] = []
         self.on_evidence: list[Callable[[], None]] = []
         self.pressure_until_s = 0.0
@@ -299,6 +301,14 @@ class Fleet:
         """Report that the endpoint's process may have died."""
         for callback in tuple(self.on_doubt):
             callback(endpoint)
+
+    def refused(self, endpoint_id: str, now_s: float) -> None:
+        """Record that the endpoint refused a connection."""
+        endpoint = self._endpoints.get(endpoint_id)
+        if endpoint is not None:
+            endpoint.evidence.refused(now_s)
+            for callback in tuple(self.on_refusal):
+                callback(endpoint)
 
     # models
 

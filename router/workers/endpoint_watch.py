@@ -259,7 +259,7 @@ class EndpointWatch:
         else:
             self._late = False
             if error.fault is ProbeFault.REFUSED:
-                endpoint.evidence.refused(now_s)
+                context.fleet.refused(endpoint.id, now_s)
             elif error.fault is ProbeFault.BROKEN:
                 endpoint.evidence.reset(now_s)
             context.fleet.probe_failed(endpoint.id, error.reason, now_s)

@@ -36,6 +36,7 @@ log = logging.getLogger("warmroute.gateway")
 
 SHUT_DOWN = "the gateway is shutting down"
 _LOST: Final = "the worker was ejected or removed while the request waited for it"
+_GONE: Final = "the worker is gone: it refuses connections, and its answers have stopped"
 # Module constants, because looking up a member of an enum is slow.
 _IDENTIFIED: Final = Event.IDENTIFIED
 _PLACED: Final = Event.PLACED
@@ -133,6 +134,31 @@ class ForwardedRequest:
                         attempt.give_up(_LOST)
             if self._beside is not None and self._beside.endpoint is endpoint:
                 self._beside.give_up(_LOST)
+        except Exception:
+            self.crashed()
+
+    def at(self, endpoint: FleetEndpoint) -> bool:
+        """Return whether an attempt that has not ended is at `endpoint`."""
+        if self._beside is not None and self._beside.endpoint is endpoint:
+            return True
+        return any(each.ticket.candidate.endpoint is endpoint for each in self._flow.attempts)
+
+    def worker_gone(self, endpoint: FleetEndpoint) -> None:
+        """Give up the attempts at `endpoint`: no answer will come from it.
+
+        An answer that has begun ends with an error, unless its client does not read: its rest may be here already.
+        """
+        try:
+            answering = self._responder.answering
+            if answering is not None and answering.ticket.candidate.endpoint is endpoint:
+                if self._flow.state is RequestState.STREAMING and self._client.writable:
+                    self._stream_failed(Event.FAILED, ErrorKind.WORKER_DIED_IN_STREAM, _GONE)
+                return
+            for attempt in list(self._flow.attempts):
+                if attempt.unopened and attempt.sent and attempt.ticket.candidate.endpoint is endpoint:
+                    attempt.give_up(_GONE)
+            if self._beside is not None and self._beside.endpoint is endpoint:
+                self._beside.give_up(_GONE)
         except Exception:
             self.crashed()
 

@@ -1,0 +1,96 @@
+"""Requests at workers that refuse connections.
+
+vLLM closes its port when it shuts down, and then waits for its connections without a limit. If its engine is gone by
+then, its streams stay open without a byte, and no probe says more than that the port refuses. That and silence together
+mean that no answer will come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+from backends.connect_errors import is_refusal
+from backends.worker import Endpoint
+from router.placement.endpoints import FleetEndpoint
+from router.placement.fleet import Fleet
+
+QUIET_S: Final = 1.0
+"""How long nothing may come from a worker that refuses connections. A server that only lets its last requests end
+brings tokens meanwhile."""
+_LOOK_S: Final = 0.25
+"""Time between two dials. The first refusal alone may be that of a server that is being replaced."""
+_DIAL_LIMIT_S: Final = 1.0
+_LATE_S: Final = 0.25
+"""A look that is later than this proves nothing: bytes may lie in their sockets."""
+
+
+class PlacedRequest(Protocol):
+    """A request that may have an attempt at a worker."""
+
+    def at(self, endpoint: FleetEndpoint) -> bool:
+        """Return whether an attempt that has not ended is at `endpoint`."""
+        ...
+
+    def worker_gone(self, endpoint: FleetEndpoint) -> None:
+        """Give up the attempts at `endpoint`: no answer will come from it."""
+        ...
+
+
+class GoneWorkers:
+    """Ends the requests at a worker that refuses connections once nothing has come from it for `QUIET_S`."""
+
+    def __init__(self, fleet: Fleet, loop: asyncio.AbstractEventLoop, requests: Iterable[PlacedRequest]) -> None:
+        self._fleet = fleet
+        self._loop = loop
+        self._requests = requests
+        self._looks: dict[FleetEndpoint, asyncio.Task[None]] = {}
+        fleet.on_refusal.append(self.refused)
+
+    def refused(self, endpoint: FleetEndpoint) -> None:
+        """Watch `endpoint`, which has refused a connection, while it has requests."""
+        if endpoint not in self._looks and self._at(endpoint):
+            look = self._loop.create_task(self._watch(endpoint), name=f"refusals of {endpoint.id}")
+            self._looks[endpoint] = look
+
+    def close(self) -> None:
+        """Stop the looks, and unsubscribe from the fleet."""
+        for look in self._looks.values():
+            look.cancel()
+        if self.refused in self._fleet.on_refusal:
+            self._fleet.on_refusal.remove(self.refused)
+
+    def _at(self, endpoint: FleetEndpoint) -> list[PlacedRequest]:
+        return [request for request in self._requests if request.at(endpoint)]
+
+    async def _watch(self, endpoint: FleetEndpoint) -> None:
+        """Look until a dial succeeds, or no request is left at `endpoint`."""
+        try:
+            while self._at(endpoint):
+                due_s = self._loop.time() + _LOOK_S
+                await asyncio.sleep(_LOOK_S)
+                on_time = self._loop.time() - due_s < _LATE_S
+                if not await refuses(self._loop, endpoint.endpoint, _DIAL_LIMIT_S):
+                    return
+                if on_time:
+                    self._end_quiet(endpoint)
+        finally:
+            del self._looks[endpoint]
+
+    def _end_quiet(self, endpoint: FleetEndpoint) -> None:
+        now_s = self._loop.time()
+        if now_s - self._fleet.evidence(endpoint, now_s).progress_s >= QUIET_S:
+            for request in self._at(endpoint):
+                request.worker_gone(endpoint)
+
+
+async def refuses(loop: asyncio.AbstractEventLoop, endpoint: Endpoint, limit_s: float) -> bool:
+    """Dial `endpoint`, and return whether it refused the connection within `limit_s`."""
+    try:
+        async with asyncio.timeout(limit_s):
+            transport, _ = await loop.create_connection(asyncio.Protocol, endpoint.host, endpoint.port)
+    except OSError as error:  # TimeoutError is one
+        return is_refusal(error)
+    transport.abort()
+    return False
