@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from backends.connect_errors import is_refusal, says_nothing
+from backends.keep_alive import keep_alive
 from backends.vllm.connection import MAX_HEAD_BYTES as MAX_HEAD_BYTES
 from backends.vllm.connection import BrokenAnswer, Connection, LargeAnswer, WorkerAnswer
 from backends.worker import Endpoint
@@ -207,11 +208,12 @@ class _WorkerConnections:
             tls = ssl.create_default_context()
         name = endpoint.host if tls is not None else None
         try:
-            _, connection = await asyncio.get_running_loop().create_connection(
+            transport, connection = await asyncio.get_running_loop().create_connection(
                 Connection, endpoint.host, endpoint.port, ssl=tls, server_hostname=name
             )
         except (OSError, ValueError) as error:  # a host that is not a name is a ValueError
             raise ProbeError(f"cannot connect to {endpoint.authority}: {_why(error)}", _fault(error)) from None
+        keep_alive(transport.get_extra_info("socket"))
         return connection
 
     async def _on(self, connection: Connection, request: bytes, max_bytes: int, error_bytes: int) -> WorkerAnswer:

@@ -12,6 +12,7 @@ import zmq
 
 from backends.vllm.events import ReplayedBatch, parse_replay, replay_request
 from router.workers.event_pump import EventPump
+from router.workers.event_sockets import keep_alive
 
 IDLE_S = 5.0
 """A replay fails after this time without a frame. vLLM looks for requests at least every 100 ms."""
@@ -142,3 +143,4 @@ def _configure(socket: zmq.Socket[bytes], address: str) -> None:
     socket.setsockopt(zmq.RCVHWM, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
     socket.setsockopt(zmq.IPV6, int("[" in address))
+    keep_alive(socket)

@@ -13,6 +13,7 @@ from backends.vllm.events import split_frames
 from backends.worker import KvEventSource
 from router.residency.view import Ingest, ViewState
 from router.workers.event_pump import EventPump
+from router.workers.event_sockets import keep_alive
 from router.workers.replay import IDLE_S, MAX_MESSAGE_BYTES, Replay, ReplayOutcome
 from router.workers.tcp_link import LinkMonitor
 
@@ -281,6 +282,7 @@ def _configure(socket: zmq.Socket[bytes], source: KvEventSource) -> None:
     socket.setsockopt(zmq.IPV6, int("[" in source.endpoint))
     socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+    keep_alive(socket)
     # Missed ZMTP heartbeats show a host that vanished without a FIN; TCP alone needs two hours.
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from backends.connect_errors import OWN_SHORTAGE, is_refusal
+from backends.keep_alive import keep_alive
 from backends.worker import Endpoint
 from router.gateway.http.response_head import RepeatedResponse
 from router.gateway.http.upstream_connection import UpstreamConnection
@@ -97,6 +98,7 @@ class ConnectionPool:
                     self.on_refusal(endpoint)
                 dialler.dial_failed(str(error) or type(error).__name__, own_shortage=error.errno in OWN_SHORTAGE)
             else:
+                keep_alive(transport.get_extra_info("socket"))
                 if tls is not None:
                     _read_no_further(transport)
                 self._dialled(connection, dialler)

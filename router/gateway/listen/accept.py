@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from router.gateway.listen.connection_limit import AcceptOrder, ConnectionLimit
 from router.gateway.listen.drain import ListeningServer
-from router.gateway.listen.sockets import TLS_SHUTDOWN_S, limit_kernel_buffer
+from router.gateway.listen.sockets import TLS_SHUTDOWN_S, prepare_accepted
 
 log = logging.getLogger("warmroute.gateway")
 
@@ -124,7 +124,7 @@ class Listener:
         self._since_s: float | None = None
         self._taken = 0
         self._listener.setblocking(False)
-        limit_kernel_buffer(listener)
+        prepare_accepted(listener)
         if accept_order is not None:
             accept_order.open()
         self._watch()
@@ -196,7 +196,7 @@ async def listen(
     """Accept from `listener`, by the event loop's own server if possible."""
     if accept_order is not None or acceptor.secures(listener):
         return Listener(loop, acceptor, listener, accept_order)
-    limit_kernel_buffer(listener)
+    prepare_accepted(listener)
     if listener.family == socket.AF_UNIX:
         return await loop.create_unix_server(acceptor.accepted, sock=listener, backlog=backlog)
     return await loop.create_server(acceptor.accepted, sock=listener, backlog=backlog)

@@ -10,6 +10,7 @@ import stat
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from backends.keep_alive import keep_alive
 from router.config.model import Config
 
 TLS_SHUTDOWN_S = 2.0
@@ -52,9 +53,11 @@ def public_sockets(config: Config, backlog: int) -> list[socket.socket]:
         raise _public_error(config, error) from None
 
 
-def limit_kernel_buffer(listener: socket.socket) -> None:
-    """Limit the kernel's send buffer to `KERNEL_UNSENT_BYTES` for all connections accepted from `listener`."""
-    if listener.family != socket.AF_UNIX and hasattr(socket, "TCP_NOTSENT_LOWAT"):  # accepted sockets inherit it
+def prepare_accepted(listener: socket.socket) -> None:
+    """Set the options of all connections accepted from `listener`, which inherit them: TCP keep-alive, and a limit of
+    `KERNEL_UNSENT_BYTES` on the kernel's send buffer."""
+    keep_alive(listener)
+    if listener.family != socket.AF_UNIX and hasattr(socket, "TCP_NOTSENT_LOWAT"):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, KERNEL_UNSENT_BYTES)
 
 

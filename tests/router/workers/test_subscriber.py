@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import zmq
 
+from backends.keep_alive import IDLE_S, INTERVAL_S, PROBES
 from backends.worker import KvEventSource
 from policies.view import Residency
 from router.workers import replay
@@ -53,6 +54,18 @@ def held(wire, residency, tokens):
 
 def trusted(residency):
     return residency.state(0).residency is Residency.EXACT
+
+
+def keep_alive_of(socket):
+    options = (zmq.TCP_KEEPALIVE, zmq.TCP_KEEPALIVE_IDLE, zmq.TCP_KEEPALIVE_INTVL, zmq.TCP_KEEPALIVE_CNT)
+    return tuple(socket.getsockopt(option) for option in options)
+
+
+async def test_keep_alive_is_set_on_the_event_sockets(publisher, context, pump, residency, metrics):
+    with following(publisher, context, pump, residency, metrics) as subscriber:
+        assert keep_alive_of(subscriber._socket) == (1, IDLE_S, INTERVAL_S, PROBES)
+        subscriber._ask(0)
+        assert keep_alive_of(subscriber._replay._socket) == (1, IDLE_S, INTERVAL_S, PROBES)
 
 
 async def settled(wire, residency, tokens, expected=8):
