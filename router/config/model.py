@@ -339,7 +339,8 @@ class TimeoutsConfig(Section, frozen=True):
     connect_s: Seconds = 2.0
     """TCP connect to a worker."""
     first_event_s: Seconds = 600.0
-    """From the sent request to the first real event of the response."""
+    """Streams: from the sent request to the first real event of the response. An answer in one piece has no early byte;
+    total_s alone limits it."""
     upstream_head_s: Seconds = 10.0
     """From the first byte of a worker's response headers to their end."""
     stream_idle_s: Seconds = 120.0

@@ -158,6 +158,15 @@ class Attempt:
         return not self._opened
 
     @property
+    def begins_early(self) -> bool:
+        """Whether a worker that works begins its answer long before the end: a stream, or a protocol switch.
+
+        An answer in one piece has no early byte, so its silence says nothing about the worker.
+        """
+        response = self.response
+        return self.ticket.request.stream or self._outbound.upgrade or (response is not None and response.events)
+
+    @property
     def paused_s(self) -> float:
         """For how long the answer was not read, because the client did not read. It may have waited so long."""
         present_s = self._services.time() - self._pause_began_s if self._paused else 0.0
@@ -246,6 +255,8 @@ class Attempt:
         """Classify a final response head as the start of an answer or as a failure."""
         self.response = response
         status = response.status
+        if response.events and not self.ticket.request.stream:
+            self._report(Outcome.MOVED, self)  # a stream that the request did not show: it should begin early
         if status == 503:
             self.let_go(reusable=True)
             self._fail(FailurePoint.REFUSED, f"HTTP {status}", seconds(response.fields.get(b"retry-after")))

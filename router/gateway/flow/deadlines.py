@@ -43,8 +43,10 @@ class Limits:
         """Return the deadline of an attempt that was sent, or began to dial."""
         if not attempt.sent:
             return attempt.since_s + self.connect_s
-        first_event_s, limit_s = self.first_event_s, attempt.limit_s
-        return attempt.since_s + (first_event_s if first_event_s < limit_s else limit_s)
+        limit_s = attempt.limit_s
+        if attempt.begins_early and self.first_event_s < limit_s:
+            limit_s = self.first_event_s
+        return attempt.since_s + limit_s
 
 
 class Due(IntEnum):

@@ -16,7 +16,7 @@ class Outcome(IntEnum):
     """A report of an attempt to its request."""
 
     MOVED = 0
-    """`Attempt.sent` changed, and so did the deadline."""
+    """`Attempt.sent` or `Attempt.begins_early` changed, and so did the deadline."""
     SUSPECTED = 1
     """The request may have crashed the worker; see `Attempt.lost`. Another outcome follows."""
     OPENED = 2

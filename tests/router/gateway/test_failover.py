@@ -199,6 +199,69 @@ async def test_a_worker_silent_above_first_event_s_is_replaced(rig):
     assert gate.dispatcher.events[1] == "retry sent"
 
 
+FORM = (
+    b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n'
+    b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\nsound\r\n--x--\r\n'
+)
+IN_ONE_PIECE = {
+    b"/v1/chat/completions": PLAIN,
+    b"/v1/completions": b'{"model":"m","prompt":"hi","stream":false}',
+    b"/v1/messages": b'{"model":"m","max_tokens":5,"messages":[]}',
+    b"/v1/responses": b'{"model":"m","input":"hi"}',
+    b"/v1/embeddings": b'{"model":"m","input":"hi"}',
+    b"/v1/chat/completions/batch": b'{"model":"m","messages":[]}',
+    b"/v1/audio/transcriptions": FORM,
+    b"/custom": b"anything",
+}
+
+
+@pytest.mark.parametrize("path", IN_ONE_PIECE)
+async def test_an_answer_in_one_piece_has_no_limit_on_its_first_byte(rig, path):
+    async def script(script):
+        if script.seen.path != path:
+            await script.gone()
+        await late.wait()
+        await answer_json(script)
+
+    late = asyncio.Event()
+    # A stream that is sent after it meets the limit before it.
+    gate = await rig(
+        script, script, timeouts={"first_event_s": 0.1}, extra_paths=[{"path": "/custom"}], retries={"max_attempts": 1}
+    )
+    client = await gate.connect()
+    raw = post(path, IN_ONE_PIECE[path])
+    form = path == b"/v1/audio/transcriptions"
+    client.writer.write(raw.replace(b"application/json", b"multipart/form-data; boundary=x") if form else raw)
+    await eventually(lambda: any(worker.requests for worker in gate.workers))
+    other = b"/v1/completions" if path == b"/v1/chat/completions" else b"/v1/chat/completions"
+    reply = await gate.ask(post(other, b'{"model":"m","prompt":"x","messages":[],"stream":true}'))
+    assert (reply.status, reply.code) == (503, "worker_failed")
+    late.set()
+    assert (await client.read()).status == 200
+    assert sum(len(worker.requests_to(path)) for worker in gate.workers) == 1
+    assert gate.dispatcher.events[-1] == "finished 200"
+
+
+async def test_a_stream_that_the_request_does_not_show_has_a_limit_on_its_first_event(rig):
+    async def silent(script):
+        await script.say(STREAM)
+        await script.gone()
+
+    gate = await rig(*once(silent, answer_json), timeouts={"first_event_s": 0.1}, extra_paths=[{"path": "/custom"}])
+    assert (await gate.ask(post(b"/custom", b"anything"))).status == 200
+    assert gate.dispatcher.events == ["ticket", "retry sent", "failed sent", "finished 200"]
+
+
+async def test_an_answer_in_one_piece_above_total_s_is_not_repeated(rig):
+    async def silent(script):
+        await script.gone()
+
+    gate = await rig(silent, silent, timeouts={"first_event_s": 0.05, "total_s": 0.2})
+    reply = await gate.ask(post(body=PLAIN))
+    assert (reply.status, reply.code) == (504, "total_timeout")
+    assert gate.dispatcher.events == ["ticket", "cancelled"], "no retry, and no failure of the worker"
+
+
 def eject(gate, worker):
     for second in range(3):
         gate.fleet.probe_failed(worker.id, "timed out", second)

@@ -22,8 +22,8 @@ TIMEOUTS = TimeoutsConfig(
 )
 
 
-def attempt(sent=False, since_s=ARRIVED_S, limit_s=math.inf):
-    return SimpleNamespace(sent=sent, since_s=since_s, limit_s=limit_s)
+def attempt(sent=False, since_s=ARRIVED_S, limit_s=math.inf, begins_early=True):
+    return SimpleNamespace(sent=sent, since_s=since_s, limit_s=limit_s, begins_early=begins_early)
 
 
 @pytest.fixture
@@ -71,6 +71,16 @@ def test_an_attempt_may_have_a_shorter_limit_of_its_own(flow, deadlines):
     assert deadlines.next_s(0.0) == ARRIVED_S + 10.0
     flow.attempts = [attempt(sent=True, limit_s=1_000.0)]
     assert deadlines.next_s(0.0) == ARRIVED_S + TIMEOUTS.first_event_s
+
+
+def test_an_answer_in_one_piece_is_limited_by_the_total_time_and_by_its_own_limit(flow, deadlines):
+    flow.state, flow.attempts = RequestState.WAITING, [attempt(sent=True, begins_early=False)]
+    assert deadlines.next_s(0.0) == ARRIVED_S + TIMEOUTS.total_s
+    assert deadlines.due(1_100.0, 0.0) is Due.TOTAL
+    flow.attempts = [attempt(sent=True, limit_s=10.0, begins_early=False)]
+    assert deadlines.next_s(0.0) == ARRIVED_S + 10.0
+    flow.attempts = [attempt(sent=False, begins_early=False)]
+    assert deadlines.next_s(0.0) == ARRIVED_S + TIMEOUTS.connect_s
 
 
 def test_the_earliest_of_several_attempts_sets_the_deadline(flow, deadlines):
