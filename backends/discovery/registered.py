@@ -29,6 +29,11 @@ class RegisteredSource:
         self._registered: dict[str, tuple[Registration, float]] = {}
         self._changed = asyncio.Event()
 
+    def holds(self, registration: Registration) -> bool:
+        """Whether exactly this is registered now."""
+        found = self._registered.get(registration.worker_id)
+        return found is not None and found[0] == registration
+
     def register(self, registration: Registration, ttl_s: float) -> bool:
         """Add a worker, or renew its lease. Return whether it is new.
 

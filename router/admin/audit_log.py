@@ -1,8 +1,8 @@
 """The audit: every change that was asked of the admin port, with who asked, from where, and the outcome; and the
 changes of workers' roles that the planner made.
 
-Each entry is logged and kept in a ring. Requests without a valid token have a small ring of their own, so that they
-cannot push out the entries of operators.
+Each entry is logged and kept in a ring. Requests without a valid token have a small ring of their own, and so have
+registrations, whose tokens lie on the workers' hosts: neither can push out the entries of operators.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ KEPT = 1_000
 """Entries of known callers that are kept, and of all callers where the port needs no token."""
 STRANGERS_KEPT = 100
 """Entries that are kept of requests which the guard refused."""
+REGISTRATIONS_KEPT = 1_000
+"""Entries that are kept of registrations."""
 MOST_CHANGE_BYTES = 4_096
 """A longer body is kept as its size alone."""
 MOST_CHARACTERS = 500
@@ -38,6 +40,8 @@ _IN_EFFECT = frozenset({"worker_busy", "worker_not_ready"})
 """Codes of answers to a change that was made, and that has not shown its effect in the time to wait."""
 
 Serve = Callable[[Request], Awaitable[Response]]
+Record = Callable[[Request, str, "AuditOutcome", float], None]
+"""Takes a request that has ended, its operation, the outcome and the seconds that it took."""
 
 log = logging.getLogger("warmroute.audit")
 
@@ -68,6 +72,7 @@ class AuditLog:
     def __init__(self, wall: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._known: deque[AuditEntry] = deque(maxlen=KEPT)
         self._strangers: deque[AuditEntry] = deque(maxlen=STRANGERS_KEPT)
+        self._registrations: deque[AuditEntry] = deque(maxlen=REGISTRATIONS_KEPT)
         self._count = 0
         self._wall = wall
 
@@ -75,6 +80,11 @@ class AuditLog:
         """Record a request that has ended. `request.state.change` is a summary of its body."""
         self._known.append(self._entry(request, operation, outcome, duration_s))
         _log(self._known[-1])
+
+    def registered(self, request: Request, operation: str, outcome: AuditOutcome, duration_s: float) -> None:
+        """Record a registration or its end."""
+        self._registrations.append(self._entry(request, operation, outcome, duration_s))
+        _log(self._registrations[-1])
 
     def refused(self, request: Request, error: AdminError) -> None:
         """Record a request that the guard refused."""
@@ -127,16 +137,18 @@ class AuditLog:
 
     def entries(self, before: int | None) -> list[AuditEntry]:
         """Return the entries, newest first; with `before`, those with a smaller number."""
-        entries = sorted((*self._known, *self._strangers), key=lambda entry: entry.number, reverse=True)
+        kept = (*self._known, *self._strangers, *self._registrations)
+        entries = sorted(kept, key=lambda entry: entry.number, reverse=True)
         return entries if before is None else [entry for entry in entries if entry.number < before]
 
     def statistics(self) -> dict[str, int]:
         """Return the entries kept, and all that were recorded."""
-        return {"kept": len(self._known) + len(self._strangers), "recorded": self._count}
+        kept = len(self._known) + len(self._strangers) + len(self._registrations)
+        return {"kept": kept, "recorded": self._count}
 
 
-def audited(serve: Serve, operation: str, audit: AuditLog) -> Serve:
-    """Return `serve` with an entry for each request."""
+def audited(serve: Serve, operation: str, record: Record) -> Serve:
+    """Return `serve` with an entry for each request, apart from renewals."""
 
     async def recorded(request: Request) -> Response:
         began_s = time.monotonic()
@@ -154,7 +166,8 @@ def audited(serve: Serve, operation: str, audit: AuditLog) -> Serve:
             outcome = AuditOutcome(500, "internal_error", type(error).__name__)
             raise
         finally:
-            audit.ended(request, operation, outcome, time.monotonic() - began_s)
+            if not getattr(request.state, "renewal", False):
+                record(request, operation, outcome, time.monotonic() - began_s)
 
     return recorded
 

@@ -21,10 +21,11 @@ CODES: Mapping[str, CodeMeaning] = {
     "console_not_open": CodeMeaning(
         (403,), "without admin tokens, the console is for clients of the gateway's host alone"
     ),
+    "address_not_allowed": CodeMeaning((403,), "`discovery.registration_networks` does not have the worker's address"),
     "host_not_allowed": CodeMeaning((403,), "Host is not one of the port's names (`admin_hosts`)"),
     "operation_not_allowed": CodeMeaning((403,), "`worker_operations` does not have the operation"),
     "origin_not_allowed": CodeMeaning((403,), "Origin is another site"),
-    "role_not_allowed": CodeMeaning((403,), "the token's role is too low"),
+    "role_not_allowed": CodeMeaning((403,), "the token's role does not allow the operation"),
     "not_found": CodeMeaning((404,), "there is no worker, entry, route or revision with that name"),
     "not_acceptable": CodeMeaning((406,), "Accept does not allow the answer's media type"),
     "overtaken": CodeMeaning((409,), "another gateway of the fleet changed the state first; the change was undone"),

@@ -57,7 +57,8 @@ class Call:
 class Answer:
     """The answer of an operation. `content` is encoded as JSON; None means no content; bytes are sent unchanged.
 
-    `differences` are what the operation changed, for the audit.
+    `differences` are what the operation changed, for the audit. The audit gets no entry for a `renewal`, which callers
+    repeat every few seconds and which changes nothing.
     """
 
     content: Any
@@ -65,11 +66,12 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
     media_type: str = "application/json"
     differences: Sequence[DifferenceDocument] = ()
+    renewal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method of one path. `role` is the least role of a token that may call it. `problems` maps an error status to
+    """One method of one path. A token needs a role that includes `role`. `problems` maps an error status to
     its reason. `further` are other good statuses. An operation that `changes_state` takes If-Match. A list with `watch`
     can be a stream of events."""
 
@@ -88,8 +90,6 @@ class Operation:
     media_type: str = "application/json"
     changes_state: bool = False
     watch: Watch | None = None
-    audited: bool = True
-    """Whether a change is audited; not if callers repeat it every few seconds."""
 
     @property
     def negotiates(self) -> bool:
@@ -128,10 +128,12 @@ def endpoint(
         if operation.watch is not None and watched:
             return await _watched(operation, operation.watch, call)
         answer = await operation.handle(call)
-        request.state.differences = answer.differences
+        request.state.differences, request.state.renewal = answer.differences, answer.renewal
         return _response(answer)
 
-    return audited(serve, operation.name, audit) if operation.changes and operation.audited and recorded else serve
+    if not (operation.changes and recorded):
+        return serve
+    return audited(serve, operation.name, audit.registered if operation.role is Role.REGISTER else audit.ended)
 
 
 async def _watched(operation: Operation, watch: Watch, call: Call) -> Response:
@@ -150,7 +152,7 @@ async def _watched(operation: Operation, watch: Watch, call: Call) -> Response:
 
 
 def check_role(request: Request, operation: Operation) -> None:
-    """Refuse a caller whose token has a lower role than the operation needs.
+    """Refuse a caller whose role does not include the one that the operation needs.
 
     Raises:
         AdminError: 403, with the role that is needed.

@@ -40,8 +40,9 @@ for programs. `python -m router.cli.reference` generates this page; a test compa
 - With `admin_token`, `admin_tokens` or a file of either, every request needs `Authorization: Bearer TOKEN`, except
   `/livez`, `/readyz`, the files of the console (`/`) and, with `admin_metrics_open`, `/metrics`. Without tokens,
   everyone who reaches the port may use it: keep it on loopback.
-- A token has a role: `read`, `operate` or `admin`. Each includes those before it. A request that needs a higher one
-  gets 403 `role_not_allowed`, which names the role. `admin_token` has the role `admin`.
+- A token has a role. `operate` includes `read`, `admin` includes every role, and `register` allows registrations
+  alone. A request that needs another role gets 403 `role_not_allowed`, which names it. `admin_token` has the role
+  `admin`.
 """
 
 

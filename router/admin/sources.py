@@ -18,6 +18,7 @@ from router.admin.operations import Answer, Call
 from router.admin.problems import AdminError, invalid, not_found
 from router.admin.system import AdminSystem
 from router.config.model import DiscoverySourceConfig
+from router.discovery.networks import AddressNotAllowedError, check_addresses
 from router.discovery.workers import settings_of
 
 _LEAVING = "no source names it any more: it gets no new requests, and leaves once it has none"
@@ -30,12 +31,17 @@ async def register(call: Call) -> Answer:
     if registration.worker_id != call.path["id"]:
         raise invalid(f"the url names {registration.worker_id}, and the path {call.path['id']!r}; write one address")
     assert call.system.discovery is not None, "one of several processes takes no registrations"
+    registered = call.system.discovery.registered
+    renewal = registered.holds(registration)
     try:
-        new = call.system.discovery.registered.register(registration, wanted.ttl_s)
+        check_addresses(registration, call.system.discovery.registration_networks)
+        new = registered.register(registration, wanted.ttl_s)
+    except AddressNotAllowedError as error:
+        raise AdminError(HTTPStatus.FORBIDDEN, "address_not_allowed", str(error)) from None
     except NoRoomError as error:
         raise AdminError(HTTPStatus.INSUFFICIENT_STORAGE, "too_many_registrations", str(error)) from None
     document = RegistrationDocument(id=registration.worker_id, ttl_s=wanted.ttl_s)
-    return Answer(document, HTTPStatus.CREATED if new else HTTPStatus.OK)
+    return Answer(document, HTTPStatus.CREATED if new else HTTPStatus.OK, renewal=renewal)
 
 
 async def deregister(call: Call) -> Answer:

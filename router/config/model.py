@@ -155,6 +155,9 @@ class DiscoveryConfig(Section, frozen=True):
     """Longest drain of a worker that its source no longer names: no new requests, and removal once it has none."""
     first_answer_s: Seconds = 600.0
     """After a takeover, how long workers stay whose source has not answered the new process."""
+    registration_networks: tuple[str, ...] = ()
+    """Networks such as 10.0.0.0/8 from which workers may register, at the admin API and in Redis. Their URLs and KV
+    events must then name IP addresses in one of them. Empty: every address, and host names."""
 
 
 class SloConfig(Section, frozen=True):
@@ -741,7 +744,7 @@ class SidecarConfig(Section, frozen=True):
     """Base URLs of gateways' admin ports, http://HOST:PORT, at which the sidecar registers its worker. With redis.url
     it also registers there."""
     gateway_token: Secret | None = None
-    """Admin token of these gateways; the role operate suffices."""
+    """Admin token of these gateways, with the role register."""
     gateway_token_file: str | None = None
     """File with the token; read again at each call."""
     gateway_ca_file: str | None = None
@@ -782,7 +785,8 @@ class Config(Section, frozen=True):
     """File with the token or its sha256:HEX; read again when it changes."""
     admin_tokens: tuple[str, ...] = ()
     """Hashed tokens with a role, each as NAME ROLE sha256:HEX; `warmroute keys new NAME --role ROLE` makes one. Roles:
-    read sees everything, operate also drains and pauses workers and changes the log level, admin makes every change."""
+    read sees everything, operate also drains and pauses workers and changes the log level, register registers workers
+    and nothing else, admin makes every change."""
     admin_tokens_file: str | None = None
     """File with more of these, one per line; read again when it changes. If the changed file is not valid, the old
     tokens stay."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from backends.discovery.redis import RedisSource
 from backends.discovery.registered import RegisteredSource
 from backends.discovery.report import Source, SourceReport
 from router.config.model import Config, DiscoverySourceConfig, WorkerConfig
@@ -15,6 +16,7 @@ from router.control.control import Control
 from router.control.desired_state import FoundWorker
 from router.discovery.leaving import Leaving
 from router.discovery.merged import merged
+from router.discovery.networks import Networks, networks_of
 from router.discovery.settings import REGISTERED
 from router.discovery.sources import sources_of
 from router.discovery.workers import FoundSettings
@@ -27,6 +29,9 @@ _AGAIN_S = 1.0
 """Pause after a source or a change has failed."""
 _LONGEST_PAUSE_S = 30.0
 
+_REGISTRATIONS = (RedisSource.kind, RegisteredSource.kind)
+"""Kinds of sources in which workers register themselves."""
+
 log = logging.getLogger("warmroute.discovery")
 
 InFlight = Callable[[], Awaitable[Mapping[str, int] | None]]
@@ -36,10 +41,12 @@ InFlight = Callable[[], Awaitable[Mapping[str, int] | None]]
 class _Running:
     """One source with its last answer."""
 
-    def __init__(self, source: Source, config: DiscoverySourceConfig, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, source: Source, config: DiscoverySourceConfig, changed: Callable[[], None], networks: Networks
+    ) -> None:
         self.source = source
         self.report = SourceReport(changed, time.time)
-        self.settings = FoundSettings(config)
+        self.settings = FoundSettings(config, networks if source.kind in _REGISTRATIONS else ())
         self._named: set[str] = set()
 
     def workers(self) -> dict[str, WorkerConfig]:
@@ -69,10 +76,13 @@ class Discovery:
         self._woken = asyncio.Event()
         self.registered = RegisteredSource(time.monotonic)
         """Workers that register themselves at the admin API. The sources of the settings come before it."""
+        self.registration_networks = networks_of(self._config.registration_networks)
         sources = {**(sources_of(config) if sources is None else sources), REGISTERED: self.registered}
         configured = self._config.sources
         self._running = {
-            name: _Running(source, configured.get(name, DiscoverySourceConfig()), self._woken.set)
+            name: _Running(
+                source, configured.get(name, DiscoverySourceConfig()), self._woken.set, self.registration_networks
+            )
             for name, source in sources.items()
         }
         self._leaving = Leaving(self._config.drain_s)

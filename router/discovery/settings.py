@@ -12,6 +12,7 @@ from router.config.model import STRUCK_OUT, Config, DiscoverySourceConfig
 from router.config.problems import closest
 from router.config.tree import Path
 from router.control.control import API, SETTINGS
+from router.discovery.networks import networks_of
 from router.discovery.workers import settings_of
 
 REGISTERED = "registered"
@@ -31,7 +32,8 @@ def kinds_of(source: DiscoverySourceConfig) -> list[str]:
 
 
 def check(config: Config) -> Iterator[Finding]:
-    """Find mistakes in the sources."""
+    """Find mistakes in the sources and in the networks of registrations."""
+    yield from _network_findings(config.discovery.registration_networks)
     for name, source in config.discovery.sources.items():
         path = ("discovery", "sources", name)
         yield from _name_findings(name, path)
@@ -44,6 +46,15 @@ def check(config: Config) -> Iterator[Finding]:
         if source.api_key == STRUCK_OUT:
             problem = f"api_key is {STRUCK_OUT}, which stands for a key that is not shown"
             yield (*path, "api_key"), problem, "write the key"
+
+
+def _network_findings(texts: tuple[str, ...]) -> Iterator[Finding]:
+    for index, text in enumerate(texts):
+        try:
+            networks_of((text,))
+        except ValueError as error:
+            path = ("discovery", "registration_networks", index)
+            yield path, str(error), "write a network such as 10.0.0.0/8 or fd00::/8, or an address"
 
 
 def _name_findings(name: str, path: Path) -> Iterator[Finding]:

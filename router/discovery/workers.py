@@ -12,6 +12,7 @@ from backends.discovery.registration import Registration
 from backends.discovery.report import Workers
 from router.config.model import DiscoverySourceConfig, WorkerConfig
 from router.config.tree import dotted
+from router.discovery.networks import AddressNotAllowedError, Networks, check_addresses
 from router.workers.settings import worker_findings
 
 MODEL = "model"
@@ -21,11 +22,13 @@ MODEL = "model"
 class FoundSettings:
     """The settings of one source's workers. Workers that have not changed are not read again.
 
-    `refused` are the workers of the last answer that cannot be used, with the reason.
+    With `networks`, workers of other addresses are refused. `refused` are the workers of the last answer that cannot be
+    used, with the reason.
     """
 
-    def __init__(self, config: DiscoverySourceConfig) -> None:
+    def __init__(self, config: DiscoverySourceConfig, networks: Networks = ()) -> None:
         self._config = config
+        self._networks = networks
         self._read: dict[str, tuple[Registration, WorkerConfig | str]] = {}
         self.refused: tuple[str, ...] = ()
 
@@ -40,8 +43,9 @@ class FoundSettings:
         if known is not None and known[0] == worker:
             return known
         try:
+            check_addresses(worker, self._networks)
             return worker, settings_of(worker, self._config)
-        except ValueError as error:  # msgspec's errors are ValueErrors too
+        except (ValueError, AddressNotAllowedError) as error:  # msgspec's errors are ValueErrors too
             return worker, str(error)
 
 

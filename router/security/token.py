@@ -14,7 +14,6 @@ from router.security.keys import NAME, digest_of
 
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})")
 _TOKEN = re.compile(r"[!-~]+")
-_LINE = re.compile(rf"({NAME.pattern})[ \t]+(read|operate|admin)[ \t]+{_HASHED.pattern}")
 LEAST_CHARACTERS = 16
 SINGLE = "admin_token"
 """Name of the token that admin_token or admin_token_file gives. Its role is admin."""
@@ -22,20 +21,24 @@ _MAKE_ONE = "make one with `warmroute keys new NAME --role ROLE`"
 
 
 class Role(StrEnum):
-    """What a token allows; each role includes those before it.
+    """What a token allows.
 
-    `READ` sees the state of the gateway. `OPERATE` makes changes that can be taken back and lose nothing, such as a
-    drain. `ADMIN` makes every change.
+    `READ` sees the state of the gateway. `REGISTER` registers workers, and nothing else: the token lies on each
+    worker's host. `OPERATE` reads, and makes changes that can be taken back and lose nothing, such as a drain. It
+    cannot register, because prompts go to every registered address. `ADMIN` makes every change.
     """
 
     READ = "read"
+    REGISTER = "register"
     OPERATE = "operate"
     ADMIN = "admin"
 
     def includes(self, needed: Role) -> bool:
         """Return whether this role allows what `needed` allows."""
-        order = list(Role)
-        return order.index(self) >= order.index(needed)
+        return self in (needed, Role.ADMIN) or (self is Role.OPERATE and needed is Role.READ)
+
+
+_LINE = re.compile(rf"({NAME.pattern})[ \t]+({'|'.join(Role)})[ \t]+{_HASHED.pattern}")
 
 
 class AdminCaller(NamedTuple):
@@ -84,7 +87,7 @@ def parse_token(line: str) -> TokenEntry:
     """
     found = _LINE.fullmatch(line.strip())
     if found is None:
-        raise ValueError("is not NAME ROLE sha256:HEX, with the role read, operate or admin")
+        raise ValueError("is not NAME ROLE sha256:HEX, with the role read, register, operate or admin")
     return TokenEntry(found[1], Role(found[2]), bytes.fromhex(found[3]))
 
 

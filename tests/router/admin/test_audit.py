@@ -8,11 +8,13 @@ import pytest
 
 from router.admin import audit_log
 from router.admin.app import build_admin
-from router.admin.audit_log import KEPT, STRANGERS_KEPT, summary_of
+from router.admin.audit_log import KEPT, REGISTRATIONS_KEPT, STRANGERS_KEPT, summary_of
 from router.admin.documents import NewPolicy, NewWorker
+from router.admin.paging import encode_cursor
 from router.config.model import WorkerConfig
 from router.control.change import Change
 from router.control.edits import add_worker, remove_worker
+from router.discovery.discovery import Discovery
 from router.security.token import AdminTokens, TokenSettings
 from tests.router.admin.test_roles import LINES, token_of
 
@@ -97,6 +99,19 @@ async def test_a_caller_without_a_token_is_recorded_apart(guarded):
     assert len(listed) == STRANGERS_KEPT + 1
     assert {(one["who"], one["operation"], one["code"]) for one in listed[:-1]} == {(None, None, "unauthorized")}
     assert listed[-1]["who"] == "alice"
+
+
+async def test_registrations_are_recorded_with_their_caller_and_push_out_no_operator(guarded, system, monkeypatch):
+    system.discovery = Discovery(system.config, system.control, lambda: None, {})
+    async with connect(guarded, token_of("alice")) as alice, connect(guarded, token_of("sidecar")) as sidecar:
+        await alice.put("/admin/v1/policy", json={"rule": "lpwl"})
+        for port in range(1, REGISTRATIONS_KEPT + 6):
+            body = {"url": f"http://10.0.0.5:{port}"}
+            assert (await sidecar.put(f"/admin/v1/registrations/10.0.0.5:{port}", json=body)).status_code == 201
+        latest, *_ = await entries(alice, limit=1)
+        oldest = (await entries(alice, limit=1, cursor=encode_cursor(2)))[0]
+    assert (latest["who"], latest["operation"], latest["status"]) == ("sidecar", "register_worker", 201)
+    assert (oldest["who"], oldest["operation"]) == ("alice", "set_policy")
 
 
 async def test_a_dry_run_is_recorded_as_one(client, system):

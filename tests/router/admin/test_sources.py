@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from router.config.model import DiscoveryConfig
 from router.discovery.discovery import Discovery
 from tests.router.discovery.conftest import HandSource
 from tests.support.waiting import eventually
@@ -75,10 +77,35 @@ async def test_a_registration_that_is_not_valid_is_refused(client, hand, problem
     assert said in detail
 
 
-async def test_renewals_do_not_fill_the_audit(client, hand):
-    for _ in range(3):
-        await client.put(URL, json={"url": "http://10.0.0.5:8000"})
-    assert (await client.get("/admin/v1/audit")).json()["entries"] == []
+async def test_the_first_registration_a_change_and_the_end_are_audited_and_renewals_are_not(client, hand, caplog):
+    caplog.set_level("INFO", "warmroute.audit")
+    for labels in ({}, {}, {"zone": "a"}, {"zone": "a"}):
+        await client.put(URL, json={"url": "http://10.0.0.5:8000", "labels": labels})
+    await client.delete(URL)
+    entries = (await client.get("/admin/v1/audit")).json()["entries"]
+    assert [(one["operation"], one["status"], one["outcome"]) for one in reversed(entries)] == [
+        ("register_worker", 201, "done"),
+        ("register_worker", 200, "done"),
+        ("deregister_worker", 204, "done"),
+    ]
+    assert entries[-1]["change"]["url"] == "http://10.0.0.5:8000"
+    assert [record.operation for record in caplog.records if record.name == "warmroute.audit"] == [
+        "register_worker", "register_worker", "deregister_worker"
+    ]  # fmt: skip
+
+
+async def test_only_addresses_of_the_allowed_networks_may_register(client, system, problem):
+    networks = ("10.0.0.0/8", "fd00::/8")
+    config = replace(system.config, discovery=DiscoveryConfig(registration_networks=networks))
+    system.discovery = Discovery(config, system.control, lambda: None, {})
+    here = {"url": "http://10.0.0.5:8000", "kv_events": {"endpoint": "tcp://10.0.0.5:5557"}}
+    assert (await client.put(URL, json=here)).status_code == 201
+    there = {"url": "http://10.0.0.5:8000", "kv_events": {"endpoint": "tcp://192.0.2.9:5557"}}
+    code, detail = problem(await client.put(URL, json=there), 403)
+    assert (code, "192.0.2.9 is in no network" in detail) == ("address_not_allowed", True)
+    other = await client.put("/admin/v1/registrations/192.0.2.9:80", json={"url": "http://192.0.2.9:80"})
+    assert problem(other, 403)[0] == "address_not_allowed"
+    assert [one["status"] for one in (await client.get("/admin/v1/audit")).json()["entries"]] == [403, 403, 201]
 
 
 async def test_readyz_names_sources_when_asked(client, system, hand, problem):

@@ -45,6 +45,17 @@ def test_a_mistake_is_named_with_its_place(tmp_path, text, place, said):
     assert any(one.startswith(place) and said in one for one in found), found
 
 
+def test_a_network_that_is_none_is_named(tmp_path):
+    file = tmp_path / "g.yaml"
+    file.write_text("discovery: {registration_networks: [10.0.0.0/8, 10.0.0.1/8, rack]}\n")
+    with pytest.raises(ConfigError) as raised:
+        load({}, {}, file)
+    assert [one.problem for one in raised.value.problems] == [
+        "10.0.0.1/8 has host bits set",
+        "'rack' does not appear to be an IPv4 or IPv6 network",
+    ]
+
+
 @pytest.mark.parametrize("port", ["8000", "http"])
 def test_a_port_is_a_number_or_a_name(tmp_path, port):
     file = tmp_path / "g.yaml"
