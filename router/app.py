@@ -80,6 +80,7 @@ from router.telemetry.loop_lag import LoopLag
 from router.telemetry.metrics import Metrics
 from router.telemetry.readings import (
     budget_readings,
+    control_readings,
     discovery_readings,
     fleet_readings,
     gateway_readings,
@@ -312,6 +313,7 @@ class System:
                 lambda: limit_readings(self.limits()),
                 lambda: policy_readings(self.dispatcher.named_statistics(), self._decision_log),
                 lambda: discovery_readings({} if self.discovery is None else self.discovery.statistics()),
+                lambda: control_readings(self.control.statistics()),
                 lambda: identity_readings(self.identity.statistics()),
                 lambda: budget_readings(self.config, limit),
                 lambda: replica_readings(self.replica.statistics() if self.replica is not None else None),

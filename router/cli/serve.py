@@ -53,7 +53,6 @@ def run(arguments: argparse.Namespace) -> int:
     ignore_until_handled()
     config = read_usable_settings(arguments).config
     sources = sources_of(config, lambda: read_settings(arguments).config, settings_file(arguments))
-    sources.initial()  # what was kept must be valid before anything starts
     setup_logging(config.log_level, config.log_format)
     log_interpreter_messages()
     config, warning = reserve_descriptors(config, count_of(config))

@@ -62,7 +62,6 @@ def run(arguments: argparse.Namespace) -> int:
     loaded = read_usable_settings(arguments)
     config = sidecar_config(loaded)
     sources = sources_of(config, read, settings_file(arguments))
-    sources.initial()  # what was kept must be valid before anything starts
     setup_logging(config.log_level, config.log_format)
     log_interpreter_messages()
     config, _ = reserve_descriptors(config, 1)

@@ -54,17 +54,20 @@ class Sources:
     file: Path | None = None
 
     def initial(self) -> Initial:
-        """Return the first state.
-
-        Raises:
-            ConfigError: what was kept is no longer valid.
-        """
-        found = initial(self.loaded, self.kept)
-        problems = settings_problems(self.loaded, found.stored.state.settings)
-        problems += file_problems(self.loaded, live_settings(self.loaded), found.stored.state.settings)
-        if problems and self.store is not None:
-            place = str(self.store.path)
-            raise ConfigError([Problem(f"{place}: {one.place}", one.problem, one.fix) for one in problems])
+        """Return the first state. If what was kept is not valid with these settings, it is that of the settings."""
+        if self.kept is None or self.store is None:
+            return initial(self.loaded, self.kept)
+        try:
+            found = initial(self.loaded, self.kept)
+            settings = found.stored.state.settings
+            problems = settings_problems(self.loaded, settings)
+            problems += file_problems(self.loaded, live_settings(self.loaded), settings)
+        except ValueError as error:  # msgspec's errors are ValueErrors too
+            self.store.refuse(f"not valid with these settings: {error}")
+            return initial(self.loaded)
+        if problems:
+            self.store.refuse("not valid with these settings: " + ", ".join(map(str, problems)))
+            return initial(self.loaded)
         return found
 
 

@@ -1,24 +1,42 @@
-"""The desired state on disk: one file in `state_dir`, replaced as a whole, with its history."""
+"""The desired state on disk: one file in `state_dir`, replaced as a whole, with its history.
+
+A file that cannot be read, or not in whole, does not stop the start: an upgrade that is taken back must leave a gateway
+that runs. The file is set aside under another name before it is written again, so that no change is lost unseen.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Annotated
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
+from msgspec import inspect as kinds
+from msgspec.structs import replace
 
 from router.config.problems import ConfigError, Problem
 from router.control.desired_state import DesiredState, LiveSettings
 from router.control.revisions import Revision
 from router.control.sharing import SharedChanges
+from router.control.unknown_members import without_unknown
 
 NAME = "state.json"
 _PRIVATE_FILE = 0o600
 """The file has the workers' keys."""
 _PRIVATE_FOLDER = 0o700
+FORMAT = 1
+SET_ASIDE_KEPT = 10
+"""Files that are kept under another name. With a further one, the oldest goes."""
+MOST_BYTES = 256 << 20
+"""A larger file is not read. The history has 8 MiB at most, and a fleet of 20,000 workers 20 MB."""
+_NAMED = 5
+
+log = logging.getLogger("warmroute.control")
 
 _Signature = tuple[int, int, int] | None
 
@@ -26,12 +44,20 @@ _Signature = tuple[int, int, int] | None
 class Stored(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is kept: the desired state, the settings that it was merged from, and the history, oldest first."""
 
-    format: Literal[1] = 1
+    format: Annotated[int, Meta(ge=1)] = FORMAT
     state: DesiredState
     file: LiveSettings
     revisions: tuple[Revision, ...]
     shared: SharedChanges | UnsetType = UNSET
     """The document that the gateways of a fleet share, as last seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What a text holds. `ignored` are the places that this version does not know, in words; empty without any."""
+
+    stored: Stored
+    ignored: str = ""
 
 
 class NotSavedError(Exception):
@@ -43,16 +69,26 @@ def encode(stored: Stored) -> bytes:
     return msgspec.json.format(msgspec.json.encode(stored), indent=1) + b"\n"
 
 
-def decode(text: bytes) -> Stored:
-    """Return what a file holds.
+def decode(text: bytes) -> Decoded:
+    """Return what a file holds, without what another version has added to it.
 
     Raises:
         ValueError: it is not the text of a state file.
     """
     try:
-        return msgspec.json.decode(text, type=Stored)
-    except msgspec.MsgspecError as error:
+        with suppress(msgspec.ValidationError):
+            stored = msgspec.json.decode(text, type=Stored)
+            if stored.format == FORMAT:
+                return Decoded(stored)
+        tree, unknown = without_unknown(msgspec.json.decode(text), kinds.type_info(Stored))
+        stored = msgspec.convert(tree, Stored)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None
+    places = [".".join(path) for path in unknown]
+    if stored.format != FORMAT:
+        places.insert(0, f"format {stored.format}")
+    more = f", and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
+    return Decoded(replace(stored, format=FORMAT), ", ".join(places[:_NAMED]) + more)
 
 
 class StateFile:
@@ -63,9 +99,13 @@ class StateFile:
         self.path = self._folder / NAME
         self._seen: _Signature = None
         """The file as this process last read or wrote it."""
+        self._unread: str | None = None
+        """What of the file was not read, or why nothing was; None if all was."""
+        self._damaged = False
+        self._set_aside = 0
 
     def load(self) -> Stored | None:
-        """Make the folder if it is missing, and read the file. Return None if there is no file.
+        """Make the folder if it is missing, and read the file. Return None if there is no file that can be read.
 
         Raises:
             ConfigError: the folder or the file cannot be used. Nothing was changed.
@@ -75,7 +115,10 @@ class StateFile:
             if not os.access(self._folder, os.R_OK | os.W_OK | os.X_OK):
                 raise _problem("state_dir", f"{str(self._folder)!r} cannot be written to", "write a folder that can")
             self._seen = _signature(self.path)
-            return decode(self.path.read_bytes())
+            decoded = decode(_read(self.path))
+            if decoded.ignored:
+                self._unread = f"written by another version, and this one ignores {decoded.ignored}"
+            return decoded.stored
         except FileNotFoundError:
             if self._folder.is_dir():
                 return None
@@ -86,15 +129,25 @@ class StateFile:
             fix = "write a folder that this user can read and write"
             raise _problem("state_dir", f"{error.filename}: {error.strerror}", fix) from None
         except ValueError as error:
-            fix = "restore the file from a backup, or move it away to start from the settings alone"
-            raise _problem(str(self.path), f"not a state that this version can read: {error}", fix) from None
+            self.refuse(f"not a state that this version can read: {error}")
+            return None
+
+    def refuse(self, reason: str) -> None:
+        """Use nothing of the file. The next save sets it aside, and logs `reason`."""
+        self._unread, self._damaged = reason, True
 
     def owned(self) -> None:
         """Record that the process which wrote the file so far has handed over its content."""
         self._seen = _signature(self.path)
+        self._unread = None
+
+    def statistics(self) -> dict[str, int]:
+        """Return how many files this process has set aside."""
+        return {"set_aside": self._set_aside}
 
     def save(self, stored: Stored) -> None:
-        """Replace the file. After a crash at any moment it has the old state or the new one.
+        """Replace the file. After a crash at any moment it has the old state or the new one. A file that was not read
+        in whole is set aside first.
 
         Raises:
             NotSavedError: the file stays as it was.
@@ -104,6 +157,7 @@ class StateFile:
         new = self.path.with_suffix(".new")
         try:
             _write(new, encode(stored))
+            self._keep_unread()
             os.replace(new, self.path)
             _sync_folder(self._folder)
         except OSError as error:
@@ -112,9 +166,33 @@ class StateFile:
             raise NotSavedError(f"{self.path}: {error.strerror}") from None
         self._seen = _signature(self.path)
 
+    def _keep_unread(self) -> None:
+        if self._unread is None:
+            return
+        at = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        aside = self.path.with_name(f"{self.path.stem}.unread-{at}.json")
+        os.rename(self.path, aside)
+        self._seen, reason, self._unread = None, self._unread, None
+        self._set_aside += 1
+        for oldest in sorted(self._folder.glob(f"{self.path.stem}.unread-*.json"))[:-SET_ASIDE_KEPT]:
+            oldest.unlink()
+        fields = {"file": str(self.path), "kept_as": str(aside), "reason": reason}
+        if self._damaged:
+            log.error("the kept changes cannot be used; the gateway starts from the settings", extra=fields)
+        else:
+            log.warning("a part of the kept changes is ignored", extra=fields)
+
 
 def _problem(place: str, problem: str, fix: str) -> ConfigError:
     return ConfigError([Problem(place, problem, fix)])
+
+
+def _read(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        text = file.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+    return text
 
 
 def _write(path: Path, text: bytes) -> None:

@@ -463,6 +463,10 @@ WATCH = (
     _common("discovery_refused_workers", "Entries of the last answer of a source that cannot be used.", "source"),
     _counter("discovery_failures", "Failures of a source of workers, which keeps its last answer.", "source"),
     _common("discovery_changed_timestamp_seconds", "When the answer of a source changed last, since 1970.", "source"),
+    _common(
+        "state_files_set_aside",
+        "Files in state_dir that this process could not use in whole, and kept under another name.",
+    ),
     _counter("process_restarts", "Gateway processes and ingesters that ended unexpectedly and were restarted."),
     _experimental(
         _counter(

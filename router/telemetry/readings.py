@@ -183,6 +183,11 @@ def discovery_readings(sources: Mapping[str, Mapping[str, Any]]) -> Iterator[Rea
         yield "warmroute_discovery_changed_timestamp_seconds", (name,), state["changed_at"] or 0.0
 
 
+def control_readings(kept: Mapping[str, int]) -> Iterator[Reading]:
+    """Yield the state files that were set aside, from `Control.statistics()`."""
+    yield "warmroute_state_files_set_aside", (), kept["set_aside"]
+
+
 def identity_readings(known: Mapping[str, Any]) -> Iterator[Reading]:
     """Yield the memory of prompts and its savings, from `Identity.statistics()`."""
     memo = known["memo"]

@@ -54,7 +54,7 @@ from router.security.startup_warnings import warnings
 from router.telemetry.exposition import Reading
 from router.telemetry.history import TrafficHistory
 from router.telemetry.logs import log_level, say
-from router.telemetry.readings import discovery_readings, replica_readings
+from router.telemetry.readings import control_readings, discovery_readings, replica_readings
 from router.telemetry.snapshot import Snapshot
 from router.workers.operations import WorkerOutcome
 from router.workers.table_files import remove_memory
@@ -154,6 +154,7 @@ class Supervisor:
 
     def _own_readings(self) -> Iterator[Reading]:
         yield from discovery_readings(self.discovery.statistics())
+        yield from control_readings(self.control.statistics())
         yield from self.role_planner.readings()
         yield from replica_readings(self.replica.statistics() if self.replica is not None else None)
 

@@ -6,11 +6,14 @@ offers its sockets, and again when it has stopped making changes.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
 
 from router.control.state_file import Stored, decode, encode
+
+log = logging.getLogger("warmroute.process")
 
 
 class HandedState:
@@ -33,7 +36,10 @@ class HandedState:
         Raises:
             ValueError: it was written by another version, or not to its end.
         """
-        return decode(os.pread(self.descriptor, os.fstat(self.descriptor).st_size, 0))
+        decoded = decode(os.pread(self.descriptor, os.fstat(self.descriptor).st_size, 0))
+        if decoded.ignored:
+            log.warning("a part of the handed state is ignored", extra={"reason": decoded.ignored})
+        return decoded.stored
 
     def close(self) -> None:
         """Close the descriptor."""

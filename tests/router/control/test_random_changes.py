@@ -172,7 +172,7 @@ async def _agree_after_each(first, steps):
         states[fleet.control.state.version] = fleet.control.state.settings
         assert fleet.agree()
         if fleet.control.state.version > 1:
-            stored = decode(kept.text)
+            stored = decode(kept.text).stored
             assert stored.state == fleet.control.state
             assert merge(stored.file, api_changes(stored.file, stored.state.settings)) == fleet.control.state.settings
     for revision in fleet.control.history.revisions:

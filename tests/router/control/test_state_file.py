@@ -38,26 +38,98 @@ def test_what_was_saved_is_read_again_by_the_next_process(folder, stored):
     assert os.listdir(folder) == ["state.json"]
 
 
+def set_aside(folder):
+    """The files that were set aside, oldest first."""
+    return sorted(folder.glob("state.unread-*.json"))
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         (b"", "not a state that this version can read: Input data was truncated"),
         (b'{"format": 1', "Input data was truncated"),
-        (b'{"format": 2}', "Invalid enum value 2"),
+        (b'{"format": 2}', "missing required field `state`"),
+        (b'{"format": 0}', "Expected `int` >= 1"),
         (b'{"format": 1, "state": {}}', "missing required field `version`"),
+        (b"[" * 100_000, "recursion"),
         (b"\xff", "not a state"),
+        (b"null", "Expected `object`, got `null`"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_named_and_stays(folder, text, said):
+def test_a_damaged_file_is_set_aside_by_the_first_save(folder, stored, caplog, text, said):
     folder.mkdir()
     (folder / "state.json").write_bytes(text)
-    with pytest.raises(ConfigError) as raised:
-        StateFile(str(folder)).load()
-    (problem,) = raised.value.problems
-    assert problem.place == str(folder / "state.json")
-    assert said in problem.problem
-    assert problem.fix == "restore the file from a backup, or move it away to start from the settings alone"
-    assert (folder / "state.json").read_bytes() == text
+    store = StateFile(str(folder))
+    assert store.load() is None
+    assert (folder / "state.json").read_bytes() == text, "a check of the settings changes no file"
+    store.save(stored)
+    assert StateFile(str(folder)).load() == stored
+    (aside,) = set_aside(folder)
+    assert aside.read_bytes() == text
+    (record,) = caplog.records
+    assert (record.levelname, record.kept_as, said in record.reason) == ("ERROR", str(aside), True)
+    assert store.statistics() == {"set_aside": 1}
+
+
+def newer(stored):
+    """The text of a file that a later version wrote, with members at several depths."""
+    tree = json.loads(state_file.encode(stored))
+    tree |= {"format": 2, "quotas": {}}
+    tree["state"]["epoch"] = 7
+    tree["state"]["settings"]["workers"]["a:1"]["colour"] = "red"
+    tree["file"]["models"] = {"m": {"tokenizer_kind": "new"}}
+    return json.dumps(tree).encode()
+
+
+def test_members_of_another_version_are_ignored_and_the_file_is_kept(folder, stored, caplog):
+    folder.mkdir()
+    text = newer(stored)
+    (folder / "state.json").write_bytes(text)
+    store = StateFile(str(folder))
+    read = store.load()
+    assert read.state == stored.state
+    assert list(read.file.models) == ["m"]
+    store.save(stored)
+    store.save(stored)
+    (aside,) = set_aside(folder)
+    assert aside.read_bytes() == text
+    (record,) = caplog.records
+    places = "format 2, quotas, state.epoch, state.settings.workers.a:1.colour, file.models.m.tokenizer_kind"
+    assert record.reason == f"written by another version, and this one ignores {places}"
+    assert record.levelname == "WARNING"
+
+
+def test_few_files_that_were_set_aside_are_kept(folder, stored):
+    for _ in range(state_file.SET_ASIDE_KEPT + 3):
+        store = StateFile(str(folder))
+        store.load()
+        store.refuse("a test")
+        (folder / "state.json").touch()
+        store.owned()
+        store.refuse("a test")
+        store.save(stored)
+    assert len(set_aside(folder)) == state_file.SET_ASIDE_KEPT
+
+
+def test_a_file_that_is_too_large_is_not_read(folder, monkeypatch):
+    monkeypatch.setattr(state_file, "MOST_BYTES", 10)
+    folder.mkdir()
+    (folder / "state.json").write_bytes(b" " * 11)
+    assert StateFile(str(folder)).load() is None
+
+
+def test_a_full_disk_leaves_the_damaged_file_where_it_is(folder, stored, monkeypatch):
+    folder.mkdir()
+    (folder / "state.json").write_bytes(b"damaged")
+    store = StateFile(str(folder))
+    store.load()
+    with monkeypatch.context() as patched:
+        patched.setattr(state_file.os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+        with pytest.raises(NotSavedError):
+            store.save(stored)
+    assert os.listdir(folder) == ["state.json"]
+    store.save(stored)
+    assert len(set_aside(folder)) == 1
 
 
 def test_a_folder_that_cannot_be_used_is_named(tmp_path):
@@ -106,14 +178,18 @@ async def test_changes_survive_a_restart_and_their_history_too(folder, config):
     assert again.kept.revisions == fleet.control.history.revisions
 
 
-def test_a_kept_state_that_is_no_longer_valid_stops_the_start(folder, config, stored):
+def test_a_kept_state_that_is_not_valid_is_set_aside_and_the_settings_count(folder, config, stored, caplog):
     store = StateFile(str(folder))
     store.load()
     added = add_worker(worker(3, labels={"lane": "fast"}))(stored.state.settings)
     kept = replace(stored, state=replace(stored.state, settings=added))
-    with pytest.raises(ConfigError) as raised:
-        Sources(config, lambda: config, store, kept).initial()
-    assert str(raised.value).startswith(f"{folder}/state.json: workers[2].labels.lane: 'fast' is no lane")
+    store.save(kept)
+    first = Sources(config, lambda: config, store, kept).initial()
+    assert first.stored.state.settings == stored.state.settings
+    store.save(first.stored)
+    assert state_file.decode(set_aside(folder)[0].read_bytes()).stored == kept
+    (record,) = caplog.records
+    assert record.reason.startswith("not valid with these settings: workers[2].labels.lane: 'fast' is no lane")
 
 
 async def test_the_history_is_bounded_and_reaches_back_to_every_revision(config):
