@@ -7,14 +7,30 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from backends.discovery.registration import LEASE_S, Registration, decode, registration_key
+from backends.discovery.registration import LEASE_S, MOST_BYTES, Registration, decode, registration_key
 from backends.discovery.report import MOST_WORKERS, SourceReport
 
 LOOK_S = 0.5
 """Pause between two reads. It is at least `_REST` times as long as a read, which may be slow among many other keys."""
 _REST = 10
 _SCAN_KEYS = 1_000
-_MGET_KEYS = 500
+_KEYS_AT_ONCE = 500
+_MOST_READ_BYTES = 64 << 20
+"""Bytes of all documents of one read. 20,000 workers with 500 bytes each take a sixth of it."""
+_TURN_S = 0.005
+"""The event loop gets a turn after documents were decoded for this time."""
+
+
+class RedisPipeline(Protocol):
+    """Commands that are sent together."""
+
+    def getrange(self, key: bytes, start: int, end: int) -> object:
+        """Ask for the bytes of a value from `start` to `end`, both included."""
+        ...
+
+    async def execute(self, raise_on_error: bool) -> list[Any]:
+        """Send the commands. Return the answers; errors are among them."""
+        ...
 
 
 class RedisClient(Protocol):
@@ -24,8 +40,8 @@ class RedisClient(Protocol):
         """Yield the keys that match."""
         ...
 
-    async def mget(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of keys."""
+    def pipeline(self, transaction: bool) -> RedisPipeline:
+        """Return a pipeline."""
         ...
 
     async def info(self, section: str) -> dict[str, Any]:
@@ -84,7 +100,7 @@ class RedisSource:
             return
         lenient = self._now_s() < self._lenient_until_s
         kept = {key: one for key, one in self._known.items() if lenient and key not in documents}
-        self._known = {**kept, **{key: self._registration(key, text) for key, text in documents.items()}}
+        self._known = {**kept, **await self._decoded(documents)}
         found = [one for _, one in self._known.values() if isinstance(one, Registration)]
         refused = [
             f"{key.decode(errors='replace')}: {one}" for key, (_, one) in self._known.items() if isinstance(one, str)
@@ -107,9 +123,26 @@ class RedisSource:
             if len(keys) > 2 * MOST_WORKERS:  # SCAN may name a key twice
                 raise ValueError(f"more than {MOST_WORKERS} registrations")
         keys = list(dict.fromkeys(keys))
-        parts = [keys[at : at + _MGET_KEYS] for at in range(0, len(keys), _MGET_KEYS)]
-        texts = [text for part in parts for text in await client.mget(part)]
-        return {key: text for key, text in zip(keys, texts, strict=True) if text is not None}
+        documents: dict[bytes, bytes] = {}
+        size_bytes = 0
+        for at in range(0, len(keys), _KEYS_AT_ONCE):
+            part = keys[at : at + _KEYS_AT_ONCE]
+            found = dict(zip(part, await _beginnings(client, part), strict=True))
+            documents |= {key: text for key, text in found.items() if text}
+            size_bytes += sum(map(len, found.values()))
+            if size_bytes > _MOST_READ_BYTES:
+                raise ValueError(f"registrations of more than {_MOST_READ_BYTES} bytes")
+        return documents
+
+    async def _decoded(self, documents: Mapping[bytes, bytes]) -> dict[bytes, tuple[bytes, Registration | str]]:
+        found = {}
+        began_s = time.perf_counter()
+        for key, text in documents.items():
+            found[key] = self._registration(key, text)
+            if time.perf_counter() - began_s > _TURN_S:
+                await asyncio.sleep(0)
+                began_s = time.perf_counter()
+        return found
 
     def _registration(self, key: bytes, text: bytes) -> tuple[bytes, Registration | str]:
         known = self._known.get(key)
@@ -123,6 +156,23 @@ class RedisSource:
         except ValueError as error:
             return text, str(error)
         return text, registration
+
+
+async def _beginnings(client: RedisClient, keys: Sequence[bytes]) -> list[bytes]:
+    """Return as much of each value as a registration may have, and one byte; nothing of a key that is gone or holds
+    something else. A long value is not read whole.
+
+    Raises:
+        Exception: Redis refused a command for another reason than the kind of the value.
+    """
+    pipeline = client.pipeline(transaction=False)
+    for key in keys:
+        pipeline.getrange(key, 0, MOST_BYTES)
+    answers = await pipeline.execute(raise_on_error=False)
+    for answer in answers:
+        if isinstance(answer, Exception) and "WRONGTYPE" not in str(answer):
+            raise answer
+    return [answer if isinstance(answer, bytes) else b"" for answer in answers]
 
 
 def _servers(info: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

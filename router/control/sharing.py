@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from router.control.desired_state import LiveSettings, tree_of
 from router.control.differences import SettingDifference, path_text, value_at
@@ -27,8 +27,8 @@ class SharedChanges(msgspec.Struct, frozen=True, kw_only=True):
     made it, so that two changes made apart differ. `gateway` made it, and `what` says it in words.
     """
 
-    number: int = 0
-    change: str = ""
+    number: Annotated[int, Meta(ge=0, le=1 << 53)] = 0
+    change: Annotated[str, Meta(max_length=32)] = ""
     changes: tuple[SettingDifference, ...] = ()
     gateway: str = ""
     what: str = ""

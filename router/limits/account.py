@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from router.config.model import RateLimitsConfig
 from router.errors import ErrorKind, RequestError
-from router.limits.bucket import Rate, shown_time
+from router.limits.bucket import Rate, claimed_left, shown_time
 from router.limits.table import RateTable, key_of
 
 BUSY_RETRY_S: Final = 1.0
@@ -140,9 +140,10 @@ class RateAccount:
         table = self._table
         self._placed = True
         slot = self._slot = table.place(self._key)
-        if not table.rates(slot)[1]:  # only other hosts have used it: what they say is bounded here
+        if not table.rates(slot)[1]:  # only other hosts have used it: what they say is judged here
             _, requests, tokens, at_s = table.read(slot)
-            table.write(slot, max(requests, -self.requests.most), max(tokens, -self.tokens.most), at_s)
+            left = claimed_left(requests, self.requests.most), claimed_left(tokens, self.tokens.most)
+            table.write(slot, *left, at_s)
         table.set_rates(slot, self.requests.whole + self.tokens.whole)
 
     # what a client sees

@@ -7,6 +7,7 @@ charged for all of it.
 from __future__ import annotations
 
 import math
+from typing import Final
 
 _SLACK = 1e-9
 """Levels are sums of floats. A request that waits exactly as long as it was asked to must pass."""
@@ -48,6 +49,42 @@ class Rate:
     def full_s(self, level: float) -> float:
         """Return how long a bucket at `level` takes until it is full."""
         return max(0.0, (self.burst - level) / self.per_s)
+
+
+IMPLAUSIBLE: Final = 10.0
+"""Nobody uses this many times the size of a bucket more than it held: a claim beyond it is nonsense, not a burst."""
+
+
+def claimed_left(left: float, size: float) -> float:
+    """Return what another host's claim of a level means for a bucket of `size`: infinity if it is nonsense.
+
+    A debt there is not a debt here: the bucket is then empty.
+    """
+    return max(left, 0.0) if left >= -IMPLAUSIBLE * size else math.inf
+
+
+class Window:
+    """What one other host can have used of one bucket: its own bucket's size at once, then as fast as that fills."""
+
+    __slots__ = ("_at_s", "_spent")
+
+    def __init__(self, now_s: float) -> None:
+        self._spent = 0.0
+        self._at_s = now_s
+
+    def credit(self, used: float, per_s: float, size: float, now_s: float) -> float | None:
+        """Return how much of `used` more since the last call counts now; None if the claim is nonsense.
+
+        Below zero, an estimate was corrected. The rest counts with later calls.
+        """
+        if math.isinf(size):
+            return used
+        spent = max(0.0, self._spent - max(0.0, now_s - self._at_s) * per_s)
+        if not -IMPLAUSIBLE * size <= used <= size - spent + IMPLAUSIBLE * size:
+            return None
+        credited = max(-size, min(used, size - spent))
+        self._spent, self._at_s = max(0.0, spent + credited), now_s
+        return credited
 
 
 def shown_time(seconds: float) -> str:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from router.limits.table import SLOTS, RateTable
+from router.limits.bucket import claimed_left
+from router.limits.table import SLOTS, Rates, RateTable
 
 _ENTRY_FIELDS = 4
 _USE_FIELDS = 6
@@ -147,15 +148,26 @@ class HostUse:
     def _follow(self, slot: int, use: Heard, now_s: float) -> None:
         requests, tokens = self._left(slot, now_s)
         _, size, _, tokens_size = self._table.rates(slot)
+        left, tokens_left = claimed_left(use.requests_left, size), claimed_left(use.tokens_left, tokens_size)
         if not size:
             self._table.write(slot, use.requests_left, use.tokens_left, now_s)
             return
         self._table.write(
             slot,
-            _lowered(requests, use.requests, use.requests_left if use.new else math.inf, size),
-            _lowered(tokens, use.tokens, use.tokens_left if use.new else math.inf, tokens_size),
+            _lowered(requests, use.requests, left if use.new else math.inf, size),
+            _lowered(tokens, use.tokens, tokens_left if use.new else math.inf, tokens_size),
             now_s,
         )
+
+    def rates(self, keys: Iterable[int]) -> dict[int, Rates]:
+        """Return the undivided rates of those accounts that this host limits, by key."""
+        self._table.acquire()
+        try:
+            slots = {key: self._slot(key) for key in keys}
+            found = {key: self._table.rates(slot) for key, slot in slots.items() if slot is not None}
+        finally:
+            self._table.release()
+        return {key: rates for key, rates in found.items() if rates[1]}
 
     def divide(self, parts: int, now_s: float) -> None:
         """Use one of `parts` of each limit and of what is left of it; 1: all of it."""
@@ -190,5 +202,5 @@ def _level(level: float, gained: float, size: float) -> float:
 
 
 def _lowered(level: float, used: float, left: float, size: float) -> float:
-    """Return a level after use elsewhere. That takes it at most one size below zero, so that nonsense ends soon."""
+    """Return a level after use elsewhere. That takes it at most one size below zero, so that a debt ends soon."""
     return max(min(level - used, left), min(level, -size))

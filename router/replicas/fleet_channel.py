@@ -167,6 +167,6 @@ class FleetChannel:
             "replicas": 1 + len(self.peers.replicas),
             "lag_s": self.lag_s,
             "missed": self.peers.missed,
-            "malformed": self.malformed,
+            "malformed": self.malformed + (0 if self._use is None else self._use.refused),
             **({} if self._placements is None else self._placements.statistics()),
         }

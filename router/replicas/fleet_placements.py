@@ -12,7 +12,7 @@ from typing import Protocol
 
 from policies.view import WorkerId
 from router.limits.table import key_of
-from router.replicas.messages import MOST_BLOCKS, MOST_PLACED, MOST_STEPS, Placed
+from router.replicas.messages import MOST_BLOCKS, MOST_MESSAGE_BLOCKS, MOST_PLACED, MOST_STEPS, Placed
 from router.residency.view import PlacedBlocks
 
 MOST_WAITING_BLOCKS = 1_000_000
@@ -83,8 +83,13 @@ class FleetPlacements:
         if new:
             self._whole_until_s = now_s + WHOLE_S
         looked = False
+        blocks = 0
         for placed in placements:
             self.heard_placements += 1
+            blocks += _blocks(placed)
+            if blocks > MOST_MESSAGE_BLOCKS:
+                self.unplaced += 1
+                continue
             worker = self._workers.get(placed.key)
             if worker is None and not looked:
                 looked = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Protocol
 
 from router.placement.shared_load import LoadTotals
@@ -11,6 +11,9 @@ from router.replicas.messages import Row
 
 WHOLE_S = 1.0
 """All rows are sent after this time, so that a lost message costs no more."""
+MOST_KEPT = 65_536
+"""Rows of other replicas that are kept: 100 replicas with 650 candidates each. Further ones do not count, so that one
+message changes sums of a bounded number of rows."""
 _SOON = 1e-9
 """Times are positive in the ledger; 0 stands for none."""
 
@@ -36,7 +39,11 @@ class FleetRows:
 
     def __init__(self, host: HostRows) -> None:
         self._host = host
-        self._others: dict[str, dict[int, LoadTotals]] = {}
+        self._others: dict[str, set[int]] = {}
+        """The candidates with a row, by replica."""
+        self._by_key: dict[int, dict[str, LoadTotals]] = {}
+        """The rows by candidate, then by replica."""
+        self._kept = 0
         self._whole_s = 0.0
 
     def out(self, now_s: float) -> tuple[bool, list[Row]]:
@@ -54,31 +61,49 @@ class FleetRows:
     def heard(self, replica: str, whole: bool, rows: Iterable[Row], now_s: float) -> None:
         """Take on the rows of another replica."""
         fresh = {row.key: totals_of(row, now_s) for row in rows}
-        before = self._others.setdefault(replica, {})
-        gone = [key for key in before if key not in fresh] if whole else []
-        before.update(fresh)
+        gone = [key for key in self._others.get(replica, ()) if key not in fresh] if whole else []
         for key in gone:
-            del before[key]
+            self._drop(replica, key)
+        for key, totals in fresh.items():
+            self._keep(replica, key, totals)
         self._write({*fresh, *gone})
 
     def left(self, replica: str) -> None:
         """Drop the rows of a replica that is silent."""
-        self._write(self._others.pop(replica, {}))
+        gone = list(self._others.get(replica, ()))
+        for key in gone:
+            self._drop(replica, key)
+        self._others.pop(replica, None)
+        self._write(gone)
+
+    def _keep(self, replica: str, key: int, totals: LoadTotals) -> None:
+        rows = self._others.setdefault(replica, set())
+        if key not in rows:
+            if self._kept >= MOST_KEPT:
+                return
+            self._kept += 1
+            rows.add(key)
+        self._by_key.setdefault(key, {})[replica] = totals
+
+    def _drop(self, replica: str, key: int) -> None:
+        self._others[replica].remove(key)
+        self._kept -= 1
+        rows = self._by_key[key]
+        del rows[replica]
+        if not rows:
+            del self._by_key[key]
 
     def _write(self, keys: Iterable[int]) -> None:
         for key in keys:
-            self._host.write(key, summed(self._others, key))
+            self._host.write(key, summed(self._by_key.get(key, {}).values()))
 
 
-def summed(replicas: Mapping[str, Mapping[int, LoadTotals]], key: int) -> LoadTotals:
+def summed(rows: Iterable[LoadTotals]) -> LoadTotals:
     """Return the sum over replicas, by the rules of `LoadTotals`. In one pass: it runs for each row that arrives."""
     queued_requests = queued_tokens = running_requests = kv_tokens = decode_tokens = 0
     queued_attention = head_since_s = freed_s = 0.0
     work: Work | None = None
-    for rows in replicas.values():
-        row = rows.get(key)
-        if row is None:
-            continue
+    for row in rows:
         queued, tokens, attention, running, kv, decode, head_s, row_freed_s, row_work = row
         if queued and (not queued_requests or head_s < head_since_s):
             head_since_s = head_s

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from router.limits.bucket import Window
 from router.limits.host_use import Heard, HostUse, Use
+from router.limits.table import Rates
 from router.replicas.messages import Used, Uses
 
 WHOLE_S = 1.0
@@ -17,12 +19,23 @@ MOST_KEPT = 65_536
 
 
 @dataclass(slots=True)
+class _Sums:
+    """What one replica has used of one account since its message `since`, as far as it counts here."""
+
+    since: int
+    requests: float
+    tokens: float
+    requests_window: Window
+    tokens_window: Window
+
+
+@dataclass(slots=True)
 class _Other:
     """What is known of one other replica. Sums since its message `first` or later are known from their start."""
 
     first: int
-    sums: dict[int, tuple[int, float, float]] = field(default_factory=dict)
-    """The start of each sum, requests and tokens, by account."""
+    sums: dict[int, _Sums] = field(default_factory=dict)
+    """By account."""
     running: dict[int, int] = field(default_factory=dict)
 
 
@@ -37,6 +50,8 @@ class FleetUse:
         self._others: dict[str, _Other] = {}
         self._running: dict[int, int] = {}
         self._kept = 0
+        self.refused = 0
+        """Rows that claim more than their sender can have used. They change nothing."""
         self._whole_s = -math.inf
         self._whole_next = True
 
@@ -63,7 +78,8 @@ class FleetUse:
         if other is None:
             other = self._others[replica] = _Other(seq)
             self._whole_next = True
-        heard = {row.key: self._difference(other, row, seq) for row in uses.rows}
+        rates = self._host.rates(row.key for row in uses.rows)
+        heard = {row.key: self._difference(other, row, seq, rates.get(row.key), now_s) for row in uses.rows}
         running = {row.key: row.running for row in uses.rows}
         if uses.whole:
             running |= dict.fromkeys(other.running.keys() - running.keys(), 0)
@@ -96,20 +112,34 @@ class FleetUse:
             for key, use in uses.items()
         ]
 
-    def _difference(self, other: _Other, row: Used, seq: int) -> Heard:
-        """Return what is new in a row of the message `seq`."""
+    def _difference(self, other: _Other, row: Used, seq: int, rates: Rates | None, now_s: float) -> Heard:
+        """Return what is new in a row of the message `seq`, as far as its sender can have used it."""
         left = _left(row.requests_left), _left(row.tokens_left)
-        before = other.sums.get(row.key)
-        if before is None and self._kept >= MOST_KEPT:
+        sums = other.sums.get(row.key)
+        if sums is None and self._kept >= MOST_KEPT:
             other.first = seq + 1
             return Heard(0.0, 0.0, *left, new=True)
-        self._kept += before is None
-        other.sums[row.key] = row.since, row.requests, row.tokens
-        if before is None or before[0] != row.since:
-            if row.since < other.first:
-                return Heard(0.0, 0.0, *left, new=True)
-            return Heard(row.requests, row.tokens, *left, new=True)
-        return Heard(row.requests - before[1], row.tokens - before[2], *left, new=False)
+        new = sums is None or sums.since != row.since
+        if sums is None:
+            self._kept += 1
+            sums = other.sums[row.key] = _Sums(row.since, 0.0, 0.0, Window(now_s), Window(now_s))
+        if new:
+            sums.since = row.since
+            known = row.since >= other.first
+            sums.requests, sums.tokens = (0.0, 0.0) if known else (row.requests, row.tokens)
+        requests, tokens = row.requests - sums.requests, row.tokens - sums.tokens
+        if rates is None:  # the account judges the level with its first request
+            sums.requests, sums.tokens = row.requests, row.tokens
+            return Heard(requests, tokens, *left, new=new)
+        credit = sums.requests_window.credit(requests, *rates[:2], now_s)
+        tokens_credit = sums.tokens_window.credit(tokens, *rates[2:], now_s)
+        if credit is None or tokens_credit is None:
+            sums.requests, sums.tokens = row.requests, row.tokens
+            self.refused += 1
+            return Heard(0.0, 0.0, math.inf, math.inf, new=False)
+        sums.requests += credit
+        sums.tokens += tokens_credit
+        return Heard(credit, tokens_credit, *left, new=new)
 
     def _sums(self, other: _Other, running: dict[int, int]) -> dict[int, int]:
         """Note the running requests of one replica. Return those of all others together, where they have changed."""

@@ -13,6 +13,8 @@ from router.replicas.connection import RedisClient, key
 LEASE_S = 15
 RENEW_S = 5.0
 MOST_LISTED = 1_000
+MOST_BYTES = 4_096
+"""More of a lease is not read."""
 _Text = Annotated[str, Meta(max_length=256)]
 
 
@@ -46,9 +48,9 @@ class ReplicaLeases:
         """Return all with a lease, by id. What cannot be read is left out."""
         found: list[Registered] = []
         async for name in self._client.scan_iter(match=key(self._config, "replica", "*"), count=1_000):
-            value = await self._client.get(name)
             try:
-                found.append(msgspec.json.decode(value or b"", type=Registered))
+                value = await self._client.getrange(name, 0, MOST_BYTES)
+                found.append(msgspec.json.decode(value, type=Registered))
             except msgspec.MsgspecError:
                 continue
             if len(found) >= MOST_LISTED:

@@ -16,6 +16,8 @@ MOST_ROWS = 4_096
 MOST_USES = 4_096
 MOST_PLACED = 4_096
 MOST_BLOCKS = 65_536
+MOST_MESSAGE_BLOCKS = 2 * 131_072
+"""Blocks of all placements of a message. Further placements are not taken in."""
 MOST_STEPS = 1_024
 MOST_PINS = 8_192
 PIN_BYTES = 16
@@ -71,7 +73,7 @@ class Used(Struct, array_like=True, frozen=True):
     since: Annotated[int, Meta(ge=0)]
     requests: _Sum = 0.0
     tokens: _Sum = 0.0
-    running: Annotated[int, Meta(ge=0, le=1_000_000_000)] = 0
+    running: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     requests_left: _Sum | None = None
     tokens_left: _Sum | None = None
 

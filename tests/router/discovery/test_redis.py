@@ -9,7 +9,7 @@ import pytest
 
 from backends.discovery import redis as module
 from backends.discovery.redis import RedisSource
-from backends.discovery.registration import Registration, encode, registration_key
+from backends.discovery.registration import MOST_BYTES, Registration, encode, registration_key
 from backends.discovery.report import SourceReport
 from loadtest.fleet.redis import redis_cluster, redis_server, server_program
 from router.config.model import RedisConfig
@@ -114,6 +114,30 @@ async def test_a_document_that_is_no_registration_is_named(server):
         first, second = sorted(report.refused)
         assert first.startswith("warmroute:{default}:worker:10.0.0.1:8000: not a registration")
         assert second.endswith("the document of another key, warmroute:{default}:worker:h:1")
+
+
+async def test_of_a_long_value_only_the_beginning_is_read(server):
+    async with following(server.url) as (report, client):
+        key = registration_key("warmroute", "default", "10.0.0.1:8000")
+        await client.set(key, encode(Registration(url="http://10.0.0.1:8000")))
+        await client.setrange(key, 50_000_000, b" ")
+        await client.hset(registration_key("warmroute", "default", "10.0.0.2:8000"), "url", "http://10.0.0.2:8000")
+        await register(client, "10.0.0.3:8000")
+        await eventually(lambda: report.refused and report.workers)
+        assert list(report.workers) == ["10.0.0.3:8000"]
+        assert report.refused == (f"{key}: a registration of {MOST_BYTES + 1} bytes; at most {MOST_BYTES} are read",)
+        assert (await client.info("stats"))["total_net_output_bytes"] < 25_000_000
+
+
+async def test_registrations_that_are_too_long_together_are_a_failure_that_keeps_the_workers(server, monkeypatch):
+    monkeypatch.setattr(module, "_MOST_READ_BYTES", 1_000)
+    async with following(server.url) as (report, client):
+        await register(client, "10.0.0.1:8000")
+        await eventually(lambda: report.workers)
+        await register(client, "10.0.0.2:8000", labels={"text": "x" * 1_000})
+        await eventually(lambda: report.failing_since is not None)
+        assert "registrations of more than 1000 bytes" in report.error
+        assert list(report.workers) == ["10.0.0.1:8000"]
 
 
 async def test_after_redis_came_back_empty_workers_have_the_time_of_a_lease(server):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from policies.view import Residency, WorkerId
 from router.config.model import Config, RedisConfig
 from router.limits.table import key_of
-from router.replicas import messages
+from router.replicas import fleet_placements, messages
 from router.replicas.fleet_channel import FleetChannel
 from router.replicas.fleet_placements import MOST_WAITING_BLOCKS, WHOLE_S, FleetPlacements
 from router.replicas.messages import FleetMessage, Placed
@@ -313,4 +313,14 @@ def test_a_worker_that_left_takes_nothing(pair):
     two.views.remove(5)
     one.place(prompt(("x", 8)))
     tell(one, two)
+    assert two.unplaced == 1
+
+
+def test_blocks_of_one_message_are_bounded(pair, monkeypatch):
+    monkeypatch.setattr(fleet_placements, "MOST_MESSAGE_BLOCKS", 25)
+    one, two = pair
+    for name in ("a", "b", "c"):
+        one.serve(prompt((name, 10)))
+    tell(one, two)
+    assert [two.cached(prompt((name, 10))) for name in ("a", "b", "c")] == [10, 10, 0]
     assert two.unplaced == 1

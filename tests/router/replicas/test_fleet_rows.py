@@ -1,16 +1,22 @@
 """Ledger rows of other replicas: sums, ages, changes only, and what a silent replica leaves behind."""
 
+import time
+
 import msgspec
 import pytest
 
+from router.limits.table import key_of
 from router.placement.ledger import LoadAccount
 from router.placement.running import LoadReservation
 from router.placement.shared_load import LoadTotals
 from router.placement.utilisation import Work
 from router.process.shared_memory.replica_rows import ReplicaLedger
-from router.replicas import messages
+from router.replicas import fleet_rows, messages
 from router.replicas.fleet_channel import FleetChannel
 from router.replicas.messages import FleetMessage, Row
+
+REST = (messages.NOTHING, messages.StateVersion(), messages.NOTHING)
+"""Parts of a message beyond its rows, empty."""
 
 
 class Gateway:
@@ -220,3 +226,38 @@ def test_an_old_message_does_not_replace_a_newer_one(gateways):
     tell(one, two, 10.1)
     two.receive(old, 10.2)
     assert seen.shared.others().running_requests == 1
+
+
+def test_rows_of_others_are_bounded_and_known_ones_go_on_to_change(gateways, monkeypatch):
+    monkeypatch.setattr(fleet_rows, "MOST_KEPT", 10)
+    one, _ = gateways
+    seen = one.account()
+    one.take(9.0)
+    key = key_of("a:1")
+    rows = [Row(key, running_requests=3.0), *(Row(number) for number in range(20))]
+
+    def told(replica, seq, rows, now_s=10.0):
+        batch = FleetMessage(replica, 0, 1.0, seq, True, messages.packed(rows), *REST)
+        one.channel.receive(messages.encode(batch), now_s)
+
+    told("x", 1, rows)
+    told("y", 1, rows)
+    assert seen.shared.others().running_requests == 3
+    told("x", 2, [Row(key, running_requests=4.0)])
+    assert seen.shared.others().running_requests == 4
+    told("y", 2, rows)
+    assert seen.shared.others().running_requests == 7, "there is room again"
+    one.take(12.0)
+    assert seen.shared.others().running_requests == 0
+    assert one.channel._rows._kept == 0 and not one.channel._rows._by_key
+
+
+def test_one_message_costs_a_bounded_time_however_many_replicas_there_are(gateways):
+    one, _ = gateways
+    packed = messages.packed([Row(number) for number in range(messages.MOST_ROWS)])
+    batches = [messages.encode(FleetMessage(f"r{n}", 0, 1.0, 1, False, packed, *REST)) for n in range(100)]
+    for batch in batches:
+        one.channel.receive(batch, 10.0)
+    began_s = time.thread_time()
+    one.channel.receive(messages.encode(FleetMessage("last", 0, 1.0, 1, False, packed, *REST)), 10.0)
+    assert time.thread_time() - began_s < 0.2

@@ -299,16 +299,61 @@ def told(gateway, rows, seq=1, replica="x", now_s=10.0):
     gateway.receive(messages.encode(batch), now_s)
 
 
-def test_nonsense_takes_a_bucket_at_most_its_size_below_zero(pair):
+NONSENSE = [
+    Used(ANYBODY, 1, 0.0, 0.0, 0, -1e15, -1e15),
+    Used(ANYBODY, 1, 1e15, 0.0, 0, 60.0, 6_000.0),
+    Used(ANYBODY, 1, 0.0, 1e15, 0, 60.0, 6_000.0),
+    Used(ANYBODY, 1, 1e15, 1e15, 0, -1e15, -1e15),
+    Used(ANYBODY, 1, -1e15, -1e15, 0, 1e15, 1e15),
+]
+
+
+@pytest.mark.parametrize("row", NONSENSE, ids=range(len(NONSENSE)))
+def test_nonsense_changes_no_bucket(pair, row):
+    one, two = pair
+    assert one.passed(10, 10.0) == 10
+    for seq in range(1, 20):
+        told(one, [row], seq)
+        told(two, [row], seq)  # no account of its own yet
+    assert one.left(10.0) == pytest.approx(50.0)
+    assert one.left(10.0, "tokens") == pytest.approx(6_000.0)
+    assert two.left(10.0) == 60.0
+    assert two.left(10.0, "tokens") == 6_000.0
+
+
+def test_nonsense_is_counted(pair):
+    one, _ = pair
+    one.admit(10.0)
+    told(one, [NONSENSE[1]])
+    assert one.channel.statistics()["malformed"] == 1
+
+
+def test_one_sender_takes_no_more_than_a_bucket_and_what_it_gains(pair):
+    one, _ = pair
+    one.admit(10.0)
+    for seq in range(1, 51):  # each with another sum, which would be as many first messages
+        told(one, [Used(ANYBODY, seq, 59.0, 0.0, 0, 0.0, None)], seq, now_s=10.0 + seq / 100)
+    assert one.left(10.5) == pytest.approx(-1.0, abs=1.0)
+    for seq in range(51, 151):
+        told(one, [Used(ANYBODY, seq, 59.0, 0.0, 0, -60.0, None)], seq, now_s=10.0 + seq / 100)
+    assert one.left(11.5) == pytest.approx(-1.0, abs=1.0), "it gained one request a second, and so did its sender"
+
+
+def test_a_burst_that_the_window_does_not_cover_counts_later(pair):
+    one, _ = pair
+    one.admit(10.0)
+    told(one, [Used(ANYBODY, 1, 100.0, 0.0, 0, 0.0, None)], 1, now_s=10.0)
+    assert one.left(10.0) == pytest.approx(-1.0)
+    told(one, [Used(ANYBODY, 1, 100.0, 0.0, 0, 0.0, None)], 2, now_s=30.0)
+    assert one.left(30.0) == pytest.approx(-1.0, abs=0.1), "20 more count, as it gained 20"
+
+
+def test_a_debt_elsewhere_is_an_empty_bucket_here(pair):
     one, two = pair
     one.admit(10.0)
-    told(one, [Used(ANYBODY, 1, 1e15, 1e15, 0, -1e15, -1e15)])
-    assert one.left(10.0) == pytest.approx(-60.0)
-    assert one.left(10.0, "tokens") == pytest.approx(-6_000.0)
-    told(two, [Used(ANYBODY, 1, 1e15, 1e15, 0, -1e15, -1e15)])  # no account of its own yet
-    assert two.left(10.0) == pytest.approx(-60.0)
-    told(one, [Used(ANYBODY, 1, -1e15, -1e15, 0, 1e15, 1e15)], seq=2)
-    assert one.left(10.0) == 60.0
+    told(one, [Used(ANYBODY, 0, 500.0, 0.0, 0, -55.0, None)])
+    told(two, [Used(ANYBODY, 0, 500.0, 0.0, 0, -55.0, None)])
+    assert one.left(10.0) == two.left(10.0) == 0.0
 
 
 def test_accounts_of_others_leave_room_for_those_of_this_host(pair):

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 
+import pytest
 from msgspec.structs import replace
 
 from loadtest.fleet.redis import redis_server
@@ -16,6 +17,7 @@ from router.control.reconciler import NotAppliedError
 from router.control.sharing import OvertakenError
 from router.control.start import Sources, initial
 from router.process.shared_memory.replica_rows import ReplicaLedger
+from router.replicas import state_sharing
 from router.replicas.replica import Replica
 from tests.support.redis import needs_redis
 from tests.support.waiting import eventually
@@ -204,3 +206,65 @@ async def test_a_reload_that_replaces_a_change_ends_it_for_the_fleet(redis):
         await one.control.reload()
         assert one.rule == "random"
         await eventually(lambda: two.rule == "marginal_cost")
+
+
+def document_of(before: bytes, number=9) -> bytes:
+    """A document with one change to no valid policy, whose earlier value is the JSON text `before`."""
+    return b'{"number":%d,"change":"x","changes":[{"path":["policy"],"before":%b,"after":7}]}' % (number, before)
+
+
+async def write(gateway, body, number=9):
+    fields = {"number": number, "change": "x", "body": body}
+    await gateway.replica._client.hset(gateway.replica.sharing._key, mapping=fields)
+
+
+BAD = [
+    (document_of(b"[" + b"1e308," * 200_000 + b"1]"), "at most 1048576 are read"),
+    (document_of(b'"' + b"x" * 20_000_000 + b'"'), "at most 1048576 are read"),
+    (document_of(b"[" * 100_000), "no document of shared changes"),
+    (b"\xff", "no document of shared changes"),
+    (document_of(b"1", number=1 << 54), "no document of shared changes"),
+]
+
+
+@pytest.mark.parametrize(("body", "said"), BAD, ids=[said[:8] + str(n) for n, (_, said) in enumerate(BAD)])
+async def test_a_document_that_cannot_be_used_changes_nothing_and_is_named_once(redis, caplog, body, said):
+    async with Gateway(redis.url, f"bad{hash(body)}") as one:
+        await write(one, body)
+        await eventually(lambda: any("cannot be shared" in record.message for record in caplog.records))
+        for _ in range(3):
+            assert await one.replica.sharing._look()
+        (record,) = [record for record in caplog.records if "cannot be shared" in record.message]
+        assert said in record.reason
+        assert one.rule == "marginal_cost"
+        outcome = await one.choose("lpwl")
+        assert (one.rule, outcome.shared) == ("lpwl", False)
+
+
+def test_numbers_that_are_slow_to_read_hold_the_loop_briefly():
+    body = document_of(b"[" + b"1e308," * 170_000 + b"1]")
+    assert 1_000_000 < len(body) < state_sharing.MOST_BYTES
+    began_s = time.thread_time()
+    assert state_sharing._decoded(body).number == 9
+    assert time.thread_time() - began_s < 1.0, "msgspec alone takes 2 s on a quiet machine"
+
+
+async def test_a_document_is_decoded_once_and_a_refused_one_is_not_tried_again(redis, caplog, monkeypatch):
+    decoded = []
+    decode = state_sharing._decoded
+    monkeypatch.setattr(state_sharing, "_decoded", lambda body: decoded.append(body) or decode(body))
+    async with Gateway(redis.url, "once") as one:
+        await write(one, document_of(b"1"))
+        await eventually(lambda: any("cannot be made here" in record.message for record in caplog.records))
+        for _ in range(3):
+            assert await one.replica.sharing._look()
+        assert len(decoded) == 1
+        assert sum("cannot be made here" in record.message for record in caplog.records) == 1
+
+
+async def test_changes_that_are_too_long_to_share_are_made_here_alone(redis, caplog, monkeypatch):
+    monkeypatch.setattr(state_sharing, "MOST_BYTES", 100)
+    async with Gateway(redis.url, "long") as one:
+        outcome = await one.choose("lpwl")
+        assert (one.rule, outcome.shared) == ("lpwl", False)
+        await eventually(lambda: any("at most 100 are shared" in getattr(r, "reason", "") for r in caplog.records))

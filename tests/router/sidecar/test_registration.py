@@ -1,5 +1,6 @@
 import asyncio
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -280,6 +281,27 @@ async def test_redis_holds_the_document_for_the_lease(server):
     await client.aclose()
 
 
+@needs_redis
+async def test_a_sidecars_redis_user_may_register_and_nothing_else(server):
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "run-several-replicas.md"
+    (line,) = [one for one in page.read_text().splitlines() if one.startswith("user sidecar ")]
+    client = redis.asyncio.Redis.from_url(server.url)
+    await client.execute_command("ACL", "SETUSER", *line.split()[1:])
+    config = RedisConfig(url=server.url, username="sidecar", password="PASSWORD")
+    registry = RedisRegistry(config)
+    await registry.register(WORKER)
+    key = registration_key("warmroute", "default", WORKER.worker_id)
+    assert decode(await client.get(key)) == WORKER
+    await registry.withdraw(WORKER)
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        await registry._client.publish("warmroute:{default}:channel", b"x")
+    with pytest.raises(redis.exceptions.NoPermissionError):
+        await registry._client.set("warmroute:{default}:state", b"x")
+    await registry.aclose()
+    await client.aclose()
+
+
+@needs_redis
 async def test_a_redis_that_is_down_is_an_error():
     registry = RedisRegistry(RedisConfig(url=f"redis://127.0.0.1:{free_ports(1)}"))
     with pytest.raises(RegistryError):
