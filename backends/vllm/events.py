@@ -26,8 +26,9 @@ class WireError(ValueError):
 class BlockStored(Struct, gc=False, tag_field="type", tag="BlockStored"):
     """Blocks that became cached: one chain, following `parent_block_hash` (None: the start of a prompt).
 
-    `token_ids` has ``len(block_hashes) * block_size`` ids. `extra_keys` runs parallel to the blocks (untagged LoRA
-    name, ``[multimodal id, offset]`` pairs, salt; None for none). `medium` is "GPU", "CPU", "STORAGE" or None (GPU).
+    `token_ids` has ``len(block_hashes) * block_size`` ids, or none in a slower tier: some connectors name its blocks by
+    hashes alone. `extra_keys` runs parallel to the blocks (untagged LoRA name, ``[multimodal id, offset]`` pairs, salt;
+    None for none). `medium` is "GPU", "CPU", "STORAGE" or None (GPU).
     `origin` is proposed in vllm#51699: "REUSED" announces a block again without a new copy.
     """
 
@@ -83,6 +84,8 @@ class EventBatch(Struct, gc=False):
 
     `ts` is the worker's wall clock in seconds, `rank` its data-parallel rank (None: not given). `unknown` counts events
     of unknown types, `malformed` events of a known type that could not be read, so that information is missing.
+    `skipped_blocks` counts the blocks of events about slower tiers that could not be read: nothing is missing of the
+    GPU's.
     """
 
     ts: float
@@ -90,6 +93,7 @@ class EventBatch(Struct, gc=False):
     rank: int | None = None
     unknown: int = 0
     malformed: int = 0
+    skipped_blocks: int = 0
 
 
 class _MapBatch(Struct, array_like=True, gc=False):
@@ -140,7 +144,9 @@ def _decode_tolerantly(payload: bytes) -> EventBatch:
             batch.unknown += 1
             continue
         event = _build(kind, fields)
-        if event is None:
+        if event is None and _is_below(fields):
+            batch.skipped_blocks += _blocks(fields)
+        elif event is None:
             batch.malformed += 1
         else:
             events.append(event)
@@ -182,6 +188,17 @@ def _build(kind: type[Event], fields: dict[str, Any]) -> Event | None:
             if spec.name in _IDENTITY and fields[spec.name] is not None:
                 return None
     return kind(**taken)
+
+
+def _is_below(fields: Mapping[str, Any]) -> bool:
+    """Return whether the event is about a tier other than the worker's own GPU."""
+    medium = fields.get("medium")
+    return fields.get("locality") == "REMOTE" or (isinstance(medium, str) and medium != "GPU")
+
+
+def _blocks(fields: Mapping[str, Any]) -> int:
+    hashes = fields.get("block_hashes")
+    return len(hashes) if isinstance(hashes, list) else 1
 
 
 def _number(value: object) -> float:

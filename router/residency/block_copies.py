@@ -34,7 +34,7 @@ def engine_key(value: int | bytes) -> int:
 class TierCopies:
     """The copies in one medium (None is the GPU) and one cache group."""
 
-    __slots__ = ("extra", "held", "medium")
+    __slots__ = ("extra", "held", "medium", "skipped")
 
     def __init__(self, medium: str | None) -> None:
         self.medium = medium
@@ -42,6 +42,8 @@ class TierCopies:
         """Engine key -> row, in the order in which the blocks were first stored."""
         self.extra: dict[int, int] = {}
         """Engine key -> number of copies beyond the first; a key with one copy has no entry."""
+        self.skipped = 0
+        """Announced blocks that could not be named (`slower_tiers`)."""
 
 
 class BlockCopies:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import struct
 from array import array
 from collections.abc import Sequence
 
 from backends.vllm.events import BlockRemoved, BlockStored, Event, EventBatch
 from router.residency.block_copies import LOWER_TIER_BLOCKS, BlockCopies, TierCopies, engine_key, engine_keys
 from router.residency.blocks import BlockIndex
-from router.residency.chain import SEED, extend_chain, pack_tokens
+from router.residency.chain import SEED, extend_chain
 from router.residency.changes import ViewFacts
 from router.residency.eviction_log import EvictionLog
 from router.residency.orphans import OrphanBlocks, OrphanRun
 from router.residency.relearning import Relearning
 from router.residency.reported_hits import ReportedHits
-from router.residency.stored_events import extra_keys, is_announced_again, is_new_copy, own_hashes, tier_of
+from router.residency.slower_tiers import store_by_hash
+from router.residency.stored_events import is_announced_again, is_new_copy, own_hashes, packed_run, tier_of
 
 INDEXED_KINDS = frozenset({None, "full_attention", "mla_attention"})
 """Kinds of cache groups whose blocks form a usable prefix. Other groups keep only some of their blocks."""
@@ -49,6 +49,7 @@ class ExactView:
         "relearning",
         "removed_blocks",
         "reported",
+        "skipped_blocks",
         "starts",
         "stored_blocks",
         "unknown_events",
@@ -76,6 +77,7 @@ class ExactView:
         self.unknown_events = 0
         self.malformed_events = 0
         self.unknown_removals = 0
+        self.skipped_blocks = 0
         self.stored_blocks = 0
         self.removed_blocks = 0
 
@@ -93,25 +95,31 @@ class ExactView:
 
     @property
     def has_slower_tiers(self) -> bool:
-        """Whether some blocks are stored outside the GPU."""
+        """Whether some blocks are stored outside the GPU, or may be."""
         return any(
-            medium is not None and tier_copies.held for (medium, _), tier_copies in self.block_copies.tiers.items()
+            medium is not None and (tier_copies.held or tier_copies.skipped)
+            for (medium, _), tier_copies in self.block_copies.tiers.items()
         )
 
     def apply(self, batch: EventBatch) -> bool:
         """Apply one batch in order; return whether it cleared the GPU's cache."""
         self.unknown_events += batch.unknown
+        self.skipped_blocks += batch.skipped_blocks
         if batch.malformed:
             self._malformed(batch.malformed)
-        cleared = False
+        cleared = empty = False
         for position, event in enumerate(batch.events):
             if isinstance(event, BlockStored):
                 self._stored(event, batch.events, position)
             elif isinstance(event, BlockRemoved):
                 self._removed(event)
-            else:
+            elif not empty:  # one clear of many in a row
                 self._cleared()
-                cleared = True
+                cleared = empty = True
+                continue
+            else:
+                continue
+            empty = False
         self.eviction_log.bound()
         return cleared
 
@@ -203,31 +211,46 @@ class ExactView:
         self.reported.bound(max(0, capacity - (self.block_copies.blocks - len(self.reported))))
 
     def _stored(self, event: BlockStored, events: Sequence[Event], position: int) -> None:
+        tier = tier_of(event.medium, event.locality)
         if event.kv_cache_spec_kind not in INDEXED_KINDS:
-            self.doubts["hybrid"] = (
-                f"the model also has {event.kv_cache_spec_kind} cache groups, which keep only part of a prefix"
-            )
+            partial = f"{event.kv_cache_spec_kind} cache groups, which keep only part of a prefix"
+            self._doubt(tier, "hybrid", f"the model also has {partial}")
             return
-        tier_copies = self.block_copies.tier_copies(tier_of(event.medium, event.locality), event.group_idx or 0)
-        if tier_copies is None or not self._block_size_fits(event):
-            return
-        try:
-            engines = engine_keys(event.block_hashes)
-            token_bytes = pack_tokens(event.token_ids)
-            extras = extra_keys(event, len(engines))
-        except (struct.error, TypeError, ValueError, OverflowError):
-            self._malformed(1)
+        tier_copies = self.block_copies.tier_copies(tier, event.group_idx or 0)
+        if tier_copies is None:
             return
         own = own_hashes(event) if self.accepts_hashes and not event.token_ids else None
-        if own is None and len(event.token_ids) != len(engines) * event.block_size:
-            self._malformed(1)
+        if tier is None:
+            if not self._block_size_fits(event):
+                return
+        elif own is None and (not event.token_ids or event.block_size != self.block_size):
+            self._store_below(event, tier_copies)
+            return
+        run = packed_run(event, with_tokens=own is None)
+        if run is None:
+            self._unreadable(event, tier_copies)
             return
         if event.lookahead_token_ids and any(event.lookahead_token_ids):
-            self.doubts["lookahead"] = (
-                "blocks also cover looked-ahead tokens, so the last block of a match may not count"
-            )
+            why = "blocks also cover looked-ahead tokens, so the last block of a match may not count"
+            self._doubt(tier, "lookahead", why)
         copies = is_new_copy(event) and not is_announced_again(event, events, position)
-        self._place(event, tier_copies, engines, token_bytes, extras, copies, own)
+        self._place(event, tier_copies, *run, copies, own)
+
+    def _doubt(self, tier: str | None, key: str, why: str) -> None:
+        """Keep a reason against the GPU's view, unless the event is about a slower tier."""
+        if tier is None:
+            self.doubts[key] = why
+
+    def _unreadable(self, event: BlockStored, tier_copies: TierCopies) -> None:
+        if tier_copies.medium is None:
+            self._malformed(1)
+        else:
+            self._store_below(event, tier_copies)
+
+    def _store_below(self, event: BlockStored, tier_copies: TierCopies) -> None:
+        engines = engine_keys(event.block_hashes)
+        self.skipped_blocks += store_by_hash(self.block_copies, self.reported, tier_copies, engines)
+        self._bound(tier_copies)
 
     def _place(
         self,
@@ -348,7 +371,9 @@ class ExactView:
             for block_hash in departed[before:]:
                 self.relearning.evicted(block_hash)
         if missing:
-            self.unknown_removals += self.orphans.remove(tier_copies, missing)
+            unknown = self.orphans.remove(tier_copies, missing)
+            # Of slower tiers the unknown blocks were skipped.
+            self.unknown_removals += unknown if tier_copies.medium is None else 0
 
     def _block_size_fits(self, event: BlockStored) -> bool:
         if event.block_size == self.block_size:
@@ -378,7 +403,8 @@ class ExactView:
         over = len(tier_copies.held) - limit
         if over > 0:
             self.block_copies.discard_oldest(tier_copies, over + limit // 16)
-            self.doubts["leak"] = f"more blocks were announced than fit ({limit}); removals must be missing"
+            why = f"more blocks were announced than fit ({limit}); removals must be missing"
+            self._doubt(tier_copies.medium, "leak", why)
         if self.reported and tier_copies.medium is None:
             self._bound_reported()
 
@@ -396,6 +422,7 @@ class ExactView:
             "orphan_bytes": self.orphans.size_bytes,
             "dropped_orphan_blocks": self.orphans.dropped_blocks,
             "unknown_removals": self.unknown_removals,
+            "skipped_blocks": self.skipped_blocks,
             "reported_blocks": len(self.reported),
             "unknown_events": self.unknown_events,
             "malformed_events": self.malformed_events,

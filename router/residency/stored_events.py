@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 from backends.vllm.events import BlockStored, Event
-from router.residency.block_copies import engine_key
-from router.residency.chain import extra_bytes
+from router.residency.block_copies import engine_key, engine_keys
+from router.residency.chain import extra_bytes, pack_tokens
 
 
 def tier_of(medium: str | None, locality: str | None) -> str | None:
@@ -58,3 +59,16 @@ def extra_keys(event: BlockStored, blocks: int) -> list[bytes] | None:
     if event.lora_id is not None:
         return [extra_bytes([event.lora_id])] * blocks
     return None
+
+
+def packed_run(event: BlockStored, *, with_tokens: bool) -> tuple[list[int], bytes, list[bytes] | None] | None:
+    """Return engine keys, packed tokens and extra keys of the blocks; None if they cannot be read.
+
+    `with_tokens`: there must be as many tokens as the blocks have.
+    """
+    try:
+        engines = engine_keys(event.block_hashes)
+        run = engines, pack_tokens(event.token_ids), extra_keys(event, len(engines))
+    except (struct.error, TypeError, ValueError, OverflowError):
+        return None
+    return None if with_tokens and len(event.token_ids) != len(engines) * event.block_size else run

@@ -430,6 +430,11 @@ RESIDENCY = (
     _common("relearned_blocks", "Blocks learned by such announcements since the last loss of events.", "worker"),
     _counter("event_decode_errors", "Batches of KV events that could not be read.", "worker"),
     _counter("event_malformed", "KV events of a known type that could not be read.", "worker"),
+    _counter(
+        "event_skipped_blocks",
+        "Blocks in slower tiers that an event names by an unknown hash or in another size, skipped.",
+        "worker",
+    ),
     _counter("event_unknown", "KV events of an unknown type, skipped.", "worker"),
 )
 

@@ -227,6 +227,7 @@ _EVENT_FIGURES = (
     ("warmroute_event_decode_errors", "decode_errors"),
     ("warmroute_event_unknown", "unknown_events"),
     ("warmroute_event_malformed", "malformed_events"),
+    ("warmroute_event_skipped_blocks", "skipped_blocks"),
     ("warmroute_relearn_asks", "relearn_asks"),
     ("warmroute_reannounced_blocks", "reannounced_blocks"),
     ("warmroute_relearned_blocks", "relearned_blocks"),
