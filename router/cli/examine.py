@@ -13,6 +13,7 @@ from backends.vllm.probe import probe
 from backends.vllm.server_info import read_connector
 from backends.worker import Endpoint, KvEventSource, WorkerFacts, parse_endpoint
 from policies.view import Residency
+from router.cli.examine_offload import BY_HASH, SELF_DESCRIBING_FLAG, listening, names_by_hash
 from router.cli.prompts import PromptOrigin, learned_identity, prompt_origins
 from router.config.model import Config, WorkerConfig
 from router.config.sources.environment import variable
@@ -173,8 +174,12 @@ async def _judge(
     unreachable = [address for address in _addresses(facts) if not await _connects(address)]
     report.residency, report.reason = _residency(facts, unreachable)
     report.advice += _events_advice(facts, unreachable)
-    if requests:
+    if not requests:
+        return
+    with listening([] if unreachable else facts.event_sources) as sockets:
         await _try(client, endpoint, report, facts)
+        if await names_by_hash(sockets):
+            report.advice.append(Advice(SELF_DESCRIBING_FLAG, BY_HASH))
 
 
 async def _try(client: WorkerClient, endpoint: Endpoint, report: WorkerReport, facts: WorkerFacts) -> None:

@@ -142,6 +142,17 @@ async def test_events_out_of_reach(found):
     assert all("kv_events.endpoint" in flag for flag in flags(report))
 
 
+async def test_offloaded_blocks_named_by_hash_alone_bring_the_flag_that_names_them(found, monkeypatch):
+    async def by_hash(_):
+        return True
+
+    monkeypatch.setattr(examine, "names_by_hash", by_hash)
+    report = await found(WorkerFacts("0.33.0", (CARD,), CACHES, (source(),)))
+    assert report.residency is Residency.EXACT
+    (flag,) = flags(report)
+    assert "self_describing_kv_events" in flag
+
+
 async def test_without_replay_and_details_both_flags_are_named(found):
     report = await found(WorkerFacts("0.33.0", (CARD,), CACHES, (source(None),)), reports=False)
     assert report.residency is Residency.EXACT
