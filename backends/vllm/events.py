@@ -17,6 +17,9 @@ from msgspec import Struct
 
 SEQ_BYTES = 8
 END_SEQ = b"\xff" * SEQ_BYTES
+MAX_ODD_EVENTS = 8_192
+"""Events of a batch that is read field by field, which takes up to 10 us each. vLLM sends some for each request of a
+step."""
 
 
 class WireError(ValueError):
@@ -137,6 +140,8 @@ def _decode_tolerantly(payload: bytes) -> EventBatch:
         raise WireError(f"not MessagePack: {error}") from None
     if not isinstance(values, list) or len(values) < 2 or not isinstance(values[1], list):
         raise WireError("not an event batch: expected [timestamp, [events], rank]")
+    if len(values[1]) > MAX_ODD_EVENTS:
+        raise WireError(f"{len(values[1])} events, some in an unknown form; at most {MAX_ODD_EVENTS} are read")
     batch = EventBatch(_number(values[0]), events := [], _integer(values[2]) if len(values) > 2 else None)
     for value in values[1]:
         kind, fields = _fields(value)
@@ -168,6 +173,7 @@ def _fields(value: object) -> tuple[type[Event] | None, dict[str, Any]]:
     return None, {}
 
 
+_SPECS = {kind: msgspec.structs.fields(kind) for kind in _KINDS.values()}
 _IDENTITY = frozenset({"medium", "lora_name", "lora_id", "extra_keys", "group_idx", "kv_cache_spec_kind"})
 """Optional fields whose absence would give an event another meaning."""
 
@@ -175,7 +181,7 @@ _IDENTITY = frozenset({"medium", "lora_name", "lora_id", "extra_keys", "group_id
 def _build(kind: type[Event], fields: dict[str, Any]) -> Event | None:
     """Return the event without optional fields of the wrong type; None if a required one is missing or wrong."""
     taken: dict[str, Any] = {}
-    for spec in msgspec.structs.fields(kind):
+    for spec in _SPECS[kind]:
         if spec.name not in fields:
             if spec.required:
                 return None

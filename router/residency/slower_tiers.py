@@ -20,10 +20,11 @@ def store_by_hash(copies: BlockCopies, reported: ReportedHits, tier_copies: Tier
     """
     known: list[int] = []
     hashes: list[int] = []
+    rows_by_tier = [tier_copies.held, *(other.held for other in copies.tiers.values() if other is not tier_copies)]
+    hash_at = copies.index.hashes
     for engine in engines:
-        block_hash = copies.hash_of(engine, tier_copies)
-        if block_hash is None:
-            block_hash = reported.named(engine)
+        row = next((rows[engine] for rows in rows_by_tier if engine in rows), None)
+        block_hash = reported.named(engine) if row is None else hash_at[row]
         if block_hash is not None:
             known.append(engine)
             hashes.append(block_hash)
