@@ -104,6 +104,7 @@ deploy-env: $(STAMP)
 
 # The dashboards, the chart's copies of dashboards and alerts, and the chart with its default values for `kubectl apply`.
 manifests: deploy-env
+	$(BIN)/python deploy/make_rules.py
 	$(BIN)/python deploy/make_dashboards.py
 	$(DEPLOY_VENV)/bin/helm template warmroute deploy/helm/warmroute --namespace warmroute --set discovery.service=vllm > deploy/kubernetes/warmroute.yaml
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from backends.vllm.operations import WorkerOperation
 from policies.registry import build_policy
 from router.admin.app import build_admin
+from router.admin.diagnosis import inputs_of
 from router.admin.server import AdminServer
 from router.admin.system import HandoverState
 from router.admin.table import READS
@@ -31,8 +32,11 @@ from router.control.role_planner import RolePlanner
 from router.control.routing import ProcessShare, routing_of
 from router.control.running_gateway import RunningGateway
 from router.control.start import Sources, following
-from router.diagnosis.diagnose import SERVICE_LEVELS, Diagnosis, diagnose, levels_of
-from router.diagnosis.measured import Measured, WorkerMeasured
+from router.diagnosis.diagnose import SERVICE_LEVELS, Diagnosis, levels_of
+from router.diagnosis.diagnoser import Diagnoser, Inputs
+from router.diagnosis.facts import facts_of
+from router.diagnosis.finding import Finding
+from router.diagnosis.measured import WorkerMeasured
 from router.diagnosis.measurements import Measurements
 from router.diagnosis.prefixes import SharedPrefix
 from router.diagnosis.split_plan import FleetPlan, looks_back_s, members, plan
@@ -54,7 +58,7 @@ from router.placement.scaling import Needed, needed
 from router.process.banner import Readiness, announce, readiness_of
 from router.process.children.child_resources import ChildResources
 from router.process.children.in_flight import in_flight_route
-from router.process.children.measured_traffic import measured_route
+from router.process.children.measured_traffic import ProcessKnows, measured_route
 from router.process.children.metric_snapshots import readings_route
 from router.process.children.operations_channel import operation_routes
 from router.process.children.planned_traffic import PlanInputs, plan_route
@@ -95,6 +99,7 @@ from router.telemetry.readings import (
     replica_readings,
     residency_readings,
     scaling_readings,
+    setting_readings,
     trace_readings,
     watch_readings,
 )
@@ -182,6 +187,7 @@ class System:
         self._files = FileWatch(self.metrics.reloaded)
         self.loop_lag = LoopLag(self.metrics.loop_lag)
         self._exposition = self._build_exposition()
+        self._diagnoser = Diagnoser(self._diagnosis_inputs, self._share_findings)
         self._admin: AdminServer | None = None
         self._socket_file: SocketFile | None = None
         self._given: Listeners | None = None
@@ -316,6 +322,7 @@ class System:
                 lambda: control_readings(self.control.statistics()),
                 lambda: identity_readings(self.identity.statistics()),
                 lambda: budget_readings(self.config, limit),
+                lambda: setting_readings(self.config, self.control.unsaved),
                 lambda: replica_readings(self.replica.statistics() if self.replica is not None else None),
                 lambda: placement_readings(self._member.statistics() if self._member is not None else None),
                 lambda: trace_readings(self._traces.statistics() if self._traces is not None else {}),
@@ -360,6 +367,7 @@ class System:
         self.loop_lag.start()
         if self._resources is None:
             self.traffic.start()
+            self._diagnoser.start()
         if self._member is not None:
             self._member.start()
         if self._traces is not None:
@@ -406,7 +414,7 @@ class System:
                 state_route(self.control),
                 prepare_route(self.running.prepare),
                 in_flight_route(self.in_flight),
-                measured_route(self.measured),
+                measured_route(self.known),
                 plan_route(self.plan_inputs),
                 *operation_routes(self.operations),
             ]
@@ -581,6 +589,7 @@ class System:
         if self._traces is not None:
             await self._traces.aclose()
         await self.traffic.aclose()
+        await self._diagnoser.aclose()
         await self.identity.aclose()
         if self._decision_log is not None:
             await asyncio.to_thread(self._decision_log.close)
@@ -620,9 +629,10 @@ class System:
         snapshot.values["warmroute_route_held_requests"] = {(route, model): number for route, model, number in held}
         return snapshot
 
-    def measured(self) -> Measured:
-        """Return what was measured in the last `diagnosis.window_s`."""
-        return self.measurements.measured(self.now_s())
+    def known(self) -> ProcessKnows:
+        """Return what was measured in the last `diagnosis.window_s`, and what is known of the workers."""
+        facts = facts_of(self.fleet, self.residency, self.identity, {})
+        return ProcessKnows(self.measurements.measured(self.now_s()), facts)
 
     def recent_traffic(self) -> Mapping[str, WorkerMeasured]:
         """Return what was measured of each candidate in the last one to two minutes."""
@@ -632,9 +642,17 @@ class System:
         """Return the shared prefixes that save the most prompt tokens, best first."""
         return self.measurements.prefixes.hottest(most)
 
-    def diagnosis(self) -> Diagnosis:
+    async def diagnosis(self) -> Diagnosis | None:
         """Return what hurts."""
-        return diagnose(self.measured(), self.config.diagnosis)
+        return await self._diagnoser.diagnosis()
+
+    async def _diagnosis_inputs(self) -> Inputs:
+        known, metrics = self.known(), await self._exposition.gathered()
+        return inputs_of(self, metrics, known.measured, known.facts)
+
+    def _share_findings(self, findings: Sequence[Finding]) -> None:
+        if self.replica is not None:
+            self.replica.share(findings)
 
     def plan_inputs(self) -> PlanInputs:
         """Return what the plan of the workers' roles is made from."""

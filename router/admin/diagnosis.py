@@ -1,10 +1,39 @@
-"""What hurts, from the gateway's own measurements."""
+"""What hurts, from the gateway's own measurements and metrics."""
 
 from __future__ import annotations
 
 from router.admin.operations import Answer, Call
+from router.admin.problems import no_process
+from router.admin.system import AdminSystem
+from router.diagnosis.diagnoser import Inputs
+from router.diagnosis.facts import Facts
+from router.diagnosis.in_force import in_force
+from router.diagnosis.measured import Measured
+from router.telemetry.snapshot import Snapshot
 
 
 async def show(call: Call) -> Answer:
     """Answer with the diagnosis of the last `diagnosis.window_s`."""
-    return Answer(call.system.diagnosis())
+    found = await call.system.diagnosis()
+    if found is None:
+        raise no_process()
+    return Answer(found)
+
+
+def inputs_of(system: AdminSystem, metrics: Snapshot, measured: Measured, facts: Facts) -> Inputs:
+    """Return what the diagnosis of all processes is made from."""
+    known = Facts(facts.workers, facts.prompts, {**facts.reasons, **_reasons(system)})
+    policy = system.control.state.settings.policy
+    others = {} if system.replica is None else system.replica.findings_elsewhere()
+    return Inputs(metrics, measured, known, in_force(system.config, policy, known), system.config.diagnosis, others)
+
+
+def _reasons(system: AdminSystem) -> dict[str, str]:
+    reasons = {} if system.control.unsaved is None else {"state": system.control.unsaved}
+    if system.replica is not None:
+        said = {"redis": system.replica.line.problem, "replicas": "; ".join(system.replica.apart())}
+        reasons |= {about: why for about, why in said.items() if why}
+    for name, state in {} if system.discovery is None else system.discovery.statistics().items():
+        if state["failing_since"] is not None:
+            reasons[f"source {name}"] = str(state["error"])
+    return reasons

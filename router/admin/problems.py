@@ -83,3 +83,9 @@ def handed_over() -> AdminError:
     detail = "another process has taken over; ask again on a new connection"
     headers = {"retry-after": "1", "connection": "close"}
     return AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "handed_over", detail, headers=headers)
+
+
+def no_process() -> AdminError:
+    """Return the 503 for no serving process."""
+    detail = "no process of the gateway serves now; one is starting, or the log gives the reason why it cannot"
+    return AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "no_process", detail, headers={"retry-after": "1"})

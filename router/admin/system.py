@@ -162,8 +162,8 @@ class AdminSystem(Protocol):
         """Return the shared prefixes that save the most prompt tokens, best first."""
         ...
 
-    def diagnosis(self) -> Diagnosis:
-        """Return what hurts, from the measurements of this process."""
+    async def diagnosis(self) -> Diagnosis | None:
+        """Return what hurts; None if no process answers."""
         ...
 
     async def role_plan(self) -> FleetPlan | None:

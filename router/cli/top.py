@@ -64,7 +64,7 @@ class FollowedFleet:
 
     def _hurts(self) -> Iterator[str]:
         for finding in self.diagnosis.get("findings", ()):
-            yield f"{finding['pressure'].replace('_', ' ')}: {finding['symptom']} (warmroute diagnose)"
+            yield f"{finding['severity'].upper()}: {finding['symptom']} (warmroute diagnose)"
         for level in self.diagnosis.get("service_levels", ()):
             if level["out"]:
                 met, seen = level["met"], level["met"] + level["missed"]

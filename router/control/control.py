@@ -81,6 +81,8 @@ class Control:
         self._reloads = BackgroundReloads(self.reload, self.config.processes)
         self._handed_over = False
         self._opened = False
+        self.unsaved: str | None = None
+        """Why the last state could not be written; None if it was."""
         self.sharing: Sharing | None = None
         """Where the gateways of a fleet share the admin API's changes."""
         self._found: Found | None = None
@@ -443,8 +445,14 @@ class Control:
             raise
 
     async def _save(self, stored: Stored) -> None:
-        if self._store is not None:
+        if self._store is None:
+            return
+        try:
             await asyncio.to_thread(self._store.save, lasting(stored))
+        except NotSavedError as error:
+            self.unsaved = str(error)
+            raise
+        self.unsaved = None
 
 
 def _same(settings: LiveSettings) -> LiveSettings:

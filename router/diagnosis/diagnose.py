@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from router.config.model import DiagnosisConfig
 from router.diagnosis import evidence
-from router.diagnosis.finding import Checked, Evidence, Finding, Unsure
+from router.diagnosis.finding import Checked, Evidence, Finding, Unsure, worst_first
 from router.diagnosis.findings import (
     decode_scheduling,
     kv_capacity,
@@ -16,11 +16,12 @@ from router.diagnosis.findings import (
     prefill_queueing,
     prefix_reuse,
 )
+from router.diagnosis.in_force import InForce
 from router.diagnosis.measured import Measured
 from router.telemetry.catalogue import CATALOGUE
 from router.telemetry.instruments import Labels
 
-CHECKS: tuple[Callable[[Measured, DiagnosisConfig], Checked], ...] = (
+CHECKS: tuple[Callable[[Measured, DiagnosisConfig, InForce], Checked], ...] = (
     prefill_queueing.check,
     decode_scheduling.check,
     kv_capacity.check,
@@ -53,13 +54,15 @@ class Diagnosis(msgspec.Struct, frozen=True):
     thresholds: DiagnosisConfig
 
 
-def diagnose(measured: Measured, thresholds: DiagnosisConfig) -> Diagnosis:
-    """Return the diagnosis of what was measured."""
-    checked = [check(measured, thresholds) for check in CHECKS]
+def diagnose(
+    measured: Measured, thresholds: DiagnosisConfig, in_force: InForce, conditions: Sequence[Finding] = ()
+) -> Diagnosis:
+    """Return the diagnosis of what was measured, with the findings of the conditions that hold, worst first."""
+    checked = [check(measured, thresholds, in_force) for check in CHECKS]
     return Diagnosis(
         seconds=round(measured.seconds, 1),
         requests=measured.requests,
-        findings=[one for one in checked if isinstance(one, Finding)],
+        findings=worst_first([*conditions, *(one for one in checked if isinstance(one, Finding))]),
         service_levels=_service_levels(measured, thresholds),
         unsure=[one for one in checked if isinstance(one, Unsure)],
         figures=[

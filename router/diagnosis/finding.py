@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
+
+from router.diagnosis.condition import RANK, Severity
 
 Cell = str | float | int | None
 
@@ -29,20 +33,46 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Something that hurts: the pressure point, the symptom in one line, the numbers that crossed their thresholds,
-    tables of evidence, and what to try."""
+    """Something that hurts.
 
-    pressure: Pressure
+    `check` names what has found it, and `which` the workers, models or callers that it is about: none means the whole
+    gateway or fleet. `since` is in ISO 8601. `detail` says what clients notice, with the numbers that crossed their
+    thresholds, and `why` the reasons as far as they are known. `gateways` are those of the fleet that have found it
+    too; none means this one alone.
+    """
+
+    check: str
+    severity: Severity
     symptom: str
     detail: str
     evidence: list[Evidence]
     to_try: list[str]
+    since: str | None = None
+    which: list[str] = []
+    why: list[str] = []
+    gateways: list[str] = []
+
+
+class SharedFinding(msgspec.Struct, frozen=True):
+    """What the other gateways of a fleet hear of a finding."""
+
+    check: Annotated[str, Meta(max_length=64)]
+    severity: Severity
+    symptom: Annotated[str, Meta(max_length=200)]
+    since: Annotated[str, Meta(max_length=40)]
+    which: Annotated[tuple[Annotated[str, Meta(max_length=200)], ...], Meta(max_length=8)] = ()
+
+    @classmethod
+    def of(cls, finding: Finding) -> SharedFinding:
+        """Return a short form of `finding`."""
+        which = tuple(one[:200] for one in finding.which[:8])
+        return cls(finding.check[:64], finding.severity, finding.symptom[:200], finding.since or "", which)
 
 
 class Unsure(msgspec.Struct, frozen=True):
     """A check that has seen too little to say anything."""
 
-    pressure: Pressure
+    check: Pressure
     needs: str
 
 
@@ -57,3 +87,8 @@ def table(caption: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]]) 
 
 def _rounded(cell: Cell) -> Cell:
     return float(f"{cell:.4g}") if isinstance(cell, float) else cell
+
+
+def worst_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings by severity, outages first, and by time within one severity."""
+    return sorted(findings, key=lambda one: (RANK[one.severity], one.since or ""))

@@ -8,13 +8,15 @@ import msgspec
 from msgspec import Meta
 
 from router.config.model import RedisConfig
+from router.diagnosis.finding import SharedFinding
 from router.replicas.connection import RedisClient, key
 
 LEASE_S = 15
 RENEW_S = 5.0
 MOST_LISTED = 1_000
-MOST_BYTES = 4_096
+MOST_BYTES = 32_768
 """More of a lease is not read."""
+FINDINGS_SHARED = 16
 _Text = Annotated[str, Meta(max_length=256)]
 
 
@@ -26,6 +28,7 @@ class Registered(msgspec.Struct, frozen=True):
     version: _Text
     processes: int
     started_at: float
+    findings: Annotated[tuple[SharedFinding, ...], Meta(max_length=FINDINGS_SHARED)] = ()
 
 
 class ReplicaLeases:

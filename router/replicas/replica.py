@@ -7,12 +7,16 @@ import logging
 import secrets
 import socket
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from msgspec.structs import replace
+
 from router.config.model import Config, RedisConfig
 from router.control.control import Control
+from router.diagnosis.finding import Finding, SharedFinding
 from router.limits.host_use import HostUse
 from router.replicas.connection import connect, key
 from router.replicas.fleet_channel import FleetChannel
@@ -20,7 +24,7 @@ from router.replicas.fleet_pins import FleetPins, HostPins
 from router.replicas.fleet_placements import FleetPlacements
 from router.replicas.fleet_rows import HostRows
 from router.replicas.fleet_use import FleetUse
-from router.replicas.leases import RENEW_S, Registered, ReplicaLeases
+from router.replicas.leases import FINDINGS_SHARED, RENEW_S, Registered, ReplicaLeases
 from router.replicas.line import PAUSE_S, Line, ended
 from router.replicas.messages import StateVersion
 from router.replicas.state_sharing import StateSharing
@@ -147,12 +151,31 @@ class Replica:
                 pause_s = PAUSE_S
             await asyncio.sleep(pause_s)
 
+    def share(self, findings: Sequence[Finding]) -> None:
+        """Let the other gateways know the findings of this one, worst first, with the next renewal of the lease."""
+        self.own = replace(self.own, findings=tuple(map(SharedFinding.of, findings[:FINDINGS_SHARED])))
+
+    def findings_elsewhere(self) -> Mapping[str, Sequence[SharedFinding]]:
+        """Return the findings of the other gateways by their names, as of the last renewal."""
+        return {one.name: one.findings for one in self.registered if one.id != self.id and one.findings}
+
+    def apart(self) -> list[str]:
+        """Return the gateways that have another version of the shared changes, or a lease and are not heard."""
+        if self.line.alone or self.sharing is None:
+            return []
+        heard, own = self.channel.peers.replicas, self.sharing.version
+        silent = [one for one in self.registered if one.id != self.id and one.id not in heard]
+        names = {one.id: one.name for one in self.registered}
+        others = [names.get(replica, replica) for replica, peer in heard.items() if peer.state != own]
+        return [f"{name} has other changes" for name in others] + [f"{one.name} is not heard" for one in silent]
+
     def statistics(self) -> dict[str, Any]:
         """Return the state of the line and of the channel."""
         line = self.line
         return {
             "alone": line.alone,
             "problem": line.problem,
+            "apart": self.apart(),
             "sent": line.sent,
             "received": line.received,
             "errors": line.errors,

@@ -280,6 +280,12 @@ GATEWAY = (
 )
 
 IDENTITY = (
+    _common(
+        "models",
+        "Models by what tokenises their prompts: local, worker (its /tokenize, which is slower), or none, so that "
+        "prompts have no token ids.",
+        "tokenizer",
+    ),
     _counter("prompt_tokens_known", "Prompt tokens found in the cache of tokenised prefixes."),
     _counter("prompt_tokens_tokenised", "Prompt tokens that were tokenised."),
     _gauge(
@@ -319,6 +325,12 @@ DECISIONS = (
 )
 
 FLEET = (
+    _common("ready_workers", "Workers that get requests."),
+    _common(
+        "model_ready_workers",
+        "Workers that get requests for the model, of each model that a worker has listed; at most 256 models.",
+        "model",
+    ),
     _common("worker_state", "1 for the state of the endpoint, 0 for the other states.", "endpoint", "state"),
     _common(
         "queued_prefill_seconds",
@@ -448,6 +460,8 @@ WATCH = (
     ),
     _common("workers_kept", "Workers in use in spite of their time-outs, because too few others are left."),
     _counter("self_tests", "Self-tests ended, by verdict.", "verdict"),
+    _common("self_test_on", "1 while new workers are tested (residency.self_test)."),
+    _common("state_unsaved", "1 while the state of the admin API's changes could not be written to state_dir."),
     _histogram(
         "event_iteration_seconds", CPU_S, "Time one iteration of the event loop spent on KV events of one worker."
     ),
@@ -492,6 +506,10 @@ REPLICAS = (
     ),
     _common("replicas", "Gateways of the fleet that this one hears through Redis, with itself."),
     _common("replica_alone", "1 while Redis is configured and this gateway's own messages do not come back."),
+    _common(
+        "replicas_apart",
+        "Gateways of the fleet that have another version of the shared changes, or a lease and are not heard.",
+    ),
     _common("replica_lag_seconds", "Time from sending to hearing the gateway's last own message."),
     _counter("replica_messages", "Messages on the fleet's channel, by direction: sent or received.", "direction"),
     _counter(

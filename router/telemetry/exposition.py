@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -16,6 +16,7 @@ Reading = tuple[str, Labels, float]
 """A value read at scrape time: full metric name, label values, value."""
 
 Readings = Callable[[], Iterable[Reading]]
+_DECLARED = {spec.name for spec in CATALOGUE if spec.kind is not Kind.HISTOGRAM}
 
 
 class Exposition:
@@ -36,19 +37,24 @@ class Exposition:
     def snapshot(self) -> Snapshot:
         """Return all current values."""
         found = instruments_of(self._instruments)
-        for name, read in self._read().items():
-            found.values.setdefault(name, {}).update(read)
+        for source in self._readings:
+            _read(source, found.values)
         return Snapshot(found.values | self._process.values(), found.histograms)
 
-    def _read(self) -> dict[str, dict[Labels, float]]:
-        read: dict[str, dict[Labels, float]] = defaultdict(dict)
-        declared = {spec.name for spec in CATALOGUE if spec.kind is not Kind.HISTOGRAM}
+    async def gathered(self) -> Snapshot:
+        """Return all current values, and let the event loop run between the parts that they come from."""
+        found = instruments_of(self._instruments)
         for source in self._readings:
-            for name, labels, value in source():
-                if name not in declared:
-                    raise KeyError(f"{name} is not a gauge or counter of the catalogue")
-                read[name][labels] = value
-        return read
+            await asyncio.sleep(0)
+            _read(source, found.values)
+        return Snapshot(found.values | self._process.values(), found.histograms)
+
+
+def _read(source: Readings, values: dict[str, dict[Labels, float]]) -> None:
+    for name, labels, value in source():
+        if name not in _DECLARED:
+            raise KeyError(f"{name} is not a gauge or counter of the catalogue")
+        values.setdefault(name, {})[labels] = value
 
 
 def _tally(one: Distribution) -> Tally:

@@ -13,6 +13,7 @@ from router.config.budgets import BODIES, PROMPTS, RESPONSES, VIEWS
 from router.config.memory import MemoryLimit
 from router.config.model import Config
 from router.placement.fleet import Candidate, Fleet, WorkerState
+from router.placement.health import SERVING
 from router.placement.links import Link
 from router.placement.scaling import Needed
 from router.residency.residency_map import ResidencyMap
@@ -21,6 +22,9 @@ from router.telemetry.exposition import Reading
 from router.telemetry.logs import lines_dropped
 from router.telemetry.metrics import COMPILED
 
+MOST_MODELS = 256
+"""Models of which the ready workers are counted."""
+
 
 def fleet_readings(fleet: Fleet) -> Iterator[Reading]:
     """Yield states of endpoints, and the last reported load of candidates."""
@@ -28,8 +32,21 @@ def fleet_readings(fleet: Fleet) -> Iterator[Reading]:
         for state in WorkerState:
             yield "warmroute_worker_state", (endpoint.id, state.value), float(endpoint.state is state)
     yield "warmroute_workers_kept", (), sum(one.health.kept_since_s is not None for one in fleet.endpoints)
+    ready = [endpoint for endpoint in fleet.endpoints if endpoint.state in SERVING]
+    yield "warmroute_ready_workers", (), len(ready)
+    for model, number in _ready_by_model(fleet).items():
+        yield "warmroute_model_ready_workers", (model,), number
     for candidate in fleet.candidates:
         yield from _load(candidate)
+
+
+def _ready_by_model(fleet: Fleet) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for endpoint in fleet.endpoints:
+        for card in endpoint.facts.models if endpoint.facts is not None else ():
+            if card.id in found or len(found) < MOST_MODELS:
+                found[card.id] = found.get(card.id, 0) + (endpoint.state in SERVING)
+    return found
 
 
 def queue_readings(views: Iterable[WorkerView]) -> Iterator[Reading]:
@@ -102,6 +119,7 @@ def replica_readings(replica: Mapping[str, Any] | None) -> Iterator[Reading]:
         return
     yield "warmroute_replicas", (), replica["replicas"]
     yield "warmroute_replica_alone", (), float(replica["alone"])
+    yield "warmroute_replicas_apart", (), len(replica["apart"])
     yield "warmroute_replica_lag_seconds", (), replica["lag_s"]
     yield "warmroute_replica_messages", ("sent",), replica["sent"]
     yield "warmroute_replica_messages", ("received",), replica["received"]
@@ -176,7 +194,7 @@ def policy_readings(named: Mapping[str, Any], log: DecisionLogFile | None) -> It
 def discovery_readings(sources: Mapping[str, Mapping[str, Any]]) -> Iterator[Reading]:
     """Yield the state of each source of workers, from `Discovery.statistics()`."""
     for name, state in sources.items():
-        yield "warmroute_discovery_up", (name,), float(state["answered"] and state["failing_since"] is None)
+        yield "warmroute_discovery_up", (name,), float(state["failing_since"] is None)
         yield "warmroute_discovery_workers", (name,), state["workers"]
         yield "warmroute_discovery_refused_workers", (name,), state["refused"]
         yield "warmroute_discovery_failures", (name,), state["failures"]
@@ -191,6 +209,8 @@ def control_readings(kept: Mapping[str, int]) -> Iterator[Reading]:
 def identity_readings(known: Mapping[str, Any]) -> Iterator[Reading]:
     """Yield the memory of prompts and its savings, from `Identity.statistics()`."""
     memo = known["memo"]
+    for tokenizer, key in (("local", "models_local"), ("worker", "models_by_worker"), ("none", "models_text_only")):
+        yield "warmroute_models", (tokenizer,), known[key]
     yield "warmroute_prompt_tokens_known", (), memo["found_tokens"]
     yield "warmroute_prompt_tokens_tokenised", (), memo["new_tokens"]
     held = (memo, known["requests"], known["turns"], known["recent"], known["workers"])
@@ -203,6 +223,17 @@ def budget_readings(config: Config, limit: MemoryLimit | None) -> Iterator[Readi
         yield metric, (), budget.within(config)
     if limit is not None:
         yield "warmroute_memory_limit_bytes", (limit.source,), limit.size_bytes
+
+
+def setting_readings(config: Config, unsaved: str | None) -> Iterator[Reading]:
+    """Yield whether workers are tested, and whether the desired state is on disk (`unsaved` is None)."""
+    yield "warmroute_self_test_on", (), float(config.residency.self_test)
+    yield from state_readings(unsaved)
+
+
+def state_readings(unsaved: str | None) -> Iterator[Reading]:
+    """Yield whether the desired state could not be written; `unsaved` is the reason."""
+    yield "warmroute_state_unsaved", (), float(unsaved is not None)
 
 
 def trace_readings(counts: Mapping[str, int]) -> Iterator[Reading]:

@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from router.diagnosis.conditions import CONDITIONS
 from router.telemetry.catalogue import CATALOGUE, PROCESS, Kind
 from tests.support.monitoring import queries
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
+RULES_MAKER = runpy.run_path(str(DEPLOY / "make_rules.py"))
 MAKER = runpy.run_path(str(DEPLOY / "make_dashboards.py"))
 FILES = sorted((DEPLOY / "grafana").glob("*.json"))
 RULES = DEPLOY / "prometheus" / "rules.yml"
@@ -72,6 +74,11 @@ def test_a_misspelt_name_or_label_is_found():
         "pth",
         "rout",
     ]
+
+
+def test_the_alerts_are_the_conditions_of_the_diagnosis():
+    assert RULES.read_text() == RULES_MAKER["text"](), "run `make manifests`"
+    assert list(ALERTS) == [condition.alert for condition in CONDITIONS]
 
 
 def test_the_files_are_those_of_the_tables():
@@ -141,13 +148,22 @@ MEMORY = beside(
 )
 CASES = {
     "WarmrouteAbsent": (of("build_info"), "1x120", "_x120"),
-    "WarmrouteNoWorkerReady": (of("worker_state", endpoint="w:8000", state="ready"), "1x120", "0x120"),
+    "WarmrouteNoWorkerReady": (of("ready_workers"), "1x120", "0x120"),
+    "WarmrouteModelWithoutWorker": (of("model_ready_workers", model="m"), "1x120", "0x120"),
     "WarmrouteWorkerUnhealthy": (of("worker_state", endpoint="w:8000", state="unhealthy"), "0 1 0x118", "1x120"),
+    "WarmrouteWorkerNotUp": (
+        of("worker_state", endpoint="w:8000", state="starting"), "1x100 0x20", "1x120"
+    ),
     "WarmrouteRequestsQueued": (of("queued_requests"), "9 0 9 0 9 0 9 0 9 0x111", "3x120"),
     "WarmrouteFleetSaturated": (of("queued_prefill_seconds", **WORKER), "1.5x120", "2.5x120"),
     "WarmrouteKvCacheFull": (of("worker_kv_usage_ratio", **WORKER), "0.8x120", "0.95x120"),
     "WarmrouteSourceFailing": (of("discovery_up", source="file"), "1x120", "0x120"),
     "WarmrouteEventsDisconnected": (of("event_link_up", **WORKER), "1 0 0 1x117", "0x120"),
+    "WarmrouteEventsLost": (
+        beside(of("event_gaps_total", **WORKER), of("event_replays_total", outcome="timeout", **WORKER)),
+        ("0+1x120", "5x120"), ("0+1x120", "0+1x120"),
+    ),
+    "WarmrouteViewLost": (of("view_residency", residency="unknown", **WORKER), "1x105 0x15", "1x120"),
     "WarmrouteViewNotExact": (
         beside(of("view_residency", residency="approximate", **WORKER), of("event_link_up", **WORKER)),
         ("1x120", "0x120"), ("1x120", "1x120"),
@@ -160,7 +176,10 @@ CASES = {
         ("0+10x120", "0+1x120"), ("0+10x120", "0+10x120"),
     ),
     "WarmroutePolicyFails": (of("policy_errors_total", policy="mine"), "3x120", "0+1x120"),
+    "WarmrouteTokenizerSlow": (of("models", tokenizer="worker"), "0x120", "2x120"),
+    "WarmrouteSelfTestOff": (of("self_test_on"), "1x120", "0x120"),
     "WarmrouteReplicaAlone": (of("replica_alone"), "0x120", "1x120"),
+    "WarmrouteReplicasApart": (of("replicas_apart"), "0x120", "1x120"),
     "WarmrouteServerErrors": (
         beside(of("requests_total", path="/v1/x", status="200"), of("requests_total", path="/v1/x", status="503")),
         ("0+100x120", "0+1x120"), ("0+100x120", "0+10x120"),
@@ -173,6 +192,17 @@ CASES = {
     ),
     "WarmrouteProcessRestarts": (of("process_restarts_total"), "0x120", "0+1x120"),
     "WarmrouteReloadFailed": (of("reloads_total", what="tls", outcome="failed"), "1x120", "0+1x120"),
+    "WarmrouteStateNotSaved": (of("state_unsaved"), "0x120", "1x120"),
+    "WarmrouteLogLinesLost": (of("log_lines_dropped_total"), "9x120", "0+1x120"),
+    "WarmrouteDecisionsLost": (of("decision_log_lost_windows_total"), "9x120", "0+1x120"),
+    "WarmrouteLimitsRefuse": (
+        beside(
+            of("limit_refusals_total", account="a", limit="requests_per_minute"),
+            of("limit_admitted_requests_total", account="a"),
+        ),
+        ("0+1x120", "0+10x120"), ("0+9x120", "0+10x120"),
+    ),
+    "WarmrouteRouteRefuses": (of("route_refusals_total", route="chats"), "7x120", "0+1x120"),
     "WarmrouteServiceLevelMissed": (
         beside(
             of("service_level_requests_total", met="true", **SLO),
@@ -180,7 +210,6 @@ CASES = {
         ),
         ("0+100x120", "0+1x120"), ("0+100x120", "0+20x120"),
     ),
-    "WarmrouteRouteRefuses": (of("route_refusals_total", route="chats"), "7x120", "0+1x120"),
 }  # fmt: skip
 """For each alert its series, with values that keep it quiet and values that make it fire, minute by minute."""
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from router.config.model import DiagnosisConfig
 from router.diagnosis import evidence
+from router.diagnosis.condition import Severity
 from router.diagnosis.finding import Checked, Finding, Pressure, Unsure
+from router.diagnosis.in_force import InForce
 from router.diagnosis.measured import Measured, WorkerMeasured
 
-TO_TRY = [
-    "give vLLM more KV memory: --gpu-memory-utilization, or a smaller model or quantised weights",
-    "store the KV cache in fp8: --kv-cache-dtype fp8",
-    "add an offloading tier for KV blocks, in CPU memory or a shared store",
-    "add workers",
-]
 
-
-def check(measured: Measured, thresholds: DiagnosisConfig) -> Checked:
+def check(measured: Measured, thresholds: DiagnosisConfig, in_force: InForce) -> Checked:
     """Find workers that lack KV memory, and spend little time on prefills."""
     known = {name: one for name, one in measured.workers.items() if one.reports >= 3 and one.requests}
     seen = sum(one.requests for one in known.values())
@@ -26,6 +21,7 @@ def check(measured: Measured, thresholds: DiagnosisConfig) -> Checked:
         return None
     return Finding(
         Pressure.KV_CAPACITY,
+        Severity.ADVICE,
         "The KV cache is full, while the workers have time to spare.",
         f"{len(short)} of {len(known)} workers hold more than kv_usage ({thresholds.kv_usage:g}) of their KV cache for "
         f"running requests, preempt more than preemptions_per_minute ({thresholds.preemptions_per_minute:g}), or had "
@@ -33,13 +29,14 @@ def check(measured: Measured, thresholds: DiagnosisConfig) -> Checked:
         f"they spend less than utilisation ({thresholds.utilisation:g}) of their time on prefills: "
         f"{', '.join(short[: evidence.MOST_ROWS])}.",
         [evidence.caches(measured), evidence.turns(measured)],
-        TO_TRY,
+        to_try(in_force),
+        which=short[: evidence.MOST_ROWS],
     )
 
 
 def starved(measured: Measured, thresholds: DiagnosisConfig) -> bool:
     """Return whether a worker lacks KV memory and not time."""
-    return isinstance(check(measured, thresholds), Finding)
+    return isinstance(check(measured, thresholds, InForce()), Finding)
 
 
 def _starved(worker: WorkerMeasured, seconds: float, thresholds: DiagnosisConfig) -> bool:
@@ -48,3 +45,14 @@ def _starved(worker: WorkerMeasured, seconds: float, thresholds: DiagnosisConfig
     preempts = worker.preemptions > thresholds.preemptions_per_minute * max(1.0, seconds / 60.0)
     evicts = worker.requests >= 20 and worker.evicted_tokens > thresholds.evicted_share * worker.earlier_tokens
     return modest and (full or preempts or evicts)
+
+
+def to_try(in_force: InForce) -> list[str]:
+    """Return what may help and is not in force."""
+    remedies = [
+        (True, "give vLLM more KV memory: --gpu-memory-utilization, or a smaller model or quantised weights"),
+        (not in_force.fp8_caches, "store the KV cache in fp8: --kv-cache-dtype fp8"),
+        (not in_force.kv_tiers, "add an offloading tier for KV blocks, in CPU memory or a shared store"),
+        (True, "add workers"),
+    ]
+    return [remedy for helps, remedy in remedies if helps]

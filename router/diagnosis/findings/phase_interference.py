@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from backends.vllm.histogram_bounds import ITL_S
 from router.config.model import DiagnosisConfig
+from router.diagnosis.condition import Severity
 from router.diagnosis.finding import Checked, Finding, Pressure, Unsure, table
 from router.diagnosis.histogram import quantile, total
+from router.diagnosis.in_force import InForce
 from router.diagnosis.measured import Measured
 
-TO_TRY = [
-    "use the policy's lanes (policy.lanes: true), which keep long prompts off the workers that stream",
-    "hand prompts over: prefill them on workers of their own",
-    "lower vLLM's --max-num-batched-tokens, so that a step takes a smaller part of a long prompt",
-]
 
-
-def check(measured: Measured, thresholds: DiagnosisConfig) -> Checked:
+def check(measured: Measured, thresholds: DiagnosisConfig, in_force: InForce) -> Checked:
     """Compare the gaps beside a long prefill with the gaps without one, over all workers."""
     workers = measured.workers.values()
     alone, beside = total((one.alone for one in workers), ITL_S), total((one.beside for one in workers), ITL_S)
@@ -31,10 +27,26 @@ def check(measured: Measured, thresholds: DiagnosisConfig) -> Checked:
     ]
     return Finding(
         Pressure.PHASE_INTERFERENCE,
+        Severity.ADVICE,
         "Streams stall while a long prompt is prefilled on their worker.",
         f"The 99th percentile of the gaps between tokens is {with_long:.3g} s beside a prompt of at least "
         f"{thresholds.long_prompt_tokens:,} tokens, and {without:.3g} s without one: more than gap_ratio "
         f"({thresholds.gap_ratio:g}) times as long.",
         [table("Gaps between tokens, sampled", ["streams", "gaps", "p50 s", "p95 s", "p99 s"], rows)],
-        TO_TRY,
+        to_try(in_force),
     )
+
+
+def to_try(in_force: InForce) -> list[str]:
+    """Return what may help and is not in force."""
+    remedies = [
+        (
+            not in_force.lanes,
+            "use the policy's lanes (policy.lanes: true), which keep long prompts off the workers that stream",
+        ),
+        (not in_force.connector, "hand prompts over: prefill them on workers of their own (handover.connector)"),
+        (in_force.connector, "give more workers the role prefill: `warmroute planner` says how many"),
+        (True, "lower vLLM's --max-num-batched-tokens, so that a step takes a smaller part of a long prompt"),
+        (in_force.lanes and not in_force.connector, "add workers: the lanes are on, and need a worker to keep free"),
+    ]
+    return [remedy for helps, remedy in remedies if helps]

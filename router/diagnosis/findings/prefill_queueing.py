@@ -5,20 +5,15 @@ from __future__ import annotations
 from backends.vllm.histogram_bounds import TTFT_S
 from router.config.model import DiagnosisConfig
 from router.diagnosis import evidence
+from router.diagnosis.condition import Severity
 from router.diagnosis.finding import Checked, Finding, Pressure, Unsure
 from router.diagnosis.findings import kv_capacity
 from router.diagnosis.histogram import PROMPT_TOKENS, named_buckets, quantile
+from router.diagnosis.in_force import InForce
 from router.diagnosis.measured import Measured, PromptsMeasured
 
-TO_TRY = [
-    "add prefill capacity: more workers, or workers that only prefill",
-    "raise vLLM's --max-num-batched-tokens, so that a prefill takes fewer steps",
-    "use the policy's lanes and hold, which keep long prompts apart from short ones",
-    "send fewer long prompts at a time (limits, or the routes' queues)",
-]
 
-
-def check(measured: Measured, thresholds: DiagnosisConfig) -> Checked:
+def check(measured: Measured, thresholds: DiagnosisConfig, in_force: InForce) -> Checked:
     """Find prompt lengths whose time to first token is long, and mostly a wait. A wait for KV memory is not meant."""
     seen = sum(sum(one.ttft) for one in measured.prompts)
     if seen < thresholds.min_requests:
@@ -33,12 +28,13 @@ def check(measured: Measured, thresholds: DiagnosisConfig) -> Checked:
     wait_s = sum(one.wait_s for one in measured.prompts) / seen
     return Finding(
         Pressure.PREFILL_QUEUEING,
+        Severity.ADVICE,
         "Requests wait for the prefills of others before their first token.",
         f"Of prompts of {' and '.join(slow)} tokens, 5 % take longer than ttft_s ({thresholds.ttft_s:g} s), and more "
         f"than wait_share ({thresholds.wait_share:g}) of their time to first token is a wait. Over all streams the "
         f"wait is {wait_s:.3g} s on average.",
         [evidence.first_tokens(measured), evidence.inputs(measured)],
-        TO_TRY,
+        to_try(in_force),
     )
 
 
@@ -49,3 +45,19 @@ def _waits(prompts: PromptsMeasured, thresholds: DiagnosisConfig, seen: int) -> 
         return False
     late = (quantile(prompts.ttft, TTFT_S, 0.95) or 0.0) > thresholds.ttft_s
     return late and prompts.wait_s > thresholds.wait_share * prompts.ttft_s
+
+
+def to_try(in_force: InForce) -> list[str]:
+    """Return what may help and is not in force."""
+    off = [name for name, on in (("lanes", in_force.lanes), ("hold", in_force.hold)) if not on]
+    settings = ", ".join(f"policy.{name}: true" for name in off)
+    remedies = [
+        (True, "add prefill capacity: more workers, or workers that only prefill"),
+        (True, "raise vLLM's --max-num-batched-tokens, so that a prefill takes fewer steps"),
+        (
+            bool(off),
+            f"use the policy's {' and '.join(off)} ({settings}), which keep long prompts apart from short ones",
+        ),
+        (True, "send fewer long prompts at a time (limits, or the routes' queues)"),
+    ]
+    return [remedy for helps, remedy in remedies if helps]

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from router.config.model import DiagnosisConfig
 from router.diagnosis import evidence
+from router.diagnosis.condition import Severity
 from router.diagnosis.finding import Checked, Finding, Pressure, Unsure
+from router.diagnosis.in_force import InForce
 from router.diagnosis.measured import Measured, Moved
 
-TO_TRY = [
-    "switch on KV events (vLLM's --kv-events-config), so that the gateway knows what each worker has cached",
-    "use a policy that counts cached tokens, such as marginal_cost",
-    "let clients send a session id, and send the earlier turns unchanged at the start of the prompt",
-    "run fewer gateways without KV events and Redis: each knows only its own requests",
-]
 
-
-def check(measured: Measured, thresholds: DiagnosisConfig) -> Checked:
+def check(measured: Measured, thresholds: DiagnosisConfig, in_force: InForce) -> Checked:
     """Find sessions that change workers and lose their cached prompts by it.
 
     A turn that moves because its worker had evicted the session, or is gone, loses nothing by the move.
@@ -31,10 +26,35 @@ def check(measured: Measured, thresholds: DiagnosisConfig) -> Checked:
         return None
     return Finding(
         Pressure.PREFIX_REUSE,
+        Severity.ADVICE,
         "Sessions lose their cached prompts from turn to turn, because they change workers.",
         f"Further turns find {reused / earlier:.0%} of the earlier prompts cached, less than reuse_share "
         f"({thresholds.reuse_share:g}), and {moved / further:.0%} of them leave a worker that had, or may have had, "
         f"more of them cached: more than changed_share ({thresholds.changed_share:g}).",
         [evidence.turns(measured), evidence.moves(measured)],
-        TO_TRY,
+        to_try(in_force),
     )
+
+
+def to_try(in_force: InForce) -> list[str]:
+    """Return what may help and is not in force."""
+    remedies = [
+        (
+            not in_force.kv_events,
+            "let the gateway subscribe to KV events (residency.kv_events: true), so that it knows what is cached",
+        ),
+        (
+            not in_force.publishing,
+            "switch on KV events (vLLM's --kv-events-config), so that the gateway knows what each worker has cached",
+        ),
+        (
+            not in_force.counts_cached,
+            f"use a policy that counts cached tokens, such as marginal_cost, in place of {in_force.rule}",
+        ),
+        (True, "let clients send a session id, and send the earlier turns unchanged at the start of the prompt"),
+        (
+            not (in_force.publishing or in_force.shared),
+            "let gateways of the same workers share what they know (redis.url): each knows only its own requests",
+        ),
+    ]
+    return [remedy for helps, remedy in remedies if helps]

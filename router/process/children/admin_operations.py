@@ -17,15 +17,14 @@ from router.admin.documents import WhatIfDocument
 from router.admin.named_settings import NAMED_OPERATIONS
 from router.admin.operations import Answer, Call, Operation
 from router.admin.paging import page_of
-from router.admin.problems import MEDIA_TYPE, AdminError
+from router.admin.problems import MEDIA_TYPE, AdminError, no_process
 from router.admin.replicas import is_alone
 from router.admin.sources import described_sources, failing, with_source
 from router.admin.table import OPERATIONS
 from router.admin.workers import still_busy, still_not_ready
-from router.diagnosis.diagnose import diagnose
 from router.placement.health import SERVING
 from router.process.children.aggregate import merge_worker, merge_workers
-from router.process.children.changes import Child, no_process
+from router.process.children.changes import Child
 from router.process.children.child_client import (
     ChildClient,
     ChildReply,
@@ -35,7 +34,6 @@ from router.process.children.child_client import (
     ask_each,
 )
 from router.process.children.decision_logs import cursor_for, merge_logs
-from router.process.children.measured_traffic import measured_by
 from router.process.children.metric_totals import MetricTotals
 from router.telemetry.snapshot import page
 
@@ -89,8 +87,7 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
         "explain": request.first,
         "what_if": request.what_if,
         "list_decisions": request.decisions,
-        "diagnose": request.diagnosis,
-        **dict.fromkeys(("list_audit", "whoami", "show_traffic", "show_planner"), _here),
+        **dict.fromkeys(("list_audit", "whoami", "show_traffic", "show_planner", "diagnose"), _here),
         **dict.fromkeys(("get_log_level", "list_replicas"), _here),
         "set_log_level": request.set_log_level,
         "get_config": request.config,
@@ -221,13 +218,6 @@ class _AllChildren:
             raise no_process()
         logs = {number: msgspec.json.decode(answer.content) for number, answer in _successful(answers)}
         return Answer(merge_logs(logs, call.query["limit"]))
-
-    async def diagnosis(self, _: Operation, call: Call) -> Answer:
-        """Return the diagnosis of what all processes have measured."""
-        measured = await measured_by(self._clients())
-        if measured is None:
-            raise no_process()
-        return Answer(diagnose(measured, call.system.config.diagnosis))
 
     async def first(self, operation: Operation, call: Call) -> Answer:
         """Return the reply of the first process that answers."""

@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from http import HTTPStatus
 from typing import Protocol
 
-from router.admin.problems import AdminError
+from router.admin.problems import no_process
 from router.config.model import ModelConfig
 from router.control.desired_state import DesiredState
 from router.control.reconciler import NotAppliedError
@@ -110,9 +109,3 @@ class Changes:
             log.error("process ended: it did not answer a change", extra={"reason": str(error)})
             child.kill()
             return None
-
-
-def no_process() -> AdminError:
-    """Return the 503 for no serving process."""
-    detail = "no process of the gateway serves now; one is starting, or the log gives the reason why it cannot"
-    return AdminError(HTTPStatus.SERVICE_UNAVAILABLE, "no_process", detail, headers={"retry-after": "1"})

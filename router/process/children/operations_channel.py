@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from backends.vllm.operations import WorkerOperation
 from router.admin import documents
-from router.process.children.changes import no_process
+from router.admin.problems import no_process
 from router.process.children.child_client import ChildClient, ChildRequest, NoReplyError, ask_all
 from router.workers.operations import WorkerOperations, WorkerOutcome
 

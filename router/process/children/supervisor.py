@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from backends.vllm.operations import WorkerOperation
 from router.admin.app import build_admin
+from router.admin.diagnosis import inputs_of
 from router.admin.server import AdminServer
 from router.admin.system import AdminSystem, HandoverState
 from router.config.model import Config
@@ -27,6 +28,9 @@ from router.control.control import Control
 from router.control.role_flips import RoleFlips
 from router.control.role_planner import RolePlanner
 from router.control.start import Sources
+from router.diagnosis.diagnose import Diagnosis
+from router.diagnosis.diagnoser import Diagnoser, Inputs
+from router.diagnosis.finding import Finding
 from router.diagnosis.split_plan import FleetPlan
 from router.discovery.discovery import Discovery
 from router.gateway.listen.drain import SETTLE_S, refuse_handshakes
@@ -40,6 +44,7 @@ from router.process.children.child_client import ChildClient
 from router.process.children.child_config import ChildConfig, config_of
 from router.process.children.child_process import TRIES, ChildCallbacks, ChildProcess, listening_at
 from router.process.children.in_flight import in_flight_of
+from router.process.children.measured_traffic import known_by
 from router.process.children.metric_totals import MetricTotals
 from router.process.children.operations_channel import run_in_one, serving_in_one
 from router.process.children.planned_traffic import plan_of
@@ -54,7 +59,7 @@ from router.security.startup_warnings import warnings
 from router.telemetry.exposition import Reading
 from router.telemetry.history import TrafficHistory
 from router.telemetry.logs import log_level, say
-from router.telemetry.readings import control_readings, discovery_readings, replica_readings
+from router.telemetry.readings import control_readings, discovery_readings, replica_readings, state_readings
 from router.telemetry.snapshot import Snapshot
 from router.workers.operations import WorkerOutcome
 from router.workers.table_files import remove_memory
@@ -73,6 +78,7 @@ class Supervisor:
         self.config = config
         self.totals = MetricTotals(self._own_readings)
         self.traffic = TrafficHistory(self._metrics)
+        self._diagnoser = Diagnoser(self._diagnosis_inputs, self._share_findings)
         self.accepting = False
         self.handover_state = HandoverState.NONE
         self.given_up = asyncio.Event()
@@ -145,6 +151,7 @@ class Supervisor:
         self.discovery.start()
         self.role_planner.start()
         self.traffic.start()
+        self._diagnoser.start()
         await admin.start()
         log.info("admin port listening", extra={"url": url_of(admin.address, self.config.admin_tls)})
         self._notifier.ready()
@@ -156,6 +163,7 @@ class Supervisor:
         yield from discovery_readings(self.discovery.statistics())
         yield from control_readings(self.control.statistics())
         yield from self.role_planner.readings()
+        yield from state_readings(self.control.unsaved)
         yield from replica_readings(self.replica.statistics() if self.replica is not None else None)
 
     async def _in_flight(self) -> Mapping[str, int] | None:
@@ -176,6 +184,7 @@ class Supervisor:
         await self.discovery.aclose()
         await self.role_planner.aclose()
         await self.traffic.aclose()
+        await self._diagnoser.aclose()
         self.control.close()
         self._files.close()
         if self._announcing is not None:
@@ -273,6 +282,20 @@ class Supervisor:
     async def serving(self, model: str) -> Collection[str]:
         """Return the ids of the workers that serve `model`."""
         return await serving_in_one(self._clients(), model)
+
+    async def diagnosis(self) -> Diagnosis | None:
+        """Return what hurts in all processes; None if none answers."""
+        return await self._diagnoser.diagnosis()
+
+    async def _diagnosis_inputs(self) -> Inputs | None:
+        metrics, known = await asyncio.gather(self._metrics(), known_by(self._clients()))
+        if known is None:
+            return None
+        return inputs_of(cast(AdminSystem, self), metrics, known.measured, known.facts)
+
+    def _share_findings(self, findings: Sequence[Finding]) -> None:
+        if self.replica is not None:
+            self.replica.share(findings)
 
     async def role_plan(self) -> FleetPlan | None:
         """Return the plan of the workers' roles; None if no process answers."""

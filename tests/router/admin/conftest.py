@@ -20,6 +20,7 @@ from router.control.routing import ProcessShare
 from router.control.running_gateway import RunningGateway
 from router.control.start import Sources, initial
 from router.diagnosis.diagnose import diagnose
+from router.diagnosis.in_force import InForce
 from router.diagnosis.measurements import Measurements
 from router.diagnosis.split_plan import members, plan
 from router.errors import ErrorKind, RequestError
@@ -134,8 +135,8 @@ class FakeSystem:
     def hot_prefixes(self, most):
         return self.measurements.prefixes.hottest(most)
 
-    def diagnosis(self):
-        return diagnose(self.measurements.measured(self.clock_s), self.config.diagnosis)
+    async def diagnosis(self):
+        return diagnose(self.measurements.measured(self.clock_s), self.config.diagnosis, InForce())
 
     async def role_plan(self):
         workers = members(self.fleet.endpoints, self.dispatcher.views(self.clock_s), self.config.handover.connector)

@@ -13,8 +13,9 @@ from router.admin.app import build_admin
 from router.admin.server import AdminServer
 from router.config.model import Config, RateLimitsConfig, RouteConfig
 from router.config.sample import descriptions
+from router.diagnosis.condition import Severity
 from router.diagnosis.diagnose import ServiceLevel
-from router.diagnosis.finding import Finding, Pressure, table
+from router.diagnosis.finding import Finding, table
 from router.placement.decisions import DecisionLog
 from router.placement.lifecycle_events import Usage
 from router.process.listeners import admin_socket
@@ -127,14 +128,25 @@ def traffic(system, points=60):
         system.traffic.observe(snapshot)
 
 
-def hurting(system):
+SINCE = "2026-01-02T03:04:05+00:00"
+
+
+async def hurting(system):
     evidence = table("Gaps between tokens", ["worker", "gap p95 s"], [["10.0.0.1:8000", 0.31], ["10.0.0.2:8000", 0.28]])
-    finding = Finding(
-        Pressure.DECODE_SCHEDULING, "Streams stutter.", "On 2 of 3 workers.", [evidence], ["fewer streams", "lanes"]
+    tries = ["fewer streams", "lanes"]
+    advice = Finding(
+        "decode_scheduling", Severity.ADVICE, "Streams stutter.", "On 2 of 3 workers.", [evidence], tries, SINCE
     )
+    why = ["left (10.0.0.1:8000) is unhealthy: connection refused"]
+    outage = Finding("no_worker_ready", Severity.OUTAGE, "No worker is ready.", "", [], ["start one"], SINCE, why=why)
     level = ServiceLevel("chat", "ttft", 900, 100, out=True)
-    found = msgspec.structs.replace(system.diagnosis(), findings=[finding], service_levels=[level])
-    system.diagnosis = lambda: found
+    now = await system.diagnosis()
+    found = msgspec.structs.replace(now, findings=[outage, advice], service_levels=[level])
+
+    async def diagnosis():
+        return found
+
+    system.diagnosis = diagnosis
 
 
 async def picture(page, name):
@@ -152,7 +164,7 @@ async def test_every_panel_is_accessible_in_light_and_dark(opened, system, schem
     fill(system)
     system.clock_s += 90.0
     traffic(system)
-    hurting(system)
+    await hurting(system)
     page = await opened(color_scheme=scheme)
     ground = await page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert ground == ("rgb(246, 247, 245)" if scheme == "light" else "rgb(18, 24, 22)")
@@ -430,15 +442,19 @@ async def test_a_rule_says_how_many_decisions_would_have_gone_elsewhere(opened, 
 
 async def test_what_hurts_comes_first_on_every_panel(opened, system):
     fill(system)
-    hurting(system)
+    await hurting(system)
     page = await opened()
-    notice = page.get_by_role("status", name="What hurts")
-    await expect(notice).to_contain_text("decode scheduling: Streams stutter.", timeout=WAIT_MS)
+    notice = page.get_by_role("alert", name="What hurts")
+    await expect(notice.locator("div").first).to_contain_text("outage no worker ready: No", timeout=WAIT_MS)
+    await expect(notice).to_contain_text("advice decode scheduling: Streams stutter.", timeout=WAIT_MS)
     await expect(notice).to_contain_text("chat: only 90 % of the streams meet their ttft", timeout=WAIT_MS)
     above = await page.evaluate("document.querySelector('main').firstElementChild.className")
     assert "hurts" in above
-    await notice.get_by_role("link").click()
-    await visible(page.get_by_role("heading", name="decode scheduling"))
+    await notice.get_by_role("link").first.click()
+    headings = page.locator("article h3")
+    await expect(headings.nth(0)).to_contain_text("outage no worker ready", timeout=WAIT_MS)
+    await expect(headings.nth(1)).to_contain_text("advice decode scheduling", timeout=WAIT_MS)
+    await visible(page.get_by_text("left (10.0.0.1:8000) is unhealthy: connection refused"))
     await visible(page.get_by_text("fewer streams"))
     await visible(page.get_by_role("cell", name="0.31"))
 

@@ -8,8 +8,9 @@ import pytest
 
 from router.cli.main import main
 from router.config.model import HandoverConfig
+from router.diagnosis.condition import Severity
 from router.diagnosis.diagnose import ServiceLevel
-from router.diagnosis.finding import Finding, Pressure, table
+from router.diagnosis.finding import Finding, table
 from router.diagnosis.measured import Measured, WorkerMeasured, WorkMeasured
 from router.diagnosis.split_plan import PoolMember, plan
 from router.workers.operations import WorkerOutcome
@@ -191,20 +192,30 @@ async def test_a_file_without_routes_is_named(run, tmp_path, text):
 async def test_diagnose_prints_findings_service_levels_and_what_was_not_checked(run, system, monkeypatch):
     code, out, _ = await run("diagnose")
     assert code == 0
-    assert "0 requests ended" in out and "No check has found anything." in out
+    assert "0 requests ended" in out and "OUTAGE, no worker ready: No worker is ready" in out
+    assert "Why: the fleet has no worker" in out and "- add a worker: `warmroute workers add" in out
     assert "Not checked: prefix reuse needs 50 further turns of sessions; there were 0." in out
     evidence = table("Gaps", ["worker", "p99 s"], [["a:1", 0.25]])
-    finding = Finding(Pressure.DECODE_SCHEDULING, "Streams stutter.", "On a:1.", [evidence], ["fewer streams"])
+    finding = Finding(
+        "decode_scheduling", Severity.ADVICE, "Streams stutter.", "On a:1.", [evidence], ["fewer streams"]
+    )
     level = ServiceLevel("chat", "ttft", 900, 100, out=True)
-    found = msgspec.structs.replace(system.diagnosis(), requests=1_234, findings=[finding], service_levels=[level])
-    monkeypatch.setattr(system, "diagnosis", lambda: found)
+    found = msgspec.structs.replace(
+        await system.diagnosis(), requests=1_234, findings=[finding], service_levels=[level]
+    )
+
+    async def diagnosis():
+        return found
+
+    monkeypatch.setattr(system, "diagnosis", diagnosis)
     out = (await run("diagnose"))[1]
-    assert "1,234 requests ended" in out and "DECODE SCHEDULING: Streams stutter." in out
+    assert "1,234 requests ended" in out and "ADVICE, decode scheduling: Streams stutter." in out
     assert "0.25" in out and "- fewer streams" in out and "No check has found" not in out
     assert "Route chat: ttft is out of its service level: 900 of 1,000 streams met it." in out
     assert "Prompts by length" not in out and "Prompts by length" in (await run("diagnose", "--figures"))[1]
     document = json.loads((await run("diagnose", "--json"))[1])
-    assert document["findings"][0]["pressure"] == "decode_scheduling"
+    assert document["findings"][0]["check"] == "decode_scheduling"
+    assert (await run("diagnose", "--exit-code"))[0] == 3
     assert document["thresholds"]["gap_s"] == 0.1
 
 
@@ -252,10 +263,14 @@ async def test_top_prints_the_fleet_once_where_it_cannot_follow(run, system, mon
     code, out, _ = await run("top")
     assert code == 0
     assert "1 workers: 1 starting" in out and "left" in out and "decode" in out and "unknown" in out
-    finding = Finding(Pressure.KV_CAPACITY, "The KV cache is full.", "", [], [])
+    finding = Finding("kv_capacity", Severity.ADVICE, "The KV cache is full.", "", [], [])
     level = ServiceLevel("chat", "tpot", 10, 90, out=True)
-    found = msgspec.structs.replace(system.diagnosis(), findings=[finding], service_levels=[level])
-    monkeypatch.setattr(system, "diagnosis", lambda: found)
+    found = msgspec.structs.replace(await system.diagnosis(), findings=[finding], service_levels=[level])
+
+    async def diagnosis():
+        return found
+
+    monkeypatch.setattr(system, "diagnosis", diagnosis)
     out = (await run("top", "--once"))[1]
-    assert "kv capacity: The KV cache is full." in out and "route chat: 10 of 100 streams met their tpot" in out
+    assert "ADVICE: The KV cache is full." in out and "route chat: 10 of 100 streams met their tpot" in out
     assert json.loads((await run("top", "-o", "json"))[1])["rows"][0]["id"] == ADDED

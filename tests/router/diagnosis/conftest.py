@@ -14,6 +14,7 @@ from policies.registry import build_policy
 from policies.spec import PolicySpec
 from router.config.model import DiagnosisConfig
 from router.diagnosis.diagnose import diagnose
+from router.diagnosis.in_force import InForce
 from router.diagnosis.measurements import Measurements
 from router.residency.residency_map import ResidencyMap
 
@@ -80,7 +81,7 @@ class Simulated:
 
     @property
     def diagnosis(self):
-        return diagnose(self.measured, self.thresholds)
+        return diagnose(self.measured, self.thresholds, InForce())
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def uploads(number, per_s, seed=1):
 
 
 def pressures(diagnosis):
-    return [finding.pressure for finding in diagnosis.findings]
+    return [finding.check for finding in diagnosis.findings]
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -42,7 +42,7 @@ def test_a_healthy_fleet_has_no_finding_in_ten_minutes(simulated, seed):
     fleet = simulated((WorkerSpec(PROFILE),) * 4, conversations(shape, 4, seed))
     assert fleet.time.now_s > 500
     assert pressures(fleet.diagnosis) == []
-    assert {one.pressure for one in fleet.diagnosis.unsure} <= {Pressure.PHASE_INTERFERENCE}
+    assert {one.check for one in fleet.diagnosis.unsure} <= {Pressure.PHASE_INTERFERENCE}
     assert fleet.diagnosis.requests > 1_000
 
 
@@ -55,7 +55,7 @@ def test_too_many_long_prompts_are_prefill_queueing(simulated):
     shape = Shape(120, 4.0, 120, (12_000, 30_000), turns=(1, 1), answer_tokens=(1, 3))
     fleet = simulated((WorkerSpec(PROFILE),) * 2, conversations(shape, 2, 0))
     (finding,) = fleet.diagnosis.findings
-    assert finding.pressure is Pressure.PREFILL_QUEUEING
+    assert finding.check is Pressure.PREFILL_QUEUEING
     by_length, lengths = finding.evidence
     assert [row[0] for row in by_length.rows] == ["8,193 to 16,384", "16,385 to 32,768"]
     ttft_s, wait_s = by_length.rows[1][4:]
@@ -67,7 +67,7 @@ def test_too_many_streams_a_worker_are_decode_scheduling(simulated):
     shape = Shape(150, 8.0, 1, (1_500, 1_500), turns=(1, 1), answer_tokens=(150, 250))
     fleet = simulated((WorkerSpec(PROFILE, speed=0.12),) * 2, conversations(shape, 2, 0))
     (finding,) = fleet.diagnosis.findings
-    assert finding.pressure is Pressure.DECODE_SCHEDULING
+    assert finding.check is Pressure.DECODE_SCHEDULING
     for _, p50, p95, p99, beside, running in finding.evidence[0].rows:
         assert p50 < p95 < p99 and p95 > 0.1
         assert beside is None and running > 20
@@ -83,7 +83,7 @@ def test_a_small_cache_is_kv_capacity(simulated):
     shape = Shape(60, 0.7, 60, (2_000, 3_000), turns=(4, 5), pause_s=6.0, answer_tokens=(100, 250))
     fleet = simulated((WorkerSpec(PROFILE, num_blocks=700),) * 2, conversations(shape, 2, 0))
     (finding,) = fleet.diagnosis.findings
-    assert finding.pressure is Pressure.KV_CAPACITY
+    assert finding.check is Pressure.KV_CAPACITY
     for _, kv_use, preemptions, evicted, utilisation in finding.evidence[0].rows:
         assert 0 < kv_use < 1 and preemptions >= 0 and evicted > 0.3 and utilisation < 0.2
     assert pressures(simulated((WorkerSpec(PROFILE),) * 2, conversations(shape, 2, 0)).diagnosis) == []
@@ -94,7 +94,7 @@ def test_uploads_beside_chats_are_phase_interference(simulated):
     load = [*conversations(shape, 1, 0), *uploads(30, 0.4)]
     fleet = simulated((WorkerSpec(PROFILE),) * 2, load, PolicySpec("marginal_cost", hold=False, lanes=False))
     (finding,) = fleet.diagnosis.findings
-    assert finding.pressure is Pressure.PHASE_INTERFERENCE
+    assert finding.check is Pressure.PHASE_INTERFERENCE
     alone, beside = finding.evidence[0].rows
     assert beside[-1] > 0.1 > alone[-1]
     assert pressures(simulated((WorkerSpec(PROFILE),) * 2, load[:40]).diagnosis) == []
@@ -103,7 +103,7 @@ def test_uploads_beside_chats_are_phase_interference(simulated):
 def test_sessions_that_change_workers_are_prefix_reuse(simulated):
     fleet = simulated((WorkerSpec(PROFILE),) * 4, conversations(CHATS, 4, 0), ROUND_ROBIN)
     (finding,) = fleet.diagnosis.findings
-    assert finding.pressure is Pressure.PREFIX_REUSE
+    assert finding.check is Pressure.PREFIX_REUSE
     turns, moves = finding.evidence
     assert [row[0] for row in turns.rows] == ["1", "2", "3", "4", "5", "6"]
     assert all(row[3] < 0.7 for row in turns.rows[1:3])
@@ -120,7 +120,7 @@ def test_without_kv_events_and_views_moves_are_not_known(simulated):
 def test_an_idle_gateway_is_unsure_of_everything(simulated):
     diagnosis = simulated((WorkerSpec(PROFILE),), []).diagnosis
     assert pressures(diagnosis) == [] and diagnosis.requests == 0
-    assert {one.pressure for one in diagnosis.unsure} == set(Pressure)
+    assert {one.check for one in diagnosis.unsure} == set(Pressure)
 
 
 def test_thresholds_decide(simulated):

@@ -8,6 +8,7 @@ import pytest
 from backends.worker import LoadReport
 from router.config.model import DiagnosisConfig
 from router.diagnosis.diagnose import diagnose, levels_of
+from router.diagnosis.in_force import InForce
 from router.diagnosis.measured import Measured, Moved, TurnMeasured, WorkerMeasured, over_processes, over_time
 from router.diagnosis.measurements import Measurements
 
@@ -79,7 +80,7 @@ def test_service_levels_count_within_the_window():
     counted[("chat", "ttft", "true")] += 40
     counted[("chat", "ttft", "false")] += 20
     counted[("chat", "tpot", "true")] = 3.0
-    levels = diagnose(measurements.measured(2.0), DiagnosisConfig()).service_levels
+    levels = diagnose(measurements.measured(2.0), DiagnosisConfig(), InForce()).service_levels
     assert [(one.route, one.target, one.met, one.missed, one.out) for one in levels] == [
         ("chat", "tpot", 3, 0, False),
         ("chat", "ttft", 40, 20, True),

@@ -55,6 +55,18 @@ def test_fleet_readings_have_states_and_loads():
     assert not any(labels == ("down:2",) for _, labels in read)
 
 
+def test_ready_workers_are_counted_by_each_listed_model():
+    fleet, _ = fleet_of_one()
+    (endpoint, _) = fleet.endpoints
+    model = endpoint.facts.models[0].id
+    read = {(name, labels): value for name, labels, value in fleet_readings(fleet)}
+    assert read["warmroute_ready_workers", ()] == 1
+    assert read["warmroute_model_ready_workers", (model,)] == 1
+    endpoint.draining = True
+    read = {(name, labels): value for name, labels, value in fleet_readings(fleet)}
+    assert read["warmroute_ready_workers", ()] == read["warmroute_model_ready_workers", (model,)] == 0
+
+
 def test_link_readings_have_the_slowest_link_to_each_worker():
     fleet, _ = fleet_of_one()
     (candidate,) = fleet.candidates
@@ -116,7 +128,11 @@ def test_residency_readings_have_views_and_links():
 def test_identity_readings_have_memory_and_savings():
     memo, lru = {"found_tokens": 30, "new_tokens": 10, "bytes": 700}, {"bytes": 40}
     known = {"memo": memo, "requests": lru, "turns": lru, "recent": lru, "workers": lru}
-    assert {name: value for name, _, value in identity_readings(known)} == {
+    known |= {"models_local": 3, "models_by_worker": 2, "models_text_only": 1}
+    assert {labels[0] if labels else name: value for name, labels, value in identity_readings(known)} == {
+        "local": 3,
+        "worker": 2,
+        "none": 1,
         "warmroute_prompt_tokens_known": 30,
         "warmroute_prompt_tokens_tokenised": 10,
         "warmroute_prompt_memory_bytes": 860,

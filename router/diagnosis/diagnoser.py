@@ -1,0 +1,146 @@
+"""The diagnosis of a running gateway, asked for by an operator and looked at every `INTERVAL_S`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final
+
+from msgspec.structs import replace
+
+from router.config.model import DiagnosisConfig
+from router.diagnosis.diagnose import Diagnosis, diagnose
+from router.diagnosis.facts import Facts
+from router.diagnosis.finding import Finding, SharedFinding, worst_first
+from router.diagnosis.in_force import InForce
+from router.diagnosis.measured import Measured
+from router.diagnosis.standing import Holding, Standing
+from router.telemetry.snapshot import Snapshot
+
+INTERVAL_S: Final = 10.0
+WHICH_SHOWN: Final = 20
+WHY_SHOWN: Final = 5
+
+log = logging.getLogger("warmroute.diagnosis")
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What a diagnosis is made from, over all processes. `others` are the findings of the fleet's other gateways, by
+    name.
+    """
+
+    metrics: Snapshot
+    measured: Measured
+    facts: Facts
+    in_force: InForce
+    thresholds: DiagnosisConfig
+    others: Mapping[str, Sequence[SharedFinding]] = field(default_factory=dict)
+
+
+class Diagnoser:
+    """Make diagnoses from `inputs`, which returns None if no process answers. `publish` gets the findings of this
+    gateway, for the others.
+    """
+
+    def __init__(
+        self,
+        inputs: Callable[[], Awaitable[Inputs | None]],
+        publish: Callable[[Sequence[Finding]], None] = lambda findings: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._inputs = inputs
+        self._publish = publish
+        self._standing = Standing(clock)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look on the running loop."""
+        self._task = asyncio.get_running_loop().create_task(self._follow(), name="diagnosis")
+
+    async def aclose(self) -> None:
+        """Stop looking."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+            self._task = None
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                await self.diagnosis()
+            except Exception:  # the next look tries again
+                log.exception("the diagnosis failed")
+            await asyncio.sleep(INTERVAL_S)
+
+    async def diagnosis(self) -> Diagnosis | None:
+        """Return the diagnosis of now; None if no process answers."""
+        inputs = await self._inputs()
+        if inputs is None:
+            return None
+        self._standing.observe(inputs.metrics)
+        held = [_finding(one, inputs.facts, inputs.in_force) for one in self._standing.holding()]
+        found = diagnose(inputs.measured, inputs.thresholds, inputs.in_force, held)
+        since = self._standing.since(one.check for one in found.findings if one.since is None)
+        own = [one if one.since else replace(one, since=_time(since[one.check])) for one in found.findings]
+        self._publish(own)
+        return replace(found, findings=worst_first(with_others(own, inputs.others)))
+
+
+def _finding(holding: Holding, facts: Facts, in_force: InForce) -> Finding:
+    condition = holding.condition
+    shown = holding.subjects[:WHICH_SHOWN]
+    whys = [why for one in (shown or [""]) if (why := condition.why(one, facts)) is not None]
+    return Finding(
+        check=condition.name,
+        severity=condition.severity,
+        symptom=condition.symptom,
+        detail=" ".join(part for part in (condition.effect, condition.measured(holding.value)) if part),
+        evidence=[],
+        to_try=condition.remedies(in_force, facts),
+        since=_time(holding.since_s),
+        which=[*shown, *_more(len(holding.subjects) - len(shown))],
+        why=[*whys[:WHY_SHOWN], *_more(len(whys) - WHY_SHOWN)],
+    )
+
+
+def _more(number: int) -> list[str]:
+    return [f"and {number} more"] if number > 0 else []
+
+
+def _time(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds")
+
+
+def with_others(own: Iterable[Finding], others: Mapping[str, Sequence[SharedFinding]]) -> list[Finding]:
+    """Return the findings of all gateways of a fleet. One that several have found names these gateways."""
+    merged = {one.check: one for one in own}
+    for gateway, findings in others.items():
+        for finding in findings:
+            known = merged.get(finding.check)
+            merged[finding.check] = _elsewhere(finding, gateway) if known is None else _both(known, finding, gateway)
+    return list(merged.values())
+
+
+def _elsewhere(finding: SharedFinding, gateway: str) -> Finding:
+    return Finding(
+        check=finding.check,
+        severity=finding.severity,
+        symptom=finding.symptom,
+        detail=f"The gateway {gateway} has found it, and this one has not.",
+        evidence=[],
+        to_try=[f"ask {gateway} for the reasons: `warmroute diagnose --url` with its admin port"],
+        since=finding.since,
+        which=list(finding.which),
+        gateways=[gateway],
+    )
+
+
+def _both(known: Finding, finding: SharedFinding, gateway: str) -> Finding:
+    which = [*known.which, *(one for one in finding.which if one not in known.which)]
+    since = min(known.since or finding.since, finding.since)
+    return replace(known, since=since, which=which[: WHICH_SHOWN + 1], gateways=[*known.gateways, gateway])

@@ -1,0 +1,150 @@
+"""The findings of a running gateway: which, since when, why and what to do, of all processes and gateways."""
+
+import msgspec
+import pytest
+
+from policies.registry import policy_names
+from router.config.model import Config, DiagnosisConfig, HandoverConfig, PolicyConfig, ResidencyConfig
+from router.diagnosis.condition import Severity
+from router.diagnosis.conditions import CONDITIONS
+from router.diagnosis.diagnoser import Diagnoser, Inputs, with_others
+from router.diagnosis.facts import Facts, ViewFact, WorkerFact, over_processes
+from router.diagnosis.finding import Finding, SharedFinding, worst_first
+from router.diagnosis.findings import (
+    decode_scheduling,
+    kv_capacity,
+    phase_interference,
+    prefill_queueing,
+    prefix_reuse,
+)
+from router.diagnosis.in_force import InForce, in_force
+from router.diagnosis.measured import Measured
+from router.telemetry.snapshot import Snapshot
+
+DOWN = WorkerFact("a:1", "left", "unhealthy", "cannot connect", ["chat"], [], False)
+UP = WorkerFact("b:2", None, "ready", "probe succeeded", ["chat"], [ViewFact("b:2", "exact", "self-test")], True)
+
+
+def inputs(values, facts, others=None, force=None):
+    named = {f"warmroute_{name}": series for name, series in values.items()}
+    return Inputs(Snapshot(named, {}), Measured(), facts, force or InForce(), DiagnosisConfig(), others or {})
+
+
+async def found(values, facts, others=None, force=None):
+    async def read():
+        return inputs(values, facts, others, force)
+
+    return (await Diagnoser(read, clock=lambda: 1_700_000_000.0).diagnosis()).findings
+
+
+async def test_an_outage_names_each_worker_its_reason_and_what_to_do():
+    (one,) = await found({"ready_workers": {(): 0.0}}, Facts([DOWN]))
+    assert (one.check, one.severity) == ("no_worker_ready", Severity.OUTAGE)
+    assert one.since == "2023-11-14T22:13:20+00:00"
+    assert one.why == ["left (a:1) is unhealthy: cannot connect"]
+    assert one.to_try == ["start the workers again; each comes back by itself once its probe succeeds"]
+
+
+async def test_an_empty_fleet_names_the_source_that_fails():
+    (one,) = await found({"ready_workers": {(): 0.0}}, Facts(reasons={"source dns": "no such name"}))
+    assert one.why == ["the fleet has no worker; source dns no such name"]
+    assert "add a worker" in one.to_try[0]
+
+
+async def test_a_model_without_a_worker_is_named_with_its_workers():
+    values = {"ready_workers": {(): 1.0}, "model_ready_workers": {("chat",): 0.0, ("embed",): 1.0}}
+    (one,) = await found(values, Facts([DOWN]))
+    assert (one.check, one.which) == ("model_without_worker", ["chat"])
+    assert one.why == ["left (a:1) is unhealthy: cannot connect"]
+
+
+async def test_many_subjects_are_counted_and_not_all_listed():
+    states = {(f"w{number}:1", "unhealthy"): 1.0 for number in range(30)}
+    (one,) = await found({"ready_workers": {(): 1.0}, "worker_state": states}, Facts())
+    assert len(one.which) == 21 and one.which[-1] == "and 10 more" and one.why == []
+
+
+async def test_findings_come_worst_first():
+    values = {
+        "ready_workers": {(): 0.0},
+        "self_test_on": {(): 0.0},
+        "policy_errors": {("mine",): 3.0},
+        "state_unsaved": {(): 1.0},
+    }
+    findings = await found(values, Facts(reasons={"state": "no space left"}))
+    assert [one.severity for one in findings] == [
+        Severity.OUTAGE,
+        Severity.DEGRADED,
+        Severity.DEGRADED,
+        Severity.ADVICE,
+    ]
+    by_check = {one.check: one for one in findings}
+    assert by_check["state_not_saved"].why == ["no space left"]
+    assert "It failed 3 times" in by_check["policy_fails"].detail
+
+
+async def test_what_another_gateway_has_found_is_told_with_its_name():
+    since = "2023-01-01T00:00:00+00:00"
+    theirs = SharedFinding("worker_unhealthy", Severity.DEGRADED, "Workers fail.", since, ("c:3",))
+    values = {"ready_workers": {(): 1.0}, "worker_state": {("a:1", "unhealthy"): 1.0}}
+    (one,) = await found(values, Facts([DOWN, UP]), {"gw2:8000": [theirs]})
+    assert (one.which, one.gateways, one.since) == (["a:1", "c:3"], ["gw2:8000"], since)
+    (one,) = await found({"ready_workers": {(): 1.0}}, Facts([UP]), {"gw2:8000": [theirs]})
+    assert (one.which, one.gateways) == (["c:3"], ["gw2:8000"]) and "gw2:8000" in one.to_try[0]
+
+
+def test_a_shared_finding_is_bounded_and_comes_back_as_it_was():
+    finding = Finding("x", Severity.OUTAGE, "s" * 900, "", [], [], "now", [f"w{n}" * 200 for n in range(50)])
+    shared = SharedFinding.of(finding)
+    sent = msgspec.json.encode(shared)
+    assert len(sent) < 2_500 and msgspec.json.decode(sent, type=SharedFinding) == shared
+    assert with_others([], {"g": [shared]})[0].severity is Severity.OUTAGE
+
+
+def test_processes_that_differ_say_who_has_the_worse_state():
+    other = msgspec.structs.replace(DOWN, state="ready", reason="probe succeeded")
+    merged = over_processes({0: Facts([other, UP]), 1: Facts([DOWN, UP], {"chat": "local"})})
+    assert merged.worker("a:1").state == "unhealthy"
+    assert merged.worker("a:1").reason == "cannot connect, says process 1"
+    assert merged.worker("b:2") == UP and merged.prompts == {"chat": "local"}
+
+
+@pytest.mark.parametrize("rule", policy_names())
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_no_remedy_names_what_is_on(rule, wrapped):
+    force = in_force(Config(), PolicyConfig(rule, hold=wrapped, lanes=wrapped), Facts([UP]))
+    tried = [
+        *decode_scheduling.to_try(force),
+        *kv_capacity.to_try(force),
+        *phase_interference.to_try(force),
+        *prefill_queueing.to_try(force),
+        *prefix_reuse.to_try(force),
+    ]
+    assert any("policy.lanes: true" in one for one in tried) is not wrapped
+    assert any("policy.hold: true" in one for one in tried) is not wrapped
+    assert not any("--kv-events-config" in one or "kv_events: true" in one for one in tried)
+    assert any("counts cached tokens" in one for one in tried) is (not force.counts_cached)
+
+
+def test_remedies_follow_handover_fp8_tiers_events_and_redis():
+    fp8 = msgspec.structs.replace(UP, cache_type="fp8_e5m2", connector="OffloadingConnector")
+    config = Config(handover=HandoverConfig(connector="nixl_pull"), residency=ResidencyConfig(kv_events=False))
+    force = in_force(config, PolicyConfig(), Facts([fp8]))
+    assert not any("handover.connector" in one for one in phase_interference.to_try(force))
+    assert not any("fp8" in one or "offloading" in one for one in kv_capacity.to_try(force))
+    assert any("residency.kv_events: true" in one for one in prefix_reuse.to_try(force))
+    dumb = in_force(config, PolicyConfig(), Facts([DOWN]))
+    assert any("fp8" in one for one in kv_capacity.to_try(dumb))
+    assert any("redis.url" in one for one in prefix_reuse.to_try(dumb))
+
+
+def test_each_finding_has_a_symptom_and_a_remedy_in_any_state():
+    for facts in (Facts(), Facts([DOWN]), Facts([UP]), Facts([msgspec.structs.replace(DOWN, state="asleep")])):
+        for condition in CONDITIONS:
+            if condition.finds:
+                assert condition.symptom.endswith(".") and condition.remedies(InForce(), facts)
+
+
+def test_findings_of_one_severity_come_in_the_order_of_their_times():
+    late, early = (Finding(name, Severity.ADVICE, "", "", [], [], since) for name, since in (("b", "2"), ("a", "1")))
+    assert worst_first([late, early]) == [early, late]
