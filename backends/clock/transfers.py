@@ -17,6 +17,8 @@ from typing import Any, Self
 
 import msgspec
 
+from backends.foreign_json import json_decoder
+
 RENEWALS = 6
 """Renewals within a lease, as in vLLM."""
 EXPIRY_MARGIN_S = 5.0
@@ -42,8 +44,8 @@ class BlockAnswer(msgspec.Struct, frozen=True):
     now_s: float
 
 
-_CALL = msgspec.json.Decoder(BlockCall)
-_ANSWER = msgspec.json.Decoder(BlockAnswer)
+_CALL = json_decoder(BlockCall)
+_ANSWER = json_decoder(BlockAnswer)
 
 
 class Leases:

@@ -14,6 +14,7 @@ import yaml
 from backends.discovery.fields import described, port_of
 from backends.discovery.registration import Registration
 from backends.discovery.report import SourceReport, Workers
+from backends.foreign_json import read_json
 from backends.worker import parse_endpoint
 
 MOST_BYTES = 16 << 20
@@ -93,7 +94,7 @@ def by_id(entries: Iterable[Registration]) -> Workers:
 def _parsed(text: bytes) -> Any:
     """Return the value of JSON or YAML text."""
     try:
-        return msgspec.json.decode(text)
+        return read_json(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         pass
     try:

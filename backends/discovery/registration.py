@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from backends.foreign_json import read_json
 from backends.worker import parse_endpoint
 
 MOST_BYTES = 65_536
@@ -65,7 +66,7 @@ def decode(document: bytes) -> Registration:
     if len(document) > MOST_BYTES:
         raise ValueError(f"a registration of {len(document)} bytes; at most {MOST_BYTES} are read")
     try:
-        registration = msgspec.json.decode(document, type=Registration)
+        registration = read_json(document, Registration)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ValueError(f"not a registration: {error}") from None
     parse_endpoint(registration.url)

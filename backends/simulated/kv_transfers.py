@@ -20,6 +20,7 @@ import msgspec
 
 from backends.engine.engine import Engine
 from backends.engine.request import EngineRequestState, FinishReason
+from backends.foreign_json import read_json
 from backends.simulated.errors import ApiError
 from backends.simulated.settings import WorkerSettings
 from backends.vllm.control import ProbeError, WorkerClient
@@ -313,7 +314,7 @@ class KvTransfers:
 
     async def _ask(self, peer: Endpoint, call: SideChannelCall) -> SideChannelAnswer:
         body = await self._client.post_json(peer, SIDE_CHANNEL, msgspec.json.encode(call), timeout_s=_ANSWER_S)
-        return msgspec.json.decode(body, type=SideChannelAnswer)
+        return read_json(body, SideChannelAnswer)
 
     async def _done(self, peer: Endpoint, call: SideChannelCall) -> None:
         try:

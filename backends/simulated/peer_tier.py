@@ -19,6 +19,7 @@ import msgspec
 from backends.engine.chain import BlockHasher
 from backends.engine.engine import Engine
 from backends.engine.host_blocks import HostBlocks
+from backends.foreign_json import read_json
 from backends.simulated.kv_transfers import FailedLoad, TransferFaults
 from backends.simulated.settings import WorkerSettings
 from backends.vllm.control import ProbeError, WorkerClient
@@ -133,7 +134,7 @@ class PeerTier:
     async def _ask(self, source: _NamedPeer, hashes: list[int]) -> int:
         lookup = msgspec.json.encode(PeerLookup(hashes, source.prefill))
         body = await self._client.post_json(source.endpoint, PEER_LOOKUP, lookup, timeout_s=_ANSWER_S)
-        return min(msgspec.json.decode(body, type=PeerHeld).blocks, len(hashes))
+        return min(read_json(body, PeerHeld).blocks, len(hashes))
 
     def statistics(self) -> dict[str, int]:
         """Return the pulls so far, and the blocks in host memory."""

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta
 
+from backends.foreign_json import read_json
 from backends.simulated.errors import ApiError
 
 Positive = Annotated[int, Meta(ge=1)]
@@ -138,7 +139,7 @@ def read_object(raw: bytes, content_type: str) -> dict[str, Any]:
     if content_type.split(";", 1)[0].strip().lower() != "application/json":
         raise ApiError("Content-Type must be application/json.", status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
     try:
-        body = msgspec.json.decode(raw)
+        body = read_json(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ApiError(f"The body is not valid JSON: {error}.") from None
     if not isinstance(body, dict):

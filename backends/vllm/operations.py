@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from backends.foreign_json import read_json
 from backends.vllm.control import RefusedError, WorkerClient
 from backends.worker import Endpoint
 
@@ -76,7 +77,7 @@ def _request(wanted: WorkerOperation) -> tuple[str, bytes]:
 def _succeeded(answer: bytes) -> bool:
     """Return whether a reset took place. Older releases of vLLM answer without a body."""
     try:
-        return msgspec.json.decode(answer, type=_Reset).success if answer else True
+        return read_json(answer, _Reset).success if answer else True
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
 
@@ -97,7 +98,7 @@ def _why(error: RefusedError, wanted: WorkerOperation) -> str:
 def _message(body: bytes) -> str:
     """Return the message of an error, in one of the forms that vLLM has."""
     try:
-        document = msgspec.json.decode(body)
+        document = read_json(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     for key in ("error", "message", "detail"):

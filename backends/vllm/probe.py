@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from backends.foreign_json import read_json
 from backends.vllm.control import ProbeError as ProbeError
 from backends.vllm.control import RefusedError, WorkerClient
 from backends.vllm.metrics import MetricsPage, parse_metrics
@@ -241,7 +242,7 @@ def _source(rank: int, source: _Source, address: str, endpoint: Endpoint) -> KvE
 
 def _decode(body: bytes, shape: type[T], path: str) -> T:
     try:
-        return msgspec.json.decode(body, type=shape)
+        return read_json(body, shape)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         what = "HTML" if body.lstrip()[:1] == b"<" else f"not vLLM's JSON ({error})"
         raise ProbeError(f"{path} answered {what}: is this a vLLM server?") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from backends.foreign_json import json_decoder
 from backends.vllm.control import RefusedError, WorkerClient
 from backends.worker import ConnectorFacts, Endpoint
 
@@ -38,7 +39,7 @@ class _ServerInfo(msgspec.Struct):
     vllm_env: _VllmEnvironment = _VllmEnvironment()
 
 
-_DECODER = msgspec.json.Decoder(_ServerInfo)
+_DECODER = json_decoder(_ServerInfo)
 
 
 async def read_connector(client: WorkerClient, endpoint: Endpoint, timeout_s: float) -> ConnectorFacts | None:

@@ -20,6 +20,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from backends.foreign_json import read_json
 from router.admin.documents import AuditEntry, DifferenceDocument
 from router.admin.problems import AdminError
 from router.config.model import STRUCK_OUT
@@ -198,7 +199,7 @@ def _outcome_of(request: Request, response: Response) -> AuditOutcome:
         dry = request.query_params.get("dry_run") == "true"
         return AuditOutcome(response.status_code, version=version, differences=differences, dry=dry)
     try:
-        problem = msgspec.json.decode(response.body)
+        problem = read_json(response.body)
         return AuditOutcome(response.status_code, problem["code"], str(problem["detail"])[:MOST_CHARACTERS])
     except (msgspec.DecodeError, KeyError, TypeError):
         return AuditOutcome(response.status_code)

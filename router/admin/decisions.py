@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from backends.foreign_json import read_json
 from backends.vllm.handover.answer_apis import ANSWER_APIS
 from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.parameters import HandoverError
@@ -243,5 +244,5 @@ def _bytes(body: msgspec.Raw) -> bytes:
     raw = bytes(body)
     if not raw.lstrip().startswith(b'"'):
         return raw
-    text: str = msgspec.json.decode(raw, type=str)
+    text: str = read_json(raw, str)
     return text.encode()

@@ -12,6 +12,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from backends.foreign_json import read_json
 from router.admin.audit_log import AuditLog, Serve, audited, summary_of
 from router.admin.documents import DifferenceDocument
 from router.admin.negotiation import accepts
@@ -229,7 +230,7 @@ async def _bounded(request: Request) -> bytes:
 
 def _decode(raw: bytes, kind: Any) -> Any:
     try:
-        return msgspec.json.decode(raw, type=kind, strict=True)
+        return read_json(raw, kind)
     except msgspec.ValidationError as error:
         raise invalid(f"the body does not fit: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from backends.foreign_json import read_json
 from router.admin.parameters import TextQuery
 from router.admin.problems import AdminError, invalid
 
@@ -32,7 +33,7 @@ def decode_cursor(cursor: str, kind: type[_One]) -> _One:
         AdminError: 422, the text is no cursor of this list.
     """
     try:
-        return msgspec.json.decode(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), type=kind)
+        return read_json(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)), kind)
     except (ValueError, msgspec.DecodeError):
         raise invalid(f"cursor is {cursor[:40]!r}; write `next` of an answer, or leave it out") from None
 

@@ -18,6 +18,7 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from backends.foreign_json import read_json
 from router.admin.parameters import TruthQuery
 from router.admin.problems import AdminError
 from router.admin.system import AdminSystem, HandoverState
@@ -141,7 +142,7 @@ Read = Callable[[], Awaitable[bytes]]
 
 async def events_of(watch: Watch, first: bytes, read: Read, system: AdminSystem) -> AsyncIterator[bytes]:
     """Yield the list `first`, then what changes in it, until the gateway's service ends or the client is too slow."""
-    known = Known(watch, msgspec.json.decode(first)[watch.entries])
+    known = Known(watch, read_json(first)[watch.entries])
     async for event in _until_slow(_changes(watch, first, known, read, system)):
         yield event
 
@@ -162,7 +163,7 @@ async def _changes(watch: Watch, first: bytes, known: Known, read: Read, system:
     silent_since_s = time.monotonic()
     while (reason := await _wait(system)) is None:
         try:
-            page = msgspec.json.decode(await read())
+            page = read_json(await read())
         except AdminError:
             continue  # no process answers now
         except Exception as error:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import msgspec
-
+from backends.foreign_json import read_json
 from router.admin.documents import (
     CandidateView,
     ExplanationDocument,
@@ -19,7 +18,7 @@ from router.placement.speed import PRIOR_TOKEN_S
 
 def sentences(document: bytes) -> Iterator[str]:
     """Yield what would happen, then each candidate with one sentence for each term of its cost, best first."""
-    explained = msgspec.json.decode(document, type=ExplanationDocument)
+    explained = read_json(document, ExplanationDocument)
     yield _outcome(explained)
     if explained.handover is not None:
         yield _handed_over(explained.handover)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from backends.foreign_json import read_json
 from router.cli.formats import change_s, seconds, share
 from router.cli.options import Commands, HelpFormatter
 from router.config.problems import ConfigError, Problem
@@ -85,7 +86,7 @@ def _spec(arguments: argparse.Namespace) -> PolicySpec | None:
     if arguments.policy is None:
         return None
     try:
-        params = msgspec.json.decode(arguments.params, type=dict)
+        params = read_json(arguments.params, dict)
     except msgspec.DecodeError as error:
         raise ConfigError(
             [Problem("--params", str(error), 'write a JSON object, such as {"stream_weight": 0.2}')]

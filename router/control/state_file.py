@@ -19,6 +19,7 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec import inspect as kinds
 from msgspec.structs import replace
 
+from backends.foreign_json import read_json
 from router.config.problems import ConfigError, Problem
 from router.control.desired_state import DesiredState, LiveSettings
 from router.control.revisions import Revision
@@ -77,10 +78,10 @@ def decode(text: bytes) -> Decoded:
     """
     try:
         with suppress(msgspec.ValidationError):
-            stored = msgspec.json.decode(text, type=Stored)
+            stored = read_json(text, Stored)
             if stored.format == FORMAT:
                 return Decoded(stored)
-        tree, unknown = without_unknown(msgspec.json.decode(text), kinds.type_info(Stored))
+        tree, unknown = without_unknown(read_json(text), kinds.type_info(Stored))
         stored = msgspec.convert(tree, Stored)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None

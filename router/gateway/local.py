@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from backends.foreign_json import read_json
 from backends.worker import ServedModel
 from router.errors import ErrorKind, RequestError
 from router.gateway.drain_state import DrainState
@@ -207,7 +208,7 @@ class LocalAnswers:
             return 200, card
         missing = RequestError(ErrorKind.MODEL_NOT_FOUND, f"The model `{name[:200]}` does not exist.", param="model")
         self._metrics.error(missing.kind.spec.code, "request")
-        return 404, msgspec.json.decode(error_body(missing, "/v1/models"))
+        return 404, read_json(error_body(missing, "/v1/models"))
 
 
 def _allow(methods: tuple[str, ...]) -> bytes:

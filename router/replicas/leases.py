@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from backends.foreign_json import read_json
 from router.config.model import RedisConfig
 from router.diagnosis.finding import SharedFinding
 from router.replicas.connection import RedisClient, key
@@ -53,7 +54,7 @@ class ReplicaLeases:
         async for name in self._client.scan_iter(match=key(self._config, "replica", "*"), count=1_000):
             try:
                 value = await self._client.getrange(name, 0, MOST_BYTES)
-                found.append(msgspec.json.decode(value, type=Registered))
+                found.append(read_json(value or b"", Registered))
             except msgspec.MsgspecError:
                 continue
             if len(found) >= MOST_LISTED:

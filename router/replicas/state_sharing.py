@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from backends.foreign_json import read_json
 from router.config.model import RedisConfig
 from router.config.problems import ConfigError
 from router.control.control import Control
@@ -52,10 +53,6 @@ if number < base or (number == base and change == ARGV[2]) then
 end
 return 0
 """
-
-
-# msgspec reads a number such as 1e308 in 11 us; float does it in 0.8 us
-_DECODER = msgspec.json.Decoder(SharedChanges, float_hook=float)
 
 
 class UnusableDocumentError(Exception):
@@ -208,7 +205,7 @@ class StateSharing:
 
 def _decoded(body: bytes) -> SharedChanges:
     try:
-        return _DECODER.decode(body)
+        return read_json(body, SharedChanges)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UnusableDocumentError(f"it is no document of shared changes: {error}") from None
 

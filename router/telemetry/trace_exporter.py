@@ -17,6 +17,7 @@ from os import getpid
 import httpx
 import msgspec
 
+from backends.foreign_json import read_json
 from router.config.model import TracingConfig
 from router.tracing.spans import envelope
 
@@ -143,7 +144,7 @@ class TraceExporter:
         self._counts["sent"] += requests
         self._failing = False
         try:
-            partial = msgspec.json.decode(answer.content or b"{}", type=_Answer).partial_success
+            partial = read_json(answer.content or b"{}", _Answer).partial_success
             rejected = 0 if partial is None else int(partial.rejected_spans)
         except ValueError:  # as are msgspec's errors
             return

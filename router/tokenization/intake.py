@@ -20,6 +20,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 from xxhash import xxh3_128_intdigest
 
+from backends.foreign_json import json_decoder
 from router.errors import ErrorKind, RequestError
 from router.tokenization.fields import PROMPT_FIELDS, BodyFields
 from router.tokenization.json_spans import (
@@ -188,7 +189,7 @@ def _echoes_logprobs(path: str, fields: BodyFields) -> bool:
     return as_bool(fields.echo) is True and (path == CHAT_PATH or fields.logprobs is not None)
 
 
-_decode = msgspec.json.Decoder(BodyFields).decode
+_decode = json_decoder(BodyFields).decode
 
 
 def parse(path: str, body: bytes, known: KnownBodies | None = None) -> ParsedBody:

@@ -9,8 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
+from backends.foreign_json import json_decoder
 from router.errors import ErrorKind, RequestError
 from router.tokenization.fields import (
     PROMPT_FIELDS,
@@ -32,11 +31,11 @@ _OBJECTS = frozenset({"stream_options", "vllm_xargs"})
 _UNREAD = "too long to be read"
 """Replaces an object of options that is not small: neither an object nor absent."""
 
-_find = msgspec.json.Decoder(SpannedFields).decode
-_decode = msgspec.json.Decoder().decode
-_reused = msgspec.json.Decoder(ReusedTokens).decode
-_sampling = msgspec.json.Decoder(SamplingParams).decode
-_arguments = msgspec.json.Decoder(EngineArguments).decode
+_find = json_decoder(SpannedFields).decode
+_decode = json_decoder(object).decode
+_reused = json_decoder(ReusedTokens).decode
+_sampling = json_decoder(SamplingParams).decode
+_arguments = json_decoder(EngineArguments).decode
 _OBJECT, _NULL = b"{n"
 TRANSFER_FIELDS = ("kv_transfer_params", "ec_transfer_params")
 """Fields that tell a KV or an encoder connector what to transfer."""

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 from xxhash import xxh3_128_intdigest
 
+from backends.foreign_json import json_decoder
 from router.tokenization.byte_bounded_lru import ByteBoundedLru
 from router.tokenization.fields import BodyFields, MessagesSpan
 
@@ -34,9 +35,9 @@ _STAND_IN = str(STAND_IN).encode()
 _SPACE = b" \t\r\n"
 _BEGINNING_BYTES = 64
 
-_decode = msgspec.json.Decoder(BodyFields).decode
-_find_messages = msgspec.json.Decoder(MessagesSpan).decode
-_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode = json_decoder(BodyFields).decode
+_find_messages = json_decoder(MessagesSpan).decode
+_elements = json_decoder(list[msgspec.Raw]).decode
 
 
 class BodyStart(msgspec.Struct, frozen=True, gc=False):

@@ -14,9 +14,9 @@ from collections.abc import Collection, Generator
 from itertools import accumulate
 from typing import TypeAlias
 
-import msgspec
 from xxhash import xxh3_128
 
+from backends.foreign_json import json_decoder
 from router.errors import ErrorKind, RequestError
 
 STEP_BYTES = 65_536
@@ -44,7 +44,7 @@ _PAIR_BYTES = 12
 _OVERLAP = 2
 _NO_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-_decode_name = msgspec.json.Decoder(str).decode
+_decode_name = json_decoder(str).decode
 
 Steps: TypeAlias = Generator[None, None, int]
 

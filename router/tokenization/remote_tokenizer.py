@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from backends.foreign_json import read_json
 from backends.vllm.control import ProbeError, RefusedError, WorkerClient
 from backends.vllm.conversation import conversation
 from backends.vllm.messages_api import chat_of_messages
@@ -125,7 +126,7 @@ class WorkerTokenizer:
             raise
         if most_tokens is not None and len(answer) > BYTES_PER_ID * most_tokens + SLACK_BYTES:
             return None
-        return array("I", msgspec.json.decode(answer, type=_TokenizeResponse).tokens)
+        return array("I", read_json(answer, _TokenizeResponse).tokens)
 
 
 def answer_limit_bytes(tokenize_question: bytes) -> int:

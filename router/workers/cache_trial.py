@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from backends.foreign_json import read_json
 from backends.vllm.control import ProbeError, WorkerClient
 from backends.vllm.probe import read_metrics
 from backends.worker import Endpoint
@@ -102,7 +103,7 @@ class CacheTrial:
             self._endpoint, PATH, self._body, headers=headers, timeout_s=self._answer_s
         )
         try:
-            return msgspec.json.decode(answer, type=_Completion).usage
+            return read_json(answer, _Completion).usage
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ProbeError(f"{PATH} answered without usage ({error})") from None
 

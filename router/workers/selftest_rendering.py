@@ -16,6 +16,7 @@ from typing import Annotated, Protocol
 
 import msgspec
 
+from backends.foreign_json import read_json
 from backends.vllm.control import ProbeError, RefusedError, WorkerClient
 from backends.worker import Endpoint
 from router.residency.chain import SEED, TOKEN_BYTES, extend_chain, pack_tokens
@@ -136,7 +137,7 @@ async def compare_rendering(
 async def _ids(client: WorkerClient, endpoint: Endpoint, body: bytes) -> list[int]:
     answer = await client.post_json(endpoint, PATH, body, timeout_s=ANSWER_S)
     try:
-        return msgspec.json.decode(answer, type=_Tokens).tokens
+        return read_json(answer, _Tokens).tokens
     except (msgspec.DecodeError, RecursionError):
         raise ProbeError(f"{PATH} did not answer with token ids") from None
 

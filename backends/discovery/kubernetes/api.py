@@ -14,6 +14,8 @@ from typing import Any
 import httpx
 import msgspec
 
+from backends.foreign_json import read_json
+
 IN_CLUSTER = "https://kubernetes.default.svc"
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TOKEN_AGE_S = 60.0
@@ -136,7 +138,7 @@ def decode(text: bytes) -> Json:
         ApiServerError: the text is none.
     """
     try:
-        value = msgspec.json.decode(text)
+        value = read_json(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         value = None
     if not isinstance(value, dict):

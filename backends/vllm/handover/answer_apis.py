@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from backends.foreign_json import read_json
 from backends.vllm.handover.parameters import HandoverError
 from backends.vllm.handover.prefill_answer import (
     PrefillAnswer,
@@ -100,7 +101,7 @@ def _check_response(members: Members) -> None:
 
 def _read(members: Members, name: str, type_: Any) -> Any:
     try:
-        return msgspec.json.decode(members.get(name, _NULL), type=type_)
+        return read_json(members.get(name, _NULL), type_)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise HandoverError(f"{name} has another form") from None
 

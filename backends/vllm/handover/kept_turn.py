@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from backends.foreign_json import json_decoder
 from backends.vllm.handover import parameters
 from backends.vllm.handover.answer_apis import TRUE, Members
 from backends.vllm.handover.nixl_pull import NixlPull
@@ -23,7 +24,7 @@ _CHECKS: Final[parameters.Checks] = {
     "do_remote_decode": lambda value: value is True,
     "remote_num_tokens": parameters.is_positive,
 }
-_IDS: Final = msgspec.json.Decoder(list[int])
+_IDS: Final = json_decoder(list[int])
 
 
 def given_ids(members: Members) -> array[int] | None:

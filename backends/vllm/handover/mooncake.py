@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
+from backends.foreign_json import json_decoder
 from backends.vllm.handover.connector import Connector, FactSource, Legs, Order, Reporter, known
 from backends.vllm.handover.parameters import MAX_TEXT_CHARACTERS, HandoverError, TransferParams, labelled_port
 from backends.worker import Endpoint
@@ -70,7 +71,7 @@ class _Engine(msgspec.Struct):
     engine_id: str
 
 
-_ENGINES = msgspec.json.Decoder(dict[str, _Engine])
+_ENGINES = json_decoder(dict[str, _Engine])
 
 
 def read_engine_ids(body: bytes) -> dict[int, str]:

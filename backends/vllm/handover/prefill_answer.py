@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from backends.foreign_json import json_decoder
 from backends.vllm.handover.parameters import HandoverError, is_count, is_token_ids
 
 MAX_ANSWER_BYTES = 16_777_216
@@ -82,9 +83,9 @@ class _Response(msgspec.Struct):
     kv_transfer_params: Any = None
 
 
-_COMPLETION = msgspec.json.Decoder(_OneTokenBody)
-_MESSAGE = msgspec.json.Decoder(_Message)
-_RESPONSE = msgspec.json.Decoder(_Response)
+_COMPLETION = json_decoder(_OneTokenBody)
+_MESSAGE = json_decoder(_Message)
+_RESPONSE = json_decoder(_Response)
 _ENDS = {"max_tokens": "length", "end_turn": "stop", "stop_sequence": "stop", "tool_use": "stop"}
 """A message's stop reasons, as a completion's."""
 Body = TypeVar("Body")

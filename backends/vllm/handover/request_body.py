@@ -9,11 +9,12 @@ from typing import Final
 
 import msgspec
 
+from backends.foreign_json import json_decoder
 from backends.vllm.handover.answer_apis import FALSE, ONE_TOKEN, TRUE, AnswerApi, Members, refuse_given
 from backends.vllm.handover.connector import Connector
 from backends.vllm.handover.parameters import HandoverError, TransferParams
 
-_DECODER: Final = msgspec.json.Decoder(Members)
+_DECODER: Final = json_decoder(Members)
 _DROPPED: Final = frozenset(
     {
         "stream_options", "min_tokens", "stop", "stop_sequences", "stop_token_ids", "logprobs", "top_logprobs",

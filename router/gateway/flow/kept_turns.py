@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from backends.foreign_json import read_json
 from backends.vllm.handover.answer_apis import Members
 from backends.vllm.handover.kept_turn import given_ids, kept_tokens
 from backends.vllm.handover.nixl_pull import with_reachable_host
@@ -122,7 +123,7 @@ class KeptTurns:
         try:
             if usage.completion_tokens != len(answer.ids):
                 raise HandoverError("the answer does not report all of its token ids")
-            kept = kept_tokens(msgspec.json.decode(answer.params or b"null"), tokens, owner.block_tokens)
+            kept = kept_tokens(read_json(answer.params or b"null"), tokens, owner.block_tokens)
         except (HandoverError, msgspec.DecodeError):
             self._metrics.turn_kept(NOT_KEPT)
             return
@@ -167,7 +168,7 @@ class KeptTurns:
 
     def params_for(self, turn: KeptTurn, reader: Candidate) -> TransferParams:
         """Return the parameters of a prefill on `reader` that reads the turn first."""
-        params: TransferParams = msgspec.json.decode(turn.params)
+        params: TransferParams = read_json(turn.params)
         return with_reachable_host(params, self._peers.of(turn.owner), self._peers.of(reader))
 
     def _departs(self, prompt: GivenPrompt) -> bool:

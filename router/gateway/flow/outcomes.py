@@ -6,10 +6,11 @@ from enum import IntEnum
 
 import msgspec
 
+from backends.foreign_json import json_decoder
 from router.gateway.http.json_structs import MistakeBody
 from router.placement.lifecycle_events import FailurePoint
 
-_MISTAKE = msgspec.json.Decoder(MistakeBody)
+_MISTAKE = json_decoder(MistakeBody)
 
 
 class Outcome(IntEnum):

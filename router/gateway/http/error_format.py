@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from backends.foreign_json import read_json
 from router import errors
 from router.errors import ErrorKind, Fault, RequestError
 
@@ -42,7 +43,7 @@ def error_event(kind: ErrorKind, message: str, path: str) -> bytes:
     if path.startswith(_RESPONSES):
         # client libraries read "error"; the other fields are part of the event type
         own = {"type": "error", "code": kind.spec.code, "message": message, "param": None}
-        return _named(msgspec.json.encode({**own, **msgspec.json.decode(body)}))
+        return _named(msgspec.json.encode({**own, **read_json(body)}))
     return b"data: " + body + b"\n\n" + DONE_EVENT
 
 
@@ -57,7 +58,7 @@ def body_event(body: bytes, path: str) -> bytes:
 def is_error(body: bytes) -> bool:
     """Return whether `body` is a JSON object with an error object."""
     try:
-        return isinstance(msgspec.json.decode(body, type=dict[str, Any]).get("error"), dict)
+        return isinstance(read_json(body, dict[str, Any]).get("error"), dict)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
 

@@ -11,6 +11,7 @@ import re
 
 import msgspec
 
+from backends.foreign_json import json_decoder
 from router.gateway.http.json_structs import EventError
 
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
@@ -33,7 +34,7 @@ _STATUS_BY_TYPE = {
 }
 
 
-_DECODER = msgspec.json.Decoder(EventError)
+_DECODER = json_decoder(EventError)
 
 
 class StreamError(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from backends.foreign_json import json_decoder
 from router.gateway.http.json_structs import ReportedUsage
 from router.placement.lifecycle_events import Usage
 
@@ -18,7 +19,7 @@ TAIL_BYTES = 65_536
 """How much of a body's end is kept. vLLM writes the usage after the choices."""
 
 
-_DECODER = msgspec.json.Decoder(ReportedUsage)
+_DECODER = json_decoder(ReportedUsage)
 
 
 def find_usage(pieces: Iterable[bytes]) -> Usage:

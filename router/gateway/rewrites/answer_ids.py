@@ -8,12 +8,13 @@ from typing import ClassVar
 
 import msgspec
 
+from backends.foreign_json import json_decoder
 from router.gateway.http.json_structs import AnswerTokens
 from router.gateway.http.usage import TAIL_BYTES
 from router.gateway.rewrites.usage_frame import HELD_BYTES, UsageFrame, data_of
 
 _PARAMS = re.compile(rb',\s*"kv_transfer_params"\s*:\s*(\{[^{}]*+\})')
-_DECODER = msgspec.json.Decoder(AnswerTokens)
+_DECODER = json_decoder(AnswerTokens)
 
 
 class AnswerIds(UsageFrame):

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from backends.foreign_json import read_json
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.routes import ModelSource, Route
 from router.gateway.rewrites.json_splice import is_object, with_member
@@ -87,6 +88,6 @@ def in_query(head: RequestHead, model: str) -> RequestHead:
 
 def _decoded(text: bytes) -> str | None:
     try:
-        return msgspec.json.decode(text, type=str)
+        return read_json(text, str)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None

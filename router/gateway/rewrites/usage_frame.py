@@ -8,6 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import msgspec
 
+from backends.foreign_json import json_decoder
 from router.gateway.http.json_structs import EventUsage
 
 _EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
@@ -50,7 +51,7 @@ def plain_ending(tail: Iterable[bytes], reports_usage: bool) -> StreamEnding | N
     return None
 
 
-_DECODER = msgspec.json.Decoder(EventUsage)
+_DECODER = json_decoder(EventUsage)
 
 
 class UsageFrame:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import msgspec
 import numpy as np
 
+from backends.foreign_json import json_decoder
 from policies.spec import PolicySpec
 from policies.view import (
     Columns,
@@ -107,7 +108,7 @@ class EventLine(msgspec.Struct, frozen=True, tag="event", omit_defaults=True):
 
 
 Line: TypeAlias = SnapshotLine | RosterLine | DecisionLine | EventLine
-_DECODER = msgspec.json.Decoder(Line)
+_DECODER = json_decoder(Line)
 _encode = msgspec.json.Encoder().encode
 
 

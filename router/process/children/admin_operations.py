@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from backends.foreign_json import read_json
 from router.admin import changes, documents, fleet_rows, health, prefixes, routes, what_if
 from router.admin.decisions import LogPlace
 from router.admin.documents import WhatIfDocument
@@ -130,7 +131,7 @@ class _AllChildren:
     async def shadows(self, operation: Operation, call: Call) -> Answer:
         """Return the shadow policies of one route, with the sums of all processes."""
         answers = list((await self._all(operation, call)).values())
-        found = [msgspec.json.decode(one.content, type=documents.ShadowComparison) for one in answers if one.is_success]
+        found = [read_json(one.content, documents.ShadowComparison) for one in answers if one.is_success]
         if not found:
             return _forwarded(answers[0])
         for other in found[1:]:
@@ -147,7 +148,7 @@ class _AllChildren:
         refused = [one for one in answers if not one.is_success]
         if refused:
             return _forwarded(refused[0])
-        return Answer(what_if.merged([msgspec.json.decode(one.content, type=WhatIfDocument) for one in answers]))
+        return Answer(what_if.merged([read_json(one.content, WhatIfDocument) for one in answers]))
 
     async def ready(self, operation: Operation, call: Call) -> Answer:
         """Answer 200 if at least one process can serve requests."""
@@ -159,7 +160,7 @@ class _AllChildren:
         ready = [answer for answer in answers.values() if answer.is_success]
         if not ready:
             raise _not_ready(next(iter(answers.values())), call)
-        document = msgspec.json.decode(ready[0].content, type=documents.Ready)
+        document = read_json(ready[0].content, documents.Ready)
         document.processes, document.processes_ready = len(self._supervisor.children), len(ready)
         document.alone = is_alone(call)
         document.sources = described_sources(call.system) if call.query["verbose"] else None
@@ -173,7 +174,7 @@ class _AllChildren:
     async def list_workers(self, operation: Operation, call: Call) -> Answer:
         """Return one page, merged from all processes."""
         answers = await self._ask_all(ChildRequest("GET", operation.path))
-        lists = {number: msgspec.json.decode(a.content, type=documents.Workers) for number, a in _successful(answers)}
+        lists = {number: read_json(a.content, documents.Workers) for number, a in _successful(answers)}
         merged = merge_workers({number: each.workers for number, each in lists.items()})
         page, cursor = page_of(merged, lambda worker: worker.id, call.query["limit"], call.query["cursor"])
         workers = [with_source(call.system, worker) for worker in page]
@@ -183,16 +184,14 @@ class _AllChildren:
     async def fleet(self, operation: Operation, call: Call) -> Answer:
         """Return one page of the candidates, merged from all processes."""
         answers = await self._ask_all(ChildRequest("GET", operation.path))
-        fleets = [
-            msgspec.json.decode(one.content, type=documents.FleetOverview).rows for _, one in _successful(answers)
-        ]
+        fleets = [read_json(one.content, documents.FleetOverview).rows for _, one in _successful(answers)]
         rows, cursor = page_of(fleet_rows.merged(fleets), lambda row: row.id, call.query["limit"], call.query["cursor"])
         return Answer(documents.FleetOverview(rows=list(rows), next=cursor))
 
     async def prefixes(self, operation: Operation, call: Call) -> Answer:
         """Return the hottest prefixes of all processes."""
         answers = await self._ask_all(ChildRequest("GET", operation.path, {"limit": 100}))
-        found = [msgspec.json.decode(one.content, type=documents.Prefixes).prefixes for _, one in _successful(answers)]
+        found = [read_json(one.content, documents.Prefixes).prefixes for _, one in _successful(answers)]
         return Answer(documents.Prefixes(prefixes=prefixes.merged(found, call.query["limit"])))
 
     async def worker(self, operation: Operation, call: Call) -> Answer:
@@ -216,7 +215,7 @@ class _AllChildren:
         answers = await ask_each(requests)
         if not answers:
             raise no_process()
-        logs = {number: msgspec.json.decode(answer.content) for number, answer in _successful(answers)}
+        logs = {number: read_json(answer.content) for number, answer in _successful(answers)}
         return Answer(merge_logs(logs, call.query["limit"]))
 
     async def first(self, operation: Operation, call: Call) -> Answer:
@@ -346,9 +345,7 @@ def _one_worker(answers: dict[int, ChildReply]) -> Answer:
     if not successful:
         return _forwarded(next(iter(answers.values())))
     first = next(iter(successful.values()))
-    reports = {
-        number: msgspec.json.decode(answer.content, type=documents.Worker) for number, answer in successful.items()
-    }
+    reports = {number: read_json(answer.content, documents.Worker) for number, answer in successful.items()}
     return Answer(merge_worker(reports), HTTPStatus(first.status_code), _forwarded_headers(first))
 
 

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import httpx
 import msgspec
 
+from backends.foreign_json import read_json
+
 READ_S = 5.0
 """Time limit of a read. A process that takes longer is left out."""
 CHANGE_S = 10.0
@@ -51,7 +53,7 @@ class ChildReply:
     def detail(self) -> str:
         """The detail of a problem document, or the status."""
         try:
-            return msgspec.json.decode(self.content, type=_Problem).detail
+            return read_json(self.content, _Problem).detail
         except (msgspec.DecodeError, UnicodeDecodeError):
             return f"status {self.status_code}"
 

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from backends.foreign_json import read_json
 from router.process.children.child_client import ChildClient, ChildRequest, ask_all
 
 _PATH = "/private/in-flight"
@@ -31,5 +32,5 @@ async def in_flight_of(clients: Sequence[ChildClient]) -> Mapping[str, int] | No
         return None
     total: Counter[str] = Counter()
     for one in answers.values():
-        total.update(msgspec.json.decode(one.content, type=dict[str, int]))
+        total.update(read_json(one.content, dict[str, int]))
     return total

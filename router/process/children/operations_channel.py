@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from backends.foreign_json import read_json
 from backends.vllm.operations import WorkerOperation
 from router.admin import documents
 from router.admin.problems import no_process
@@ -30,12 +31,12 @@ def operation_routes(operations: WorkerOperations) -> list[Route]:
     """Return the routes of a child that calls workers, and that follows what another child did."""
 
     async def run(request: Request) -> Response:
-        wanted = msgspec.json.decode(await request.body(), type=_Wanted)
+        wanted = read_json(await request.body(), _Wanted)
         outcomes = await operations.run(wanted.operation, wanted.workers)
         return Response(msgspec.json.encode(outcomes), media_type="application/json")
 
     async def follow(request: Request) -> Response:
-        wanted = msgspec.json.decode(await request.body(), type=_Wanted)
+        wanted = read_json(await request.body(), _Wanted)
         operations.follow(wanted.operation, wanted.workers)
         return Response(status_code=HTTPStatus.NO_CONTENT)
 
@@ -57,7 +58,7 @@ async def run_in_one(
         reply = await first.ask(_request(RUN_PATH, wanted, workers), wanted.limit_s + _MARGIN_S)
     except NoReplyError as error:
         return [WorkerOutcome(worker, "unknown", str(error)) for worker in workers]
-    outcomes = msgspec.json.decode(reply.content, type=list[WorkerOutcome])
+    outcomes = read_json(reply.content, list[WorkerOutcome])
     done = [each.worker for each in outcomes if each.outcome == "done"]
     await ask_all(others, _request(FOLLOW_PATH, wanted, done))
     return outcomes
@@ -74,7 +75,7 @@ async def serving_in_one(clients: Sequence[ChildClient], model: str) -> list[str
             reply = await client.ask(ChildRequest("GET", "/admin/v1/workers"))
         except NoReplyError:
             continue
-        workers = msgspec.json.decode(reply.content, type=documents.Workers).workers
+        workers = read_json(reply.content, documents.Workers).workers
         return [worker.id for worker in workers if any(each.id == model for each in worker.models)]
     raise no_process()
 

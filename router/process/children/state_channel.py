@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from backends.foreign_json import read_json
 from router.admin.problems import AdminError, problem_response
 from router.control.control import Control
 from router.control.desired_state import DesiredState, LiveSettings
@@ -37,7 +38,7 @@ def prepare_route(prepare: Prepare) -> Route:
     """Return the route of a child that prepares for a state."""
 
     async def ready(request: Request) -> Response:
-        state = msgspec.json.decode(await request.body(), type=DesiredState)
+        state = read_json(await request.body(), DesiredState)
         return await _done(prepare(state.settings))
 
     return Route(PREPARE_PATH, ready, methods=["PUT"])
@@ -47,7 +48,7 @@ def state_route(control: Control) -> Route:
     """Return the route of a child that receives the state."""
 
     async def follow(request: Request) -> Response:
-        state = msgspec.json.decode(await request.body(), type=DesiredState)
+        state = read_json(await request.body(), DesiredState)
         return await _done(control.follow(state))
 
     return Route(STATE_PATH, follow, methods=["PUT"])

@@ -26,6 +26,7 @@ import struct
 
 import msgspec
 
+from backends.foreign_json import read_json
 from router.process.listeners import ListenAddresses
 
 VERSION = 1
@@ -121,7 +122,7 @@ def decode(packet: bytes) -> Message:
         TakeoverError: the packet is not a known message.
     """
     try:
-        message: Message = msgspec.json.decode(packet, type=Message)
+        message: Message = read_json(packet, Message)
     except msgspec.MsgspecError:
         raise TakeoverError("the other side speaks another language: is it another version of warmroute?") from None
     return message
