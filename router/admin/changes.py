@@ -161,13 +161,13 @@ def done(outcome: ChangeOutcome, answer: Answer) -> Answer:
     headers = {**answer.headers, "etag": outcome.state.tag, KEPT: "state_dir" if outcome.kept else "process"}
     if outcome.shared is not None:
         headers[SHARED] = "fleet" if outcome.shared else "apart"
-    return replace(answer, headers=headers, differences=shown(outcome.differences))
+    return replace(answer, headers=headers, differences=shown(outcome.effective))
 
 
 def dry(outcome: ChangeOutcome) -> Answer:
     """Return the answer of a dry run."""
     document = ChangeDocument(
-        version=outcome.state.version, dry_run=True, kept=outcome.kept, differences=shown(outcome.differences)
+        version=outcome.state.version, dry_run=True, kept=outcome.kept, differences=shown(outcome.effective)
     )
     return Answer(document, headers={"etag": outcome.state.tag})
 

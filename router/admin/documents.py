@@ -51,7 +51,10 @@ class ProblemDocument(Shape):
 
 
 class DifferenceDocument(Shape, omit_defaults=True):
-    """A setting with its values before and after a change, without secrets. A value that is missing was not set."""
+    """A setting with its values before and after a change, without secrets. A value that is missing was not set.
+
+    The values of a policy are those that apply, defaults included.
+    """
 
     path: str
     before: Any = msgspec.UNSET
@@ -623,7 +626,8 @@ class AuditPage(Shape):
 class NewPolicy(Body):
     """The policy to use from the next request on.
 
-    `hold` and `lanes` are false, true, or true with parameters. Without them the rule's default applies.
+    `hold` and `lanes` are false, true, or true with parameters. Without them, what is on stays on, and what was
+    switched off stays off; a further policy that is new has the rule's default.
     """
 
     rule: str

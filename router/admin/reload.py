@@ -22,7 +22,7 @@ def _document(call: Call, found: Reloaded) -> ReloadDocument:
         version=outcome.state.version,
         dry_run=call.dry_run,
         kept=outcome.kept,
-        differences=changes.shown(outcome.differences),
+        differences=changes.shown(outcome.effective),
         conflicts=[
             ConflictDocument(
                 path=path_text(one.path),

@@ -75,7 +75,7 @@ async def restore(call: Call) -> Answer:
         version=outcome.state.version,
         dry_run=call.dry_run,
         kept=outcome.kept,
-        differences=changes.shown(outcome.differences),
+        differences=changes.shown(outcome.effective),
     )
     return changes.done(outcome, Answer(document))
 

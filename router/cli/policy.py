@@ -25,16 +25,16 @@ def register(commands: Commands) -> None:
     removed.add_argument("name", help="a policy, as `warmroute policy show` shows them")
     _add_wanted(add_command(policy, "diff", "show what a choice would change", _diff))
     asked = "show what a policy would have chosen at the latest decisions"
-    _add_wanted(add_command(policy, "what-if", asked, _what_if))
+    _add_wanted(add_command(policy, "what-if", asked, _what_if), "default: that of the rule")
     restore = add_command(policy, "restore", "go back to the policy of a revision", _restore, changes=True)
     restore.add_argument("number", type=int, help="a revision, as `warmroute revisions list` shows them")
 
 
-def _add_wanted(parser: argparse.ArgumentParser) -> None:
+def _add_wanted(parser: argparse.ArgumentParser, without: str = "default: as it is now") -> None:
     parser.add_argument("rule", help="a rule, as `warmroute policy list` shows them")
     parser.add_argument("--param", metavar="KEY=VALUE", action="append", default=[], help="parameter (repeatable)")
     for name in ("hold", "lanes"):
-        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help="default: that of the rule")
+        parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction, help=without)
 
 
 def _show(arguments: argparse.Namespace) -> int:

@@ -57,10 +57,12 @@ class Reloaded:
 class ChangeOutcome:
     """The state after a change, and how it differs from the one before. After a dry run the state is unchanged.
 
-    `kept`: the change outlives the process. `shared`: the other gateways of the fleet have it; None without a fleet.
+    `effective` are the differences with the values that apply, defaults included, for people. `kept`: the change
+    outlives the process. `shared`: the other gateways of the fleet have it; None without a fleet.
     """
 
     state: DesiredState
     differences: tuple[SettingDifference, ...]
     kept: bool
     shared: bool | None = None
+    effective: tuple[SettingDifference, ...] = ()

@@ -27,6 +27,7 @@ from router.control.desired_state import DesiredState, FoundWorker, LiveSettings
 from router.control.differences import SettingDifference
 from router.control.discovered import Found, based, counting, lasting, rediscovered
 from router.control.edits import drain_only
+from router.control.effective import with_effective
 from router.control.merge import api_changes, reloaded
 from router.control.pending import pending
 from router.control.reconciler import NotAppliedError
@@ -361,10 +362,11 @@ class Control:
         changed = settings_differences(self.state.settings, wanted)
         if changed:
             await self._check(wanted)
+        effective = with_effective(changed, self.state.settings, wanted)
         if not change.dry_run:
             await self._change(change, wanted, changed, file, discovered)
         shared = None if self.sharing is None else self.shared.apart is not True
-        return ChangeOutcome(self.state, changed, self.keeps, shared)
+        return ChangeOutcome(self.state, changed, self.keeps, shared, effective)
 
     def _check_tag(self, change: Change) -> None:
         if change.if_match is None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from router.config.model import PolicyConfig, RouteConfig, WorkerConfig
 from router.control.desired_state import LiveSettings, worker_id
+from router.control.effective import keeping_wrappers
 
 Edit = Callable[[LiveSettings], LiveSettings]
 
@@ -95,20 +96,20 @@ def drain_only(names: Collection[str]) -> Edit:
 
 
 def set_policy(policy: PolicyConfig) -> Edit:
-    """Use another policy. The seed stays."""
+    """Use another policy. The seed stays, and so do hold and lanes where the policy says nothing of them."""
 
     def edit(settings: LiveSettings) -> LiveSettings:
-        return replace(settings, policy=replace(policy, seed=settings.policy.seed))
+        return replace(settings, policy=_in_place_of(settings.policy, policy))
 
     return edit
 
 
 def set_named_policy(name: str, policy: PolicyConfig) -> Edit:
-    """Add a further policy, or change the one of that name. The seed of one that there is stays."""
+    """Add a further policy, or change the one of that name, as `set_policy` does."""
 
     def edit(settings: LiveSettings) -> LiveSettings:
         before = settings.policies.get(name)
-        chosen = policy if before is None else replace(policy, seed=before.seed)
+        chosen = policy if before is None else _in_place_of(before, policy)
         return replace(settings, policies={**settings.policies, name: chosen})
 
     return edit
@@ -123,6 +124,10 @@ def remove_named_policy(name: str) -> Edit:
         return replace(settings, policies={key: each for key, each in settings.policies.items() if key != name})
 
     return edit
+
+
+def _in_place_of(before: PolicyConfig, policy: PolicyConfig) -> PolicyConfig:
+    return replace(keeping_wrappers(policy, before), seed=before.seed)
 
 
 def set_routes(routes: Sequence[RouteConfig]) -> Edit:

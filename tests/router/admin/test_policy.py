@@ -13,7 +13,7 @@ async def test_the_policy_in_use_and_those_to_choose_from(client):
 
 async def test_a_policys_statistics_are_shown(client, system):
     assert (await client.get("/admin/v1/policy")).json()["statistics"] == {"prefill_lanes": {}}
-    await client.put("/admin/v1/policy", json={"rule": "lpwl"})
+    await client.put("/admin/v1/policy", json={"rule": "lpwl", "hold": False, "lanes": False})
     assert (await client.get("/admin/v1/policy")).json()["statistics"] == {}
 
 
@@ -62,10 +62,50 @@ async def test_wrappers_are_chosen_with_the_rule_and_shown_with_their_parameters
     changed = (await client.put("/admin/v1/policy", json=wanted)).json()
     assert (changed["rule"], changed["hold"]["max_s"], changed["lanes"]) == ("lpwl", 5.0, {"stream_weight": None})
     assert changed["statistics"] == {"prefill_lanes": {}}
-    plain = (await client.put("/admin/v1/policy", json={"rule": "lpwl"})).json()
-    assert (plain["hold"], plain["lanes"]) == (False, False)
+    kept = (await client.put("/admin/v1/policy", json={"rule": "chwbl"})).json()
+    assert (kept["rule"], kept["hold"], kept["lanes"]) == ("chwbl", changed["hold"], changed["lanes"])
     off = (await client.put("/admin/v1/policy", json={"rule": "marginal_cost", "hold": False, "lanes": False})).json()
     assert (off["hold"], off["lanes"], off["statistics"]) == (False, False, {})
+
+
+def changes(answer):
+    return {one["path"]: (one.get("before"), one.get("after")) for one in answer.json()["differences"]}
+
+
+async def test_the_wrappers_stay_with_another_rule_and_the_dry_run_shows_what_changes(client, system):
+    url = "/admin/v1/policy?dry_run=true"
+    kept = changes(await client.put(url, json={"rule": "round_robin"}))
+    assert kept == {"policy.rule": ("marginal_cost", "round_robin")}
+    off = changes(await client.put(url, json={"rule": "round_robin", "hold": False, "lanes": False}))
+    assert off["policy.hold"] == ({"prefills": 2.0, "kv_space": 6.0}, False)
+    assert off["policy.lanes"] == ({"stream_weight": 0.1}, False)
+    await client.put("/admin/v1/policy", json={"rule": "round_robin"})
+    now = (await client.get("/admin/v1/policy")).json()
+    assert now["hold"] and now["lanes"]
+    assert set(changes(await client.put(url, json={"rule": "marginal_cost"}))) == {"policy.rule"}
+
+
+async def test_what_is_switched_off_stays_off_and_what_was_off_by_default_follows_the_rule(client, system):
+    await client.put("/admin/v1/policy", json={"rule": "lpwl", "hold": False, "lanes": True})
+    tried = changes(await client.put("/admin/v1/policy?dry_run=true", json={"rule": "marginal_cost"}))
+    assert "policy.hold" not in tried
+    await client.put("/admin/v1/policies/batch", json={"rule": "lpwl"})
+    tried = changes(await client.put("/admin/v1/policies/batch?dry_run=true", json={"rule": "marginal_cost"}))
+    assert tried["policies[batch].hold"] == (False, {"prefills": 2.0, "kv_space": 6.0})
+
+
+async def test_a_parameter_is_compared_with_its_default(client):
+    url = "/admin/v1/policy?dry_run=true"
+    tried = changes(await client.put(url, json={"rule": "marginal_cost", "params": {"stream_weight": 3.0}}))
+    before, after = tried["policy.params.stream_weight"]
+    assert 0 < before < after == 3.0
+    assert tried["policy.lanes"] == ({"stream_weight": before}, {"stream_weight": 3.0})
+    hold = changes(await client.put(url, json={"rule": "marginal_cost", "hold": {"max_s": 5.0}}))
+    assert hold == {
+        "policy.hold": ({"prefills": 2.0, "kv_space": 6.0}, {"prefills": 2.0, "kv_space": 6.0, "max_s": 5.0})
+    }
+    same = changes(await client.put(url, json={"rule": "marginal_cost", "hold": True}))
+    assert same == {"policy.hold": (None, True)}
 
 
 async def test_the_wrappers_and_their_parameters_are_listed(client):

@@ -126,7 +126,7 @@ async def test_a_plan_looks_back_for_its_own_window(plan_window_s, diagnosis_s, 
     monkeypatch.setattr(system, "now_s", lambda: 20 * 60.0 - 1)
     assert (await system.role_plan()).seconds == 60 * minutes - 1
     assert system.plan_inputs().measured.workers["a:1"].reports == minutes
-    assert system.measured().seconds == diagnosis_s - 1
+    assert system.known().measured.seconds == diagnosis_s - 1
     await system.aclose()
 
 
