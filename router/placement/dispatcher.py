@@ -29,7 +29,7 @@ from router.placement.placing import Decided, Placer
 from router.placement.policy_runner import PolicyRunner
 from router.placement.pulls import PlannedPull, PullPlanner
 from router.placement.residency_source import ResidencySource
-from router.placement.retry_budget import RetryBudget, follow, longest, tried
+from router.placement.retry_budget import FREE, RetryBudget, follow, longest, tried
 from router.placement.selection import Selection, below_concurrency_limit, computed, exclusions, select, trial_first
 from router.placement.shadow import RouteShadows
 from router.placement.shared_load import SharedLedger
@@ -171,21 +171,18 @@ class Dispatcher(TicketLife):
     ) -> Ticket | Reject:
         """Place the request on another worker after a failed attempt of which the client has seen nothing, or give up.
 
-        With the usual three attempts there are up to two alternatives after `CONNECT`, `REFUSED` and `UNSERVED`, one
+        With the usual three attempts there are up to two alternatives after `CONNECT`, `REFUSED`, `UNSERVED` and
+        `STOPPING`, one
         after `SENT` and `ANSWERED`, and none after `STREAM`. There is none for a ticket that has ended (for example
-        because its client left), and none beyond the retry budget. A retry after a failed connection costs no budget,
-        since no worker spent work on it. `within` limits the endpoints.
+        because its client left), and none beyond the retry budget. A retry after `CONNECT` or `STOPPING` costs no
+        budget, since no worker spent work on it. `within` limits the endpoints.
         """
         if ticket.ended:
             return gave_up(point, reason, retry_after_s)
         self.failed(ticket, point, now_s, reason, retry_after_s)
         refusal_s = longest(ticket.refusal_s, retry_after_s)
         selection = self._alternatives(ticket, point, now_s, within)
-        if (
-            selection is not None
-            and point is not FailurePoint.CONNECT
-            and not self._retry_budget.pay(self._requests, now_s)
-        ):
+        if selection is not None and point not in FREE and not self._retry_budget.pay(self._requests, now_s):
             selection = None
         if selection is None:
             return self._reject(ticket.request, gave_up(point, reason, refusal_s))
@@ -201,7 +198,7 @@ class Dispatcher(TicketLife):
         self, ticket: Ticket, point: FailurePoint, now_s: float, *, within: Container[str] | None = None
     ) -> bool:
         """Return whether `retry` would find a ready worker (not only a half-open one) within the retry budget."""
-        if point is not FailurePoint.CONNECT and not self._retry_budget.affords(self._requests, now_s):
+        if point not in FREE and not self._retry_budget.affords(self._requests, now_s):
             return False
         selection = None if ticket.ended else self._alternatives(ticket, point, now_s, within)
         return selection is not None and selection.ready
@@ -277,7 +274,7 @@ class Dispatcher(TicketLife):
         selection = self._prefill(request, without, now_s, within)
         if not isinstance(selection, Selection) or selection.trial is not None:
             return None
-        if point is not FailurePoint.CONNECT and not self._retry_budget.pay(self._requests, now_s):
+        if point not in FREE and not self._retry_budget.pay(self._requests, now_s):
             return None
         again = self._handovers.again(ticket, selection, self._policies.of(request.policy), now_s)
         if again is None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from backends.worker import Endpoint, LoadReport, RankCache, WorkerFacts
 from policies.view import WorkerId
 from router.placement.evidence import WorkerEvidence
-from router.placement.health import Health, WorkerState
+from router.placement.health import SERVING, Health, WorkerState
 
 DEFAULT_BLOCK_TOKENS = 16
 """vLLM's default block size on CUDA, for workers whose /metrics does not state it."""
@@ -101,6 +101,7 @@ class FleetEndpoint:
         "lengths",
         "name",
         "role",
+        "stopping_since_s",
         "weight",
     )
 
@@ -120,11 +121,15 @@ class FleetEndpoint:
         self.kv_report = KvReport()
         self.candidates: tuple[Candidate, ...] = ()
         self.draining = False
+        self.stopping_since_s: float | None = None
+        """When the worker answered that it shuts down; None if its present process has not."""
         self.lengths: dict[str, int] = {}
 
     @property
     def state(self) -> WorkerState:
         if self.draining:
+            return WorkerState.DRAINING
+        if self.stopping_since_s is not None and self.health.condition in SERVING:
             return WorkerState.DRAINING
         if self.health.condition is not WorkerState.READY:
             return self.health.condition
@@ -134,6 +139,8 @@ class FleetEndpoint:
     def reason(self) -> str:
         """The cause of this state, for operators."""
         state = self.state
+        if state is WorkerState.DRAINING and not self.draining:
+            return "shuts down: it answered that it takes no new requests"
         if state is WorkerState.DRAINING:
             return "drained by the operator: takes no new requests"
         if state is WorkerState.ASLEEP:

@@ -43,7 +43,8 @@ class Fleet:
 
     * `on_change`: a candidate becomes available or free for a trial, or an endpoint's first probe has failed.
     * `on_load`: a load report arrived.
-    * `on_loss`: probes ejected an endpoint, or an endpoint that was not draining was removed.
+    * `on_loss`: probes ejected an endpoint, or an endpoint was removed that was not draining or shutting down.
+    * `on_removal`: an endpoint was removed.
     * `on_unknown_model`: a request named a model that no worker serves, or that its worker turned out not to serve.
     * `on_doubt`: an endpoint's process may have died, and a probe should find out.
     * `on_refusal`: an endpoint refused a connection.
@@ -63,6 +64,7 @@ class Fleet:
         self.on_loss: list[Callable[[FleetEndpoint], None]] = []
         self.on_unknown_model: list[Callable[[str], None]] = []
         self.on_doubt: list[Callable[[FleetEndpoint], None]] = []
+        self.on_removal: list[Callable[[FleetEndpoint], None]] = []
         self.on_refusal: list[Callable[[FleetEndpoint], None]] = []
         self.on_process: list[Callable[[FleetEndpoint, bool, float], None]] = []
         self.on_evidence: list[Callable[[], None]] = []
@@ -151,8 +153,10 @@ class Fleet:
         if gone is not None:
             self._drop_candidates(gone)
             self._forget_candidate_sets()
-            if not gone.draining:
+            if not gone.draining and gone.stopping_since_s is None:
                 self._lose(gone)
+            for callback in tuple(self.on_removal):
+                callback(gone)
 
     def describe(self, endpoint_id: str, labels: Mapping[str, str], weight: float, name: str | None, role: str) -> None:
         """Replace what the operator says about an endpoint, from the next decision on."""
@@ -174,8 +178,11 @@ class Fleet:
         self._set_draining(endpoint_id, True)
 
     def undrain(self, endpoint_id: str) -> None:
-        """Send requests to the endpoint again."""
+        """Send requests to the endpoint again, also if it has answered that it shuts down."""
         self._set_draining(endpoint_id, False)
+        endpoint = self._endpoints.get(endpoint_id)
+        if endpoint is not None:
+            self._goes_on(endpoint)
 
     # probes and scrapes
 
@@ -190,6 +197,8 @@ class Fleet:
         endpoint.learn(facts)
         self._fit_candidates(endpoint)
         endpoint.evidence.answered(now_s)
+        if endpoint.stopping_since_s is not None and endpoint.evidence.refused_s > endpoint.stopping_since_s:
+            endpoint.stopping_since_s = None  # its port was closed: another process has opened it
         endpoint.health.probe_succeeded(now_s)
         if was_down and endpoint.health.condition is WorkerState.HALF_OPEN:
             self._forget_guesses(endpoint)
@@ -203,6 +212,7 @@ class Fleet:
         if endpoint is not None:
             self._forget_guesses(endpoint)
             endpoint.health.cold(now_s)
+            self._goes_on(endpoint)
             self._begins(endpoint)
             self._tell_process(endpoint, True, now_s)
 
@@ -291,6 +301,19 @@ class Fleet:
         self._under_pressure(endpoint)
         if trial:
             self.trial_given_up(endpoint)
+
+    def stops(self, endpoint: FleetEndpoint, now_s: float, *, trial: bool) -> None:
+        """Record that the worker answered that it shuts down. It gets no request until another process answers."""
+        before = endpoint.state
+        if endpoint.stopping_since_s is None:
+            endpoint.stopping_since_s = now_s
+        if trial:
+            endpoint.health.trial_running = False
+        self._update(endpoint, before)
+
+    def _goes_on(self, endpoint: FleetEndpoint) -> None:
+        before, endpoint.stopping_since_s = endpoint.state, None
+        self._update(endpoint, before)
 
     def unknown_model(self, model: str) -> None:
         """Report that a request named a model that no worker serves, or that a worker lists and does not serve."""

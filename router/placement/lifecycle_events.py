@@ -23,6 +23,9 @@ class FailurePoint(StrEnum):
     UNSERVED = "unserved"
     """The worker does not serve the model, because the gateway's list of its models was out of date. That is no fault
     of the worker. But it looks idle and would attract the next request, too, so it is avoided for a moment."""
+    STOPPING = "stopping"
+    """The worker answered that it shuts down. It takes no further request, and neither it nor the request is at
+    fault."""
     SENT = "sent"
     """The request was sent; then the worker died, timed out or was lost before the first event."""
     ANSWERED = "answered"

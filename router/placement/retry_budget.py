@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from router.config.model import RetriesConfig
 from router.placement.attempt_budget import AttemptBudget
@@ -51,6 +51,10 @@ class RetryBudget:
 
     def statistics(self) -> dict[str, Any]:
         return {"retry_budget": self._budget.statistics()}
+
+
+FREE: Final = frozenset({FailurePoint.CONNECT, FailurePoint.STOPPING})
+"""Failures whose retry costs no budget, because no worker has worked for the request."""
 
 
 def follow(ticket: Ticket, again: Ticket, point: FailurePoint, refusal_s: float | None) -> None:

@@ -173,6 +173,8 @@ class TicketLife:
         endpoint = ticket.candidate.endpoint
         if point is FailurePoint.REFUSED:
             self._fleet.traffic_refused(endpoint, retry_after_s, now_s, trial=ticket.trial)
+        elif point is FailurePoint.STOPPING:
+            self._fleet.stops(endpoint, now_s, trial=ticket.trial)
         elif point in (FailurePoint.ANSWERED, FailurePoint.UNSERVED):
             self._fleet.traffic_doubtful(endpoint, now_s, trial=ticket.trial)
         elif point is not FailurePoint.LOCAL:

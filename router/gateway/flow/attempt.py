@@ -10,7 +10,7 @@ from typing import Final
 from backends.vllm.handover.prefill_answer import MAX_ANSWER_BYTES
 from router.gateway.flow.opening import Opening, Verdict
 from router.gateway.flow.outbound import OutboundRequest
-from router.gateway.flow.outcomes import Failure, Outcome, denies_model, seconds
+from router.gateway.flow.outcomes import Failure, Outcome, denies_model, seconds, shuts_down
 from router.gateway.http.headers import request_to_worker
 from router.gateway.http.response_head import ResponseHead
 from router.gateway.http.upstream_connection import UpstreamConnection
@@ -261,7 +261,6 @@ class Attempt:
             self.let_go(reusable=True)
             self._fail(FailurePoint.REFUSED, f"HTTP {status}", seconds(response.fields.get(b"retry-after")))
         elif status >= 500 and status not in _NOT_A_FAILURE:
-            self._suspect(lost=False)
             if response.until_close:
                 self._error_cut()
             else:
@@ -342,6 +341,7 @@ class Attempt:
         response = self.response
         self.let_go(reusable=True)
         try:
+            self._suspect(lost=False)
             self._fail(FailurePoint.ANSWERED, f"HTTP {response.status if response is not None else 0}")
         except Exception:
             self.crashed()
@@ -362,9 +362,7 @@ class Attempt:
         if self._opened:
             self._report(_ANSWERED, self)
         elif self._late is not None:
-            self._late.cancel()
-            self.failure = Failure(FailurePoint.ANSWERED, f"HTTP {response.status}")
-            self._report(Outcome.ERRED, self)
+            self._server_error(response)
         elif response.events and response.status == 200 and not response.bodiless:
             self.worker_lost("the stream ended without an event", False)
         elif response.status == 404 and self._denies_model():
@@ -372,6 +370,18 @@ class Attempt:
             self._report(Outcome.NOT_FOUND, self)
         else:
             self._report(_ANSWERED, self)
+
+    def _server_error(self, response: ResponseHead) -> None:
+        """Report a complete server error."""
+        if self._late is not None:
+            self._late.cancel()
+        if response.status == 500 and shuts_down(self.content):
+            self.let_go(reusable=True)
+            self._fail(FailurePoint.STOPPING, "HTTP 500: it shuts down")
+            return
+        self._suspect(lost=False)
+        self.failure = Failure(FailurePoint.ANSWERED, f"HTTP {response.status}")
+        self._report(Outcome.ERRED, self)
 
     def worker_lost(self, reason: str, broke_http: bool) -> None:
         """Redial or fail, because this connection will not bring the rest of the answer."""
@@ -382,6 +392,7 @@ class Attempt:
         if self._opened:
             self._fail(FailurePoint.STREAM, reason, broke_http=broke_http)
         elif erred is not None:
+            self._suspect(lost=False)
             self._fail(FailurePoint.ANSWERED, f"HTTP {erred.status}")
         elif stale:
             # The worker closed the idle connection. That is no sign of a failure, so it does not count as an attempt.

@@ -45,7 +45,10 @@ class KvHandover:
     legs: ClassVar[int] = 2
     """Requests to workers, one after the other."""
     failed_as: ClassVar[str] = DECODE_FAILED
-    plain_after: ClassVar[frozenset[FailurePoint]] = frozenset(FailurePoint) - {FailurePoint.CONNECT}
+    plain_after: ClassVar[frozenset[FailurePoint]] = frozenset(FailurePoint) - {
+        FailurePoint.CONNECT,
+        FailurePoint.STOPPING,
+    }
     """After failures at these points, the request may run once more without the handover."""
     __slots__ = (
         "_api", "_cached_tokens", "_given", "_handovers", "_lease_end_s", "_legs", "_listens", "_members", "_outcome",

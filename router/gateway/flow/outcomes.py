@@ -11,6 +11,12 @@ from router.gateway.http.json_structs import MistakeBody
 from router.placement.lifecycle_events import FailurePoint
 
 _MISTAKE = json_decoder(MistakeBody)
+_SHUTDOWN_BYTES = 1_024
+_SHUTDOWN_MESSAGES = (
+    "cannot schedule new futures after shutdown",
+    "cannot schedule new futures after interpreter shutdown",
+)
+"""Python's message where a thread pool was shut down, seen in vLLM 0.33.0."""
 
 
 class Outcome(IntEnum):
@@ -57,6 +63,21 @@ def denies_model(body: bytes) -> bool:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return error is not None and error.param == "model"
+
+
+def shuts_down(body: bytes) -> bool:
+    """Return whether `body` is vLLM's error for a request that came after its shutdown began.
+
+    vLLM closes the thread pool of its tokenizer first. Then `/health` still answers 200, and running requests go on.
+    The message must be equal: a text that only contains it may come from a prompt.
+    """
+    if len(body) > _SHUTDOWN_BYTES:
+        return False
+    try:
+        error = _MISTAKE.decode(body).error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return error is not None and error.message in _SHUTDOWN_MESSAGES
 
 
 def seconds(value: bytes | None) -> float | None:

@@ -24,10 +24,11 @@ class Mistake(msgspec.Struct):
     """The inner object of an error body. `param` names the parameter at fault."""
 
     param: Any = None
+    message: Any = None
 
 
 class MistakeBody(msgspec.Struct):
-    """OpenAI's error body."""
+    """The error body of OpenAI's and Anthropic's APIs."""
 
     error: Mistake | None = None
 

@@ -21,6 +21,8 @@ QUIET_S: Final = 1.0
 brings tokens meanwhile."""
 _LOOK_S: Final = 0.25
 """Time between two dials. The first refusal alone may be that of a server that is being replaced."""
+_PAUSE_S: Final = 0.75
+"""Time between two dials of a worker that has left the fleet and accepts connections."""
 _DIAL_LIMIT_S: Final = 1.0
 _LATE_S: Final = 0.25
 """A look that is later than this proves nothing: bytes may lie in their sockets."""
@@ -47,9 +49,10 @@ class GoneWorkers:
         self._requests = requests
         self._looks: dict[FleetEndpoint, asyncio.Task[None]] = {}
         fleet.on_refusal.append(self.refused)
+        fleet.on_removal.append(self.refused)  # no probe will meet its refusal
 
     def refused(self, endpoint: FleetEndpoint) -> None:
-        """Watch `endpoint`, which has refused a connection, while it has requests."""
+        """Watch `endpoint`, which has refused a connection or has left the fleet, while it has requests."""
         if endpoint not in self._looks and self._at(endpoint):
             look = self._loop.create_task(self._watch(endpoint), name=f"refusals of {endpoint.id}")
             self._looks[endpoint] = look
@@ -60,20 +63,24 @@ class GoneWorkers:
             look.cancel()
         if self.refused in self._fleet.on_refusal:
             self._fleet.on_refusal.remove(self.refused)
+            self._fleet.on_removal.remove(self.refused)
 
     def _at(self, endpoint: FleetEndpoint) -> list[PlacedRequest]:
         return [request for request in self._requests if request.at(endpoint)]
 
     async def _watch(self, endpoint: FleetEndpoint) -> None:
-        """Look until a dial succeeds, or no request is left at `endpoint`."""
+        """Look until no request is left at `endpoint`, or a dial succeeds and probes go on."""
         try:
+            refused = True
             while self._at(endpoint):
-                due_s = self._loop.time() + _LOOK_S
-                await asyncio.sleep(_LOOK_S)
+                pause_s = _LOOK_S if refused else _PAUSE_S
+                due_s = self._loop.time() + pause_s
+                await asyncio.sleep(pause_s)
                 on_time = self._loop.time() - due_s < _LATE_S
-                if not await refuses(self._loop, endpoint.endpoint, _DIAL_LIMIT_S):
+                refused = await refuses(self._loop, endpoint.endpoint, _DIAL_LIMIT_S)
+                if not refused and self._fleet.get(endpoint.id) is endpoint:
                     return
-                if on_time:
+                if refused and on_time:
                     self._end_quiet(endpoint)
         finally:
             del self._looks[endpoint]
