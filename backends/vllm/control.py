@@ -21,6 +21,8 @@ from backends.vllm.connection import BrokenAnswer, Connection, LargeAnswer, Work
 from backends.worker import Endpoint
 
 MAX_ANSWER_BYTES = 1 << 20
+MAX_METRICS_BYTES = 1 << 20
+"""A page of one engine is about 0.1 MB; a deployment with many ranks and adapters has a few MB."""
 MAX_CALLS = 8
 """Concurrent calls to one worker. Further ones wait, within their own time limit."""
 KEEP_ALIVE_S = 4.0
@@ -59,15 +61,24 @@ class RefusedError(ProbeError):
         self.body = body
 
 
+class LargeAnswerError(ProbeError):
+    """The answer is larger than what is read of it."""
+
+
 class WorkerClient:
     """Call workers, and keep connections for further calls. Proxies from the environment are not used.
 
-    `api_key` is sent to the worker if given. `tls` returns the context for an https endpoint.
+    `api_key` is sent to the worker if given. `tls` returns the context for an https endpoint. `metrics_bytes` is the
+    largest ``/metrics`` page that `probe.read_metrics` reads.
     """
 
     def __init__(
-        self, api_key: str | None = None, tls: Callable[[Endpoint], ssl.SSLContext | None] | None = None
+        self,
+        api_key: str | None = None,
+        tls: Callable[[Endpoint], ssl.SSLContext | None] | None = None,
+        metrics_bytes: int = MAX_METRICS_BYTES,
     ) -> None:
+        self.metrics_bytes = metrics_bytes
         self._authorization = "" if api_key is None else f"authorization: Bearer {api_key}\r\n"
         self._tls = tls
         self._lanes: dict[tuple[str, str], _WorkerConnections] = {}
@@ -140,7 +151,7 @@ class WorkerClient:
         except TimeoutError:
             raise ProbeError(f"{path} gave no answer within {timeout_s:g} s", ProbeFault.LATE) from None
         except LargeAnswer:
-            raise ProbeError(f"{path} answered more than {max_bytes} bytes: is this a vLLM server?") from None
+            raise LargeAnswerError(f"{path} answered more than {max_bytes} bytes: is this a vLLM server?") from None
         except Exception as error:  # Anything may listen on that port, and it must not end the watch.
             raise ProbeError(f"{path} broke off: {_why(error)}", ProbeFault.BROKEN) from None
         return _judged(answer, path)

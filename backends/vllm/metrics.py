@@ -1,15 +1,16 @@
 """The few lines of vLLM's ``/metrics`` that a router needs.
 
 A page has about a thousand lines, nearly all of them histogram buckets, and is read every second from every worker. One
-regular expression picks out the wanted samples; the rest is never split into lines. Both generations of names are read:
-up to 0.11 the cache gauges and counters had a ``gpu_`` prefix.
+regular expression picks out the wanted samples; the rest is never split into lines. A page is read in steps of at most
+about 2 ms, whatever it contains. Both generations of names are read: up to 0.11 the cache gauges and counters had a
+``gpu_`` prefix.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from backends.worker import LoadReport, RankCache
@@ -58,6 +59,12 @@ _LABEL = re.compile(r'(?<![a-zA-Z0-9_])([a-zA-Z_][a-zA-Z0-9_]*+)[ \t]*+=[ \t]*+"
 word, which would otherwise cost quadratic time, and memory for backtracking."""
 
 _MAX_RANK = 4095
+MAX_ENGINES = 512
+"""Ranks of one endpoint. Each is a candidate of every decision."""
+MAX_SAMPLES = 8_192
+"""Wanted samples of one page: 16 for each of 512 ranks."""
+STEP_BYTES = 16_384
+"""What is read of a page in one step. Longer lines are skipped; vLLM's longest has about 2 kB."""
 _LARGEST = 1e18
 """Larger samples are skipped: their sums could overflow."""
 MAX_BLOCK_TOKENS = 1 << 24
@@ -81,28 +88,68 @@ class MetricsPage:
     started_s: float | None
 
 
-def parse_metrics(text: str) -> MetricsPage:
-    """Read caches, loads, sleep state and process start from Prometheus text. Never fails: odd lines are skipped."""
+class StrangePage(ValueError):
+    """The page has more of vLLM's samples than any deployment."""
+
+
+def parse_metrics(page: str) -> MetricsPage:
+    """Read a whole page at once, as `metrics_steps` does."""
+    steps = metrics_steps(page.encode())
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            read: MetricsPage = end.value
+            return read
+
+
+def metrics_steps(page: bytes) -> Generator[None, None, MetricsPage]:
+    """Read caches, loads, sleep state and process start from Prometheus text. Odd lines are skipped.
+
+    Raises:
+        StrangePage: more than `MAX_SAMPLES` wanted samples, or more than `MAX_ENGINES` ranks.
+    """
     sums: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     caches: dict[int, RankCache] = {}
     sleeping = False
     started_s: float | None = None
-    for name, labels, value in _samples(text):
-        if name == STARTED:
-            started_s = value
-            continue
-        rank = _rank(labels)
-        if rank is None:
-            continue
-        if name == SLEEP:
-            sleeping = sleeping or (value > 0 and labels.get("sleep_state", "awake") != "awake")
-        elif name == CACHE:
-            if cache := _cache(labels):
-                caches[rank] = cache
-        else:
-            sums[rank][name] += value
+    left = MAX_SAMPLES
+    for text in _pieces(page):
+        for name, labels, value in _samples(text):
+            left -= 1
+            if left < 0:
+                raise StrangePage(f"/metrics has more than {MAX_SAMPLES} samples of vLLM's gauges")
+            if name == STARTED:
+                started_s = value
+                continue
+            rank = _rank(labels)
+            if rank is None:
+                continue
+            if name == SLEEP:
+                sleeping = sleeping or (value > 0 and labels.get("sleep_state", "awake") != "awake")
+            elif name == CACHE:
+                if cache := _cache(labels):
+                    caches[rank] = cache
+            else:
+                sums[rank][name] += value
+        if max(len(sums), len(caches)) > MAX_ENGINES:
+            raise StrangePage(f"/metrics has more than {MAX_ENGINES} engines")
+        yield
     loads = tuple(_load(rank, sums[rank]) for rank in sorted(sums))
     return _within_the_endpoint(MetricsPage(caches, loads, sleeping, started_s))
+
+
+def _pieces(page: bytes) -> Iterator[str]:
+    """Yield whole lines, together at most `STEP_BYTES`; "" in place of longer lines."""
+    start = 0
+    while start < len(page):
+        end = len(page) if len(page) - start <= STEP_BYTES else page.rfind(b"\n", start, start + STEP_BYTES) + 1
+        if end <= start:
+            yield ""
+            end = page.find(b"\n", start + STEP_BYTES) + 1 or len(page)
+        else:
+            yield page[start:end].decode("utf-8", "replace")
+        start = end
 
 
 def _samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:

@@ -6,21 +6,29 @@ act on.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
 import msgspec
 
 from backends.foreign_json import read_json
+from backends.vllm.control import LargeAnswerError, RefusedError, WorkerClient
 from backends.vllm.control import ProbeError as ProbeError
-from backends.vllm.control import RefusedError, WorkerClient
-from backends.vllm.metrics import MetricsPage, parse_metrics
+from backends.vllm.metrics import MAX_ENGINES, MetricsPage, StrangePage, metrics_steps
 from backends.worker import Endpoint, KvEventSource, ServedModel, WorkerFacts
 
-MAX_METRICS_BYTES = 8 << 20
-"""A page of one engine is about 0.1 MB; a deployment with many ranks and adapters has a few MB."""
+MAX_HEALTH_BYTES = 65_536
+"""The body of ``/health`` says nothing, and that of ``/version`` is short."""
+MAX_SOURCES_BYTES = 262_144
+"""One event source has about 250 bytes."""
+MAX_MODELS = 4_096
+"""Models of one worker, adapters included."""
+_BRACKETS_PER_MODEL = 4
+"""vLLM writes two, the second for permissions."""
+_MAX_VERSION_CHARACTERS = 128
 
 _WILDCARD = re.compile(r"tcp://(?:\*|0\.0\.0\.0|\[::\]|::):(\d+)")
 _TCP_PORT = re.compile(r"(tcp://.+:)(\d+)")
@@ -62,7 +70,7 @@ async def quick_probe(client: WorkerClient, endpoint: Endpoint, *, timeout_s: fl
         ProbeError: any result but a timely 200.
     """
     try:
-        await client.get(endpoint, "/health", timeout_s)
+        await client.get(endpoint, "/health", timeout_s, MAX_HEALTH_BYTES)
     except RefusedError as refusal:
         if refusal.status == 503:
             raise ProbeError("/health answered 503: the engine is dead or still loading") from None
@@ -74,22 +82,37 @@ async def _lists_models(client: WorkerClient, endpoint: Endpoint, timeout_s: flo
     """Return whether a server with OpenAI's API answers; it may lack ``/health``."""
     try:
         body = await client.get(endpoint, "/v1/models", timeout_s)
-        return bool(_decode(body, _Models, "/v1/models").data)
+        return bool(_cards(body))
     except RefusedError as refusal:
         return refusal.status in (401, 403)
 
 
 async def read_metrics(client: WorkerClient, endpoint: Endpoint, *, timeout_s: float = 2.0) -> MetricsPage:
-    """Read ``/metrics``.
+    """Read ``/metrics``, of at most the client's `metrics_bytes`.
 
     Raises:
         ProbeError: no timely, bounded answer, or one without vLLM's gauges.
     """
-    body = await client.get(endpoint, "/metrics", timeout_s, MAX_METRICS_BYTES)
-    page = parse_metrics(body.decode("utf-8", "replace"))
+    try:
+        page = await _in_steps(metrics_steps(await client.get(endpoint, "/metrics", timeout_s, client.metrics_bytes)))
+    except StrangePage as error:
+        raise ProbeError(f"{error}: is this a vLLM server?") from None
+    except LargeAnswerError:
+        raise ProbeError(f"/metrics is larger than health.max_metrics_bytes ({client.metrics_bytes})") from None
     if not page.loads and not page.caches:
         raise ProbeError("/metrics has no vllm:num_requests_running: is this a vLLM server?")
     return page
+
+
+async def _in_steps(steps: Generator[None, None, T]) -> T:
+    """Run each step in an iteration of its own of the event loop."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        await asyncio.sleep(0)
 
 
 async def probe(
@@ -163,8 +186,8 @@ def _next_port(address: str, rank: int) -> str:
 
 async def _version(client: WorkerClient, endpoint: Endpoint, timeout_s: float, notes: list[str]) -> str | None:
     try:
-        body = await client.get(endpoint, "/version", timeout_s)
-        return _decode(body, _Version, "/version").version
+        body = await client.get(endpoint, "/version", timeout_s, MAX_HEALTH_BYTES)
+        return _decode(body, _Version, "/version").version[:_MAX_VERSION_CHARACTERS]
     except RefusedError as refusal:
         notes.append(refusal.reason)
         return None
@@ -180,8 +203,17 @@ async def _models(
             raise
         notes.append(f"/v1/models answered {refusal.status} (the worker has an API key): its models are unknown")
         return ()
-    cards = _decode(body, _Models, "/v1/models").data
+    cards = _cards(body)
     return tuple(ServedModel(card.id, card.root, card.parent, card.max_model_len) for card in cards)
+
+
+def _cards(body: bytes) -> list[_Card]:
+    """Return the models, of a list that is not longer than any worker's: decoding takes at most some ms."""
+    few = body.count(b"{") <= _BRACKETS_PER_MODEL * MAX_MODELS
+    cards = _decode(body, _Models, "/v1/models").data if few else ()
+    if not few or len(cards) > MAX_MODELS:
+        raise ProbeError(f"/v1/models lists more than {MAX_MODELS} models")
+    return list(cards)
 
 
 async def _page(client: WorkerClient, endpoint: Endpoint, timeout_s: float, notes: list[str]) -> MetricsPage | None:
@@ -196,8 +228,10 @@ async def _event_sources(
     client: WorkerClient, endpoint: Endpoint, timeout_s: float, notes: list[str]
 ) -> tuple[KvEventSource, ...]:
     try:
-        body = await client.get(endpoint, "/kv_event_sources", timeout_s)
+        body = await client.get(endpoint, "/kv_event_sources", timeout_s, MAX_SOURCES_BYTES)
         answer = _decode(body, dict[str, _Source], "/kv_event_sources")
+        if len(answer) > MAX_ENGINES:
+            raise ProbeError(f"/kv_event_sources names more than {MAX_ENGINES} ranks")
     except RefusedError as refusal:
         if refusal.status == 404:
             notes.append(

@@ -9,15 +9,25 @@ from backends.vllm.control import RefusedError, WorkerClient
 from backends.worker import ConnectorFacts, Endpoint
 
 PATH = "/server_info?config_format=json"
-MAX_BYTES = 4 << 20
+MAX_BYTES = 1 << 20
+"""vLLM's answer has some 50 kB."""
 _MAX_CHARACTERS = 256
+_MAX_NUMBER_BYTES = 32
+
+
+class _ExtraConfig(msgspec.Struct):
+    """The members that count, as they came. Others may be anything, and are not decoded."""
+
+    kv_lease_duration: msgspec.Raw = msgspec.Raw()
+    bidirectional_kv_xfer: msgspec.Raw = msgspec.Raw()
+    decoder_kv_blocks_ttl: msgspec.Raw = msgspec.Raw()
 
 
 class _TransferConfig(msgspec.Struct):
     kv_connector: str | None = None
     kv_role: str | None = None
     kv_load_failure_policy: str | None = None
-    kv_connector_extra_config: dict[str, object] = {}
+    kv_connector_extra_config: _ExtraConfig | None = None
 
 
 class _ModelConfig(msgspec.Struct):
@@ -66,22 +76,26 @@ def parse_server_info(body: bytes) -> ConnectorFacts | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     transfer, model = info.vllm_config.kv_transfer_config or _TransferConfig(), info.vllm_config.model_config
-    extra = transfer.kv_connector_extra_config
+    extra = transfer.kv_connector_extra_config or _ExtraConfig()
     return ConnectorFacts(
         name=_short(transfer.kv_connector),
         role=_short(transfer.kv_role),
         load_failure_policy=_short(transfer.kv_load_failure_policy),
-        lease_s=_seconds(extra.get("kv_lease_duration")),
-        bidirectional=extra.get("bidirectional_kv_xfer") is True,
-        turn_lease_s=_seconds(extra.get("decoder_kv_blocks_ttl")),
+        lease_s=_seconds(extra.kv_lease_duration),
+        bidirectional=bytes(extra.bidirectional_kv_xfer) == b"true",
+        turn_lease_s=_seconds(extra.decoder_kv_blocks_ttl),
         dtype=_short(None if model is None else model.dtype),
         side_host=_short(info.vllm_env.host),
         side_port=info.vllm_env.port,
     )
 
 
-def _seconds(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+def _seconds(text: msgspec.Raw) -> float | None:
+    """Return a JSON number; None for anything else."""
+    try:
+        return float(bytes(text)) if len(bytes(text)) <= _MAX_NUMBER_BYTES else None
+    except ValueError:
+        return None
 
 
 def _short(text: str | None) -> str | None:

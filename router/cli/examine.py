@@ -127,7 +127,8 @@ async def _examine(worker: WorkerConfig, number: int, config: Config, requests: 
     endpoint = parse_endpoint(worker.url)
     report = WorkerReport(endpoint.authority, endpoint.url)
     timeout_s = config.health.probe_timeout_s
-    async with WorkerClient(worker.api_key, WorkerTls(config.worker_tls).context_for) as client:
+    tls, metrics_bytes = WorkerTls(config.worker_tls).context_for, config.health.max_metrics_bytes
+    async with WorkerClient(worker.api_key, tls, metrics_bytes) as client:
         try:
             facts = await probe(client, endpoint, events=_source(worker), timeout_s=timeout_s)
             if config.handover.connector is not None:

@@ -15,7 +15,6 @@ from msgspec import inspect as kinds
 from backends.vllm.control import MAX_ANSWER_BYTES, MAX_CALLS
 from backends.vllm.control import MAX_HEAD_BYTES as MAX_CALL_HEAD_BYTES
 from backends.vllm.event_publisher import MOST_REPLAYS
-from backends.vllm.probe import MAX_METRICS_BYTES
 from router.admin.connection import MOST_BODY_BYTES, MOST_PIPELINED, MOST_UNSENT_BYTES
 from router.admin.operations import MAX_BODY_BYTES
 from router.config.budgets import BYTE_BUDGETS
@@ -76,6 +75,7 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     "limits.max_held_requests": ("requests", "nothing: the request goes to a worker at once"),
     "limits.max_concurrent_requests": ("requests", "503 `concurrency_limit` with `Retry-After`"),
     "limits.max_requests_per_worker": ("requests", "503 `overloaded` with `Retry-After`"),
+    "health.max_metrics_bytes": ("bytes", "nothing: the read has failed, and the worker's load is estimated"),
     "decision_log.max_bytes": ("bytes", "nothing: the next decision begins a new file, and the oldest one is deleted"),
     "limits.write_buffer_bytes": ("bytes", "nothing: the gateway stops reading from the worker until the client reads"),
     "limits.max_buffered_response_bytes": ("bytes", "a client that does not read is cut off"),
@@ -206,7 +206,6 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("Calls to /tokenize at once", MAX_IN_FLIGHT, "calls", "nothing: the prompt is placed by its text"),
     Fixed("One call to /tokenize", TIMEOUT_S, "seconds", "nothing: the prompt is placed by its text"),
     Fixed("A worker's answer to a probe", MAX_ANSWER_BYTES, "bytes", "nothing: the probe has failed"),
-    Fixed("A worker's /metrics page", MAX_METRICS_BYTES, "bytes", "nothing: the read has failed"),
     Fixed("Head of a worker's answer to a call of the gateway's own", MAX_CALL_HEAD_BYTES, "bytes", _FAILED_CALL),
     Fixed("A worker's answer to /tokenize", MAX_TOKENIZE_BYTES, "bytes", "nothing: the prompt is placed by its text"),
     Fixed("The gateway's own calls to one worker at a time", MAX_CALLS, "calls", "nothing: more calls wait"),

@@ -403,6 +403,8 @@ class HealthConfig(Section, frozen=True):
     first requests after a start are much slower than later ones."""
     load_interval_s: Seconds = 1.0
     """Time between two reads of a worker's /metrics."""
+    max_metrics_bytes: Positive = 1_048_576
+    """Largest page of a worker's /metrics that is read. vLLM writes about 0.1 MB for each data-parallel rank."""
 
 
 class ScalingConfig(Section, frozen=True):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
@@ -28,7 +29,9 @@ MAX_TROUBLES = 1_000
 MAX_IN_FLIGHT = 16
 """Concurrent questions; further prompts go without ids."""
 MAX_ANSWER_BYTES = 8 << 20
-"""About a million ids, which take about 20 ms of the event loop to decode."""
+"""About a million ids."""
+STEP_BYTES = 65_536
+"""What is decoded of the ids in one step, of at most about 1 ms."""
 BYTES_PER_ID = 9
 """JSON bytes per id, separator included: no vocabulary has more than seven digits. Each token stands for at least one
 byte of the question."""
@@ -44,7 +47,7 @@ _NOT_TOKENIZES = (
 
 
 class _TokenizeResponse(msgspec.Struct):
-    tokens: list[int]
+    tokens: msgspec.Raw
 
 
 class WorkerTokenizer:
@@ -126,7 +129,20 @@ class WorkerTokenizer:
             raise
         if most_tokens is not None and len(answer) > BYTES_PER_ID * most_tokens + SLACK_BYTES:
             return None
-        return array("I", read_json(answer, _TokenizeResponse).tokens)
+        ids = array("I")
+        for piece in id_pieces(bytes(read_json(answer, _TokenizeResponse).tokens)):
+            ids.extend(read_json(piece, list[int]))
+            await asyncio.sleep(0)
+        return ids
+
+
+def id_pieces(text: bytes) -> Iterator[bytes]:
+    """Yield a JSON list of numbers as several lists. Pieces of another value are not lists of numbers."""
+    start = 0
+    while len(text) - start > STEP_BYTES and (comma := text.find(b",", start + STEP_BYTES)) >= 0:
+        yield (b"[" if start else b"") + text[start:comma] + b"]"
+        start = comma + 1
+    yield (b"[" if start else b"") + text[start:]
 
 
 def answer_limit_bytes(tokenize_question: bytes) -> int:

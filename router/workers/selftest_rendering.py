@@ -25,6 +25,8 @@ from router.tokenization.intake import CHAT_PATH, ParsedBody, parse
 
 PATH = "/tokenize"
 ANSWER_S = 5.0
+MAX_ANSWER_BYTES = 65_536
+"""The chats of the test have some hundred tokens."""
 
 _QUESTION = "Which of these rivers is the longest, and through how many countries does it run? " * 4
 _ANSWER = "That is hard to say: it depends on where one takes its source to be. " * 4
@@ -135,7 +137,7 @@ async def compare_rendering(
 
 
 async def _ids(client: WorkerClient, endpoint: Endpoint, body: bytes) -> list[int]:
-    answer = await client.post_json(endpoint, PATH, body, timeout_s=ANSWER_S)
+    answer = await client.post_json(endpoint, PATH, body, timeout_s=ANSWER_S, max_bytes=MAX_ANSWER_BYTES)
     try:
         return read_json(answer, _Tokens).tokens
     except (msgspec.DecodeError, RecursionError):

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
-from backends.vllm.metrics import parse_metrics
+from backends.vllm.metrics import MAX_SAMPLES, STEP_BYTES, parse_metrics
 from backends.vllm.tokenizer import SpecialToken
 from backends.vllm.unrenderable import Unrenderable
 from router.config.model import CorsConfig, LimitsConfig
@@ -43,6 +43,7 @@ from router.tokenization.intake import CHAT_PATH, WHOLE_BYTES, as_int, parse, pa
 from router.tokenization.large_json import BodySurvey
 from router.tokenization.long_text import encode_in_pieces
 from router.tokenization.multipart import multipart_model
+from router.tokenization.remote_tokenizer import id_pieces
 from router.tokenization.segmenter import Segmenter
 from router.tokenization.text import canonical_text
 
@@ -540,10 +541,16 @@ SCANNERS: dict[str, Scan] = {
         _on(lambda data: stored_response_id([data]), lambda size: b'"id":"resp_' * (size // 11))
     ),
     "a metrics page": Scan(
-        _on(parse_metrics, lambda size: 'vllm:num_requests_running{engine="0"} 1\n' * (size // 40)), 8 * TEXT_BYTES
+        _on(parse_metrics, lambda size: 'vllm:num_requests_running{engine="0"} 1\n' * (size // 40)),
+        40 * MAX_SAMPLES,
     ),
     "labels of a metric": Scan(
-        _on(parse_metrics, lambda size: "vllm:num_requests_running{" + 'a="b",' * (size // 6) + "} 1\n")
+        _on(parse_metrics, lambda size: "vllm:num_requests_running{" + 'a="b",' * (size // 6) + "} 1\n"), STEP_BYTES
+    ),
+    "long lines of a metrics page": Scan(_on(parse_metrics, lambda size: "x" * size + "\n"), 8 * TEXT_BYTES),
+    "token ids of /tokenize": Scan(
+        _on(lambda text: sum(map(len, id_pieces(text))), lambda size: b"[" + b"1," * (size // 2) + b"1]"),
+        8 * TEXT_BYTES,
     ),
 }
 """Scanners by the part that their input repeats."""

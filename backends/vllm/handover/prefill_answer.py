@@ -11,6 +11,10 @@ from backends.vllm.handover.parameters import HandoverError, is_count, is_token_
 
 MAX_ANSWER_BYTES = 16_777_216
 """A longer answer is no answer of one token. Token ids and block ids of a million tokens take about 8 MB."""
+_SLACK_BYTES = 1 << 20
+"""What an answer may have beside the ids of the request's text: ids of images, and other fields."""
+_BYTES_PER_BYTE = 10
+"""JSON of a token id and its part of a block id, for a token of one byte."""
 
 
 class PrefillAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +102,11 @@ def _decoded(decoder: msgspec.json.Decoder[Body], body: bytes, kind: str) -> Bod
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise HandoverError(f"the prefill's answer is not a {kind}") from None
+
+
+def answer_limit_bytes(request_bytes: int) -> int:
+    """Return the longest answer to a request of this size that is read."""
+    return min(MAX_ANSWER_BYTES, _BYTES_PER_BYTE * request_bytes + _SLACK_BYTES)
 
 
 def read_prefill_answer(body: bytes) -> PrefillAnswer:

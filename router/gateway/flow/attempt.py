@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from backends.vllm.handover.prefill_answer import MAX_ANSWER_BYTES
+from backends.vllm.handover.prefill_answer import answer_limit_bytes
 from router.gateway.flow.opening import Opening, Verdict
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Failure, Outcome, denies_model, seconds, shuts_down
@@ -300,7 +300,7 @@ class Attempt:
     def _collect(self, data: bytes) -> None:
         """Take body bytes of an answer that is not for the client; the connection keeps their content."""
         assert self.connection is not None
-        if self.connection.raw_bytes > MAX_ANSWER_BYTES:
+        if self.connection.raw_bytes > answer_limit_bytes(self._outbound.size_bytes):
             self.worker_lost("the prefill's answer is too long", True)
 
     @property

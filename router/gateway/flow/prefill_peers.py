@@ -8,7 +8,13 @@ from typing import Final
 
 from backends.vllm.control import ProbeError, WorkerClient
 from backends.vllm.handover.connector import Connector, FactSource, HandoverPeer
-from backends.vllm.handover.mooncake import BOOTSTRAP_PATH, BOOTSTRAP_PORT_LABEL, bootstrap_of, read_engine_ids
+from backends.vllm.handover.mooncake import (
+    BOOTSTRAP_PATH,
+    BOOTSTRAP_PORT_LABEL,
+    MAX_QUERY_BYTES,
+    bootstrap_of,
+    read_engine_ids,
+)
 from backends.vllm.handover.parameters import HandoverError
 from router.placement.endpoints import Candidate, FleetEndpoint
 from router.placement.fleet import Fleet
@@ -103,7 +109,7 @@ class PrefillPeers:
         try:
             server = bootstrap_of(endpoint.endpoint.host, endpoint.labels.get(BOOTSTRAP_PORT_LABEL))
             async with WorkerClient() as client:
-                engines = read_engine_ids(await client.get(server, BOOTSTRAP_PATH, _ANSWER_S))
+                engines = read_engine_ids(await client.get(server, BOOTSTRAP_PATH, _ANSWER_S, MAX_QUERY_BYTES))
             for candidate in endpoint.candidates:
                 if (engine_id := engines.get(candidate.rank or 0)) is not None:
                     peer = HandoverPeer(

@@ -34,10 +34,10 @@ class MistakeBody(msgspec.Struct):
 
 
 class EventUsage(msgspec.Struct):
-    """The fields that mark an event as a usage frame."""
+    """The fields that mark an event as a usage frame, as they came: a worker may put anything there."""
 
-    choices: Any = None
-    usage: Any = None
+    choices: msgspec.Raw = msgspec.Raw()
+    usage: msgspec.Raw = msgspec.Raw()
 
 
 class TokenDetails(msgspec.Struct):

@@ -9,6 +9,7 @@ from typing import ClassVar
 import msgspec
 
 from backends.foreign_json import json_decoder
+from backends.vllm.handover.parameters import MAX_TOKEN_IDS
 from router.gateway.http.json_structs import AnswerTokens
 from router.gateway.http.usage import TAIL_BYTES
 from router.gateway.rewrites.usage_frame import HELD_BYTES, UsageFrame, data_of
@@ -62,6 +63,8 @@ class AnswerIds(UsageFrame):
                 self.ids.extend(
                     token for choice in _DECODER.decode(document).choices for token in choice.token_ids or ()
                 )
+                if len(self.ids) > MAX_TOKEN_IDS:
+                    self._collects, self.ids = False, array("I")
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OverflowError):
                 self._collects, self.ids = False, array("I")
         found = _PARAMS.search(content)

@@ -140,4 +140,6 @@ def _is_usage_frame(event: bytes) -> bool:
         frame = _DECODER.decode(data_of(event))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
-    return frame.choices == [] and isinstance(frame.usage, dict)
+    choices = bytes(frame.choices)
+    no_choices = choices.startswith(b"[") and choices[1:].lstrip(b" \t\r\n") == b"]"
+    return no_choices and bytes(frame.usage).startswith(b"{")

@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.vllm.metrics import MAX_BLOCK_TOKENS, MAX_BLOCKS, parse_metrics
+from backends.vllm.metrics import (
+    MAX_BLOCK_TOKENS,
+    MAX_BLOCKS,
+    MAX_SAMPLES,
+    STEP_BYTES,
+    StrangePage,
+    metrics_steps,
+    parse_metrics,
+)
 from backends.worker import LoadReport, RankCache
 
 PAGE = """\
@@ -100,11 +108,43 @@ def test_random_text_never_fails(text):
 @pytest.mark.parametrize("unit", ["a", "a ", '"a"', 'a="b",', '"a=', "\\"])
 @pytest.mark.parametrize("end", ["", "} 1", '"} 1'])
 def test_the_cost_of_a_long_sample_grows_with_its_length(unit, end):
-    """Each sample has 1 MB, which would take hours at quadratic cost."""
-    page = "vllm:num_requests_running{" + unit * (1_000_000 // len(unit)) + end
+    """Each sample fills a step, and a megabyte of them would take minutes at quadratic cost."""
+    sample = "vllm:num_requests_running{" + unit * (16_000 // len(unit)) + end + "\n"
     began_s = time.process_time()
-    parse_metrics(page)
+    parse_metrics(sample * 64)
     assert time.process_time() - began_s < 2.0
+
+
+@pytest.mark.parametrize("break_", ["\n", "\r\n"])
+def test_a_page_is_read_in_steps_of_whole_lines(break_):
+    lines = [f'vllm:num_requests_running{{engine="{n % 7}",of="{"x" * (n % 90)}"}} {n}' for n in range(3_000)]
+    page = break_.join([*lines, "vllm:num_requests_waiting 5"]).encode()
+    steps = metrics_steps(page)
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            read = end.value
+            break
+        count += 1
+    assert count == pytest.approx(len(page) / STEP_BYTES, abs=2)
+    assert sum(load.running for load in read.loads) == sum(range(3_000))
+    assert read.loads[0].waiting == 5
+
+
+def test_a_line_longer_than_a_step_is_skipped():
+    long = 'vllm:num_requests_running{of="' + "x" * 3 * STEP_BYTES + '"} 1'
+    for lines in ([long, "vllm:num_requests_waiting 2"], ["vllm:num_requests_waiting 2", long]):
+        (load,) = parse_metrics("\n".join(lines)).loads
+        assert (load.running, load.waiting) == (0, 2)
+
+
+def test_too_many_samples_are_refused():
+    line = 'vllm:num_requests_running{engine="0"} 1\n'
+    assert parse_metrics(line * MAX_SAMPLES).loads[0].running == MAX_SAMPLES
+    with pytest.raises(StrangePage):
+        parse_metrics(line * (MAX_SAMPLES + 1))
 
 
 def test_a_page_of_a_thousand_lines_is_cheap():

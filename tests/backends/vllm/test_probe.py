@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from backends.vllm import probe as subject
 from backends.vllm.control import WorkerClient
+from backends.vllm.metrics import MAX_ENGINES, MAX_SAMPLES
 from backends.vllm.probe import ProbeError, configured_sources, connectable, probe, quick_probe, read_metrics
 from backends.worker import Endpoint, KvEventSource, ServedModel
 
@@ -183,11 +183,15 @@ async def test_a_sleeping_worker_is_reported():
         ("/version", as_json({"version": 33}), "not vLLM's JSON"),
         ("/version", as_json([]), "not vLLM's JSON"),
         ("/version", answer(b"\xff\xfe\xff"), "not vLLM's JSON"),
-        ("/version", answer(b"[" * 100_000), "not vLLM's JSON"),
+        ("/version", answer(b"[" * 60_000), "not vLLM's JSON"),
         ("/v1/models", as_json({"data": {"id": "m"}}), "not vLLM's JSON"),
         ("/v1/models", as_json({"data": [{"id": 3}]}), "not vLLM's JSON"),
         ("/v1/models", answer(status="500 Oops"), "/v1/models answered 500"),
         ("/v1/models", answer(b"x" * 2_000_000), "more than"),
+        ("/v1/models", as_json({"data": [{"id": "m"}] * 5_000}), "more than 4096 models"),
+        ("/v1/models", answer(b'{"data":[' + b'{"id":"m"},' * 20_000 + b'{"id":"m"}]}'), "more than 4096 models"),
+        ("/version", answer(b'{"version":"' + b"1" * 70_000 + b'"}'), "more than 65536 bytes"),
+        ("/health", answer(b"x" * 70_000), "more than 65536 bytes"),
         ("/v1/models", answer(b"x", headers=["content-encoding: gzip"]), "compressed"),
     ],
 )
@@ -209,11 +213,33 @@ async def test_a_closed_port_is_an_error_with_a_reason():
                 await quick_probe(client, Endpoint("http", "no such host", 80))
 
 
-async def test_an_endless_body_is_refused(monkeypatch):
-    monkeypatch.setattr(subject, "MAX_METRICS_BYTES", 1000)
+async def test_a_larger_metrics_page_names_the_setting():
     async with scripted(healthy(metrics=answer(b"x" * 2000))) as (client, endpoint):
-        with pytest.raises(ProbeError, match="more than 1000 bytes"):
+        client.metrics_bytes = 1000
+        with pytest.raises(ProbeError, match=r"larger than health.max_metrics_bytes \(1000\)"):
             await read_metrics(client, endpoint)
+
+
+@pytest.mark.parametrize("samples", [MAX_SAMPLES + 1, MAX_ENGINES + 1])
+async def test_a_page_of_too_many_samples_or_engines_is_refused(samples):
+    name = "num_requests_running" if samples > MAX_SAMPLES else "cache_config_info"
+    lines = (f'vllm:{name}{{engine="{n % 4096}",block_size="16",num_gpu_blocks="8"}} 1\n' for n in range(samples))
+    async with scripted(healthy(metrics=answer("".join(lines).encode()))) as (client, endpoint):
+        with pytest.raises(ProbeError, match=r"more than (8192 samples|512 engines)"):
+            await read_metrics(client, endpoint)
+
+
+async def test_too_many_event_sources_are_none():
+    sources = {str(rank): {"endpoint": "tcp://*:5557"} for rank in range(MAX_ENGINES + 1)}
+    async with scripted(healthy() | {"/kv_event_sources": as_json(sources)}) as (client, endpoint):
+        facts = await probe(client, endpoint)
+    assert facts.event_sources == ()
+    assert any("more than 512 ranks" in note for note in facts.notes)
+
+
+async def test_a_long_version_is_cut():
+    async with scripted(healthy() | {"/version": as_json({"version": "1" * 60_000})}) as (client, endpoint):
+        assert (await probe(client, endpoint)).version == "1" * 128
 
 
 @pytest.mark.parametrize(
