@@ -139,11 +139,11 @@ wheels: $(STAMP)
 	@ls -1 dist
 
 COMPILED_PYTEST := $(COMPILED_VENV)/bin/python -P -m pytest -p no:cacheprovider
-# What ships: conformance, the properties of heads, bodies and streams, the gateway over sockets, the replay of decisions,
-# whose policies are copied and stored, and the demo, against the compiled build.
+# What ships: conformance, the properties of heads, bodies and streams, tokenization, the replay of decisions, whose
+# policies are copied and stored, and the demo, against the compiled build.
 test-compiled: compiled-tools
 	$(COMPILED_PYTEST) -n 2 --dist loadfile -m "not (slow or real_vllm or source_only or nightly)" tests/conformance tests/properties \
-	  tests/router/gateway tests/router/tokenization tests/router/placement/test_decision_log.py
+	  tests/router/tokenization tests/router/placement/test_decision_log.py
 	$(COMPILED_VENV)/bin/warmroute demo
 
 # Further suites against it, for the night.

@@ -255,6 +255,7 @@ def test_a_large_body_that_hides_its_fields_is_refused() -> None:
             assert parse("/pooling", b" " + other + padding).model is None
 
 
+@pytest.mark.source_only
 def test_a_very_large_body_reads_like_a_small_one() -> None:
     given = {**EVERYTHING, "tools": [1], "stream_options": {"include_usage": True}, "vllm_xargs": {"a": 1}}
     small = read(given)

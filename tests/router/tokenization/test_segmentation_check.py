@@ -151,6 +151,7 @@ LIES = {
 }
 
 
+@pytest.mark.source_only
 @pytest.mark.parametrize("name", LIES)
 def test_the_check_finds_a_wrong_boundary(name: str) -> None:
     tokenizer, table = LIES[name]
@@ -171,6 +172,7 @@ class Shifted(Segmenter):
         return super().split_ids(ids, Segments(segments.starts, ordinals, segments.tokens_found), first)
 
 
+@pytest.mark.source_only
 def test_the_check_finds_a_wrong_count() -> None:
     renderer = renderer_of(byte_level(), [token("<a>"), token("<b>")])
     assert segmentation_error(renderer, Segmenter(renderer.special, normalizes=False)) is None
