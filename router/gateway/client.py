@@ -24,8 +24,6 @@ log = logging.getLogger("warmroute.gateway")
 
 # The bytes of further requests that are kept while one is in progress. Beyond them the gateway stops reading.
 PIPELINE_BYTES = 65_536
-# Delay between an idle connection's deadline and its close: one iteration of the loop can still read its socket.
-_LAST_LOOK_S = 0.001
 
 # After these refusals the connection can serve the next request.
 _HARMLESS = frozenset(
@@ -332,9 +330,7 @@ class ClientConnection(asyncio.Protocol):
         elif self._over or not self.writable:
             self.abort()
         elif self._framer.state is FramerState.IDLE:
-            # Not at once: timers run before sockets are read, and a request may have come while the loop was busy.
-            self.deadline_s = math.inf
-            self._services.loop.call_later(_LAST_LOOK_S, self._close_idle)
+            self._close()
         else:
             self._refuse(RequestError(ErrorKind.REQUEST_TIMEOUT, "the request did not arrive in time"))
 
@@ -342,10 +338,6 @@ class ClientConnection(asyncio.Protocol):
         """Shorten the wait for the next request by `by_s`; a negative value extends it."""
         if self._request is None and not self._over and self._framer.state is FramerState.IDLE:
             self.deadline_s -= by_s
-
-    def _close_idle(self) -> None:
-        if self._request is None and not self._over and self._framer.state is FramerState.IDLE:
-            self._close()
 
     def evict(self) -> None:
         """Close an idle connection at once, because a new connection needs its place."""

@@ -16,6 +16,7 @@ from router.config.model import Config, LimitsConfig, ModelConfig, RouteConfig, 
 from router.gateway.assembly import Assembly, GatewayContext
 from router.gateway.client import ClientConnection
 from router.gateway.flow.request_trace import TraceSink
+from router.gateway.last_look import LastLook
 from router.gateway.listen.accept import Acceptor, listen
 from router.gateway.listen.connection_limit import AcceptOrder
 from router.gateway.listen.drain import SETTLE_S, ListeningServer, close_listeners
@@ -51,7 +52,8 @@ _LOOK_S = 0.1
 class Gateway:
     """The data plane: listens on the configured address and forwards requests.
 
-    One timer checks all deadlines, so that a stream needs no timer of its own. A timeout is late by at most one sweep.
+    One timer checks all deadlines, so that a stream needs no timer of its own. A timeout is late by at most one sweep,
+    and the sockets are read once more before it is judged.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Gateway:
         self._passed = False
         self._handshake_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._judging: LastLook | None = None
         self._sweep_s = sweep_interval_s(config)
 
     async def start(
@@ -216,6 +219,8 @@ class Gateway:
         await _close_connections(parts)
         if self._timer is not None:
             self._timer.cancel()
+        if self._judging is not None:
+            self._judging.cancel()
         self._files.close()
         parts.close()
 
@@ -274,13 +279,19 @@ class Gateway:
         assert parts is not None
         self._timer = parts.loop.call_later(self._sweep_s, self._sweep)
         now_s = parts.loop.time()
+        if self._judging is None and any(each.deadline_s <= now_s for each in parts.drain.connections):
+            self._judging = LastLook(parts.loop, self._judge, parts)
+        parts.pools.sweep(now_s)
+
+    def _judge(self, parts: Assembly) -> None:
+        self._judging = None
+        now_s = parts.loop.time()
         for connection in [each for each in parts.drain.connections if each.deadline_s <= now_s]:
             try:
                 connection.expired(now_s)
             except Exception:
                 log.exception("deadline failed")
                 connection.abort()
-        parts.pools.sweep(now_s)
 
 
 async def _close_connections(parts: Assembly) -> None:

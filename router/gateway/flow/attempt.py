@@ -16,6 +16,7 @@ from router.gateway.http.response_head import ResponseHead
 from router.gateway.http.upstream_connection import UpstreamConnection
 from router.gateway.http.upstream_pool import ConnectionPool
 from router.gateway.http.worker_keys import WorkerKeys
+from router.gateway.last_look import LastLook
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.rewrites.usage_frame import UsageFrame
 from router.placement.lifecycle_events import FailurePoint
@@ -118,7 +119,7 @@ class Attempt:
         self._outbound = outbound
         self._report = report
         self._dial: asyncio.Task[None] | None = None
-        self._late: asyncio.TimerHandle | None = None
+        self._late: asyncio.TimerHandle | LastLook | None = None
         """Runs while the body of a server error is read."""
         self._sent_s: float | None = None
         """When the request was last written."""
@@ -265,7 +266,7 @@ class Attempt:
                 self._error_cut()
             else:
                 self.response_read = self._read_error
-                self._late = self._services.loop.call_later(ERROR_BODY_S, self._error_cut)
+                self._late = self._services.loop.call_later(ERROR_BODY_S, self._error_due)
         elif 400 <= status < 500 and self._doubts_refusals:
             self._refused(status)
         elif status == 404:
@@ -335,6 +336,9 @@ class Attempt:
             self._error_cut()
         else:
             self.opening.feed(data, self.connection, self.response)
+
+    def _error_due(self) -> None:
+        self._late = LastLook(self._services.loop, self._error_cut)
 
     def _error_cut(self) -> None:
         """Fail with a server error whose body is late, too long or has no defined end."""

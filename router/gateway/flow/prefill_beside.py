@@ -16,6 +16,7 @@ from router.gateway.flow.handover import KvHandover
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Failure, Outcome
 from router.gateway.flow.services import RequestServices
+from router.gateway.last_look import LastLook
 from router.placement.endpoints import FleetEndpoint
 from router.placement.lifecycle_events import FailurePoint
 
@@ -46,7 +47,7 @@ class PrefillBeside:
         self._handover = handover
         self._ended: Callable[[str | None], None] | None = ended
         self._held_back: list[Outcome] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | LastLook | None = None
         self._waiting: asyncio.TimerHandle | None = None
         """Runs while the decode's answer is held back."""
         self._attempt = Attempt(
@@ -139,7 +140,10 @@ class PrefillBeside:
         self._disarm()
         attempt, limits = self._attempt, self._services.limits
         limit_s = self._handover.limit_s(attempt.ticket, 0.0) if attempt.sent else limits.connect_s
-        self._timer = self._services.loop.call_later(limit_s, self._late)
+        self._timer = self._services.loop.call_later(limit_s, self._due)
+
+    def _due(self) -> None:
+        self._timer = LastLook(self._services.loop, self._late)
 
     def _late(self) -> None:
         self._timer = None

@@ -12,6 +12,7 @@ from backends.worker import Endpoint
 from router.gateway.http.response_head import HEAD_END, RepeatedResponse, ResponseHead, final_head, parse_response_head
 from router.gateway.http.single_chunks import SHORT_BYTES, SIZE_LINES, TAIL_BYTES
 from router.gateway.http.write_coalescer import WriteCoalescer
+from router.gateway.last_look import LastLook
 
 _COPIED_BYTES = 32_768
 
@@ -352,7 +353,7 @@ class UpstreamConnection(asyncio.Protocol):
         raw = self._raw_head = self._raw_head + data
         if not self._final:
             if began:  # rare: heads arrive in one piece
-                self._loop.call_later(self._pools.head_s, self._head_overdue, reader)
+                self._loop.call_later(self._pools.head_s, self._head_due, reader)
             return "response head too large" if len(raw) > self._max_head_bytes else None
         try:
             start, end = final_head(raw, self._heads)
@@ -365,6 +366,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._raw_head = b""
         self._pass_head(raw[end:], reader)
         return None
+
+    def _head_due(self, reader: ResponseReader) -> None:
+        if self.reader is reader and self.response is None:
+            LastLook(self._loop, self._head_overdue, reader)
 
     def _head_overdue(self, reader: ResponseReader) -> None:
         """Fail the response if its head is still incomplete."""
