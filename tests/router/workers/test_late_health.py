@@ -14,39 +14,12 @@ from router.residency.residency_map import ResidencyMap
 from router.tokenization.identity import Identity
 from router.workers.health_question import HealthQuestion
 from router.workers.watcher import Watcher
-from tests.support.scripted_worker import SocketWorker
+from tests.support.late_worker import LateWorker
 from tests.support.waiting import eventually
 
 LATE_S = 0.2
 HEALTH = HealthConfig(probe_interval_s=0.05, load_interval_s=0.05, probe_timeout_s=LATE_S)
-MODELS = b'{"data":[{"id":"m"}]}'
 READY, UNHEALTHY = WorkerState.READY, WorkerState.UNHEALTHY
-
-
-class Worker(SocketWorker):
-    """Answers `/health` after `health_s`, or never if that is None; its figures move while `works`."""
-
-    def __init__(self):
-        super().__init__()
-        self.health_s, self.metrics_s, self.works, self.tokens, self.reset = 0.0, 0.0, False, 0, False
-        self.asked = 0
-
-    async def serve(self, reader, writer):
-        while True:
-            path = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1]
-            self.asked += path == b"/health"
-            if path == b"/health" and self.reset:
-                writer.transport.abort()
-                return
-            delay_s = self.health_s if path == b"/health" else self.metrics_s
-            await (asyncio.sleep(delay_s) if delay_s is not None else asyncio.Event().wait())
-            pages = {b"/v1/models": MODELS, b"/metrics": self.page(), b"/version": b'{"version":"0.33.0"}'}
-            body = pages.get(path, b"{}")
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
-
-    def page(self):
-        self.tokens += self.works
-        return b"vllm:num_requests_running 1\nvllm:generation_tokens_total %d\n" % self.tokens
 
 
 @pytest.fixture
@@ -60,7 +33,7 @@ async def watched(metrics):
         fleet = Fleet(health, residency)
         watcher = Watcher(fleet, residency, identity, config, metrics)
         watcher.start()
-        workers = [await Worker().start() for _ in range(count)]
+        workers = [await LateWorker().start() for _ in range(count)]
         opened.append((watcher, identity, workers))
         endpoints = [fleet.add(parse_endpoint(f"http://{worker.id}"), 0.0) for worker in workers]
         for endpoint in endpoints:
@@ -150,7 +123,7 @@ async def test_refusals_and_resets_eject_a_worker_that_works(watched, how):
     if how == "refused":
         await its.workers[0].stop()
     else:
-        its.workers[0].reset = True
+        its.workers[0].resets = True
     await eventually(lambda: its.endpoints[0].state is UNHEALTHY)
     evidence = its.endpoints[0].evidence
     assert (evidence.refused_s if how == "refused" else evidence.reset_s) > 0.0
@@ -169,7 +142,7 @@ async def test_a_gateway_that_stood_still_blames_no_worker(watched, metrics):
 
 
 async def test_open_questions_are_bounded_and_closed():
-    worker = await Worker().start()
+    worker = await LateWorker().start()
     worker.health_s = None
     async with WorkerClient() as client:
         question = HealthQuestion(client, parse_endpoint(f"http://{worker.id}"), 0.01)
