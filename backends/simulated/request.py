@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -139,12 +140,20 @@ def read_object(raw: bytes, content_type: str) -> dict[str, Any]:
     if content_type.split(";", 1)[0].strip().lower() != "application/json":
         raise ApiError("Content-Type must be application/json.", status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
     try:
-        body = read_json(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        body = _as_vllm_reads(raw)
+    except (ValueError, RecursionError) as error:
         raise ApiError(f"The body is not valid JSON: {error}.") from None
     if not isinstance(body, dict):
         raise ApiError("The body must be a JSON object.")
     return body
+
+
+def _as_vllm_reads(raw: bytes) -> Any:
+    """Return the value of `raw`. vLLM's parser, Python's, accepts NaN and encodings that the faster one refuses."""
+    try:
+        return read_json(raw)
+    except (ValueError, RecursionError):
+        return json.loads(raw)
 
 
 def read_body(kind: type[Body], body: dict[str, Any]) -> Body:

@@ -85,9 +85,23 @@ PROMPTS: dict[str, Callable[[str, int, str], str]] = {
     "deep": _deep,
     "token_ids": _list_of("1"),
     "huge_number": _number,
-    "floats": _list_of("1e9"),
+    "floats": _list_of("1e308"),
+    "denormals": _list_of("2.2250738585072011e-308"),
+    "long_floats": _list_of("0." + "7" * 770),
+    "long_integers": _list_of("7" * 4_300),
+    "deep_lists": _list_of("[" * 900 + "]" * 900),
+    "surrogate_pairs": _text("\\ud83d\\ude00"),
+    "lone_surrogates": _text("\\ud800"),
+    "not_a_number": _list_of("NaN"),
 }
 """Shapes for the prompt's field: (path, size, word) -> JSON."""
+
+
+_SMALL_FIELDS = (
+    "stream_options", "vllm_xargs", "max_tokens", "max_completion_tokens", "max_output_tokens", "session_id",
+    "priority", "previous_response_id", "reasoning_effort", "truncate_prompt_tokens", "truncation", "n", "echo",
+    "logprobs",
+)  # fmt: skip
 
 
 def _many_keys(size_bytes: int) -> str:
@@ -104,6 +118,11 @@ FIELDS: dict[str, Callable[[int], str]] = {
     "tools": _tools,
     "kv_transfer_params": lambda size_bytes: f'"kv_transfer_params":{{"a":{_repeated("[]", size_bytes, "0")}}}',
     "model": lambda size_bytes: '"model":"' + "m" * size_bytes + '"',
+    "tools_of_floats": lambda size_bytes: '"tools":' + _repeated("1e308", size_bytes, "0"),
+    "tools_of_long_integers": lambda size_bytes: '"tools":' + _repeated("7" * 4_300, size_bytes, "0"),
+    "small_fields_of_floats": lambda size_bytes: ",".join(
+        f'"{name}":' + _repeated("1e308", min(16_000, size_bytes // len(_SMALL_FIELDS)), "0") for name in _SMALL_FIELDS
+    ),
     "metadata": lambda size_bytes: f'"metadata":{{"a":{_repeated(chr(34) * 2, size_bytes, "0")}}}',
 }
 """Shapes for other fields beside a short prompt: size -> one or more members of the body."""

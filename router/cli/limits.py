@@ -43,6 +43,7 @@ from router.sidecar.event_relay import HWM
 from router.telemetry import log_writer
 from router.tokenization import multipart
 from router.tokenization.body_bounds import MAX_BRACKETS, MAX_COMMAS, MAX_DECODED_BYTES
+from router.tokenization.body_decoding import LONG_DIGITS_BYTES, MOST_FLOATS
 from router.tokenization.identification_deadline import LIMIT_S, MAX_LIMIT_S
 from router.tokenization.intake import WHOLE_BYTES
 from router.tokenization.json_spans import SMALL_FIELD_BYTES
@@ -191,6 +192,8 @@ FIXED: tuple[Fixed, ...] = (
     ),
     Fixed("Objects and arrays in a body whose prompt is identified", MAX_BRACKETS, "brackets", _BY_SIZE),
     Fixed("Elements in a body whose prompt is identified", MAX_COMMAS, "commas", _BY_SIZE),
+    Fixed("Floats in a body whose prompt is identified", MOST_FLOATS, "floats", _BY_SIZE),
+    Fixed("Long integers in a body whose prompt is identified", LONG_DIGITS_BYTES, "bytes", _BY_SIZE),
     Fixed("Memory for the decoded form of one body", MAX_DECODED_BYTES, "bytes", _BY_SIZE),
     Fixed("Time to identify a prompt, of a body that is small", int(LIMIT_S * 1000), "ms", _BY_TEXT),
     Fixed("Time to identify a prompt, of any body", int(MAX_LIMIT_S * 1000), "ms", _BY_TEXT),

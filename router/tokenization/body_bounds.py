@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from router.tokenization.body_decoding import INLINE_DIGITS_BYTES, LONG_DIGITS_BYTES, long_digit_bytes
 from router.tokenization.fields import BodyFields
 from router.tokenization.intake import WHOLE_BYTES, ParsedBody
 
@@ -38,6 +39,8 @@ def fits_inline(parsed: ParsedBody) -> bool:
         return False
     if parsed.whole and len(body) > ALWAYS_INLINE_BYTES and _is_plain_chat(parsed.fields):
         return True
+    if not parsed.whole and long_digit_bytes(body) > INLINE_DIGITS_BYTES:
+        return False
     most_commas = INLINE_IDS if parsed.whole and isinstance(parsed.fields.prompt, list) else INLINE_COMMAS
     return few_elements(body, most_commas)
 
@@ -58,11 +61,13 @@ def decoded_bytes(parsed: ParsedBody) -> int | None:
     if body is None:
         return None
     if survey is not None:
-        brackets, commas, wide = survey.brackets, survey.commas, survey.wide
+        brackets, commas, wide, digits = survey.brackets, survey.commas, survey.wide, survey.long_digits
     else:
-        brackets, commas = body.count(b"{") + body.count(b"["), body.count(b",")
+        brackets, commas, digits = body.count(b"{") + body.count(b"["), body.count(b","), long_digit_bytes(body)
         wide = not body.isascii() or b"\\u" in body
     if brackets > min(MAX_BRACKETS, FREE_BRACKETS + len(body) // BYTES_A_BRACKET) or commas > MAX_COMMAS:
+        return None
+    if digits > LONG_DIGITS_BYTES:
         return None
     size = len(body) * (WIDE_CHARACTER_BYTES if wide else 1) + brackets * BRACKET_BYTES + commas * COMMA_BYTES
     return size if size <= MAX_DECODED_BYTES else None

@@ -1,40 +1,47 @@
 """Read the few fields of a request body that the router uses.
 
-A body that vLLM accepts is never refused here. Fields that vLLM converts (``"stream": "true"``, ``"max_tokens": 5.0``)
-are converted in the same way. JSON that only Python's own parser accepts (NaN, UTF-16) is read with that parser.
-Missing and odd fields are left to the worker to judge.
+A body that vLLM accepts is never refused here, whatever its size. Fields that vLLM converts (``"stream": "true"``,
+``"max_tokens": 5.0``) are converted in the same way. Missing and odd fields are left to the worker to judge.
 
-A body of at most `WHOLE_BYTES` is decoded at once. Of a larger body only the small fields are decoded: `json_spans`
-finds their places, `large_json` in a very large body. `ParsedBody.decoded` decodes the prompt, off the event loop and
-within bounds: objects take up to forty times the bytes of their JSON.
+A body of at most `WHOLE_BYTES` is decoded at once. Of a larger body, or one with many elements, only the small fields
+are decoded: `json_spans` finds their places. `ParsedBody.decoded` decodes the prompt, off the event loop and within
+bounds: objects take up to forty times the bytes of their JSON.
+
+A very large body is read step by step (`large_json`). So is JSON that only Python's parser accepts (NaN, lone
+surrogates), unless it is small: that parser reads it. `encodings` converts UTF-16 and UTF-32.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Generator, Mapping
 from types import NoneType
 from typing import TypeAlias, TypeVar
 
-import msgspec
 from xxhash import xxh3_128_intdigest
 
-from backends.foreign_json import json_decoder
 from router.errors import ErrorKind, RequestError
+from router.tokenization.body_decoding import (
+    INLINE_FLOATS,
+    CostlyBody,
+    FloatBudget,
+    all_fields,
+    inline_fields,
+    python_fields,
+)
+from router.tokenization.encodings import as_utf8, utf8_steps
 from router.tokenization.fields import PROMPT_FIELDS, BodyFields
 from router.tokenization.json_spans import (
     FIELDS,
     REUSED,
     TRANSFER_FIELDS,
     JsonSpans,
-    UnreadBody,
     find_spans,
     invalid_json,
     transfer_field,
 )
 from router.tokenization.known_bodies import BodySearch, KnownBodies, new_messages
-from router.tokenization.large_json import NOT_AN_OBJECT, RAW_SURROGATE, SURROGATE, BodySurvey, LargeObjectScan
+from router.tokenization.large_json import BodySurvey, LargeObjectScan
 
 T = TypeVar("T")
 Places: TypeAlias = Mapping[str, tuple[int, int]]
@@ -48,20 +55,20 @@ PROMPT_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_
 """Paths whose bodies are understood."""
 
 WHOLE_BYTES = 262_144
-"""Bodies up to this size are decoded whole. Any content takes at most 4 ms and, for a moment, 10 MB."""
+"""Bodies up to this size are decoded whole, unless they have many elements. It takes at most 5 ms and 10 MB."""
 
 _TRUE = frozenset({"true", "t", "yes", "y", "on", "1"})
 _FALSE = frozenset({"false", "f", "no", "n", "off", "0"})
 _OTHER_JSON = re.compile(rb'[ \t\r\n]{0,64}[\["0-9tfn-]')
-"""The beginning of JSON that is not an object, in any encoding."""
+"""The beginning of JSON that is not an object."""
 _EXTRA_ARGS = ("extra_args",)
 _PROMPT_OF = {CHAT_PATH: "messages", MESSAGES_PATH: "messages", RESPONSES_PATH: "input", COMPLETIONS_PATH: "prompt"}
 MIN_BODY_BYTES = 8_192
 """A chat of a known conversation is continued from this size on. The whole of a shorter one takes as long."""
-LENIENT_ELEMENTS = 16_384
-"""Brackets and commas up to which JSON that only Python's parser accepts (NaN) is read: at most 5 ms."""
+PYTHON_BYTES = 65_536
+"""Bodies up to this size that msgspec refuses are read by Python's parser. Any content takes at most 5 ms."""
 READ_AT_ONCE_BYTES = 1_048_576
-"""Bodies up to this size are read at once, in at most 2 ms; larger ones step by step."""
+"""Bodies up to this size are read at once, in at most 5 ms; larger ones step by step."""
 
 
 class ParsedBody:
@@ -75,6 +82,8 @@ class ParsedBody:
     With `whole`, `fields` contains the prompt's fields too (`PROMPT_FIELDS`); otherwise they are None and `decoded`
     reads them. `release` drops these fields and the body. `survey` describes a body that was read step by step.
 
+    `body` is in UTF-8. It is the client's unless `converted`, which is True for UTF-16 and UTF-32.
+
     `search` is the search for a known start of the body, None if there was none. With `shortened`, `fields` contains
     all fields, but of the messages only the first and those after the known start; `read_whole` reads the others.
 
@@ -82,9 +91,9 @@ class ParsedBody:
     """
 
     __slots__ = (
-        "answers", "body", "cache_salt", "digest", "fields", "has_prompt", "has_tools", "include_usage", "max_tokens",
-        "model", "pending", "previous_response_id", "priority", "reads_cache", "search", "session_id", "shortened",
-        "size_bytes", "stream", "survey", "transfer_field", "whole",
+        "answers", "body", "cache_salt", "converted", "digest", "fields", "has_prompt", "has_tools", "include_usage",
+        "max_tokens", "model", "pending", "previous_response_id", "priority", "reads_cache", "search", "session_id",
+        "shortened", "size_bytes", "stream", "survey", "transfer_field", "whole",
     )  # fmt: skip
 
     def __init__(
@@ -98,6 +107,7 @@ class ParsedBody:
     ) -> None:
         self.fields = fields
         self.body: bytes | None = body
+        self.converted = False
         self.search = search
         self.shortened = search is not None and search.known is not None
         self.whole = spans is None and not self.shortened
@@ -134,12 +144,16 @@ class ParsedBody:
 
         Raises:
             RequestError: the body is not valid JSON, or has been released.
+            CostlyBody: it has too many floats.
         """
         if self.whole:
             return self.fields
         if self.body is None:
             raise RequestError(ErrorKind.INTERNAL, "the request body is gone")
-        return _whole(self.body)
+        try:
+            return all_fields(self.body)
+        except (ValueError, RecursionError) as error:
+            raise invalid_json(error) from None
 
     def read_whole(self) -> None:
         """Decode all messages of a shortened body."""
@@ -189,50 +203,55 @@ def _echoes_logprobs(path: str, fields: BodyFields) -> bool:
     return as_bool(fields.echo) is True and (path == CHAT_PATH or fields.logprobs is not None)
 
 
-_decode = json_decoder(BodyFields).decode
+class UnreadBody(Exception):
+    """The body takes too long to be read at once: `parse_steps` reads it."""
 
 
 def parse(path: str, body: bytes, known: KnownBodies | None = None) -> ParsedBody:
-    """Read the body of a request to `path` at once, even a very large one; see `parse_steps`.
+    """Read the body of a request to `path` in one call, even a very large one.
+
+    Raises:
+        RequestError: as `parse_at_once` and `parse_steps`.
+    """
+    try:
+        return parse_at_once(path, body, known)
+    except UnreadBody:
+        return _finished(parse_steps(path, body))
+
+
+def parse_at_once(path: str, body: bytes, known: KnownBodies | None = None) -> ParsedBody:
+    """Read the body of a request to `path` in a few milliseconds.
 
     A chat whose start is in `known` is read without the messages there.
 
     Raises:
-        RequestError: INVALID_JSON; INVALID_BODY for a field whose type no vLLM accepts or, on the paths whose bodies
-            are
-            understood, for a lone surrogate.
+        UnreadBody: it takes longer.
+        RequestError: INVALID_JSON; INVALID_BODY for a field whose type no vLLM accepts.
     """
     if len(body) > READ_AT_ONCE_BYTES:
-        return _finished(parse_steps(path, body))
-    routed = path in PROMPT_PATHS
-    if known is not None and path == CHAT_PATH and MIN_BODY_BYTES <= len(body) <= WHOLE_BYTES:
-        return _chat(body, known)
-    spans: JsonSpans | None = None
-    if routed and len(body) <= WHOLE_BYTES:
-        fields = _whole(body)
-    elif not body:
-        fields = BodyFields()
-    else:
-        spans, fields = _spanned(body, routed)
-    if routed:
-        _check_surrogates(body)
-    return _checked(path, fields, body, spans, None)
+        raise UnreadBody
+    if not body and path not in PROMPT_PATHS:
+        return _checked(path, BodyFields(), body, None, None)
+    try:
+        if path not in PROMPT_PATHS or len(body) > WHOLE_BYTES:
+            return _spanned(path, body)
+        if known is not None and path == CHAT_PATH and len(body) >= MIN_BODY_BYTES:
+            return _chat(body, known)
+        return _checked(path, inline_fields(body), body, None, None)
+    except CostlyBody:
+        return _spanned_or_python(path, body)
+    except (ValueError, RecursionError):
+        return _by_python(path, body)
 
 
 def _chat(body: bytes, known: KnownBodies) -> ParsedBody:
     """Read a chat, without the messages of its start if that is known."""
     search = known.search(body)
     fields = _shortened(search)
-    if fields is not None:
-        return _checked(CHAT_PATH, fields, body, None, None, search)
-    search.known = None
-    strict: BodySearch | None = search
-    try:
-        fields = _decode(body)
-    except (ValueError, RecursionError):
-        fields, strict = _whole(body), None
-    _check_surrogates(body)
-    return _checked(CHAT_PATH, fields, body, None, None, strict)
+    if fields is None:
+        search.known = None
+        fields = inline_fields(body)
+    return _checked(CHAT_PATH, fields, body, None, None, search)
 
 
 def _shortened(search: BodySearch) -> BodyFields | None:
@@ -243,38 +262,82 @@ def _shortened(search: BodySearch) -> BodyFields | None:
     if search.known is None:
         return None
     try:
-        fields = _decode(search.known.shortened)
+        fields = inline_fields(search.known.shortened)
     except (ValueError, RecursionError):
         return None
-    _check_surrogates(search.known.shortened)
     return fields if new_messages(fields) is not None else None
 
 
-def _check_surrogates(body: bytes) -> None:
-    if b"\xed" in body and RAW_SURROGATE.search(body) is not None:
-        raise RequestError(ErrorKind.INVALID_BODY, SURROGATE)
+def _spanned(path: str, body: bytes) -> ParsedBody:
+    """Read the small fields of a body that is not decoded whole."""
+    spans = find_spans(body)
+    return _checked(path, spans.small_fields(), body, spans, None)
+
+
+def _spanned_or_python(path: str, body: bytes) -> ParsedBody:
+    try:
+        return _spanned(path, body)
+    except (ValueError, RecursionError):
+        return _by_python(path, body)
+
+
+def _by_python(path: str, body: bytes) -> ParsedBody:
+    """Read a body that msgspec refuses. One that is nested too deeply for Python's parser here is read in steps.
+
+    Raises:
+        UnreadBody: it is large.
+        RequestError: INVALID_JSON; INVALID_BODY if a body that is placed by prefix is no object.
+    """
+    if len(body) > PYTHON_BYTES:
+        raise UnreadBody
+    try:
+        text = as_utf8(body)
+        fields = python_fields(text, FloatBudget(INLINE_FLOATS))
+    except (CostlyBody, RecursionError):
+        return _finished(parse_steps(path, body))
+    except ValueError as error:
+        raise invalid_json(error) from None
+    except RequestError:
+        if path in PROMPT_PATHS:
+            raise
+        fields = BodyFields()
+    parsed = _checked(path, fields, text, None, None)
+    parsed.converted = _is_other(body, text)
+    return parsed
+
+
+def _is_other(body: bytes, text: bytes) -> bool:
+    """Return whether `text` has more changes than a mark that is gone."""
+    return text is not body and not body.endswith(text)
 
 
 def parse_steps(path: str, body: bytes) -> Generator[None, None, ParsedBody]:
-    """Read a very large body of a request to `path` in steps of at most a few milliseconds.
+    """Read a body of a request to `path` in steps of at most a few milliseconds.
+
+    Mistakes inside of a member are left to the worker: no parser accepts a part of a body.
 
     Raises:
-        RequestError: as `parse`; also INVALID_BODY for thousands of members, and for a lone surrogate on any path.
+        RequestError: INVALID_JSON; INVALID_BODY for a field whose type no vLLM accepts, and for thousands of members.
     """
+    try:
+        text = yield from utf8_steps(body)
+    except ValueError as error:
+        raise invalid_json(error) from None
     survey = BodySurvey()
-    yield from survey.steps(body)
-    skim = LargeObjectScan(body, FIELDS)
+    yield from survey.steps(text)
+    skim = LargeObjectScan(text, FIELDS)
     try:
         yield from skim.steps()
     except RequestError:
-        if path in PROMPT_PATHS or _OTHER_JSON.match(body) is None:
+        if path in PROMPT_PATHS or _OTHER_JSON.match(text) is None:
             raise
         skim.spans.clear()
-    view = memoryview(body)
+    view = memoryview(text)
     spans = JsonSpans({name: view[start:end] for name, (start, end) in skim.spans.items()})
-    parsed = _checked(path, spans.small_fields(), body, spans, survey)
+    parsed = _checked(path, spans.small_fields(), text, spans, survey)
     if parsed.transfer_field is None:
-        parsed.transfer_field = yield from _transfer_field_steps(body, skim.spans)
+        parsed.transfer_field = yield from _transfer_field_steps(text, skim.spans)
+    parsed.converted = _is_other(body, text)
     return parsed
 
 
@@ -358,67 +421,6 @@ def as_int(value: object) -> int | None:
     if isinstance(value, str):
         return int(value) if re.fullmatch(r"\s*[+-]?\d{1,18}\s*", value) else None
     return value if isinstance(value, int) else None
-
-
-def _whole(body: bytes) -> BodyFields:
-    try:
-        return _decode(body)
-    except (ValueError, RecursionError) as error:
-        if len(body) > WHOLE_BYTES:
-            raise invalid_json(error) from None
-        return _by_python(body, routed=True)
-
-
-def _spanned(body: bytes, routed: bool) -> tuple[JsonSpans | None, BodyFields]:
-    """Return the small fields of a body that is not decoded whole. Without spans, the body was decoded after all."""
-    try:
-        spans = find_spans(body)
-    except (ValueError, RecursionError) as error:
-        if len(body) <= WHOLE_BYTES:
-            return None, _by_python(body, routed)
-        if not isinstance(error, msgspec.ValidationError):
-            raise invalid_json(error) from None
-        if routed:
-            raise RequestError(ErrorKind.INVALID_BODY, NOT_AN_OBJECT) from None
-        return None, BodyFields()
-    try:
-        return spans, spans.small_fields()
-    except RequestError as error:
-        if len(body) > WHOLE_BYTES or error.kind is not ErrorKind.INVALID_JSON:
-            raise
-        return None, _by_python(body, routed)  # a number or a string that only Python's parser accepts
-
-
-def _by_python(body: bytes, routed: bool) -> BodyFields:
-    """Return all fields from Python's parser, which vLLM uses: slower and more lenient."""
-    if body.count(b"[") + body.count(b"{") + body.count(b",") > LENIENT_ELEMENTS:
-        message = f"it has more than {LENIENT_ELEMENTS} elements, and NaN, a wrong encoding or another mistake"
-        raise UnreadBody(ErrorKind.INVALID_JSON, f"The request body is not valid JSON: {message}.")
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise invalid_json(error) from None
-    if not isinstance(found, dict):
-        if routed:
-            raise RequestError(ErrorKind.INVALID_BODY, NOT_AN_OBJECT)
-        return BodyFields()
-    fields = BodyFields(**{name: found[name] for name in BodyFields.__struct_fields__ if name in found})
-    if not _is_unicode(found):
-        if routed:
-            raise RequestError(ErrorKind.INVALID_BODY, SURROGATE)
-        fields.model = None
-    return fields
-
-
-def _is_unicode(found: object) -> bool:
-    """Return whether no string in `found` has a lone surrogate."""
-    try:
-        json.dumps(found, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return False
-    except RecursionError as error:
-        raise invalid_json(error) from None
-    return True
 
 
 def _check_prompt(path: str, fields: BodyFields, spans: JsonSpans | None) -> None:

@@ -5,12 +5,14 @@ msgspec skips other fields at about 0.5 to 2 ms per MB, and returns the bytes of
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from backends.foreign_json import json_decoder
 from router.errors import ErrorKind, RequestError
+from router.tokenization.body_decoding import NO_SCALAR, is_unicode
 from router.tokenization.fields import (
     PROMPT_FIELDS,
     BodyFields,
@@ -27,9 +29,9 @@ _EMPTY_WITHIN_BYTES = 64
 FIELDS = frozenset(BodyFields.__struct_fields__)
 _ABSENT = memoryview(b"")
 _SMALL_FIELDS = tuple(name for name in BodyFields.__struct_fields__ if name not in PROMPT_FIELDS)
-_OBJECTS = frozenset({"stream_options", "vllm_xargs"})
-_UNREAD = "too long to be read"
-"""Replaces an object of options that is not small: neither an object nor absent."""
+OBJECTS = frozenset({"stream_options", "vllm_xargs"})
+_MAY_BE_LONG = OBJECTS | {"session_id"}
+"""Fields that vLLM accepts at any length. They are not read then: neither an object, nor a string, nor absent."""
 
 _find = json_decoder(SpannedFields).decode
 _decode = json_decoder(object).decode
@@ -37,6 +39,7 @@ _reused = json_decoder(ReusedTokens).decode
 _sampling = json_decoder(SamplingParams).decode
 _arguments = json_decoder(EngineArguments).decode
 _OBJECT, _NULL = b"{n"
+_LIST = ord("[")
 TRANSFER_FIELDS = ("kv_transfer_params", "ec_transfer_params")
 """Fields that tell a KV or an encoder connector what to transfer."""
 REUSED = frozenset({"prompt_token_ids"})
@@ -71,10 +74,12 @@ class JsonSpans:
             value = self._view(name)
             if not len(value):
                 continue
-            if len(value) <= SMALL_FIELD_BYTES:
+            if value[0] == _LIST or (value[0] == _OBJECT and name not in OBJECTS):
+                setattr(fields, name, NO_SCALAR)
+            elif len(value) <= SMALL_FIELD_BYTES:
                 setattr(fields, name, _small(value))
-            elif name in _OBJECTS:
-                setattr(fields, name, _UNREAD)
+            elif name in _MAY_BE_LONG:
+                setattr(fields, name, NO_SCALAR)
             else:
                 message = f"`{name}` must not be longer than {SMALL_FIELD_BYTES} bytes."
                 raise RequestError(ErrorKind.INVALID_BODY, message, param=name)
@@ -169,18 +174,27 @@ def _given(value: memoryview) -> bool:
     return len(value) > 0 and value[0] != _NULL
 
 
-class UnreadBody(RequestError):
-    """The body was not decoded. It may still be JSON to a worker, whose Python has other limits."""
-
-
 def invalid_json(error: Exception) -> RequestError:
     """Return the refusal of a body that cannot be decoded."""
-    kind = UnreadBody if isinstance(error, RecursionError) else RequestError
-    return kind(ErrorKind.INVALID_JSON, f"The request body is not valid JSON: {error}.")
+    return RequestError(ErrorKind.INVALID_JSON, f"The request body is not valid JSON: {error}.")
 
 
 def _small(value: memoryview) -> Any:
+    """Return a small value, by Python's parser if only that reads it.
+
+    Raises:
+        RequestError: INVALID_JSON.
+    """
     try:
         return _decode(value)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        return NO_SCALAR
+    except ValueError:
+        pass
+    try:
+        found = json.loads(bytes(value))
+    except RecursionError:
+        return NO_SCALAR
+    except ValueError as error:
         raise invalid_json(error) from None
+    return found if is_unicode(found) else NO_SCALAR

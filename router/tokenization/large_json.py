@@ -18,13 +18,12 @@ from xxhash import xxh3_128
 
 from backends.foreign_json import json_decoder
 from router.errors import ErrorKind, RequestError
+from router.tokenization.body_decoding import NOT_AN_OBJECT, long_digit_bytes
 
 STEP_BYTES = 65_536
 """A step of this size takes at most about 4 ms."""
-MAX_MEMBERS = 4_096
+MAX_MEMBERS = 65_536
 """No request has this many fields."""
-NOT_AN_OBJECT = "The request body must be a JSON object."
-SURROGATE = "The request body has a lone surrogate in a string; that is not valid Unicode."
 _MEMBERS_A_STEP = 64
 _MAX_NAME_BYTES = 256
 _FIRST_WINDOW_BYTES = 128
@@ -34,14 +33,6 @@ _PASSES = 4
 _SPACE = re.compile(rb"[ \t\r\n]*+")
 _STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _SCALAR = re.compile(rb'[^ \t\r\n"{}\[\]:,]*+')
-RAW_SURROGATE = re.compile(rb"\xed[\xa0-\xbf]")
-"""A surrogate written in UTF-8, which is invalid; Python's parser accepts it."""
-_PAIRED = re.compile(
-    rb"(?:[^\\]++|\\[^u]|\\u(?:[^dD].{3}|[dD][0-7].{2})|\\u[dD][89abAB].{2}\\u[dD][c-fC-F].{2})*+", re.DOTALL
-)
-"""Text in which every surrogate is part of a pair."""
-_PAIR_BYTES = 12
-_OVERLAP = 2
 _NO_BRACKETS = bytes(sorted(set(range(256)) - set(b"[]{}")))
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _decode_name = json_decoder(str).decode
@@ -101,7 +92,7 @@ class LargeObjectScan:
             try:
                 name = _decode_name(self._body[start:end])
             except ValueError:
-                raise _broken(start) from None
+                pass  # a lone surrogate, or a mistake
         if name is not None and name in self._names:
             self.spans[name] = (value, value_end)
         else:
@@ -191,58 +182,34 @@ class LargeObjectScan:
 class BodySurvey:
     """Properties of a body; run `steps` to the end.
 
-    `brackets` that open and `commas` are counted, inside strings too. `wide`: characters beyond ASCII occur. `digest`
-    is the xxh3-128 of the body.
+    `brackets` that open, `commas` and the bytes of `long_digits` (`long_digit_bytes`) are counted, inside strings too.
+    `wide`: characters beyond ASCII occur. `digest` is the xxh3-128 of the body.
     """
 
-    __slots__ = ("_surrogates", "brackets", "commas", "digest", "wide")
+    __slots__ = ("brackets", "commas", "digest", "long_digits", "wide")
 
     def __init__(self) -> None:
         self.brackets = 0
         self.commas = 0
+        self.long_digits = 0
         self.wide = False
         self.digest = 0
-        self._surrogates = False
 
     def steps(self, body: bytes) -> Generator[None, None, None]:
-        """Step through the whole body.
-
-        Raises:
-            RequestError: INVALID_BODY for a lone surrogate in a string.
-        """
+        """Step through the whole body."""
         digest = xxh3_128()
         for start in range(0, len(body), STEP_BYTES):
-            self._look_at(body[start : start + STEP_BYTES + _OVERLAP], digest)
+            piece = body[start : start + STEP_BYTES]
+            digest.update(piece)
+            self._look_at(piece)
             yield
         self.digest = digest.intdigest()
-        if self._surrogates:
-            yield from _check_surrogates(body)
 
-    def _look_at(self, piece: bytes, digest: xxh3_128) -> None:
-        ascii_only = piece.isascii()
-        if not ascii_only and b"\xed" in piece and RAW_SURROGATE.search(piece) is not None:
-            raise RequestError(ErrorKind.INVALID_BODY, SURROGATE)
-        if b"\\u" in piece:
-            self.wide = True
-            self._surrogates = self._surrogates or b"\\ud" in piece or b"\\uD" in piece
-        self.wide = self.wide or not ascii_only
-        piece = piece[:STEP_BYTES]
-        digest.update(piece)
+    def _look_at(self, piece: bytes) -> None:
+        self.wide = self.wide or not piece.isascii() or b"\\u" in piece or piece.endswith(b"\\")
         self.brackets += piece.count(b"{") + piece.count(b"[")
         self.commas += piece.count(b",")
-
-
-def _check_surrogates(body: bytes) -> Generator[None, None, None]:
-    """Refuse a body with one half of a surrogate pair without the other."""
-    place = 0
-    while place < len(body):
-        window = min(place + STEP_BYTES, len(body))
-        found = _PAIRED.match(body, place, window)
-        end = found.end() if found is not None else place
-        if end < window - _PAIR_BYTES or (window == len(body) and end < window):
-            raise RequestError(ErrorKind.INVALID_BODY, SURROGATE)
-        place = end
-        yield
+        self.long_digits += long_digit_bytes(piece)
 
 
 def _outside_strings(piece: bytes, in_string: bool) -> tuple[bytes, bool]:

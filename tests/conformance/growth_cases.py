@@ -216,8 +216,6 @@ PATTERNS: dict[str, Row] = {
     "router.tokenization.word_memo._STRETCH": Row(CLIENT, "search", (lambda size: "a'" * (size // 2),), 8_192),
     "router.tokenization.multipart._PARAMETER": Row(CLIENT, "match", (lambda size: b';a="' + b"\\x" * (size // 2),)),
     "router.tokenization.long_text._WORD_END": Row(CLIENT, "search", (lambda size: "a " * (size // 2),)),
-    "router.tokenization.large_json.RAW_SURROGATE": Row(CLIENT, "search"),
-    "router.tokenization.large_json._PAIRED": Row(CLIENT, "match"),
     "router.tokenization.large_json._SCALAR": Row(CLIENT, "match"),
     "router.tokenization.large_json._SPACE": Row(CLIENT, "match"),
     "router.tokenization.large_json._STRING": Row(CLIENT, "match"),
@@ -452,7 +450,6 @@ SCANNERS: dict[str, Scan] = {
     # JSON
     **{f"{name}, read at once": Scan(_read_at_once(make), WHOLE_BYTES // 2) for name, make in JSON.items()},
     **{f"{name}, read in steps": Scan(_read_in_steps(make), 4 * TEXT_BYTES) for name, make in JSON.items()},
-    "words that are no surrogates": Scan(_on(_survey, lambda size: b"\\ud800\\udc00" * (size // 12))),
     "number as text": Scan(_on(as_int, lambda size: " " * size + "1" * 17 + " " * size + "x")),
     # splices
     "member to add": Scan(

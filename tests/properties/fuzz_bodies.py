@@ -15,6 +15,7 @@ from router.gateway.http.request_framer import RequestFramer
 from router.gateway.http.request_head import parse_head
 from router.gateway.http.routes import RouteTable
 from router.tokenization.body_bounds import decoded_bytes, fits_inline
+from router.tokenization.body_decoding import CostlyBody
 from router.tokenization.fields import BodyFields
 from router.tokenization.intake import PROMPT_PATHS, parse
 from router.tokenization.multipart import multipart_model
@@ -83,7 +84,7 @@ def read(path, body):
     assert parsed.model is None or parsed.model.encode() is not None
     try:
         fields = parsed.decoded()
-    except RequestError:
+    except (RequestError, CostlyBody):
         return
     if path in PROMPT_PATHS:
         try:

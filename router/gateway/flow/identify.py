@@ -25,8 +25,14 @@ from router.placement.lifecycle_events import Request, SessionKind
 from router.placement.traffic_routes import RouteFacts, TrafficRoutes
 from router.residency.prompt import Prompt
 from router.tokenization.identity import Identity
-from router.tokenization.intake import READ_AT_ONCE_BYTES, WHOLE_BYTES, ParsedBody, parse, parse_steps
-from router.tokenization.json_spans import UnreadBody
+from router.tokenization.intake import (
+    READ_AT_ONCE_BYTES,
+    WHOLE_BYTES,
+    ParsedBody,
+    UnreadBody,
+    parse_at_once,
+    parse_steps,
+)
 from router.tokenization.known_bodies import KnownBodies
 from router.tokenization.multipart import multipart_model
 
@@ -50,9 +56,10 @@ def read_request(route: Route, head: RequestHead, body: bytes, known: KnownBodie
 
     Raises:
         RequestError: a body that is placed by prefix is invalid.
+        UnreadBody: reading takes longer than expected; await `read_in_slices`.
     """
     if route.by_prefix:
-        return _of_body(route, parse(head.path, body, known))
+        return _of_body(route, parse_at_once(head.path, body, known))
     if route.model is ModelSource.JSON:
         return _read_leniently(route, head.path, body)
     if route.model is ModelSource.MULTIPART:
@@ -63,7 +70,7 @@ def read_request(route: Route, head: RequestHead, body: bytes, known: KnownBodie
 
 
 def reads_at_once(route: Route, body: bytes) -> bool:
-    """Return whether `read_request` takes little time; otherwise await `read_in_slices`."""
+    """Return whether `read_request` takes little time, as far as the size shows; otherwise await `read_in_slices`."""
     return len(body) <= READ_AT_ONCE_BYTES or route.model is not ModelSource.JSON
 
 
@@ -82,7 +89,10 @@ async def read_in_slices(
     """
     if reads_at_once(route, body):
         await slices.available()
-        return read_request(route, head, body, known)
+        try:
+            return read_request(route, head, body, known)
+        except UnreadBody:
+            pass
     return _of_body(route, await slices.finish(parse_steps(head.path, body)))
 
 
@@ -98,10 +108,9 @@ def _read_leniently(route: Route, path: str, body: bytes) -> Reading:
     cannot be parsed is refused, because it may have fields that its sender must not send.
     """
     try:
-        parsed = parse(path, body)
+        parsed = parse_at_once(path, body)
     except RequestError as error:
-        unread = len(body) > WHOLE_BYTES or isinstance(error, UnreadBody)
-        if unread or error.kind is not ErrorKind.INVALID_JSON:
+        if len(body) > WHOLE_BYTES or error.kind is not ErrorKind.INVALID_JSON:
             raise
         return Reading(None)
     return _of_body(route, parsed)
@@ -282,13 +291,15 @@ class Identifier:
         route, body, reading = outbound.route, outbound.body, None
         try:
             if reads_quickly(route, body) or (reads_at_once(route, body) and self._slices.take(self._loop)):
-                reading = self._models.named(outbound, read_request(route, outbound.head, body, self._identity.bodies))
+                reading = self._named(outbound, read_request(route, outbound.head, body, self._identity.bodies))
                 if self._describe_now(outbound, reading, request):
                     request.identified()
                     return None
         except RequestError as error:
             request.refuse(error)
             return None
+        except UnreadBody:
+            pass  # in the task, step by step
         return self._loop.create_task(self._finish(outbound, reading, request))
 
     async def _finish(self, outbound: OutboundRequest, reading: Reading | None, request: IdentifiedRequest) -> None:
@@ -298,7 +309,7 @@ class Identifier:
                 reading = await read_in_slices(
                     outbound.route, outbound.head, outbound.body, self._slices, self._identity.bodies
                 )
-                reading = self._models.named(outbound, reading)
+                reading = self._named(outbound, reading)
                 described = self._describe_now(outbound, reading, request)
             if not described:
                 outbound.request = await self._describe_later(outbound, reading)
@@ -307,6 +318,13 @@ class Identifier:
             request.refuse(error)
         except Exception:
             request.unidentified()
+
+    def _named(self, outbound: OutboundRequest, reading: Reading, *, counted: bool = True) -> Reading:
+        """Apply the operator's names. A body in UTF-16 or UTF-32 goes on in UTF-8, so that it can be changed."""
+        parsed = reading.fields
+        if parsed is not None and parsed.converted and parsed.body is not None:
+            outbound.body, outbound.withheld = parsed.body, outbound.caller.withheld_salted
+        return self._models.named(outbound, reading, counted=counted)
 
     def _admit(self, outbound: OutboundRequest, reading: Reading) -> None:
         """Check that the caller may send these fields, and prepare the rewrites of the body.
@@ -356,12 +374,8 @@ class Identifier:
         Raises:
             RequestError: as the public port would answer.
         """
-        at_once = reads_at_once(outbound.route, outbound.body)
-        if at_once:
-            reading = read_request(outbound.route, outbound.head, outbound.body)
-        else:
-            reading = await read_in_slices(outbound.route, outbound.head, outbound.body, self._slices)
-        reading = self._models.named(outbound, reading, counted=False)
+        reading = await read_in_slices(outbound.route, outbound.head, outbound.body, self._slices)
+        reading = self._named(outbound, reading, counted=False)
         salt = admit(outbound.route, outbound.caller, outbound.head, outbound.body, reading.fields)
         if salt is not None:
             outbound.body = salted(outbound.body, salt)

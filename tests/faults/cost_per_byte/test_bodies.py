@@ -31,6 +31,13 @@ ASKED = {CHAT: ("short_messages", "text"), COMPLETIONS: ("short_strings", "token
 """The shapes for a model without a local tokenizer, whose prompts a worker tokenises."""
 
 
+COSTLY = (
+    "floats", "denormals", "long_floats", "long_integers", "deep_lists", "empty_lists", "tools_of_floats",
+    "tools_of_long_integers", "small_fields_of_floats", "not_a_number", "lone_surrogates",
+)  # fmt: skip
+"""The shapes whose elements cost a parser most."""
+
+
 def pairs(table):
     return [(path, shape) for path, names in table.items() for shape in names]
 
@@ -77,6 +84,14 @@ def test_chunks_of_one_byte_cost_no_more_than_their_bytes_on_the_wire(bench, mod
     make = maker(bench, CHAT, shape, models["local"], size, chunked=True)
     wire_bytes = len(make(0))
     bench.row(f"chat {shape} in 1-byte chunks", burst(bench, make), wire_bytes * AT_ONCE)
+
+
+@pytest.mark.parametrize("shape", COSTLY)
+@pytest.mark.parametrize("size", [260_000, 2_300_000])
+def test_costly_elements_stall_nobody_in_bodies_that_are_decoded(bench, models, bars, shape, size):
+    make = maker(bench, CHAT, shape, models["local"], size)
+    spare = bars(spare_bytes=50 * MB)  # as for small bodies
+    bench.row(f"chat {shape}, {size // 1000} kB", burst(bench, make, 8), size * 8, spare)
 
 
 @pytest.mark.parametrize("size", [2_000, 100_000])

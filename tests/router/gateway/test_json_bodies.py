@@ -5,10 +5,10 @@ import json
 import httptools
 import pytest
 
-from router.errors import ErrorKind, RequestError
 from router.gateway.flow.identify import read_request
 from router.gateway.http.request_head import parse_head
 from router.gateway.http.routes import RouteTable
+from router.tokenization.intake import UnreadBody, parse
 
 PATH = "/inference/v1/generate"
 FIELDS = b'"kv_transfer_params":{"do_remote_prefill":true}}'
@@ -38,13 +38,18 @@ def test_json_that_only_python_accepts_is_read(body):
 
 @pytest.mark.parametrize(
     "value",
-    [b"[" * 5_000 + b"]" * 5_000, b"[NaN" + b",0" * 20_000 + b"]"],
-    ids=["nested deeper than this Python reads", "more elements than are read by Python's parser"],
+    [b"[" * 5_000 + b"]" * 5_000, b"[1.5" + b",1.5" * 10_000 + b',"\\ud800"]'],
+    ids=["nested deeper than this Python reads", "more floats than are decoded at once"],
 )
-def test_json_that_only_a_worker_may_accept_is_refused(value):
-    with pytest.raises(RequestError) as caught:
-        read(b'{"a":' + value + b"," + FIELDS)
-    assert caught.value.kind is ErrorKind.INVALID_JSON
+def test_json_beyond_the_bounds_of_python_is_read_in_steps(value):
+    assert read(b'{"a":' + value + b"," + FIELDS).transfer_field == "kv_transfer_params"
+
+
+def test_large_json_that_only_python_accepts_is_not_read_at_once():
+    body = b'{"a":[NaN' + b",0" * 40_000 + b"]," + FIELDS
+    with pytest.raises(UnreadBody):
+        read(body)
+    assert parse(PATH, body).transfer_field == "kv_transfer_params"
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\x00", b'{"a":1}x', b'{"n":' + b"9" * 5_000 + b"}"])

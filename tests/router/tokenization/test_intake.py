@@ -11,7 +11,6 @@ from router.errors import ErrorKind, RequestError
 from router.tokenization.intake import (
     CHAT_PATH,
     COMPLETIONS_PATH,
-    LENIENT_ELEMENTS,
     MESSAGES_PATH,
     READ_AT_ONCE_BYTES,
     RESPONSES_PATH,
@@ -81,7 +80,9 @@ def test_json_that_only_python_accepts_is_read(body: bytes) -> None:
     assert read(body).model == "m"
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b'{"a": 1,}', b"\xff\xfe\xfd", b"[" * 100_000, b'{"model": "m"} x'])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b'{"a": 1,}', b"\xff\xfe\xfd", b'{"a": ' + b"[" * 10_000, b'{"model": "m"} x']
+)
 def test_a_body_that_is_not_json_is_refused(body: bytes) -> None:
     with pytest.raises(RequestError) as caught:
         read(body)
@@ -123,33 +124,31 @@ VERY_LARGE = b" " * READ_AT_ONCE_BYTES
     [
         rb'{"model": "m", "messages": [{"role": "user", "content": "\ud800"}]}',
         rb'{"model": "m", "messages": [], "metadata": {"\uDFFF": 1}}',
-        rb'{"model": "\ud800 ", "messages": []}',
+        rb'{"model": "m", "messages": [], "\uDFFF": 1}',
         b'{"model": "m", "messages": [], "unknown": "\xed\xa0\x80"}',
+        rb'{"model": "m", "messages": [], "session_id": "\ud800", "cache_salt": "\ud800"}',
     ],
 )
-def test_a_lone_surrogate_is_refused_on_prompt_paths_only(body: bytes, padding: bytes) -> None:
-    for path in (CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH):
-        with pytest.raises(RequestError) as caught:
-            parse(path, body + padding)
-        assert caught.value.kind.spec.status == 400
-        caught.value.message.encode()
-    if not padding:
-        model = parse("/v1/embeddings", body).model
-        assert model is None or model.encode()
+def test_a_lone_surrogate_is_left_to_the_worker(body: bytes, padding: bytes) -> None:
+    for path in (CHAT_PATH, MESSAGES_PATH, RESPONSES_PATH, "/v1/embeddings"):
+        parsed = parse(path, body + padding)
+        assert (parsed.model, parsed.session_id, parsed.cache_salt) == ("m", None, None)
+
+
+@pytest.mark.parametrize("padding", [b"", LARGE, VERY_LARGE], ids=["small", "large", "very large"])
+@pytest.mark.parametrize("name", [rb"\ud800 ", b"\xed\xa0\x80"])
+def test_a_model_with_a_lone_surrogate_is_refused_where_it_counts(name: bytes, padding: bytes) -> None:
+    body = b'{"model": "%b"}' % name + padding
+    with pytest.raises(RequestError) as caught:
+        parse(CHAT_PATH, body)
+    assert (caught.value.kind, caught.value.param) == (ErrorKind.INVALID_BODY, "model")
+    assert parse("/v1/embeddings", body).model is None
 
 
 def test_surrogate_pairs_and_escaped_backslashes_are_accepted() -> None:
     assert read(rb'{"model": "m", "messages": ["\ud83d\ude00", "\\ud800"]}').model == "m"
     hangul = "\ud7a3\ud7ff\ue000"
     assert read(json.dumps({"model": hangul}, ensure_ascii=False).encode()).model == hangul
-
-
-def test_json_for_python_only_is_read_up_to_a_size() -> None:
-    few, many = (b'{"messages": [%s1], "temperature": NaN}' % (b"1," * times) for times in (1_000, LENIENT_ELEMENTS))
-    assert read(few).has_prompt
-    with pytest.raises(RequestError, match="more than 16384 elements") as caught:
-        read(many)
-    assert caught.value.kind is ErrorKind.INVALID_JSON
 
 
 def test_a_number_of_thousands_of_digits_is_refused() -> None:
@@ -223,34 +222,22 @@ def test_transfer_parameters_are_seen_in_every_body(params: dict, named: str | N
 
 def test_a_large_body_with_fields_that_cannot_be_read_is_refused() -> None:
     for body, kind in (
-        (b'{"model": "m", "temperature": NaN}', ErrorKind.INVALID_JSON),
         (b'{"model": "m"', ErrorKind.INVALID_JSON),
         (b'{"a": ' + b"[" * 5_000, ErrorKind.INVALID_JSON),
         (b"[1, 2]", ErrorKind.INVALID_BODY),
         (b'{"priority": "%s5"}' % (b" " * 20_000), ErrorKind.INVALID_BODY),
         (b'{"model": 5}', ErrorKind.INVALID_BODY),
+        (b'{"model": [1e308]}', ErrorKind.INVALID_BODY),
         (b'{"messages": {}}', ErrorKind.INVALID_BODY),
     ):
-        with pytest.raises(RequestError) as caught:
-            read(LARGE + body)
-        assert caught.value.kind is kind, body[:40]
-        if b"NaN" not in body:
+        for padding in (LARGE, VERY_LARGE):
             with pytest.raises(RequestError) as caught:
-                read(VERY_LARGE + body)
+                read(padding + body)
             assert caught.value.kind is kind, body[:40]
 
 
-def test_a_large_body_that_hides_its_fields_is_refused() -> None:
-    body = b'{"kv_transfer_params": {"do_remote_prefill": true}}'
-    for padding in (LARGE, VERY_LARGE):
-        text = (padding + body).decode()
-        for hidden in (
-            text.encode("utf-8-sig"),
-            *(text.encode(f"utf-{kind}") for kind in ("16", "16-le", "16-be", "32")),
-        ):
-            assert json.loads(hidden)
-            with pytest.raises(RequestError):
-                parse("/v1/chat/completions/batch", hidden)
+def test_json_that_is_no_object_has_no_fields() -> None:
+    for padding in (b"", LARGE, VERY_LARGE):
         for other in (b"[1, 2]", b'"text"', b"5", b"null", b"-1e5"):
             assert parse("/pooling", b" " + other + padding).model is None
 
