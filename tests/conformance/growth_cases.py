@@ -154,6 +154,7 @@ PATTERNS: dict[str, Row] = {
     "router.gateway.http.request_head._OTHER_VERSION": Row(
         CLIENT, "match", (lambda size: b"GET " + b"/" * size + b" HTTP/",)
     ),
+    "router.gateway.rewrites.json_splice._ESCAPED": Row(CLIENT, "search"),
     "router.gateway.rewrites.json_splice._OBJECT": Row(CLIENT, "match"),
     "router.gateway.rewrites.json_splice._OPENING": Row(CLIENT, "match"),
     "router.gateway.flow.identify._FEW_DIGITS": Row(CLIENT, "fullmatch"),

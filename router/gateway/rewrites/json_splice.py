@@ -1,8 +1,8 @@
 """Adds a member to a JSON body by splicing bytes, without decoding and encoding the rest.
 
 A quoted name followed by a colon cannot occur inside a JSON string, because quotes are escaped there. So if it occurs
-once, it is the member that the parser found. If it occurs more often, or the parser found something else, the body is
-left unchanged.
+once, it is the member that the parser found. If it occurs more often, or names may be spelled with escapes, or the
+parser found something else, the body is left unchanged.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ _SPACE = b" \t\r\n"
 _OPENING = re.compile(rb"[ \t\r\n]*\{[ \t\r\n]*(?=[\"}])")
 _SCALAR = rb'"%s"[ \t\r\n]*:[ \t\r\n]*([^\s,}\]{\["]++|"(?:[^"\\]++|\\.)*+")'
 _MEMBER = rb'"%s"[ \t\r\n]*:[ \t\r\n]*'
+_ESCAPED = re.compile(rb"\\u00[4-7]")
+"""A letter that needs no escape. No encoder writes one in this way."""
 
 
 class Splice(NamedTuple):
@@ -36,7 +38,7 @@ def set_inner(body: bytes, outer: str, inner: str, value: bytes, present: Any) -
     `present` is the current value of `outer`. Return None if no single splice is certain to be correct.
     """
     opening = _OPENING.match(body)
-    if opening is None:
+    if opening is None or escapes_letters(body):
         return None
     places = list(islice(re.finditer(_MEMBER % outer.encode("ascii"), body), 2))
     member = b'"%s":%s' % (inner.encode("ascii"), value)
@@ -48,6 +50,11 @@ def set_inner(body: bytes, outer: str, inner: str, value: bytes, present: Any) -
     if not isinstance(present, dict) or len(places) != 1:
         return None
     return _within(body, places[0].end(), inner, member, value, present)
+
+
+def escapes_letters(body: bytes) -> bool:
+    """Return whether names in `body` may be spelled with escapes, so that a search does not find all of them."""
+    return b"\\u00" in body and _ESCAPED.search(body) is not None
 
 
 def _within(body: bytes, start: int, inner: str, member: bytes, value: bytes, present: dict[str, Any]) -> Splice | None:

@@ -15,7 +15,7 @@ import msgspec
 from backends.foreign_json import read_json
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.routes import ModelSource, Route
-from router.gateway.rewrites.json_splice import is_object, with_member
+from router.gateway.rewrites.json_splice import escapes_letters, is_object, with_member
 from router.tokenization.multipart import form_opening, model_part
 
 _MEMBER = re.compile(rb'"model"[ \t\r\n]*:[ \t\r\n]*')
@@ -48,14 +48,15 @@ def renamable(route: Route, head: RequestHead, body: bytes) -> bool:
 def in_json(body: bytes, named: str | None, model: str) -> bytes:
     """Return `body`, a JSON object whose `model` is `named`, with `model` in its place.
 
-    The value is replaced where it is certain: the name of the member occurs once, and its value is the one that the
-    parser found. Otherwise the object gets a further `model` at its end, and vLLM uses the last one.
+    The value is replaced where it is certain: the member's name occurs once, no name has an escaped letter, and the
+    value is the one that the parser found. Otherwise the object gets a further `model` at its end, and vLLM uses the
+    last one.
 
     Raises:
         RequestError: INVALID_BODY; the body is no JSON object in UTF-8.
     """
     text = msgspec.json.encode(model)
-    if named is not None and len(body) <= SEARCHED_BYTES:
+    if named is not None and len(body) <= SEARCHED_BYTES and not escapes_letters(body):
         places = list(islice(_MEMBER.finditer(body), 2))
         value = _STRING.match(body, places[0].end()) if len(places) == 1 else None
         if value is not None and _decoded(value[0]) == named:
