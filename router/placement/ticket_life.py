@@ -117,12 +117,13 @@ class TicketLife:
         if leg is not None and leg.part == "decode":
             self.pinned.read(leg.worker, leg.plan)
 
-    def progress(self, ticket: Ticket, output_tokens: int, gaps_s: Sequence[float] = (), now_s: float = 0.0) -> None:
-        """Record that the stream has produced `output_tokens` in total.
+    def progress(self, ticket: Ticket, events: int, gaps_s: Sequence[float] = (), now_s: float = 0.0) -> None:
+        """Record that the stream has brought `events` in total.
 
         `gaps_s` are the gaps between the latest reads, of which the last was at `now_s`.
         """
-        ticket.load.account.progressed(ticket.reservation, output_tokens)
+        ticket.events = events
+        ticket.load.account.progressed(ticket.reservation, ticket.load.streamed_tokens(events))
         if gaps_s and self.traffic is not None:
             self.traffic.progressed(ticket, gaps_s, now_s)
 
@@ -132,13 +133,14 @@ class TicketLife:
             return
         served = status < 400
         usage = self._comparisons.completed(ticket, usage)
+        generated = ticket.output_tokens = _generated(ticket, usage) if served else None
         self._succeeded(ticket, now_s, complete=True)
         difference = None
         if served and ticket.request.prompt is not None and ticket.candidate.live:
             difference = self._residency.finished(
                 ticket.candidate.slot,
                 ticket.request.prompt,
-                _generated(ticket, usage),
+                generated,
                 usage.cached_tokens if ticket.request.tells_cached else None,
                 ticket_id=ticket.id,
             )
@@ -150,7 +152,7 @@ class TicketLife:
             self._read(ticket)
             if ticket.shadow is not None:
                 shadow.finished(ticket.shadow, usage.cached_tokens)
-            decode_s, generated = ticket.decode_s(now_s), _generated(ticket, usage)
+            decode_s = ticket.decode_s(now_s)
             if self.traffic is not None:
                 self.traffic.finished(ticket, usage.cached_tokens, generated, now_s)
             self._output_lengths.observe(ticket.request, decode_s, generated)
@@ -248,6 +250,14 @@ class TicketLife:
 
 
 def _generated(ticket: Ticket, usage: Usage) -> int | None:
-    """Return the number of tokens of the answer: as reported, or else the number of events, since vLLM sends one token
-    per event."""
-    return ticket.reservation.output_tokens or None if usage.completion_tokens is None else usage.completion_tokens
+    """Return the number of tokens of the answer; None if it is not known.
+
+    It is the reported number. The events of a stream without one count as many tokens each as in the streams of the
+    worker that reported it. Without any of these they say nothing, since an event may hold many tokens or none.
+    """
+    ratio, tokens = ticket.load.tokens_per_event, usage.completion_tokens
+    if tokens is None:
+        return ticket.load.streamed_tokens(ticket.events) or None if ratio.weight else None
+    if tokens > 0 and ticket.events > 0:
+        ratio.observe(tokens / ticket.events)
+    return tokens

@@ -31,9 +31,11 @@ class Ticket:
         "candidate",
         "earlier_tokens",
         "ended",
+        "events",
         "id",
         "load",
         "moved_tokens",
+        "output_tokens",
         "predicted_cached_tokens",
         "prefill",
         "received",
@@ -94,6 +96,10 @@ class Ticket:
         """Longest Retry-After of earlier attempts."""
         self.suspect: tuple[FleetEndpoint, str] | None = None
         """The endpoint that answered the previous attempt with a server error, and the error."""
+        self.events = 0
+        """Events that the stream has brought so far."""
+        self.output_tokens: int | None = None
+        """The length of a complete answer; None while it is not known."""
         self.turn = 0
         """The number of the turn in its session, from 1; 0 while the dispatcher has no `TrafficObserver`."""
         self.earlier_tokens = 0

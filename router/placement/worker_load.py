@@ -35,6 +35,7 @@ class Situation(msgspec.Struct, frozen=True):
 
 UNCACHED_FORGETTING = 0.9
 """Weight of the past in the mean of uncached tokens: about the last ten requests count."""
+EVENTS_FORGETTING = 0.9
 _NO_WORK = (0.0, 0.0, -inf, -inf)
 _NO_SPEED = (nan,) * 7
 
@@ -57,6 +58,7 @@ class WorkerLoad:
         "speed",
         "steps",
         "tested_s",
+        "tokens_per_event",
         "uncached_tokens",
         "utilisation",
     )
@@ -73,6 +75,8 @@ class WorkerLoad:
         self.steps = StepEstimate()
         self.accuracy = PredictionAccuracy()
         self.uncached_tokens = DecayingMean(UNCACHED_FORGETTING)
+        self.tokens_per_event = DecayingMean(EVENTS_FORGETTING)
+        """Reported output tokens per event of a stream: speculation and `--stream-interval` make it more than one."""
 
     def reserve(self, reservation: LoadReservation, now_s: float) -> None:
         self.account.reserve(reservation)
@@ -119,6 +123,11 @@ class WorkerLoad:
         prefill_s = speed.token_s * (work_done.prefilled_tokens - since.prefilled_tokens)
         prefill_s += speed.attention_s * (work_done.prefilled_attention - since.prefilled_attention)
         self.steps.observe(gaps, (work_done.context_token_s - since.context_token_s) / decode_s, prefill_s, decode_s)
+
+    def streamed_tokens(self, events: int) -> int:
+        """Return the tokens of a stream of `events`: one each until answers that report usage say otherwise."""
+        ratio = self.tokens_per_event
+        return round(events * ratio.value) if ratio.weight else events
 
     def queued_tokens(self, now_s: float, reserved: ReservedLoad) -> int:
         """Return the tokens that wait for their prefill.

@@ -123,7 +123,7 @@ GATEWAY = (
         _histogram(
             "request_output_tokens",
             TOKENS,
-            "Output tokens of complete answers: as reported, or else the events of the stream.",
+            "Output tokens of complete answers: as reported, or else as estimated from the events of the stream.",
             *_REQUEST,
         )
     ),

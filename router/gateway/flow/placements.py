@@ -399,10 +399,10 @@ class Placements:
         if self._quarantine.active:
             self._quarantine.survived(self.body_key(outbound))
 
-    def progress(self, attempt: Attempt, output_tokens: int, gaps_s: Sequence[float], now_s: float) -> None:
-        """Record that the attempt's stream has brought `output_tokens` so far, the latest with `gaps_s` between them
-        and at `now_s`."""
-        self._dispatcher.progress(attempt.ticket, output_tokens, gaps_s, now_s)
+    def progress(self, attempt: Attempt, events: int, gaps_s: Sequence[float], now_s: float) -> None:
+        """Record that the attempt's stream has brought `events` so far, the latest with `gaps_s` between them and at
+        `now_s`."""
+        self._dispatcher.progress(attempt.ticket, events, gaps_s, now_s)
 
     def finish(self, outbound: OutboundRequest, attempt: Attempt, usage: Usage, now_s: float) -> None:
         """Release an attempt whose answer is complete."""

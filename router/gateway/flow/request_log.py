@@ -60,10 +60,12 @@ class RequestLog:
     """Collects the times and the outcome of one request. Close it exactly once.
 
     `ticket` is its last placement, and `usage` the usage that its answer reported. `output_tokens` is the length of a
-    complete answer: as reported, or else the number of its events.
+    `complete` answer: as reported, or else as estimated from its events; None if it is not known.
     """
 
-    __slots__ = ("_labels", "_request", "_sinks", "_trace_id", "_ttft_s", "output_tokens", "ticket", "usage")
+    __slots__ = (
+        "_labels", "_request", "_sinks", "_trace_id", "_ttft_s", "complete", "output_tokens", "ticket", "usage",
+    )  # fmt: skip
 
     def __init__(self, sinks: LogSinks, request: OutboundRequest) -> None:
         self._sinks = sinks
@@ -74,6 +76,7 @@ class RequestLog:
         context = trace if trace is not None else traced(request.head.fields.get(b"traceparent"))
         self._trace_id = context.trace_id if context is not None and context.sampled else None
         self.output_tokens: int | None = None
+        self.complete = False
         self.ticket: Ticket | None = None
         self.usage = _NO_USAGE
 
@@ -159,6 +162,8 @@ class RequestLog:
         levels = sinks.service_levels.of(request.route, request.model)
         if levels.ttft is not None:
             self._judged("ttft", ttft_s is not None and ttft_s <= levels.ttft)
+        if tokens is None and self.complete:
+            return  # a time per token needs a length
         if levels.tpot is not None and ttft_s is not None and (tokens is None or tokens > 1):
             met = tokens is not None and (duration_s - ttft_s) / (tokens - 1) <= levels.tpot
             self._judged("tpot", met)

@@ -134,7 +134,6 @@ class Responder:
             services.placements.cancel(attempt, now_s)
             return
         usage = self.log.usage = self._usage(attempt)
-        self.log.output_tokens = usage.completion_tokens or self.relay.events
         if outbound.charge is not None:
             self._answer_tokens = used_tokens(outbound, usage, self.relay.events) if attempt.status < 400 else 0
         self.answering = None
@@ -144,6 +143,7 @@ class Responder:
         )
         # The cached tokens that a worker reports after a transfer do not describe its own cache.
         services.placements.finish(outbound, attempt, Usage(None, usage.completion_tokens) if remote else usage, now_s)
+        self.log.complete, self.log.output_tokens = True, attempt.ticket.output_tokens
         request = attempt.ticket.request
         if request.prompt is None or request.model is None or usage.prompt_tokens is None:
             return
