@@ -285,7 +285,7 @@ class RateLimitsConfig(Section, frozen=True):
     """Requests per minute, as a token bucket: it fills at this rate. 0: no limit."""
     tokens_per_minute: Count = 0
     """Prompt and output tokens per minute, as a token bucket. A request is charged by an estimate when it starts, and
-    by its usage when it ends. 0: no limit."""
+    by its usage when it ends; its streams are asked for usage. 0: no limit."""
     burst_requests: Positive | None = None
     """Requests that the bucket holds. Default: those of one minute."""
     burst_tokens: Positive | None = None
@@ -465,14 +465,15 @@ class ResidencyConfig(Section, frozen=True):
 
 
 class ObserveUsageConfig(Section, frozen=True):
-    """How the gateway gets reports of cached prompt tokens."""
+    """How the gateway gets reports of cached prompt tokens and of the lengths of answers. Streams of callers with a
+    token limit are asked for usage in any case."""
 
-    mode: Literal["passive", "inject"] = "passive"
-    """passive: the gateway forwards bodies unchanged, and a stream reports usage only if its client asks for it.
-    inject: the gateway sets stream_options.include_usage in some of the other streams, and removes the usage frame from
-    their responses."""
-    sample: Annotated[float, Meta(gt=0, le=1)] = 0.1
-    """Share of the streams without usage that inject applies to."""
+    mode: Literal["passive", "inject"] = "inject"
+    """inject: the gateway sets stream_options.include_usage in some of the streams without it, and removes the usage
+    frame from their responses: in the first 32 of each worker, and then in a share. passive: bodies are forwarded
+    unchanged, and a stream reports usage only if its client asks for it."""
+    sample: Annotated[float, Meta(gt=0, le=1)] = 0.05
+    """The share of the streams without usage that inject applies to."""
 
 
 class CorsConfig(Section, frozen=True):

@@ -50,6 +50,11 @@ class RateAccount:
         self._slot = 0
         self._table = table
 
+    @property
+    def by_tokens(self) -> bool:
+        """Whether tokens per minute are limited."""
+        return self._config.tokens_per_minute > 0
+
     def adopt(self, config: RateLimitsConfig) -> None:
         """Use other limits from the next check on. What was used stays used."""
         self._config = config
@@ -84,6 +89,14 @@ class RateAccount:
         self._table.write(self._slot, self.requests_left, self.tokens_left, self._at_s)
         self._table.count(self._slot, 1, 1.0, tokens)
         self.admitted += 1
+
+    def take_more(self, tokens: int, now_s: float) -> bool:
+        """Charge tokens to a request in progress. Return whether the debt is now larger than the bucket."""
+        self._fill(now_s)
+        self.tokens_left -= tokens
+        self._table.write(self._slot, self.requests_left, self.tokens_left, self._at_s)
+        self._table.count(self._slot, 0, 0.0, tokens)
+        return self.tokens_left < -self.tokens.burst
 
     def settle(self, charged_tokens: int, used_tokens: int, now_s: float, *, served: bool) -> None:
         """Correct the charge of a request that has ended: all of it comes back if no worker has `served` it."""

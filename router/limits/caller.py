@@ -17,6 +17,14 @@ class Charge:
         self._open = True
         self.tokens = tokens
 
+    def raise_to(self, used_tokens: int, now_s: float) -> bool:
+        """Charge at least `used_tokens` from now on. Return whether a debt is now larger than its bucket."""
+        more = used_tokens - self.tokens
+        if more <= 0 or not self._open:
+            return False
+        self.tokens = used_tokens
+        return self._limits.take_more(more, now_s)
+
     def settle(self, used_tokens: int, now_s: float, *, served: bool) -> None:
         """End the charge: `used_tokens` replace the estimate, or all comes back if no worker has `served` the request.
 
@@ -59,6 +67,22 @@ class CallerLimits:
             return self._check(0, now_s)
         finally:
             table.release()
+
+    @property
+    def by_tokens(self) -> bool:
+        """Whether tokens per minute are limited."""
+        return any(account.by_tokens for account in self._accounts)
+
+    def take_more(self, tokens: int, now_s: float) -> bool:
+        """Charge tokens to a request in progress. Return whether a debt is now larger than its bucket."""
+        table, owes = self._table, False
+        table.acquire()
+        try:
+            for account in self._accounts:
+                owes = account.take_more(tokens, now_s) or owes
+        finally:
+            table.release()
+        return owes
 
     def settle(self, charged_tokens: int, used_tokens: int, now_s: float, *, served: bool) -> None:
         """Correct the charge of a request in all accounts."""

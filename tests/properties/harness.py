@@ -187,7 +187,7 @@ class World:
         config = msgspec.convert({"retries": {"query_of_death_s": 0}, **settings}, Config)
         self.turns = Turns()
         residency = ResidencyMap()
-        fleet = Fleet(config.health, residency)
+        fleet = self.fleet = Fleet(config.health, residency)
         joined = fleet.add(parse_endpoint("http://worker:1"), self.turns.now_s)
         fleet.probe_succeeded(joined.id, FACTS, self.turns.now_s)
         policy = build_policy(PolicySpec("round_robin"), random.Random(0))

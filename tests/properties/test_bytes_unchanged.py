@@ -1,11 +1,16 @@
-"""Bodies and end-to-end headers arrive unchanged in both directions, whatever their content."""
+"""Bodies and end-to-end headers arrive unchanged in both directions, whatever their content.
 
+A stream that is asked for usage has one member more, and nothing else differs.
+"""
+
+import json
 import re
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from router.gateway.http.headers import HOP_BY_HOP
+from router.placement.lifecycle_events import Usage
 from tests.properties.harness import World, cut_up
 from tests.properties.strict import read_message
 
@@ -119,6 +124,25 @@ def test_a_request_arrives_as_it_was_sent(request, lines, cuts):
     assert seen.content == content
     assert seen.end == len(world.dials[0].got)
     assert passed_on(list(seen.lines)) == lines
+
+
+QUESTION = re.compile(rb',?"stream_options":\{"include_usage":true\}(?=\}\s*\Z)')
+ENDING = [b'data: {"choices":[{"finish_reason":"stop"}]}\n\n']
+
+
+@given(body(), CUTS)
+def test_a_request_that_is_asked_for_usage_has_only_the_question_more(request, cuts):
+    path, content = request
+    world = World(auth={"allow": ["transfer_params"]})
+    (endpoint,) = world.fleet.endpoints
+    for api in SHAPES:
+        world.parts.rewriter.saw_plain(endpoint, api.decode(), ENDING, Usage())
+    raw = b"POST %s HTTP/1.1\r\nHost: gw\r\nContent-Length: %d\r\n\r\n%s" % (path, len(content), content)
+    world.client().send(*cut_up(raw, cuts))
+    seen = read_message(world.dials[0].got, answer=False)
+    asked = path in (b"/v1/chat/completions", b"/v1/completions") and json.loads(content).get("stream") is True
+    assert (seen.content != content) == asked
+    assert QUESTION.sub(b"", seen.content) == content
 
 
 MULTIPART = b'--%s\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--%s\r\n%s\r\n\r\n%s\r\n--%s--\r\n'

@@ -260,7 +260,12 @@ class RigBuilder:
         **settings: Any,
     ) -> Rig:
         """Start one worker for each script, and a gateway with `settings`, on a free port unless they say otherwise."""
-        defaults = {"host": "127.0.0.1", "port": 0, "timeouts": {"upstream_idle_s": 4.0}}
+        defaults = {
+            "host": "127.0.0.1",
+            "port": 0,
+            "timeouts": {"upstream_idle_s": 4.0},
+            "observe_usage": {"mode": "passive"},  # most tests compare the bytes that workers get
+        }
         rig = Rig(msgspec.convert(defaults | settings, Config), asyncio.get_running_loop(), relearn, traces)
         self._built.append(rig)
         for script in scripts:

@@ -24,6 +24,7 @@ from router.placement.tickets import Ticket
 
 # Server errors about the request, not about the worker: another worker would answer the same.
 _NOT_A_FAILURE = frozenset({501, 505})
+_BAD_REQUEST = frozenset({400, 422})
 NOT_FOUND_BYTES = 4_096
 """A 404 whose body is longer, framing included, is passed on unread."""
 
@@ -267,6 +268,8 @@ class Attempt:
             else:
                 self.response_read = self._read_error
                 self._late = self._services.loop.call_later(ERROR_BODY_S, self._error_due)
+        elif status in _BAD_REQUEST and self.usage_frame is not None and self.usage_frame.asked_for:
+            self._send_unasked()
         elif 400 <= status < 500 and self._doubts_refusals:
             self._refused(status)
         elif status == 404:
@@ -278,6 +281,14 @@ class Attempt:
                 self._report(Outcome.SWITCHED, self)
             else:
                 self.worker_lost("unexpected 101", True)
+
+    def _send_unasked(self) -> None:
+        """Send the request again without the question for usage: it may be what the worker, an old vLLM, refuses."""
+        if self._outbound.rewrites is not None:
+            self._outbound.rewrites.unask(self.ticket.candidate.endpoint)
+        self.let_go(reusable=True)
+        self.begin()
+        self._report(Outcome.MOVED, self)
 
     def _read_before_first(self, data: bytes) -> None:
         """Take body bytes before the first event has gone to the client."""

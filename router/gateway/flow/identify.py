@@ -338,8 +338,9 @@ class Identifier:
             outbound.withheld = outbound.caller.withheld_salted
         if reading.intake is not None:
             outbound.digest = reading.intake.digest
-        if self._rewriter.enabled:
-            outbound.rewrites = self._rewriter.of(outbound.head, reading.intake)
+        limits = outbound.caller.limits
+        metered = limits is not None and limits.by_tokens
+        outbound.rewrites = self._rewriter.of(outbound.head, reading.intake, metered=metered)
 
     def _describe_now(self, outbound: OutboundRequest, reading: Reading, request: IdentifiedRequest) -> bool:
         """Admit and describe the request. Return False if identification must continue in a task.

@@ -10,7 +10,7 @@ from router.errors import RequestError
 from router.gateway.flow.handover import KvHandover
 from router.gateway.flow.handover_pairs import Handovers
 from router.gateway.flow.kv_pull import KvPull, Pulls
-from router.gateway.rewrites.body_rewriter import MAX_REWRITTEN_BYTES, VOUCHED
+from router.gateway.rewrites.body_rewriter import MAX_SEARCHED_BYTES, VOUCHED
 from router.placement.lifecycle_events import Request
 from router.placement.placing import Decided
 from router.placement.pulls import PlannedPull
@@ -67,6 +67,6 @@ def may_be_shared(request: Request, headers: Mapping[bytes, bytes], body: bytes)
     prompt = request.prompt
     if request.path not in ANSWER_APIS or prompt is None or prompt.multiple or request.pinned is not None:
         return False
-    if request.answers != 1 or not request.reads_cache or len(body) > MAX_REWRITTEN_BYTES:
+    if request.answers != 1 or not request.reads_cache or len(body) > MAX_SEARCHED_BYTES:
         return False
     return VOUCHED.isdisjoint(headers)

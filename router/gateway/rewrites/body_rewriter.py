@@ -3,8 +3,9 @@
 The fourth, another model's name, is in `model_name`.
 
 All other bytes go to the worker unchanged. Each rewrite is one splice (`json_splice`). Isolation is on if the port has
-API keys, and a body that cannot be salted with certainty is refused. The other two are off by default. A body is sent
-without them if the splice is uncertain, or if the client signed or digested the bytes.
+API keys, and a body that cannot be salted with certainty is refused. Usage is observed in a sample of streams, and
+re-announcement is off by default. A body is sent without them if the splice is uncertain, or if the client signed or
+digested the bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import msgspec
 from router.config.model import Config, ObserveUsageConfig
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.response_head import ResponseHead
-from router.gateway.rewrites.json_splice import Splice, salted, set_inner, spliced
+from router.gateway.rewrites.json_splice import Splice, appended, salted, set_inner, spliced
 from router.gateway.rewrites.usage_frame import StreamEnding, UsageFrame, plain_ending
 from router.placement.endpoints import FleetEndpoint
 from router.placement.fleet import Fleet
@@ -29,8 +30,11 @@ _USAGE_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH})
 """Streams of the other two APIs always report their usage."""
 VOUCHED = frozenset({b"content-digest", b"repr-digest", b"digest", b"content-md5", b"signature", b"content-encoding"})
 """Request headers that depend on the exact bytes of the body."""
-MAX_REWRITTEN_BYTES = 1_048_576
-"""Larger bodies are not rewritten, because the search for the splice takes about 1 ms per MB."""
+MAX_SEARCHED_BYTES = 1_048_576
+"""Larger bodies are not searched for the place of a splice, because that takes about 1 ms per MB."""
+FIRST_STREAMS = 32
+"""So many streams of a worker and path are asked for usage before the share counts, so that little traffic is enough
+to fill what an operator sees."""
 RELEARN_SINCE = (0, 26)
 """The first vLLM version that announces reused blocks again. Earlier versions ignore the field."""
 BUSY_KV_USAGE = 0.9
@@ -56,16 +60,24 @@ class OutgoingBody(msgspec.Struct, frozen=True):
 
 
 class RequestRewrites:
-    """The rewrites that apply to one request. `observed`: its stream is sampled for usage."""
+    """The rewrites that apply to one request.
 
-    __slots__ = ("_relearns", "_rewrites", "observed", "parsed", "path")
+    `observed`: its stream may be asked for usage. `metered`: it is asked whenever possible, because its caller pays by
+    tokens.
+    """
 
-    def __init__(self, rewrites: BodyRewriter, path: str, parsed: ParsedBody, observed: bool, relearns: bool) -> None:
+    __slots__ = ("_refused_by", "_relearns", "_rewrites", "metered", "observed", "parsed", "path")
+
+    def __init__(
+        self, rewrites: BodyRewriter, path: str, parsed: ParsedBody, observed: bool, relearns: bool, metered: bool
+    ) -> None:
         self._rewrites = rewrites
         self._relearns = relearns
+        self._refused_by: FleetEndpoint | None = None
         self.path = path
         self.parsed = parsed
         self.observed = observed
+        self.metered = metered
 
     def outgoing(self, head: RequestHead, body: bytes, ticket: Ticket, now_s: float) -> OutgoingBody:
         """Return head and body for one attempt."""
@@ -75,6 +87,11 @@ class RequestRewrites:
         if self._relearns:
             rewrites.relearn(self, body, ticket, now_s, splices)
         return OutgoingBody(head, spliced(body, splices) if splices else body, frame)
+
+    def unask(self, endpoint: FleetEndpoint) -> None:
+        """Send further attempts without the question for usage: `endpoint` refused the one that had it."""
+        self.observed = False
+        self._refused_by = endpoint
 
     def answered(
         self,
@@ -88,44 +105,71 @@ class RequestRewrites:
         rewrites = self._rewrites
         if usage_frame is not None:
             rewrites.observed(usage_frame)
+        elif self._refused_by is endpoint:
+            if response.status < 400:
+                rewrites.never_ask(endpoint, self.path)
         elif self.observed and response.events and response.status == 200 and rewrites.needs_plain(endpoint, self.path):
             rewrites.saw_plain(endpoint, self.path, tail, usage)
+
+
+class _Streams:
+    """The streams of one worker and path: how they end unchanged, and how many were asked for usage.
+
+    `ending` is None if the worker refuses the question.
+    """
+
+    __slots__ = ("asked", "ending")
+
+    def __init__(self, ending: StreamEnding | None) -> None:
+        self.ending = ending
+        self.asked = 0
 
 
 class BodyRewriter:
     """Decides which requests are rewritten, and remembers how workers end their streams.
 
-    With `observe_usage: inject`, a sampled share of the streams that do not ask for usage is changed to ask for it.
-    The usage frame is removed from the response. The first stream of each worker and path is sent unchanged, for two
-    reasons. Some workers report usage unasked. And vLLM ends a stream differently without a usage frame
-    (`usage_frame.Stamp`).
+    Streams that do not ask for usage are changed to ask for it, and the usage frame is removed from the response: all
+    streams of callers with a token limit, and with `observe_usage: inject` a sample of the others. The sample is the
+    first `FIRST_STREAMS` of each worker and path, and later a share.
+
+    The first stream of each worker and path is sent unchanged, for two reasons. Some workers report usage unasked. And
+    vLLM ends a stream differently without a usage frame (`usage_frame.Stamp`).
     """
 
     def __init__(self, config: Config, fleet: Fleet, relearn: Relearn | None) -> None:
         self._usage: ObserveUsageConfig = config.observe_usage
         self._relearn = relearn
         self._share = 0.0
-        self._plain: dict[tuple[FleetEndpoint, str], StreamEnding] = {}
+        self._streams: dict[tuple[FleetEndpoint, str], _Streams] = {}
         self._fleet = fleet
         self._counts = dict.fromkeys(
-            ("salted", "usage_asked", "usage_taken_out", "usage_missing", "relearn_asked", "not_rewritable"), 0
-        )
-        self._injects = self._usage.mode == "inject"
-        self.enabled = self._injects or relearn is not None
-        if self._injects:
-            fleet.on_loss.append(self._forget)
+            (
+                "salted", "usage_asked", "usage_taken_out", "usage_missing", "usage_refused", "relearn_asked",
+                "not_rewritable",
+            ),
+            0,
+        )  # fmt: skip
+        self._samples = self._usage.mode == "inject"
+        fleet.on_loss.append(self._forget)
 
-    def of(self, head: RequestHead, parsed: ParsedBody | None) -> RequestRewrites | None:
-        """Return the rewrites for a request, or None."""
-        if parsed is None or parsed.size_bytes > MAX_REWRITTEN_BYTES:
+    def of(self, head: RequestHead, parsed: ParsedBody | None, *, metered: bool = False) -> RequestRewrites | None:
+        """Return the rewrites for a request, or None. `metered`: its caller has a limit of tokens."""
+        if parsed is None:
             return None
-        if head.path not in PROMPT_PATHS or not VOUCHED.isdisjoint(head.fields):
+        path = head.path
+        observed = parsed.stream and (metered or self._samples) and path in _USAGE_PATHS and _hides_usage(parsed)
+        relearns = self._relearn is not None and self._may_relearn(path, parsed)
+        if not (observed or relearns) or not VOUCHED.isdisjoint(head.fields):
             return None
-        observed = self._injects and head.path in _USAGE_PATHS and _hides_usage(parsed) and self._sampled()
-        relearns = self._relearn is not None and parsed.reads_cache and parsed.answers == 1
-        return RequestRewrites(self, head.path, parsed, observed, relearns) if observed or relearns else None
+        return RequestRewrites(self, path, parsed, observed, relearns, metered)
 
-    def _sampled(self) -> bool:
+    def _may_relearn(self, path: str, parsed: ParsedBody) -> bool:
+        readable = path in PROMPT_PATHS and parsed.size_bytes <= MAX_SEARCHED_BYTES
+        return readable and parsed.reads_cache and parsed.answers == 1
+
+    def _sampled(self, streams: _Streams) -> bool:
+        if streams.asked < FIRST_STREAMS:
+            return True
         self._share += self._usage.sample
         if self._share < 1.0:
             return False
@@ -149,34 +193,41 @@ class BodyRewriter:
         self, rewriting: RequestRewrites, body: bytes, ticket: Ticket, splices: list[Splice]
     ) -> UsageFrame | None:
         """Ask for usage in this stream if the worker is known not to report it. Return the filter for the response."""
-        plain = self._plain.get((ticket.candidate.endpoint, rewriting.path))
-        if plain is None or plain.reports_usage:
+        streams = self._streams.get((ticket.candidate.endpoint, rewriting.path))
+        if streams is None or streams.ending is None or streams.ending.reports_usage:
             return None
-        options = rewriting.parsed.fields.stream_options
-        splice = set_inner(body, "stream_options", "include_usage", b"true", options)
+        if not rewriting.metered and not self._sampled(streams):
+            return None
+        splice = _asking(body, rewriting.parsed.fields.stream_options)
         if splice is None:
             self._counts["not_rewritable"] += 1
             return None
+        streams.asked += 1
         self._counts["usage_asked"] += 1
         splices.append(splice)
-        return UsageFrame(plain.stamp)
+        return UsageFrame(streams.ending.stamp)
 
     def needs_plain(self, endpoint: FleetEndpoint, path: str) -> bool:
         """Return whether the ending of this worker's unchanged streams is still unknown."""
-        return self._injects and (endpoint, path) not in self._plain
+        return (endpoint, path) not in self._streams
 
     def saw_plain(self, endpoint: FleetEndpoint, path: str, tail: list[bytes], usage: Usage) -> None:
         """Learn from the tail of an unchanged stream."""
         plain = plain_ending(tail, usage != Usage())
         if plain is not None:
-            self._plain[endpoint, path] = plain
+            self._streams[endpoint, path] = _Streams(plain)
+
+    def never_ask(self, endpoint: FleetEndpoint, path: str) -> None:
+        """Record that the worker refuses the question for usage, and serves the same request without it."""
+        self._counts["usage_refused"] += 1
+        self._streams[endpoint, path] = _Streams(None)
 
     def observed(self, frame: UsageFrame) -> None:
         """Count a complete stream that the gateway had changed to report its usage."""
         self._counts["usage_taken_out" if frame.taken else "usage_missing"] += 1
 
     def _forget(self, lost: FleetEndpoint) -> None:
-        self._plain = {place: plain for place, plain in self._plain.items() if place[0] is not lost}
+        self._streams = {place: streams for place, streams in self._streams.items() if place[0] is not lost}
 
     # cache re-announcement
 
@@ -211,11 +262,24 @@ class BodyRewriter:
 
 
 def _hides_usage(parsed: ParsedBody) -> bool:
-    """Return whether a stream does not ask for usage, and asking would add nothing but the usage frame."""
-    options: Any = parsed.fields.stream_options
-    if not parsed.stream or parsed.include_usage:
-        return False
-    return options is None or (isinstance(options, dict) and not as_bool(options.get("continuous_usage_stats") or 0))
+    """Return whether a stream does not ask for usage, and can."""
+    return not parsed.include_usage and (
+        parsed.fields.stream_options is None or _is_object(parsed.fields.stream_options)
+    )
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _asking(body: bytes, options: Any) -> Splice | None:
+    """Return the splice that asks for usage, and adds nothing else to the stream. `options` are the body's own."""
+    if options is None or as_bool(options.get("continuous_usage_stats") or 0):
+        # Without include_usage the other option has no effect; with it, each event would report usage.
+        return appended(body, b"stream_options", b'{"include_usage":true}')
+    if len(body) > MAX_SEARCHED_BYTES:
+        return None
+    return set_inner(body, "stream_options", "include_usage", b"true", options)
 
 
 def _announces_again(version: str | None) -> bool:

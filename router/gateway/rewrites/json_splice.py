@@ -71,6 +71,17 @@ def _within(body: bytes, start: int, inner: str, member: bytes, value: bytes, pr
     return Splice(found.start(1), found.end(1), value)
 
 
+def appended(body: bytes, name: bytes, value: bytes) -> Splice | None:
+    """Return the splice that adds a last member to `body`, a valid JSON object; None if it is no object in UTF-8.
+
+    It takes the place of all earlier members of that name, in any spelling (see `with_member`).
+    """
+    opening, end = _OBJECT.match(body), body.rfind(b"}")
+    if opening is None or not is_object(body):
+        return None
+    return Splice(end, end, b'%b"%b":%b' % (b"" if opening[1] else b",", name, value))
+
+
 def salted(body: bytes, salt: str) -> bytes:
     """Return `body`, a valid JSON object, with `cache_salt` as its last member.
 

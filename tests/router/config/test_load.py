@@ -79,12 +79,12 @@ def test_a_variable_takes_true_and_false_by_several_words(text, value):
     assert load({}, {"WARMROUTE_ACCESS_LOG": text}, None).access_log is value
 
 
-def test_rewrites_are_off_unless_asked_for(write):
+def test_usage_is_sampled_and_relearning_is_off_unless_asked_for(write):
     plain = Config()
-    assert (plain.observe_usage.mode, plain.residency.relearn) == ("passive", "passive")
-    file = write("w.yaml", "observe_usage: {mode: inject, sample: 1}\nresidency: {relearn: piggyback}\n")
+    assert (plain.observe_usage.mode, plain.residency.relearn) == ("inject", "passive")
+    file = write("w.yaml", "observe_usage: {mode: passive, sample: 1}\nresidency: {relearn: piggyback}\n")
     config = load({}, {"WARMROUTE_RESIDENCY__RELEARN_BLOCKS_PER_S": "250"}, file)
-    assert (config.observe_usage.mode, config.observe_usage.sample) == ("inject", 1.0)
+    assert (config.observe_usage.mode, config.observe_usage.sample) == ("passive", 1.0)
     assert (config.residency.relearn, config.residency.relearn_blocks_per_s) == ("piggyback", 250)
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.worker import LoadReport, WorkerFacts
+from router.gateway.rewrites.body_rewriter import FIRST_STREAMS
 from router.gateway.rewrites.json_splice import set_inner, spliced
 from router.gateway.rewrites.usage_frame import HELD_BYTES, Stamp, StreamEnding, UsageFrame, plain_ending
 from router.placement.lifecycle_events import Usage
@@ -250,7 +251,7 @@ async def test_the_client_gets_the_stream_without_the_usage_frame(rig, cut_bytes
     assert gate.dispatcher.usage == Usage(40, 3, 32)
     seen = gate.workers[0].requests
     assert seen[0].body == STREAMED
-    assert seen[1].body == b'{"stream_options":{"include_usage":true},' + STREAMED[1:]
+    assert seen[1].body == STREAMED[:-1] + b',"stream_options":{"include_usage":true}}'
     assert seen[1].header(b"content-length") == b"%d" % len(seen[1].body)
     assert len({request.connection for request in seen}) == 1, "both sides stay open"
     rewrites = gate.gateway.statistics()["rewrites"]
@@ -281,8 +282,7 @@ async def test_a_rewritten_http_1_0_stream_is_uncompressed(rig):
     ("body", "extra"),
     [
         (b'{"model":"m","messages":[],"stream":true,"stream_options":{"include_usage":true}}', b""),
-        (b'{"model":"m","messages":[],"stream":true,"stream_options":{"continuous_usage_stats":true}}', b""),
-        (b'{"model":"m","messages":[],"stream":true,"stream_options":null}', b""),
+        (b'{"model":"m","messages":[],"stream":true,"stream_options":7}', b""),
         (b'{"model":"m","messages":[]}', b""),
         (STREAMED, b"Content-Digest: sha-256=:x:\r\n"),
     ],
@@ -301,18 +301,84 @@ async def test_a_worker_that_reports_usage_unasked_is_not_asked(rig):
     assert gate.gateway.statistics()["rewrites"]["usage_asked"] == 0
 
 
-async def test_the_sampled_share_of_streams_is_rewritten(rig):
-    gate = await rig(streaming(), observe_usage={"mode": "inject", "sample": 0.25})
-    for _ in range(12):
-        await gate.ask(post(body=STREAMED))
-    assert gate.gateway.statistics()["rewrites"]["usage_asked"] == 2, "one of four, and the first of these unchanged"
+@pytest.mark.parametrize(
+    "options",
+    [b"null", b"{}", b'{"include_usage":false}', b'{"continuous_usage_stats":true}', b'{"include_usage":null,"x":1}'],
+)
+async def test_a_stream_is_asked_whatever_its_options_say(rig, options):
+    body = b'{"model":"m","messages":[],"stream_options":%b,"stream":true}' % options
+    gate = await rig(streaming(), **INJECT)
+    plain, observed = await gate.ask(post(body=body)), await gate.ask(post(body=body))
+    assert observed.body == plain.body and usage_frame() not in plain.body
+    sent = json.loads(gate.workers[0].requests[1].body)["stream_options"]
+    assert sent["include_usage"] is True and "continuous_usage_stats" not in sent
 
 
-async def test_passive_is_the_default_and_changes_no_body(rig):
-    gate = await rig(streaming())
+async def test_large_bodies_are_asked_without_a_search(rig):
+    body = b'{"model":"m","messages":[],"stream":true,"user":"%b"}' % (b"x" * 2_000_000)
+    gate = await rig(streaming(), **INJECT)
+    plain, observed = await gate.ask(post(body=body)), await gate.ask(post(body=body))
+    assert observed.body == plain.body
+    assert gate.workers[0].requests[1].body == body[:-1] + b',"stream_options":{"include_usage":true}}'
+
+
+async def test_the_first_streams_and_then_a_share_are_rewritten(rig):
+    gate = await rig(streaming(), observe_usage={"sample": 0.25})
+    client = await gate.connect()
+    replies = [await client.ask(post(body=STREAMED)) for _ in range(FIRST_STREAMS + 9)]
+    assert len({reply.body for reply in replies}) == 1
+    asked = [b"stream_options" in request.body for request in gate.workers[0].requests]
+    assert asked == [False, *[True] * FIRST_STREAMS, *[False, False, False, True] * 2]
+
+
+async def test_passive_changes_no_body(rig):
+    gate = await rig(streaming(), observe_usage={"mode": "passive"})
     for _ in range(3):
         await gate.ask(post(body=STREAMED))
     assert {request.body for request in gate.workers[0].requests} == {STREAMED}
+
+
+@pytest.mark.parametrize("path", [b"/v1/messages", b"/v1/responses"])
+async def test_apis_that_report_usage_unasked_are_not_asked(rig, path):
+    gate = await rig(streaming(), **INJECT)
+    for _ in range(3):
+        await gate.ask(post(path, STREAMED))
+    assert {request.body for request in gate.workers[0].requests} == {STREAMED}
+
+
+async def test_a_worker_that_refuses_the_question_gets_the_request_without_it(rig):
+    async def old(script):
+        if b"stream_options" in script.seen.body:
+            await answer_json(script, b"400 Bad Request", b'{"message":"Extra inputs are not permitted"}')
+        else:
+            await streaming()(script)
+
+    gate = await rig(old, **INJECT)
+    replies = [await gate.ask(post(body=STREAMED)) for _ in range(4)]
+    assert {(reply.status, reply.body) for reply in replies} == {(200, replies[0].body)}
+    asked = [b"stream_options" in request.body for request in gate.workers[0].requests]
+    assert asked == [False, True, False, False, False], "it is asked once, and never again"
+    assert gate.gateway.statistics()["rewrites"]["usage_refused"] == 1
+    assert gate.idle and "failed" not in "".join(gate.dispatcher.events)
+
+
+async def test_a_mistake_of_the_client_is_no_refusal_of_the_question(rig):
+    mistake = {"now": True}
+
+    async def script(script):
+        if mistake["now"] and len(gate.workers[0].requests) > 1:
+            await answer_json(script, b"400 Bad Request", b'{"error":{"message":"no","code":400}}')
+        else:
+            await streaming()(script)
+
+    gate = await rig(script, **INJECT)
+    await gate.ask(post(body=STREAMED))
+    reply = await gate.ask(post(body=STREAMED))
+    assert (reply.status, reply.body) == (400, b'{"error":{"message":"no","code":400}}')
+    mistake["now"] = False
+    await gate.ask(post(body=STREAMED))
+    asked = [b"stream_options" in request.body for request in gate.workers[0].requests]
+    assert asked == [False, True, False, True]
 
 
 async def test_the_ending_of_a_lost_worker_is_learned_again(rig):
@@ -346,19 +412,6 @@ async def test_a_stream_lost_before_its_usage_counts_as_missing(rig, at):
     reply = await gate.ask(post(body=STREAMED), on_head=started.set)
     assert reply.body.startswith(frame("a") + b'data: {"error"') and reply.body.endswith(DONE)
     assert gate.idle and gate.gateway.statistics()["rewrites"]["usage_taken_out"] == 0
-
-
-async def test_an_error_in_place_of_a_stream_is_relayed(rig):
-    async def script(script):
-        if b"stream_options" in script.seen.body:
-            await answer_json(script, b"400 Bad Request", b'{"error":{"message":"no","code":400}}')
-        else:
-            await streaming()(script)
-
-    gate = await rig(script, **INJECT)
-    await gate.ask(post(body=STREAMED))
-    reply = await gate.ask(post(body=STREAMED))
-    assert (reply.status, reply.body) == (400, b'{"error":{"message":"no","code":400}}')
 
 
 async def test_a_retry_is_rewritten_for_its_own_worker(rig):
