@@ -164,6 +164,7 @@ PATTERNS: dict[str, Row] = {
     "router.gateway.http.sse._EVENT_END": Row(WORKER, "search"),
     "router.gateway.http.sse._INTRODUCING": Row(WORKER, "match"),
     "router.gateway.http.sse._LINE_END": Row(WORKER, "search"),
+    "router.gateway.http.usage._NO_USAGE": Row(WORKER, "match"),
     "router.gateway.http.usage.USAGE": Row(
         WORKER,
         "match",

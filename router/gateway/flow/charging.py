@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Final
 
 from router.errors import RequestError
 from router.gateway.flow.outbound import OutboundRequest
+from router.gateway.http.routes import Route
 from router.placement.lifecycle_events import Request, Usage
+from router.tokenization.intake import CHAT_PATH, MESSAGES_PATH
+
+BYTES_PER_TOKEN: Final = 4
+"""English text has about four bytes per token."""
+_ONE_TURN: Final = frozenset({CHAT_PATH, MESSAGES_PATH})
+"""Paths whose output limit holds for the whole of each answer."""
 
 
 def refused_early(outbound: OutboundRequest, now_s: float) -> RequestError | None:
@@ -26,12 +35,14 @@ def refused_early(outbound: OutboundRequest, now_s: float) -> RequestError | Non
 def charge(outbound: OutboundRequest, expected: Callable[[Request], int], now_s: float) -> RequestError | None:
     """Charge an identified request to its caller's limits, or return the error if it is above one of them.
 
-    The estimate is its prompt tokens and the output tokens that `expected` returns. A request that runs no model costs
-    no tokens.
+    The estimate is its prompt tokens and, if the path generates text, the output tokens that `expected` returns. A
+    request that runs no model costs no tokens.
     """
-    limits, request = outbound.caller.limits, outbound.request
+    limits, request, route = outbound.caller.limits, outbound.request, outbound.route
     assert limits is not None and request is not None
-    tokens = request.prompt_tokens + expected(request) if outbound.route.prefills else 0
+    tokens = 0
+    if route.prefills:  # a WebSocket has no prompt yet, but it needs a bucket that is not empty
+        tokens = max(1, request.prompt_tokens + (expected(request) if route.generates else 0))
     admitted = limits.admit(tokens, now_s)
     outbound.limit_lines = limits.lines()
     if isinstance(admitted, RequestError):
@@ -40,29 +51,56 @@ def charge(outbound: OutboundRequest, expected: Callable[[Request], int], now_s:
     return None
 
 
-def used_tokens(outbound: OutboundRequest, usage: Usage, counted_events: int) -> int:
-    """Return the tokens of a complete answer: those it reports, or else the estimated prompt and its events."""
-    request = outbound.request
-    if request is None or not outbound.route.prefills:
+def text_tokens(text_bytes: int) -> int:
+    """Return the tokens that a client is charged for text that nobody has counted."""
+    return math.ceil(text_bytes / BYTES_PER_TOKEN)
+
+
+def answer_tokens(request: Request, route: Route, usage: Usage, reserved_tokens: int, text_bytes: int) -> int:
+    """Return the charge of a complete answer with `text_bytes` of text.
+
+    It is the reported usage. Output that is not reported costs what was reserved for it, since an answer may have
+    tokens that no client sees (hidden reasoning), and no less than its text.
+    """
+    if not route.prefills:
         return 0
-    prompt = request.prompt_tokens if usage.prompt_tokens is None else usage.prompt_tokens
-    output = counted_events if usage.completion_tokens is None else usage.completion_tokens
-    return prompt + output
+    prompt = request.prompt_tokens if usage.prompt_tokens is None else max(0, usage.prompt_tokens)
+    if usage.completion_tokens is not None:
+        return prompt + max(0, usage.completion_tokens)
+    if not route.generates:
+        return prompt
+    reserved = max(0, reserved_tokens - request.prompt_tokens)
+    return prompt + max(reserved, _read_tokens(request, text_bytes))
 
 
-def settle(
-    outbound: OutboundRequest, answer_tokens: int | None, sent_events: int, now_s: float, *, began: bool, left: bool
-) -> None:
-    """End the request's charge.
+def left_tokens(request: Request, route: Route, text_bytes: int) -> int:
+    """Return the charge of an answer that ended early, after `text_bytes` of text: the prompt and what was sent."""
+    if not route.prefills:
+        return 0
+    return request.prompt_tokens + (_read_tokens(request, text_bytes) if route.generates else 0)
 
-    `answer_tokens` are those of a complete answer. Otherwise an answer that `began` costs its prompt and the
-    `sent_events` so far, and a request whose client `left` while a worker had it costs its prompt. All else is free.
+
+def _read_tokens(request: Request, text_bytes: int) -> int:
+    """Return the tokens of the text that was sent, but no more than the request allows.
+
+    The limit counts on paths that have one prompt and one turn only: elsewhere it holds for each.
+    """
+    tokens = text_tokens(text_bytes)
+    if request.max_tokens is None or request.path not in _ONE_TURN:
+        return tokens
+    return min(tokens, max(0, request.max_tokens) * max(1, request.answers))
+
+
+def settle(outbound: OutboundRequest, usage: Usage | None, text_bytes: int, now_s: float, *, served: bool) -> None:
+    """End the request's charge. `usage` is that of a complete answer, None without one.
+
+    A request that a worker has not `served` is free.
     """
     open_charge, request = outbound.charge, outbound.request
     assert open_charge is not None and request is not None
-    if answer_tokens is not None:
-        open_charge.settle(answer_tokens, now_s, served=True)
-    elif (began or left) and outbound.route.prefills:
-        open_charge.settle(request.prompt_tokens + sent_events, now_s, served=True)
-    else:
-        open_charge.settle(0, now_s, served=began or left)
+    tokens = 0
+    if usage is not None:
+        tokens = answer_tokens(request, outbound.route, usage, open_charge.tokens, text_bytes)
+    elif served:
+        tokens = left_tokens(request, outbound.route, text_bytes)
+    open_charge.settle(tokens, now_s, served=served)

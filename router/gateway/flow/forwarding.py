@@ -521,6 +521,10 @@ class ForwardedRequest:
     def expired(self, now_s: float) -> None:
         """Act on the deadline that has passed, if any, and set the next one."""
         deadlines = self._deadlines
+        if self._responder.overdrawn:
+            self._responder.log.error(ErrorKind.TOKENS_PER_MINUTE.spec.code, "stream")
+            self._on(Event.STALLED, self._responder.answering)
+            return
         due = deadlines.due(now_s, self._responder.last_read_s)
         if due is Due.STATE:
             self._state_expired(now_s)

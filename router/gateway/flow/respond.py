@@ -51,8 +51,23 @@ _REFRAMED: Final = Out.REFRAMED
 _ENDED: Final = Out.ENDED
 
 
+_CHOICE_BYTES = 64
+"""The least bytes of a chat's or a completion's event from its choices on, without its text. The events of other APIs
+are longer."""
+_LONGEST_HEAD = 512
+
+
 def _events(data: bytes) -> int:
-    return data.count(b"data: ") - data.count(b"data: [DONE]")
+    """Return the events with data in one read. Text cannot contain a line's end, so it cannot pass for an event."""
+    events = data.count(b"\ndata: ") - data.count(b"\ndata: [DONE]")
+    return events + 1 if data.startswith(b"data: ") and not data.startswith(b"data: [DONE]") else events
+
+
+def _frame_bytes(pieces: Iterable[bytes]) -> int:
+    """Return the least bytes of an event of this stream that are no text: all events begin with the same members."""
+    data = b"".join(pieces)
+    start, choices = data.find(b"data: "), data.find(b'"choices"')
+    return _CHOICE_BYTES + (choices - start if 0 <= start < choices <= start + _LONGEST_HEAD else 0)
 
 
 def _first_events(pieces: Iterable[bytes]) -> int:
@@ -74,8 +89,10 @@ class Relay:
     __slots__ = (
         "_batch",
         "_chunks",
+        "_frame_bytes",
         "_gaps",
         "_output",
+        "_own_bytes",
         "_own_cors",
         "_path",
         "_reads",
@@ -111,6 +128,9 @@ class Relay:
         self.out = _NOTHING
         self.status = 0
         self.response_bytes = 0
+        self._own_bytes = 0
+        """Those of `response_bytes` that are heads, comments and errors of the gateway."""
+        self._frame_bytes = 0
         self.events = 0
         self.last_read_s = 0.0
         self._gaps: list[float] = []
@@ -125,6 +145,11 @@ class Relay:
         self.connection = connection
         self.usage_frame = usage_frame
 
+    @property
+    def text_bytes(self) -> int:
+        """The bytes of the answer so far without heads, comments and the frames of events: at least its text."""
+        return max(0, self.response_bytes - self._own_bytes - self.events * self._frame_bytes)
+
     # before the first real event
 
     def comment(self, head_lines: bytes, close: bool) -> None:
@@ -134,10 +159,10 @@ class Relay:
             framing = b"transfer-encoding: chunked\r\n" if self._chunks else b""
             framing += b"connection: close\r\n" if close or not self._chunks else b""
             head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
-            self._send(head + framing + head_lines + b"\r\n" + self._framed(COMMENT))
+            self._send_own(head + framing + head_lines + b"\r\n" + self._framed(COMMENT))
             self.out = _COMMENTS
         else:
-            self._send(self._framed(COMMENT))
+            self._send_own(self._framed(COMMENT))
 
     def open(
         self, response: ResponseHead, opening: Opening, head_lines: bytes, keep_alive: bool
@@ -148,6 +173,7 @@ class Relay:
             self.usage_frame = None if self.usage_frame is None else self.usage_frame.of_body()
         elif self.connection is not None:
             self.events = _first_events(self.connection.pieces)
+            self._frame_bytes = _frame_bytes(self.connection.pieces)
         if self.out is _COMMENTS:
             self._send_pieces()
             self.out = _REFRAMED
@@ -177,6 +203,7 @@ class Relay:
         elif self.to_old_client:
             head_lines += b"connection: keep-alive\r\n"
         head = response_to_client(response, head_lines, reframed=reframed, own_cors=self._own_cors)
+        self._own_bytes += len(head)
         if reframed:
             self._send(head)
             self._send_pieces()
@@ -273,7 +300,7 @@ class Relay:
         if self.out is _ENDED:
             return False
         if self.out in (_COMMENTS, _REFRAMED):
-            self._send(self._framed(self._event_break() + error_event(kind, message, self._path)))
+            self._send_own(self._framed(self._event_break() + error_event(kind, message, self._path)))
             return self._end_framed()
         connection = self.connection
         response = connection.response if connection is not None else None
@@ -281,7 +308,7 @@ class Relay:
             return False
         if not connection.at_boundary:
             return False
-        self._send(chunk(self._event_break() + error_event(kind, message, self._path)))
+        self._send_own(chunk(self._event_break() + error_event(kind, message, self._path)))
         return self._end_framed()
 
     def _event_break(self) -> bytes:
@@ -311,6 +338,11 @@ class Relay:
             content = self.usage_frame.feed(content)
             self._tail = content or self._tail
         self._send(self._framed(content))
+
+    def _send_own(self, data: bytes) -> None:
+        """Write bytes that are no part of a worker's answer."""
+        self._own_bytes += len(data)
+        self._send(data)
 
     def _send(self, data: bytes) -> None:
         if data:

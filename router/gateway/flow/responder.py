@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from router.errors import ErrorKind, RequestError
 from router.gateway.flow.attempt import Attempt
-from router.gateway.flow.charging import settle, used_tokens
+from router.gateway.flow.charging import settle, text_tokens
 from router.gateway.flow.deadlines import Trickle
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Failure
@@ -25,6 +25,7 @@ from router.placement.tickets import Ticket
 
 # A module constant, because looking up a member of an enum is slow.
 _COMMENTS: Final = Out.COMMENTS
+_NOTHING_USED: Final = Usage(0, 0)
 CLIENT_LEFT = 499
 """Status in log and metrics if the client left before the end of its answer (nginx's convention)."""
 
@@ -37,8 +38,8 @@ class Responder:
     """
 
     __slots__ = (
-        "_answer_tokens",
         "_began",
+        "_charged",
         "_client",
         "_keep",
         "_outbound",
@@ -49,6 +50,7 @@ class Responder:
         "error",
         "left_in",
         "log",
+        "overdrawn",
         "relay",
         "tunnel",
     )
@@ -69,14 +71,16 @@ class Responder:
         self._trickle: Trickle | None = None
         self._began = False
         """Part of a worker's answer has gone to the client."""
-        self._answer_tokens: int | None = None
-        """The tokens of a complete answer, if the caller has limits; None without such an answer."""
+        self._charged: Usage | None = None
+        """The usage of a complete answer; None without one."""
         self.answering: Attempt | None = None
         self.left_in: RequestState | None = None
         """The state in which the client closed its connection, before its answer was complete."""
         self.error: RequestError | None = None
         self.tunnel: Tunnel | None = None
         """Set after a protocol switch."""
+        self.overdrawn = False
+        """The tunnel has used more than its caller's bucket holds, and the tokens lent beside it."""
         self.relay = Relay(client.output, services.time, outbound.head, services.lines.cors_enabled, self._progressed)
         self.log = RequestLog(services.log, outbound)
 
@@ -134,8 +138,7 @@ class Responder:
             services.placements.cancel(attempt, now_s)
             return
         usage = self.log.usage = self._usage(attempt)
-        if outbound.charge is not None:
-            self._answer_tokens = used_tokens(outbound, usage, self.relay.events) if attempt.status < 400 else 0
+        self._charged = usage if attempt.status < 400 else _NOTHING_USED
         self.answering = None
         plan = outbound.plan
         remote = plan is not None and plan.finished(
@@ -204,12 +207,27 @@ class Responder:
         relay.status = 101
         self._began = True
         self.answering = attempt
-        tunnel = self.tunnel = Tunnel(connection.write, client.output.write, self._services.time)
+        metered = None if self._outbound.charge is None else self._meter
+        tunnel = self.tunnel = Tunnel(connection.write, client.output.write, self._services.time, metered)
         connection.tunnel = tunnel.from_worker
         attempt.worker_writable = client.input.set_reading
         relay.attach(connection, None)
         relay.open(response, attempt.opening, self._lines(attempt.ticket), keep_alive=True)
         client.open_tunnel(tunnel)
+
+    def _meter(self) -> None:
+        """Charge what the tunnel has carried. If the caller owes too much, the next sweep ends it."""
+        charge, tunnel = self._outbound.charge, self.tunnel
+        if charge is None or tunnel is None:
+            return
+        if charge.raise_to(text_tokens(tunnel.carried_bytes), self._services.time()):
+            self.overdrawn = True
+            self._client.deadline_s = 0.0
+
+    @property
+    def _text_bytes(self) -> int:
+        """The bytes that a caller with limits pays for if the answer reports no tokens."""
+        return self.relay.text_bytes if self.tunnel is None else self.tunnel.carried_bytes
 
     @property
     def last_read_s(self) -> float:
@@ -277,8 +295,8 @@ class Responder:
         relay, error = self.relay, self.error
         if self._outbound.charge is not None:
             left = self.left_in is not None and self.log.ticket is not None
-            now_s = self._services.time()
-            settle(self._outbound, self._answer_tokens, relay.events, now_s, began=self._began, left=left)
+            served = self._began or left or self._charged is not None
+            settle(self._outbound, self._charged, self._text_bytes, self._services.time(), served=served)
         left_in = None if self.left_in is None else self.left_in.name.lower()
         code = None if error is None else error.kind.spec.code
         self.log.close(self._status(), relay.response_bytes, relay.events, left_in, code)

@@ -30,6 +30,7 @@ class Route:
     - `pinned`: ``{id}`` names a stored response, so requests go to the worker that made it.
     - `stores`: the worker stores the response under an id.
     - `prefills`: the worker runs the model on the body.
+    - `generates`: the answer has tokens that the model generated; otherwise it is vectors or scores.
     - `salted`: the worker reads `cache_salt` from the body.
     - `extra`: it comes from the setting `extra_paths`, so that nothing is known about its requests.
     """
@@ -42,12 +43,14 @@ class Route:
     stores: bool = False
     upgrades: bool = False
     prefills: bool = True
+    generates: bool = True
     salted: bool = False
     extra: bool = False
 
 
-_SALTED = (
-    "/v1/chat/completions/batch",
+_SALTED = ("/v1/chat/completions/batch", "/invocations", "/inference/v1/generate")
+"""JSON bodies that take cache_salt and are not placed by prefix."""
+_SCORED = (
     "/v1/embeddings",
     "/pooling",
     "/classify",
@@ -56,13 +59,9 @@ _SALTED = (
     "/rerank",
     "/v1/rerank",
     "/v2/rerank",
-    "/invocations",
     "/generative_scoring",
-    "/inference/v1/generate",
 )
-"""JSON bodies that take cache_salt and are not placed by prefix."""
-_UNSALTED = ("/v2/embed", "/cohere/v2/chat")
-"""vLLM 0.33 reads no cache_salt from these."""
+"""The same, but the answer has no generated tokens."""
 _TEXT_ONLY = (
     "/v1/chat/completions/render",
     "/v1/chat/completions/derender",
@@ -90,7 +89,9 @@ ROUTES: tuple[Route, ...] = (
     Route("/v1/realtime", ("GET",), ModelSource.QUERY, upgrades=True),
     *(Route(path, prefills=False) for path in _TEXT_ONLY),
     *(Route(path, salted=True) for path in _SALTED),
-    *(Route(path) for path in _UNSALTED),
+    *(Route(path, salted=True, generates=False) for path in _SCORED),
+    Route("/v2/embed", generates=False),  # vLLM 0.33 reads no cache_salt from this and the next one
+    Route("/cohere/v2/chat"),
     *(Route(path, ("GET", "POST"), salted=True) for path in _EITHER_METHOD),
 )
 

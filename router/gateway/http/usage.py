@@ -15,6 +15,7 @@ from router.gateway.http.json_structs import ReportedUsage
 from router.placement.lifecycle_events import Usage
 
 USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})')
+_NO_USAGE = re.compile(rb'"usage"\s*:\s*null')
 TAIL_BYTES = 65_536
 """How much of a body's end is kept. vLLM writes the usage after the choices."""
 
@@ -30,6 +31,8 @@ def find_usage(pieces: Iterable[bytes]) -> Usage:
         found = USAGE.match(tail, start)
         if found is not None:
             return _decode(found[1])
+        if _NO_USAGE.match(tail, start) is not None:
+            break  # an object before it is the client's own: a response repeats its tools
         start = tail.rfind(b'"usage"', 0, start)
     return Usage()
 

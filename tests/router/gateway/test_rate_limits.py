@@ -8,7 +8,7 @@ import pytest
 
 from router.config.model import LimitsConfig, TenantConfig
 from router.security.keys import KeyEntry, digest_of, new_key
-from tests.support.answers import END, STREAM_HEAD, answer_json, answer_stream, chunk, event
+from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, answer_stream, chunk, event, usage_event
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.waiting import eventually
 
@@ -103,13 +103,235 @@ async def test_the_answers_of_n_count_each(rig):
     assert int(headers(await gate.ask(post(body=body(max_tokens=100, n=-3))))["remaining-tokens"]) <= 5_860
 
 
-async def test_a_stream_without_usage_is_charged_by_its_events(rig):
-    async def bare(script):
-        await script.say(STREAM_HEAD, chunk(event("a")), chunk(event("b")), chunk(b"data: [DONE]\n\n"), END)
+WORDS = "word " * 400  # 500 tokens of four bytes
 
-    gate = await rig(bare, **default(tokens_per_minute=6_000))
-    assert (await gate.ask(post(body=body(stream=True, max_tokens=50)))).status == 200
-    await eventually(lambda: account(gate)["used_tokens"] == 42)
+
+async def merged(script):
+    """Answer with four events of many tokens each, and with usage if the body asks for it."""
+    await script.say(STREAM_HEAD, *(chunk(event(WORDS)) for _ in range(4)))
+    ending = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+    asked = (json.loads(script.seen.body).get("stream_options") or {}).get("include_usage")
+    usage = usage_event() if asked else b""
+    await script.say(chunk(ending), chunk(usage) if usage else b"", chunk(DONE), END)
+
+
+async def test_a_stream_whose_client_asks_for_no_usage_is_charged_by_usage(rig):
+    gate = await rig(merged, **default(tokens_per_minute=60_000))
+    first = await gate.ask(post(body=body(stream=True, max_tokens=3_000)))
+    await eventually(lambda: account(gate)["used_tokens"] == 3_040)  # how this worker ends streams is not known yet
+    for options in ({}, {"stream_options": None}, {"stream_options": {"include_usage": False}}):
+        before = account(gate)["used_tokens"]
+        reply = await gate.ask(post(body=body(stream=True, max_tokens=3_000, **options)))
+        assert reply.body == first.body, "the client sees no usage frame"
+        await eventually(lambda: account(gate)["used_tokens"] == before + 43)  # noqa: B023
+
+
+async def test_streams_of_callers_without_a_token_limit_are_not_asked(rig):
+    gate = await rig(merged, **default(requests_per_minute=60))
+    for _ in range(3):
+        await gate.ask(post(body=body(stream=True)))
+    assert not any(b"stream_options" in request.body for request in gate.workers[0].requests)
+
+
+SIGNED = b"Content-Digest: sha-256=:x:\r\n"
+
+
+@pytest.mark.parametrize(("fields", "least"), [({"max_tokens": 5_000}, 5_040), ({}, 2_040), ({"max_tokens": 50}, 90)])
+async def test_a_stream_that_cannot_be_asked_keeps_the_estimate_and_costs_its_text(rig, fields, least):
+    gate = await rig(merged, **default(tokens_per_minute=60_000))
+    for number in (1, 2):
+        await gate.ask(post(body=body(stream=True, **fields), extra=SIGNED))
+        await eventually(lambda: account(gate)["running"] == 0)
+        assert number * least <= account(gate)["used_tokens"] <= number * (least + 60)
+    assert not any(b"stream_options" in request.body for request in gate.workers[0].requests)
+
+
+@pytest.mark.parametrize(
+    ("path", "request_body"),
+    [
+        (b"/v1/chat/completions", body(stream=True)),
+        (b"/v1/completions", b'{"model":"m","prompt":"hi","stream":true}'),
+        (b"/v1/completions", b'{"model":"m","prompt":["a","b"],"stream":true,"max_tokens":1}'),
+        (b"/v1/messages", body(stream=True)),
+        (b"/v1/responses", b'{"model":"m","input":"hi","stream":true,"max_output_tokens":1}'),
+        (b"/v1/chat/completions/batch", body(stream=True)),
+        (b"/inference/v1/generate", b'{"model":"m","token_ids":[1],"stream":true}'),
+        (b"/cohere/v2/chat", body(stream=True)),
+        (b"/invocations", body(stream=True)),
+    ],
+)
+@pytest.mark.parametrize("end", ["client leaves", "worker dies"])
+async def test_a_stream_that_ends_early_costs_the_text_that_was_sent(rig, path, request_body, end):
+    read = asyncio.Event()
+
+    async def endless(script):
+        await script.say(STREAM_HEAD, *(chunk(event(WORDS)) for _ in range(4)))
+        await read.wait()
+        if end == "worker dies":
+            await script.die()
+        await asyncio.Event().wait()
+
+    gate = await rig(endless, **default(tokens_per_minute=60_000))
+    client = await gate.connect()
+    client.writer.write(post(path, request_body))
+    got = b""
+    while got.count(WORDS.encode()) < 4:
+        got += await client.reader.read(65_536)
+    read.set()
+    if end == "client leaves":
+        client.leave()
+    await eventually(lambda: account(gate)["running"] == 0)
+    assert 2_000 <= account(gate)["used_tokens"] <= 2_200
+
+
+async def test_text_that_looks_like_events_is_charged_in_full(rig):
+    text = "data: " * 400  # would be 400 events
+
+    async def endless(script):
+        await script.say(STREAM_HEAD, *(chunk(event(text)) for _ in range(4)))
+        await asyncio.Event().wait()
+
+    gate = await rig(endless, **default(tokens_per_minute=60_000))
+    client = await gate.connect()
+    client.writer.write(post(body=body(stream=True)))
+    got = b""
+    while got.count(text.encode()) < 4:
+        got += await client.reader.read(65_536)
+    client.leave()
+    await eventually(lambda: account(gate)["running"] == 0)
+    assert account(gate)["used_tokens"] >= 2_400
+
+
+@pytest.mark.parametrize(("max_tokens", "charged"), [(1_000_000, (160, 4_000)), (20, (60, 60))])
+async def test_a_client_that_cancels_pays_little_of_a_large_limit_and_never_more_than_its_limit(
+    rig, max_tokens, charged
+):
+    frame = {"id": "chatcmpl-" + "0" * 32, "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "m"}
+
+    def token(text):
+        choice = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": None}
+        return b"data: " + json.dumps({**frame, "choices": [choice]}, separators=(",", ":")).encode() + b"\n\n"
+
+    async def endless(script):
+        await script.say(STREAM_HEAD, *(chunk(token("word")) for _ in range(120)))
+        await asyncio.Event().wait()
+
+    gate = await rig(endless, **default(tokens_per_minute=2_000_000))
+    client = await gate.connect()
+    client.writer.write(post(body=body(stream=True, max_tokens=max_tokens)))
+    got = b""
+    while got.count(b"word") < 120:
+        got += await client.reader.read(65_536)
+    client.leave()
+    await eventually(lambda: account(gate)["running"] == 0)
+    assert charged[0] <= account(gate)["used_tokens"] <= charged[1]
+
+
+async def test_an_answer_in_one_piece_that_is_left_costs_the_text_that_was_sent(rig):
+    piece = json.dumps({"choices": [{"message": {"content": WORDS * 4}}]})[:-4].encode()
+
+    async def slow(script):
+        await script.say(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9000000\r\n\r\n", piece)
+        await asyncio.Event().wait()
+
+    gate = await rig(slow, **default(tokens_per_minute=60_000))
+    client = await gate.connect()
+    client.writer.write(post(body=body(max_tokens=20_000)))
+    got = b""
+    while got.count(b"word ") < 1_600:
+        got += await client.reader.read(65_536)
+    client.leave()
+    await eventually(lambda: account(gate)["running"] == 0)
+    assert 2_040 <= account(gate)["used_tokens"] <= 2_080
+
+
+async def test_vectors_cost_their_prompt_whatever_their_size(rig):
+    vectors = json.dumps({"data": [{"embedding": [0.125] * 4_000}]}).encode()
+
+    async def embed(script):
+        await answer_json(script, body=vectors)
+
+    gate = await rig(embed, **default(tokens_per_minute=6_000))
+    sent = json.dumps({"model": "m", "input": "x" * 400}).encode()
+    reply = await gate.ask(post(b"/v1/embeddings", sent))
+    assert headers(reply)["remaining-tokens"] == str(6_000 - len(sent) // 4)
+    await eventually(lambda: account(gate)["used_tokens"] == len(sent) // 4)
+
+
+async def test_usage_that_a_response_repeats_from_its_tools_is_no_report(rig):
+    tools = [{"type": "function", "name": "f", "parameters": {"usage": {"input_tokens": 0, "output_tokens": 0}}}]
+    queued = json.dumps({"id": "resp_1", "status": "queued", "tools": tools, "usage": None}).encode()
+
+    async def later(script):
+        await answer_json(script, body=queued)
+
+    gate = await rig(later, **default(tokens_per_minute=6_000))
+    sent = {"model": "m", "input": "hi", "background": True, "max_output_tokens": 500, "tools": tools}
+    await gate.ask(post(b"/v1/responses", json.dumps(sent).encode()))
+    await eventually(lambda: account(gate)["used_tokens"] == 540)
+
+
+async def test_usage_below_zero_gives_no_tokens_back(rig):
+    async def lie(script):
+        await answer_json(script, body=b'{"usage":{"prompt_tokens":-9000,"completion_tokens":-9000}}')
+
+    gate = await rig(lie, **default(tokens_per_minute=6_000))
+    await gate.ask(post(body=PLAIN))
+    await eventually(lambda: account(gate)["running"] == 0)
+    assert account(gate)["used_tokens"] == 0
+
+
+# WebSockets
+
+UPGRADE = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: a2V5\r\nSec-WebSocket-Version: 13\r\n"
+
+
+async def echo(script):
+    await script.say(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
+    while data := await script.reader.read(65_536):
+        await script.say(data)
+
+
+async def open_socket(gate):
+    client = await gate.connect()
+    client.writer.write(get(b"/v1/realtime?model=m", UPGRADE))
+    return client, await client.read()
+
+
+async def test_a_socket_is_charged_both_ways_while_it_talks_and_at_its_end(rig):
+    gate = await rig(echo, **default(tokens_per_minute=60_000))
+    client, reply = await open_socket(gate)
+    assert reply.status == 101
+    for _ in range(3):
+        client.writer.write(b"x" * 8_000)
+        await client.reader.readexactly(8_000)
+    spent = 60_000 - account(gate)["tokens"]["remaining"]
+    assert 10_000 <= spent <= 12_000 and account(gate)["running"] == 1
+    client.leave()
+    await eventually(lambda: account(gate)["running"] == 0)
+    assert account(gate)["used_tokens"] == 12_000
+    assert account(gate)["tokens"]["remaining"] <= 48_100
+
+
+async def test_a_socket_needs_a_bucket_that_is_not_empty(rig):
+    gate = await rig(echo, **default(tokens_per_minute=60, burst_tokens=1_000))
+    client, _ = await open_socket(gate)
+    client.writer.write(b"x" * 2_400)
+    await client.reader.readexactly(2_400)
+    client.leave()
+    await eventually(lambda: account(gate)["running"] == 0)
+    _, refused = await open_socket(gate)
+    assert (refused.status, refused.code) == (429, "tokens_per_minute_exceeded")
+
+
+async def test_a_socket_ends_when_its_caller_owes_a_whole_bucket(rig):
+    gate = await rig(echo, timeouts={"stream_idle_s": 0.5}, **default(tokens_per_minute=60, burst_tokens=1_000))
+    client, _ = await open_socket(gate)
+    client.writer.write(b"x" * 16_000)
+    await client.closed()
+    await eventually(lambda: gate.idle)
+    assert ("tokens_per_minute_exceeded", "stream") in gate.metrics.named("error")
+    assert account(gate)["running"] == 0 and account(gate)["used_tokens"] >= 2_000
 
 
 async def test_a_refusal_by_the_worker_costs_a_request_and_no_tokens(rig):
@@ -151,21 +373,6 @@ async def test_a_client_that_leaves_pays_for_the_prompt_that_its_worker_computed
     assert account(gate)["used_tokens"] == 40
 
 
-async def test_a_client_that_leaves_a_stream_pays_for_what_it_got(rig):
-    async def endless(script):
-        await script.say(STREAM_HEAD, *(chunk(event("x")) for _ in range(7)))
-        await asyncio.Event().wait()
-
-    gate = await rig(endless, **default(tokens_per_minute=6_000))
-    client = await gate.connect()
-    client.writer.write(post(body=body(stream=True, max_tokens=1_000)))
-    while b"x" not in await client.reader.read(65_536):
-        pass
-    client.leave()
-    await eventually(lambda: account(gate)["running"] == 0)
-    assert 41 <= account(gate)["used_tokens"] <= 47
-
-
 async def test_a_worker_that_dies_in_a_stream_ends_its_charge(rig):
     async def die(script):
         await script.say(STREAM_HEAD, chunk(event("a")), chunk(event("b")))
@@ -174,7 +381,7 @@ async def test_a_worker_that_dies_in_a_stream_ends_its_charge(rig):
     gate = await rig(die, **default(tokens_per_minute=6_000, max_concurrent_requests=1))
     assert (await gate.ask(post(body=body(stream=True)))).status == 200
     await eventually(lambda: account(gate)["running"] == 0)
-    assert 40 <= account(gate)["used_tokens"] <= 42
+    assert 40 <= account(gate)["used_tokens"] <= 60
 
 
 async def test_requests_at_once_are_limited_by_tenant(rig):
