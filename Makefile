@@ -106,7 +106,7 @@ deploy-env: $(STAMP)
 manifests: deploy-env
 	$(BIN)/python deploy/make_rules.py
 	$(BIN)/python deploy/make_dashboards.py
-	$(DEPLOY_VENV)/bin/helm template warmroute deploy/helm/warmroute --namespace warmroute --set discovery.service=vllm > deploy/kubernetes/warmroute.yaml
+	$(DEPLOY_VENV)/bin/helm template warmroute deploy/helm/warmroute --namespace warmroute --set discovery.service=vllm --set secrets.name=warmroute-secrets > deploy/kubernetes/warmroute.yaml
 
 # Builds the image with buildah and runs the demo in it.
 image-test: deploy-env

@@ -27,7 +27,8 @@ def problems_of(config: Config) -> Iterator[Problem]:
         if auth.isolate_cache in ("key", "group"):
             problem = f"auth.isolate_cache is {auth.isolate_cache}, but the port has no API keys"
             yield ("auth", "isolate_cache"), problem, _ADD_KEYS
-    if auth.isolation_secret is not None and mode_of(auth) == "off":
+    # without keys it waits for them: deployments make one for every gateway
+    if auth.isolation_secret is not None and auth.isolate_cache == "off":
         problem = "auth.isolation_secret is set, but auth.isolate_cache is off, so it has no effect"
         yield ("auth", "isolation_secret"), problem, "write auth.isolate_cache: key, or remove it"
     yield from _tenants(config)

@@ -12,6 +12,7 @@ import yaml
 
 from router.cli import serve
 from router.cli.main import build_parser
+from router.security.token import admin_tokens
 from router.settings import load
 from router.telemetry.catalogue import CATALOGUE
 
@@ -198,6 +199,84 @@ def rights(objects):
     return found
 
 
+def environment(objects):
+    """Return the gateway's environment, with the values of the chart's Secret."""
+    secrets = next((each["stringData"] for each in objects if each["kind"] == "Secret"), {})
+    gateway = container(one(objects, "Deployment"), "gateway")
+    found = {}
+    for each in gateway["env"]:
+        source = each.get("valueFrom", {}).get("secretKeyRef")
+        if source is None:
+            found[each["name"]] = each["value"]
+        elif source["key"] in secrets:
+            assert source["name"] == "warmroute-secrets"
+            found[each["name"]] = secrets[source["key"]]
+        else:
+            assert source["optional"]
+    return found
+
+
+class TestSecrets:
+    def test_the_gateways_have_tokens_and_a_secret_for_salts_which_differ_by_installation(self, tmp_path):
+        objects = rendered({})
+        config = settings(objects, tmp_path, environment(objects))
+        secrets = one(objects, "Secret", "warmroute-secrets")["stringData"]
+        tokens = admin_tokens(config)
+        roles = [tokens.caller_of(f"Bearer {secrets[key]}").role for key in ("admin-token", "metrics-token")]
+        assert roles == ["admin", "read"]
+        assert config.auth.isolation_secret == secrets["isolation-secret"]
+        template.cache_clear()
+        others = one(rendered({}), "Secret", "warmroute-secrets")["stringData"]
+        assert all(others[key] != secrets[key] for key in secrets)
+
+    def test_prometheus_gets_a_token_that_may_only_read(self):
+        (endpoint,) = one(rendered({"serviceMonitor": {"enabled": True}}), "ServiceMonitor")["spec"]["endpoints"]
+        assert endpoint["authorization"] == {"credentials": {"name": "warmroute-secrets", "key": "metrics-token"}}
+
+    def test_a_secret_of_the_users_takes_the_place_of_the_charts(self):
+        objects = rendered({"secrets": {"name": "mine"}, "config": {"redis": {"url": "redis://r"}}})
+        assert not [each for each in objects if each["kind"] == "Secret"]
+        sources = [
+            each["valueFrom"]["secretKeyRef"] for each in container(one(objects, "Deployment"), "gateway")["env"]
+        ]
+        assert {(one["name"], one["key"], one.get("optional", False)) for one in sources} == {
+            ("mine", "admin-token", False),
+            ("mine", "admin-tokens", True),
+            ("mine", "isolation-secret", False),
+            ("mine", "redis-password", True),
+        }
+
+    @pytest.mark.parametrize(
+        ("values", "missing"),
+        [
+            ({"config": {"admin_token_file": "/keys/token"}}, "WARMROUTE_ADMIN_TOKEN"),
+            ({"config": {"admin_tokens": ["a admin sha256:" + "0" * 64]}}, "WARMROUTE_ADMIN_TOKENS"),
+            ({"config": {"auth": {"isolate_cache": "off"}}}, "WARMROUTE_AUTH__ISOLATION_SECRET"),
+        ],
+    )
+    def test_what_the_settings_give_in_another_way_is_not_given_twice(self, values, missing):
+        assert missing in environment(rendered({})) and missing not in environment(rendered(values))
+
+    def test_the_users_environment_counts(self):
+        env = [{"name": "WARMROUTE_ADMIN_TOKEN", "value": "x" * 32}]
+        assert environment(rendered({"env": env}))["WARMROUTE_ADMIN_TOKEN"] == "x" * 32
+
+    @pytest.mark.parametrize(
+        "config",
+        [
+            {"admin_token": "x" * 32},
+            {"redis": {"password": "x"}},
+            {"redis": {"sentinel_password": "x"}},
+            {"auth": {"isolation_secret": "x"}},
+            {"workers": [{"url": "http://a:1", "api_key": "x"}]},
+            {"discovery": {"sources": {"lab": {"file": {"path": "/x"}, "api_key": "x"}}}},
+        ],
+    )
+    def test_a_secret_in_the_config_map_is_refused(self, config):
+        done = template(json.dumps({"config": config}))
+        assert done.returncode != 0 and "ConfigMap" in done.stderr
+
+
 class TestDiscovery:
     @pytest.mark.parametrize(
         ("values", "kind", "reads"),
@@ -306,6 +385,25 @@ class TestWorkers:
         opened = container(one(objects, "Deployment", "warmroute-workers"), "sidecar")["ports"]
         assert {each["name"]: each["containerPort"] for each in opened} == ports
 
+    @pytest.mark.parametrize("values", [EVERYTHING, WITHOUT_SIDECAR], ids=["sidecar", "without sidecar"])
+    def test_only_gateways_and_named_peers_reach_a_worker_and_its_kv_events(self, values):
+        peer = {"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}
+        policies = {**values.get("networkPolicy", {}), "workers": [peer]}
+        objects = rendered({**values, "networkPolicy": policies})
+        policy = one(objects, "NetworkPolicy", "warmroute-workers")["spec"]
+        workers = one(objects, "Deployment", "warmroute-workers")
+        assert selects(policy["podSelector"]["matchLabels"], workers) and policy["policyTypes"] == ["Ingress"]
+        (rule,) = policy["ingress"]
+        gateways, named = rule["from"]
+        assert selects(gateways["podSelector"]["matchLabels"], one(objects, "Deployment")) and named == peer
+        spec = workers["spec"]["template"]["spec"]
+        open_ports = [
+            port["name"]
+            for each in (*spec.get("initContainers", ()), *spec["containers"])
+            for port in each.get("ports") or ()
+        ]
+        assert [each["port"] for each in rule["ports"]] == open_ports
+
     def test_without_a_sidecar_vllm_serves_itself(self):
         objects = rendered(WITHOUT_SIDECAR)
         workers = one(objects, "Deployment", "warmroute-workers")
@@ -390,7 +488,7 @@ class TestPage:
 
 def test_the_plain_manifests_are_those_of_the_chart():
     command = ["template", "warmroute", str(CHART), "--namespace", "warmroute", "--set", "discovery.service=vllm"]
-    made = run("helm", *command).stdout
+    made = run("helm", *command, "--set", "secrets.name=warmroute-secrets").stdout
     assert (ROOT / "deploy" / "kubernetes" / "warmroute.yaml").read_text() == made, "run `make manifests`"
 
 

@@ -1,5 +1,6 @@
 """docker-compose.yml: what Docker Compose makes of it, and its services as processes with the file's own commands."""
 
+import os
 import re
 import shlex
 import shutil
@@ -13,9 +14,19 @@ from openai import OpenAI
 from router.cli import serve, sidecar
 from router.cli.main import build_parser
 from router.cli.options import read_settings
+from router.security.token import admin_tokens
 from router.settings import load
 from router.sidecar.defaults import sidecar_config
-from tests.support.compose import COMPOSE, ROOT, ComposeProcesses, compose_config
+from tests.support.compose import (
+    COMPOSE,
+    MAKE_SECRETS,
+    ROOT,
+    ComposeProcesses,
+    compose_config,
+    redis_password,
+    secret,
+    secrets_folder,
+)
 from tests.support.waiting import block_until
 
 pytestmark = pytest.mark.skipif(not COMPOSE.exists(), reason="Docker Compose is not installed: run `make deploy-env`")
@@ -23,6 +34,7 @@ GATEWAYS = ("gateway-1", "gateway-2")
 WORKERS = ("worker-1", "worker-2", "worker-3", "worker-4")
 GPU, SIDECAR = "--env-file=deploy/compose/gpu.env", "--profile=sidecar"
 PAGE = (ROOT / "docs" / "how-to" / "deploy-with-compose.md").read_text()
+ADMIN = {"authorization": f"Bearer {secret('admin-token')}"}
 PROGRAMS = ("curl", "haproxy", "redis-server", "redis-cli", "prometheus", "wget")
 
 
@@ -37,7 +49,8 @@ def seconds(text):
 
 
 def settings(services, name):
-    environment = services[name]["environment"]
+    mounted = {volume["target"]: volume["source"] for volume in services[name]["volumes"]}
+    environment = {key: mounted.get(value, value) for key, value in services[name]["environment"].items()}
     return load({}, environment, ROOT / "deploy" / "compose" / "warmroute.yaml")
 
 
@@ -99,7 +112,54 @@ class TestConfig:
     def test_every_mounted_file_exists(self, services):
         mounted = [volume for service in services.values() for volume in service.get("volumes", ())]
         sources = [volume["source"] for volume in mounted if volume["type"] == "bind"]
-        assert len(sources) >= 5 and all((ROOT / source).exists() for source in sources)
+        assert len(sources) >= 8 and all((ROOT / source).exists() for source in sources)
+
+    @pytest.mark.parametrize("name", GATEWAYS)
+    def test_the_admin_port_has_tokens_of_two_roles(self, services, name):
+        tokens = admin_tokens(settings(services, name))
+        roles = [tokens.caller_of(f"Bearer {secret(token)}").role for token in ("admin-token", "metrics-token")]
+        assert roles == ["admin", "read"]
+        assert tokens.caller_of("Bearer ") is None
+
+    def test_redis_is_closed_to_others_and_a_sidecar_has_a_user_of_its_own(self, services):
+        gateway = settings(services, "gateway-1")
+        assert gateway.redis.password == redis_password()
+        assert gateway.auth.isolation_secret not in (None, gateway.redis.password)
+        of_sidecar = compose_config(SIDECAR)["services"]["sidecar"]["environment"]
+        assert of_sidecar["WARMROUTE_REDIS__USERNAME"] == "sidecar"
+        assert of_sidecar["WARMROUTE_REDIS__PASSWORD"] != redis_password()
+        users = secret("redis.conf").splitlines()
+        page = (ROOT / "docs" / "how-to" / "run-several-replicas.md").read_text()
+        assert users[1].replace(of_sidecar["WARMROUTE_REDIS__PASSWORD"], "PASSWORD") in page
+
+    def test_a_client_does_not_learn_what_is_cached(self, services):
+        assert not settings(services, "gateway-1").headers.predicted_cached_tokens
+
+    def test_nobody_reads_dashboards_without_a_login(self, services):
+        environment = services["grafana"]["environment"]
+        assert "GF_AUTH_ANONYMOUS_ENABLED" not in environment
+        assert environment["GF_SECURITY_ADMIN_PASSWORD__FILE"] in {
+            one["target"] for one in services["grafana"]["volumes"]
+        }
+
+    def test_secrets_are_made_once_differ_and_are_not_in_the_repository(self, tmp_path):
+        before = {file.name: file.read_text() for file in secrets_folder().iterdir()}
+        subprocess.run(["sh", MAKE_SECRETS, secrets_folder()], check=True)
+        assert {file.name: file.read_text() for file in secrets_folder().iterdir()} == before
+        subprocess.run(["sh", MAKE_SECRETS, tmp_path / "other"], check=True)
+        others = {file.name: file.read_text() for file in (tmp_path / "other").iterdir()}
+        assert others.keys() == before.keys() and all(others[name] != before[name] for name in before)
+        assert (tmp_path / "other").stat().st_mode & 0o777 == 0o700
+        found = re.findall(r"\b[0-9a-f]{64}\b", " ".join(before.values()))
+        assert len(set(found)) == 8, "two tokens with their digests, Grafana's, two of Redis, and the salts'"
+        ignored = subprocess.run(["git", "check-ignore", "deploy/compose/secrets/redis.conf"], cwd=ROOT)
+        assert ignored.returncode == 0
+
+    def test_without_secrets_compose_names_the_missing_file(self, tmp_path):
+        done = subprocess.run(
+            [COMPOSE, "config"], cwd=ROOT, env={**os.environ, "SECRETS": str(tmp_path)}, capture_output=True, text=True
+        )
+        assert done.returncode != 0 and "gateway.env" in done.stderr
 
     def test_every_image_has_a_version(self, services):
         images = {service["image"] for service in services.values()} - {"warmroute"}
@@ -165,7 +225,8 @@ class TestProcesses:
 
         def both_answered():  # HAProxy may see the second gateway a check later
             chat(client, model, text, max_tokens=1)
-            pages = [httpx.get(f"http://{fleet.addresses[name]}:8001/metrics").text for name in GATEWAYS]
+            urls = [f"http://{fleet.addresses[name]}:8001/metrics" for name in GATEWAYS]
+            pages = [httpx.get(url, headers=ADMIN).text for url in urls]
             sample = re.compile(r'warmroute_requests_total\{.*path="/v1/chat/completions",.*status="200"\}')
             return all(sample.search(page) for page in pages)
 
@@ -173,17 +234,22 @@ class TestProcesses:
 
     def test_a_change_on_one_gateway_reaches_the_other_through_redis(self, fleet):
         one, other = (f"http://{fleet.addresses[name]}:8001/admin/v1" for name in GATEWAYS)
-        block_until(lambda: len(httpx.get(f"{other}/replicas").json()["replicas"]) == len(GATEWAYS), 30)
-        changed = httpx.put(f"{one}/policies/batch", json={"rule": "lpwl"})
+        block_until(lambda: len(httpx.get(f"{other}/replicas", headers=ADMIN).json()["replicas"]) == len(GATEWAYS), 30)
+        assert httpx.put(f"{one}/policies/batch", json={"rule": "lpwl"}).status_code == 401
+        changed = httpx.put(f"{one}/policies/batch", json={"rule": "lpwl"}, headers=ADMIN)
         assert changed.is_success, changed.text
         assert changed.headers["x-warmroute-shared"] == "fleet"
-        block_until(lambda: "batch" in httpx.get(f"{other}/policies").json()["policies"], 10)
+        block_until(lambda: "batch" in httpx.get(f"{other}/policies", headers=ADMIN).json()["policies"], 10)
+
+    def test_redis_answers_nobody_without_a_password(self, fleet):
+        asked = ["redis-cli", "-h", fleet.addresses["redis"], "get", "x"]
+        assert "NOAUTH" in subprocess.run(asked, capture_output=True, text=True).stdout
 
     def test_both_gateways_find_the_worker_behind_its_sidecar_with_exact_residency(self, fleet):
         name = f"{fleet.addresses['sidecar']}:8080"
 
         def found(gateway):
-            answer = httpx.get(f"http://{fleet.addresses[gateway]}:8001/admin/v1/workers/{name}")
+            answer = httpx.get(f"http://{fleet.addresses[gateway]}:8001/admin/v1/workers/{name}", headers=ADMIN)
             candidates = answer.json().get("candidates", ())
             return [one["residency"] for one in candidates] == ["exact"] and answer.json()["source"] == "sidecars"
 

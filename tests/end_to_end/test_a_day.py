@@ -22,7 +22,7 @@ import httpx
 import pytest
 
 from tests.support.chatting import Ask, Chatting, cached_share, in_the_background
-from tests.support.compose import COMPOSE, ComposeProcesses, compose_config
+from tests.support.compose import COMPOSE, ComposeProcesses, compose_config, redis_password, secret
 from tests.support.dnsmasq import Dnsmasq
 from tests.support.waiting import block_until
 
@@ -86,7 +86,8 @@ class Day:
 
     def ask(self, gateway: str, path: str, method: str = "GET", **options) -> httpx.Response:
         """Call a gateway's admin API."""
-        return httpx.request(method, f"{self.admin[gateway]}/admin/v1{path}", timeout=70, **options)
+        token = {"authorization": f"Bearer {secret('admin-token')}"}
+        return httpx.request(method, f"{self.admin[gateway]}/admin/v1{path}", headers=token, timeout=70, **options)
 
     def change(self, gateway: str, path: str, document: object) -> None:
         """Put a document; the change must reach the whole fleet."""
@@ -107,7 +108,8 @@ class Day:
     def redis(self, *words: str) -> str:
         """Return what redis-cli prints."""
         command = ["redis-cli", "-h", self.fleet.addresses["redis"], *words]
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout.strip()
+        login = {**os.environ, "REDISCLI_AUTH": redis_password()}
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10, env=login).stdout.strip()
 
     def until_ready(self, *workers: str) -> None:
         """Wait until both gateways know what each of these workers has cached."""

@@ -6,6 +6,7 @@ environment, health checks and mounted files its name becomes this address, and 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import random
@@ -13,7 +14,9 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +25,35 @@ from tests.support.waiting import block_until
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / ".venv-deploy" / "bin" / "docker-compose"
+MAKE_SECRETS = ROOT / "deploy" / "compose" / "make-secrets.sh"
 OWN_IMAGE = "warmroute"
 OWN_PROGRAM = (sys.executable, "-P", "-m", "warmroute")
+
+
+@cache
+def secrets_folder() -> Path:
+    """Return a folder of passwords and tokens, made as the page says. It lasts as long as the tests."""
+    folder = Path(tempfile.mkdtemp(prefix="warmroute-secrets-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    subprocess.run(["sh", MAKE_SECRETS, folder], check=True, timeout=10)
+    return folder
+
+
+def secret(name: str) -> str:
+    """Return a password or a token."""
+    return (secrets_folder() / name).read_text().strip()
+
+
+def redis_password() -> str:
+    """Return the password of the gateways."""
+    return dict(line.split("=", 1) for line in secret("gateway.env").splitlines())["WARMROUTE_REDIS__PASSWORD"]
 
 
 def compose_config(*options: str) -> dict[str, Any]:
     """Return what `docker-compose OPTIONS config` makes of the file."""
     command = [str(COMPOSE), *options, "config", "--format", "json"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COMPOSE_")}
+    environment["SECRETS"] = str(secrets_folder())
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     config: dict[str, Any] = json.loads(done.stdout)
@@ -129,7 +153,8 @@ class ComposeProcesses:
             here.mkdir(parents=True, exist_ok=True)
         elif not here.exists():
             here.parent.mkdir(parents=True, exist_ok=True)
-            here.write_text(self._addressed(Path(volume["source"]).read_text(), name))
+            here.touch()  # a file may name itself
+            here.write_text(self._local(Path(volume["source"]).read_text(), name))
         return here
 
     def _addressed(self, text: str, name: str) -> str:

@@ -3,6 +3,7 @@
 import pytest
 
 from router.config.model import to_builtins
+from router.security.isolation import mode_of
 from router.security.keys import KeyEntry, digest_of, new_key
 from router.security.startup_warnings import warnings
 from router.settings import load
@@ -14,7 +15,7 @@ MISTAKES = [
     ("tenants: {red: {keys: [alice]}}", ["tenants is set, but the port has no API keys"]),
     ("auth: {isolate_cache: key}", ["auth.isolate_cache is key, but the port has no API keys"]),
     ("auth: {isolate_cache: group}", ["auth.isolate_cache is group, but the port has no API keys"]),
-    ("auth: {isolation_secret: abc}", ["so it has no effect"]),
+    (f"{KEYS}  isolation_secret: abc\n  isolate_cache: off\n", ["so it has no effect"]),
     ("auth: {isolate_cache: some}", ["write one of group, key, off"]),
     ("auth: {allow: [everything]}", ["write one of priority, rank, transfer_params"]),
     (f"{KEYS}tenants: {{red: {{}}}}", ["tenants.red has no keys"]),
@@ -39,6 +40,11 @@ def test_a_mistake_in_tenants_names_place_and_fix(write, problems, text, said):
     for problem, part in zip(found, said, strict=True):
         assert part in str(problem)
         assert problem.place.startswith("w.yaml:")
+
+
+def test_a_secret_may_wait_for_keys(write):
+    config = load({}, {"WARMROUTE_AUTH__ISOLATION_SECRET": "made-by-a-deployment"}, write("w.yaml", "port: 0\n"))
+    assert mode_of(config.auth) == "off"
 
 
 def test_valid_tenants_load(write):

@@ -47,6 +47,18 @@ seccompProfile: {type: RuntimeDefault}
 {{- range list "drain_delay_s" "drain_s" -}}
 {{- if hasKey (default dict $.Values.config.timeouts) . }}{{ fail (printf "config.timeouts.%s: use drain.delaySeconds and drain.seconds" .) }}{{ end -}}
 {{- end -}}
+{{- range list "admin_token" "auth.isolation_secret" "redis.password" "redis.sentinel_password" "sidecar.gateway_token" -}}
+{{- $section := $.Values.config -}}
+{{- $path := splitList "." . -}}
+{{- range initial $path }}{{ $section = default dict (get $section .) }}{{ end -}}
+{{- if get $section (last $path) }}{{ fail (printf "config.%s: a ConfigMap is no place for it; use the Secret of `secrets`, or env" .) }}{{ end -}}
+{{- end -}}
+{{- range default list $.Values.config.workers -}}
+{{- if and (kindIs "map" .) .api_key }}{{ fail "config.workers: an api_key is no setting for a ConfigMap; use env" }}{{ end -}}
+{{- end -}}
+{{- range $name, $source := default dict (default dict $.Values.config.discovery).sources -}}
+{{- if $source.api_key }}{{ fail (printf "config.discovery.sources.%s.api_key: a ConfigMap is no place for it; use env" $name) }}{{ end -}}
+{{- end -}}
 {{- $drain := dict "drain_delay_s" .Values.drain.delaySeconds "drain_s" .Values.drain.seconds -}}
 {{- $fixed := dict "port" 8000 "admin_port" 8001 "watch" true "timeouts" $drain -}}
 {{- $ours := dict "host" "0.0.0.0" "admin_host" "0.0.0.0" -}}
@@ -54,6 +66,34 @@ seccompProfile: {type: RuntimeDefault}
 {{- $_ := set $ours "discovery" (dict "sources" .) -}}
 {{- end -}}
 {{- mergeOverwrite $ours (deepCopy .Values.config) $fixed | toYaml -}}
+{{- end }}
+
+{{- define "warmroute.secret" -}}
+{{ .Values.secrets.name | default (printf "%s-secrets" (include "warmroute.name" .)) }}
+{{- end }}
+
+{{- /* The gateway's environment from its Secret, apart from what the user's settings give in another way. */ -}}
+{{- define "warmroute.secretEnvironment" -}}
+{{- $config := .Values.config -}}
+{{- $given := list -}}
+{{- range .Values.env }}{{ $given = append $given .name }}{{ end -}}
+{{- $wanted := dict -}}
+{{- if not $config.admin_tokens }}{{ $_ := set $wanted "WARMROUTE_ADMIN_TOKENS" "admin-tokens" }}{{ end -}}
+{{- if not (or $config.admin_token_file (has "WARMROUTE_ADMIN_TOKEN_FILE" $given)) -}}
+{{- $_ := set $wanted "WARMROUTE_ADMIN_TOKEN" "admin-token" -}}
+{{- end -}}
+{{- if not (has (toString (default dict $config.auth).isolate_cache) (list "off" "false")) -}}
+{{- $_ := set $wanted "WARMROUTE_AUTH__ISOLATION_SECRET" "isolation-secret" -}}
+{{- end -}}
+{{- if or (default dict $config.redis).url (has "WARMROUTE_REDIS__URL" $given) -}}
+{{- $_ := set $wanted "WARMROUTE_REDIS__PASSWORD" "redis-password" -}}
+{{- end -}}
+{{- range $name, $key := $wanted -}}
+{{- if not (has $name $given) }}
+- name: {{ $name }}
+  valueFrom: {secretKeyRef: {name: {{ include "warmroute.secret" $ }}, key: {{ $key }}{{ if has $key (list "admin-tokens" "redis-password") }}, optional: true{{ end }}}}
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{- /* The sources of workers that the chart adds to the settings, by name. */ -}}
