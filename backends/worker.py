@@ -37,7 +37,7 @@ class Endpoint:
 
 @lru_cache(maxsize=8_192)
 def parse_endpoint(url: str) -> Endpoint:
-    """Read a worker's base URL. ``host:port`` alone means http; without a port it is the scheme's.
+    """Read a worker's base URL. ``host:port`` alone means http. With a scheme and without a port it is the scheme's.
 
     Raises:
         ValueError: the message names the mistake and, after a semicolon, the fix.
@@ -54,6 +54,8 @@ def parse_endpoint(url: str) -> Endpoint:
         raise ValueError(f"{url!r} is not a URL ({error}); write {_EXAMPLE}") from None
     if problem := _problem(parts, text):
         raise ValueError(f"{url!r} {problem}; write {_EXAMPLE}")
+    if port is None and "://" not in url:
+        raise ValueError(f"{url!r} has no port; write http://{host}:8000, vLLM's own, or {_EXAMPLE}")
     base, v1, rest = (parts.path.rstrip("/") + "/").partition("/v1/")
     if v1:
         raise ValueError(f"{url!r} is the address of the API, not of the worker; drop {(v1 + rest).rstrip('/')}")

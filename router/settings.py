@@ -5,7 +5,7 @@ A package offers ``settings.check(config)``; `CHECKS` collects them, so that `ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +45,13 @@ def load(argv_values: Mapping[str, Any], env: Mapping[str, str], file: Path | No
     return load_with_places(argv_values, env, file).config
 
 
-def load_with_places(argv_values: Mapping[str, Any], env: Mapping[str, str], file: Path | None) -> Loaded:
-    """Return the effective settings and the place of each value; see `router.config.load.load`.
+def load_with_places(
+    argv_values: Mapping[str, Any], env: Mapping[str, str], file: Path | None, further: Sequence[Check] = ()
+) -> Loaded:
+    """Return the effective settings and the place of each value; see `router.config.load.load`. `further` are checks
+    beside those of the packages.
 
     Raises:
         ConfigError: names every mistake found.
     """
-    return load_checked(argv_values, env, file, CHECKS)
+    return load_checked(argv_values, env, file, (*CHECKS, *further))

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from router.admin.body_problems import fix_of
 from router.admin.documents import ChangeDocument, DifferenceDocument, NewPolicy, NewRoutes, NewWorker
 from router.admin.operations import Answer, Call
 from router.admin.parameters import TruthQuery
@@ -47,8 +48,9 @@ DRY_RUN = TruthQuery("dry_run", "answer with the differences that the change wou
 async def add_worker(call: Call) -> tuple[str, ChangeOutcome]:
     """Check the worker and add it. Return its id."""
     worker = configured(call.body)
-    for path, problem, fix in worker_findings(worker, ()):
-        raise invalid(f"{'.'.join(map(str, path))}: {problem}; {fix}")
+    found = [f"{'.'.join(map(str, path))}: {problem}; {fix}" for path, problem, fix in worker_findings(worker, ())]
+    if found:
+        raise invalid("\n".join(found))
     name = worker_id(worker)
     return name, await make(call, edits.add_worker(worker), f"added worker {name}")
 
@@ -65,7 +67,7 @@ async def change_worker(call: Call) -> ChangeOutcome:
     try:
         return await make(call, edits.change_worker(name, patch), f"changed worker {name}")
     except msgspec.ValidationError as error:
-        raise invalid(f"the worker would not be valid: {error}") from None
+        raise invalid(f"the worker would not be valid: {error}{fix_of(str(error), WorkerConfig)}") from None
 
 
 async def set_maintenance(call: Call, maintenance: bool) -> ChangeOutcome:

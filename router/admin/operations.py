@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from backends.foreign_json import read_json
 from router.admin.audit_log import AuditLog, Serve, audited, summary_of
+from router.admin.body_problems import fix_of
 from router.admin.documents import DifferenceDocument
 from router.admin.negotiation import accepts
 from router.admin.parameters import Parameter
@@ -232,7 +233,7 @@ def _decode(raw: bytes, kind: Any) -> Any:
     try:
         return read_json(raw, kind)
     except msgspec.ValidationError as error:
-        raise invalid(f"the body does not fit: {error}") from None
+        raise invalid(f"the body does not fit: {error}{fix_of(str(error), kind)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         detail = f"the body is not JSON: {error}" if raw else "a JSON body is needed"
         raise AdminError(HTTPStatus.BAD_REQUEST, "invalid_json", detail) from None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import inspect as kinds
 
-from router.config.load import Loaded, refuse
+from router.config.findings import Check, Finding
+from router.config.load import Loaded
+from router.config.model import Config
 from router.config.problems import ConfigError, Problem
 from router.config.sample import descriptions
 from router.config.schema import bare, default_of, fields, root, type_at
@@ -86,13 +88,13 @@ def _destination(flag: Flag) -> str:
     return f"setting:{'.'.join(flag.path)}"
 
 
-def read_settings(arguments: argparse.Namespace) -> Loaded:
-    """Return the effective settings of a parsed command line, the environment and the file.
+def read_settings(arguments: argparse.Namespace, further: Sequence[Check] = ()) -> Loaded:
+    """Return the effective settings of a parsed command line, the environment and the file, after `further` checks.
 
     Raises:
         ConfigError: names every mistake found.
     """
-    return load_with_places(_values(arguments), os.environ, arguments.config)
+    return load_with_places(_values(arguments), os.environ, arguments.config, further)
 
 
 def settings_file(arguments: argparse.Namespace) -> Path | None:
@@ -108,12 +110,15 @@ def read_usable_settings(arguments: argparse.Namespace) -> Loaded:
     Raises:
         ConfigError: names every mistake found.
     """
-    loaded = read_settings(arguments)
-    if loaded.config.model_dir or loaded.config.tokenizer or loaded.config.models:
-        from router.tokenization.named_files import broken_files  # late: without named files no tokenizer is needed
+    return read_settings(arguments, (_broken_files,))
 
-        refuse(broken_files(loaded.config), loaded.places)
-    return loaded
+
+def _broken_files(config: Config) -> Iterable[Finding]:
+    if not (config.model_dir or config.tokenizer or config.models):
+        return ()
+    from router.tokenization.named_files import broken_files  # late: without named files no tokenizer is needed
+
+    return broken_files(config)
 
 
 def _values(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
@@ -12,7 +12,7 @@ import msgspec
 from router.config.findings import Check, Finding, in_order
 from router.config.layers import merged
 from router.config.model import Config
-from router.config.problems import ConfigError, Problem
+from router.config.problems import ConfigError, Problem, in_file_order
 from router.config.sources.environment import CONFIG_FILE, read_environment
 from router.config.sources.flags import read_flags
 from router.config.sources.otel import read_otel
@@ -49,14 +49,19 @@ def load(
     ]
     values: dict[str, Any] = {}
     places: dict[Path, str] = {}
+    wrong: set[Path] = set()
     for tree in trees:
         reading = TypedTree(tree)
         problems += reading.problems
+        wrong |= reading.wrong
         values = merged(values, reading.values)
         places |= reading.places
+    config = _converted(values, wrong)
+    found = in_order(finding for check in checks for finding in check(config))
+    problems += problems_of((one for one in found if not _depends(one[0], wrong)), places)
     if problems:
-        raise ConfigError(problems)
-    return Loaded(_checked(values, places, checks), places)
+        raise ConfigError(in_file_order(problems))
+    return Loaded(config, places)
 
 
 def _file_tree(env: Mapping[str, str], file: FilePath | None, problems: list[Problem]) -> list[Located]:
@@ -77,17 +82,26 @@ def _file_tree(env: Mapping[str, str], file: FilePath | None, problems: list[Pro
     return [read_yaml(text, str(file), problems)]
 
 
-def _checked(values: Mapping[str, Any], places: Mapping[Path, str], checks: Iterable[Check]) -> Config:
-    config = msgspec.convert(values, Config)
-    found = in_order(finding for check in checks for finding in check(config))
-    refuse(found, places)
-    return config
+def _converted(values: dict[str, Any], wrong: Collection[Path]) -> Config:
+    """Return the settings, without the sections in which a wrong value leaves nothing that could be used."""
+    while True:
+        try:
+            return msgspec.convert(values, Config)
+        except msgspec.ValidationError:
+            broken = next((path[0] for path in wrong if path and path[0] in values), None)
+            if broken is None:
+                raise
+            values = {name: value for name, value in values.items() if name != broken}
 
 
-def refuse(found: Iterable[Finding], places: Mapping[Path, str]) -> None:
-    """Raise ConfigError if `found` is not empty."""
-    if problems := [Problem(_place(path, places), problem, fix) for path, problem, fix in found]:
-        raise ConfigError(problems)
+def _depends(path: Path, wrong: Iterable[Path]) -> bool:
+    """Return whether a finding at `path` is about a value that is not known."""
+    return any(path[: len(one)] == one or one[: len(path)] == path for one in wrong)
+
+
+def problems_of(found: Iterable[Finding], places: Mapping[Path, str]) -> list[Problem]:
+    """Return findings as problems, each with its place."""
+    return [Problem(_place(path, places), problem, fix) for path, problem, fix in found]
 
 
 def _place(path: Path, places: Mapping[Path, str]) -> str:

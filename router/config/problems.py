@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+_IN_FILE = re.compile(r"(.*):(\d+):(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,7 @@ class Problem:
 
 
 class ConfigError(Exception):
-    """The settings cannot be used. `problems` is never empty and keeps the order in which sources are read."""
+    """The settings cannot be used. `problems` is never empty, by source and then by line."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -31,3 +34,15 @@ def closest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word closest to `word`."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return found[0] if found else None
+
+
+def in_file_order(problems: Sequence[Problem]) -> list[Problem]:
+    """Return problems by source, in the order in which the sources come, and by line and column within a file."""
+    sources: dict[str, int] = {}
+
+    def order(one: Problem) -> tuple[int, int, int]:
+        found = _IN_FILE.fullmatch(one.place)
+        source, line, column = found.groups() if found is not None else (one.place, 0, 0)
+        return sources.setdefault(source, len(sources)), int(line), int(column)
+
+    return sorted(problems, key=order)

@@ -32,6 +32,8 @@ class TypedTree:
     def __init__(self, tree: Located) -> None:
         self.places: dict[Path, str] = {}
         self.problems: list[Problem] = []
+        self.wrong: set[Path] = set()
+        """Paths of which the value is not known."""
         self.values: dict[str, Any] = self._section(root(), tree, ())
 
     def _read(self, kind: kinds.Type, node: Located, path: Path) -> Any:
@@ -58,14 +60,22 @@ class TypedTree:
         if not isinstance(node.value, dict):
             self._wrong(kind, node, path)
             return {}
-        for key in node.value.keys() - known.keys():
-            self._unknown(key, node.value[key].place, tuple(known), path)
+        for key in node.value:
+            if key not in known:
+                self._unknown(key, node.value[key].place, tuple(known), path)
         for name in [field.name for field in kind.fields if field.required and field.name not in node.value]:
+            self.wrong.add((*path, name))
             self._note(node, f"{dotted(path)} has no {name}", f"write {name}: {_EXAMPLES.get(name, '...')}")
         values = {
             key: self._read(known[key].type, item, (*path, key)) for key, item in node.value.items() if key in known
         }
-        return {key: value for key, value in values.items() if value is not None or optional(known[key].type)}
+        given = {key: value for key, value in values.items() if value is not None or optional(known[key].type)}
+        return {**self._placeholders(kind, path), **given}
+
+    def _placeholders(self, kind: kinds.StructType, path: Path) -> dict[str, Any]:
+        """Return texts in place of required ones that are wrong, so that the rest of the section can be checked."""
+        texts = [field.name for field in kind.fields if field.required and isinstance(bare(field.type), kinds.StrType)]
+        return {name: _PLACEHOLDER for name in texts if (*path, name) in self.wrong}
 
     def _list(self, kind: kinds.VarTupleType, node: Located, path: Path) -> list[Any]:
         if not isinstance(node.value, list):
@@ -94,6 +104,7 @@ class TypedTree:
         return float(value) if isinstance(kind, kinds.FloatType) else value
 
     def _wrong(self, kind: kinds.Type, node: Located, path: Path) -> None:
+        self.wrong.add(path[:-1] if path[-1:] == ("rule",) else path)  # parameters are those of a rule
         default = default_of(path)
         example = f", such as {shown(default)}" if default not in (None, {}, []) and isinstance(kind, _NUMBERS) else ""
         unit = unit_of(path) if isinstance(kind, (*_NUMBERS, kinds.UnionType)) else None
@@ -118,6 +129,7 @@ class TypedTree:
         self.problems.append(Problem(node.place, problem, fix))
 
 
+_PLACEHOLDER = "a"
 _NUMBERS = (kinds.IntType, kinds.FloatType)
 _LEAVES = (*_NUMBERS, kinds.BoolType, kinds.StrType, kinds.LiteralType, kinds.UnionType)
 _LARGEST = 1e300

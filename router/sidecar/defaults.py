@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from backends.worker import parse_endpoint
 from router.config.findings import Finding
-from router.config.load import Loaded, refuse
+from router.config.load import Loaded, problems_of
 from router.config.model import Config, PathConfig, PolicyConfig, SidecarConfig, WorkerConfig
+from router.config.problems import ConfigError
 
 _URL = re.compile(r"https?://[^\s/?#@]+")
 WORKER_URL = "http://127.0.0.1:8000"
@@ -31,7 +32,8 @@ def sidecar_config(loaded: Loaded) -> Config:
         ConfigError: the settings are for more than one worker or process.
     """
     config = loaded.config
-    refuse(_unfit(config), loaded.places)
+    if unfit := problems_of(_unfit(config), loaded.places):
+        raise ConfigError(unfit)
     defaults = {
         "port": PORT,
         "workers": (WorkerConfig(WORKER_URL),),

@@ -344,8 +344,8 @@ def test_each_named_file_that_does_not_parse_is_placed(inside, model_dir, tmp_pa
         "models:\n  a:\n    dir: model\n    chat_template: bad.jinja\ntokenizer: bad.json\n"
     )
     found = json.loads(inside("check", "--config", "w.yaml", "--json").stdout)["problems"]
-    assert [problem["place"] for problem in found] == ["w.yaml:5:1", "w.yaml:4:5"]
-    assert "bad.json: " in found[0]["problem"] and "chat template does not compile" in found[1]["problem"]
+    assert [problem["place"] for problem in found] == ["w.yaml:4:5", "w.yaml:5:1"]
+    assert "bad.json: " in found[1]["problem"] and "chat template does not compile" in found[0]["problem"]
 
 
 def test_a_named_folder_that_a_worker_must_tokenise_is_no_error(inside, model_dir):

@@ -56,6 +56,7 @@ YAML = [
     ("&a models: &b {x: *b}\n", "w.yaml:1", "nested too deeply", "without anchors"),
     # what types cannot see
     ("workers:\n  - a:1\n  - 'http://'\n", "w.yaml:3", "names no host", "write http://HOST:PORT"),
+    ("workers:\n  - localhost\n", "w.yaml:2", "'localhost' has no port", "write http://localhost:8000, vLLM's own"),
     ("workers:\n  - url: ftp://a:1\n", "w.yaml:2", "scheme 'ftp'", "write http://HOST:PORT"),
     ("workers:\n  - url: a:99999\n", "w.yaml:2", "is not a URL", "write http://HOST:PORT"),
     ("workers: [a:1,\n  'http://a:1/']\n", "w.yaml:2", "a:1 is a worker already (workers[0])", "remove one"),
@@ -250,3 +251,53 @@ def test_unreadable_files(tmp_path: Path, problems):
 def test_the_message_holds_every_problem():
     with pytest.raises(ConfigError, match=r"(?s)--host: .*; .*\n--set admin_host|--admin-host: "):
         load({"host": "", "admin_host": ""}, {}, None)
+
+
+MANY = """\
+prot: 8000
+port: x
+policy:
+  rule: lpvl
+  params: {alpha: 1}
+workers:
+  - url: localhost
+  - url: ftp://a:1
+  - {url: 'http://a:1', wieght: 2}
+  - {url: 'http://a:1', labels: {lane: left}}
+  - {name: b}
+residency:
+  relearn: sometimes
+routes:
+  - {name: BAD NAME, policy: none}
+policies:
+  batch: {rule: chwbl, params: {load: 2}}
+admin_port: 99999
+zzz: 1
+aaa: 1
+"""
+
+
+def test_all_mistakes_of_a_file_come_at_once_in_the_order_of_its_lines(write, problems):
+    found = problems(file=write("w.yaml", MANY))
+    lines = [int(one.place.split(":")[1]) for one in found]
+    assert lines == sorted(lines)
+    assert sorted(set(lines)) == [1, 2, 4, 7, 8, 9, 10, 11, 13, 15, 17, 18, 19, 20]
+    said = "\n".join(map(str, found))
+    assert "policy 'lpvl': no such policy; write one of" in said and "alpha" not in said
+    assert "'localhost' has no port" in said and "has scheme 'ftp'" in said
+    assert "a:1 is a worker already" in said and "'left' is no lane" in said and "workers[4] has no url" in said
+    assert "write one of passive, piggyback" in said and "no policy is called none" in said
+    assert "'load': no such parameter" in said
+
+
+def test_values_that_depend_on_a_wrong_one_are_not_blamed(write, problems):
+    (one,) = problems(file=write("w.yaml", "policy:\n  rule: 5\n  params: {load_factor: 2}\n"))
+    assert "policy.rule is 5" in one.problem
+    (one,) = problems(file=write("w.yaml", "workers:\n  - url: 5\n  - url: a:1\n"))
+    assert "workers[0].url is 5" in one.problem
+
+
+def test_mistakes_of_the_file_come_before_those_of_the_environment_and_the_flags(write, problems):
+    file = write("w.yaml", "workers: [localhost]\nport: x\n")
+    found = problems({"log_level": "loud"}, {"WARMROUTE_ADMIN_PORT": "x"}, file)
+    assert [one.place for one in found] == ["w.yaml:1:11", "w.yaml:2:1", "WARMROUTE_ADMIN_PORT", "--log-level"]
