@@ -14,6 +14,7 @@ from router.placement.endpoints import PREFILL, Candidate, FleetEndpoint
 from router.placement.evidence import WorkerEvidence
 from router.placement.handover_roles import prefills
 from router.placement.health import SERVING, Health, WorkerState
+from router.placement.panic import is_needed
 from router.placement.residency_source import ResidencySource
 
 __all__ = ["Candidate", "CandidateSet", "Fleet", "FleetEndpoint", "WorkerState"]
@@ -222,20 +223,15 @@ class Fleet:
         if endpoint is not None:
             self._tell_process(endpoint, False, asked_s)
 
-    def probe_failed(
-        self, endpoint_id: str, reason: str, now_s: float, *, late_since_s: float | None = None, needed: bool = False
-    ) -> None:
-        """Record that a probe failed.
-
-        With `late_since_s` it began then and timed out; see `Health.probe_late`, also for `needed`.
-        """
+    def probe_failed(self, endpoint_id: str, reason: str, now_s: float, *, late_since_s: float | None = None) -> None:
+        """Record that a probe failed. With `late_since_s` it began then and timed out; see `Health.probe_late`."""
         endpoint = self._endpoints.get(endpoint_id)
         if endpoint is not None:
             before, was_down, first = endpoint.state, self.lost(endpoint), not endpoint.health.probed
             if late_since_s is None:
                 endpoint.health.probe_failed(reason, now_s)
             else:
-                endpoint.health.probe_late(reason, late_since_s, now_s, needed=needed)
+                endpoint.health.probe_late(reason, late_since_s, now_s, needed=self.needed(endpoint))
                 self._under_pressure(endpoint)
             self._update(endpoint, before)
             if first:
@@ -285,9 +281,18 @@ class Fleet:
         self._under_pressure(endpoint)
         self._update(endpoint, before)
 
+    def traffic_late(self, endpoint: FleetEndpoint, reason: str, began_s: float, now_s: float, *, trial: bool) -> None:
+        """Record that a request, placed at `began_s`, got no event in time.
+
+        It does not count while the worker has done something else meanwhile, or is needed.
+        """
+        if self.evidence(endpoint, now_s).progress_s >= began_s or self.needed(endpoint):
+            self.traffic_doubtful(endpoint, now_s, trial=trial)
+        else:
+            self.traffic_failed(endpoint, reason, now_s, trial=trial)
+
     def traffic_doubtful(self, endpoint: FleetEndpoint, now_s: float, *, trial: bool) -> None:
-        """Avoid the worker for a moment, because it answered with a server error that the request may have caused, or
-        does not serve the model."""
+        """Avoid the worker for a moment, because of an outcome that may not be its fault."""
         endpoint.health.doubted(now_s)
         self._under_pressure(endpoint)
         if trial:
@@ -345,6 +350,12 @@ class Fleet:
     def prefill_set(self, model: str | None) -> CandidateSet:
         """Return the endpoints and candidates that may compute prompts of `model` for other workers."""
         return self._prefill_sets.get(model) or self._built(self._prefill_sets, model, prefill=True)
+
+    def needed(self, endpoint: FleetEndpoint) -> bool:
+        """Return whether time-outs alone may not eject the endpoint, because too few others would be left."""
+        role = self.only_prefills(endpoint)
+        peers = [one for one in self._endpoints.values() if self.only_prefills(one) is role]
+        return is_needed(endpoint, peers, self._health.panic_threshold)
 
     def only_prefills(self, endpoint: FleetEndpoint) -> bool:
         """Return whether the endpoint is no candidate for whole requests."""

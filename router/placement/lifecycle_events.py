@@ -27,7 +27,10 @@ class FailurePoint(StrEnum):
     """The worker answered that it shuts down. It takes no further request, and neither it nor the request is at
     fault."""
     SENT = "sent"
-    """The request was sent; then the worker died, timed out or was lost before the first event."""
+    """The request was sent; then the worker died or was lost before the first event."""
+    LATE = "late"
+    """The request was sent, and no event came within its limit. That is silence and no evidence: it counts against the
+    worker only if the worker has done nothing else meanwhile, and enough others are left."""
     ANSWERED = "answered"
     """The worker answered with a server error before any event. The request may be the cause: vLLM answers 500 for
     errors inside one request, too. It counts against the worker only after another worker has served the same

@@ -76,4 +76,4 @@ def tried(ticket: Ticket) -> tuple[str, ...]:
 
 def sent_failures(ticket: Ticket, point: FailurePoint) -> int:
     """Return the attempts that failed after the request was sent, `ticket` at `point` included."""
-    return ticket.sent_failures + (point in (FailurePoint.SENT, FailurePoint.ANSWERED))
+    return ticket.sent_failures + (point in (FailurePoint.SENT, FailurePoint.LATE, FailurePoint.ANSWERED))

@@ -177,6 +177,8 @@ class TicketLife:
             self._fleet.traffic_refused(endpoint, retry_after_s, now_s, trial=ticket.trial)
         elif point is FailurePoint.STOPPING:
             self._fleet.stops(endpoint, now_s, trial=ticket.trial)
+        elif point is FailurePoint.LATE:
+            self._fleet.traffic_late(endpoint, reason, ticket.reservation.at_s, now_s, trial=ticket.trial)
         elif point in (FailurePoint.ANSWERED, FailurePoint.UNSERVED):
             self._fleet.traffic_doubtful(endpoint, now_s, trial=ticket.trial)
         elif point is not FailurePoint.LOCAL:

@@ -450,9 +450,9 @@ class Attempt:
         """Record that the client has received comments, and so cannot get this worker's head."""
         self.opening.comment()
 
-    def give_up(self, reason: str) -> None:
-        """Fail before the first event, because the worker takes too long or was lost."""
-        point = self.point_if_given_up
+    def give_up(self, reason: str, *, late: bool = False) -> None:
+        """Fail before the first event, because the worker was lost, or its answer is `late`."""
+        point = FailurePoint.LATE if late and self.sent else self.point_if_given_up
         self.given_up = True
         self.let_go(reusable=False)
         self._fail(point, reason)

@@ -544,7 +544,7 @@ class ForwardedRequest:
             self._queue_expired(now_s)
         elif state is RequestState.WAITING:
             for attempt in self._deadlines.overdue_attempts(now_s):
-                attempt.give_up("no first event in time" if attempt.sent else "connecting took too long")
+                attempt.give_up("no first event in time" if attempt.sent else "connecting took too long", late=True)
         elif state is RequestState.TUNNEL:
             self._on(Event.STALLED, self._responder.answering)
         elif not self._client.writable:

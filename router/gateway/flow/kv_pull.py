@@ -36,7 +36,9 @@ class KvPull:
     """
 
     failed_as: ClassVar[str] = FAILED
-    plain_after: ClassVar[frozenset[FailurePoint]] = frozenset({FailurePoint.SENT, FailurePoint.ANSWERED})
+    plain_after: ClassVar[frozenset[FailurePoint]] = frozenset(
+        {FailurePoint.SENT, FailurePoint.LATE, FailurePoint.ANSWERED}
+    )
     """After failures at these points, the request may run once more without the pull."""
     __slots__ = ("_first_s", "_planned", "_pulls", "_sent", "_settled", "_transfer", "ticket")
 

@@ -147,7 +147,7 @@ class PrefillBeside:
 
     def _late(self) -> None:
         self._timer = None
-        self._attempt.give_up("no answer in time" if self._attempt.sent else "connecting took too long")
+        self._attempt.give_up("no answer in time" if self._attempt.sent else "connecting took too long", late=True)
 
     def _disarm(self) -> None:
         if self._timer is not None:

@@ -196,7 +196,7 @@ async def test_a_worker_silent_above_first_event_s_is_replaced(rig):
     assert (await gate.ask(post())).body.startswith(event("a"))
     stuck = next(seen for worker in gate.workers for seen in worker.requests if seen.gone.is_set())
     assert stuck is not None
-    assert gate.dispatcher.events[1] == "retry sent"
+    assert gate.dispatcher.events[1] == "retry late"
 
 
 FORM = (

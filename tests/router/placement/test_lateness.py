@@ -8,7 +8,7 @@ from backends.worker import Endpoint, LoadReport, ServedModel
 from router.config.model import HealthConfig
 from router.placement.fleet import Fleet, WorkerState
 from router.placement.handover_roles import PREFILL
-from router.placement.lateness import LateVerdict, is_needed, probe_late
+from router.placement.lateness import LateVerdict, probe_late
 
 COUNTED, PROGRESS, NOBODY, NEEDED = LateVerdict
 READY, UNHEALTHY = WorkerState.READY, WorkerState.UNHEALTHY
@@ -218,7 +218,7 @@ def test_prefill_workers_are_counted_by_themselves(workers):
     for port in (1, 2):
         its.fleet.describe(f"h:{port}", {}, 1.0, None, PREFILL)
     its.refuse(1)
-    assert is_needed(its.fleet, its[2], 0.5) and is_needed(its.fleet, its[3], 0.5)
+    assert its.fleet.needed(its[2]) and its.fleet.needed(its[3])
 
 
 @pytest.mark.parametrize("state", ["starting", "unhealthy"])
@@ -232,6 +232,33 @@ def test_a_worker_out_of_use_only_learns_the_reason(workers, state):
     its[2].evidence.progressed(99.0)
     assert its.late(2, answer=[1]) == [COUNTED]
     assert "late" in its[2].reason and its[2].state.value == state and its[2].health.probed
+
+
+def test_requests_without_an_event_in_time_eject_a_worker_that_does_nothing_else(workers):
+    its = workers(2)
+    for number in range(3):
+        its.fleet.traffic_late(its[1], "no first event in time", float(number), number + 1.0, trial=False)
+    assert its.states == [UNHEALTHY, READY]
+    for number in range(9):  # the other one is needed
+        its.fleet.traffic_late(its[2], "no first event in time", float(number), number + 1.0, trial=False)
+    assert its[2].state is READY and its[2].health.avoid_until_s > 9.0
+
+
+def test_requests_without_an_event_in_time_do_not_count_while_the_worker_works(workers):
+    its = workers(2)
+    for number in range(9):
+        its[1].evidence.progressed(number + 0.5)
+        its.fleet.traffic_late(its[1], "no first event in time", float(number), number + 1.0, trial=False)
+    assert its[1].state is READY
+
+
+def test_a_late_trial_of_a_worker_that_is_needed_is_given_up(workers):
+    its = workers(1)
+    its.refuse(1)
+    its.fleet.probe_succeeded("h:1", its.facts(), 1.0)
+    its.fleet.trial_started(its[1], 1.0)
+    its.fleet.traffic_late(its[1], "no first event in time", 1.0, 2.0, trial=True)
+    assert its[1].state is WorkerState.HALF_OPEN and not its[1].health.trial_running
 
 
 def test_a_silent_worker_is_dead_until_it_gives_a_sign(workers):
