@@ -15,6 +15,9 @@ from backends.foreign_json import read_json
 
 READ_S = 5.0
 """Time limit of a read. A process that takes longer is left out."""
+STRAGGLER_S = 1.0
+"""How much longer than the first reply to a read those of the other processes may take, or twice its time if that is
+more. A process that is stopped would otherwise delay every read by `READ_S`."""
 CHANGE_S = 10.0
 """Time limit of a change. A process that takes longer is considered stuck."""
 MAX_REPLY_BYTES = 256 << 20
@@ -126,12 +129,30 @@ async def ask_each(
     requests: Sequence[tuple[ChildClient, ChildRequest]], limit_s: float = READ_S
 ) -> dict[int, ChildReply]:
     """Send each process its own request. Return the replies by process, without processes that did not answer."""
-    asked = [client.ask(request, limit_s) for client, request in requests]
-    answers = await asyncio.gather(*asked, return_exceptions=True)
-    found: dict[int, ChildReply] = {}
-    for (client, _), answer in zip(requests, answers, strict=True):
-        if isinstance(answer, ChildReply):
-            found[client.number] = answer
-        elif not isinstance(answer, NoReplyError):
-            raise answer
-    return found
+    tasks = [asyncio.create_task(client.ask(request, limit_s)) for client, request in requests]
+    try:
+        await _replies(tasks, leave_stragglers=limit_s == READ_S)
+        found: dict[int, ChildReply] = {}
+        for (client, _), task in zip(requests, tasks, strict=True):
+            problem = task.exception() if task.done() else None
+            if problem is not None and not isinstance(problem, NoReplyError):
+                raise problem
+            if task.done() and problem is None:
+                found[client.number] = task.result()
+        return found
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _replies(tasks: Sequence[asyncio.Task[ChildReply]], *, leave_stragglers: bool) -> None:
+    """Wait until all tasks have ended; with `leave_stragglers`, for `STRAGGLER_S` after the first reply at most."""
+    loop = asyncio.get_running_loop()
+    began_s, limit_s, waiting = loop.time(), None, set(tasks)
+    while waiting:
+        when = asyncio.FIRST_COMPLETED if leave_stragglers and limit_s is None else asyncio.ALL_COMPLETED
+        done, waiting = await asyncio.wait(waiting, timeout=limit_s, return_when=when)
+        if limit_s is not None:
+            return
+        if any(task.exception() is None for task in done):
+            limit_s = max(STRAGGLER_S, 2 * (loop.time() - began_s))

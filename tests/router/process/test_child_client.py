@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
 
 from router.process.children import child_client
-from router.process.children.child_client import ChildClient, ChildRequest, NoReplyError
+from router.process.children.child_client import (
+    CHANGE_S,
+    READ_S,
+    ChildClient,
+    ChildReply,
+    ChildRequest,
+    NoReplyError,
+    ask_all,
+)
+from tests.support.waiting import eventually
 
 ASKED = ChildRequest("GET", "/x", {"limit": 3})
 
@@ -65,3 +75,52 @@ async def test_a_silent_process_times_out(process) -> None:
     client = await process(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n")
     with pytest.raises(NoReplyError, match=r"process 7 did not answer \(TimeoutError\)"):
         await client.ask(ASKED, 0.05)
+
+
+class Process:
+    """A process that replies to each call after `delay_s`, or fails with `problem`."""
+
+    def __init__(self, number, delay_s, problem=None):
+        self.number, self._delay_s, self._problem = number, delay_s, problem
+        self.given_up = False
+
+    async def ask(self, request, limit_s=READ_S):
+        try:
+            await asyncio.sleep(self._delay_s)
+        except asyncio.CancelledError:
+            self.given_up = True
+            raise
+        if self._problem is not None:
+            raise self._problem
+        return ChildReply(200)
+
+
+async def test_a_stopped_process_delays_a_read_only_a_little(monkeypatch):
+    monkeypatch.setattr(child_client, "STRAGGLER_S", 0.05)
+    stopped = Process(2, 60.0)
+    began_s = time.monotonic()
+    answers = await ask_all([Process(0, 0.0), Process(1, 0.01), stopped], ChildRequest("GET", "/x"))
+    assert set(answers) == {0, 1}
+    assert time.monotonic() - began_s < 2.0
+    await eventually(lambda: stopped.given_up)
+
+
+async def test_a_process_that_died_does_not_hurry_the_others(monkeypatch):
+    monkeypatch.setattr(child_client, "STRAGGLER_S", 0.01)
+    died = Process(0, 0.0, NoReplyError("dead"))
+    assert set(await ask_all([died, Process(1, 0.1)], ChildRequest("GET", "/x"))) == {1}
+
+
+async def test_a_long_read_leaves_the_others_as_long_again(monkeypatch):
+    monkeypatch.setattr(child_client, "STRAGGLER_S", 0.0)
+    assert set(await ask_all([Process(0, 0.2), Process(1, 0.3)], ChildRequest("GET", "/x"))) == {0, 1}
+
+
+async def test_a_change_waits_for_every_process(monkeypatch):
+    monkeypatch.setattr(child_client, "STRAGGLER_S", 0.0)
+    assert set(await ask_all([Process(0, 0.0), Process(1, 0.1)], ChildRequest("PUT", "/x"), CHANGE_S)) == {0, 1}
+
+
+async def test_a_defect_is_not_hidden():
+    with pytest.raises(ZeroDivisionError):
+        await ask_all([Process(0, 0.0, ZeroDivisionError()), Process(1, 0.0)], ChildRequest("GET", "/x"))
