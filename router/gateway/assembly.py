@@ -110,7 +110,7 @@ class Assembly:
         fleet.on_evidence.append(self._note_reads)
         query_of_death = QueryOfDeathTracker(config.retries.query_of_death_s)
         self.quarantine = Quarantine(query_of_death, fleet, loop, self.running, metrics, self.queue.changed)
-        self.gone_workers = GoneWorkers(fleet, loop, self.running)
+        self.gone_workers = GoneWorkers(fleet, loop, self.running, config.health.probe_interval_s)
         self.pools.on_refusal = self._refused
         self.rewriter = BodyRewriter(config, fleet, context.relearn)
         self.pins = Pins()

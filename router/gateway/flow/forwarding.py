@@ -137,11 +137,11 @@ class ForwardedRequest:
         except Exception:
             self.crashed()
 
-    def at(self, endpoint: FleetEndpoint) -> bool:
-        """Return whether an attempt that has not ended is at `endpoint`."""
-        if self._beside is not None and self._beside.endpoint is endpoint:
-            return True
-        return any(each.ticket.candidate.endpoint is endpoint for each in self._flow.attempts)
+    @property
+    def endpoints(self) -> tuple[FleetEndpoint, ...]:
+        """The endpoints of the attempts that have not ended."""
+        found = tuple(each.ticket.candidate.endpoint for each in self._flow.attempts)
+        return found if self._beside is None else (*found, self._beside.endpoint)
 
     def worker_gone(self, endpoint: FleetEndpoint) -> None:
         """Give up the attempts at `endpoint`: no answer will come from it.

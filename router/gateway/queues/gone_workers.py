@@ -22,7 +22,7 @@ brings tokens meanwhile."""
 _LOOK_S: Final = 0.25
 """Time between two dials. The first refusal alone may be that of a server that is being replaced."""
 _PAUSE_S: Final = 0.75
-"""Time between two dials of a worker that has left the fleet and accepts connections."""
+"""Time between two dials of a worker that accepts connections, where no probe would tell soon."""
 _DIAL_LIMIT_S: Final = 1.0
 _LATE_S: Final = 0.25
 """A look that is later than this proves nothing: bytes may lie in their sockets."""
@@ -31,8 +31,9 @@ _LATE_S: Final = 0.25
 class PlacedRequest(Protocol):
     """A request that may have an attempt at a worker."""
 
-    def at(self, endpoint: FleetEndpoint) -> bool:
-        """Return whether an attempt that has not ended is at `endpoint`."""
+    @property
+    def endpoints(self) -> tuple[FleetEndpoint, ...]:
+        """The endpoints of the attempts that have not ended."""
         ...
 
     def worker_gone(self, endpoint: FleetEndpoint) -> None:
@@ -41,24 +42,36 @@ class PlacedRequest(Protocol):
 
 
 class GoneWorkers:
-    """Ends the requests at a worker that refuses connections once nothing has come from it for `QUIET_S`."""
+    """Ends the requests at a worker that refuses connections once nothing has come from it for `QUIET_S`.
 
-    def __init__(self, fleet: Fleet, loop: asyncio.AbstractEventLoop, requests: Iterable[PlacedRequest]) -> None:
+    Probes meet the refusals. If they are rarer than `_PAUSE_S`, quiet workers with requests are dialled beside them.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        loop: asyncio.AbstractEventLoop,
+        requests: Iterable[PlacedRequest],
+        probe_interval_s: float = 0.0,
+    ) -> None:
         self._fleet = fleet
         self._loop = loop
         self._requests = requests
         self._looks: dict[FleetEndpoint, asyncio.Task[None]] = {}
+        self._timer = loop.call_later(_PAUSE_S, self._dial_quiet) if probe_interval_s > QUIET_S else None
         fleet.on_refusal.append(self.refused)
         fleet.on_removal.append(self.refused)  # no probe will meet its refusal
 
     def refused(self, endpoint: FleetEndpoint) -> None:
-        """Watch `endpoint`, which has refused a connection or has left the fleet, while it has requests."""
+        """Watch `endpoint`, which has refused a connection, has left the fleet or is quiet, while it has requests."""
         if endpoint not in self._looks and self._at(endpoint):
             look = self._loop.create_task(self._watch(endpoint), name=f"refusals of {endpoint.id}")
             self._looks[endpoint] = look
 
     def close(self) -> None:
         """Stop the looks, and unsubscribe from the fleet."""
+        if self._timer is not None:
+            self._timer.cancel()
         for look in self._looks.values():
             look.cancel()
         if self.refused in self._fleet.on_refusal:
@@ -66,7 +79,14 @@ class GoneWorkers:
             self._fleet.on_removal.remove(self.refused)
 
     def _at(self, endpoint: FleetEndpoint) -> list[PlacedRequest]:
-        return [request for request in self._requests if request.at(endpoint)]
+        return [request for request in self._requests if endpoint in request.endpoints]
+
+    def _dial_quiet(self) -> None:
+        self._timer = self._loop.call_later(_PAUSE_S, self._dial_quiet)
+        now_s = self._loop.time()
+        for endpoint in {endpoint for request in self._requests for endpoint in request.endpoints}:
+            if now_s - self._fleet.evidence(endpoint, now_s).progress_s >= _PAUSE_S:
+                self.refused(endpoint)
 
     async def _watch(self, endpoint: FleetEndpoint) -> None:
         """Look until no request is left at `endpoint`, or a dial succeeds and probes go on."""

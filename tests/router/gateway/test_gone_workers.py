@@ -168,6 +168,19 @@ async def test_a_request_that_is_refused_starts_the_look(rig):
     assert b"worker_died_in_stream" in await client.reader.readuntil(DONE)
 
 
+async def test_a_quiet_worker_is_dialled_where_probes_are_rare(rig, monkeypatch):
+    monkeypatch.setattr(gone_workers, "_PAUSE_S", 0.05)
+    gate = await rig(begin, begin, health={"probe_interval_s": 5.0})
+    clients = [await asked(gate) for _ in range(2)]
+    gone, other = gate.workers
+    for client in clients:
+        await client.reader.readuntil(event("a"))
+    gone.server.close()  # no probe meets it
+    await eventually(lambda: "failed stream" in gate.dispatcher.events)
+    assert gone.requests[0].gone.is_set() or not other.requests[0].gone.is_set()
+    assert gate.dispatcher.events.count("failed stream") == 1
+
+
 async def test_a_client_that_does_not_read_keeps_what_has_arrived(rig):
     """Its worker's bytes wait in the gateway's socket, and the end of the answer may be among them."""
     gate = await rig(begin)
