@@ -24,6 +24,7 @@ from backends.vllm.unrenderable import Unrenderable
 from router.config.model import CorsConfig, LimitsConfig
 from router.errors import RequestError
 from router.gateway.http.access_log import AccessLog
+from router.gateway.http.answer_end import ANSWER_ENDS
 from router.gateway.http.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.chunked_body import MAX_LINE_BYTES
 from router.gateway.http.cors import Cors
@@ -47,6 +48,7 @@ from router.tokenization.remote_tokenizer import id_pieces
 from router.tokenization.segmenter import Segmenter
 from router.tokenization.text import canonical_text
 
+CHAT_END = ANSWER_ENDS["/v1/chat/completions"]
 CLIENT, WORKER, OPERATOR, OURS = "client", "worker", "operator", "ours"
 HEAD_BYTES = LimitsConfig().max_header_bytes
 TEXT_BYTES = 1 << 20
@@ -161,7 +163,24 @@ PATTERNS: dict[str, Row] = {
     "router.gateway.pins._STORED_ID": Row(WORKER, "search"),
     "router.gateway.http.request_ids._GIVEN": Row(CLIENT, "fullmatch"),
     "router.gateway.rewrites.body_rewriter._VERSION": Row(WORKER, "match"),
-    "router.gateway.http.sse._EVENT_END": Row(WORKER, "search"),
+    "router.gateway.http.sse.EVENT_END": Row(WORKER, "search"),
+    "router.gateway.http.sse._DATA": Row(WORKER, "search", (lambda size: b"data:" + b"\r" * size + b"x",)),
+    "router.gateway.http.sse._EMPTY": Row(WORKER, "search"),
+    "router.gateway.http.sse._PREAMBLE": Row(WORKER, "match"),
+    **{
+        f"router.gateway.http.answer_end.{name}": Row(WORKER, "search")
+        for name in (
+            "_DONE",
+            "_FINISH",
+            "_ABORT",
+            "_STOP",
+            "_STOP_REASON",
+            "_NO_STOP_REASON",
+            "_RESPONSE_EVENT",
+            "_NO_OUTPUT",
+        )
+    },
+    "router.gateway.http.answer_end._FIELD": Row(WORKER, "match"),
     "router.gateway.http.sse._INTRODUCING": Row(WORKER, "match"),
     "router.gateway.http.sse._LINE_END": Row(WORKER, "search"),
     "router.gateway.http.usage._NO_USAGE": Row(WORKER, "match"),
@@ -185,8 +204,6 @@ PATTERNS: dict[str, Row] = {
     "router.gateway.rewrites.answer_ids._PARAMS": Row(
         WORKER, "search", (lambda size: b',"kv_transfer_params":{' * (size // 23),)
     ),
-    "router.gateway.rewrites.usage_frame._DATA": Row(WORKER, "search", (lambda size: b"data:" + b"\r" * size + b"x",)),
-    "router.gateway.rewrites.usage_frame._EVENT_END": Row(WORKER, "search"),
     "router.gateway.rewrites.usage_frame._FINISH": Row(WORKER, "search"),
     "router.gateway.rewrites.usage_frame._STAMP": Row(
         WORKER,
@@ -501,6 +518,9 @@ SCANNERS: dict[str, Scan] = {
     ),
     "comments before the first event": Scan(
         _on(lambda data: FirstEvent().feed(data), lambda size: b":\n\n" * (size // 3))
+    ),
+    "comments at the end of a stream": Scan(
+        _on(lambda recent: CHAT_END.of_stream(recent, True), lambda size: b"data: x\n\n" + b":\n\n" * (size // 3))
     ),
     "lines of a first event": Scan(_on(judge_event, lambda size: b"data:\n" * (size // 6))),
     "names of usage": Scan(_on(lambda tail: find_usage([tail]), lambda size: b'"usage":{' * (size // 9)), 65_536),

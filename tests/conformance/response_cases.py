@@ -14,6 +14,13 @@ SSE = OK + b"Content-Type: text/event-stream\r\n" + TE + E
 EVENT = b'data: {"choices":[]}\n\n'
 DEEP = b"data: " + b"[" * 6_000 + b"\n\n"
 DONE = b"data: [DONE]\n\n"
+ABORT = b'data: {"choices":[{"finish_reason":"abort"}]}\n\n'
+ABORTED = b'{"choices":[{"finish_reason":"abort"}]}'
+ABORTED_LENGTH = b"Content-Length: %d\r\n" % len(ABORTED)
+NO_END = "OpenAI"
+DIED = "worker_died_in_stream"
+LONG = b'{"id":"' + b"x" * 70_000 + b'"}'
+WHOLE = "a short body is kept until it is whole"
 HEAD_REQUEST = b"HEAD /v1/decisions HTTP/1.1\r\n" + H + E
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -168,12 +175,19 @@ LENGTH = (
     error("bytes after the end", OK + L + E + JSON + b"X", "9.2"),
     error("another response after the end", (OK + L + E + JSON) * 2, "9.2", "it was not requested"),
     error("bytes after the end of a last response", OK + b"Connection: close\r\n" + L + E + JSON + b"X", "9.2"),
-    cut("less than announced", OK + L + E + JSON[:5], "6.3", content=JSON[:5], closes=True),
+    error("less than announced", OK + L + E + JSON[:5], "6.3", WHOLE, closes=True),
+    cut(
+        "less of a long body than announced",
+        OK + b"Content-Length: 80000\r\n\r\n" + LONG,
+        "6.3",
+        content=LONG,
+        closes=True,
+    ),
     cut(
         "the largest length",
-        OK + b"Content-Length: 18446744073709551615\r\n\r\n" + JSON,
+        OK + b"Content-Length: 18446744073709551615\r\n\r\n" + LONG,
         "6.3",
-        content=JSON,
+        content=LONG,
         closes=True,
     ),
     error("no byte of an announced body", OK + L + E, "6.3", closes=True),
@@ -245,15 +259,24 @@ CHUNKS = (
     error("the end is a bare LF", OK + TE + E + b"a\r\n" + JSON + b"\r\n0\r\n\n", "2.2"),
     error("a chunk after the end", OK + TE + E + CHUNKED + framed(JSON), "9.2"),
     error("an answer after the end", OK + TE + E + CHUNKED + OK + L + E + JSON, "9.2"),
-    cut("a loss within a chunk", OK + TE + E + b"a\r\n" + JSON[:4], "8", content=JSON[:4], closes=True),
-    cut("a loss after a chunk", OK + TE + E + b"a\r\n" + JSON + b"\r\n", "8", content=JSON, closes=True),
-    cut("a loss after the last chunk", OK + TE + E + b"a\r\n" + JSON + b"\r\n0\r\n", "8", content=JSON, closes=True),
-    cut("a chunk of all sizes", OK + TE + E + b"ffffffffffffffff\r\n" + JSON, "7.1", content=JSON, closes=True),
+    error("a loss within a chunk", OK + TE + E + b"a\r\n" + JSON[:4], "8", WHOLE, closes=True),
+    error("a loss after a chunk", OK + TE + E + b"a\r\n" + JSON + b"\r\n", "8", WHOLE, closes=True),
+    error("a loss after the last chunk", OK + TE + E + b"a\r\n" + JSON + b"\r\n0\r\n", "8", WHOLE, closes=True),
+    error("a chunk of all sizes", OK + TE + E + b"ffffffffffffffff\r\n" + JSON, "7.1", WHOLE, closes=True),
+    cut("a loss within a long chunk", OK + TE + E + b"fffff\r\n" + LONG, "8", content=LONG, closes=True),
+    cut("a loss after a long chunk", OK + TE + E + framed(LONG), "8", content=LONG, closes=True),
+    cut("a loss after the last chunk of many", OK + TE + E + framed(LONG) + b"0\r\n", "8", content=LONG, closes=True),
 )
 
 STREAMS = (
     answer("a stream", SSE + framed(EVENT) + framed(DONE) + b"0\r\n\r\n", "7.1", content=EVENT + DONE),
-    answer("a stream with a trailer", SSE + framed(EVENT) + b"0\r\nX: y\r\n\r\n", "7.1.2", content=EVENT, kept=False),
+    answer(
+        "a stream with a trailer",
+        SSE + framed(EVENT + DONE) + b"0\r\nX: y\r\n\r\n",
+        "7.1.2",
+        content=EVENT + DONE,
+        kept=False,
+    ),
     answer(
         "a stream of announced length",
         OK + b"Content-Type: text/event-stream\r\nContent-Length: %d\r\n\r\n" % len(EVENT) + EVENT,
@@ -262,13 +285,32 @@ STREAMS = (
     ),
     answer(
         "a stream until close",
-        OK + b"Content-Type: text/event-stream\r\n\r\n" + EVENT,
+        OK + b"Content-Type: text/event-stream\r\n\r\n" + EVENT + DONE,
         "6.3",
-        content=EVENT,
+        content=EVENT + DONE,
         closes=True,
         pooled=False,
     ),
-    answer("an event nested too deep", SSE + framed(DEEP) + b"0\r\n\r\n", "8259 9", content=DEEP),
+    answer("an event nested too deep", SSE + framed(DEEP + DONE) + b"0\r\n\r\n", "8259 9", content=DEEP + DONE),
+    told("a stream without its last event", SSE + framed(EVENT) + b"0\r\n\r\n", NO_END, content=EVENT, code=DIED),
+    told(
+        "a stream without its last event, until close",
+        OK + b"Content-Type: text/event-stream\r\n\r\n" + EVENT,
+        NO_END,
+        content=EVENT,
+        code=DIED,
+        closes=True,
+    ),
+    told(
+        "a stream that ends within an event",
+        SSE + framed(EVENT + b"data: x") + b"0\r\n\r\n",
+        NO_END,
+        content=EVENT + b"data: x\n\n",
+        code=DIED,
+    ),
+    error("a stream with a trailer and without its last event", SSE + framed(EVENT) + b"0\r\nX: y\r\n\r\n", NO_END),
+    error("an aborted answer", OK + ABORTED_LENGTH + E + ABORTED, NO_END, "another worker can answer"),
+    error("an aborted stream", SSE + framed(EVENT) + framed(ABORT + DONE) + b"0\r\n\r\n", NO_END),
     error("a stream without an event", SSE + b"0\r\n\r\n", "7.1", "another worker can answer"),
     error("a stream of comments", SSE + framed(b": hi\n\n") + b"0\r\n\r\n", "7.1"),
     error("a stream with a broken first chunk", SSE + b"zz\r\n", "7.1"),

@@ -11,6 +11,7 @@ from backends.vllm.handover.prefill_answer import answer_limit_bytes
 from router.gateway.flow.opening import Opening, Verdict
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Failure, Outcome, denies_model, seconds, shuts_down
+from router.gateway.http.answer_end import ANSWER_ENDS, REASONS, AnswerFault
 from router.gateway.http.headers import request_to_worker
 from router.gateway.http.response_head import ResponseHead
 from router.gateway.http.upstream_connection import UpstreamConnection
@@ -32,6 +33,10 @@ ERROR_BYTES = 65_536
 """A server error whose body is longer, framing included, is not passed on."""
 ERROR_BODY_S = 1.0
 """How long the gateway waits for the body of a server error."""
+PREAMBLE_S = 0.02
+"""How long events without content are kept back. vLLM sends the first content directly after them."""
+BODY_S = 1.0
+"""How long a body that is no stream is kept back until it is whole."""
 STALE_S = 0.01
 """If a pooled connection breaks within this time after a request was written, the worker had closed it before."""
 
@@ -39,6 +44,7 @@ STALE_S = 0.01
 _OPEN: Final = Verdict.OPEN
 _OPENED: Final = Outcome.OPENED
 _ANSWERED: Final = Outcome.ANSWERED
+_NO_FAULT: Final = AnswerFault.NONE
 
 
 class AttemptServices:
@@ -73,6 +79,8 @@ class Attempt:
         "_collects",
         "_dial",
         "_doubts_refusals",
+        "_end",
+        "_hold",
         "_late",
         "_opened",
         "_outbound",
@@ -89,6 +97,7 @@ class Attempt:
         "limit_s",
         "lost",
         "opening",
+        "recent",
         "response",
         "response_read",
         "sent",
@@ -122,6 +131,10 @@ class Attempt:
         self._dial: asyncio.Task[None] | None = None
         self._late: asyncio.TimerHandle | LastLook | None = None
         """Runs while the body of a server error is read."""
+        self._hold: asyncio.TimerHandle | None = None
+        """Runs while the beginning of an answer is kept back, to be judged with what follows."""
+        self._end = ANSWER_ENDS.get(outbound.route.pattern)
+        """How complete answers end; None if that is not known."""
         self._sent_s: float | None = None
         """When the request was last written."""
         self._opened = False
@@ -135,12 +148,14 @@ class Attempt:
         self.given_up = False
         """The gateway broke the attempt off before its first event."""
         self.ticket = ticket
-        self.opening = Opening(commented)
+        self.opening = Opening(commented, judged=self._end is not None and not collects)
         self.connection: UpstreamConnection | None = None
         self.connected_s = 0.0
         """When the connection that the request was written to was made."""
         self.response: ResponseHead | None = None
         self.response_read: Callable[[bytes], None] = _ignore
+        self.recent: Callable[[], bytes] = _nothing
+        """Returns the last bytes of the answer, without framing, those of the present read included."""
         self.usage_frame: UsageFrame | None = None
         """Removes the usage frame from a stream whose client did not ask for usage, or rewrites the usage."""
         self.failure: Failure | None = None
@@ -217,6 +232,7 @@ class Attempt:
         self.connection = connection
         self.response = None
         self.response_read = self._collect if self._collects else self._read_before_first
+        self.recent = self._unread
         now_s = services.time()
         outgoing = outbound.outgoing(self.ticket, now_s)
         body, usage_frame = outgoing.body, outgoing.usage_frame
@@ -297,12 +313,38 @@ class Attempt:
         if verdict is _OPEN and self._doubts_refusals and self.opening.refused:
             self._refused(self.opening.refused)
         elif verdict is _OPEN:
-            self._opened = True
-            self._report(_OPENED, self)
+            self._open()
+        elif verdict is Verdict.PREAMBLE:
+            self._hold_back(PREAMBLE_S)
+        elif verdict is Verdict.PART:
+            self._hold_back(BODY_S)
         elif verdict is Verdict.ERROR:
             self._stream_error()
         elif verdict is Verdict.TOO_LONG:
             self.worker_lost("no event among too many bytes", True)
+
+    def _open(self) -> None:
+        """Report that the answer has begun."""
+        self._release_hold()
+        self._opened = True
+        self._report(_OPENED, self)
+
+    def _hold_back(self, for_s: float) -> None:
+        """Open the answer after `for_s`, unless it is judged before."""
+        if self._hold is None:
+            self._hold = self._services.loop.call_later(for_s, self._held_long_enough)
+
+    def _held_long_enough(self) -> None:
+        self._hold = None
+        try:
+            self._open()
+        except Exception:
+            self.crashed()
+
+    def _release_hold(self) -> None:
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            hold.cancel()
 
     def _refused(self, status: int) -> None:
         """Fail, because the worker finds a mistake in a request that the gateway has added to."""
@@ -370,6 +412,30 @@ class Attempt:
             return False  # a form may name two models, and the worker may have taken the other one
         return self.ticket.candidate.endpoint.models_known and denies_model(b"".join(connection.pieces))
 
+    def _unread(self) -> bytes:
+        connection = self.connection
+        return b"" if connection is None else b"".join(connection.pieces)
+
+    def judge(self, data: bytes) -> AnswerFault:
+        """Return the fault of an answer as far as it has come, with the read `data`. Few reads are looked at."""
+        end, response, connection = self._end, self.response, self.connection
+        if end is None or response is None or connection is None or response.status != 200:
+            return _NO_FAULT
+        complete = connection.complete
+        if not response.events:
+            whole = complete and (not self._opened or not response.until_close)
+            return end.of_body(self.recent()) if whole else _NO_FAULT
+        ended = complete and response.length is None
+        return end.of_stream(self.recent(), ended) if ended or end.suspects(data) else _NO_FAULT
+
+    def answer_broken(self, fault: AnswerFault) -> None:
+        """Fail: the worker has aborted the request, or its stream has no end."""
+        if fault is AnswerFault.CUT or self._opened:
+            self.worker_lost(REASONS[fault], False)
+        else:
+            self.let_go(reusable=False)
+            self._fail(FailurePoint.ANSWERED, REASONS[fault])
+
     def response_ended(self) -> None:
         """Report the outcome of a complete answer."""
         response = self.response
@@ -378,7 +444,7 @@ class Attempt:
             self._report(_ANSWERED, self)
         elif self._late is not None:
             self._server_error(response)
-        elif response.events and response.status == 200 and not response.bodiless:
+        elif response.events and response.status == 200 and not response.bodiless and self._hold is None:
             self.worker_lost("the stream ended without an event", False)
         elif response.status == 404 and self._denies_model():
             self.failure = Failure(FailurePoint.UNSERVED, "HTTP 404: it does not serve the model")
@@ -475,15 +541,22 @@ class Attempt:
         late, self._late = self._late, None
         if late is not None:
             late.cancel()
+        self._release_hold()
         dial, self._dial = self._dial, None
         if dial is not None:
             dial.cancel()
         connection, self.connection = self.connection, None
-        self.response_read = _ignore  # breaks a reference cycle, so that no garbage collection is needed
+        self.response_read = _ignore  # breaks reference cycles, so that no garbage collection is needed
+        self.recent = _nothing
         if connection is not None:
             if self._paused:
                 connection.resume_reading()
             connection.release(reusable)
+
+
+def _nothing() -> bytes:
+    """Return nothing of an abandoned answer."""
+    return b""
 
 
 def _ignore(data: bytes) -> None:

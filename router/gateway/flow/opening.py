@@ -24,11 +24,17 @@ class Verdict(Enum):
     """The first event of the stream is an error: `Opening.error`."""
     TOO_LONG = 3
     """More than `HELD_BYTES` without an event."""
+    PREAMBLE = 4
+    """Events without content, which come just before the first content."""
+    PART = 5
+    """Part of a body that is no stream. A whole one can be judged."""
 
 
 # Module constants, because looking up a member of an enum is slow.
 _OPEN: Final = Verdict.OPEN
 _INCOMPLETE: Final = Verdict.INCOMPLETE
+WHOLE_BYTES = 65_536
+"""A body that is no stream is kept until it is whole, up to this size."""
 
 
 class Opening:
@@ -36,13 +42,15 @@ class Opening:
 
     `refused` is the 4xx status of a stream whose first event is an error about the request; otherwise 0. `commented`
     is True after comments were written to the client. An answer that is not a stream must then become one event, so
-    all of it is kept.
+    all of it is kept. With `judged`, a short body that is not a stream is kept until it is whole, and a preamble until
+    more follows.
     """
 
-    __slots__ = ("_bytes", "_first", "_pieces", "_seen", "commented", "error", "refused")
+    __slots__ = ("_bytes", "_first", "_judged", "_pieces", "_seen", "commented", "error", "refused")
 
-    def __init__(self, commented: bool) -> None:
+    def __init__(self, commented: bool, judged: bool) -> None:
         self.commented = commented
+        self._judged = judged
         self.error: StreamError | None = None
         self.refused = 0
         self._pieces: list[bytes] = []
@@ -61,6 +69,8 @@ class Opening:
         if not response.events:
             if self.commented:
                 return self._incomplete()
+            if self._judged and not connection.complete and self._bytes <= WHOLE_BYTES:
+                return Verdict.PART
             return _OPEN if pieces else _INCOMPLETE
         first = self._first
         if first is None:
@@ -72,7 +82,10 @@ class Opening:
                 return self._failed(judged)
             if judged:
                 return _OPEN
-        return self._incomplete()
+        verdict = self._incomplete()
+        if verdict is _INCOMPLETE and first.preamble:
+            return Verdict.PREAMBLE if self._judged else _OPEN
+        return verdict
 
     def _failed(self, error: StreamError) -> Verdict:
         if 400 <= error.status < 500:

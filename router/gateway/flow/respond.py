@@ -13,6 +13,7 @@ from typing import Final
 
 from router.errors import ErrorKind
 from router.gateway.flow.opening import Opening
+from router.gateway.http.answer_end import RECENT_BYTES
 from router.gateway.http.client_output import ClientOutput
 from router.gateway.http.error_format import body_event, error_event
 from router.gateway.http.headers import (
@@ -29,8 +30,6 @@ from router.gateway.rewrites.usage_frame import UsageFrame
 COMMENT = b": warmroute is waiting for a worker\n\n"
 BATCH_READS = 32
 _LARGE_READ_BYTES = 16_384
-# A stream's usage is its last event but one.
-_STREAM_TAIL_BYTES = 8_192
 
 
 class Out(Enum):
@@ -224,7 +223,7 @@ class Relay:
         self._reads.append(data)
         if len(gaps) == BATCH_READS or len(data) > _LARGE_READ_BYTES:
             self.flush()
-            trim(self.connection.pieces, _STREAM_TAIL_BYTES)  # type: ignore[union-attr]
+            trim(self.connection.pieces, RECENT_BYTES)  # type: ignore[union-attr]
 
     def splice(self, data: bytes) -> None:
         """Write one read of any other body unchanged."""
@@ -266,6 +265,12 @@ class Relay:
         pieces = self.connection.pieces if self.connection is not None else []
         return [self._tail, *pieces]
 
+    def recent(self) -> bytes:
+        """Return the last bytes of the body, without framing, those that are not written yet included."""
+        pieces = self.connection.pieces if self.connection is not None else []
+        pending = b"" if self.usage_frame is None else self.usage_frame.pending
+        return b"".join([self._tail[-RECENT_BYTES:], pending, *pieces])
+
     # the end
 
     def close(self) -> None:
@@ -299,11 +304,11 @@ class Relay:
         """
         if self.out is _ENDED:
             return False
-        if self.out in (_COMMENTS, _REFRAMED):
-            self._send_own(self._framed(self._event_break() + error_event(kind, message, self._path)))
-            return self._end_framed()
         connection = self.connection
         response = connection.response if connection is not None else None
+        if self.out is _COMMENTS or (self.out is _REFRAMED and response is not None and response.events):
+            self._send_own(self._framed(self._event_break() + error_event(kind, message, self._path)))
+            return self._end_framed()
         if connection is None or response is None or not (response.events and response.chunked):
             return False
         if not connection.at_boundary:

@@ -111,6 +111,7 @@ class Responder:
         self.answering = attempt
         self.relay.attach(connection, attempt.usage_frame)
         attempt.response_read = self.relay.open(response, attempt.opening, self._lines(ticket), self._promise())
+        attempt.recent = self.relay.recent
         # After the client has its first byte.
         self._outbound.body = b""  # no further attempt will need it
         self._client.body_done()

@@ -62,6 +62,33 @@ class ReportedUsage(msgspec.Struct):
     cache_creation_input_tokens: int | None = None
 
 
+class EndedMessage(msgspec.Struct):
+    """The fields of a Messages answer that show how it ended."""
+
+    type: Any = None
+    stop_reason: Any = None
+
+
+class EndedUsage(msgspec.Struct):
+    """The generated tokens that a Responses answer reports."""
+
+    output_tokens: Any = None
+
+
+class EndedResponse(msgspec.Struct):
+    """The fields of a Responses answer that show how it ended."""
+
+    object: Any = None
+    status: Any = None
+    usage: EndedUsage | None = None
+
+
+class ResponseEnd(msgspec.Struct):
+    """The last event of a Responses stream."""
+
+    response: EndedResponse | None = None
+
+
 class ChoiceTokens(msgspec.Struct):
     """The token ids that a choice, or an event of one, has generated."""
 

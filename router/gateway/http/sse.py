@@ -14,7 +14,8 @@ import msgspec
 from backends.foreign_json import json_decoder
 from router.gateway.http.json_structs import EventError
 
-_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_DATA = re.compile(rb"^data:[ ]?([^\r\n]*+)", re.MULTILINE)
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 # A first event larger than this counts as content, since errors are short.
 FIRST_EVENT_BYTES = 65_536
@@ -22,6 +23,11 @@ FIRST_EVENT_BYTES = 65_536
 INTRODUCTION_BYTES = 524_288
 _INTRODUCTIONS = frozenset({b"response.created", b"response.queued", b"response.in_progress"})
 _INTRODUCING = re.compile(rb"event: ?(?:" + b"|".join(map(re.escape, _INTRODUCTIONS)) + rb")[\r\n]")
+# Events without content, which a worker sends just before its first token. In chat streams they only give the role.
+_PREAMBLE = re.compile(
+    rb"event: ?(?:message_start|ping|response\.output_item\.added|response\.content_part\.added)[\r\n]"
+)
+_EMPTY = re.compile(rb'"content"\s*:\s*""')
 # Error types of the Messages API, which sends no status code in an event.
 _STATUS_BY_TYPE = {
     "invalid_request_error": 400,
@@ -45,16 +51,20 @@ class StreamError(msgspec.Struct, frozen=True):
 
 
 class FirstEvent:
-    """Reads body bytes until the first real event or an error in its place."""
+    """Reads body bytes until the first event with content or an error in its place.
 
-    __slots__ = ("_introduced_bytes", "_pending")
+    `preamble` is True after an event that comes just before the first content.
+    """
+
+    __slots__ = ("_introduced_bytes", "_pending", "preamble")
 
     def __init__(self) -> None:
         self._pending = bytearray()
         self._introduced_bytes = 0
+        self.preamble = False
 
     def feed(self, piece: bytes) -> bool | StreamError:
-        """Return False before the first real event, True from then on, or the error that came first."""
+        """Return False before the first event with content, True from then on, or the error that came first."""
         verdict = self._judge(piece)
         if verdict is not False:
             self._pending = bytearray()  # the stream keeps this object, not its first event
@@ -66,9 +76,12 @@ class FirstEvent:
         searched = max(0, len(pending) - 3)
         pending += piece
         start = 0
-        while (end := _EVENT_END.search(pending, max(start, searched))) is not None:
-            verdict = judge_event(bytes(pending[start : end.start()]))
-            if verdict is not False:
+        while (end := EVENT_END.search(pending, max(start, searched))) is not None:
+            event = bytes(pending[start : end.start()])
+            verdict = judge_event(event)
+            if verdict is True and _is_preamble(event):
+                self.preamble = True
+            elif verdict is not False:
                 return verdict
             if _INTRODUCING.match(pending, start):
                 self._introduced_bytes += end.end() - start
@@ -92,6 +105,17 @@ def judge_event(event: bytes) -> bool | StreamError:
     if (not payload and not name) or name in _INTRODUCTIONS:
         return False
     return _error(b"\n".join(payload), name == b"error") or True
+
+
+def _is_preamble(event: bytes) -> bool:
+    if _PREAMBLE.match(event):
+        return True
+    return b'"role"' in event and _EMPTY.search(event) is not None and b'"finish_reason":"' not in event
+
+
+def data_of(event: bytes) -> bytes:
+    """Return the data of an event."""
+    return b"\n".join(_DATA.findall(event))
 
 
 def _error(payload: bytes, named: bool) -> StreamError | None:

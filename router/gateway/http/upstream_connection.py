@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import httptools
 
 from backends.worker import Endpoint
+from router.gateway.http.answer_end import AnswerFault
 from router.gateway.http.response_head import HEAD_END, RepeatedResponse, ResponseHead, final_head, parse_response_head
 from router.gateway.http.single_chunks import SHORT_BYTES, SIZE_LINES, TAIL_BYTES
 from router.gateway.http.write_coalescer import WriteCoalescer
 from router.gateway.last_look import LastLook
 
 _COPIED_BYTES = 32_768
+TOKEN_BYTES = 64
+"""A chunk with a token is longer, framing included."""
+_LAST_CHUNK: Final = b"0\r\n\r\n"
+# Module constants, because looking up a member of an enum is slow.
+_NO_FAULT: Final = AnswerFault.NONE
+_ABORTED: Final = AnswerFault.ABORTED
 
 
 class OwningPool(Protocol):
@@ -47,6 +54,14 @@ class ResponseReader(Protocol):
         """Takes body bytes with their framing. Their content is in the connection's `pieces` already."""
         ...
 
+    def judge(self, data: bytes) -> AnswerFault:
+        """Judge the answer with the read `data`, which is in the connection's `pieces` and is not passed on yet."""
+        ...
+
+    def answer_broken(self, fault: AnswerFault) -> None:
+        """The answer has a fault. The end of its HTTP has not been passed on, if that was possible."""
+        ...
+
     def response_ended(self) -> None:
         """The body is complete. Called after the last `response_read`."""
         ...
@@ -72,7 +87,8 @@ class UpstreamConnection(asyncio.Protocol):
 
     A reader may set `splice`, which then receives the reads of a chunked body in place of
     `ResponseReader.response_read`. While it is set, a read that is exactly one chunk (usually one token) bypasses
-    llhttp, because it leaves the parser's state unchanged.
+    llhttp, because it leaves the parser's state unchanged, and is not judged. Chunks that may end a stream, such as
+    ``data: [DONE]``, are shorter than `TOKEN_BYTES` and do not bypass it.
     """
 
     __slots__ = (
@@ -141,7 +157,7 @@ class UpstreamConnection(asyncio.Protocol):
             return
         try:
             splice = self.splice
-            if splice is not None and self._between and len(data) < SHORT_BYTES:
+            if splice is not None and self._between and TOKEN_BYTES < len(data) < SHORT_BYTES:
                 line = SIZE_LINES[len(data)]
                 if data.startswith(line) and data.endswith(b"\r\n"):
                     self._last = data
@@ -183,7 +199,11 @@ class UpstreamConnection(asyncio.Protocol):
         if reader is not None and self.tunnel is None and self.response is not None and self.response.until_close:
             self.complete = True
             try:
-                reader.response_ended()
+                fault = reader.judge(b"")
+                if fault is _NO_FAULT:
+                    reader.response_ended()
+                else:
+                    reader.answer_broken(fault)
             except Exception:
                 reader.crashed()
 
@@ -409,11 +429,40 @@ class UpstreamConnection(asyncio.Protocol):
         self.raw_bytes += len(data)
         if self.complete:
             data = self._without_line_breaks(data)
+        fault = reader.judge(data)
+        if fault is not _NO_FAULT:
+            data = self._without_end(data, fault)
+        if data:
+            self._pass_on(data, reader)
+        if self.reader is not reader:
+            return
+        if fault is not _NO_FAULT:
+            reader.answer_broken(fault)
+        elif self.complete:
+            reader.response_ended()
+
+    def _pass_on(self, data: bytes, reader: ResponseReader) -> None:
         self._last = data[-TAIL_BYTES:] if len(data) >= TAIL_BYTES else (self._last + data)[-TAIL_BYTES:]
         if self.splice is not None:
             self.splice(data)
         else:
             reader.response_read(data)
         self._between = self.splice is not None and self.at_boundary
-        if self.complete and self.reader is reader:
-            reader.response_ended()
+
+    def _without_end(self, data: bytes, fault: AnswerFault) -> bytes:
+        """Return what may be passed on of a read of an answer with a fault, so that an error event can follow.
+
+        Nothing of it, if the worker has aborted the request. Otherwise, all but the last chunk. If that has been passed
+        on in part, or has trailers, no error event can follow.
+        """
+        if fault is _ABORTED and (self.splice is None or self._between):
+            self.pieces.clear()
+            self.in_chunk = False  # after the bytes passed on so far
+            return b""
+        if not self.complete:
+            return data
+        cut = len(data) - len(_LAST_CHUNK)
+        if cut >= 0 and (self._last + data).endswith(b"\r\n" + _LAST_CHUNK):
+            return data[:cut]
+        self.in_chunk = True
+        return b""

@@ -11,8 +11,9 @@ import msgspec
 from backends.foreign_json import json_decoder
 from backends.vllm.handover.parameters import MAX_TOKEN_IDS
 from router.gateway.http.json_structs import AnswerTokens
+from router.gateway.http.sse import data_of
 from router.gateway.http.usage import TAIL_BYTES
-from router.gateway.rewrites.usage_frame import HELD_BYTES, UsageFrame, data_of
+from router.gateway.rewrites.usage_frame import HELD_BYTES, UsageFrame
 
 _PARAMS = re.compile(rb',\s*"kv_transfer_params"\s*:\s*(\{[^{}]*+\})')
 _DECODER = json_decoder(AnswerTokens)

@@ -10,9 +10,8 @@ import msgspec
 
 from backends.foreign_json import json_decoder
 from router.gateway.http.json_structs import EventUsage
+from router.gateway.http.sse import EVENT_END, data_of
 
-_EVENT_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
-_DATA = re.compile(rb"^data:[ ]?([^\r\n]*+)", re.MULTILINE)
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
 _STAMP = re.compile(rb'(,"system_fingerprint"\s*:\s*"(?:[^"\\]++|\\.)*+")(,"[^"\\]*"|\})')
 HELD_BYTES = 1_048_576
@@ -44,7 +43,7 @@ class StreamEnding(NamedTuple):
 
 def plain_ending(tail: Iterable[bytes], reports_usage: bool) -> StreamEnding | None:
     """Return the ending of an unchanged stream from its last bytes, or None if they do not contain it."""
-    for event in reversed(_EVENT_END.split(b"".join(tail))):
+    for event in reversed(EVENT_END.split(b"".join(tail))):
         if _FINISH.search(event):
             found = _STAMP.search(event)
             return StreamEnding(reports_usage, None if found is None else Stamp(found[1], found[2]))
@@ -84,7 +83,7 @@ class UsageFrame:
         pending += content
         shown: list[bytes] = []
         start = 0
-        for end in _EVENT_END.finditer(pending, searched):
+        for end in EVENT_END.finditer(pending, searched):
             shown.append(self._judged(bytes(pending[start : end.end()])))
             start = end.end()
         self._pending = pending[start:] if start else pending
@@ -101,6 +100,11 @@ class UsageFrame:
         """Return the part of the answer that reports usage; empty if that has passed by, or has not come."""
         return self.taken
 
+    @property
+    def pending(self) -> bytes:
+        """The beginning of an event whose end has not come."""
+        return bytes(self._pending)
+
     def rest(self) -> bytes:
         """Return the rest of a complete stream: an event without an end."""
         rest, self._pending = bytes(self._pending), bytearray()
@@ -108,7 +112,7 @@ class UsageFrame:
 
     def _let_through(self, content: bytes) -> bytes:
         seen = self._edge + content
-        end = _EVENT_END.search(seen)
+        end = EVENT_END.search(seen)
         if end is None:
             self._edge = seen[-3:]
             return content
@@ -128,11 +132,6 @@ class UsageFrame:
         if self._stamp is not None and _FINISH.search(event) and b'"system_fingerprint"' not in event:
             return self._stamp.put(event)
         return event
-
-
-def data_of(event: bytes) -> bytes:
-    """Return the data of an event."""
-    return b"\n".join(_DATA.findall(event))
 
 
 def _is_usage_frame(event: bytes) -> bool:

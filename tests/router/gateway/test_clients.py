@@ -159,7 +159,7 @@ async def test_a_stalled_reader_pauses_the_worker_and_memory_stays_bounded(rig):
         for _ in range(1_000):
             await script.say(piece)
             sent += len(piece)
-        await script.say(END)
+        await script.say(chunk(DONE), END)
 
     gate = await rig(firehose)
     before = psutil.Process().memory_info().rss

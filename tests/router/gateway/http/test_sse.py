@@ -28,16 +28,18 @@ CREATED = b'event: response.created\ndata: {"response":{}}\n\n'
         (b"data: [DONE]\n\n", True),
         (CREATED, False),
         (CREATED + CREATED.replace(b"created", b"in_progress"), False),
-        (CREATED + b"event: response.output_item.added\ndata: {}\n\n", True),
+        (CREATED + b"event: response.output_item.added\ndata: {}\n\n", False),
+        (CREATED + b"event: response.output_text.delta\ndata: {}\n\n", True),
         (CREATED + b'event: error\ndata: {"error":{"message":"boom","code":500}}\n\n', StreamError(500, "boom")),
         (CREATED.replace(b"{}", b"{" + b" " * FIRST_EVENT_BYTES), False),
         (CREATED.replace(b"{}", b"{" + b" " * INTRODUCTION_BYTES), False),
         (CREATED[:-2].replace(b"{}", b"{" + b" " * INTRODUCTION_BYTES), True),
-        (b'event: message_start\ndata: {"type":"message_start"}\n\n', True),
+        (b'event: message_start\ndata: {"type":"message_start"}\n\n', False),
+        (b'event: content_block_delta\ndata: {"type":"content_block_delta"}\n\n', True),
         (ANTHROPIC_ERROR % b"overloaded_error", StreamError(503, "boom")),
         (ANTHROPIC_ERROR % b"api_error", StreamError(0, "boom")),
         (ANTHROPIC_ERROR % b"not_found_error", StreamError(404, "boom")),
-        (b"event: ping\n\n", True),
+        (b"event: ping\ndata: {}\n\n", False),
         (b'data: {"error":null}\n\n', True),
         (b'data: {"error":{"message":"no","code":404}}\n\n', StreamError(404, "no")),
         (b'data: {"choices":[{"text":"{\\"error\\":1}"}]}\n\n', True),
@@ -56,6 +58,42 @@ CREATED = b'event: response.created\ndata: {"response":{}}\n\n'
 )
 def test_an_event_is_judged_by_its_fields(raw, verdict):
     assert FirstEvent().feed(raw) == verdict
+
+
+ROLE = b'data: {"choices":[{"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("raw", "preamble"),
+    [
+        (b": hi\n\n", False),
+        (CREATED, False),
+        (CREATED + b"event: response.output_item.added\ndata: {}\n\n", True),
+        (CREATED + b"event: response.content_part.added\ndata: {}\n\n", True),
+        (b'event: message_start\ndata: {"type":"message_start"}\n\n', True),
+        (b"event: ping\ndata: {}\n\n", True),
+        (ROLE, True),
+        (ROLE.replace(b'":"', b'": "'), True),
+        (ROLE[:-2], False),
+    ],
+)
+def test_events_just_before_the_first_content_are_a_preamble(raw, preamble):
+    first = FirstEvent()
+    assert first.feed(raw) is False
+    assert first.preamble is preamble
+    assert first.feed(b"\n\ndata: x\n\n") is True
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        ROLE.replace(b'""', b'"a"'),
+        ROLE.replace(b"null", b'"stop"'),
+        ROLE.replace(b'"role":"assistant",', b""),
+    ],
+)
+def test_an_event_with_content_or_an_end_is_no_preamble(raw):
+    assert FirstEvent().feed(raw) is True
 
 
 @given(st.lists(st.sampled_from([b": c\n\n", b"id: 1\n\n"]), max_size=4), st.booleans(), st.lists(st.integers(1, 9)))

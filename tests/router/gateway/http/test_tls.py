@@ -288,7 +288,7 @@ async def test_mutual_tls_requires_a_client_certificate(rig, authority, pair, tm
 @pytest.mark.parametrize("count", [150, 165, 180, 190])
 async def test_the_end_of_a_tls_response_reaches_a_slow_reader(rig, authority, count):
     """The worker, or a TLS proxy in front of it, closes before the client has read most of the response."""
-    events = [event("x" * 20_000) for _ in range(count)]
+    events = [*(event("x" * 20_000) for _ in range(count)), DONE]
     head = STREAM_HEAD.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
     context = authority.server(authority.issue("worker", "127.0.0.1"))
 

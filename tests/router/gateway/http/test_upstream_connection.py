@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.worker import Endpoint
+from router.gateway.http.answer_end import AnswerFault
 from router.gateway.http.headers import response_to_client
 from router.gateway.http.response_head import RepeatedResponse
 from router.gateway.http.upstream_connection import UpstreamConnection
@@ -74,6 +75,9 @@ class Reader:
 
     def response_read(self, data):
         self.got.append(data)
+
+    def judge(self, data):
+        return AnswerFault.NONE
 
     def response_ended(self):
         self.ended = True

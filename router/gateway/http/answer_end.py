@@ -1,0 +1,203 @@
+"""Whether an answer that is complete for HTTP is complete for its API, too.
+
+A proxy that lost its worker, or a killed process, ends HTTP cleanly. A worker that shuts down ends its requests with
+the finish reason ``abort``, which no client asked for. Neither is an answer.
+
+Generated text cannot look like a member of an event, because its quotes are escaped. Members that hold the client's own
+JSON can (the input of a tool, the schema of a function), so objects that may hold them are decoded.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from router.gateway.http.json_structs import EndedMessage, EndedResponse, EventError, ResponseEnd
+from router.gateway.http.sse import EVENT_END, StreamError, data_of, judge_event
+
+RECENT_BYTES = 8_192
+"""How much of the end of a stream is kept to judge it by."""
+
+_FIELD = re.compile(rb"(?:data|event|id|retry)?:")
+_DONE = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]")
+_FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
+_ABORT = re.compile(rb'"finish_reason"\s*:\s*"abort"')
+_STOP = re.compile(rb'(?:^|[\r\n])event: ?message_stop[\r\n]|"type"\s*:\s*"message_stop"')
+_STOP_REASON = re.compile(rb'"stop_reason"\s*:\s*"')
+_NO_STOP_REASON = re.compile(rb'"stop_reason"\s*:\s*null')
+_RESPONSE_EVENT = re.compile(rb'(?:^|[\r\n])event: ?(response\.[a-z_.]+)|"type"\s*:\s*"(response\.[a-z_.]+)"')
+_RESPONSE_ENDS = frozenset({b"response.completed", b"response.failed", b"response.incomplete", b"response.cancelled"})
+_NO_OUTPUT = re.compile(rb'"output_tokens"\s*:\s*0\b|"status"\s*:\s*"cancelled"')
+_ENDED_STATUSES = ("completed", "incomplete")
+
+_EVENT = msgspec.json.Decoder(EventError)
+_MESSAGE = msgspec.json.Decoder(EndedMessage)
+_RESPONSE = msgspec.json.Decoder(EndedResponse)
+_RESPONSE_END = msgspec.json.Decoder(ResponseEnd)
+
+
+class AnswerFault(IntEnum):
+    """What is wrong with an answer that HTTP shows as complete, or as going on."""
+
+    NONE = 0
+    ABORTED = 1
+    """The worker gave the request up, and ends the answer as if it were whole."""
+    CUT = 2
+    """The stream has ended, and the event with which its API ends a stream is missing."""
+
+
+REASONS: Final = {
+    AnswerFault.ABORTED: "the worker aborted the request",
+    AnswerFault.CUT: "the stream ended without its last event",
+}
+# Module constants, because looking up a member of an enum is slow.
+_NONE: Final = AnswerFault.NONE
+_ABORTED: Final = AnswerFault.ABORTED
+_CUT: Final = AnswerFault.CUT
+
+
+class AnswerEnd:
+    """How complete answers end; here those of chat completions and completions.
+
+    The `recent` bytes of a stream are its last `RECENT_BYTES` or more, without framing, or all of it.
+    """
+
+    __slots__ = ()
+
+    def suspects(self, data: bytes) -> bool:
+        """Return whether a read of a stream may end it, so that it must be judged before the read is passed on."""
+        return b"[DONE]" in data or b'"abort"' in data
+
+    def of_stream(self, recent: bytes, complete: bool) -> AnswerFault:
+        """Judge a stream with status 200. `complete`: HTTP has ended it."""
+        if b'"abort"' in recent and _ABORT.search(recent):
+            return _ABORTED
+        if not complete or _DONE.search(recent):
+            return _NONE
+        recent = _read_events(recent)
+        return _NONE if _FINISH.search(recent) else _cut(recent)
+
+    def of_body(self, body: bytes) -> AnswerFault:
+        """Judge a whole body with status 200 that is no stream."""
+        return _ABORTED if b'"abort"' in body and _ABORT.search(body) else _NONE
+
+
+class MessagesEnd(AnswerEnd):
+    """How complete answers of the Messages API end. For an aborted request vLLM gives no stop reason."""
+
+    __slots__ = ()
+
+    def suspects(self, data: bytes) -> bool:
+        return b"message_stop" in data
+
+    def of_stream(self, recent: bytes, complete: bool) -> AnswerFault:
+        recent = _read_events(recent)
+        if _STOP.search(recent) is None:
+            return _cut(recent) if complete else _NONE
+        for event in reversed(EVENT_END.split(recent)):
+            if b"message_delta" in event:
+                return _ABORTED if _NO_STOP_REASON.search(event) else _NONE
+        return _NONE
+
+    def of_body(self, body: bytes) -> AnswerFault:
+        if _STOP_REASON.search(body):
+            return _NONE
+        try:
+            message = _MESSAGE.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return _NONE
+        return _ABORTED if message.type == "message" and message.stop_reason is None else _NONE
+
+
+class ResponsesEnd(AnswerEnd):
+    """How complete answers of the Responses API end.
+
+    vLLM calls an aborted response completed. It shows if no token was generated, since even an empty answer has one for
+    its end, and if its status is "cancelled".
+    """
+
+    __slots__ = ()
+
+    def suspects(self, data: bytes) -> bool:
+        return b"response.completed" in data or b"response.incomplete" in data
+
+    def of_stream(self, recent: bytes, complete: bool) -> AnswerFault:
+        recent = _read_events(recent)
+        names = _RESPONSE_EVENT.findall(recent)
+        if not names or (names[-1][0] or names[-1][1]) not in _RESPONSE_ENDS:
+            return _cut(recent, of_whole=not names) if complete else _NONE
+        if _NO_OUTPUT.search(recent) is None:
+            return _NONE
+        event, _ = _last_event(recent)
+        try:
+            ended = _RESPONSE_END.decode(data_of(event)).response
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return _NONE
+        return _NONE if ended is None else _of_response(ended)
+
+    def of_body(self, body: bytes) -> AnswerFault:
+        if _NO_OUTPUT.search(body) is None:
+            return _NONE
+        try:
+            return _of_response(_RESPONSE.decode(body))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return _NONE
+
+
+_CHOICES: Final = AnswerEnd()
+ANSWER_ENDS: Final[dict[str, AnswerEnd]] = {
+    "/v1/chat/completions": _CHOICES,
+    "/v1/completions": _CHOICES,
+    "/v1/messages": MessagesEnd(),
+    "/v1/responses": ResponsesEnd(),
+}
+"""By the pattern of the route. Of all other paths it is not known how their answers end."""
+
+
+def _of_response(response: EndedResponse) -> AnswerFault:
+    usage = response.usage
+    if response.object != "response":
+        return _NONE
+    empty = response.status in _ENDED_STATUSES and usage is not None and usage.output_tokens == 0
+    return _ABORTED if empty or response.status == "cancelled" else _NONE
+
+
+def _cut(recent: bytes, of_whole: bool = True) -> AnswerFault:
+    """Judge a stream that HTTP has ended, and that has no last event of its API.
+
+    An error event ends a stream, too. Nothing can be said of an event whose beginning is not there, if its API shows
+    an event by its beginning (`of_whole`), and of a stream without an event.
+    """
+    event, whole = _last_event(recent)
+    if not event or (of_whole and not whole) or isinstance(judge_event(event), StreamError):
+        return _NONE
+    return _CUT
+
+
+def _read_events(recent: bytes) -> bytes:
+    """Return the events that a client reads: without the beginning of one whose end is missing."""
+    if recent.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")):
+        return recent
+    end = max(recent.rfind(b"\n\n"), recent.rfind(b"\n\r\n"), recent.rfind(b"\r\r")) + 1
+    try:
+        _EVENT.decode(data_of(recent[end:]))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return recent[:end]
+    return recent  # many clients read a last event without an empty line after it
+
+
+def _last_event(recent: bytes) -> tuple[bytes, bool]:
+    """Return the last real event, complete or not, and whether its beginning is there.
+
+    The event is empty if there is none.
+    """
+    events = EVENT_END.split(recent)
+    for index in range(len(events) - 1, -1, -1):
+        event = events[index].lstrip(b"\r\n")
+        whole = index > 0 or _FIELD.match(event) is not None
+        if event and (not whole or judge_event(event) is not False):
+            return event, whole
+    return b"", True
