@@ -22,8 +22,8 @@ from router.config.model import Config
 from router.config.sample import descriptions
 from router.config.schema import bare, fields, root
 from router.gateway.client import PIPELINE_BYTES
-from router.gateway.flow.deadlines import MIN_BYTES_PER_S
-from router.gateway.flow.opening import HELD_BYTES
+from router.gateway.flow.deadlines import MIN_BYTES_PER_S, QUIET_LIMITS
+from router.gateway.flow.opening import HELD_BYTES, WHOLE_ANSWER_BYTES
 from router.gateway.http.body_buffer_limit import RESERVED_PART, SMALL_BODY_BYTES
 from router.gateway.http.chunked_body import CHUNKS_PER_ITERATION, MAX_LINE_BYTES
 from router.gateway.http.client_input import LINGER_BYTES, LINGER_S
@@ -101,8 +101,8 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     "timeouts.upstream_head_s": ("seconds", _ANOTHER),
     "timeouts.stream_idle_s": (
         "seconds",
-        "an error event `stream_idle_timeout` and the stream's end, or the connection is cut; a client that takes "
-        "nothing for as long is cut off",
+        "an error event `stream_idle_timeout` and the stream's end, or the connection is cut, unless the worker still "
+        "generates tokens; a client that takes nothing for as long is cut off",
     ),
     "timeouts.total_s": ("seconds", "504 `total_timeout`, or an error event in a started stream"),
     "timeouts.client_header_s": ("seconds", "408 `request_timeout`, connection closed"),
@@ -159,6 +159,10 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("Bytes read after a refusal", LINGER_BYTES, "bytes", "the connection is reset"),
     Fixed("Time of reading after a refusal", LINGER_S, "seconds", "the connection is reset"),
     Fixed("Unsent bytes of a connection in the kernel", KERNEL_UNSENT_BYTES, "bytes", _NOTHING),
+    Fixed("Silence of a stream whose worker works", QUIET_LIMITS, "times `stream_idle_s`", "as `stream_idle_s`"),
+    Fixed(
+        "Answer in one piece that is kept until it is whole", WHOLE_ANSWER_BYTES, "bytes", "it is passed on as it comes"
+    ),
     Fixed("Least rate of a stream while no event ends", MIN_BYTES_PER_S, "bytes/s", "as `timeouts.stream_idle_s`"),
     Fixed("Comments and half an event before the first event", HELD_BYTES, "bytes", _ANOTHER),
     Fixed("First event that is searched for an error", FIRST_EVENT_BYTES, "bytes", "it is forwarded as content"),

@@ -347,8 +347,8 @@ class TimeoutsConfig(Section, frozen=True):
     upstream_head_s: Seconds = 10.0
     """From the first byte of a worker's response headers to their end."""
     stream_idle_s: Seconds = 120.0
-    """Time between two reads of a started response. A response is also stalled if it brings no event and fewer than 16
-    bytes per second for this time."""
+    """Time between two reads of a started response. A quiet stream goes on while its worker generates tokens, up to 20
+    times as long. A response is also stalled if it brings no event and fewer than 16 bytes per second for this time."""
     total_s: Seconds = 3600.0
     """Whole request, from its last byte received to the last byte of the response sent."""
     client_header_s: Seconds = 20.0
@@ -367,7 +367,8 @@ class TimeoutsConfig(Section, frozen=True):
     header_delay_s: Seconds = 15.0
     """Streams only: how long the response headers may wait for the first event. SSE comments follow the headers."""
     comment_interval_s: Seconds = 15.0
-    """Time between keep-alive comments on a stream that has no event so far."""
+    """Time between keep-alive comments on a stream that brings nothing, before its first event and after it. They
+    stand between events."""
     drain_delay_s: Annotated[float, Meta(ge=0)] = 0.0
     """How long the gateway still accepts connections after SIGTERM. /readyz fails at once, and a load balancer needs
     time to see it."""

@@ -15,6 +15,10 @@ MIN_BYTES_PER_S = 16.0
 """The least rate of a begun answer while no event is completed. A large event, of a megabyte say, may take long."""
 
 
+QUIET_LIMITS = 20
+"""A stream that brings nothing for so many idle limits has stalled, even if its worker works on other requests."""
+
+
 class Limits:
     """The time limits of requests, in seconds, and the limit on requests in progress."""
 
@@ -67,7 +71,7 @@ class RequestDeadlines:
     `last_read_s` of its methods is the time of the last byte of the answer, or of either side of a tunnel.
     """
 
-    __slots__ = ("_comment_s", "_end_s", "_flow", "_limits", "queue_s", "since_s")
+    __slots__ = ("_comment_s", "_end_s", "_flow", "_limits", "queue_s", "since_s", "worked_s")
 
     def __init__(self, limits: Limits, flow: Flow, arrived_s: float) -> None:
         self._limits = limits
@@ -77,6 +81,8 @@ class RequestDeadlines:
         self.since_s = arrived_s
         self.queue_s = limits.queue_s
         """The longest time in a queue."""
+        self.worked_s = -math.inf
+        """When the worker of a quiet stream last worked on any request, as far as that was asked."""
 
     def comments_from(self, arrived_s: float) -> None:
         """Schedule the first comment of a stream whose request arrived at `arrived_s`."""
@@ -96,11 +102,21 @@ class RequestDeadlines:
             self._comment_s,
         )
 
-    def answer_began(self, now_s: float) -> float:
-        """Start the time of the stream, which needs no more comments. Return the earliest deadline."""
-        self._comment_s = math.inf
+    def answer_began(self, now_s: float, events: bool) -> float:
+        """Start the time of the answer; one of `events` gets comments while it is quiet. Return the earliest
+        deadline."""
+        self._comment_s = now_s + self._limits.comment_interval_s if events else math.inf
         self.since_s = now_s
-        return min(now_s + self._limits.idle_s, self._end_s)
+        return min(now_s + self._limits.idle_s, self._end_s, self._comment_s)
+
+    def goes_on(self, now_s: float, last_read_s: float, worked_s: float) -> bool:
+        """Return whether a stream that has been quiet for too long may go on, because its worker worked at `worked_s`.
+
+        Workers hold the arguments of a tool call and hidden reasoning back for minutes.
+        """
+        idle_s = self._limits.idle_s
+        self.worked_s = worked_s
+        return now_s < min(worked_s + idle_s, last_read_s + QUIET_LIMITS * idle_s)
 
     def tunnel_began(self) -> None:
         """Remove the limit on the total time: a tunnel ends only when both sides are idle."""
@@ -108,7 +124,7 @@ class RequestDeadlines:
 
     def next_s(self, last_read_s: float) -> float:
         """Return the earliest deadline."""
-        return min(self._state_s(last_read_s), self._end_s, self._comment_s)
+        return min(self._state_s(last_read_s), self._end_s, self._next_comment_s(last_read_s))
 
     def due(self, now_s: float, last_read_s: float) -> Due:
         """Return the most important deadline that has passed."""
@@ -116,19 +132,24 @@ class RequestDeadlines:
             return Due.STATE
         if now_s >= self._end_s:
             return Due.TOTAL
-        return Due.COMMENT if now_s >= self._comment_s else Due.NOTHING
+        return Due.COMMENT if now_s >= self._next_comment_s(last_read_s) else Due.NOTHING
 
     def overdue_attempts(self, now_s: float) -> list[Any]:
         """Return the running attempts that have taken too long to connect or to answer."""
         limits = self._limits
         return [each for each in self._flow.attempts if now_s >= limits.deadline_s(each)]
 
+    def _next_comment_s(self, last_read_s: float) -> float:
+        if self._flow.state is not RequestState.STREAMING:
+            return self._comment_s
+        return max(self._comment_s, last_read_s + self._limits.comment_interval_s)
+
     def _state_s(self, last_read_s: float) -> float:
         state, limits = self._flow.state, self._limits
         if state is RequestState.WAITING:
             return min([limits.deadline_s(each) for each in self._flow.attempts])
         if state in BEGUN:
-            return last_read_s + limits.idle_s
+            return (self.worked_s if self.worked_s > last_read_s else last_read_s) + limits.idle_s
         return self.since_s + self.queue_s if state is RequestState.QUEUED else math.inf
 
 
@@ -150,12 +171,13 @@ class Trickle:
     def stalled(self, now_s: float, began_s: float, idle_s: float, events: int, size_bytes: int) -> bool:
         """Return whether the stream, begun at `began_s`, has brought almost nothing since the last check.
 
-        False if the last check is less than `idle_s` ago. These checks need no timer: reads do not move the client's
-        deadline, so the sweep calls `ForwardedRequest.expired` during a healthy stream, too.
+        False if it has brought nothing at all: whether a quiet stream has stalled depends on its worker. Also false if
+        the last check is less than `idle_s` ago. These checks need no timer: reads do not move the client's deadline,
+        so the sweep calls `ForwardedRequest.expired` during a healthy stream, too.
         """
         seen_s = max(self._seen_s, began_s)
         if now_s - seen_s < idle_s:
             return False
         events_before, bytes_before = self._events, self._bytes
         self.seen(now_s, events, size_bytes)
-        return events <= events_before and size_bytes - bytes_before < MIN_BYTES_PER_S * (now_s - seen_s)
+        return events <= events_before and 0 < size_bytes - bytes_before < MIN_BYTES_PER_S * (now_s - seen_s)

@@ -483,7 +483,8 @@ class ForwardedRequest:
         if plan is not None:
             plan.opened(attempt.ticket, now_s)
         self._responder.open(attempt, now_s)
-        self._client.deadline_s = self._deadlines.answer_began(now_s)
+        response = attempt.response
+        self._client.deadline_s = self._deadlines.answer_began(now_s, response is not None and response.events)
 
     def _switch(self, attempt: Attempt) -> None:
         self._deadlines.tunnel_began()
@@ -534,7 +535,8 @@ class ForwardedRequest:
             self._stop(ErrorKind.TOTAL_TIMEOUT, "the request took too long")
         elif due is Due.COMMENT:
             deadlines.commented(now_s)
-            self._on(Event.COMMENT_DUE)
+            if self._client.writable:
+                self._on(Event.COMMENT_DUE)
         if not self._ended:
             self._arm()
 
@@ -549,8 +551,16 @@ class ForwardedRequest:
             self._on(Event.STALLED, self._responder.answering)
         elif not self._client.writable:
             self._on(Event.CLIENT_STALLED)  # the client has not read for `stream_idle_s`
-        else:
+        elif not self._goes_on(now_s):
             self._stalled("the worker's stream stalled")
+
+    def _goes_on(self, now_s: float) -> bool:
+        """Return whether the answer in progress, a quiet stream, may go on, because its worker works."""
+        attempt = self._responder.answering
+        if attempt is None or attempt.response is None or not attempt.response.events:
+            return False
+        worked_s = self._services.placements.worked_s(attempt, now_s)
+        return self._deadlines.goes_on(now_s, self._responder.last_read_s, worked_s)
 
     def _queue_expired(self, now_s: float) -> None:
         placed = self._services.placements.queue_expired(self._outbound, now_s)

@@ -33,7 +33,7 @@ class Verdict(Enum):
 # Module constants, because looking up a member of an enum is slow.
 _OPEN: Final = Verdict.OPEN
 _INCOMPLETE: Final = Verdict.INCOMPLETE
-WHOLE_BYTES = 65_536
+WHOLE_ANSWER_BYTES = 65_536
 """A body that is no stream is kept until it is whole, up to this size."""
 
 
@@ -69,7 +69,7 @@ class Opening:
         if not response.events:
             if self.commented:
                 return self._incomplete()
-            if self._judged and not connection.complete and self._bytes <= WHOLE_BYTES:
+            if self._judged and not connection.complete and self._bytes <= WHOLE_ANSWER_BYTES:
                 return Verdict.PART
             return _OPEN if pieces else _INCOMPLETE
         first = self._first

@@ -399,6 +399,14 @@ class Placements:
         if self._quarantine.active:
             self._quarantine.survived(self.body_key(outbound))
 
+    def worked_s(self, attempt: Attempt, now_s: float) -> float:
+        """Return when the attempt's worker last worked on any request, as far as it shows.
+
+        That is when its token counters moved. Of a worker without counters, bytes of its answers show it.
+        """
+        evidence = self._fleet.evidence(attempt.ticket.candidate.endpoint, now_s)
+        return evidence.generation_s if evidence.counts_tokens else evidence.progress_s
+
     def progress(self, attempt: Attempt, events: int, gaps_s: Sequence[float], now_s: float) -> None:
         """Record that the attempt's stream has brought `events` so far, the latest with `gaps_s` between them and at
         `now_s`."""

@@ -28,6 +28,8 @@ from router.gateway.http.usage import TAIL_BYTES, trim
 from router.gateway.rewrites.usage_frame import UsageFrame
 
 COMMENT = b": warmroute is waiting for a worker\n\n"
+QUIET = b": the worker is working\n\n"
+_EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 BATCH_READS = 32
 _LARGE_READ_BYTES = 16_384
 
@@ -91,7 +93,6 @@ class Relay:
         "_frame_bytes",
         "_gaps",
         "_output",
-        "_own_bytes",
         "_own_cors",
         "_path",
         "_reads",
@@ -102,6 +103,7 @@ class Relay:
         "events",
         "last_read_s",
         "out",
+        "own_bytes",
         "response_bytes",
         "status",
         "to_old_client",
@@ -127,7 +129,7 @@ class Relay:
         self.out = _NOTHING
         self.status = 0
         self.response_bytes = 0
-        self._own_bytes = 0
+        self.own_bytes = 0
         """Those of `response_bytes` that are heads, comments and errors of the gateway."""
         self._frame_bytes = 0
         self.events = 0
@@ -147,12 +149,15 @@ class Relay:
     @property
     def text_bytes(self) -> int:
         """The bytes of the answer so far without heads, comments and the frames of events: at least its text."""
-        return max(0, self.response_bytes - self._own_bytes - self.events * self._frame_bytes)
+        return max(0, self.response_bytes - self.own_bytes - self.events * self._frame_bytes)
 
     # before the first real event
 
     def comment(self, head_lines: bytes, close: bool) -> None:
-        """Write an SSE comment, so that the client does not time out; before the first one, write a stream's head."""
+        """Write an SSE comment, so that the client does not time out; before the first one, write a stream's head.
+
+        Nothing is written within an event of the worker.
+        """
         if self.out is _NOTHING:
             self.status = 200
             framing = b"transfer-encoding: chunked\r\n" if self._chunks else b""
@@ -160,8 +165,21 @@ class Relay:
             head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
             self._send_own(head + framing + head_lines + b"\r\n" + self._framed(COMMENT))
             self.out = _COMMENTS
-        else:
+        elif self.out is _COMMENTS:
             self._send_own(self._framed(COMMENT))
+        elif self._between_events():
+            self._send_own(self._framed(QUIET))
+
+    def _between_events(self) -> bool:
+        """Return whether a comment of the gateway's own can follow the bytes of the worker's stream so far."""
+        connection = self.connection
+        response = connection.response if connection is not None else None
+        if connection is None or response is None or not response.events:
+            return False
+        if self.out is _REFRAMED:
+            return not self._tail or self._tail.endswith(_EVENT_ENDS)
+        inserts = self.out is _SPLICED and response.chunked and connection.at_boundary
+        return inserts and b"".join(connection.pieces).endswith(_EVENT_ENDS)
 
     def open(
         self, response: ResponseHead, opening: Opening, head_lines: bytes, keep_alive: bool
@@ -202,7 +220,7 @@ class Relay:
         elif self.to_old_client:
             head_lines += b"connection: keep-alive\r\n"
         head = response_to_client(response, head_lines, reframed=reframed, own_cors=self._own_cors)
-        self._own_bytes += len(head)
+        self.own_bytes += len(head)
         if reframed:
             self._send(head)
             self._send_pieces()
@@ -346,7 +364,7 @@ class Relay:
 
     def _send_own(self, data: bytes) -> None:
         """Write bytes that are no part of a worker's answer."""
-        self._own_bytes += len(data)
+        self.own_bytes += len(data)
         self._send(data)
 
     def _send(self, data: bytes) -> None:

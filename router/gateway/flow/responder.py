@@ -239,13 +239,14 @@ class Responder:
         """Restart the idle time of the worker: it could not send while the client did not read."""
         relay = self.relay
         now_s = relay.last_read_s = self._services.time()
-        self._progress().seen(now_s, relay.events, relay.response_bytes)
+        self._progress().seen(now_s, relay.events, relay.response_bytes - relay.own_bytes)
 
     def trickles(self, now_s: float, since_s: float) -> bool:
         """Return whether the worker has sent almost nothing for an idle limit. The stream began at `since_s`."""
         relay, idle_s = self.relay, self._services.limits.idle_s
         relay.flush()
-        stalled = self._progress().stalled(now_s, since_s, idle_s, relay.events, relay.response_bytes)
+        read_bytes = relay.response_bytes - relay.own_bytes
+        stalled = self._progress().stalled(now_s, since_s, idle_s, relay.events, read_bytes)
         return stalled and self._client.writable
 
     def _progress(self) -> Trickle:
@@ -256,7 +257,7 @@ class Responder:
     # without a worker's answer
 
     def comment(self) -> None:
-        """Write an SSE comment; before the first one, write a stream's head."""
+        """Write an SSE comment, between two events; before the first one, write a stream's head."""
         self.relay.comment(self._lines(None), not self._promise())
 
     def reply(self, _: object = None) -> None:

@@ -236,7 +236,7 @@ _ROWS: Final[tuple[tuple[tuple[RequestState, ...], Event, Guard, tuple[Effect, .
     ((_S.TUNNEL,), _E.FAILED, _G.ALWAYS, (_F.FINISH, _F.END), _S.OVER),
     ((_S.TUNNEL,), _E.STALLED, _G.ALWAYS, (_F.FINISH, _F.END), _S.OVER),
     # deadlines, the gateway or the client end the request
-    ((_S.IDENTIFYING, _S.QUEUED, _S.HELD, _S.WAITING), _E.COMMENT_DUE, _G.ALWAYS, (_F.COMMENT,), None),
+    ((_S.IDENTIFYING, _S.QUEUED, _S.HELD, _S.WAITING, _S.STREAMING), _E.COMMENT_DUE, _G.ALWAYS, (_F.COMMENT,), None),
     ((*_UNSENT, _S.WAITING), _E.STOPPED, _G.ALWAYS, (_F.LEAVE, _F.CANCEL, _F.REPLY, _F.END), _S.OVER),
     ((_S.STREAMING,), _E.STOPPED, _G.ALWAYS, (_F.CANCEL, _F.BREAK_OFF, _F.END), _S.OVER),
     ((_S.TUNNEL,), _E.STOPPED, _G.ALWAYS, (_F.CANCEL, _F.END), _S.OVER),

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from router.config.model import TimeoutsConfig
-from router.gateway.flow.deadlines import Due, Limits, RequestDeadlines, Trickle
+from router.gateway.flow.deadlines import QUIET_LIMITS, Due, Limits, RequestDeadlines, Trickle
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.transitions import Event, RequestState
 
@@ -100,14 +100,45 @@ def test_comments_are_due_after_a_delay_and_then_at_intervals(deadlines):
     assert deadlines.next_s(0.0) == 114.0
 
 
-def test_a_stream_is_limited_by_its_last_read_and_gets_no_comments(flow, deadlines):
+def test_an_answer_in_one_piece_is_limited_by_its_last_read_and_gets_no_comments(flow, deadlines):
     deadlines.comments_from(ARRIVED_S)
     flow.state = RequestState.STREAMING
-    assert deadlines.answer_began(101.0) == 131.0
+    assert deadlines.answer_began(101.0, events=False) == 131.0
     assert deadlines.since_s == 101.0
     assert deadlines.next_s(200.0) == 230.0
     assert deadlines.due(230.0, 200.0) is Due.STATE
     assert deadlines.due(1_100.0, 1_090.0) is Due.TOTAL
+
+
+def test_a_quiet_stream_gets_comments_at_intervals_after_its_last_read(flow, deadlines):
+    flow.state = RequestState.STREAMING
+    assert deadlines.answer_began(101.0, events=True) == 105.0
+    assert deadlines.due(104.9, 101.0) is Due.NOTHING
+    assert deadlines.due(105.0, 101.0) is Due.COMMENT
+    assert deadlines.due(105.0, 103.0) is Due.NOTHING, "the client has received something since"
+    assert deadlines.next_s(103.0) == 107.0
+    deadlines.commented(107.0)
+    assert deadlines.next_s(103.0) == 111.0
+    assert deadlines.due(133.0, 103.0) is Due.STATE
+
+
+def test_a_quiet_stream_goes_on_while_its_worker_works(flow, deadlines):
+    flow.state = RequestState.STREAMING
+    deadlines.answer_began(101.0, events=True)
+    deadlines.commented(1_000.0)
+    assert deadlines.due(131.0, 101.0) is Due.STATE
+    assert deadlines.goes_on(131.0, 101.0, worked_s=125.0)
+    assert deadlines.next_s(101.0) == 155.0
+    assert deadlines.due(154.9, 101.0) is Due.NOTHING
+    assert not deadlines.goes_on(155.0, 101.0, worked_s=125.0), "the worker hangs, too"
+    assert deadlines.next_s(200.0) == 230.0
+
+
+def test_a_stream_that_is_quiet_for_very_long_has_stalled(flow, deadlines):
+    flow.state = RequestState.STREAMING
+    last_s = 101.0 + QUIET_LIMITS * TIMEOUTS.stream_idle_s
+    assert deadlines.goes_on(last_s - 1, 101.0, worked_s=last_s - 2)
+    assert not deadlines.goes_on(last_s, 101.0, worked_s=last_s - 1)
 
 
 def test_a_tunnel_has_no_total_time(flow, deadlines):
@@ -125,8 +156,8 @@ def test_an_ended_request_has_no_state_deadline(flow, deadlines):
 
 @pytest.mark.parametrize(
     ("events", "size_bytes", "stalled"),
-    [(0, 0, True), (0, 479, True), (0, 480, False), (1, 0, False)],
-    ids=["nothing", "a few bytes", "a large event", "an event"],
+    [(0, 0, False), (0, 1, True), (0, 479, True), (0, 480, False), (1, 100, False)],
+    ids=["nothing", "a byte", "a few bytes", "a large event", "an event"],
 )
 def test_a_stream_trickles_if_an_idle_time_brings_almost_nothing(events, size_bytes, stalled):
     trickle = Trickle()
@@ -137,5 +168,5 @@ def test_a_stream_trickles_if_an_idle_time_brings_almost_nothing(events, size_by
 def test_a_pause_of_the_client_is_not_the_workers():
     trickle = Trickle()
     trickle.seen(120.0, 5, 1_000)
-    assert not trickle.stalled(149.0, 100.0, 30.0, 5, 1_000)
-    assert trickle.stalled(150.0, 100.0, 30.0, 5, 1_000)
+    assert not trickle.stalled(149.0, 100.0, 30.0, 5, 1_001)
+    assert trickle.stalled(150.0, 100.0, 30.0, 5, 1_001)
