@@ -23,7 +23,7 @@ examples:
 
 exit codes: 0 the settings are valid, every worker answers, and so does Redis if it is configured; 1 one does not;
 2 a setting is not valid.
-Each worker gets one short prompt twice, to see what it reports, unless --no-requests is given.
+Each worker gets one short prompt twice and one short stream, to see what it reports, unless --no-requests is given.
 """
 
 
@@ -58,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     from router.cli.examine import examine_all
     from router.cli.examine_handover import examine_handover
     from router.cli.examine_redis import examine_redis
+    from router.cli.examine_usage import examine_usage
     from router.cli.findings import document, print_findings
 
     processes = count_of(loaded.config)
@@ -66,6 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     warnings = [*plan.warnings, *([warning] if warning is not None else [])]
     reports = asyncio.run(examine_all(loaded.config, requests=not arguments.no_requests))
     warnings += asyncio.run(examine_handover(loaded.config, reports, requests=not arguments.no_requests))
+    warnings += asyncio.run(examine_usage(loaded.config, reports, requests=not arguments.no_requests))
     redis = asyncio.run(examine_redis(loaded.config.redis))
     places = [loaded.places.get(("workers", n, "url"), f"workers[{n}]") for n in range(len(reports))]
     if arguments.json:

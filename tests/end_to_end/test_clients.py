@@ -36,6 +36,16 @@ def test_openai_chat_plain_and_streamed(system, client):
     assert "".join(f.choices[0].delta.content or "" for f in frames if f.choices).strip()
 
 
+def test_streams_of_the_packages_defaults_fill_what_an_operator_sees(system, client):
+    for _ in range(6):
+        stream = client.chat.completions.create(model=system.model, messages=MESSAGES, max_tokens=4, stream=True)
+        assert all(frame.choices and frame.usage is None for frame in stream)
+    decisions = system.admin.get("/admin/v1/decisions?limit=6").json()["decisions"]
+    reported = [decision["reported_cached_tokens"] for decision in decisions]
+    assert len([tokens for tokens in reported if tokens is not None]) >= 4, "all but the first of each worker"
+    assert system.metric("warmroute_rewrites_total") >= 4
+
+
 def test_openai_completions_and_models(system, client):
     assert [model.id for model in client.models.list()] == [system.model]
     done = client.completions.create(model=system.model, prompt="def add(a, b):", max_tokens=8)
