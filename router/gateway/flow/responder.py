@@ -296,9 +296,7 @@ class Responder:
         """Write the log, and let the client send its next request."""
         relay, error = self.relay, self.error
         if self._outbound.charge is not None:
-            left = self.left_in is not None and self.log.ticket is not None
-            served = self._began or left or self._charged is not None
-            settle(self._outbound, self._charged, self._text_bytes, self._services.time(), served=served)
+            self._settle(self._services.time())
         left_in = None if self.left_in is None else self.left_in.name.lower()
         code = None if error is None else error.kind.spec.code
         self.log.close(self._status(), relay.response_bytes, relay.events, left_in, code)
@@ -306,6 +304,16 @@ class Responder:
         relay.close()
         if self.left_in is None:
             self._client.request_ended(self._keep and self._promise())
+
+    def _settle(self, now_s: float) -> None:
+        """End the charge. A client that left pays for what its worker has probably generated."""
+        ticket = self.log.ticket
+        left = self.left_in is not None and ticket is not None
+        made_tokens = 0
+        if left and ticket is not None and self.tunnel is None:
+            made_tokens = self._services.placements.generated_tokens(ticket, now_s)
+        served = self._began or left or self._charged is not None
+        settle(self._outbound, self._charged, self._text_bytes, now_s, served=served, made_tokens=made_tokens)
 
     def _status(self) -> int:
         """Return the status for log and metrics. A client ends a tunnel by leaving."""

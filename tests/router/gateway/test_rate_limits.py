@@ -281,6 +281,43 @@ async def test_usage_below_zero_gives_no_tokens_back(rig):
     assert account(gate)["used_tokens"] == 0
 
 
+async def test_a_client_that_waits_and_leaves_pays_for_what_its_worker_generated(rig):
+    async def script(script):
+        if b"wait" in script.seen.body:
+            await asyncio.Event().wait()
+        await script.say(STREAM_HEAD, chunk(event("a")))
+        await asyncio.sleep(0.02)  # 2 tokens in at least 0.02 s
+        await script.say(chunk(usage_event()), chunk(DONE), END)
+
+    gate = await rig(script, **default(tokens_per_minute=600_000))
+    await gate.ask(post(body=body(stream=True)))
+    client = await gate.connect()
+    client.writer.write(post(body=body(user="wait", max_tokens=5)))
+    await eventually(lambda: len(gate.workers[0].requests) == 2)
+    before = account(gate)["used_tokens"]
+    token_s = gate.dispatcher._output_lengths.decode_s(1.0)
+    await asyncio.sleep(6 * token_s)
+    client.leave()
+    await eventually(lambda: account(gate)["running"] == 0)
+    assert account(gate)["used_tokens"] - before == 45, "the prompt, and no more than max_tokens"
+
+
+async def test_a_background_response_is_paid_for_when_it_is_read(rig):
+    usage = {"input_tokens": 40, "output_tokens": 700}
+
+    async def script(script):
+        done = script.seen.lines[0].startswith(b"GET")
+        shown = {"id": "resp_1", "status": "completed" if done else "queued", "usage": usage if done else None}
+        await answer_json(script, body=json.dumps(shown).encode())
+
+    gate = await rig(script, **default(tokens_per_minute=60_000))
+    await gate.ask(post(b"/v1/responses", b'{"model":"m","input":"hi","background":true}'))
+    await eventually(lambda: account(gate)["used_tokens"] > 0)
+    begun = account(gate)["used_tokens"]
+    assert (await gate.ask(get(b"/v1/responses/resp_1"))).status == 200
+    await eventually(lambda: account(gate)["used_tokens"] == begun + 700)
+
+
 # WebSockets
 
 UPGRADE = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: a2V5\r\nSec-WebSocket-Version: 13\r\n"

@@ -20,8 +20,8 @@ def complete(usage, text_bytes=0, reserved=0, path=CHAT, **fields):
     return answer_tokens(request(path, **fields), route, usage, PROMPT + reserved, text_bytes)
 
 
-def left(text_bytes, path=CHAT, **fields):
-    return left_tokens(request(path, **fields), RouteTable().find(path), text_bytes)
+def left(text_bytes, path=CHAT, reserved=0, made=0, **fields):
+    return left_tokens(request(path, **fields), RouteTable().find(path), PROMPT + reserved, text_bytes, made)
 
 
 def test_reported_usage_is_the_charge_whatever_was_estimated_or_sent():
@@ -62,6 +62,20 @@ def test_output_that_is_not_reported_costs_the_estimate_and_no_less_than_its_tex
 )
 def test_an_answer_that_was_left_costs_its_prompt_and_its_text(text_bytes, fields, output):
     assert left(text_bytes, **fields) == PROMPT + output
+
+
+@pytest.mark.parametrize(
+    ("text_bytes", "made", "output"), [(0, 80, 80), (0, 900, 200), (400, 80, 100), (1_200, 900, 300)]
+)
+def test_an_answer_that_was_left_costs_what_was_probably_generated_up_to_the_estimate(text_bytes, made, output):
+    assert left(text_bytes, reserved=200, made=made) == PROMPT + output
+
+
+def test_a_stored_response_costs_its_output_when_it_is_read():
+    path = "/v1/responses/resp_1"
+    assert complete(Usage(9_000, 80), path=path) == 80
+    assert complete(Usage(), 4_000, path=path) == 0  # it still runs
+    assert left(4_000, path=path, made=9) == 1_000
 
 
 def test_answers_without_generated_tokens_cost_their_prompt():
