@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+PASSIVE = {"WARMROUTE_OBSERVE_USAGE__MODE": "passive"}
 INJECT = {"WARMROUTE_OBSERVE_USAGE__MODE": "inject", "WARMROUTE_OBSERVE_USAGE__SAMPLE": "1"}
 TURNS = [{"role": "user", "content": "Tell me of the ports along the coast, one after the other. " * 8}]
 # Frames contain the second of their creation, the clock draws other words each time, and a busy server joins tokens.
@@ -35,7 +36,7 @@ def body_of(gate, path, **fields):
 @pytest.fixture
 def observing(plain, front):
     """A gateway that makes every stream report its usage, and one that makes none."""
-    return front(plain, **INJECT), front(plain)
+    return front(plain, **INJECT), front(plain, **PASSIVE)
 
 
 def compared(gate):
@@ -95,7 +96,7 @@ def test_injected_usage_brings_reports(observing):
 
 def test_streams_of_a_worker_that_always_reports_stay_unchanged(vllm, front):
     server = vllm("--enable-force-include-usage")
-    inject, passive = front(server, **INJECT), front(server)
+    inject, passive = front(server, **INJECT), front(server, **PASSIVE)
     for _ in range(3):
         body = body_of(inject, "/v1/chat/completions")
         seen, wanted = (kinds(stream(gate, "/v1/chat/completions", body)) for gate in (inject, passive))

@@ -284,10 +284,10 @@ class Attempt:
             else:
                 self.response_read = self._read_error
                 self._late = self._services.loop.call_later(ERROR_BODY_S, self._error_due)
-        elif status in _BAD_REQUEST and self.usage_frame is not None and self.usage_frame.asked_for:
-            self._send_unasked()
         elif 400 <= status < 500 and self._doubts_refusals:
             self._refused(status)
+        elif status in _BAD_REQUEST and self.usage_frame is not None and self.usage_frame.asked_for:
+            self._send_unasked()
         elif status == 404:
             if self.ticket.request.model is not None and not response.events:
                 self.response_read = self._read_not_found
