@@ -102,8 +102,8 @@ function Row({ row, past, place, may, ask }) {
     <td class="number">${number(row.in_flight)}</td>
     <td class="number">${seconds(row.queue_wait_s)}</td>
     <td><${Kv} used=${row.kv_usage} idle=${row.idle_share} /></td>
-    <td class="number">${percent(row.cached_share)}</td>
-    <td class="number">${percent(row.predicted_share)}</td>
+    <td class="number"><${Reported} share=${row.cached_share} row=${row} /></td>
+    <td class="number"><${Reported} share=${row.predicted_share} row=${row} /></td>
     <td><${Spark} values=${past.ttft} what="TTFT" /></td>
     <td><${Spark} values=${past.gap} what="token gap" /></td>
     <td class="number">${row.prefill_tokens_per_s ? `${number(row.prefill_tokens_per_s)} tok/s` : ""}</td>
@@ -121,6 +121,13 @@ function Actions({ row, name, ask }) {
   return html`<button
     onClick=${() => ask({ title: `Drain ${name}?`, text: `It goes into maintenance and gets no new requests. ${row.in_flight} requests that are there run to their end.`, button: "Drain", act: () => call("POST", `${path}/drain`) })}
   >Drain</button>`;
+}
+
+const UNREPORTED = "No response has reported its cached tokens in the last minutes. Start vLLM with --enable-prompt-tokens-details; observe_usage asks for it in streams.";
+
+function Reported({ share, row }) {
+  if (share !== null || row.ttft_s === null) return percent(share);
+  return html`<span class="muted" title=${UNREPORTED}>not reported</span>`;
 }
 
 function Kv({ used, idle }) {
