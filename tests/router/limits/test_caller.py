@@ -187,3 +187,45 @@ def test_no_more_passes_than_the_buckets_allow(steps):
             charge = running.pop(0)
             charge.settle(used, now_s, served=served)
             admitted -= not served
+
+
+# requests that are charged while they run
+
+
+def both(**limited):
+    config = {"tenants": {"t": {"tokens_per_minute": 60, "burst_tokens": 1_000}}, "keys": {"k": limited}}
+    return limits(**config).of("k", "t")
+
+
+def left(caller):
+    return [account.tokens_left for account in caller._accounts]
+
+
+def test_a_running_request_is_charged_to_key_and_tenant():
+    caller = both(tokens_per_minute=60, burst_tokens=500)
+    charge = caller.admit(100, NOW_S)
+    assert not charge.raise_to(90, NOW_S), "the estimate covers it"
+    assert sorted(left(caller)) == [400, 900]
+    assert not charge.raise_to(300, NOW_S)
+    assert sorted(left(caller)) == [200, 700]
+    charge.settle(350, NOW_S, served=True)
+    assert sorted(left(caller)) == [150, 650]
+
+
+def test_a_debt_above_the_smallest_bucket_is_reported():
+    caller = both(tokens_per_minute=60, burst_tokens=500)
+    charge = caller.admit(0, NOW_S)
+    assert not charge.raise_to(1_000, NOW_S)
+    assert charge.raise_to(1_001, NOW_S)
+    assert isinstance(caller.admit(0, NOW_S), RequestError)
+    charge.settle(0, NOW_S, served=False)
+    assert sorted(left(caller)) == [500, 1_000]
+
+
+def test_an_ended_charge_and_a_caller_without_a_token_limit_owe_nothing():
+    caller = anybody(requests_per_minute=60)
+    assert not caller.by_tokens and both(requests_per_minute=1).by_tokens
+    charge = caller.admit(0, NOW_S)
+    assert not charge.raise_to(10**12, NOW_S)
+    charge.settle(5, NOW_S, served=True)
+    assert not charge.raise_to(10**13, NOW_S)
