@@ -140,7 +140,7 @@ class TicketLife:
             difference = self._residency.finished(
                 ticket.candidate.slot,
                 ticket.request.prompt,
-                generated,
+                generated if generated is not None else ticket.load.streamed_tokens(ticket.events) or None,
                 usage.cached_tokens if ticket.request.tells_cached else None,
                 ticket_id=ticket.id,
             )

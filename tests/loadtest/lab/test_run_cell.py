@@ -105,10 +105,12 @@ def test_each_model_makes_a_difference_and_every_call_ends(cell, models):
     assert changed != usual
 
 
-@pytest.mark.parametrize("policy", ["marginal_cost", "lpwl"])
-def test_usage_tells_nothing_that_streams_and_events_do_not(cell, policy):
+@pytest.mark.parametrize(("policy", "lengths_count"), [("marginal_cost", True), ("lpwl", False)])
+def test_usage_tells_the_lengths_of_answers_and_nothing_else_that_kv_events_do_not(cell, policy, lengths_count):
     uploads = {"trace": "generator:documents_beside_chats:rate_per_s=1", "policy": policy, "rate": 2.0}
-    assert measures(cell(models={"usage_share": 0.0}, **uploads)) == measures(cell(**uploads))
+    some, every = measures(cell(models={"usage_share": 0.0}, **uploads)), measures(cell(**uploads))
+    assert (some != every) == lengths_count
+    assert some.all.ttft_mean_ms == pytest.approx(every.all.ttft_mean_ms, rel=0.05)
 
 
 class Broken:
