@@ -172,8 +172,9 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("Bodies whose workers' deaths are remembered", query_of_death.BODIES_KEPT, "bodies", _NOTHING),
     Fixed("Time that a policy may hold a request", LONGEST_HOLD_S, "seconds", "nothing: it is sent then"),
     Fixed("Stored responses whose worker is remembered", PINS, "responses", "404 `response_not_found` for older ones"),
-    Fixed("Parts of a form that are searched for `model`", multipart.MAX_PARTS, "parts", "placed without a model"),
-    Fixed("Head of a form's part", multipart.MAX_PART_HEAD_BYTES, "bytes", "placed without a model"),
+    Fixed("Parts of a form", multipart.MAX_PARTS, "parts", "400 `invalid_body`"),
+    Fixed("Head of a form's part", multipart.MAX_PART_HEAD_BYTES, "bytes", "400 `invalid_body`"),
+    Fixed("Part of a form that is no file", multipart.MAX_FIELD_BYTES, "bytes", "400 `invalid_body`"),
     Fixed("`model` of a form", multipart.MAX_MODEL_BYTES, "bytes", "the rest of the name is not read"),
     Fixed(
         "JSON escapes of the first 256 characters in a form",

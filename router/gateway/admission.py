@@ -8,25 +8,24 @@ an error if it does not schedule by priority.
 from __future__ import annotations
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.http.request_head import RequestHead
-from router.gateway.http.routes import ModelSource, Route
+from router.gateway.http.routes import Route
 from router.security.callers import Caller
 from router.tokenization.intake import ParsedBody, as_int
-from router.tokenization.multipart import in_utf8, transfer_argument
+from router.tokenization.multipart import Form
 
 
-def admit(route: Route, caller: Caller, head: RequestHead, body: bytes, parsed: ParsedBody | None) -> str | None:
+def admit(route: Route, caller: Caller, body: bytes, parsed: ParsedBody | None, form: Form | None) -> str | None:
     """Return the cache salt that replaces the body's own, or None for no salt. Set it in `parsed`, too.
 
-    `parsed` is None for a body that is not a JSON object.
+    `parsed` is None for a body that is not a JSON object, `form` for a body that is no form.
 
     Raises:
         RequestError: the body has a field that `caller` may not send, or needs a salt and cannot take one.
     """
     if parsed is not None:
         check(parsed, caller.may)
-    if route.model is ModelSource.MULTIPART and "transfer_params" not in caller.may:
-        check_form(head.fields.get(b"content-type", b""), body)
+    if form is not None and form.transfer is not None and "transfer_params" not in caller.may:
+        raise _no_transfer(f"vllm_xargs.{form.transfer}")
     salts = caller.salts
     if salts is None or not route.salted or not body:
         return None
@@ -52,20 +51,6 @@ def check(parsed: ParsedBody, may: frozenset[str]) -> None:
         raise RequestError(ErrorKind.PRIORITY_NOT_ALLOWED, message, param="priority")
     if transfer is not None and "transfer_params" not in may:
         raise _no_transfer(transfer)
-
-
-def check_form(content_type: bytes, body: bytes) -> None:
-    """Refuse a form whose `vllm_xargs` may contain transfer fields.
-
-    Raises:
-        RequestError: TRANSFER_PARAMS_NOT_ALLOWED; INVALID_BODY for a form that is not in UTF-8, which cannot be
-            checked.
-    """
-    if not in_utf8(content_type):
-        raise RequestError(ErrorKind.INVALID_BODY, "A form must be in UTF-8.")
-    argument = transfer_argument(body)
-    if argument is not None:
-        raise _no_transfer(f"vllm_xargs.{argument}")
 
 
 def _no_transfer(field: str) -> RequestError:

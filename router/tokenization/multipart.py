@@ -1,119 +1,257 @@
-"""Find the `model` field of a multipart form (RFC 7578), in time linear in the body's size."""
+"""Read a multipart form (RFC 7578) in steps, as Starlette and python-multipart read it for vLLM.
+
+They are lenient, each version in its own way: a field or a disposition may be repeated, and the last one counts; lines
+before the first boundary may be skipped. The model that a form names decides about routes, limits and the worker. So a
+form is read by a grammar that every version reads in one way, and any other form is refused.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
+from dataclasses import dataclass
 
-MAX_PARTS = 32
-"""Parts examined. The longest OpenAI form with a model, of an audio transcription, has some 12."""
+from router.errors import ErrorKind, RequestError
+
+MAX_PARTS = 1_000
+"""As many fields as Starlette reads."""
 MAX_PART_HEAD_BYTES = 8_192
-"""Largest head of a part, as in python-multipart, which vLLM uses."""
-MAX_PARAMETERS = 16
-"""Parameters of one header that are examined."""
+MAX_PART_HEADERS = 16
+"""Twice as many as python-multipart 0.0.34 reads."""
+MAX_FIELD_BYTES = 1_048_576
+"""Largest part that is no file, as in Starlette."""
 MAX_MODEL_BYTES = 1_024
 """A longer model name is cut here. No model has such a name, and the error repeats it."""
+STEP_BYTES = 262_144
+"""What is searched in one step: at most about 3 ms, whatever it contains."""
+MAX_ESCAPES = 4_096
+"""JSON escapes of the first 256 characters in a form, which are searched one by one."""
 
-_PARAMETER = re.compile(rb';[ \t]*+([^\s;="]++)[ \t]*+=[ \t]*+(?:"((?:[^"\\]++|\\.)*+)"[ \t]*+|([^;"]*+))')
+_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
+_PARAMETER = re.compile(
+    rb";[ \t]*+(?:(" + _TOKEN + rb'++)[ \t]*+=[ \t]*+(?:"((?:[^"\\]++|\\.)*+)"[ \t]*+|([^;"\\]*+)))?+'
+)
 """Every quantifier is possessive, so that a failed match is not repeated with a shorter one, which keeps the time
 linear.
 """
-_CHARSET = re.compile(rb"charset[*0-9]*+[ \t]*+=[ \t]*+\"?([^\s\";,]*+)", re.IGNORECASE)
+_KIND = re.compile(rb"[ \t]*+((?:" + _TOKEN + rb"|/)*+)[ \t]*+(?=;|\Z)")
+_FIELD_NAME = re.compile(_TOKEN + rb"++")
+_BOUNDARY = re.compile(rb"[!#-\[\]-~]{1,256}+")
+"""Without blanks: a repeated Content-Type header is joined to the first one with a comma and a blank."""
+_FORM, _URLENCODED = b"multipart/form-data", b"application/x-www-form-urlencoded"
 _ASCII_ALIKE = frozenset({b"utf-8", b"utf8", b"us-ascii", b"iso-8859-1", b"latin-1"})
 """Character sets in which the characters of JSON syntax have their ASCII bytes."""
 _TRANSFER_NAMES = (b'kv_transfer_params"', b'ec_transfer_params"')
+_OVERLAP_BYTES = 32
 _ESCAPE = b"\\u00"
-MAX_ESCAPES = 4_096
-"""JSON escapes of the first 256 characters in a form, which are searched one by one."""
 _ESCAPED_LETTER = re.compile(rb"\\u00(?:5[fF]|6[0-9a-fA-F]|7[0-9aA])")
 """A small letter or an underscore as a JSON escape, which is only used to hide a name."""
 
 
-def multipart_model(content_type: str, body: bytes) -> str | None:
-    """Return the `model` field of a form; None if its first parts have none."""
-    place = model_part(content_type, body)
-    if place is None:
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What counts of a form.
+
+    `model` is None if no field names one. `start` and `end` are the place of its value in the body; without one, the
+    place of a first part. `opening` begins each part. `transfer` is the sign of a transfer field, see `_transfer_sign`.
+    """
+
+    model: str | None
+    start: int
+    end: int
+    opening: bytes
+    named: bool
+    transfer: str | None
+
+    def renamed(self, body: bytes, model: str) -> tuple[bytes, Form]:
+        """Return the form with `model` in its field of that name, or in a new first part."""
+        value = model.encode()
+        before, after = body[: self.start], body[self.end :]
+        if not self.named:
+            before += b'%b\r\nContent-Disposition: form-data; name="model"\r\n\r\n' % self.opening
+            after = b"\r\n" + after
+        form = Form(model, len(before), len(before) + len(value), self.opening, True, self.transfer)
+        return before + value + after, form
+
+
+def form_steps(content_type: bytes, body: bytes) -> Generator[None, None, Form | None]:
+    """Read the form in `body`; None if the body is empty, or no form by its type.
+
+    Raises:
+        RequestError: INVALID_BODY; it is not certain how a worker reads the form.
+    """
+    kind = content_type.partition(b";")[0].strip(b" \t").lower()
+    if not body or (kind != _FORM and kind != _URLENCODED):
         return None
-    value = body[place[0] : min(place[1], place[0] + MAX_MODEL_BYTES)]
-    return value.decode("utf-8", "replace").strip() or None
+    if kind == _URLENCODED:
+        raise _refused("must be multipart/form-data")
+    return (yield from _FormReader(_opening(content_type), body).steps())
 
 
-def model_part(content_type: str, body: bytes) -> tuple[int, int] | None:
-    """Return where the content of the `model` field starts and ends; None if the first parts are other fields."""
-    opening = form_opening(content_type)
-    if opening is None:
-        return None
-    return next(((start, end) for name, start, end in _parts(body, b"\r\n" + opening) if name == b"model"), None)
+def read_form(content_type: bytes, body: bytes) -> Form | None:
+    """Read a small form at once, with the errors of `form_steps`."""
+    steps = form_steps(content_type, body)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            form: Form | None = end.value
+            return form
 
 
-def form_opening(content_type: str) -> bytes | None:
-    """Return the bytes that open each part of a form; None without a boundary."""
-    boundary = _parameters(content_type.encode("latin-1", "replace")).get(b"boundary")
-    return b"--" + boundary if boundary else None
+def _opening(content_type: bytes) -> bytes:
+    """Return the bytes that open each part."""
+    parameters = _parameters(content_type)
+    if parameters is None or any(b"*" in name for name in parameters):
+        raise _refused("has a Content-Type that cannot be read")
+    if parameters.get(b"charset", b"utf-8").lower() not in _ASCII_ALIKE:
+        raise _refused("must be in UTF-8")
+    boundary = parameters.get(b"boundary", b"")
+    if _BOUNDARY.fullmatch(boundary) is None:
+        raise _refused("has no usable boundary")
+    return b"--" + boundary
 
 
-def _parts(body: bytes, delimiter: bytes) -> Iterator[tuple[bytes | None, int, int]]:
-    """Yield the name of each part, and where its content starts and ends in `body`."""
-    opening = delimiter[2:]
-    place = 0 if body.startswith(opening) else _line_after(body.find(delimiter))
-    for _ in range(MAX_PARTS):
-        start = place + len(opening)
-        if place < 0 or body.startswith(b"--", start):
-            return
-        head_end = body.find(b"\r\n\r\n", start, start + MAX_PART_HEAD_BYTES)
-        if head_end < 0:
-            return
-        following = body.find(delimiter, head_end + 2)
-        yield _field_name(body[start:head_end]), head_end + 4, following if following >= 0 else len(body)
-        place = _line_after(following)
+class _FormReader:
+    __slots__ = ("_body", "_delimiter", "_end", "_escapes", "_start", "_transfer", "_work")
+
+    def __init__(self, opening: bytes, body: bytes) -> None:
+        self._body = body
+        self._delimiter = b"\r\n" + opening
+        self._start = self._end = -1
+        """The place of the model's value."""
+        self._transfer: str | None = None
+        self._escapes = 0
+        self._work = 0
+        """Bytes that this step has read. Those of a head count more."""
+
+    def steps(self) -> Generator[None, None, Form]:
+        body, opening = self._body, self._delimiter[2:]
+        first = place = self._first()
+        for part in range(MAX_PARTS + 1):
+            after = place + len(opening)
+            if body.startswith(b"--", after):
+                return self._form(first, opening)
+            if not body.startswith(b"\r\n", after):
+                raise _refused(f"has more than its boundary in a line, before part {part + 1}")
+            head_end = body.find(b"\r\n\r\n", after, after + MAX_PART_HEAD_BYTES)
+            if head_end < 0:
+                raise _refused(f"has a head of more than {MAX_PART_HEAD_BYTES} bytes or without an end")
+            name, is_file = _named(body[after + 2 : head_end])
+            start, end = head_end + 4, -1
+            window = start
+            while end < 0:
+                if window >= len(body):
+                    raise _refused("has no end")
+                end = body.find(self._delimiter, window, window + STEP_BYTES + len(self._delimiter))
+                window += STEP_BYTES
+                if end < 0:
+                    self._work = 0
+                    yield
+            if name == b"model":
+                if self._start >= 0:
+                    raise _refused("has two `model` fields")
+                self._start, self._end = start, end
+            if not is_file:
+                if end - start > MAX_FIELD_BYTES:
+                    raise _refused(f"has a field of more than {MAX_FIELD_BYTES} bytes")
+                yield from self._search(start, end)
+            self._work += 512 + 8 * (start - place) + (end - start) % STEP_BYTES
+            if self._work > STEP_BYTES:
+                self._work = 0
+                yield
+            place = end + 2
+        raise _refused(f"has more than {MAX_PARTS} parts")
+
+    def _first(self) -> int:
+        """Return where the first part opens: nothing but line breaks may come before."""
+        body, opening = self._body, self._delimiter[2:]
+        place = 0
+        while body[place : place + 2] == b"\r\n":
+            place += 2
+            if place > MAX_PART_HEAD_BYTES:
+                break
+        if not body.startswith(opening, place):
+            raise _refused("does not begin with its boundary")
+        return place
+
+    def _search(self, start: int, end: int) -> Generator[None, None, None]:
+        """Search a field for signs of transfer fields, which vLLM passes on from `vllm_xargs`: a name as it ends in
+        JSON, or an escape that may hide one."""
+        body = self._body
+        while start < end and self._transfer is None:
+            step = min(start + STEP_BYTES, end)
+            piece = body[start : min(step + _OVERLAP_BYTES, end)]
+            for name in _TRANSFER_NAMES:
+                if name in piece:
+                    self._transfer = name[: len(name) - 1].decode()
+            if _ESCAPE in piece:
+                self._escapes += piece.count(_ESCAPE)
+                if self._transfer is None and (
+                    self._escapes > MAX_ESCAPES or _ESCAPED_LETTER.search(piece) is not None
+                ):
+                    self._transfer = _ESCAPE.decode()
+            start = step
+            if start < end:
+                self._work = 0
+                yield
+
+    def _form(self, first: int, opening: bytes) -> Form:
+        start, end = self._start, self._end
+        if start < 0:
+            return Form(None, first, first, opening, False, self._transfer)
+        value = self._body[start : min(end, start + MAX_MODEL_BYTES)]
+        return Form(value.decode("utf-8", "replace") or None, start, end, opening, True, self._transfer)
 
 
-def _line_after(line_break: int) -> int:
-    return line_break + 2 if line_break >= 0 else -1
-
-
-def _field_name(head: bytes) -> bytes | None:
-    """Return the field's name. `head` starts with the rest of the boundary's line, empty after a delimiter."""
-    behind, *lines = head.split(b"\r\n")
-    if behind.strip(b" \t"):
-        return None
+def _named(head: bytes) -> tuple[bytes, bool]:
+    """Return the name of a part, and whether it is a file."""
+    disposition: bytes | None = None
+    lines = head.split(b"\r\n", MAX_PART_HEADERS)
+    if len(lines) > MAX_PART_HEADERS:
+        raise _refused(f"has a part with more than {MAX_PART_HEADERS} headers")
     for line in lines:
-        name, _, value = line.partition(b":")
-        if name.strip().lower() == b"content-disposition":
-            return _parameters(value).get(b"name")
-    return None
+        name, colon, value = line.partition(b":")
+        if not colon or _FIELD_NAME.fullmatch(name) is None or b"\r" in value or b"\n" in value or b"\0" in value:
+            raise _refused("has a part with a header that cannot be read")
+        if name.lower() == b"content-disposition":
+            if disposition is not None:
+                raise _refused("has a part with two Content-Disposition headers")
+            disposition = value
+    parameters = None if disposition is None else _parameters(disposition)
+    if parameters is None or b"name" not in parameters or any(name.startswith(b"name*") for name in parameters):
+        raise _refused("has a part whose name cannot be read")
+    name = parameters[b"name"]
+    if name == b"model" and any(other.startswith(b"filename") for other in parameters):
+        raise _refused("has `model` as a file")
+    return name, b"filename" in parameters
 
 
-def _parameters(header: bytes) -> dict[bytes, bytes]:
-    """Return the parameters of a header such as ``form-data; name="model"``, names in lower case, up to the first
-    error."""
+def _parameters(header: bytes) -> dict[bytes, bytes] | None:
+    """Return the parameters of a header such as ``form-data; name="model"``, with names in lower case.
+
+    None for a header that is read in several ways: with a repeated parameter, text behind a quoted value, or a quoted
+    value that ends with a backslash.
+    """
+    kind = _KIND.match(header)
+    if kind is None:
+        return None
     found: dict[bytes, bytes] = {}
-    place = header.find(b";")
-    for _ in range(MAX_PARAMETERS if place >= 0 else 0):
+    place = kind.end()
+    while place < len(header):
         parameter = _PARAMETER.match(header, place)
-        if parameter is None:
-            break
-        name, quoted, plain = parameter.groups()
-        found.setdefault(name.lower(), quoted if quoted is not None else plain.strip())
+        if parameter is None or parameter.end() == place:
+            return None
         place = parameter.end()
+        name, quoted, plain = parameter.groups()
+        if name is None:
+            continue
+        name = name.lower()
+        if name in found or (quoted is not None and quoted.endswith(b"\\")):
+            return None
+        found[name] = quoted if quoted is not None else plain.strip(b" \t")
     return found
 
 
-def in_utf8(content_type: bytes) -> bool:
-    """Return whether the form's fields are in UTF-8 or similar; its header may name another character set."""
-    return all(named[1].lower() in _ASCII_ALIKE for named in _CHARSET.finditer(content_type))
-
-
-def transfer_argument(body: bytes) -> str | None:
-    """Return the sign of a transfer field in a form's `vllm_xargs`, which vLLM passes on: a name, or an escape that may
-    hide one.
-
-    The whole body is searched, since vLLM accepts more parts and more spellings of a part's name than are examined
-    here. The search is for the two names as they end in JSON, and for names written with escapes.
-    """
-    for name in _TRANSFER_NAMES:
-        if name in body:
-            return name[:-1].decode()
-    escapes = body.count(_ESCAPE)
-    hidden = escapes > MAX_ESCAPES or (escapes > 0 and _ESCAPED_LETTER.search(body) is not None)
-    return _ESCAPE.decode() if hidden else None
+def _refused(why: str) -> RequestError:
+    return RequestError(ErrorKind.INVALID_BODY, f"The form {why}.")

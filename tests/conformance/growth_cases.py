@@ -43,7 +43,7 @@ from router.gateway.rewrites.usage_frame import Stamp, UsageFrame, plain_ending
 from router.tokenization.intake import CHAT_PATH, WHOLE_BYTES, as_int, parse, parse_steps
 from router.tokenization.large_json import BodySurvey
 from router.tokenization.long_text import encode_in_pieces
-from router.tokenization.multipart import multipart_model
+from router.tokenization.multipart import MAX_FIELD_BYTES, read_form
 from router.tokenization.remote_tokenizer import id_pieces
 from router.tokenization.segmenter import Segmenter
 from router.tokenization.text import canonical_text
@@ -228,9 +228,9 @@ PATTERNS: dict[str, Row] = {
     "router.security.token._TOKEN": Row(OPERATOR, "fullmatch"),
     "router.telemetry.logs._PLAIN": Row(CLIENT, "fullmatch"),
     "router.tokenization.intake._OTHER_JSON": Row(CLIENT, "match"),
-    "router.tokenization.multipart._CHARSET": Row(
-        CLIENT, "search", (lambda size: b"charset" + b" " * size, lambda size: b"charset*" * (size // 8)), HEAD_BYTES
-    ),
+    "router.tokenization.multipart._BOUNDARY": Row(CLIENT, "fullmatch", longest_bytes=HEAD_BYTES),
+    "router.tokenization.multipart._FIELD_NAME": Row(CLIENT, "fullmatch", longest_bytes=HEAD_BYTES),
+    "router.tokenization.multipart._KIND": Row(CLIENT, "match", longest_bytes=HEAD_BYTES),
     "router.tokenization.multipart._ESCAPED_LETTER": Row(CLIENT, "search"),
     "router.tokenization.word_memo._STRETCH": Row(CLIENT, "search", (lambda size: "a'" * (size // 2),), 8_192),
     "router.tokenization.multipart._PARAMETER": Row(CLIENT, "match", (lambda size: b';a="' + b"\\x" * (size // 2),)),
@@ -381,9 +381,14 @@ def _head(**fields: bytes) -> RequestHead:
     return RequestHead("OPTIONS", b"/", "/", "", 1, [], named, True, 0, False, False, False)
 
 
-def _form(part: bytes, boundary: str = "B") -> Callable[[int], Callable[[], object]]:
-    content_type = f"multipart/form-data; boundary={boundary}"
-    return _on(lambda body: multipart_model(content_type, body), lambda size: part * (size // len(part)))
+def _form(part: bytes, boundary: bytes = b"B") -> Callable[[int], Callable[[], object]]:
+    content_type = b"multipart/form-data; boundary=" + boundary
+    return _on(lambda body: _form_read(content_type, body), lambda size: part * (size // len(part)))
+
+
+def _form_read(content_type: bytes, body: bytes) -> None:
+    with suppress(RequestError):
+        read_form(content_type, body)
 
 
 def _in_pieces(text: str) -> None:
@@ -402,6 +407,7 @@ _SEGMENTER = Segmenter(
     ],
     normalizes=False,
 )
+_FILE = b"--" + b"-" * 70 + b"\r\ncontent-disposition:f;name=a;filename=b\r\n\r\n"
 _STAMP = Stamp(b',"system_fingerprint":"fp"', b"}")
 _ACCESS = AccessLog(True, ["0.0.0.0/0", "::/0"])
 _CORS = Cors(CorsConfig(allow_origins=("*",), allow_headers=("*",)))
@@ -456,14 +462,27 @@ SCANNERS: dict[str, Scan] = {
     "names of headers in a form": Scan(_form(b"--B\r\n" + (b"content-disposition:" * 400)[:8100] + b"\r\n\r\n\r\n")),
     "one long head in a form": Scan(
         _on(
-            lambda body: multipart_model("multipart/form-data; boundary=B", body),
+            lambda body: _form_read(b"multipart/form-data; boundary=B", body),
             lambda size: b"--B\r\n" + b"content-disposition:" * (size // 20) + b"\r\n\r\n",
         )
     ),
     "parameters of a form": Scan(_form(b"--B\r\ncontent-disposition:" + b";a=b" * 2000 + b"\r\n\r\n\r\n")),
-    "half boundaries": Scan(_form(b"\r\n" + b"-" * 71, "-" * 70)),
+    "parts of a form": Scan(_form(b"--B\r\ncontent-disposition:f;name=a\r\n\r\n\r\n")),
+    "half boundaries": Scan(
+        _on(
+            lambda body: _form_read(b"multipart/form-data; boundary=" + b"-" * 70, body),
+            lambda size: _FILE + (b"\r\n" + b"-" * 71) * (size // 73),
+        )
+    ),
+    "half escapes in a field": Scan(
+        _on(
+            lambda body: _form_read(b"multipart/form-data; boundary=B", body),
+            lambda size: b"--B\r\ncontent-disposition:f;name=a\r\n\r\n" + b"\\u0" * (size // 3) + b"\r\n--B--",
+        ),
+        MAX_FIELD_BYTES // 2,
+    ),
     "a content type of parameters": Scan(
-        _on(lambda text: multipart_model(text, b""), lambda size: "multipart/form-data" + ';a="b"' * (size // 6)),
+        _on(lambda text: _form_read(text, b"x"), lambda size: b"multipart/form-data" + b';a="b"' * (size // 6)),
         HEAD_BYTES,
     ),
     # JSON

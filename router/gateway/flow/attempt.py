@@ -408,8 +408,6 @@ class Attempt:
         connection = self.connection
         if self.ticket.request.model is None or connection is None or connection.raw_bytes > NOT_FOUND_BYTES:
             return False
-        if self._outbound.head.fields.get(b"content-type", b"").lower().startswith(b"multipart/"):
-            return False  # a form may name two models, and the worker may have taken the other one
         return self.ticket.candidate.endpoint.models_known and denies_model(b"".join(connection.pieces))
 
     def _unread(self) -> bytes:

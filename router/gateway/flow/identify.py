@@ -34,7 +34,7 @@ from router.tokenization.intake import (
     parse_steps,
 )
 from router.tokenization.known_bodies import KnownBodies
-from router.tokenization.multipart import multipart_model
+from router.tokenization.multipart import Form, form_steps, read_form
 
 # Estimates the tokens of a body that is not parsed: English text has about four bytes per token.
 _BYTES_PER_TOKEN = 4
@@ -63,7 +63,7 @@ def read_request(route: Route, head: RequestHead, body: bytes, known: KnownBodie
     if route.model is ModelSource.JSON:
         return _read_leniently(route, head.path, body)
     if route.model is ModelSource.MULTIPART:
-        return Reading(multipart_model(head.fields.get(b"content-type", b"").decode("latin-1"), body))
+        return _of_form(read_form(head.fields.get(b"content-type", b""), body))
     if route.model is ModelSource.QUERY:
         return Reading(parse_qs(head.query).get("model", [None])[0])
     return Reading(None)
@@ -71,18 +71,20 @@ def read_request(route: Route, head: RequestHead, body: bytes, known: KnownBodie
 
 def reads_at_once(route: Route, body: bytes) -> bool:
     """Return whether `read_request` takes little time, as far as the size shows; otherwise await `read_in_slices`."""
+    if route.model is ModelSource.MULTIPART:
+        return len(body) <= READ_QUICKLY_BYTES
     return len(body) <= READ_AT_ONCE_BYTES or route.model is not ModelSource.JSON
 
 
 def reads_quickly(route: Route, body: bytes) -> bool:
     """Return whether `read_request` and the work after it are short enough for any iteration of the loop."""
-    return len(body) <= READ_QUICKLY_BYTES or route.model is not ModelSource.JSON
+    return len(body) <= READ_QUICKLY_BYTES or route.model not in (ModelSource.JSON, ModelSource.MULTIPART)
 
 
 async def read_in_slices(
     route: Route, head: RequestHead, body: bytes, slices: TimeSlices, known: KnownBodies | None = None
 ) -> Reading:
-    """Parse a large JSON body in an iteration of its own, or a very large one over several iterations.
+    """Parse a large body in an iteration of its own, or a very large one or a form over several iterations.
 
     Raises:
         RequestError: the body is invalid.
@@ -93,7 +95,13 @@ async def read_in_slices(
             return read_request(route, head, body, known)
         except UnreadBody:
             pass
+    if route.model is ModelSource.MULTIPART:
+        return _of_form(await slices.finish(form_steps(head.fields.get(b"content-type", b""), body)))
     return _of_body(route, await slices.finish(parse_steps(head.path, body)))
+
+
+def _of_form(form: Form | None) -> Reading:
+    return Reading(None if form is None else form.model, form=form)
 
 
 def _of_body(route: Route, parsed: ParsedBody) -> Reading:
@@ -332,7 +340,7 @@ class Identifier:
         Raises:
             RequestError: the caller may not send them.
         """
-        salt = admit(outbound.route, outbound.caller, outbound.head, outbound.body, reading.fields)
+        salt = admit(outbound.route, outbound.caller, outbound.body, reading.fields, reading.form)
         if salt is not None:
             outbound.body = self._rewriter.salt(outbound.body, salt)
             outbound.withheld = outbound.caller.withheld_salted
@@ -377,7 +385,7 @@ class Identifier:
         """
         reading = await read_in_slices(outbound.route, outbound.head, outbound.body, self._slices)
         reading = self._named(outbound, reading, counted=False)
-        salt = admit(outbound.route, outbound.caller, outbound.head, outbound.body, reading.fields)
+        salt = admit(outbound.route, outbound.caller, outbound.body, reading.fields, reading.form)
         if salt is not None:
             outbound.body = salted(outbound.body, salt)
         prompt = None

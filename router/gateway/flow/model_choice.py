@@ -12,7 +12,7 @@ from router.gateway.flow.reading import Reading
 from router.gateway.http.routes import ModelSource
 from router.gateway.model_names import ModelNames
 from router.gateway.pins import Pins
-from router.gateway.rewrites.model_name import renamable, renamed
+from router.gateway.rewrites.model_name import renamable
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import Request
 from router.residency.prompt import Prompt
@@ -55,6 +55,7 @@ class ModelChoice:
             RequestError: MODEL_REQUIRED; INVALID_BODY, since the body cannot be changed with certainty.
         """
         outbound.named = reading.model
+        outbound.form = reading.form
         name = reading.model
         model = self._names.target(name) if name is not None else self._unnamed(outbound, reading)
         if model is None or model == reading.model:
@@ -62,7 +63,7 @@ class ModelChoice:
         if reading.fields is not None:
             reading.fields.model = model
         if reading.fields is not None or outbound.route.model is not ModelSource.JSON:
-            outbound.head, outbound.body = renamed(outbound.route, outbound.head, outbound.body, outbound.named, model)
+            outbound.rename(model)
             outbound.withheld = outbound.caller.withheld_salted
             self.renamed += counted
         outbound.named = model
@@ -93,7 +94,7 @@ class ModelChoice:
     def instead(self, outbound: OutboundRequest, request: Request) -> Iterator[Request]:
         """Yield the request for each fallback of its model. A stored response is on one worker, and has none."""
         models = self._names.fallbacks(request.model) if request.pinned is None else ()
-        if not models or not renamable(outbound.route, outbound.head, outbound.body):
+        if not models or not renamable(outbound.route, outbound.body, outbound.form):
             return
         known = outbound.alternatives
         if known is None:

@@ -17,6 +17,7 @@ from router.limits.caller import Charge
 from router.placement.lifecycle_events import Request
 from router.placement.tickets import Ticket
 from router.security.callers import Caller
+from router.tokenization.multipart import Form
 
 
 class OutboundRequest:
@@ -33,6 +34,7 @@ class OutboundRequest:
         "caller",
         "charge",
         "digest",
+        "form",
         "gate",
         "head",
         "id",
@@ -78,6 +80,8 @@ class OutboundRequest:
         """The request for the dispatcher, once it is identified."""
         self.digest: int | None = None
         """The digest of a parsed body."""
+        self.form: Form | None = None
+        """What was read of `body`, if it is a form."""
         self.gate: RouteQueue | None = None
         """The queue of the request's route, while the request counts against the route's limit."""
         self.plan: KvPlan | None = None
@@ -109,6 +113,14 @@ class OutboundRequest:
         own = None if handover is None else handover.request_id(ticket)
         return self.id if own is None else own
 
+    def rename(self, model: str) -> None:
+        """Put `model` into head and body in place of the model that they name.
+
+        Raises:
+            RequestError: INVALID_BODY; the body cannot be changed with certainty.
+        """
+        self.head, self.body, self.form = renamed(self.route, self.head, self.body, self.form, self.named, model)
+
     def outgoing(self, ticket: Ticket, now_s: float) -> OutgoingBody:
         """Return head and body for the ticket's worker, and the filter of the usage in the answer."""
         plan = self.plan
@@ -116,7 +128,7 @@ class OutboundRequest:
             return OutgoingBody(self.head, shared, plan.rewrite(ticket))
         head, body, model = self.head, self.body, ticket.request.model
         if model is not None and model != self.named:  # a fallback
-            head, body = renamed(self.route, head, body, self.named, model)
+            head, body, _ = renamed(self.route, head, body, self.form, self.named, model)
             self.withheld = self.caller.withheld_salted
         rewrites = self.rewrites
         made = OutgoingBody(head, body) if rewrites is None else rewrites.outgoing(head, body, ticket, now_s)

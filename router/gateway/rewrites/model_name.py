@@ -16,7 +16,7 @@ from backends.foreign_json import read_json
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.routes import ModelSource, Route
 from router.gateway.rewrites.json_splice import escapes_letters, is_object, with_member
-from router.tokenization.multipart import form_opening, model_part
+from router.tokenization.multipart import Form
 
 _MEMBER = re.compile(rb'"model"[ \t\r\n]*:[ \t\r\n]*')
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"')
@@ -25,23 +25,25 @@ SEARCHED_BYTES = 1_048_576
 _QUERY = re.compile(r"((?:^|&)model=)[^&]*")
 
 
-def renamed(route: Route, head: RequestHead, body: bytes, named: str | None, model: str) -> tuple[RequestHead, bytes]:
-    """Return head and body of a request that names `named`, with `model` in its place.
+def renamed(
+    route: Route, head: RequestHead, body: bytes, form: Form | None, named: str | None, model: str
+) -> tuple[RequestHead, bytes, Form | None]:
+    """Return head, body and form of a request that names `named`, with `model` in its place.
 
     Raises:
         RequestError: INVALID_BODY; the body cannot be changed with certainty.
     """
     if route.model is ModelSource.QUERY:
-        return in_query(head, model), body
+        return in_query(head, model), body, None
     if route.model is ModelSource.MULTIPART:
-        return head, in_form(head.fields.get(b"content-type", b""), body, model)
-    return head, in_json(body, named, model)
+        return head, *((body, None) if form is None else form.renamed(body, model))
+    return head, in_json(body, named, model), None
 
 
-def renamable(route: Route, head: RequestHead, body: bytes) -> bool:
+def renamable(route: Route, body: bytes, form: Form | None) -> bool:
     """Return whether `renamed` can change a request that has been parsed."""
     if route.model is ModelSource.MULTIPART:
-        return form_opening(head.fields.get(b"content-type", b"").decode("latin-1")) is not None
+        return form is not None
     return route.model is ModelSource.QUERY or (route.model is ModelSource.JSON and is_object(body))
 
 
@@ -62,19 +64,6 @@ def in_json(body: bytes, named: str | None, model: str) -> bytes:
         if value is not None and _decoded(value[0]) == named:
             return body[: value.start()] + text + body[value.end() :]
     return with_member(body, b"model", text)
-
-
-def in_form(content_type: bytes, body: bytes, model: str) -> bytes:
-    """Return a form with `model` in its field of that name. A form without that field gets it as its first."""
-    text, opening = model.encode(), form_opening(content_type.decode("latin-1"))
-    place = model_part(content_type.decode("latin-1"), body)
-    if place is not None:
-        return body[: place[0]] + text + body[place[1] :]
-    if opening is None:
-        return body
-    start = 0 if body.startswith(opening) else body.find(b"\r\n" + opening) + 2
-    field = b'%b\r\nContent-Disposition: form-data; name="model"\r\n\r\n%b\r\n' % (opening, text)
-    return body[:start] + field + body[start:] if start != 1 else body
 
 
 def in_query(head: RequestHead, model: str) -> RequestHead:

@@ -123,9 +123,10 @@ async def test_transfer_fields_in_extra_args_are_refused(gate):
 
 
 def form(xargs, content_type=b"multipart/form-data; boundary=B", count=1):
-    parts = b'--B\r\ncontent-disposition: form-data; name="model"\r\n\r\nm\r\n' * count
+    parts = b'--B\r\ncontent-disposition: form-data; name="model"\r\n\r\nm\r\n'
+    parts += b'--B\r\ncontent-disposition: form-data; name="other"\r\n\r\nm\r\n' * (count - 1)
     parts += b'--B\r\ncontent-disposition: form-data; name="file"; filename="a"\r\n\r\n\x00\xff"{\r\n'
-    parts += b"--B\r\ncontent-disposition: form-data; name*=utf-8''vllm%5Fxargs\r\n\r\n" + xargs + b"\r\n--B--\r\n"
+    parts += b"--B\r\ncontent-disposition: form-data; name=vllm_xargs\r\n\r\n" + xargs + b"\r\n--B--\r\n"
     head = b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: gw\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n"
     return head % (content_type, len(parts)) + parts
 

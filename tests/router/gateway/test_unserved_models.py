@@ -184,18 +184,23 @@ async def test_a_404_without_a_model_is_not_retried(rig):
     assert sum(len(worker.requests) for worker in gate.workers) == 1
 
 
-async def test_a_404_for_a_form_is_not_retried(rig):
-    """The form may name a second model, which may be the missing one."""
-    gate = await rig(*[FRAMINGS["whole"]] * 2)
-    models = asked(gate)
-    body = b"".join(
-        b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\n%s\r\n' % name for name in (b"m", b"nonsense")
-    )
-    raw = post(b"/v1/audio/transcriptions", body + b"--b--\r\n")
+async def test_a_404_for_a_form_is_retried_as_for_any_other_body(rig):
+    gate = await rig(FRAMINGS["whole"], answer_json)
+    asked(gate)
+    body = b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\nm\r\n--b--\r\n'
+    raw = post(b"/v1/audio/transcriptions", body).replace(b"application/json", b"multipart/form-data; boundary=b")
+    assert {(await gate.ask(raw)).status for _ in range(3)} == {200}
+    assert {request.body for worker in gate.workers for request in worker.requests} == {body}
+
+
+async def test_a_form_of_two_models_is_refused(rig):
+    """Its limits and its worker would be those of one, and the other would run."""
+    gate = await rig(answer_json)
+    part = b'--b\r\ncontent-disposition: form-data; name="model"\r\n\r\n%s\r\n'
+    raw = post(b"/v1/audio/transcriptions", part % b"m" + part % b"nonsense" + b"--b--\r\n")
     reply = await gate.ask(raw.replace(b"application/json", b"multipart/form-data; boundary=b"))
-    assert (reply.status, reply.body) == (404, UNSERVED)
-    assert models == []
-    assert sum(len(worker.requests) for worker in gate.workers) == 1
+    assert (reply.status, reply.code) == (400, "invalid_body")
+    assert not gate.workers[0].requests
 
 
 async def test_a_worker_with_unknown_models_is_not_marked(rig):
