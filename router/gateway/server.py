@@ -39,7 +39,7 @@ from router.tokenization.identity import Identity
 
 log = logging.getLogger("warmroute.gateway")
 
-BACKLOG = 2_048
+BACKLOG = 4_096
 LAST_WORDS_S = 1.0
 """How long clients may take to read the end of an answer that the drain deadline cut off."""
 # The interval between two checks of the deadlines; less if the shortest timeout is under four times this value.

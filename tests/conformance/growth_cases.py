@@ -135,7 +135,6 @@ PATTERNS: dict[str, Row] = {
     "router.gateway.http.chunked_body._TRAILER": Row(CLIENT, "fullmatch"),
     "router.gateway.http.cors._TOKEN": Row(CLIENT, "fullmatch"),
     "router.gateway.http.request_framer._EMPTY_LINES": Row(CLIENT, "match"),
-    "router.gateway.http.request_head._BARE_LF": Row(CLIENT, "search"),
     "router.gateway.http.request_head._DIGITS": Row(CLIENT, "fullmatch"),
     "router.gateway.http.request_head._HEAD": Row(
         CLIENT,
@@ -416,6 +415,7 @@ SCANNERS: dict[str, Scan] = {
     # request heads
     "one name in many lines": Scan(_on(split_lines, lambda size: [b"a:" + b"x" * 60] * (size // 62)), HEAD_BYTES),
     "a head in single bytes": Scan(_requests(lambda size: _START + b"X: " + b"x" * size, 1), 16_384),
+    "half a head": Scan(_requests(lambda size: _START + b"a:\r\n" * (size // 4)), HEAD_BYTES),
     "empty lines": Scan(_requests(lambda size: b"\r\n" * (size // 2))),
     "empty lines in single bytes": Scan(_requests(lambda size: b"\r\n" * (size // 2), 1), 65_536),
     "short lines": Scan(_requests(lambda size: _START + b"a:\r\n" * (size // 4) + b"\r\n"), HEAD_BYTES),

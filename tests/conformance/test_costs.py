@@ -1,14 +1,18 @@
 """Hostile bytes that cost their sender little cost the gateway little CPU time and memory."""
 
+import re
 import time
 import tracemalloc
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from router.config.model import LimitsConfig
 from router.errors import RequestError
 from router.gateway.http.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.request_framer import RequestFramer
+from router.gateway.http.request_head import has_bare_lf
 from router.gateway.http.sse import INTRODUCTION_BYTES, FirstEvent
 from router.gateway.rewrites.usage_frame import HELD_BYTES, UsageFrame
 from tests.conformance.corpus import H, P
@@ -57,6 +61,20 @@ def test_repeated_headers_cost_little_cpu():
 def test_a_head_in_single_bytes_costs_little_cpu():
     raw = P + H + b"X: " + b"x" * 30_000
     assert fed(*(raw[index : index + 1] for index in range(len(raw)))) == []
+
+
+@pytest.mark.usefixtures("little_cpu")
+def test_half_heads_cost_little_cpu():
+    """New clients wait for as long as 2,000 of them take, which was 1.4 s."""
+    half = P + H + (b"X: " + b"x" * 1_000 + b"\r\n") * 59
+    for _ in range(5_000):
+        assert fed(half) == []
+
+
+@given(st.lists(st.sampled_from([b"\r", b"\n", b"\r\n", b"a"]), max_size=12).map(b"".join), st.integers(0, 12))
+def test_a_line_feed_without_carriage_return_is_found(text, start):
+    start = min(start, len(text))
+    assert has_bare_lf(text, start) == (re.compile(rb"(?<!\r)\n").search(text, start) is not None)
 
 
 @pytest.mark.usefixtures("little_cpu")
