@@ -18,7 +18,7 @@ from policies.marginal_cost.terms.prefill import Prefill
 from policies.marginal_cost.terms.prefill_lane import PrefillLane
 from policies.marginal_cost.terms.queue_wait import QueueWait
 from policies.marginal_cost.terms.term import Price, Term
-from policies.marginal_cost.ties import by_column, by_row
+from policies.marginal_cost.ties import Ranked, by_column, by_row
 from policies.params import Params
 from policies.view import Column, Decision, FleetView, LifecycleEvent, RequestView
 
@@ -33,7 +33,6 @@ class MarginalCostParams(Params, frozen=True):
 
 
 TERMS: tuple[type[Term], ...] = (QueueWait, KvWait, Prefill, DecodeExternality, HotPrefix, PrefillLane)
-ERROR = "error_s"
 
 
 class MarginalCost:
@@ -79,7 +78,6 @@ class MarginalCost:
     wrapped: ClassVar[bool] = True
     terms: ClassVar[Mapping[str, str]] = {
         **{name: meaning for term in TERMS for name, meaning in term.meanings.items()},
-        ERROR: "Standard error of queue wait and prefill; workers whose costs differ by less count as equal.",
     }
 
     def __init__(self, params: MarginalCostParams, rng: random.Random | None = None) -> None:
@@ -106,14 +104,19 @@ class MarginalCost:
             if fleet.by_row
             else by_column(fleet, _column_sum(prices), self._last_used)
         )
-        equals = found.equals
-        reason = "least added delay" if equals == 1 else f"least busy of {equals} with equal added delay"
         explained = LazyTerms(fleet, lambda place: _explained(terms, prices, fleet, place))
-        return Decision(found.ids, reason, found.costs_s, "s", explained)
+        return Decision(found.ids, _reason(found), found.costs_s, "s", explained)
 
     def observe(self, event: LifecycleEvent) -> None:
         """Follow which workers were used."""
         self._last_used.observe(event)
+
+
+def _reason(found: Ranked) -> str:
+    if found.equals == 1:
+        return "least added delay"
+    chosen = "the least busy with space in its KV cache" if 0 < found.fitting < found.equals else "the least busy"
+    return f"among {found.equals} whose costs differ by no more than the error of the estimates, {chosen}"
 
 
 def _terms(params: MarginalCostParams) -> list[Term]:
@@ -143,4 +146,4 @@ def _explained(terms: Sequence[Term], prices: Sequence[Price], fleet: FleetView,
     found: dict[str, float] = {}
     for term, price_s in zip(terms, prices, strict=True):
         found.update(term.explained(view, float(price_s[place]) if len(price_s) else 0.0))
-    return {**found, ERROR: view.error_s}
+    return found

@@ -15,9 +15,13 @@ from policies.view import Column, FleetView, WorkerId, WorkerView
 
 
 class Ranked(msgspec.Struct, frozen=True):
-    """All candidates by cost, the choice first, and the number of candidates that count as equal to it."""
+    """All candidates by cost, the choice first, and the number of candidates that count as equal to it.
+
+    `fitting` of these have space for the prompt in their KV cache; 0 if none has, or if there is one candidate only.
+    """
 
     equals: int
+    fitting: int
     ids: Sequence[WorkerId]
     costs_s: Sequence[float]
 
@@ -34,12 +38,13 @@ def by_row(workers: Sequence[WorkerView], costs_s: Sequence[float], last_used: L
         ranked.sort(key=turn)
     ranked.sort(key=costs_s.__getitem__)
     equals = _equals(workers, costs_s, ranked)
-    chosen = min([place for place in equals if fits(workers[place])] or equals, key=turn)
+    fitting = [place for place in equals if fits(workers[place])] if len(equals) > 1 else []
+    chosen = min(fitting or equals, key=turn)
     if chosen != ranked[0]:
         ranked.remove(chosen)
         ranked.insert(0, chosen)
     ids, costs = tuple([workers[place].id for place in ranked]), tuple([costs_s[place] for place in ranked])
-    return Ranked(len(equals), ids, costs)
+    return Ranked(len(equals), len(fitting), ids, costs)
 
 
 def _equals(workers: Sequence[WorkerView], costs_s: Sequence[float], ranked: Sequence[int]) -> list[int]:
@@ -61,12 +66,13 @@ def by_column(fleet: FleetView, costs_s: Column, last_used: LeastRecentlyUsed) -
     equals = np.flatnonzero(
         (uncached_tokens <= uncached_tokens[cheapest]) & (costs_s - costs_s[cheapest] <= error_s + error_s[cheapest])
     )
-    chosen = cheapest
+    chosen, fit = cheapest, 0
     if len(equals) > 1:
         fitting = equals[columns_fit(fleet)[equals]]
-        chosen = _first(fleet, fitting if len(fitting) else equals, costs_s, last_used)
+        fit = len(fitting)
+        chosen = _first(fleet, fitting if fit else equals, costs_s, last_used)
     order = CostOrder(costs_s, fleet.running_requests, chosen)
-    return Ranked(len(equals), LazyRanking(fleet, order), LazyCosts(order))
+    return Ranked(len(equals), fit, LazyRanking(fleet, order), LazyCosts(order))
 
 
 def _first(fleet: FleetView, places: NDArray[np.int64], costs_s: Column, last_used: LeastRecentlyUsed) -> int:

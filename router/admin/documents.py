@@ -728,7 +728,8 @@ class CandidateView(Shape):
     """The state of one candidate at the time of the decision.
 
     Running requests hold `kv_tokens` of its `kv_capacity_tokens` (0: not known). `idle_tokens` is idle context of ended
-    turns. `first_token_s` is `queue_wait_s` + `prefill_s`, the seconds to the first token. `speed` says where these
+    turns. `first_token_s` is `queue_wait_s` + `prefill_s`, the seconds to the first token, and `error_s` their standard
+    error, which is no part of the cost. `speed` says where these
     times come from: learned speeds or, while no worker has learned one, a prior that is the same for all workers.
     `cost` is the policy's cost in `unit`; lower is better. `terms` are its named parts. A policy counts the load
     divided by `weight`, which cost and terms show. `name` is the worker's name now, if it has one.
@@ -747,6 +748,7 @@ class CandidateView(Shape):
     queue_wait_s: float
     prefill_s: float
     first_token_s: float
+    error_s: float
     utilisation: float
     speed: Literal["learned", "prior"]
     cost: float | None

@@ -101,7 +101,8 @@ def _candidate(rank: int, candidate: CandidateView, explained: ExplanationDocume
     prompt_tokens = candidate.cached_tokens + candidate.uncached_tokens
     cached = f"{candidate.cached_tokens:,} of {prompt_tokens:,} prompt tokens"
     yield f"   Its cache holds {cached}; the view of the cache is {candidate.residency}."
-    yield f"   It would send the first token after about {seconds(candidate.first_token_s)}."
+    error = f", with a standard error of {seconds(candidate.error_s)}" if candidate.error_s else ""
+    yield f"   It would send the first token after about {seconds(candidate.first_token_s)}{error}."
     yield from _terms(candidate.terms, explained.terms)
 
 

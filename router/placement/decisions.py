@@ -290,6 +290,7 @@ def _describe(view: WorkerView, cost: float | None, decision: Decision) -> dict[
         "queue_wait_s": view.queue_wait_s,
         "prefill_s": view.prefill_s,
         "first_token_s": view.queue_wait_s + view.prefill_s,
+        "error_s": view.error_s,
         "utilisation": view.utilisation,
         "speed": "learned" if view.learned else "prior",
         "cost": cost,

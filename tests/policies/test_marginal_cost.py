@@ -39,7 +39,6 @@ def test_cost_is_queue_wait_plus_prefill_priced_by_utilisation(policy, fleet, re
             "decode_externality_s": 0.0,
             "hot_prefix_s": 0.0,
             "prefill_lane_s": 0.0,
-            "error_s": 0.0,
         }
     )
 
@@ -111,7 +110,16 @@ def test_the_whole_ranking_is_by_cost_then_requests_then_last_use(policy, fleet,
 def test_costs_within_their_errors_are_equal(policy, fleet, request_view):
     near = {"learned": True, "prefill_s": 0.010, "error_s": 0.001}
     view = fleet(a={**near, "running_requests": 3}, b={**near, "prefill_s": 0.0115}, c={**near, "prefill_s": 0.013})
-    assert policy.decide(request_view(), view).ranked == ("b", "a", "c")
+    decision = policy.decide(request_view(), view)
+    assert decision.ranked == ("b", "a", "c")
+    among = "among 2 whose costs differ by no more than the error of the estimates, the least busy"
+    assert decision.reason == among
+    roomy, full = {"kv_capacity_tokens": 100_000}, {"kv_capacity_tokens": 1_000, "kv_tokens": 1_000}
+    view = fleet(a={**near, **roomy, "running_requests": 3}, b={**near, **full})
+    decision = policy.decide(request_view(), view)
+    assert (decision.ranked[0], decision.reason) == ("a", f"{among} with space in its KV cache")
+    view = fleet(a=near, c={**near, "prefill_s": 0.2})
+    assert policy.decide(request_view(), view).reason == "least added delay"
 
 
 def test_noise_never_outweighs_counted_tokens(policy, fleet, request_view):

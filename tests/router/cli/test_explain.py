@@ -87,7 +87,7 @@ async def test_a_request_is_explained_in_one_sentence_a_term(gateway, explain):
     assert [line[:2] for line in lines if line.startswith(("1.", "2."))] == ["1.", "2."]
     assert lines[2] == "No worker's speed is learned yet: times below assume 61 us per prompt token."
     terms = [line.strip() for line in lines if " is " in line and "_s is " in line]
-    assert len(terms) == 16, "eight terms of each of the two candidates"
+    assert len(terms) == 14, "seven terms of each of the two candidates"
     assert all(": " in line and line.endswith(".") for line in terms)
 
 

@@ -331,9 +331,11 @@ def test_explain_changes_nothing_and_agrees_with_dispatch(rig):
         "decode_externality_s",
         "hot_prefix_s",
         "prefill_lane_s",
-        "error_s",
     }
     assert set(told["candidates"][0]["terms"]) == terms
+    for candidate in told["candidates"]:
+        assert candidate["error_s"] >= 0.0
+        assert sum(candidate["terms"].values()) == pytest.approx(candidate["cost"])
     assert list(told["excluded"]) == ["h:4"]
 
 
