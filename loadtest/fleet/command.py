@@ -12,9 +12,9 @@ from loadtest.arguments import above_zero
 LAST_PORT = 65_535
 
 _DESCRIPTION = """\
-Start N workers on this machine and keep them up until Ctrl-C. --vllm N starts vLLM's own servers with the GPU replaced
-by a clock: HTTP, scheduler, cache and KV events are real, and the forward pass is a timing model. --simulated N starts
-Warmroute's embedded workers, which are light and ready within a second."""
+Start N workers on this machine, which run until Ctrl-C. One that ends leaves the others running. --vllm N starts vLLM's
+own servers with the GPU replaced by a clock: HTTP, scheduler, cache and KV events are real, and the forward pass is a
+timing model. --simulated N starts Warmroute's embedded workers, which are light and ready within a second."""
 
 _EPILOG = """\
 examples:

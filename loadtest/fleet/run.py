@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         _check(args)
         with _started(args, console) as workers:
             show(console, [url for url, _ in workers], args.roles, _connector(args))
-            return _watch([process for _, process in workers])
+            return _watch(dict(workers))
     except (StartError, OSError) as error:
         sys.stderr.write(f"warmroute fleet: {error}\n")
         return 1
@@ -178,10 +178,20 @@ def _described(url: str, role: str, connector: str) -> dict[str, object]:
     return worker if label is None else worker | {"labels": {label: url.rpartition(":")[2]}}
 
 
-def _watch(processes: list[Process]) -> int:
-    """Wait until a process ends by itself; the caller then stops the others."""
+def _watch(processes: Mapping[str, Process]) -> int:
+    """Say when a worker ends by itself, and let the others serve on: a gateway must live through that, too.
+
+    Raises:
+        StartError: the last worker has ended.
+    """
+    running = dict(processes)
     while True:
-        for process in processes:
-            if not process.alive:
+        for url, process in [*running.items()]:
+            if process.alive:
+                continue
+            del running[url]
+            if not running:
                 raise process.ended()
+            said = f"{process.ended()}\n{url} is gone; {len(running)} of {len(processes)} workers serve on\n"
+            sys.stderr.write(f"warmroute fleet: {said}")
         time.sleep(_WATCH_S)

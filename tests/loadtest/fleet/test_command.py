@@ -108,12 +108,19 @@ def test_the_workers_ports_count_up_from_the_base_port():
     assert urls == [f"http://127.0.0.1:{first}", f"http://127.0.0.1:{first + 1}"]
 
 
-def test_a_worker_that_dies_ends_the_fleet_and_says_so():
+def test_a_worker_that_dies_is_named_and_the_others_serve_on_until_the_last():
     process = fleet("--simulated", "2")
+    urls = [process.wait_for(URL).group(1) for _ in range(2)]
     process.wait_for("Ctrl-C")
-    psutil.Process(process.pid).children()[0].kill()
+    first, second = psutil.Process(process.pid).children()
+    first.kill()
     process.wait_for(r"warmroute fleet: worker \d ended with code -9", 15.0)
-    process.stop()
+    gone = process.wait_for(r"(http://\S+) is gone; 1 of 2 workers serve on", 15.0).group(1)
+    (left,) = [url for url in urls if url != gone]
+    assert process.alive and httpx.get(f"{left}/health").status_code == 200
+    second.kill()
+    process.wait_for(r"warmroute fleet: worker \d ended with code -9", 15.0)
+    assert process.wait(15.0) == 1
 
 
 def test_worker_output_goes_to_the_named_folder(tmp_path):
