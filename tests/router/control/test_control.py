@@ -1,6 +1,7 @@
 """Changes of the desired state, one after another."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -121,6 +122,10 @@ async def test_a_change_that_cannot_be_saved_is_undone(config):
     assert fleet.control.state is before
     assert fleet.agree()
     assert fleet.processes[1].calls == 2
+    assert fleet.control.unsaved == "state.json: No space left on device"
+    fleet.control._store = SimpleNamespace(save=lambda stored: None)
+    await fleet.control.make(change(remove_worker("a:1")))
+    assert fleet.control.unsaved is None
 
 
 async def test_a_start_continues_from_what_was_kept(fleet, config, caplog):

@@ -4,15 +4,19 @@ import asyncio
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from loadtest.fleet.redis import SERVERS, redis_cluster, redis_server, sentinels, server_program
 from router.config.model import Config, RedisConfig
+from router.diagnosis.condition import Severity
+from router.diagnosis.finding import Finding, SharedFinding
 from router.placement.ledger import LoadAccount
 from router.placement.running import LoadReservation
 from router.process.shared_memory.replica_rows import ReplicaLedger
-from router.replicas.leases import RENEW_S
+from router.replicas.leases import RENEW_S, Registered
+from router.replicas.messages import StateVersion
 from router.replicas.replica import Replica
 from tests.support.redis import needs_redis
 from tests.support.waiting import eventually
@@ -75,12 +79,33 @@ async def test_fleets_on_one_server_do_not_mix(redis):
         assert two.others == 0 and one.replica.statistics()["replicas"] == 1
 
 
-async def test_leases_name_all_replicas_and_end_with_them(redis):
-    async with Gateway(redis.url, "leases") as one:
+async def test_leases_name_all_replicas_with_their_findings_and_end_with_them(redis):
+    first = Gateway(redis.url, "leases")
+    findings = [Finding(f"check_{n}", Severity.DEGRADED, "s", "", [], [], "2026", ["a:1"]) for n in range(40)]
+    first.replica.share(findings)
+    async with first as one:
         async with Gateway(redis.url, "leases") as two:
             await eventually(lambda: len(two.replica.registered) == 2, within_s=3 * RENEW_S)
+            (found,) = two.replica.findings_elsewhere().values()
+            assert found == tuple(map(SharedFinding.of, findings[:16]))
+            await eventually(lambda: len(one.replica.registered) == 2, within_s=3 * RENEW_S)
+            assert one.replica.findings_elsewhere() == {}
         leases = one.replica._leases
         assert [each.id for each in await leases.all()] == [one.replica.id]
+
+
+async def test_replicas_with_other_changes_or_without_a_voice_are_apart(redis):
+    async with Gateway(redis.url, "apart") as one, Gateway(redis.url, "apart") as two:
+        await eventually(lambda: one.replica.channel.peers.replicas and not one.replica.line.alone)
+        replica = one.replica
+        replica.sharing = SimpleNamespace(version=StateVersion())
+        assert replica.apart() == []
+        replica.sharing = SimpleNamespace(version=StateVersion(3, "x"))
+        assert replica.apart() == [f"{two.replica.id} has other changes"]
+        replica.sharing = SimpleNamespace(version=StateVersion())
+        replica.registered = [Registered("gone", "gw9:8000", "1", 1, 0.0)]
+        assert replica.apart() == ["gw9:8000 is not heard"]
+        replica.sharing = None
 
 
 async def test_a_paused_server_leaves_replicas_alone_and_they_heal():
