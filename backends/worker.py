@@ -22,6 +22,20 @@ class Endpoint:
     host: str
     port: int
     base_path: str = ""
+    host_header: str | None = ""
+    """The Host that requests carry: "" is that of the address, None the client's."""
+
+    @property
+    def sent_host(self) -> str:
+        """Return the Host of requests that no client sent. The scheme's own port is left out, as in browsers."""
+        if self.host_header:
+            return self.host_header
+        return self.authority.removesuffix(f":{_PORTS.get(self.scheme)}")
+
+    @property
+    def tls_name(self) -> str:
+        """Return the name for SNI, which the certificate must have."""
+        return urlsplit(f"//{self.host_header}").hostname or self.host if self.host_header else self.host
 
     @property
     def authority(self) -> str:

@@ -74,6 +74,7 @@ from router.replicas.replica import Replica
 from router.residency.followed import FollowedIndex
 from router.residency.residency_map import ResidencyMap
 from router.security.admin_security import guard_of
+from router.security.instance import Instance
 from router.security.reload import FileWatch
 from router.security.startup_warnings import warnings
 from router.security.worker_tls import WorkerTls
@@ -154,6 +155,7 @@ class System:
             kv_events=config.residency.kv_events,
             connector=config.handover.connector,
         )
+        self._instance = Instance(resources.instance if resources is not None else "")
         self.worker_tls = WorkerTls(config.worker_tls)
         self.identity = Identity(config, worker_tls=self.worker_tls)
         self.measurements = self._build_measurements()
@@ -235,6 +237,7 @@ class System:
             self_test_lock=resources.ledger if resources is not None else None,
             observer=self._observer,
             ingest_line=line,
+            via=self._instance.name,
         )
         self.fleet.on_unknown_model.append(lambda model: watcher.look_again())
         self.fleet.on_doubt.append(lambda endpoint: watcher.look_for_process(endpoint.id))
@@ -273,6 +276,7 @@ class System:
             self.worker_tls,
             self._answers,
             self._traces,
+            self._instance,
         )
 
     def _build_dispatcher(self, ledger: Ledger | None) -> Dispatcher:

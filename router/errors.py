@@ -86,6 +86,9 @@ class ErrorKind(Enum):
     NOT_IMPLEMENTED = ErrorSpec(
         "not_implemented", 501, "invalid_request_error", Fault.CLIENT, "Transfer coding not implemented"
     )
+    LOOP_DETECTED = ErrorSpec(
+        "loop_detected", 508, "service_unavailable", Fault.FLEET, "A worker leads back to this gateway"
+    )
     HTTP_VERSION = ErrorSpec(
         "http_version_not_supported", 505, "invalid_request_error", Fault.CLIENT, "HTTP version not supported"
     )

@@ -68,8 +68,8 @@ class LargeAnswerError(ProbeError):
 class WorkerClient:
     """Call workers, and keep connections for further calls. Proxies from the environment are not used.
 
-    `api_key` is sent to the worker if given. `tls` returns the context for an https endpoint. `metrics_bytes` is the
-    largest ``/metrics`` page that `probe.read_metrics` reads.
+    `api_key` is sent to the worker if given, and `via` names this gateway. `tls` returns the context for an https
+    endpoint. `metrics_bytes` is the largest ``/metrics`` page that `probe.read_metrics` reads.
     """
 
     def __init__(
@@ -77,20 +77,25 @@ class WorkerClient:
         api_key: str | None = None,
         tls: Callable[[Endpoint], ssl.SSLContext | None] | None = None,
         metrics_bytes: int = MAX_METRICS_BYTES,
+        via: str = "",
     ) -> None:
         self.metrics_bytes = metrics_bytes
+        self._via = f"via: 1.1 {via}\r\n" if via else ""
         self._authorization = "" if api_key is None else f"authorization: Bearer {api_key}\r\n"
         self._tls = tls
         self._lanes: dict[tuple[str, str], _WorkerConnections] = {}
 
-    async def get(self, endpoint: Endpoint, path: str, timeout_s: float, max_bytes: int = MAX_ANSWER_BYTES) -> bytes:
-        """Return the body of the 200 answer to a GET, of at most `max_bytes`, within `timeout_s` in all.
+    async def get(
+        self, endpoint: Endpoint, path: str, timeout_s: float, max_bytes: int = MAX_ANSWER_BYTES, *, host: str = ""
+    ) -> bytes:
+        """Return the body of the 200 answer to a GET, of at most `max_bytes`, within `timeout_s` in all. `host`
+        replaces the endpoint's Host.
 
         Raises:
             RefusedError: another status.
             ProbeError: any other failure.
         """
-        head = self._head(endpoint, "GET", path, {})
+        head = self._head(endpoint, "GET", path, {}, host)
         return await self._fetch(endpoint, path, head, timeout_s, max_bytes)
 
     async def post_json(
@@ -128,11 +133,11 @@ class WorkerClient:
     ) -> None:
         await self.aclose()
 
-    def _head(self, endpoint: Endpoint, method: str, path: str, headers: Mapping[str, str]) -> bytes:
+    def _head(self, endpoint: Endpoint, method: str, path: str, headers: Mapping[str, str], host: str = "") -> bytes:
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         text = (
-            f"{method} {endpoint.base_path}{path} HTTP/1.1\r\nhost: {endpoint.authority}\r\naccept: */*\r\n"
-            f"accept-encoding: identity\r\nuser-agent: warmroute-probe\r\n{self._authorization}{lines}\r\n"
+            f"{method} {endpoint.base_path}{path} HTTP/1.1\r\nhost: {host or endpoint.sent_host}\r\naccept: */*\r\n"
+            f"accept-encoding: identity\r\nuser-agent: warmroute-probe\r\n{self._via}{self._authorization}{lines}\r\n"
         )
         try:
             return text.encode("latin-1")
@@ -157,7 +162,7 @@ class WorkerClient:
         return _judged(answer, path)
 
     def _lane(self, endpoint: Endpoint) -> _WorkerConnections:
-        key = endpoint.scheme, endpoint.authority
+        key = endpoint.url, endpoint.tls_name
         lane = self._lanes.get(key)
         if lane is None:
             for old in [old for old, lane in self._lanes.items() if lane.idle]:
@@ -217,7 +222,7 @@ class _WorkerConnections:
         tls = self._tls(endpoint) if self._tls is not None else None
         if tls is None and endpoint.scheme == "https":
             tls = ssl.create_default_context()
-        name = endpoint.host if tls is not None else None
+        name = endpoint.tls_name if tls is not None else None
         try:
             transport, connection = await asyncio.get_running_loop().create_connection(
                 Connection, endpoint.host, endpoint.port, ssl=tls, server_hostname=name
@@ -244,6 +249,8 @@ def _judged(answer: WorkerAnswer, path: str) -> bytes:
     if answer.status in _REDIRECTS:
         target = answer.header(b"location")[:200] or "nowhere"
         raise RefusedError(f"{path} redirects to {target}: give the worker's own address", answer.status)
+    if answer.status == 508:
+        raise RefusedError(f"{path} answered 508: the address leads back to the gateway that asks", answer.status)
     if answer.status != 200:
         raise RefusedError(f"{path} answered {answer.status}", answer.status, answer.body)
     if answer.compressed:

@@ -20,6 +20,7 @@ Port = Annotated[int, Meta(ge=0, le=65535)]
 Secret = Annotated[str, Meta(pattern=r"^[!-~]+$(?!\n)")]
 """Text that is valid in a header value and is never shown. Python's ``$`` alone would accept a final line break."""
 WorkerName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$(?!\n)")]
+WorkerHost = Annotated[str, Meta(pattern=r"^([A-Za-z0-9_-][A-Za-z0-9._-]{0,252}|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?$(?!\n)")]
 WorkerWeight = Annotated[float, Meta(ge=0.01, le=100)]
 WorkerRole = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$(?!\n)")]
 WorkerOperationName = Literal["pause", "resume", "reset-prefix-cache", "load-lora", "unload-lora"]
@@ -69,6 +70,9 @@ class WorkerConfig(Section, frozen=True):
     of llm-d's sidecar."""
     maintenance: bool = False
     """Send the worker no new requests, as after a drain."""
+    host: WorkerHost = "worker"
+    """The Host of requests: `worker` (that of the URL), `client` (as the client sent it), or a name, which is then also
+    the name in TLS. X-Forwarded-Host has the client's Host in all cases."""
 
     def __repr__(self) -> str:
         """Leave out the key: this text goes to logs."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
-from backends.worker import parse_endpoint
+from backends.worker import Endpoint, parse_endpoint
 from router.config.model import (
     Config,
     ModelConfig,
@@ -118,6 +119,18 @@ def with_live_settings(config: Config, settings: LiveSettings) -> Config:
         tenants=settings.tenants,
         limits=msgspec.structs.replace(config.limits, tenants=settings.limits.tenants, keys=settings.limits.keys),
     )
+
+
+def endpoint_of(worker: WorkerConfig) -> Endpoint:
+    """Return the address, and the Host that requests carry.
+
+    Raises:
+        ValueError: `worker.url` is not a worker URL.
+    """
+    endpoint = parse_endpoint(worker.url)
+    if worker.host == "worker":
+        return endpoint
+    return replace(endpoint, host_header=None if worker.host == "client" else worker.host)
 
 
 def worker_id(worker: WorkerConfig) -> str:

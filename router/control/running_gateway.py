@@ -7,11 +7,10 @@ from random import Random
 
 from msgspec.structs import replace
 
-from backends.worker import parse_endpoint
 from policies.registry import build_policy
 from policies.view import Policy
 from router.config.model import Config, ModelConfig, PolicyConfig, TenantConfig, WorkerConfig
-from router.control.desired_state import LiveLimits, LiveSettings, live_settings, worker_id
+from router.control.desired_state import LiveLimits, LiveSettings, endpoint_of, live_settings, worker_id
 from router.control.reconciler import NotAppliedError
 from router.control.routing import BuiltRouting, Failed, ProcessShare, Routing, routing_of
 from router.gateway.server import Gateway
@@ -60,7 +59,7 @@ class RunningGateway:
     def start(self) -> None:
         """Add the configured workers to the fleet and watch them."""
         for name, worker in self._workers.items():
-            self._fleet.add(parse_endpoint(worker.url), self._now_s(), worker.labels)
+            self._fleet.add(endpoint_of(worker), self._now_s(), worker.labels)
             describe(self._fleet, name, worker)
         self._watcher.start()
 
@@ -159,7 +158,7 @@ class RunningGateway:
     def add_worker(self, worker: WorkerConfig) -> None:
         """Add an endpoint to the fleet and watch it."""
         name = worker_id(worker)
-        self._fleet.add(parse_endpoint(worker.url), self._now_s(), worker.labels)
+        self._fleet.add(endpoint_of(worker), self._now_s(), worker.labels)
         describe(self._fleet, name, worker)
         self._gateway.learn_worker_key(name, worker.api_key)
         self._watcher.watch(name, worker)
@@ -175,10 +174,10 @@ class RunningGateway:
         self._fleet.remove(name)
 
     def change_worker(self, worker: WorkerConfig) -> None:
-        """Change a worker in place. Another scheme in the URL is another endpoint."""
+        """Change a worker in place. Another scheme in the URL, or another Host, is another endpoint."""
         name = worker_id(worker)
         old, self._workers[name] = self._workers[name], worker
-        if parse_endpoint(old.url) != parse_endpoint(worker.url):
+        if endpoint_of(old) != endpoint_of(worker):
             self.remove_worker(name)
             self.add_worker(worker)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from backends.worker import Endpoint
@@ -54,6 +54,7 @@ from router.placement.fleet import Fleet
 from router.placement.query_of_death import QueryOfDeathTracker
 from router.placement.traffic_routes import TrafficRoutes
 from router.security.callers import Callers
+from router.security.instance import Instance
 from router.security.keys import api_keys
 from router.security.worker_tls import WorkerTls
 from router.tokenization.identity import Identity
@@ -76,6 +77,7 @@ class GatewayContext:
     worker_tls: WorkerTls | None = None
     answers: Mapping[str, Callable[[], Answer]] | None = None
     traces: TraceSink | None = None
+    instance: Instance = field(default_factory=Instance)
 
 
 class Assembly:
@@ -151,7 +153,7 @@ class Assembly:
             metrics=metrics,
             identity=context.identity,
             identifier=identifier,
-            attempts=AttemptServices(self.loop, metrics, self.pools, self.worker_keys, scheme),
+            attempts=AttemptServices(self.loop, metrics, self.pools, self.worker_keys, scheme, context.instance.via),
             placements=Placements(
                 context.dispatcher,
                 self.quarantine,
@@ -190,6 +192,7 @@ class Assembly:
             keys=self.keys,
             callers=self.callers,
             request_ids=request_ids,
+            instance=context.instance,
             local=local,
             requests=requests,
             running=self.running,

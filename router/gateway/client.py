@@ -31,9 +31,12 @@ _HARMLESS = frozenset(
         ErrorKind.PATH_NOT_FOUND,
         ErrorKind.METHOD_NOT_ALLOWED,
         ErrorKind.INVALID_API_KEY,
+        ErrorKind.LOOP_DETECTED,
         ErrorKind.UNSUPPORTED_CONTENT_ENCODING,
     }
 )
+
+_LOOP = "the request has passed this gateway before: the address of a worker leads back to it"
 
 
 class ClientConnection(asyncio.Protocol):
@@ -238,6 +241,9 @@ class ClientConnection(asyncio.Protocol):
 
     def _head_read(self, head: RequestHead) -> None:
         """Check key and path before the body is read, and answer `Expect: 100-continue`."""
+        via = head.fields.get(b"via")
+        if via is not None and self._services.instance.passed(via):
+            raise RequestError(ErrorKind.LOOP_DETECTED, _LOOP)
         keys = self._services.keys
         if keys is not None:
             known, name = self._known, self.caller.name

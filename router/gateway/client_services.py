@@ -16,6 +16,7 @@ from router.gateway.http.write_coalescer import WriteCoalescer
 from router.gateway.local import LocalAnswers
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.security.callers import Callers
+from router.security.instance import Instance
 from router.security.keys import ApiKeys
 
 
@@ -26,6 +27,7 @@ class ClientServices:
         "bodies",
         "callers",
         "drain",
+        "instance",
         "keys",
         "limits",
         "local",
@@ -55,6 +57,7 @@ class ClientServices:
         keys: ApiKeys | None,
         callers: Callers,
         request_ids: RequestIds,
+        instance: Instance,
         local: LocalAnswers,
         requests: RequestServices,
         running: set[ForwardedRequest],
@@ -72,6 +75,7 @@ class ClientServices:
         self.keys = keys
         self.callers = callers
         self.request_ids = request_ids
+        self.instance = instance
         self.local = local
         self.requests = requests
         self.running = running

@@ -32,6 +32,7 @@ from router.placement.fleet import Fleet
 from router.placement.kept_turns import KeptTurn
 from router.placement.lifecycle_events import Request
 from router.placement.query_of_death import Deaths
+from router.security.instance import Instance
 from router.security.reload import FileWatch
 from router.security.server_tls import serving_tls
 from router.security.worker_tls import WorkerTls
@@ -67,10 +68,11 @@ class Gateway:
         worker_tls: WorkerTls | None = None,
         answers: Mapping[str, Callable[[], Answer]] | None = None,
         traces: TraceSink | None = None,
+        instance: Instance | None = None,
     ) -> None:
         self._config = config
         self._context = GatewayContext(
-            config, dispatcher, fleet, identity, metrics, relearn, worker_tls, answers, traces
+            config, dispatcher, fleet, identity, metrics, relearn, worker_tls, answers, traces, instance or Instance()
         )
         self._files = FileWatch(metrics.reloaded)
         self._parts: Assembly | None = None

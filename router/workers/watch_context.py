@@ -110,5 +110,7 @@ class WatchContext:
     observer: WorkerObserver | None = None
     asks_connector: bool = False
     """Ask each worker for its KV connector."""
+    via: str = ""
+    """The name of this gateway, which probes carry."""
     ingest_line: IngestLine | None = None
     """The connection to the process that ingests KV events; None if this one does."""

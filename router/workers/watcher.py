@@ -54,6 +54,7 @@ class Watcher:
         self_test_lock: SelfTestLock | None = None,
         observer: WorkerObserver | None = None,
         ingest_line: IngestLine | None = None,
+        via: str = "",
     ) -> None:
         self._fleet = fleet
         self._residency = residency
@@ -65,6 +66,7 @@ class Watcher:
         self._self_test_lock = self_test_lock
         self._observer = observer
         self._ingest_line = ingest_line
+        self._via = via
         self._pump = EventPump(metrics.event_iteration)
         self._context: WatchContext | None = None
         self._looked_s = -math.inf
@@ -98,6 +100,7 @@ class Watcher:
             observer=self._observer,
             asks_connector=self._config.handover.connector is not None,
             ingest_line=self._ingest_line,
+            via=self._via,
         )
         if self._ingest_line is not None:
             self._ingest_line.start()

@@ -4,6 +4,7 @@ order that the test chooses.
 
 import logging
 import random
+import socket
 from collections import deque
 from itertools import pairwise
 
@@ -89,6 +90,15 @@ class Turns:
         raise AssertionError("the loop never comes to rest")
 
 
+class NoSocket:
+    """A socket whose options have no effect."""
+
+    family = socket.AF_INET
+
+    def setsockopt(self, *_):
+        pass
+
+
 class FakeTransport:
     """Keep the written bytes. `close` notifies the protocol one iteration later, as asyncio does."""
 
@@ -129,7 +139,7 @@ class FakeTransport:
         pass
 
     def get_extra_info(self, name, default=None):
-        return ("192.0.2.1", 1) if name == "peername" else default
+        return {"peername": ("192.0.2.1", 1), "socket": NoSocket()}.get(name, default)
 
     def pause_reading(self):
         self.reading = False

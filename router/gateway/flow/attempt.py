@@ -50,7 +50,7 @@ _NO_FAULT: Final = AnswerFault.NONE
 class AttemptServices:
     """The objects that all attempts of a gateway share."""
 
-    __slots__ = ("loop", "metrics", "pools", "scheme", "time", "worker_keys")
+    __slots__ = ("loop", "metrics", "pools", "scheme", "time", "via", "worker_keys")
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class AttemptServices:
         pools: ConnectionPool,
         worker_keys: WorkerKeys | None,
         scheme: bytes,
+        via: bytes,
     ) -> None:
         self.loop = loop
         self.time = loop.time
@@ -66,6 +67,7 @@ class AttemptServices:
         self.pools = pools
         self.worker_keys = worker_keys
         self.scheme = scheme
+        self.via = via
 
 
 class Attempt:
@@ -251,6 +253,7 @@ class Attempt:
             scheme=services.scheme,
             worker=candidate.id,
             withheld=outbound.withheld,
+            via=services.via,
         )
         handover = outbound.handover
         if handover is not None:

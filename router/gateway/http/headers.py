@@ -83,8 +83,11 @@ def request_to_worker(
     scheme: bytes = b"http",
     worker: str = "",
     withheld: frozenset[bytes] = frozenset(),
+    via: bytes = b"",
 ) -> bytes:
     """Return the head for a worker: the client's lines as received, without hop-by-hop ones, then our own lines.
+
+    Host is the worker's, unless the endpoint says otherwise. `via` is the gateway's line, which ends circles.
 
     `plain` drops Accept-Encoding, because the gateway reads the response. `authorization` is a header line that
     replaces the client's credentials; None forwards them, empty bytes drop them. `withheld` names headers that no
@@ -101,7 +104,7 @@ def request_to_worker(
     ):
         return b"%b%d%b%b%b" % (prepared.before, body_bytes, prepared.between, request_id, prepared.after)
     whole = _written(
-        head, body_bytes, endpoint, request_id, rank, peer, upgrade, plain, authorization, scheme, withheld
+        head, body_bytes, endpoint, request_id, rank, peer, upgrade, plain, authorization, scheme, withheld, via
     )
     if shared is not None:
         prepared = _prepared(whole, body_bytes, endpoint, request_id, authorization, withheld)
@@ -140,6 +143,7 @@ def _written(
     authorization: bytes | None,
     scheme: bytes,
     withheld: frozenset[bytes],
+    via: bytes,
 ) -> bytes:
     own_id = head.fields.get(b"x-request-id") != request_id
     dropped = _dropped(_TO_WORKER_WITH_ID if own_id else _TO_WORKER, head.fields) | withheld
@@ -147,7 +151,8 @@ def _written(
         dropped -= {b"connection", b"upgrade"}
     if rank is not None:
         dropped |= {b"x-data-parallel-rank"}
-    if head.authority is not None:
+    host = _host(head, endpoint)
+    if host is not None:
         dropped |= {b"host"}
     rewritten = not head.chunked and head.fields.get(b"content-length", b"0") != b"%d" % body_bytes
     if rewritten:
@@ -158,8 +163,8 @@ def _written(
         dropped |= _CREDENTIALS
     parts = [head.method.encode("ascii") + b" " + endpoint.base_path.encode("ascii") + head.target + b" HTTP/1.1"]
     parts += [line for name, line in head.lines if name not in dropped]
-    if head.authority is not None or b"host" not in head.fields:
-        parts.append(b"Host: " + (head.authority or endpoint.authority.encode("ascii")))
+    if host is not None:
+        parts.insert(1, b"Host: " + host)
     if head.chunked or rewritten:
         parts.append(b"Content-Length: %d" % body_bytes)
     if b"x-request-id" in dropped:
@@ -168,7 +173,18 @@ def _written(
         parts.append(b"X-data-parallel-rank: %d" % rank)
     if authorization:
         parts.append(authorization)
+    if via:
+        parts.append(via)
     return b"\r\n".join(parts + _forwarded(head, peer, scheme)) + b"\r\n\r\n"
+
+
+def _host(head: RequestHead, endpoint: Endpoint) -> bytes | None:
+    """Return the Host that replaces the client's line, or None to keep it."""
+    if endpoint.host_header is not None:
+        return endpoint.sent_host.encode("ascii")
+    if head.authority is None and b"host" in head.fields:
+        return None
+    return head.authority or endpoint.sent_host.encode("ascii")
 
 
 def _forwarded(head: RequestHead, peer: bytes, scheme: bytes) -> list[bytes]:
@@ -176,8 +192,9 @@ def _forwarded(head: RequestHead, peer: bytes, scheme: bytes) -> list[bytes]:
     lines = [b"X-Forwarded-For: " + peer] if peer else []
     if b"x-forwarded-proto" not in head.fields:
         lines.append(b"X-Forwarded-Proto: " + scheme)
-    if b"x-forwarded-host" not in head.fields and b"host" in head.fields:
-        lines.append(b"X-Forwarded-Host: " + head.fields[b"host"])
+    host = head.authority or head.fields.get(b"host")
+    if b"x-forwarded-host" not in head.fields and host:
+        lines.append(b"X-Forwarded-Host: " + host)
     return lines
 
 

@@ -91,7 +91,7 @@ class ConnectionPool:
                     endpoint.host,
                     endpoint.port,
                     ssl=tls,
-                    server_hostname=endpoint.host if tls is not None else None,
+                    server_hostname=endpoint.tls_name if tls is not None else None,
                 )
             except OSError as error:
                 if self.on_refusal is not None and is_refusal(error):

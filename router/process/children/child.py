@@ -100,6 +100,7 @@ def resources_of(start: ChildConfig) -> ChildResources:
         processes=start.processes,
         state=start.state,
         replica=start.replica,
+        instance=start.instance,
     )
 
 

@@ -28,3 +28,5 @@ class ChildResources:
     accept_order: LeastConnections
     replica: str = ""
     """The gateway's id in its fleet."""
+    instance: str = ""
+    """The gateway's name in Via."""

@@ -54,6 +54,7 @@ from router.process.shared_memory.replica_rows import ReplicaRows, ledger_rows
 from router.process.systemd import Notifier, activated
 from router.replicas.replica import Replica
 from router.security.admin_security import guard_of
+from router.security.instance import Instance
 from router.security.reload import FileWatch
 from router.security.startup_warnings import warnings
 from router.telemetry.exposition import Reading
@@ -98,6 +99,7 @@ class Supervisor:
         self.changes = Changes(self.children)
         self.control = Control(sources, sources.initial(), self.changes.apply)
         self.replica: Replica | None = None
+        self._instance = Instance()
         if config.redis.url is not None:
             rows, use = ReplicaRows(self._ledger), HostUse(self._ledger.rate_limits())
             pins = self._ledger.replica_pins()
@@ -261,6 +263,7 @@ class Supervisor:
             table=self._table,
             events=str(self._events),
             replica=self.replica.id if self.replica is not None else "",
+            instance=self._instance.name,
             ingests=ingests,
         )
 

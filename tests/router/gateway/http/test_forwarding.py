@@ -61,11 +61,18 @@ async def test_the_body_and_end_to_end_headers_reach_the_worker_unchanged(rig):
     seen = gate.workers[0].requests[0]
     assert seen.body == body
     assert seen.lines[0] == b"POST /v1/chat/completions?a=b&c HTTP/1.1"
-    sent = b"Host: gw\r\nContent-Type: application/json\r\n" + lines + b"Content-Length: %d" % len(body)
+    sent = (
+        b"Host: "
+        + gate.workers[0].id.encode()
+        + b"\r\nContent-Type: application/json\r\n"
+        + lines
+        + b"Content-Length: %d" % len(body)
+    )
     assert seen.lines[1 : len(sent.split(b"\r\n")) + 1] == sent.split(b"\r\n")
     added = seen.lines[len(sent.split(b"\r\n")) + 1 :]
     assert [line.partition(b":")[0] for line in added] == [
         b"X-Request-Id",
+        b"Via",
         b"X-Forwarded-For",
         b"X-Forwarded-Proto",
         b"X-Forwarded-Host",
@@ -148,13 +155,14 @@ async def test_the_chosen_rank_is_sent_to_the_worker(rig):
     assert ranks == {b"0", b"1"}
 
 
-async def test_absolute_form_is_made_relative_and_overrides_host(rig):
+async def test_absolute_form_is_made_relative_and_is_the_forwarded_host(rig):
     gate = await rig(answer_json)
     raw = post(body=PLAIN).replace(b"POST /v1", b"POST http://real.example:81/v1", 1)
     assert (await gate.ask(raw)).status == 200
     seen = gate.workers[0].requests[0]
     assert seen.lines[0] == b"POST /v1/chat/completions HTTP/1.1"
-    assert seen.header(b"host") == b"real.example:81"
+    assert seen.header(b"host") == gate.workers[0].id.encode()
+    assert seen.header(b"x-forwarded-host") == b"real.example:81"
 
 
 async def test_a_workers_base_path_is_prepended(rig):
