@@ -18,7 +18,11 @@ from router.gateway.assembly import Assembly, GatewayContext
 from router.gateway.client import ClientConnection
 from router.placement.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
+from router.security.instance import Instance
 from tests.support.gateway_rig import COMPILED, FACTS, RecordingMetrics, build_dispatcher, build_identity
+
+
+INSTANCE = Instance("warmroute-property")
 
 
 class OneId:
@@ -202,7 +206,9 @@ class World:
         fleet.probe_succeeded(joined.id, FACTS, self.turns.now_s)
         policy = build_policy(PolicySpec("round_robin"), random.Random(0))
         self.dispatcher = build_dispatcher(fleet, residency, policy, spec=PolicySpec("round_robin"))
-        context = GatewayContext(config, self.dispatcher, fleet, build_identity(config), RecordingMetrics())
+        context = GatewayContext(
+            config, self.dispatcher, fleet, build_identity(config), RecordingMetrics(), instance=INSTANCE
+        )
         self.parts = Assembly(context, self.turns)
         if not COMPILED:
             self.parts.clients.request_ids = OneId()
