@@ -21,7 +21,6 @@ from router.residency.residency_map import ResidencyMap
 from router.security.instance import Instance
 from tests.support.gateway_rig import COMPILED, FACTS, RecordingMetrics, build_dispatcher, build_identity
 
-
 INSTANCE = Instance("warmroute-property")
 
 
