@@ -59,6 +59,7 @@ class Condition:
     says what clients notice. `measure` names the value in `unit`. The alert waits until the condition has held for
     `alert_after`, in the form of Prometheus; the finding for `finding_after_s`. A condition with `implied_by` is no
     finding of its own while that one holds.
+    `of_ready`: it says nothing about workers that get no requests.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Condition:
     finding_after_s: float = 0.0
     implied_by: str | None = None
     finds: bool = True
+    of_ready: bool = False
 
     @property
     def alert(self) -> str:

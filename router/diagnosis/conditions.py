@@ -111,7 +111,7 @@ FLEET = (
         "Its requests wait for timeouts.queue_s and then get 503.",
         fixed(
             "start a worker of the model, or end its maintenance: `warmroute workers list` has the state of each",
-            "let another model answer meanwhile: `fallbacks` of the model in the settings",
+            "let another model answer meanwhile: models.NAME.fallback in the settings",
         ),
         _model, alert_after="1m", implied_by="no_worker_ready",
     ),
@@ -168,7 +168,7 @@ ROUTING = (
         "The KV events of {worker} do not arrive", "The KV events of workers do not arrive.",
         "The view of its cache grows stale, and requests miss cached prefixes there.",
         fixed("let the gateway reach the KV event port that `warmroute check --worker URL` names"), _view,
-        alert_after="5m", finding_after_s=10.0, implied_by="no_worker_ready",
+        alert_after="5m", finding_after_s=10.0, implied_by="no_worker_ready", of_ready=True,
     ),
     Condition(
         "events_lost", DEGRADED, "routing",
@@ -189,7 +189,7 @@ ROUTING = (
         "view_lost", DEGRADED, "routing", level("view_residency", "==", 1, "worker", where='residency="unknown"'),
         "It is not known what {worker} has cached", "It is not known what workers have cached.",
         "Requests go there without regard to cached prefixes.", _view_remedies, _view,
-        alert_after="15m", finding_after_s=120.0, implied_by="no_worker_ready",
+        alert_after="15m", finding_after_s=120.0, implied_by="no_worker_ready", of_ready=True,
     ),
     Condition(
         "view_not_exact", ADVICE, "routing",
@@ -200,7 +200,7 @@ ROUTING = (
         "The view of {worker} is not exact although its KV events arrive",
         "Views are not exact although the workers' KV events arrive.",
         "Its self-test did not prove the view, or events were lost and are being relearned.", _view_remedies, _view,
-        alert_after="1h", finding_after_s=120.0,
+        alert_after="1h", finding_after_s=120.0, of_ready=True,
     ),
     Condition(
         "predictions_wrong", ADVICE, "routing",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -40,6 +41,14 @@ class Inputs:
     in_force: InForce
     thresholds: DiagnosisConfig
     others: Mapping[str, Sequence[SharedFinding]] = field(default_factory=dict)
+
+    def said(self, holding: Holding) -> Holding | None:
+        """Return what holds without the workers that get no requests, if it says nothing of these; None if none is
+        left."""
+        if not holding.condition.of_ready:
+            return holding
+        left = [one for one in holding.subjects if not self.facts.is_out(one)]
+        return dataclasses.replace(holding, subjects=left) if left else None
 
 
 class Diagnoser:
@@ -83,7 +92,8 @@ class Diagnoser:
         if inputs is None:
             return None
         self._standing.observe(inputs.metrics)
-        held = [_finding(one, inputs.facts, inputs.in_force) for one in self._standing.holding()]
+        holding = [one for one in map(inputs.said, self._standing.holding()) if one is not None]
+        held = [_finding(one, inputs.facts, inputs.in_force) for one in holding]
         found = diagnose(inputs.measured, inputs.thresholds, inputs.in_force, held)
         since = self._standing.since(one.check for one in found.findings if one.since is None)
         own = [one if one.since else replace(one, since=_time(since[one.check])) for one in found.findings]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from router.placement.fleet import Fleet, FleetEndpoint
+from router.placement.health import SERVING
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.identity import Identity
 
@@ -56,6 +57,11 @@ class Facts(msgspec.Struct, frozen=True):
     def worker(self, name: str) -> WorkerFact | None:
         """Return the worker with an id."""
         return next((one for one in self.workers if one.id == name), None)
+
+    def is_out(self, candidate: str) -> bool:
+        """Return whether a candidate's worker is known, and gets no requests."""
+        found = self.worker(candidate.partition("#")[0])
+        return found is not None and found.state not in SERVING
 
     def view(self, name: str) -> ViewFact | None:
         """Return the view of a candidate."""

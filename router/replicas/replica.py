@@ -156,7 +156,9 @@ class Replica:
         self.own = replace(self.own, findings=tuple(map(SharedFinding.of, findings[:FINDINGS_SHARED])))
 
     def findings_elsewhere(self) -> Mapping[str, Sequence[SharedFinding]]:
-        """Return the findings of the other gateways by their names, as of the last renewal."""
+        """Return the findings of the other gateways by their names, as of the last renewal; none while alone."""
+        if self.line.alone:
+            return {}
         return {one.name: one.findings for one in self.registered if one.id != self.id and one.findings}
 
     def apart(self) -> list[str]:

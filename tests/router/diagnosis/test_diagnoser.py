@@ -148,3 +148,17 @@ def test_each_finding_has_a_symptom_and_a_remedy_in_any_state():
 def test_findings_of_one_severity_come_in_the_order_of_their_times():
     late, early = (Finding(name, Severity.ADVICE, "", "", [], [], since) for name, since in (("b", "2"), ("a", "1")))
     assert worst_first([late, early]) == [early, late]
+
+
+async def test_a_worker_that_gets_no_requests_is_found_once_and_not_for_its_events_too():
+    clock = iter([1_000.0, 1_000.0, 1_020.0, 1_020.0])
+    links = {("a:1",): 0.0, ("b:2#1",): 0.0}
+    values = {"ready_workers": {(): 1.0}, "event_link_up": links, "worker_state": {("a:1", "unhealthy"): 1.0}}
+
+    async def read():
+        return inputs(values, Facts([DOWN, UP]))
+
+    diagnoser = Diagnoser(read, clock=lambda: next(clock))
+    await diagnoser.diagnosis()
+    found = {one.check: one.which for one in (await diagnoser.diagnosis()).findings}
+    assert found == {"worker_unhealthy": ["a:1"], "events_disconnected": ["b:2#1"]}

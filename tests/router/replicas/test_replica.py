@@ -85,7 +85,9 @@ async def test_leases_name_all_replicas_with_their_findings_and_end_with_them(re
     first.replica.share(findings)
     async with first as one:
         async with Gateway(redis.url, "leases") as two:
-            await eventually(lambda: len(two.replica.registered) == 2, within_s=3 * RENEW_S)
+            await eventually(
+                lambda: len(two.replica.registered) == 2 and not two.replica.line.alone, within_s=3 * RENEW_S
+            )
             (found,) = two.replica.findings_elsewhere().values()
             assert found == tuple(map(SharedFinding.of, findings[:16]))
             await eventually(lambda: len(one.replica.registered) == 2, within_s=3 * RENEW_S)
@@ -112,9 +114,12 @@ async def test_a_paused_server_leaves_replicas_alone_and_they_heal():
     with redis_server() as server:
         async with Gateway(server.url) as one, Gateway(server.url) as two:
             await sharing(one, two)
+            stale = SharedFinding("x", Severity.OUTAGE, "s", "2026")
+            one.replica.registered = [Registered("gone", "gw9:8000", "1", 1, 0.0, (stale,))]
+            assert one.replica.findings_elsewhere() == {"gw9:8000": (stale,)}
             os.kill(server.process.pid, signal.SIGSTOP)
             await eventually(lambda: one.replica.line.alone and two.others == 0)
-            assert one.replica.statistics()["problem"]
+            assert one.replica.statistics()["problem"] and one.replica.findings_elsewhere() == {}
             os.kill(server.process.pid, signal.SIGCONT)
             await sharing(one, two)
 
