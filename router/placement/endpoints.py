@@ -145,6 +145,8 @@ class FleetEndpoint:
             return "drained by the operator: takes no new requests"
         if state is WorkerState.ASLEEP:
             return "the worker is in sleep mode; wake it up to use it"
+        if self.health.kept_since_s is not None:
+            return "its probes time out, and it does nothing; it stays in use because too few others are left"
         return self.health.reason
 
     @property

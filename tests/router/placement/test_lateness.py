@@ -146,6 +146,7 @@ def test_workers_that_refuse_count_as_gone(workers):
     for _ in range(9):
         verdicts = its.late(3, answer=[4])
     assert verdicts == [NEEDED] and its.states == [UNHEALTHY, UNHEALTHY, READY, READY]
+    assert "stays in use because too few others are left" in its[3].reason
 
 
 def test_a_kept_worker_is_avoided_while_another_answers(workers):
