@@ -48,7 +48,7 @@ from router.tokenization.remote_tokenizer import id_pieces
 from router.tokenization.segmenter import Segmenter
 from router.tokenization.text import canonical_text
 
-CHAT_END = ANSWER_ENDS["/v1/chat/completions"]
+CHAT_END, RESPONSES_END = ANSWER_ENDS["/v1/chat/completions"], ANSWER_ENDS["/v1/responses"]
 CLIENT, WORKER, OPERATOR, OURS = "client", "worker", "operator", "ours"
 HEAD_BYTES = LimitsConfig().max_header_bytes
 TEXT_BYTES = 1 << 20
@@ -168,17 +168,9 @@ PATTERNS: dict[str, Row] = {
     "router.gateway.http.sse._PREAMBLE": Row(WORKER, "match"),
     **{
         f"router.gateway.http.answer_end.{name}": Row(WORKER, "search")
-        for name in (
-            "_DONE",
-            "_FINISH",
-            "_ABORT",
-            "_STOP",
-            "_STOP_REASON",
-            "_NO_STOP_REASON",
-            "_RESPONSE_EVENT",
-            "_NO_OUTPUT",
-        )
+        for name in ("_DONE", "_FINISH", "_ABORT", "_STOP", "_STOP_REASON", "_NO_STOP_REASON", "_NAMES", "_NO_OUTPUT")
     },
+    "router.gateway.http.answer_end._NAME": Row(WORKER, "match"),
     "router.gateway.http.answer_end._FIELD": Row(WORKER, "match"),
     "router.gateway.http.sse._INTRODUCING": Row(WORKER, "match"),
     "router.gateway.http.sse._LINE_END": Row(WORKER, "search"),
@@ -540,6 +532,9 @@ SCANNERS: dict[str, Scan] = {
     ),
     "comments at the end of a stream": Scan(
         _on(lambda recent: CHAT_END.of_stream(recent, True), lambda size: b"data: x\n\n" + b":\n\n" * (size // 3))
+    ),
+    "names in the text of a stream": Scan(
+        _on(lambda recent: RESPONSES_END.of_stream(recent, True), lambda size: b"data: " + b"response." * (size // 9))
     ),
     "lines of a first event": Scan(_on(judge_event, lambda size: b"data:\n" * (size // 6))),
     "names of usage": Scan(_on(lambda tail: find_usage([tail]), lambda size: b'"usage":{' * (size // 9)), 65_536),

@@ -22,15 +22,21 @@ RECENT_BYTES = 8_192
 """How much of the end of a stream is kept to judge it by."""
 
 _FIELD = re.compile(rb"(?:data|event|id|retry)?:")
+# Expressions are applied near a word that `rfind` has found, because a search of the whole tail is slow.
 _DONE = re.compile(rb"(?:^|[\r\n])data: ?\[DONE\]")
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
 _ABORT = re.compile(rb'"finish_reason"\s*:\s*"abort"')
 _STOP = re.compile(rb'(?:^|[\r\n])event: ?message_stop[\r\n]|"type"\s*:\s*"message_stop"')
 _STOP_REASON = re.compile(rb'"stop_reason"\s*:\s*"')
 _NO_STOP_REASON = re.compile(rb'"stop_reason"\s*:\s*null')
-_RESPONSE_EVENT = re.compile(rb'(?:^|[\r\n])event: ?(response\.[a-z_.]+)|"type"\s*:\s*"(response\.[a-z_.]+)"')
+_NAMES = re.compile(rb'(?:^|[\r\n])event: ?$|"type"\s*:\s*"$')
+_NAME = re.compile(rb"response\.[a-z_.]+")
+_LEAD_BYTES = 40
+"""How far before the found word an expression may begin."""
+_LAST_BYTES = 4_096
+"""Where signs of an abort are looked for, from the end. Only usage and short members follow them."""
 _RESPONSE_ENDS = frozenset({b"response.completed", b"response.failed", b"response.incomplete", b"response.cancelled"})
-_NO_OUTPUT = re.compile(rb'"output_tokens"\s*:\s*0\b|"status"\s*:\s*"cancelled"')
+_NO_OUTPUT = re.compile(rb'"output_tokens"\s*:\s*0\b')
 _ENDED_STATUSES = ("completed", "incomplete")
 
 _EVENT = msgspec.json.Decoder(EventError)
@@ -69,20 +75,20 @@ class AnswerEnd:
 
     def suspects(self, data: bytes) -> bool:
         """Return whether a read of a stream may end it, so that it must be judged before the read is passed on."""
-        return b"[DONE]" in data or b'"abort"' in data
+        return data.rfind(b"[DONE]") >= 0 or data.rfind(b'"abort"') >= 0
 
     def of_stream(self, recent: bytes, complete: bool) -> AnswerFault:
         """Judge a stream with status 200. `complete`: HTTP has ended it."""
-        if b'"abort"' in recent and _ABORT.search(recent):
+        if _near(_ABORT, b'"abort"', recent, max(0, len(recent) - _LAST_BYTES)):
             return _ABORTED
-        if not complete or _DONE.search(recent):
+        if not complete or recent.endswith(b"data: [DONE]\n\n") or _near(_DONE, b"[DONE]", recent):
             return _NONE
         recent = _read_events(recent)
         return _NONE if _FINISH.search(recent) else _cut(recent)
 
     def of_body(self, body: bytes) -> AnswerFault:
-        """Judge a whole body with status 200 that is no stream."""
-        return _ABORTED if b'"abort"' in body and _ABORT.search(body) else _NONE
+        """Judge a body with status 200 that is no stream: the whole one, or the end of a long one."""
+        return _ABORTED if _near(_ABORT, b'"abort"', body) else _NONE
 
 
 class MessagesEnd(AnswerEnd):
@@ -91,19 +97,21 @@ class MessagesEnd(AnswerEnd):
     __slots__ = ()
 
     def suspects(self, data: bytes) -> bool:
-        return b"message_stop" in data
+        return data.rfind(b"message_stop") >= 0
 
     def of_stream(self, recent: bytes, complete: bool) -> AnswerFault:
         recent = _read_events(recent)
-        if _STOP.search(recent) is None:
+        if not _near(_STOP, b"message_stop", recent):
             return _cut(recent) if complete else _NONE
-        for event in reversed(EVENT_END.split(recent)):
-            if b"message_delta" in event:
-                return _ABORTED if _NO_STOP_REASON.search(event) else _NONE
-        return _NONE
+        last = recent[max(0, len(recent) - _LAST_BYTES) :]
+        delta = last.rfind(b"message_delta")
+        if delta < 0:
+            return _NONE
+        begin = max(last.rfind(b"\n\n", 0, delta), last.rfind(b"\n\r\n", 0, delta), 0)
+        return _ABORTED if _NO_STOP_REASON.search(last, begin) else _NONE
 
     def of_body(self, body: bytes) -> AnswerFault:
-        if _STOP_REASON.search(body):
+        if _near(_STOP_REASON, b'"stop_reason"', body):
             return _NONE
         try:
             message = _MESSAGE.decode(body)
@@ -122,14 +130,14 @@ class ResponsesEnd(AnswerEnd):
     __slots__ = ()
 
     def suspects(self, data: bytes) -> bool:
-        return b"response.completed" in data or b"response.incomplete" in data
+        return data.rfind(b"response.completed") >= 0 or data.rfind(b"response.incomplete") >= 0
 
     def of_stream(self, recent: bytes, complete: bool) -> AnswerFault:
         recent = _read_events(recent)
-        names = _RESPONSE_EVENT.findall(recent)
-        if not names or (names[-1][0] or names[-1][1]) not in _RESPONSE_ENDS:
-            return _cut(recent, of_whole=not names) if complete else _NONE
-        if _NO_OUTPUT.search(recent) is None:
+        name = _last_name(recent)
+        if name not in _RESPONSE_ENDS:
+            return _cut(recent, of_whole=not name) if complete else _NONE
+        if not _may_be_empty(recent):
             return _NONE
         event, _ = _last_event(recent)
         try:
@@ -139,7 +147,7 @@ class ResponsesEnd(AnswerEnd):
         return _NONE if ended is None else _of_response(ended)
 
     def of_body(self, body: bytes) -> AnswerFault:
-        if _NO_OUTPUT.search(body) is None:
+        if not _may_be_empty(body):
             return _NONE
         try:
             return _of_response(_RESPONSE.decode(body))
@@ -155,6 +163,27 @@ ANSWER_ENDS: Final[dict[str, AnswerEnd]] = {
     "/v1/responses": ResponsesEnd(),
 }
 """By the pattern of the route. Of all other paths it is not known how their answers end."""
+
+
+def _near(expression: re.Pattern[bytes], word: bytes, text: bytes, begin: int = 0) -> bool:
+    """Return whether `expression`, which contains `word`, is found where the word is last found."""
+    at = text.rfind(word, begin)
+    return at >= 0 and expression.search(text, max(0, at - _LEAD_BYTES)) is not None
+
+
+def _last_name(recent: bytes) -> bytes:
+    """Return the name of the last event of a Responses stream that shows one; empty if none does."""
+    at = len(recent)
+    while (at := recent.rfind(b"response.", 0, at)) >= 0:
+        name = _NAME.match(recent, at)
+        if name is not None and _NAMES.search(recent[max(0, at - _LEAD_BYTES) : at]):
+            return name[0]
+    return b""
+
+
+def _may_be_empty(text: bytes) -> bool:
+    begin = max(0, len(text) - _LAST_BYTES)
+    return _near(_NO_OUTPUT, b'"output_tokens"', text, begin) or text.rfind(b'"cancelled"', begin) >= 0
 
 
 def _of_response(response: EndedResponse) -> AnswerFault:
