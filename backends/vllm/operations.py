@@ -18,7 +18,7 @@ OperationName = Literal["pause", "resume", "reset-prefix-cache", "load-lora", "u
 MAX_REASON_CHARACTERS = 300
 _LIMITS_S: dict[OperationName, float] = {"load-lora": 120.0, "unload-lora": 30.0}
 _LIMIT_S = 15.0
-_ERROR_BYTES = 4_096
+ERROR_BYTES = 4_096
 _PAUSE_MARGIN_S = 5.0
 
 
@@ -52,7 +52,7 @@ async def operate(client: WorkerClient, endpoint: Endpoint, wanted: WorkerOperat
     """
     path, body = _request(wanted)
     try:
-        answer = await client.post_json(endpoint, path, body, timeout_s=wanted.limit_s, error_bytes=_ERROR_BYTES)
+        answer = await client.post_json(endpoint, path, body, timeout_s=wanted.limit_s, error_bytes=ERROR_BYTES)
     except RefusedError as error:
         raise RefusedError(_why(error, wanted), error.status) from None
     if wanted.operation == "reset-prefix-cache" and not _succeeded(answer):

@@ -11,7 +11,7 @@ from backends.worker import ConnectorFacts, Endpoint
 PATH = "/server_info?config_format=json"
 MAX_BYTES = 1 << 20
 """vLLM's answer has some 50 kB."""
-_MAX_CHARACTERS = 256
+MAX_CHARACTERS = 256
 _MAX_NUMBER_BYTES = 32
 
 
@@ -99,4 +99,4 @@ def _seconds(text: msgspec.Raw) -> float | None:
 
 
 def _short(text: str | None) -> str | None:
-    return None if text is None else text[:_MAX_CHARACTERS]
+    return None if text is None else text[:MAX_CHARACTERS]

@@ -12,8 +12,7 @@ from typing import Any
 
 from msgspec import inspect as kinds
 
-from backends.vllm.control import MAX_ANSWER_BYTES, MAX_CALLS
-from backends.vllm.control import MAX_HEAD_BYTES as MAX_CALL_HEAD_BYTES
+from backends.vllm.control import MAX_CALLS
 from backends.vllm.event_publisher import MOST_REPLAYS
 from router.admin.connection import MOST_BODY_BYTES, MOST_PIPELINED, MOST_UNSENT_BYTES
 from router.admin.operations import MAX_BODY_BYTES
@@ -49,11 +48,10 @@ from router.tokenization.intake import WHOLE_BYTES
 from router.tokenization.json_spans import SMALL_FIELD_BYTES
 from router.tokenization.large_json import MAX_MEMBERS
 from router.tokenization.preparing import MAX_ASKED_CHARS, MAX_CHARS_PER_TOKEN
-from router.tokenization.remote_tokenizer import MAX_ANSWER_BYTES as MAX_TOKENIZE_BYTES
 from router.tokenization.remote_tokenizer import MAX_IN_FLIGHT, TIMEOUT_S
 from router.tokenization.rendering import MAX_TEXT_BYTES
 from router.tokenization.threads import MAX_WAITING_BYTES
-from router.workers.replay import MAX_BUFFERED_BYTES, MAX_MESSAGE_BYTES
+from router.workers.replay import MAX_BUFFERED_BYTES
 from router.workers.subscriber import MAX_QUEUED
 
 Row = tuple[str, ...]
@@ -213,12 +211,8 @@ FIXED: tuple[Fixed, ...] = (
     ),
     Fixed("Calls to /tokenize at once", MAX_IN_FLIGHT, "calls", "nothing: the prompt is placed by its text"),
     Fixed("One call to /tokenize", TIMEOUT_S, "seconds", "nothing: the prompt is placed by its text"),
-    Fixed("A worker's answer to a probe", MAX_ANSWER_BYTES, "bytes", "nothing: the probe has failed"),
-    Fixed("Head of a worker's answer to a call of the gateway's own", MAX_CALL_HEAD_BYTES, "bytes", _FAILED_CALL),
-    Fixed("A worker's answer to /tokenize", MAX_TOKENIZE_BYTES, "bytes", "nothing: the prompt is placed by its text"),
     Fixed("The gateway's own calls to one worker at a time", MAX_CALLS, "calls", "nothing: more calls wait"),
     Fixed("Answer of one process of the gateway to another", MAX_REPLY_BYTES, "bytes", "503 problem document"),
-    Fixed("One message of KV events", MAX_MESSAGE_BYTES, "bytes", "nothing: the subscription starts again"),
     Fixed("Messages of KV events that wait, per publisher", MAX_QUEUED, "messages", "nothing: the worker keeps them"),
     Fixed("Replayed KV events that wait, per publisher", MAX_BUFFERED_BYTES, "bytes", "nothing: the replay ends"),
     Fixed("KV events of a publisher kept while missing ones are fetched", PENDING_BYTES, "bytes", _NOTHING),

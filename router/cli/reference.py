@@ -20,6 +20,8 @@ from router.cli import request_flow
 from router.cli.client_pages import errors_page, headers_page
 from router.cli.limits import FIXED_HEADS, HEADS, fixed_rows, setting_rows
 from router.cli.pages import MADE, table
+from router.cli.worker_reads import HEADS as WORKER_HEADS
+from router.cli.worker_reads import worker_rows
 from router.config.budgets import BYTE_BUDGETS, RSS_PER_BYTE, SHARE, plan_memory
 from router.config.memory import MemoryLimit
 from router.config.model import Config
@@ -169,6 +171,13 @@ def limits_page() -> str:
         "## Fixed limits",
         "",
         *table(FIXED_HEADS, fixed_rows()),
+        "",
+        "## What is read of a worker",
+        "",
+        "A worker may be broken or hostile. No answer of one holds the event loop for more than some milliseconds, "
+        "except a message of KV events: applying one of the largest size takes a few tenths of a second.",
+        "",
+        *table(WORKER_HEADS, worker_rows()),
         "",
         *_memory(),
     ]

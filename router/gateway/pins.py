@@ -10,13 +10,13 @@ from policies.view import WorkerId
 
 PINS = 100_000
 # Enough for the first fields of a response, which begin with its id.
-_ID_WITHIN_BYTES = 4_096
+ID_WITHIN_BYTES = 4_096
 _STORED_ID = re.compile(rb'"id"\s*:\s*"(resp_[^"\\]{1,256})"')
 
 
 def stored_response_id(pieces: list[bytes]) -> str | None:
     """Return the id of a stored response from its first body bytes; None if they contain none."""
-    found = _STORED_ID.search(b"".join(pieces)[:_ID_WITHIN_BYTES])
+    found = _STORED_ID.search(b"".join(pieces)[:ID_WITHIN_BYTES])
     return found[1].decode("utf-8", "replace") if found else None
 
 

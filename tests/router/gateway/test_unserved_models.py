@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from router.gateway.flow.attempt import NOT_FOUND_BYTES
 from router.placement.fleet import WorkerState
 from tests.support.answers import DONE, answer_json, answer_stream, event
 from tests.support.gateway_rig import FACTS
@@ -181,6 +182,19 @@ async def test_a_404_without_a_model_is_not_retried(rig):
     models = asked(gate)
     assert (await gate.ask(post(body=b'{"messages":[]}'))).body == UNSERVED
     assert models == []
+    assert sum(len(worker.requests) for worker in gate.workers) == 1
+
+
+async def test_a_long_404_is_relayed_unread(rig):
+    body = UNSERVED[:-1] + b" " * NOT_FOUND_BYTES + UNSERVED[-1:]
+
+    async def script(script):
+        await script.say(b"HTTP/1.1 404 Not Found\r\ncontent-length: %d\r\n\r\n" % len(body), body)
+
+    gate = await rig(script, script)
+    asked(gate)
+    reply = await gate.ask(post())
+    assert (reply.status, reply.body) == (404, body)
     assert sum(len(worker.requests) for worker in gate.workers) == 1
 
 
