@@ -73,12 +73,13 @@ class AdminGuard:
         return caller
 
     def _check(self, method: str, headers: Headers) -> None:
-        host = headers.get("host", "")
+        host = ", ".join(headers.getlist("host"))  # several are no name
         if not self._ours(host):
             detail = f"Host {host!r} is not one of this port's names; add it to admin_hosts if it should be"
             raise AdminError(HTTPStatus.FORBIDDEN, "host_not_allowed", detail)
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        origins = headers.getlist("origin")
+        origin = ", ".join(origins)
+        if origins and _site(origin) != host.lower():
             detail = f"Origin {origin!r} is another site; this port serves its own pages and programs only"
             raise AdminError(HTTPStatus.FORBIDDEN, "origin_not_allowed", detail)
         if method not in _SAFE and not _json_or_nothing(headers):
@@ -95,7 +96,10 @@ class AdminGuard:
             )
 
     def _ours(self, host: str) -> bool:
-        name = _normal(_without_port(host))
+        name, port = _parted(host)
+        if port not in ("", ":") and not (port.startswith(":") and port[1:].isascii() and port[1:].isdigit()):
+            return False
+        name = _normal(name)
         return name in self._names or _address(name)
 
 
@@ -107,10 +111,21 @@ def _json_or_nothing(headers: Headers) -> bool:
     return headers.get("content-length", "0").strip() == "0" and "transfer-encoding" not in headers
 
 
-def _without_port(host: str) -> str:
+def _site(origin: str) -> str:
+    """Return host and port of an origin; "" for anything else."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
+def _parted(host: str) -> tuple[str, str]:
+    """Return the name and what follows it."""
     if host.startswith("["):
-        return host.partition("]")[0] + "]"
-    return host.partition(":")[0]
+        name, bracket, port = host.partition("]")
+        return name + bracket, port
+    name, colon, port = host.partition(":")
+    return name, colon + port
 
 
 def _normal(name: str) -> str:

@@ -20,7 +20,17 @@ async def test_an_allowed_host_is_answered(client, host):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8001", "localhost.evil.example", "127.0.0.1.nip.example", ""]
+    "host",
+    [
+        "evil.example",
+        "evil.example:8001",
+        "localhost.evil.example",
+        "127.0.0.1.nip.example",
+        "",
+        "127.0.0.1:80:evil",
+        "127.0.0.1:evil",
+        "[::1]evil.example",
+    ],
 )
 async def test_another_host_is_refused(client, problem, host):
     code, detail = problem(await client.get("/admin/v1/workers", headers={"host": host}), 403)
@@ -28,7 +38,19 @@ async def test_another_host_is_refused(client, problem, host):
     assert "admin_hosts" in detail
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:9999", "http://localhost:8001"])
+@pytest.mark.parametrize("name", ["host", "origin"])
+@pytest.mark.parametrize("second", ["127.0.0.1:8001", "evil.example"])
+async def test_a_repeated_header_is_refused(client, problem, name, second):
+    first = "127.0.0.1:8001"
+    if name == "origin":
+        first, second = f"http://{first}", f"http://{second}"
+    headers = [(name, first), (name, second)]
+    assert problem(await client.get("/admin/v1/workers", headers=headers), 403)[0] == f"{name}_not_allowed"
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "", "http://[x", "http://127.0.0.1:9999", "http://localhost:8001"]
+)
 @pytest.mark.parametrize("method", ["GET", "PUT"])
 async def test_an_origin_of_another_site_is_refused(client, problem, origin, method):
     response = await client.request(method, "/admin/v1/policy", headers={"origin": origin}, json=PUT)
