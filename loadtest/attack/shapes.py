@@ -127,7 +127,14 @@ FIELDS: dict[str, Callable[[int], str]] = {
 }
 """Shapes for other fields beside a short prompt: size -> one or more members of the body."""
 JSON_SHAPES = (*PROMPTS, *FIELDS, "nan", "utf16", "not_json")
-MULTIPART_SHAPES = ("file", "many_parts", "long_heads", "repeated_disposition")
+MULTIPART_SHAPES = (
+    "file",
+    "half_boundaries",
+    "half_escapes",
+    "many_parts",
+    "long_heads",
+    "repeated_disposition",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +176,23 @@ def _multipart(shape: str, size_bytes: int, model: str) -> bytes:
     """Return a form whose last part names the model, after `size_bytes` of other parts."""
     fence = f"--{_BOUNDARY}\r\n".encode()
     named = b'Content-Disposition: form-data; name="%b"\r\n\r\n%b\r\n'
-    if shape == "file":
-        before = fence + named % (b'file"; filename="a.wav', bytes(size_bytes))
+    if shape in _FILES:
+        before = fence + named % (b'file"; filename="a.wav', _FILES[shape] * (size_bytes // len(_FILES[shape])))
+    elif shape == "half_escapes":
+        part = fence + named % (b"a", b"\\u0" * (min(size_bytes, _FIELD_BYTES) // 3))
+        before = part * max(1, size_bytes // len(part))
     else:
         part = fence + _PARTS[shape]
-        before = part * (size_bytes // len(part))
+        parts = max(1, min(size_bytes // len(part), _MOST_PARTS))
+        filler = b"x" * max(0, size_bytes // parts - len(part))
+        before = (part.removesuffix(b"\r\n") + filler + b"\r\n") * parts
     return before + fence + named % (b"model", model.encode()) + f"--{_BOUNDARY}--\r\n".encode()
 
 
+_FIELD_BYTES = 1_000_000
+_MOST_PARTS = 990
+"""The gateway reads up to 1,000 parts, and fields of up to 1 MiB."""
+_FILES = {"file": bytes(1), "half_boundaries": b"\r\n--"}
 _PARTS = {
     "many_parts": b'Content-Disposition: form-data; name="a"\r\n\r\n\r\n',
     "long_heads": b'Content-Disposition: form-data; name="a"\r\n' + b"x: " + b"y" * 8_000 + b"\r\n\r\n\r\n",
