@@ -234,7 +234,8 @@ class ExactView:
             why = "blocks also cover looked-ahead tokens, so the last block of a match may not count"
             self._doubt(tier, "lookahead", why)
         copies = is_new_copy(event) and not is_announced_again(event, events, position)
-        self._place(event, tier_copies, *run, copies, own)
+        engines, token_bytes, extras = run
+        self._place(event, tier_copies, engines, token_bytes, extras, copies, own)
 
     def _doubt(self, tier: str | None, key: str, why: str) -> None:
         """Keep a reason against the GPU's view, unless the event is about a slower tier."""

@@ -36,7 +36,10 @@ def renamed(
     if route.model is ModelSource.QUERY:
         return in_query(head, model), body, None
     if route.model is ModelSource.MULTIPART:
-        return head, *((body, None) if form is None else form.renamed(body, model))
+        if form is None:
+            return head, body, None
+        changed, known = form.renamed(body, model)
+        return head, changed, known
     return head, in_json(body, named, model), None
 
 
