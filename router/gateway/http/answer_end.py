@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from backends.foreign_json import json_decoder
 from router.gateway.http.json_structs import EndedMessage, EndedResponse, EventError, ResponseEnd
 from router.gateway.http.sse import EVENT_END, StreamError, data_of, judge_event
 
@@ -39,10 +40,10 @@ _RESPONSE_ENDS = frozenset({b"response.completed", b"response.failed", b"respons
 _NO_OUTPUT = re.compile(rb'"output_tokens"\s*:\s*0\b')
 _ENDED_STATUSES = ("completed", "incomplete")
 
-_EVENT = msgspec.json.Decoder(EventError)
-_MESSAGE = msgspec.json.Decoder(EndedMessage)
-_RESPONSE = msgspec.json.Decoder(EndedResponse)
-_RESPONSE_END = msgspec.json.Decoder(ResponseEnd)
+_EVENT = json_decoder(EventError)
+_MESSAGE = json_decoder(EndedMessage)
+_RESPONSE = json_decoder(EndedResponse)
+_RESPONSE_END = json_decoder(ResponseEnd)
 
 
 class AnswerFault(IntEnum):
