@@ -143,7 +143,7 @@ class StateSharing:
 
     @property
     def _reason(self) -> dict[str, str]:
-        return {"key": self._key, "reason": self._problem}
+        return {"document": self._key, "reason": self._problem}
 
     async def _take(self, there: SharedChanges) -> bool:
         own, found = self.version, version_of(there)

@@ -228,9 +228,12 @@ def test_a_watched_file_changes_the_gateway(site, tmp_path):
     assert httpx.get(f"{site.admin}/admin/v1/policy").json()["rule"] == "random"
 
 
-def test_a_state_that_cannot_be_read_stops_the_start(site, tmp_path):
+def test_a_state_that_cannot_be_read_is_kept_and_does_not_stop_the_start(site, tmp_path):
     (tmp_path / "state.json").write_text("{")
     gateway = site.gateway("--state-dir", str(tmp_path))
-    gateway.wait_for(r"state.json: not a state that this version can read.*move it away to start from the settings")
-    assert gateway.wait(20) == 2
-    assert (tmp_path / "state.json").read_text() == "{"
+    gateway.wait_for(r"starts from the settings.*state\.unread-.*not a state that this version can read")
+    admin = gateway.wait_for(r"admin port.*(http://[^\s\"]+)")[1]
+    (kept,) = tmp_path.glob("state.unread-*.json")
+    assert kept.read_text() == "{"
+    assert json.loads((tmp_path / "state.json").read_text())["state"]["version"] == 1
+    assert "warmroute_state_files_set_aside 1.0" in httpx.get(f"{admin}/metrics").text
