@@ -27,11 +27,14 @@ FROM ${BASE}
 LABEL org.opencontainers.image.title="Warmroute" \
       org.opencontainers.image.description="OpenAI-compatible gateway that routes each request to the vLLM worker already holding its prefix" \
       org.opencontainers.image.licenses="Apache-2.0"
-# Saved changes of the admin API (state_dir) and downloaded tokenizers lie in the home folder: mount a volume to keep them.
+# Saved changes of the admin API (state_dir) and tokenizer files from the hub (huggingface) lie in the home folder: mount a
+# volume at each to keep them. A new volume gets the folder's owner.
 RUN groupadd --gid 10001 warmroute \
-    && useradd --uid 10001 --gid 10001 --create-home --home-dir /var/lib/warmroute --shell /usr/sbin/nologin warmroute
+    && useradd --uid 10001 --gid 10001 --create-home --home-dir /var/lib/warmroute --shell /usr/sbin/nologin warmroute \
+    && install --directory --owner=10001 --group=10001 /var/lib/warmroute/huggingface
 COPY --from=build /opt/warmroute /opt/warmroute
-ENV PATH=/opt/warmroute/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HOME=/var/lib/warmroute
+ENV PATH=/opt/warmroute/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 HOME=/var/lib/warmroute \
+    HF_HOME=/var/lib/warmroute/huggingface
 WORKDIR /var/lib/warmroute
 USER 10001:10001
 EXPOSE 8000 8001

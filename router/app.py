@@ -404,7 +404,7 @@ class System:
 
     def _readiness(self) -> Readiness:
         policy = self.control.state.settings.policy.rule
-        return readiness_of(self.fleet, self.residency, self.watcher.statistics(), policy)
+        return readiness_of(self.fleet, self.residency, self.watcher.statistics(), policy, self.identity)
 
     def _end_banner(self) -> None:
         if self._banner is not None:

@@ -2,9 +2,13 @@
 1,000 new ones, `long` for hours. And Ctrl-C for the processes that tests start, also where they run in the background.
 """
 
+import os
 import signal
 
 from hypothesis import HealthCheck, settings
+
+# tests that fetch say from where
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 # On a machine with other work to do, time says nothing about the code.
 _ANY_MACHINE = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}

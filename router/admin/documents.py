@@ -485,7 +485,8 @@ class FleetRow(Shape):
     as the worker last reported, and `idle_share` the share that idle context of ended turns holds. `cached_share` is
     the share of prompt tokens found cached, `ttft_s` the mean time to first token and `gap_s` the median gap between
     tokens: each of the last one to two minutes. `predicted_share` is the share of responses whose cached tokens were
-    predicted exactly. null: nothing to measure.
+    predicted exactly. null: nothing to measure. `prompts` says how the prompts of up to three models become
+    token ids.
     """
 
     id: str
@@ -506,6 +507,7 @@ class FleetRow(Shape):
     ttft_s: float | None = None
     gap_s: float | None = None
     prefill_tokens_per_s: float | None = None
+    prompts: str = ""
 
 
 class FleetOverview(Shape):

@@ -17,6 +17,7 @@ from router.placement.fleet import Candidate, FleetEndpoint
 
 WATCHED = Watch("rows", "id")
 _NOTHING = WorkerMeasured()
+_MOST_MODELS = 3
 
 
 async def list_all(call: Call) -> Answer:
@@ -99,7 +100,14 @@ def _row(
         ttft_s=_rounded(recent.ttft_s / recent.first_tokens) if recent.first_tokens else None,
         gap_s=None if recent is _NOTHING else _gap_s(recent),
         prefill_tokens_per_s=round(1 / speed.token_s, -1) if speed is not None and speed.token_s else None,
+        prompts=_prompts(system, endpoint),
     )
+
+
+def _prompts(system: AdminSystem, endpoint: FleetEndpoint) -> str:
+    cards = endpoint.facts.models if endpoint.facts is not None else ()
+    models = [card.id for card in cards if card.parent is None][:_MOST_MODELS]
+    return "; ".join(f"{model}: {system.identity.describe(model)}" for model in models)
 
 
 def _gap_s(recent: WorkerMeasured) -> float | None:

@@ -19,6 +19,7 @@ from router.config.model import Config, WorkerConfig
 from router.config.sources.environment import variable
 from router.placement.endpoints import DEFAULT_BLOCK_TOKENS
 from router.security.worker_tls import WorkerTls
+from router.tokenization.choices import SLOW_PRICE
 from router.tokenization.identity import Identity
 from router.workers.cache_trial import CacheTrial, CacheTrialResult, trial_body
 from router.workers.selftest_rendering import compare_rendering
@@ -31,6 +32,10 @@ EVENTS_FLAG = (
 """The replay port is 100 above the event port, because each data-parallel rank takes the next port of both."""
 CACHING_FLAG = "--enable-prefix-caching"
 NO_CACHING = "without it no prefix is reused, and requests are placed by load alone"
+_FILES_ADVICE = (
+    "models.NAME.dir: DIR (setting of warmroute serve) with the model's tokenizer files, or a Hugging Face cache "
+    "(HF_HOME) and a hub that can be reached"
+)
 _REQUEST_TIMEOUT_S = 60.0
 _TCP = re.compile(r"tcp://\[?(.+?)\]?:(\d+)")
 
@@ -94,6 +99,10 @@ def _name_origins(report: WorkerReport, facts: WorkerFacts, origins: Mapping[str
     if unknown:
         why = f"prompts of {', '.join(unknown)} are compared as text only"
         report.advice.append(Advice("--model-dir DIR (to warmroute serve)", why))
+    slow = [card.id for card in facts.models if card.parent is None and origins[card.id].slow]
+    if slow and not unknown:
+        why = f"prompts of {', '.join(slow)} are tokenised by a worker: {SLOW_PRICE}"
+        report.advice.append(Advice(_FILES_ADVICE, why))
 
 
 async def _compare_chats(

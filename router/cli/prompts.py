@@ -10,21 +10,26 @@ import msgspec
 
 from backends.worker import ServedModel
 from router.config.model import Config
+from router.tokenization.choices import WORKER
 from router.tokenization.identity import Identity
 from router.tokenization.intake import CHAT_PATH, parse
+from router.tokenization.sources import Way
 
 
 @dataclass(frozen=True, slots=True)
 class PromptOrigin:
-    """`exact`: token ids are available, so a prompt can be compared with the blocks in caches."""
+    """`exact`: token ids are available, so a prompt can be compared with the blocks in caches. `slow`: a worker makes
+    them, and the settings do not ask for that.
+    """
 
     exact: bool
     described: str
+    slow: bool = False
 
 
 @asynccontextmanager
 async def learned_identity(config: Config, served: Mapping[str, tuple[ServedModel, str]]) -> AsyncIterator[Identity]:
-    """Return the gateway's identification of prompts, which knows the `served` models.
+    """Return the gateway's identification of prompts, which knows the `served` models and has fetched their files.
 
     `served` gives each model's card and the base URL of a worker that serves it, by model name.
     """
@@ -32,6 +37,7 @@ async def learned_identity(config: Config, served: Mapping[str, tuple[ServedMode
     try:
         for name, (card, url) in served.items():
             identity.learn(name, card.root, f"{url}/tokenize", card.parent)
+        await identity.files_read()
         yield identity
     finally:
         await identity.aclose()
@@ -49,4 +55,5 @@ async def _origin(identity: Identity, name: str, card: ServedModel) -> PromptOri
     body = {"model": name, "messages": [{"role": "user", "content": "warmroute check"}]}
     parsed = parse(CHAT_PATH, msgspec.json.encode(body))
     prompt = await identity.identify(CHAT_PATH, parsed, name if card.parent else None)
-    return PromptOrigin(prompt is not None and prompt.exact, identity.describe(name))
+    slow = identity.way(name) is Way.WORKER and identity.chosen(name) != WORKER
+    return PromptOrigin(prompt is not None and prompt.exact, identity.describe(name), slow)

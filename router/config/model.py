@@ -180,6 +180,10 @@ class ModelConfig(Section, frozen=True):
     """Folder with tokenizer.json and tokenizer_config.json."""
     chat_template: str | None = None
     """File with a Jinja chat template, like that of vllm serve --chat-template."""
+    tokenizer: str | None = None
+    """auto: the model's files on this machine, else those of the Hugging Face hub, else a worker's /tokenize. local:
+    the same, and nothing is fetched. worker: a worker's /tokenize. Or the path of a tokenizer.json, or of a folder with
+    one. Default: what the setting tokenizer says."""
     slo: SloConfig = field(default_factory=SloConfig)
     """Service levels of the model's requests, where their route has none."""
     aliases: tuple[str, ...] = ()
@@ -831,7 +835,8 @@ class Config(Section, frozen=True):
     model_dir: str | None = None
     """Folder with tokenizer.json and tokenizer_config.json, for every model that is not in `models`."""
     tokenizer: str | None = None
-    """A tokenizer.json, or a folder with one, if it is not in model_dir."""
+    """How prompts become token ids, for every model that names no other way: auto (the default), local or worker, as in
+    models. Or a tokenizer.json, or a folder with one, if it is not in model_dir."""
     models: dict[str, ModelConfig] = field(default_factory=dict)
     """Local files, aliases and fallbacks, by served model name."""
     trust_request_chat_template: bool = False

@@ -8,7 +8,7 @@ import logging
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from router.config.model import Config
@@ -16,6 +16,9 @@ from router.placement.fleet import Fleet
 from router.placement.health import SERVING
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.logs import on_terminal, say
+from router.tokenization.choices import SLOW_PRICE, WORKER
+from router.tokenization.identity import Identity
+from router.tokenization.sources import Way
 
 log = logging.getLogger("warmroute.process")
 
@@ -26,6 +29,8 @@ NO_WORKERS = (
     "no workers are known, so no request can be served; give --worker URL, write workers or sources of workers "
     "(discovery) in the file, or add one with POST /admin/v1/workers"
 )
+_MOST_NAMED = 20
+"""Models of which the line says how their prompts become token ids."""
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}
 _GREEN, _PLAIN = "\x1b[1;32m", "\x1b[0m"
 
@@ -34,7 +39,8 @@ _GREEN, _PLAIN = "\x1b[1;32m", "\x1b[0m"
 class Readiness:
     """A fleet at one moment. `views` counts the candidates that take requests by the residency of their view.
 
-    `settled`: all workers have been probed, and all views tested.
+    `settled`: all workers have been probed, and all views tested. `prompts` says by model how its prompts become token
+    ids, and `slow` are the models whose prompts a worker tokenises though the settings do not ask for that.
     """
 
     workers: int
@@ -43,21 +49,28 @@ class Readiness:
     policy: str
     views: Mapping[str, int]
     settled: bool
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    slow: tuple[str, ...] = ()
 
 
-def readiness_of(fleet: Fleet, residency: ResidencyMap, watched: Mapping[str, Any], policy: str) -> Readiness:
+def readiness_of(
+    fleet: Fleet, residency: ResidencyMap, watched: Mapping[str, Any], policy: str, identity: Identity
+) -> Readiness:
     """Return the readiness of `fleet`. `watched` is the state of each watch, as `Watcher.statistics` returns it."""
     serving = [endpoint for endpoint in fleet.endpoints if endpoint.state in SERVING]
     candidates = [candidate for endpoint in serving for candidate in endpoint.candidates]
+    models = tuple(card.id for card in fleet.models())
     verdicts = {worker for watch in watched["endpoints"].values() for worker in watch["self_tests"]}
     return Readiness(
         workers=len(fleet.endpoints),
         ready=len(serving),
-        models=tuple(card.id for card in fleet.models()),
+        models=models,
         policy=policy,
         views=Counter(residency.state(candidate.slot).residency.value for candidate in candidates),
         settled=all(endpoint.health.probed for endpoint in fleet.endpoints)
         and all(candidate.id in verdicts for candidate in candidates),
+        prompts={model: identity.describe(model) for model in models[:_MOST_NAMED]},
+        slow=tuple(m for m in models if identity.way(m) is Way.WORKER and identity.chosen(m) != WORKER),
     )
 
 
@@ -91,7 +104,21 @@ def sentence(now: Readiness) -> str:
     ready = str(now.ready) if now.ready == now.workers else f"{now.ready} of {now.workers}"
     workers = "worker" if ready == "1" else "workers"
     models = "1 model" if len(now.models) == 1 else f"{len(now.models)} models"
-    return f"{ready} {workers} ready, {models}, policy {now.policy}, {_views(now.views)}"
+    return f"{ready} {workers} ready, {models}, policy {now.policy}, {_views(now.views)}{_prompts(now)}"
+
+
+def _prompts(now: Readiness) -> str:
+    """Return how prompts become token ids, with the price of the slow way."""
+    if not now.prompts:
+        return ""
+    if now.slow:
+        more = f" and {len(now.slow) - 1} more" if len(now.slow) > 1 else ""
+        way = now.prompts.get(now.slow[0], "worker's /tokenize")
+        return f", prompts of {now.slow[0]}{more} by {way}: {SLOW_PRICE} (`warmroute check` says how to mend it)"
+    here = all(way.startswith("rendered locally") for way in now.prompts.values())
+    return (
+        ", prompts tokenised here" if here else f", prompts of {', '.join(f'{m}: {w}' for m, w in now.prompts.items())}"
+    )
 
 
 def command(address: str, config: Config, models: tuple[str, ...]) -> str:
@@ -126,4 +153,6 @@ def _fields(now: Readiness) -> dict[str, Any]:
         "models": list(now.models),
         "policy": now.policy,
         "views": dict(sorted(now.views.items())),
+        "prompts": dict(now.prompts),
+        "slow_prompts": list(now.slow),
     }

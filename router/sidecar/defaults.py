@@ -12,6 +12,7 @@ from router.config.findings import Finding
 from router.config.load import Loaded, problems_of
 from router.config.model import Config, PathConfig, PolicyConfig, SidecarConfig, WorkerConfig
 from router.config.problems import ConfigError
+from router.tokenization.choices import LOCAL
 
 _URL = re.compile(r"https?://[^\s/?#@]+")
 WORKER_URL = "http://127.0.0.1:8000"
@@ -26,7 +27,7 @@ def sidecar_config(loaded: Loaded) -> Config:
     """Return the settings with the sidecar's defaults in place of the gateway's.
 
     One worker needs no policy, and the gateways before it hold, queue and isolate requests. So each request is sent on
-    unchanged, or refused at once, so that a gateway can try another worker.
+    unchanged, or refused at once, so that a gateway can try another worker. No prompt needs a tokenizer from the hub.
 
     Raises:
         ConfigError: the settings are for more than one worker or process.
@@ -39,6 +40,7 @@ def sidecar_config(loaded: Loaded) -> Config:
         "workers": (WorkerConfig(WORKER_URL),),
         "policy": PolicyConfig(rule="round_robin", hold=False, lanes=False),
         "timeouts.queue_s": 0.0,
+        "tokenizer": LOCAL,
         "auth.isolate_cache": "off",
         "auth.allow": ("transfer_params", "priority", "rank"),
     }

@@ -40,7 +40,7 @@ from router.tokenization.preparing import (
 from router.tokenization.remote_tokenizer import WorkerTokenizer
 from router.tokenization.rendering import KnownPrefix, PromptMemory, SegmentedText, with_turns
 from router.tokenization.request import request_key, truncation
-from router.tokenization.sources import ModelSources, read_files
+from router.tokenization.sources import ModelSources, Way, read_files
 from router.tokenization.text import TextPrompt, TokenLengths
 from router.tokenization.threads import MemoryBudget, TextUnavailable, TokenizerTask, TokenizerThreads
 from router.tokenization.turns import ChatTurns, chat_turns
@@ -89,7 +89,7 @@ class Identity:
         budget = PROMPTS.of(config.residency)
         self._threads = TokenizerThreads()
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenizer-files")
-        self._sources = ModelSources(config, self._reader, environ)
+        self._sources = ModelSources(config, self._reader, environ, clock)
         self._memory = PromptMemory(budget - budget // 8)
         self.bodies = self._memory.bodies
         tls = worker_tls or WorkerTls(config.worker_tls)
@@ -180,8 +180,22 @@ class Identity:
         """Describe the source of the ids of `model`'s prompts, for people."""
         return self._sources.describe(model, self._remote.trouble)
 
+    def way(self, model: str) -> Way:
+        """Return how prompts of `model` become token ids now."""
+        return self._sources.way(model)
+
+    def chosen(self, model: str) -> str:
+        """Return what the setting `tokenizer` says for a model."""
+        return self._sources.chosen(model)
+
+    async def files_read(self) -> None:
+        """Wait until the tokenizer files of all known models are fetched and read, or cannot be."""
+        while pending := self._sources.pending:
+            await asyncio.wait([asyncio.wrap_future(future) for future in pending])
+
     async def aclose(self) -> None:
         """Close connections to workers and stop the threads."""
+        self._sources.close()
         self._deadlines.close()
         self._threads.close()
         self._reader.shutdown(wait=False, cancel_futures=True)

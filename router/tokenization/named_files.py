@@ -12,6 +12,7 @@ from backends.vllm.unrenderable import BrokenFile, Unrenderable
 from router.config.findings import Finding
 from router.config.model import Config
 from router.config.tree import Path
+from router.tokenization.choices import path_of
 from router.tokenization.local_tokenizer import ModelFiles
 from router.tokenization.settings import missing_files
 from router.tokenization.sources import home_files, named_files, places_of
@@ -24,7 +25,7 @@ def broken_files(config: Config) -> Iterator[Finding]:
     home = home_files(config)
     found: dict[Path, ModelFiles] = {}
     if home is not None:
-        found[("model_dir",) if config.tokenizer is None else ("tokenizer",)] = home
+        found[("model_dir",) if path_of(config.tokenizer) is None else ("tokenizer",)] = home
     for name, model in config.models.items():
         files = named_files(model, home)
         if files is not None:
@@ -42,6 +43,14 @@ def changed_files(before: Config, after: Config) -> Iterator[Finding]:
             yield from missing or _broken({("models", name): files} if files is not None else {})
 
 
+def _setting(place: Path, files: ModelFiles, reason: str) -> Path:
+    if place[0] != "models":
+        return place
+    if reason.startswith("chat template") and files.chat_template is not None:
+        return (*place, "chat_template")
+    return (*place, "dir" if files.tokenizer is None else "tokenizer")
+
+
 def _broken(places: Mapping[Path, ModelFiles]) -> Iterator[Finding]:
     known: set[str] = set()
     for place, files in places.items():
@@ -50,8 +59,6 @@ def _broken(places: Mapping[Path, ModelFiles]) -> Iterator[Finding]:
         except BrokenFile as error:
             if error.reason not in known:
                 known.add(error.reason)
-                in_template = error.reason.startswith("chat template") and files.chat_template is not None
-                setting = (*place, "chat_template" if in_template else "dir") if place[0] == "models" else place
-                yield setting, f"cannot be parsed: {error.reason}", _FIX
+                yield _setting(place, files, error.reason), f"cannot be parsed: {error.reason}", _FIX
         except Unrenderable:
             pass  # the model has no such files, or vLLM renders it with its own code: a worker tokenises

@@ -8,16 +8,29 @@ from pathlib import Path as FilePath
 from router.config.findings import Finding
 from router.config.model import Config, ModelConfig
 from router.config.tree import Path
+from router.tokenization.choices import CHOICES, WORKER, path_of
 
 
 def check(config: Config) -> Iterator[Finding]:
     """Find missing files of tokenizer, model_dir and models."""
-    if config.tokenizer is not None and not _is_tokenizer(FilePath(config.tokenizer)):
-        yield ("tokenizer",), f"no tokenizer.json at {config.tokenizer!r}", "write its path or that of its folder"
+    yield from _tokenizer(config.tokenizer, ())
     if config.model_dir is not None:
-        yield from _model_dir(config.model_dir, ("model_dir",), config.tokenizer is not None)
+        yield from _unused(config.tokenizer, ("model_dir",))
+        yield from _model_dir(config.model_dir, ("model_dir",), path_of(config.tokenizer) is not None)
     for name, model in config.models.items():
         yield from missing_files(model, ("models", name))
+
+
+def _tokenizer(tokenizer: str | None, path: Path) -> Iterator[Finding]:
+    place = path_of(tokenizer)
+    if place is not None and not _is_tokenizer(place):
+        fix = f"write its path or that of its folder, or {', '.join(CHOICES)}"
+        yield (*path, "tokenizer"), f"no tokenizer.json at {tokenizer!r}", fix
+
+
+def _unused(tokenizer: str | None, path: Path) -> Iterator[Finding]:
+    if tokenizer == WORKER:
+        yield path, f"{path[-1]} is set, and tokenizer is worker, which uses no files", "remove one of the two"
 
 
 def _is_tokenizer(path: FilePath) -> bool:
@@ -26,8 +39,10 @@ def _is_tokenizer(path: FilePath) -> bool:
 
 def missing_files(model: ModelConfig, path: Path) -> Iterator[Finding]:
     """Find missing files of one model, whose settings are at `path`."""
+    yield from _tokenizer(model.tokenizer, path)
     if model.dir is not None:
-        yield from _model_dir(model.dir, (*path, "dir"), False)
+        yield from _unused(model.tokenizer, (*path, "dir"))
+        yield from _model_dir(model.dir, (*path, "dir"), path_of(model.tokenizer) is not None)
     if model.chat_template is not None and not FilePath(model.chat_template).is_file():
         yield (*path, "chat_template"), f"no file {model.chat_template!r}", "write the path of a Jinja chat template"
 

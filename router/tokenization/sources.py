@@ -1,16 +1,22 @@
-"""The source of token ids for each served model: configured files, files found by its name, a worker, or none."""
+"""The source of token ids for each served model: configured files, files found by its name on this machine or on the
+Hugging Face hub, a worker, or none.
+"""
 
 from __future__ import annotations
 
+import math
 import os
-import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 
 from backends.vllm.unrenderable import Unrenderable
 from router.config.model import Config, ModelConfig
+from router.hub.fetcher import Fetched, HubFetcher, is_hub_name
+from router.tokenization.choices import AUTO, CHOICES, WORKER, path_of
 from router.tokenization.local_tokenizer import LocalModel, ModelFiles
 
 MAX_MODELS = 1_000
@@ -18,7 +24,14 @@ MAX_MODELS = 1_000
 MAX_URLS = 8
 """Workers remembered per model for /tokenize."""
 
-_HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+
+class Way(StrEnum):
+    """How the prompts of a model become token ids now. A worker's /tokenize is the slow way."""
+
+    LOCAL = "local"
+    READING = "reading"
+    WORKER = "worker"
+    TEXT = "text"
 
 
 @dataclass(slots=True)
@@ -27,6 +40,9 @@ class TokenizerSource:
 
     `context_tokens` is the smallest context window of its workers, `longest_context_tokens` the largest.
     `trusts_templates`: chat templates in requests are run. `reported`: a worker serves the model.
+
+    While files are `fetching`, the other sources serve. `hub` says how that went, if it did not bring files. They are
+    looked for again at `look_again_s`.
     """
 
     local: LocalModel | None = None
@@ -38,14 +54,29 @@ class TokenizerSource:
     longest_context_tokens: int | None = None
     trusts_templates: bool = False
     reported: bool = False
+    fetching: Future[Fetched] | None = None
+    chat_template: str | None = None
+    hub: str = ""
+    fetched: bool = False
+    look_again_s: float = math.inf
 
 
 class ModelSources:
     """Sources by served model name. Configured folders are read at once, found ones on `executor`."""
 
-    def __init__(self, config: Config, executor: Executor, environ: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        executor: Executor,
+        environ: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._executor = executor
-        self._hub = hub_cache(os.environ if environ is None else environ)
+        self._clock = clock
+        environ = os.environ if environ is None else environ
+        self._hub = hub_cache(environ)
+        self._fetcher = HubFetcher(environ)
+        self._choice = config.tokenizer if config.tokenizer in CHOICES else AUTO
         self._loaded: dict[ModelFiles, LocalModel | str] = {}
         self._sources: dict[str, TokenizerSource] = {}
         self._bases: dict[str, str] = {}
@@ -76,7 +107,8 @@ class ModelSources:
             if len(self._sources) >= MAX_MODELS:
                 return
             source = self._sources[model] = self._source()
-            source.local, source.why = self._default.local, self._default.why
+            if self._chosen(model) != WORKER:
+                source.local, source.why = self._default.local, self._default.why
         source.reported = True
         if context_tokens is not None:
             source.context_tokens = min(context_tokens, source.context_tokens or context_tokens)
@@ -84,7 +116,11 @@ class ModelSources:
         if tokenize_url is not None and tokenize_url not in source.urls:
             source.urls = [tokenize_url, *source.urls][:MAX_URLS]
         new, source.root = root != source.root, root
-        if new and source.local is None and source.loading is None and not self._is_named(model):
+        if source.local is not None or source.loading is not None or self._is_named(model):
+            return
+        if source.fetching is not None:
+            self._settled(source)
+        elif new or self._clock() >= source.look_again_s:
             self._look_for_files(source, model, root)
 
     def of(self, model: str | None, adapter: str | None) -> TokenizerSource:
@@ -102,13 +138,40 @@ class ModelSources:
         """
         source = self.of(model, model if model in self._bases else None)
         if source.local is not None:
-            return source.local.describe()
+            fetched = f", fetched from {self._fetcher.endpoint}" if source.fetched else ""
+            return source.local.describe() + fetched
         if source.loading is not None:
             return "reading tokenizer files"
-        if not source.urls:
-            return f"text only: {source.why}"
-        failure = trouble(source.urls)
-        return "worker's /tokenize" if failure is None else f"text only: {source.why}, and {failure}"
+        why = source.hub or source.why
+        failure = trouble(source.urls) if source.urls else None
+        if source.urls and failure is None:
+            return f"worker's /tokenize ({source.hub})" if source.hub else "worker's /tokenize"
+        return f"text only: {why}" if failure is None else f"text only: {why}, and {failure}"
+
+    def way(self, model: str) -> Way:
+        """Return how prompts of `model` become token ids now."""
+        source = self.of(model, model if model in self._bases else None)
+        if source.local is not None:
+            return Way.LOCAL
+        if source.loading is not None:
+            return Way.READING
+        return Way.WORKER if source.urls else Way.TEXT
+
+    def chosen(self, model: str) -> str:
+        """Return the choice of the settings for a model: one of `CHOICES`, or a path."""
+        return self._chosen(self._bases.get(model, model))
+
+    @property
+    def pending(self) -> list[Future[Fetched] | Future[LocalModel]]:
+        """What is fetched or read now."""
+        for source in self._sources.values():
+            self._settled(source)
+        found = [future for one in self._sources.values() for future in (one.fetching, one.loading)]
+        return [future for future in found if future is not None]
+
+    def close(self) -> None:
+        """Stop fetching."""
+        self._fetcher.close()
 
     def statistics(self) -> dict[str, object]:
         """Return models by source, and the reasons why texts of some are tokenised whole."""
@@ -122,6 +185,7 @@ class ModelSources:
             "models_local": sum(source.local is not None for source in known),
             "models_by_worker": sum(source.local is None and bool(source.urls) for source in known),
             "models_text_only": sum(source.local is None and not source.urls for source in known),
+            "models_fetching": sum(source.fetching is not None for source in known),
         }
 
     def unread(self, models: Mapping[str, ModelConfig]) -> set[ModelFiles]:
@@ -152,7 +216,8 @@ class ModelSources:
         """Return the files that the settings name, or else files on this machine that the worker's report leads to."""
         files = named_files(model, self._home) if model is not None else None
         source = self._sources.get(name)
-        if files is not None or self._home is not None or source is None or not source.reported:
+        chosen = (model.tokenizer if model is not None else None) or self._choice
+        if files is not None or self._home is not None or source is None or not source.reported or chosen == WORKER:
             return files
         folder = self._folder(source.root) or self._folder(name)
         return None if folder is None else ModelFiles(folder, chat_template=model.chat_template if model else None)
@@ -164,8 +229,16 @@ class ModelSources:
             return
         if source is None:
             source = self._sources[name] = self._source()
-        found = self._read(files) if files is not None else self._default
+        if files is not None:
+            found = self._read(files)
+        else:
+            found = self._source() if self._chosen(name) == WORKER else self._default
         source.local, source.why, source.loading = found.local, found.why, None
+        source.fetching, source.hub, source.fetched, source.look_again_s = None, "", False, 0.0
+
+    def _chosen(self, name: str) -> str:
+        model = self._models.get(name)
+        return (model.tokenizer if model is not None else None) or self._choice
 
     def _is_named(self, name: str) -> bool:
         model = self._models.get(name)
@@ -186,11 +259,30 @@ class ModelSources:
         return source
 
     def _look_for_files(self, source: TokenizerSource, model: str, root: str | None) -> None:
-        folder = self._folder(root) or self._folder(model)
-        if folder is None:
+        source.look_again_s, chosen = math.inf, self._chosen(model)
+        if chosen == WORKER:
             return
         settings = self._models.get(model)
-        files = ModelFiles(folder, chat_template=settings.chat_template if settings is not None else None)
+        source.chat_template = settings.chat_template if settings is not None else None
+        folder = self._folder(root) or self._folder(model)
+        if folder is not None:
+            self._use_folder(source, folder)
+        elif chosen == AUTO:
+            self._fetch(source, root if root is not None and is_hub_name(root) else model)
+
+    def _fetch(self, source: TokenizerSource, name: str) -> None:
+        """Fetch files in the background. The other sources serve meanwhile."""
+        if not is_hub_name(name):
+            return
+        why_not = self._fetcher.why_not(name)
+        if why_not is not None:
+            source.hub = f"tokenizer files of {name} are not fetched: {why_not}"
+            return
+        source.hub = f"tokenizer files of {name} are being fetched from {self._fetcher.endpoint}"
+        source.fetching = self._fetcher.fetch(name)
+
+    def _use_folder(self, source: TokenizerSource, folder: Path) -> None:
+        files = ModelFiles(folder, chat_template=source.chat_template)
         known = self._loaded.get(files)
         if isinstance(known, LocalModel):
             source.local = known
@@ -200,8 +292,7 @@ class ModelSources:
             source.loading = self._executor.submit(LocalModel, files)
 
     def _folder(self, name: str | None) -> Path | None:
-        """Return a folder on this machine by path, or by hub name in the Hugging Face cache. Nothing is ever
-        downloaded."""
+        """Return a folder on this machine by path, or by hub name in the Hugging Face cache."""
         if not name:
             return None
         path = Path(name)
@@ -210,7 +301,9 @@ class ModelSources:
         return cached_snapshot(self._hub, name)
 
     def _settled(self, source: TokenizerSource) -> TokenizerSource:
-        """Take over files that were read in the meantime."""
+        """Take over files that were fetched or read in the meantime."""
+        if source.fetching is not None and source.fetching.done():
+            self._end_fetch(source, source.fetching)
         if source.loading is not None and source.loading.done():
             loading, source.loading = source.loading, None
             try:
@@ -222,10 +315,22 @@ class ModelSources:
                 source.why = f"{type(error).__name__}: {error}"
         return source
 
+    def _end_fetch(self, source: TokenizerSource, fetching: Future[Fetched]) -> None:
+        source.fetching = None
+        fetched = Fetched(None, "it was not begun") if fetching.cancelled() else fetching.result()
+        if fetched.folder is not None:
+            source.hub, source.fetched = "", True
+            self._use_folder(source, fetched.folder)
+        else:
+            source.hub = f"tokenizer files are not fetched: {fetched.problem}"
+            source.look_again_s = self._clock() + fetched.again_s
+
 
 def home_files(config: Config) -> ModelFiles | None:
     """Return the files of the models that have no folder of their own in the settings."""
-    tokenizer = Path(config.tokenizer) if config.tokenizer is not None else None
+    if config.tokenizer == WORKER:
+        return None
+    tokenizer = path_of(config.tokenizer)
     if config.model_dir is not None:
         return ModelFiles(Path(config.model_dir), tokenizer)
     return None if tokenizer is None else ModelFiles(tokenizer if tokenizer.is_dir() else tokenizer.parent, tokenizer)
@@ -233,8 +338,13 @@ def home_files(config: Config) -> ModelFiles | None:
 
 def named_files(model: ModelConfig, home: ModelFiles | None) -> ModelFiles | None:
     """Return the files that the settings of a model name; `home` are those of `home_files`."""
+    if model.tokenizer == WORKER:
+        return None
+    tokenizer = path_of(model.tokenizer)
     if model.dir is not None:
-        return ModelFiles(Path(model.dir), None, model.chat_template)
+        return ModelFiles(Path(model.dir), tokenizer, model.chat_template)
+    if tokenizer is not None:
+        return ModelFiles(tokenizer if tokenizer.is_dir() else tokenizer.parent, tokenizer, model.chat_template)
     return None if home is None else replace(home, chat_template=model.chat_template)
 
 
@@ -246,9 +356,11 @@ def read_files(files: ModelFiles) -> LocalModel | str:
         return error.reason
 
 
-def places_of(model: ModelConfig | None) -> tuple[str | None, str | None]:
-    """Return the folder and the chat template that the settings of a model name; None for a model without settings."""
-    return (None, None) if model is None else (model.dir, model.chat_template)
+def places_of(model: ModelConfig | None) -> tuple[str | None, str | None, str | None]:
+    """Return the folder, the chat template and the tokenizer that the settings of a model name; None for a model
+    without settings.
+    """
+    return (None, None, None) if model is None else (model.dir, model.chat_template, model.tokenizer)
 
 
 def hub_cache(environ: Mapping[str, str]) -> Path:
@@ -261,7 +373,7 @@ def hub_cache(environ: Mapping[str, str]) -> Path:
 
 def cached_snapshot(hub: Path, name: str) -> Path | None:
     """Return the folder of model `name` (org/model) at its main revision in a hub cache, if it has a tokenizer."""
-    if not _HUB_NAME.fullmatch(name):
+    if not is_hub_name(name):
         return None
     home = hub / f"models--{name.replace('/', '--')}"
     try:

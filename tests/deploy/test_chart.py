@@ -152,6 +152,20 @@ class TestGateway:
         assert (timeouts.drain_delay_s, timeouts.drain_s) == (7, 300)
         assert one(objects, "Deployment")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > 307
 
+    @pytest.mark.parametrize(
+        ("values", "source"),
+        [
+            ({}, {"emptyDir": {"sizeLimit": "2Gi"}}),
+            ({"tokenizers": {"claim": "shared"}}, {"persistentVolumeClaim": {"claimName": "shared"}}),
+        ],
+    )
+    def test_fetched_tokenizers_lie_in_a_volume(self, values, source):
+        workload = one(rendered(values), "Deployment")
+        gateway = container(workload, "gateway")
+        (home,) = (each["value"] for each in gateway["env"] if each["name"] == "HF_HOME")
+        assert {"name": "tokenizers", "mountPath": home} in gateway["volumeMounts"]
+        assert {"name": "tokenizers", **source} in workload["spec"]["template"]["spec"]["volumes"]
+
     def test_probes_ask_the_admin_port_and_liveness_does_not_need_a_worker(self):
         gateway = container(one(rendered({}), "Deployment"), "gateway")
         asked = {kind: gateway[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")}
@@ -236,10 +250,9 @@ class TestSecrets:
     def test_a_secret_of_the_users_takes_the_place_of_the_charts(self):
         objects = rendered({"secrets": {"name": "mine"}, "config": {"redis": {"url": "redis://r"}}})
         assert not [each for each in objects if each["kind"] == "Secret"]
-        sources = [
-            each["valueFrom"]["secretKeyRef"] for each in container(one(objects, "Deployment"), "gateway")["env"]
-        ]
-        assert {(one["name"], one["key"], one.get("optional", False)) for one in sources} == {
+        gateway = container(one(objects, "Deployment"), "gateway")
+        sources = [each["valueFrom"]["secretKeyRef"] for each in gateway["env"] if "valueFrom" in each]
+        assert {(each["name"], each["key"], each.get("optional", False)) for each in sources} == {
             ("mine", "admin-token", False),
             ("mine", "admin-tokens", True),
             ("mine", "isolation-secret", False),

@@ -135,6 +135,12 @@ class TestConfig:
     def test_a_client_does_not_learn_what_is_cached(self, services):
         assert not settings(services, "gateway-1").headers.predicted_cached_tokens
 
+    @pytest.mark.parametrize("name", GATEWAYS)
+    def test_fetched_tokenizers_lie_in_a_volume(self, services, name):
+        volumes = {one["target"]: one["source"] for one in services[name]["volumes"] if one["type"] == "volume"}
+        assert volumes == {services[name]["environment"]["HF_HOME"]: "tokenizers"}
+        assert f"HF_HOME={services[name]['environment']['HF_HOME']}" in (ROOT / "Dockerfile").read_text()
+
     def test_nobody_reads_dashboards_without_a_login(self, services):
         environment = services["grafana"]["environment"]
         assert "GF_AUTH_ANONYMOUS_ENABLED" not in environment

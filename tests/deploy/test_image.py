@@ -107,6 +107,10 @@ class TestImage:
         assert output(run("id", "-u")) == "10001"
         assert output(run("sh", "-c", "touch /tmp/x && ! touch ~/x 2>/dev/null && echo read-only")) == "read-only"
 
+    def test_a_volume_for_tokenizers_belongs_to_its_user(self, run):
+        folder = output(run("sh", "-c", "echo $HF_HOME"))
+        assert output(run("stat", "--format=%u:%g", folder)) == "10001:10001"
+
     def test_the_hot_path_is_compiled(self, run):
         module = "import router.gateway.flow.respond as m; print(m.__file__)"
         assert output(run("python3", "-c", module)).endswith(".so")

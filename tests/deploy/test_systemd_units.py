@@ -36,6 +36,10 @@ def test_systemd_accepts_the_units(tmp_path):
     assert (verified.returncode, ours) == (0, [])
 
 
+def test_the_folder_of_fetched_tokenizers_can_be_written_to():
+    assert setting("Environment") == f"HF_HOME=/var/cache/{setting('CacheDirectory')}/huggingface"
+
+
 def test_the_units_command_is_serve():
     command = shlex.split(setting("ExecStart"))
     arguments = build_parser().parse_args(command[1:])

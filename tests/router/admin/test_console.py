@@ -82,6 +82,7 @@ async def test_a_row_shows_state_load_and_recent_traffic(client, system):
     (row,) = (await client.get("/admin/v1/fleet")).json()["rows"]
     assert (row["id"], row["state"], row["draining"], row["role"]) == ("a:1", "ready", False, "mixed")
     assert row["ttft_s"] == 2.0 and row["cached_share"] == 0.0
+    assert row["prompts"] == "m: ids of m from a test"
     assert (row["gap_s"], row["kv_usage"]) == (None, None)
 
 

@@ -2,6 +2,8 @@ import asyncio
 import contextlib
 import json
 import shutil
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,7 @@ from router.config.memory import MemoryLimit
 from router.config.model import Config, WorkerConfig
 from router.workers.cache_trial import CacheTrialResult
 from router.workers.selftest_rendering import CHATS, RenderingComparison
+from tests.support.hub import hub
 
 
 def test_without_workers_the_settings_are_checked(inside):
@@ -360,3 +363,27 @@ async def test_a_broken_tokenizer_that_was_found_by_itself_is_no_error(embedded,
     url = await embedded(model_name=str(model_dir))
     (report,) = await examined(url)
     assert report.problem is None and report.facts is not None
+
+
+async def test_a_model_that_a_worker_tokenises_is_named_with_the_price(embedded, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    probe = examine.probe
+
+    async def named_as_on_the_hub(*arguments, **options):
+        facts = await probe(*arguments, **options)
+        return replace(facts, models=tuple(replace(card, root="org/m") for card in facts.models))
+
+    monkeypatch.setattr(examine, "probe", named_as_on_the_hub)
+    url = await embedded()
+    with hub(m=Path(shipped_model_dir())) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        (report,) = await examined(url)
+        why = "tokenizer files of org/m are not fetched: HF_HUB_OFFLINE is set"
+        assert list(report.prompts.values()) == [f"worker's /tokenize ({why})"]
+        (advice,) = [each for each in report.advice if "models.NAME.dir" in each.flag]
+        assert advice.why.endswith("47 ms instead of 8.6 for a prompt of 8,000 tokens")
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        (report,) = await examined(url)
+        assert next(iter(report.prompts.values())).endswith(f", fetched from {server.url}")
+        assert not [each for each in report.advice if "models.NAME.dir" in each.flag]

@@ -124,7 +124,7 @@ def test_on_a_terminal_the_log_is_coloured_text_with_one_line_for_people(tmp_pat
         process.wait(30)
     os.close(parent)
     assert "INFO    warmroute.process: public port listening url=" in text
-    assert "\x1b[1;32m1 worker ready, 1 model, policy marginal_cost, exact views\x1b[0m; try: curl" in text
+    assert "\x1b[1;32m1 worker ready, 1 model, policy marginal_cost, exact views, prompts tokenised here\x1b[0m" in text
 
 
 @contextlib.contextmanager
