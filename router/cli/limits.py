@@ -32,10 +32,15 @@ from router.gateway.http.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES
 from router.gateway.listen.connection_limit import BETWEEN_REQUESTS_S, HANDSHAKE_GRACE_S
 from router.gateway.listen.sockets import KERNEL_UNSENT_BYTES
 from router.gateway.pins import PINS
+from router.hub.fetch import FETCH_S, MOST_FILE_BYTES
+from router.hub.fetcher import MOST_MODELS
 from router.placement import query_of_death
 from router.placement.dispatcher import LONGEST_HOLD_S
 from router.placement.retry_budget import MAX_SENT_FAILURES
 from router.process.children.child_client import MAX_REPLY_BYTES
+from router.replicas.fleet_rows import MOST_KEPT
+from router.replicas.messages import MOST_MESSAGE_BYTES
+from router.replicas.state_sharing import MOST_BYTES as MOST_SHARED_BYTES
 from router.residency.orphans import ORPHAN_BYTES
 from router.residency.sequence import PENDING_BYTES
 from router.sidecar.event_relay import HWM
@@ -60,6 +65,7 @@ _BY_SIZE = "nothing: the request is placed by the size of its body"
 _BY_TEXT = "nothing: the prompt is placed by its text, or by the size of its body"
 FIXED_HEADS = ("bounds", "value", "unit", "what the client sees")
 
+_ALONE = "nothing: the change is made on one gateway alone"
 _NOTHING = "nothing"
 _FAILED_CALL = "nothing: the call has failed"
 _ANOTHER = "another worker is tried; 503 `worker_failed` if none is left"
@@ -211,6 +217,12 @@ FIXED: tuple[Fixed, ...] = (
     ),
     Fixed("Calls to /tokenize at once", MAX_IN_FLIGHT, "calls", "nothing: the prompt is placed by its text"),
     Fixed("One call to /tokenize", TIMEOUT_S, "seconds", "nothing: the prompt is placed by its text"),
+    Fixed("Tokenizer file from the Hugging Face hub", MOST_FILE_BYTES, "bytes", "nothing: the worker tokenises"),
+    Fixed("Fetch of a model's tokenizer files", FETCH_S, "seconds", "nothing: the worker tokenises"),
+    Fixed("Models whose tokenizer files are fetched", MOST_MODELS, "models", "nothing: the worker tokenises"),
+    Fixed("The admin API's changes that gateways share in Redis", MOST_SHARED_BYTES, "bytes", _ALONE),
+    Fixed("Message of another gateway in Redis", MOST_MESSAGE_BYTES, "bytes", "nothing: it is not read"),
+    Fixed("Load rows of other gateways that are kept", MOST_KEPT, "rows", "nothing: further ones do not count"),
     Fixed("The gateway's own calls to one worker at a time", MAX_CALLS, "calls", "nothing: more calls wait"),
     Fixed("Answer of one process of the gateway to another", MAX_REPLY_BYTES, "bytes", "503 problem document"),
     Fixed("Messages of KV events that wait, per publisher", MAX_QUEUED, "messages", "nothing: the worker keeps them"),
