@@ -34,6 +34,7 @@ IDENTITY: Mapping[str, str] = {
     "X-Forwarded-For": "address of the client in the access log, as far as `trusted_proxies` wrote it",
     "X-Forwarded-Proto": "passed on; set if absent",
     "X-Forwarded-Host": "passed on; set to `Host` if absent",
+    "Via": "passed on, with the gateway's name added; 508 `loop_detected` if the name is there already",
 }
 """Headers about the request and its sender."""
 MESSAGE: Mapping[str, str] = {
