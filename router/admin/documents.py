@@ -940,6 +940,7 @@ class ModelChange(Body):
 
     dir: str | msgspec.UnsetType | None = msgspec.UNSET
     chat_template: str | msgspec.UnsetType | None = msgspec.UNSET
+    tokenizer: str | msgspec.UnsetType | None = msgspec.UNSET
     slo: SloChange | msgspec.UnsetType | None = msgspec.UNSET
     aliases: tuple[str, ...] | msgspec.UnsetType | None = msgspec.UNSET
     fallback: str | msgspec.UnsetType | None = msgspec.UNSET

@@ -27,7 +27,7 @@ KEPT_S = 960.0
 """How long earlier values are kept: the longest window of a condition, and one interval."""
 
 _SPECS = {spec.name: spec for spec in (*CATALOGUE, *PROCESS)}
-_TERM = re.compile(r'(\w+)(=~|!=|=)"([^"]*)"')
+_TERM = re.compile(r'\b(\w+)(=~|!=|=)"([^"]*)"')
 _FOLDS: Mapping[str, Callable[[Sequence[float]], float]] = {
     "max": max,
     "sum": sum,

@@ -234,7 +234,7 @@ PATTERNS: dict[str, Row] = {
     "router.tokenization.large_json._SCALAR": Row(CLIENT, "match"),
     "router.tokenization.large_json._SPACE": Row(CLIENT, "match"),
     "router.tokenization.large_json._STRING": Row(CLIENT, "match"),
-    "router.tokenization.sources._HUB_NAME": Row(WORKER, "fullmatch"),
+    "router.hub.fetcher._NAME": Row(WORKER, "fullmatch"),
     "router.tokenization.json_spans._EMPTY": Row(CLIENT, "fullmatch"),
 }
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tests.properties.strict import Message, read_message, read_requests
 
 # Header lines that the gateway writes. Each replaces or extends the client's.
-_OURS = re.compile(rb"(?i)(x-forwarded-(for|proto|host)|x-request-id|host|content-length):")
+_OURS = re.compile(rb"(?i)(x-forwarded-(for|proto|host)|x-request-id|host|via|content-length):")
 _HOP_BY_HOP = frozenset(
     {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"}
 )

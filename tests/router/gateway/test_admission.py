@@ -92,8 +92,7 @@ async def test_transfer_fields_are_refused_on_every_path(gate, member, padding):
     client = await gate.connect()
     for path in JSON_PATHS:
         reply = await client.ask(post(path, body_with(member + padding)))
-        unread = b"NaN" in member and 262_144 < len(padding) < 1_048_576  # parsed by msgspec, which refuses NaN
-        assert (reply.status, reply.code) == (400, "invalid_json" if unread else "transfer_params_not_allowed"), path
+        assert (reply.status, reply.code) == (400, "transfer_params_not_allowed"), path
     assert not gate.workers[0].requests
     assert gate.dispatcher.requests == []
 

@@ -249,7 +249,7 @@ async def test_a_stream_that_the_request_does_not_show_has_a_limit_on_its_first_
 
     gate = await rig(*once(silent, answer_json), timeouts={"first_event_s": 0.1}, extra_paths=[{"path": "/custom"}])
     assert (await gate.ask(post(b"/custom", b"anything"))).status == 200
-    assert gate.dispatcher.events == ["ticket", "retry sent", "failed sent", "finished 200"]
+    assert gate.dispatcher.events == ["ticket", "retry late", "failed late", "finished 200"]
 
 
 async def test_an_answer_in_one_piece_above_total_s_is_not_repeated(rig):

@@ -41,7 +41,6 @@ async def test_a_large_body_with_stream_is_streamed(rig):
     ("path", "body", "code"),
     [
         (b"/v1/chat/completions", large()[:-1] + b" x", "invalid_json"),
-        (b"/v1/chat/completions", large(x="\ud800"), "invalid_body"),
         (b"/v1/chat/completions", large(model=5), "invalid_body"),
         (b"/v1/completions", large(prompt={"a": 1}), "invalid_body"),
         (b"/v1/embeddings", large()[:-1] + b" x", "invalid_json"),
