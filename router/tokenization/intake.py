@@ -117,7 +117,7 @@ class ParsedBody:
         else:
             self.digest = survey.digest if survey is not None else xxh3_128_intdigest(body)
         self.size_bytes = len(body)
-        self.model: str | None = fields.model
+        self.model: str | None = fields.model or None  # vLLM takes an empty name as none
         self.stream = fields.stream is not None and as_bool(fields.stream) is True
         options = fields.stream_options
         self.include_usage = isinstance(options, dict) and as_bool(options.get("include_usage")) is True

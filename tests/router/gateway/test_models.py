@@ -167,6 +167,43 @@ async def test_without_a_model_a_fleet_of_one_model_and_its_adapters_serves(flee
     await second.stop()
 
 
+NO_NAMES = [b"", b'"model":null,', b'"model":"",', b'"model" : "\\u0062", "model":"",']
+
+
+@pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/v1/completions", b"/v1/responses", b"/v1/embeddings"])
+@pytest.mark.parametrize("size", [0, 300_000, 1_500_000])
+async def test_an_empty_name_is_none_in_bodies_of_every_size(fleet, path, size):
+    gate, workers = await fleet("big", "small", models={"small": {"default": True}})
+    for name in NO_NAMES:
+        text = b'"%b"' % (b"x " * (size // 2))
+        body = b'{%b"messages":[{"role":"user","content":%b}],"prompt":%b,"input":%b}' % (name, text, text, text)
+        assert (await gate.ask(post(path, body))).status == 200
+        assert json.loads(sent(workers["small"])) == json.loads(body) | {"model": "small"}
+    assert workers["big"].requests == []
+
+
+@pytest.mark.parametrize("query", [b"", b"?model=", b"?model=&intent=x", b"?model"])
+async def test_an_empty_name_is_none_in_a_query(fleet, query):
+    gate, workers = await fleet("big", "small", models={"small": {"default": True}})
+    assert (await gate.ask(get(b"/v1/realtime" + query))).status == 200
+    assert b"model=small" in workers["small"].requests[-1].path.replace(b"?", b"&").split(b"&")
+
+
+async def test_an_empty_name_is_none_in_a_form(fleet):
+    gate, workers = await fleet("big", "small", models={"small": {"default": True}})
+    assert (await gate.ask(form(FORM.replace(b"\r\nfast\r\n", b"\r\n\r\n")))).status == 200
+    assert b"\r\nsmall\r\n" in sent(workers["small"])
+
+
+async def test_an_empty_name_is_refused_by_a_fleet_of_several_and_served_by_one_of_one(fleet):
+    gate, workers = await fleet("big")
+    assert (await gate.ask(post(body=b'{"model":"","messages":[]}'))).status == 200
+    assert sent(workers["big"]) == b'{"model":"","messages":[]}'
+    gate, _ = await fleet("big", "small")
+    for raw in (post(body=b'{"model":"","messages":[]}'), get(b"/v1/realtime?model=")):
+        assert (await gate.ask(raw)).code == "model_required"
+
+
 async def test_paths_that_name_no_model_need_none(fleet):
     gate, workers = await fleet("big", "small", extra_paths=[{"path": "/v1/mine", "methods": ["POST"]}])
     assert (await gate.ask(post(b"/v1/mine", NAMELESS))).status == 200
