@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from backends.vllm.operations import WorkerOperation
 from policies.registry import build_policy
+from policies.view import WorkerId
 from router.admin.app import build_admin
 from router.admin.diagnosis import inputs_of
 from router.admin.server import AdminServer
@@ -453,7 +454,12 @@ class System:
             log.info("public port listening", extra={"url": url_of(address, self.config.tls)})
 
     def _pins(self, ledger: Ledger) -> ResponsePins:
-        return ledger.pins(lambda: [candidate.id for candidate in self.fleet.candidates])
+        return ledger.pins(self._pinnable)
+
+    def _pinnable(self) -> list[WorkerId]:
+        """Return what a stored response can be pinned to. The search for one finds an endpoint, not a rank of it."""
+        fleet = self.fleet
+        return [*(one.id for one in fleet.candidates), *(WorkerId(one.id) for one in fleet.endpoints)]
 
     def listeners(self) -> Listeners:
         """Return the listening sockets, on which another process may continue to accept."""

@@ -63,7 +63,7 @@ class ErrorKind(Enum):
         404,
         "invalid_request_error",
         Fault.CLIENT,
-        "Response id unknown to this gateway",
+        "No worker has this response",
     )
     REQUEST_TIMEOUT = ErrorSpec(
         "request_timeout", 408, "invalid_request_error", Fault.CLIENT, "Request did not arrive in time"

@@ -86,7 +86,14 @@ class WorkerClient:
         self._lanes: dict[tuple[str, str], _WorkerConnections] = {}
 
     async def get(
-        self, endpoint: Endpoint, path: str, timeout_s: float, max_bytes: int = MAX_ANSWER_BYTES, *, host: str = ""
+        self,
+        endpoint: Endpoint,
+        path: str,
+        timeout_s: float,
+        max_bytes: int = MAX_ANSWER_BYTES,
+        *,
+        host: str = "",
+        headers: Mapping[str, str] | None = None,
     ) -> bytes:
         """Return the body of the 200 answer to a GET, of at most `max_bytes`, within `timeout_s` in all. `host`
         replaces the endpoint's Host.
@@ -95,7 +102,7 @@ class WorkerClient:
             RefusedError: another status.
             ProbeError: any other failure.
         """
-        head = self._head(endpoint, "GET", path, {}, host)
+        head = self._head(endpoint, "GET", path, headers or {}, host)
         return await self._fetch(endpoint, path, head, timeout_s, max_bytes)
 
     async def post_json(

@@ -20,6 +20,7 @@ from router.config.budgets import BYTE_BUDGETS
 from router.config.model import Config
 from router.config.sample import descriptions
 from router.config.schema import bare, fields, root
+from router.gateway import response_search
 from router.gateway.client import PIPELINE_BYTES
 from router.gateway.flow.deadlines import MIN_BYTES_PER_S, QUIET_LIMITS
 from router.gateway.flow.opening import HELD_BYTES, WHOLE_ANSWER_BYTES
@@ -175,7 +176,13 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("Workers that may die of one body", query_of_death.MAX_DEATHS, "workers", "422 `request_crashes_workers`"),
     Fixed("Bodies whose workers' deaths are remembered", query_of_death.BODIES_KEPT, "bodies", _NOTHING),
     Fixed("Time that a policy may hold a request", LONGEST_HOLD_S, "seconds", "nothing: it is sent then"),
-    Fixed("Stored responses whose worker is remembered", PINS, "responses", "404 `response_not_found` for older ones"),
+    Fixed("Stored responses whose worker is remembered", PINS, "responses", "older ones are looked for on the workers"),
+    Fixed("Unknown responses that are looked for at once", response_search.SEARCHES, "searches", "further ones wait"),
+    Fixed("Searches for responses that wait", response_search.WAITING, "searches", "503 `too_many_requests`"),
+    Fixed("Workers that one search asks at once", response_search.AT_ONCE, "workers", "the others are asked later"),
+    Fixed("A worker's answer to a search", response_search.ANSWER_S, "seconds", "503 `worker_failed` if none has it"),
+    Fixed("Search for a response, with its wait", response_search.SEARCH_S, "seconds", "503 `worker_failed`"),
+    Fixed("Responses that all workers denied, for 5 s", response_search.DENIALS, "responses", "they are asked again"),
     Fixed("Parts of a form", multipart.MAX_PARTS, "parts", "400 `invalid_body`"),
     Fixed("Head of a form's part", multipart.MAX_PART_HEAD_BYTES, "bytes", "400 `invalid_body`"),
     Fixed("Part of a form that is no file", multipart.MAX_FIELD_BYTES, "bytes", "400 `invalid_body`"),

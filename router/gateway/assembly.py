@@ -6,8 +6,10 @@ import asyncio
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from backends.vllm.control import WorkerClient
 from backends.worker import Endpoint
 from router.config.model import Config, LimitsConfig, ModelConfig, RouteConfig, TenantConfig
 from router.gateway.client_services import ClientServices
@@ -48,6 +50,7 @@ from router.gateway.queues.hold import HoldQueue
 from router.gateway.queues.lost_workers import LostWorkers
 from router.gateway.queues.no_worker import NoWorkerQueue
 from router.gateway.queues.route_queue import RouteQueues
+from router.gateway.response_search import ResponseSearch
 from router.gateway.rewrites.body_rewriter import BodyRewriter, Relearn
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
@@ -121,6 +124,7 @@ class Assembly:
         access = AccessLog(config.access_log, config.trusted_proxies)
         self.names = ModelNames(config.models)
         self.models = ModelChoice(self.names, fleet, context.identity, self.pins)
+        self.search = ResponseSearch(fleet, self.pins, self.worker_keys, partial(_worker_client, context), loop)
         identifier = Identifier(
             context.identity,
             fleet,
@@ -132,6 +136,7 @@ class Assembly:
             self.rewriter,
             self.traffic_routes,
             self.models,
+            self.search,
             config.prefix_name_header,
         )
         self.preview = Preview(identifier, paths, self.callers, self.keys, request_ids, loop.time, self.models)
@@ -269,6 +274,11 @@ class Assembly:
             "tenants": self.callers.statistics(),
             "api_keys": self.keys.statistics() if self.keys is not None else None,
         }
+
+
+def _worker_client(context: GatewayContext) -> WorkerClient:
+    tls = context.worker_tls or WorkerTls(context.config.worker_tls)
+    return WorkerClient(tls=tls.context_for, via=context.instance.name)
 
 
 def _pools(

@@ -119,6 +119,9 @@ def _pinned(
     """Select the only worker that holds the stored response, even if it drains."""
     matching = tuple(c for c in fleet.candidates if request.pinned in (c.id, c.endpoint.id))
     if not matching:
+        joined = None if request.pinned is None else fleet.get(request.pinned.partition("#")[0])
+        if joined is not None and joined.facts is None:
+            return Queued(_why_not_ready((joined,)))
         message = f"The worker {request.pinned} that holds this response has left the fleet."
         return Reject(RequestError(ErrorKind.RESPONSE_NOT_FOUND, message))
     endpoint = matching[0].endpoint

@@ -18,6 +18,7 @@ from router.gateway.http.routes import ModelSource, Route, RouteTable
 from router.gateway.http.time_slices import TimeSlices
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.pins import Pins
+from router.gateway.response_search import ResponseSearch, may_be_stored
 from router.gateway.rewrites.body_rewriter import BodyRewriter
 from router.gateway.rewrites.json_splice import salted
 from router.placement.fleet import Fleet
@@ -128,8 +129,8 @@ def pinned_to(route: Route, head: RequestHead, reading: Reading, pins: Pins, pat
     """Return the worker that holds the stored response that this request is about; None for any worker.
 
     Raises:
-        RequestError: the path names an unknown response. An unknown response in the body is no error here: the
-            request may work without it.
+        RequestError: the path names an unknown response. An unknown response in the body is no error here: a worker's
+            own answer explains it.
     """
     if not route.pinned:
         previous = reading.previous_response_id
@@ -137,7 +138,7 @@ def pinned_to(route: Route, head: RequestHead, reading: Reading, pins: Pins, pat
     response_id = paths.stored_id(head.path)
     worker = pins.worker(response_id)
     if worker is None:
-        raise RequestError(ErrorKind.RESPONSE_NOT_FOUND, f"response {response_id!r} was not made through this gateway")
+        raise RequestError(ErrorKind.RESPONSE_NOT_FOUND, f"no worker has response {response_id!r}")
     return worker
 
 
@@ -263,6 +264,7 @@ class Identifier:
         "_prefix_header",
         "_rewriter",
         "_routes",
+        "_search",
         "_slices",
         "_time",
     )
@@ -279,9 +281,11 @@ class Identifier:
         rewriter: BodyRewriter,
         routes: TrafficRoutes,
         models: ModelChoice,
+        search: ResponseSearch,
         prefix_header: str | None = None,
     ) -> None:
         self._models = models
+        self._search = search
         self._prefix_header = None if prefix_header is None else prefix_header.lower().encode()
         self._identity = identity
         self._fleet = fleet
@@ -296,28 +300,35 @@ class Identifier:
 
     def start(self, outbound: OutboundRequest, request: IdentifiedRequest) -> asyncio.Task[None] | None:
         """Parse and identify `outbound`, then call a method of `request`: at once, or in the task that is returned."""
-        route, body, reading = outbound.route, outbound.body, None
+        route, body, read, reading = outbound.route, outbound.body, None, None
         try:
             if reads_quickly(route, body) or (reads_at_once(route, body) and self._slices.take(self._loop)):
-                reading = self._named(outbound, read_request(route, outbound.head, body, self._identity.bodies))
-                if self._describe_now(outbound, reading, request):
-                    request.identified()
-                    return None
+                read = read_request(route, outbound.head, body, self._identity.bodies)
+                if self._unknown_response(outbound, read) is None:
+                    reading = self._named(outbound, read)
+                    if self._describe_now(outbound, reading, request):
+                        request.identified()
+                        return None
         except RequestError as error:
             request.refuse(error)
             return None
         except UnreadBody:
             pass  # in the task, step by step
-        return self._loop.create_task(self._finish(outbound, reading, request))
+        return self._loop.create_task(self._finish(outbound, read, reading, request))
 
-    async def _finish(self, outbound: OutboundRequest, reading: Reading | None, request: IdentifiedRequest) -> None:
+    async def _finish(
+        self, outbound: OutboundRequest, read: Reading | None, reading: Reading | None, request: IdentifiedRequest
+    ) -> None:
+        """Go on with a request that was `read`, or also named (`reading`)."""
         try:
             described = False
             if reading is None:
-                reading = await read_in_slices(
-                    outbound.route, outbound.head, outbound.body, self._slices, self._identity.bodies
-                )
-                reading = self._named(outbound, reading)
+                if read is None:
+                    read = await read_in_slices(
+                        outbound.route, outbound.head, outbound.body, self._slices, self._identity.bodies
+                    )
+                await self._find_response(outbound, read)
+                reading = self._named(outbound, read)
                 described = self._describe_now(outbound, reading, request)
             if not described:
                 outbound.request = await self._describe_later(outbound, reading)
@@ -326,6 +337,27 @@ class Identifier:
             request.refuse(error)
         except Exception:
             request.unidentified()
+
+    def _unknown_response(self, outbound: OutboundRequest, reading: Reading) -> str | None:
+        """Return the id of the stored response that the request is about, if it has to be looked for."""
+        response_id = reading.previous_response_id
+        if outbound.route.pinned:
+            response_id = self._paths.stored_id(outbound.head.path)
+        if response_id is None or self._pins.worker(response_id) is not None or not may_be_stored(response_id):
+            return None
+        return response_id
+
+    async def _find_response(self, outbound: OutboundRequest, reading: Reading) -> None:
+        """Pin the stored response that the request is about to the worker that has it, unless it is pinned.
+
+        Raises:
+            RequestError: it is not certain whether a worker has it.
+        """
+        response_id = self._unknown_response(outbound, reading)
+        if response_id is not None:
+            withheld = b"authorization" in outbound.withheld
+            credentials = None if withheld else outbound.head.fields.get(b"authorization")
+            await self._search.find(response_id, self._models.serving(reading.model), credentials)
 
     def _named(self, outbound: OutboundRequest, reading: Reading, *, counted: bool = True) -> Reading:
         """Apply the operator's names. A body in UTF-16 or UTF-32 goes on in UTF-8, so that it can be changed."""
@@ -384,6 +416,7 @@ class Identifier:
             RequestError: as the public port would answer.
         """
         reading = await read_in_slices(outbound.route, outbound.head, outbound.body, self._slices)
+        await self._find_response(outbound, reading)
         reading = self._named(outbound, reading, counted=False)
         salt = admit(outbound.route, outbound.caller, outbound.body, reading.fields, reading.form)
         if salt is not None:

@@ -46,6 +46,13 @@ class ModelChoice:
         """Return whether the model of the request has a fallback."""
         return request.pinned is None and bool(self._names.fallbacks(request.model))
 
+    def serving(self, name: str | None) -> tuple[str, ...]:
+        """Return the models that may have served requests for `name`; none if any model may."""
+        if name is None:
+            return ()
+        model = self._names.target(name)
+        return model, *self._names.fallbacks(model)
+
     def named(self, outbound: OutboundRequest, reading: Reading, *, counted: bool = True) -> Reading:
         """Return `reading` with the model that serves it, and put that model's name into the request.
 
