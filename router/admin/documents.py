@@ -944,6 +944,7 @@ class ModelChange(Body):
     slo: SloChange | msgspec.UnsetType | None = msgspec.UNSET
     aliases: tuple[str, ...] | msgspec.UnsetType | None = msgspec.UNSET
     fallback: str | msgspec.UnsetType | None = msgspec.UNSET
+    on_request: tuple[str, ...] | msgspec.UnsetType | None = msgspec.UNSET
     default: bool | msgspec.UnsetType | None = msgspec.UNSET
 
 

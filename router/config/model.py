@@ -191,6 +191,9 @@ class ModelConfig(Section, frozen=True):
     fallback: str | None = None
     """The model that serves in place of this one while none of its workers is ready, or all have reached their limits.
     The response names the model that served."""
+    on_request: tuple[str, ...] = ()
+    """Names that this model's workers resolve when a request uses them, such as adapters of a resolver plug-in; a name
+    may end in `*`. Their requests go to these workers, whether or not one lists the name."""
     default: bool = False
     """Whether requests without a model go to this one. Without a default, a fleet of several models refuses them."""
 

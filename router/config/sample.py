@@ -65,6 +65,7 @@ _EXAMPLES: dict[tuple[str, ...], Any] = {
             "chat_template": "/models/my-template.jinja",
             "aliases": ["chat"],
             "fallback": "my-smaller-model",
+            "on_request": ["my-adapter-*"],
             "default": True,
         }
     },

@@ -12,6 +12,7 @@ from typing import Any
 from backends.vllm.control import WorkerClient
 from backends.worker import Endpoint
 from router.config.model import Config, LimitsConfig, ModelConfig, RouteConfig, TenantConfig
+from router.config.on_request import OnRequest
 from router.gateway.client_services import ClientServices
 from router.gateway.drain_state import DrainState
 from router.gateway.flow.attempt import AttemptServices
@@ -123,6 +124,7 @@ class Assembly:
         paths, cors, request_ids = RouteTable(config.extra_paths), Cors(config.cors), RequestIds()
         access = AccessLog(config.access_log, config.trusted_proxies)
         self.names = ModelNames(config.models)
+        fleet.resolve(OnRequest(config.models))
         self.models = ModelChoice(self.names, fleet, context.identity, self.pins)
         self.search = ResponseSearch(fleet, self.pins, self.worker_keys, partial(_worker_client, context), loop)
         identifier = Identifier(
@@ -220,6 +222,7 @@ class Assembly:
     def use_models(self, models: Mapping[str, ModelConfig]) -> None:
         """Use other names and service levels of models. Requests in the queue may have a ready fallback now."""
         self.names.adopt(models)
+        self._fleet.resolve(OnRequest(models))
         self.service_levels.adopt_models(models)
         self.queue.changed()
 

@@ -78,9 +78,25 @@ def check_models(config: Config) -> Iterator[Finding]:
                 yield place, problem, "write another name"
             elif owners.setdefault(alias, name) != name:
                 yield place, f"{alias!r} is an alias of {owners[alias]} and of {name}", "remove it from one of the two"
+    bases: dict[str, str] = {}
     for name, model in models.items():
+        for index, other in enumerate(model.on_request):
+            wrong = _misplaced(name, other, bases.setdefault(other, name), owners)
+            if wrong is not None:
+                yield ("models", name, "on_request", index), wrong, "write NAME or START*, once"
         if model.fallback is not None:
             yield from _fallback(name, model.fallback, owners, models)
+
+
+def _misplaced(base: str, name: str, first: str, aliases: Mapping[str, str]) -> str | None:
+    """Return what is wrong with a name that workers of `base` resolve on request; `first` is its first base."""
+    if not name or "*" in name[:-1]:
+        return f"{name!r} is neither a name nor the start of one"
+    if name == base:
+        return f"{name!r} is the model itself"
+    if name in aliases:
+        return f"{name!r} is an alias of {aliases[name]}"
+    return None if first == base else f"{name!r} is resolved by {first}, and by {base}"
 
 
 def _fallback(

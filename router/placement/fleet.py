@@ -10,6 +10,7 @@ from typing import Any
 from backends.worker import Endpoint, LoadReport, ServedModel, WorkerFacts
 from policies.view import Residency
 from router.config.model import HealthConfig
+from router.config.on_request import OnRequest
 from router.placement.endpoints import PREFILL, Candidate, FleetEndpoint
 from router.placement.evidence import WorkerEvidence
 from router.placement.handover_roles import prefills
@@ -28,13 +29,15 @@ class CandidateSet:
     """The endpoints that serve one model: `able` in any state, `ready` candidates, and `half_open` endpoints for
     trials.
 
-    `shortest_tokens` is the least context length among `able`; None if no worker reports one.
+    `shortest_tokens` is the least context length among `able`; None if no worker reports one. `model` is the name by
+    which the workers report it: for a name that they resolve on request, that of its base.
     """
 
     able: tuple[FleetEndpoint, ...]
     ready: tuple[Candidate, ...]
     half_open: tuple[FleetEndpoint, ...]
     shortest_tokens: int | None
+    model: str | None = None
 
 
 class Fleet:
@@ -84,6 +87,8 @@ class Fleet:
         self._adapters: frozenset[str] | None = None
         self._listed: frozenset[str] | None = None
         self._different_models: tuple[str, ...] | None = None
+        self._on_request = OnRequest({})
+        self._bases: dict[str, str | None] = {}
         self._gathered_s = -math.inf
 
     @property
@@ -340,6 +345,38 @@ class Fleet:
 
     # models
 
+    def resolve(self, on_request: OnRequest) -> None:
+        """Use other rules for names that workers resolve on request. Queued requests may have a worker now."""
+        self._on_request = on_request
+        self._forget_candidate_sets()
+
+    def base(self, model: str | None) -> str | None:
+        """Return the model whose workers resolve `model` on request; None if `model` is a usual name.
+
+        Without a rule for a name that the settings have and no worker lists, that is the fleet's only model. An adapter
+        that only workers of its base list, because they have loaded it, may be loaded by their peers, too.
+        """
+        if model is None:
+            return None
+        bases = self._bases
+        if model not in bases:
+            if len(bases) >= 1_024:  # bounded, because the names come from clients
+                bases.clear()
+            bases[model] = self._find_base(model)
+        return bases[model]
+
+    def _find_base(self, model: str) -> str | None:
+        base = self._on_request.base(model)
+        if base is None:
+            models = self.different_models
+            only = model in self._on_request.named and len(models) == 1 and not self.lists(model)
+            return models[0] if only else None
+        for endpoint in self._endpoints.values():
+            for card in endpoint.facts.models if endpoint.facts is not None else ():
+                if card.id == model and not (card.parent and endpoint.may_serve(base)):
+                    return None
+        return base
+
     def candidate_set(self, model: str | None) -> CandidateSet:
         """Return the endpoints and candidates that serve `model`; None stands for any model."""
         candidate_set = self._candidate_sets.get(model)
@@ -367,11 +404,11 @@ class Fleet:
         return not self.only_prefills(endpoint)
 
     def adapter(self, model: str | None) -> str | None:
-        """Return `model` if it is a LoRA adapter on some worker, else None."""
+        """Return `model` if it is a LoRA adapter on some worker, or a name that one resolves on request, else None."""
         adapters = self._adapters
         if adapters is None:
             adapters = self._adapters = frozenset(card.id for card in self._cards() if card.parent)
-        return model if model in adapters else None
+        return model if model in adapters or self.base(model) is not None else None
 
     def lists(self, model: str) -> bool:
         """Return whether any worker lists `model`, or did when it last answered."""
@@ -458,6 +495,7 @@ class Fleet:
         return candidate_set
 
     def _build_candidate_set(self, model: str | None, prefill: bool) -> CandidateSet:
+        model = self.base(model) or model
         able = tuple(
             endpoint
             for endpoint in self._endpoints.values()
@@ -466,7 +504,7 @@ class Fleet:
         lengths = [endpoint.lengths[model] for endpoint in able if model is not None and model in endpoint.lengths]
         ready = tuple(c for endpoint in able if endpoint.state is WorkerState.READY for c in endpoint.candidates)
         half_open = tuple(endpoint for endpoint in able if endpoint.state is WorkerState.HALF_OPEN)
-        return CandidateSet(able, ready, half_open, min(lengths, default=None))
+        return CandidateSet(able, ready, half_open, min(lengths, default=None), model)
 
     def _set_draining(self, endpoint_id: str, draining: bool) -> None:
         endpoint = self._endpoints.get(endpoint_id)
@@ -491,6 +529,7 @@ class Fleet:
         self._prefill_sets.clear()
         self._adapters = self._listed = None
         self._different_models = None
+        self._bases.clear()
 
     def _announce(self) -> None:
         for callback in tuple(self.on_change):

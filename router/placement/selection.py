@@ -137,7 +137,8 @@ def _pinned(
 
 
 def _nobody(fleet: Fleet, request: Request) -> Queued | Reject:
-    if request.model is not None and fleet.model_known(request.model) is False:
+    wanted = fleet.base(request.model) or request.model
+    if wanted is not None and fleet.model_known(wanted) is False:
         served = ", ".join(card.id for card in fleet.models()[:10])
         message = f"The model `{request.model}` does not exist; this fleet serves: {served}."
         if unheard := len(fleet.unheard):
@@ -167,7 +168,7 @@ def _fits(request: Request, candidate_set: CandidateSet) -> tuple[FleetEndpoint,
     vLLM requires the prompt and ``max_tokens`` (at least one) to fit within ``max_model_len``. If no endpoint is long
     enough, return the longest ones that serve now, because their own error message states the limit best.
     """
-    model, shortest = request.model, candidate_set.shortest_tokens
+    model, shortest = candidate_set.model, candidate_set.shortest_tokens
     needed = _needed(request)
     if model is None or shortest is None or needed <= shortest:
         return None

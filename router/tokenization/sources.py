@@ -15,6 +15,7 @@ from pathlib import Path
 
 from backends.vllm.unrenderable import Unrenderable
 from router.config.model import Config, ModelConfig
+from router.config.on_request import OnRequest
 from router.hub.fetcher import Fetched, HubFetcher, is_hub_name
 from router.tokenization.choices import AUTO, CHOICES, WORKER, path_of
 from router.tokenization.local_tokenizer import LocalModel, ModelFiles
@@ -84,6 +85,7 @@ class ModelSources:
         self._home = home_files(config)
         self._default = self._read(self._home) if self._home is not None else self._source()
         self._models: Mapping[str, ModelConfig] = config.models
+        self._on_request = OnRequest(config.models)
         for name, model in config.models.items():
             files = named_files(model, self._home)
             if files is not None:
@@ -125,7 +127,7 @@ class ModelSources:
 
     def of(self, model: str | None, adapter: str | None) -> TokenizerSource:
         """Return the source for a request's model. An adapter has the prompts of its base model."""
-        name = self._bases.get(adapter) if adapter is not None else model
+        name = model if adapter is None else self._bases.get(adapter) or self._on_request.base(adapter)
         if name is not None and name in self._sources:
             return self._settled(self._sources[name])
         if len(self._sources) == 1 and (name is None or self._default.local is None):
@@ -199,7 +201,7 @@ class ModelSources:
         """
         changed = self._changed(models)
         self._loaded.update(read)
-        self._models = models
+        self._models, self._on_request = models, OnRequest(models)
         for name, files in changed.items():
             self._place(name, files)
         used = [source.local for source in (self._default, *self._sources.values()) if source.local is not None]

@@ -11,6 +11,16 @@ MISTAKES = [
     ("models: {a: {aliases: ['']}}", ["an alias is empty"]),
     ("models: {a: {default: true}, b: {default: true}}", ["models.b.default is true, and so is models.a.default"]),
     ("models: {a: {aliases: [x], fallback: b}, b: {fallback: x}}", ["'x' is an alias of a"]),
+    (
+        "models: {a: {on_request: ['', a, 'x*y']}}",
+        [
+            "'' is neither a name nor the start of one",
+            "'a' is the model itself",
+            "'x*y' is neither a name nor the start of one",
+        ],
+    ),
+    ("models: {a: {on_request: [x-*]}, b: {on_request: [x-*]}}", ["'x-*' is resolved by a, and by b"]),
+    ("models: {a: {aliases: [x], on_request: [x]}}", ["'x' is an alias of a"]),
     ("models: {a: {fallback: a}}", ["fallbacks lead in a circle: a -> a"]),
     (
         "models: {a: {fallback: b}, b: {fallback: a}}",

@@ -127,6 +127,36 @@ async def test_an_adapter_keeps_its_name_and_may_have_an_alias(fleet):
         assert gate.dispatcher.requests[-1].model == "sql"
 
 
+async def test_a_name_on_request_is_resolved_or_refused_by_the_workers_of_its_base(fleet):
+    async def resolver(script):
+        if json.loads(script.seen.body)["model"] == "sql-none":
+            body = b'{"error":{"message":"The model `sql-none` does not exist.","code":404}}'
+            await script.say(b"HTTP/1.1 404 Not Found\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        else:
+            await answer_json(script)
+
+    settings = {"big": {"on_request": ["sql-*"]}, "small": {"aliases": ["fast"]}}
+    gate, workers = await fleet("big", "small", script=resolver, models=settings)
+    listed = (await gate.ask(get(b"/v1/models"))).body
+    statuses = {}
+    for name in ("sql-1", "sql-none", "other"):
+        statuses[name] = await gate.ask(post(body=b'{"model":"%b","messages":[]}' % name.encode()))
+    assert {name: reply.status for name, reply in statuses.items()} == {"sql-1": 200, "sql-none": 404, "other": 404}
+    assert b"The model `sql-none` does not exist." in statuses["sql-none"].body
+    assert b"this fleet serves" in statuses["other"].body
+    assert [json.loads(request.body)["model"] for request in workers["big"].requests] == ["sql-1", "sql-none"]
+    assert workers["small"].requests == []
+    assert (await gate.ask(get(b"/v1/models"))).body == listed
+
+
+async def test_names_on_request_change_while_the_gateway_runs(fleet):
+    gate, _ = await fleet("big", "small")
+    asked = post(body=b'{"model":"sql-1","messages":[]}')
+    assert (await gate.ask(asked)).status == 404
+    gate.gateway.use_models({"big": ModelConfig(on_request=("sql-*",))})
+    assert (await gate.ask(asked)).status == 200
+
+
 async def test_a_signed_body_loses_its_digest_when_its_model_is_replaced(fleet):
     gate, workers = await fleet("big", models={"big": {"aliases": ["fast"]}})
     digest = b"Content-Digest: sha-256=:AAAA:\r\n"

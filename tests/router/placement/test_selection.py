@@ -2,7 +2,8 @@ import pytest
 from msgspec.structs import replace
 
 from backends.worker import Endpoint, ServedModel, WorkerFacts
-from router.config.model import HealthConfig
+from router.config.model import HealthConfig, ModelConfig
+from router.config.on_request import OnRequest
 from router.errors import ErrorKind
 from router.placement.fleet import Fleet, WorkerState
 from router.placement.lifecycle_events import Request
@@ -67,6 +68,52 @@ def test_unknown_model_is_rejected_once_all_have_been_asked(fleet, ask):
     fleet.probe_succeeded("h:4", WorkerFacts(), 0.0)  # behind an API key: it may serve any model
     assert names(select(fleet, ask("x"), (), 0.0)) == ["h:4"]
     assert names(select(fleet, ask(), (), 0.0)) == ["h:1", "h:2", "h:4"]
+
+
+def resolve(fleet, **models):
+    fleet.resolve(OnRequest({name: ModelConfig(**fields) for name, fields in models.items()}))
+
+
+def test_names_on_request_go_to_the_workers_of_their_base(fleet, ask):
+    resolve(fleet, m={"on_request": ("a-*", "sql")}, n={"on_request": ("a-n*", "a-m", "*")})
+    assert names(select(fleet, ask("a-1"), (), 0.0)) == ["h:1", "h:2"]
+    assert names(select(fleet, ask("a-1", tokens=1_000), (), 0.0)) == ["h:2"]
+    assert names(select(fleet, ask("a-n1"), (), 0.0)) == ["h:3"]
+    assert names(select(fleet, ask("a-m"), (), 0.0)) == ["h:3"]
+    assert names(select(fleet, ask("anything"), (), 0.0)) == ["h:3"]
+    assert names(select(fleet, ask("m"), (), 0.0)) == ["h:1", "h:2"]
+    assert [fleet.adapter(name) for name in ("a-1", "m", "n")] == ["a-1", None, None]
+    resolve(fleet)
+    assert isinstance(select(fleet, ask("a-1"), (), 0.0), Reject)
+
+
+def test_an_adapter_that_one_worker_has_loaded_is_resolved_by_its_peers_too(fleet, ask):
+    assert names(select(fleet, ask("sql"), (), 0.0)) == ["h:2"]
+    resolve(fleet, m={"on_request": ("sql",)})
+    assert names(select(fleet, ask("sql"), (), 0.0)) == ["h:1", "h:2"]
+    resolve(fleet, n={"on_request": ("*",)})  # another model's adapter
+    assert names(select(fleet, ask("sql"), (), 0.0)) == ["h:2"]
+
+
+def test_a_name_in_the_settings_is_resolved_by_the_only_model(fleet, ask):
+    resolve(fleet, new={}, own={"dir": "/files"}, safe={"fallback": "m"})
+    assert isinstance(select(fleet, ask("new"), (), 0.0), Reject)  # m or n?
+    fleet.remove("h:3")
+    assert names(select(fleet, ask("new"), (), 0.0)) == ["h:1", "h:2"]
+    for name in ("own", "safe", "other"):
+        assert isinstance(select(fleet, ask(name), (), 0.0), Reject)
+    fleet.probe_succeeded("h:1", WorkerFacts(models=(ServedModel("m"), ServedModel("new", parent="m"))), 0.0)
+    assert names(select(fleet, ask("new"), (), 0.0)) == ["h:1"]
+
+
+def test_a_base_without_workers_resolves_nothing(fleet, ask):
+    resolve(fleet, gone={"on_request": ("a-*",)})
+    answer = select(fleet, ask("a-1"), (), 0.0)
+    assert isinstance(answer, Reject) and "`a-1` does not exist" in answer.error.message
+    for _ in range(3):
+        fleet.probe_failed("h:3", "refused", 0.0)
+    resolve(fleet, n={"on_request": ("a-*",)})
+    assert isinstance(select(fleet, ask("a-1"), (), 0.0), Queued)
 
 
 def test_an_empty_fleet_queues_requests(shadow_residency, ask):

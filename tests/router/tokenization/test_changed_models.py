@@ -51,6 +51,16 @@ async def test_a_folder_that_is_added_tokenises_the_next_prompt(identity, folder
     assert identity.describe("m") == f"rendered locally from {folder}"
 
 
+async def test_a_name_on_request_has_its_bases_files_and_its_own_blocks(identity, folder, short):
+    files = {"n": {"dir": str(folder)}, "k": {"dir": str(folder), "chat_template": short}}
+    await use(identity, **files, m={"dir": str(folder), "on_request": ("a-*",)})
+    base = await ask(identity, CHAT_PATH, BODY)
+    first, second = [await ask(identity, CHAT_PATH, BODY, name) for name in ("a-1", "a-2")]
+    assert first.source is base.source is PromptSource.RENDERED
+    assert first.tokens == second.tokens == base.tokens
+    assert len({tuple(prompt.chain(16)) for prompt in (base, first, second)}) == 3
+
+
 async def test_another_template_renders_the_next_prompt(identity, folder, short):
     await use(identity, m={"dir": str(folder)})
     long = await ask(identity, CHAT_PATH, BODY)
