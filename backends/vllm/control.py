@@ -126,10 +126,14 @@ class WorkerClient:
         request = self._head(endpoint, "POST", path, every) + body
         return await self._fetch(endpoint, path, request, timeout_s, max_bytes, error_bytes)
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Close all connections; calls in progress fail."""
         while self._lanes:
             self._lanes.popitem()[1].close()
+
+    async def aclose(self) -> None:
+        """As `close`, and wait until the transports are closed."""
+        self.close()
         await asyncio.sleep(0)  # transports close in the loop's next iteration
 
     async def __aenter__(self) -> Self:

@@ -6,7 +6,6 @@ import asyncio
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from backends.vllm.control import WorkerClient
@@ -126,7 +125,7 @@ class Assembly:
         self.names = ModelNames(config.models)
         fleet.resolve(OnRequest(config.models))
         self.models = ModelChoice(self.names, fleet, context.identity, self.pins)
-        self.search = ResponseSearch(fleet, self.pins, self.worker_keys, partial(_worker_client, context), loop)
+        self.search = ResponseSearch(fleet, self.pins, self.worker_keys, _worker_client(context), loop)
         identifier = Identifier(
             context.identity,
             fleet,
@@ -236,6 +235,7 @@ class Assembly:
         """Unsubscribe from the fleet and the dispatcher, and close the connections to workers."""
         if self._note_reads in self._fleet.on_evidence:
             self._fleet.on_evidence.remove(self._note_reads)
+        self.search.close()
         self.lost_workers.close()
         self.gone_workers.close()
         self.quarantine.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
 from enum import Enum
 
 from backends.vllm.control import LargeAnswerError, ProbeError, ProbeFault, RefusedError, WorkerClient
@@ -53,7 +52,7 @@ def may_be_stored(response_id: str) -> bool:
 class ResponseSearch:
     """Asks workers for stored responses, and pins what it finds.
 
-    `keys` has the workers' own credentials; None gives them the client's. `client` makes the client for one search.
+    `keys` has the workers' own credentials; None gives them the client's.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class ResponseSearch:
         fleet: Fleet,
         pins: Pins,
         keys: WorkerKeys | None,
-        client: Callable[[], WorkerClient],
+        client: WorkerClient,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._fleet = fleet
@@ -72,6 +71,10 @@ class ResponseSearch:
         self._turns = asyncio.Semaphore(SEARCHES)
         self._searches = 0
         self._denied: OrderedDict[tuple[str, tuple[str, ...]], float] = OrderedDict()
+
+    def close(self) -> None:
+        """Close the connections of searches."""
+        self._client.close()
 
     async def find(self, response_id: str, models: tuple[str, ...], credentials: bytes | None) -> None:
         """Pin the response to the worker that has it; do nothing if all deny it. `models` may have made it; with none,
@@ -103,21 +106,17 @@ class ResponseSearch:
         response_id, models = key
         endpoints, lanes = self._places(models), asyncio.Semaphore(AT_ONCE)
         verdicts: dict[str, _Verdict] = {}
-        async with self._client() as client:
-            tasks = [
-                self._loop.create_task(self._ask(client, lanes, endpoint, response_id, credentials))
-                for endpoint in endpoints
-            ]
-            try:
-                for answered in asyncio.as_completed(tasks):
-                    endpoint_id, verdict = await answered
-                    if verdict is _Verdict.HAS_IT:
-                        self._pins.learn(response_id, WorkerId(endpoint_id))
-                        return
-                    verdicts[endpoint_id] = verdict
-            finally:
-                for task in tasks:
-                    task.cancel()
+        tasks = [self._loop.create_task(self._ask(lanes, endpoint, response_id, credentials)) for endpoint in endpoints]
+        try:
+            for answered in asyncio.as_completed(tasks):
+                endpoint_id, verdict = await answered
+                if verdict is _Verdict.HAS_IT:
+                    self._pins.learn(response_id, WorkerId(endpoint_id))
+                    return
+                verdicts[endpoint_id] = verdict
+        finally:  # without an await: a compiled coroutine that is cancelled must not wait again
+            for task in tasks:
+                task.cancel()
         self._not_found(key, verdicts)
 
     def _not_found(self, key: tuple[str, tuple[str, ...]], verdicts: dict[str, _Verdict]) -> None:
@@ -145,7 +144,6 @@ class ResponseSearch:
 
     async def _ask(
         self,
-        client: WorkerClient,
         lanes: asyncio.Semaphore,
         endpoint: FleetEndpoint,
         response_id: str,
@@ -157,7 +155,7 @@ class ResponseSearch:
         async with lanes:
             try:
                 path = f"/v1/responses/{response_id}"
-                body = await client.get(endpoint.endpoint, path, ANSWER_S, headers=headers)
+                body = await self._client.get(endpoint.endpoint, path, ANSWER_S, headers=headers)
             except LargeAnswerError:
                 return endpoint.id, _Verdict.HAS_IT  # refusals are read only in part
             except ProbeError as error:
