@@ -108,8 +108,11 @@ class PrefillPeers:
     async def _ask(self, endpoint: FleetEndpoint) -> None:
         try:
             server = bootstrap_of(endpoint.endpoint.host, endpoint.labels.get(BOOTSTRAP_PORT_LABEL))
-            async with WorkerClient() as client:
+            client = WorkerClient()
+            try:
                 engines = read_engine_ids(await client.get(server, BOOTSTRAP_PATH, _ANSWER_S, MAX_QUERY_BYTES))
+            finally:  # without an await: a compiled coroutine that is cancelled must not wait again
+                client.close()
             for candidate in endpoint.candidates:
                 if (engine_id := engines.get(candidate.rank or 0)) is not None:
                     peer = HandoverPeer(
