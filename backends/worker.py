@@ -155,6 +155,8 @@ class WorkerFacts:
     version: str | None = None
     models: tuple[ServedModel, ...] = ()
     caches: dict[int, RankCache] = field(default_factory=dict)
+    engines: tuple[int, ...] = ()
+    """The worker's own numbers of its ranks, which count from 0 within the endpoint."""
     event_sources: tuple[KvEventSource, ...] = ()
     sleeping: bool = False
     connector: ConnectorFacts | None = None

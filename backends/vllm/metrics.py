@@ -79,13 +79,14 @@ class MetricsPage:
 
     `started_s` is the process's start as Unix time (absent with several API server processes). A changed value means
     another process. Ranks count from 0 within the endpoint, even if its engines have other numbers in a larger
-    deployment; vLLM reads ``X-data-parallel-rank`` in the same way.
+    deployment; `engines` has those numbers, by rank.
     """
 
     caches: Mapping[int, RankCache]
     loads: tuple[LoadReport, ...]
     sleeping: bool
     started_s: float | None
+    engines: tuple[int, ...] = ()
 
 
 class StrangePage(ValueError):
@@ -211,12 +212,11 @@ def _either(sums: Mapping[str, float], name: str) -> float | None:
 
 
 def _within_the_endpoint(page: MetricsPage) -> MetricsPage:
-    engines = sorted(set(page.caches) | {load.rank for load in page.loads})
-    if engines == list(range(len(engines))):
-        return page
+    engines = tuple(sorted(set(page.caches) | {load.rank for load in page.loads}))
     rank = {engine: index for index, engine in enumerate(engines)}
     return replace(
         page,
+        engines=engines,
         caches={rank[engine]: cache for engine, cache in page.caches.items()},
         loads=tuple(replace(load, rank=rank[load.rank]) for load in page.loads),
     )

@@ -148,11 +148,12 @@ async def learn(
         models=models,
         caches=dict(page.caches) if page else {},
         sleeping=page.sleeping if page else False,
+        engines=page.engines if page else (),
     )
     if events is not None:
         sources = configured_sources(events, endpoint, facts.ranks)
     else:
-        sources = await _event_sources(client, endpoint, timeout_s, notes)
+        sources = await _event_sources(client, endpoint, timeout_s, notes, facts.engines)
     return replace(facts, event_sources=sources, notes=tuple(notes))
 
 
@@ -225,7 +226,7 @@ async def _page(client: WorkerClient, endpoint: Endpoint, timeout_s: float, note
 
 
 async def _event_sources(
-    client: WorkerClient, endpoint: Endpoint, timeout_s: float, notes: list[str]
+    client: WorkerClient, endpoint: Endpoint, timeout_s: float, notes: list[str], engines: tuple[int, ...]
 ) -> tuple[KvEventSource, ...]:
     try:
         body = await client.get(endpoint, "/kv_event_sources", timeout_s, MAX_SOURCES_BYTES)
@@ -243,17 +244,23 @@ async def _event_sources(
     except ProbeError as error:
         notes.append(error.reason)
         return ()
-    sources = _usable(answer, endpoint, notes)
+    sources = _usable(answer, endpoint, notes, engines)
     if not answer:
         notes.append("publishes no KV events: start vLLM with --kv-events-config")
     return sources
 
 
-def _usable(answer: Mapping[str, _Source], endpoint: Endpoint, notes: list[str]) -> tuple[KvEventSource, ...]:
-    """Return usable sources. Ranks count from 0 within the endpoint, as in `MetricsPage`."""
+def _usable(
+    answer: Mapping[str, _Source], endpoint: Endpoint, notes: list[str], engines: tuple[int, ...]
+) -> tuple[KvEventSource, ...]:
+    """Return usable sources. Ranks count from 0 within the endpoint, as in `MetricsPage`, whose `engines` are given."""
     sources = []
-    for rank, key in enumerate(sorted(answer, key=lambda key: int(key) if key.isdecimal() else _MAX_RANK)):
-        source = answer[key]
+    keys = sorted(answer, key=lambda key: int(key) if key.isdecimal() else _MAX_RANK)
+    rank_of = {str(engine): rank for rank, engine in enumerate(engines)}
+    if not rank_of.keys() >= set(keys):
+        rank_of = {key: rank for rank, key in enumerate(keys)}
+    for key in keys:
+        rank, source = rank_of[key], answer[key]
         if not source.enable_kv_cache_events or source.publisher != "zmq":
             notes.append(f"rank {key} publishes no KV events (publisher {source.publisher!r})")
         elif not key.isdecimal() or not source.endpoint or source.endpoint.startswith("inproc:"):

@@ -9,6 +9,7 @@ from backends.worker import Endpoint, LoadReport, RankCache, WorkerFacts
 from policies.view import WorkerId
 from router.placement.evidence import WorkerEvidence
 from router.placement.health import SERVING, Health, WorkerState
+from router.placement.rank_numbers import RankNumbers
 
 DEFAULT_BLOCK_TOKENS = 16
 """vLLM's default block size on CUDA, for workers whose /metrics does not state it."""
@@ -100,6 +101,7 @@ class FleetEndpoint:
         "labels",
         "lengths",
         "name",
+        "ranks",
         "role",
         "stopping_since_s",
         "weight",
@@ -119,6 +121,7 @@ class FleetEndpoint:
         self.evidence = WorkerEvidence()
         self.facts: WorkerFacts | None = None
         self.kv_report = KvReport()
+        self.ranks = RankNumbers()
         self.candidates: tuple[Candidate, ...] = ()
         self.draining = False
         self.stopping_since_s: float | None = None
@@ -171,6 +174,7 @@ class FleetEndpoint:
         """Store the facts from a probe. An adapter without a context length gets the length of its parent."""
         self.facts = facts
         self.kv_report = kv_report(facts)
+        self.ranks.learn(facts.engines)
         own = {card.id: card.max_model_len for card in facts.models}
         lengths = {card.id: card.max_model_len or own.get(card.parent or "") for card in facts.models}
         self.lengths = {model: length for model, length in lengths.items() if length}

@@ -217,6 +217,7 @@ class Fleet:
         endpoint = self._endpoints.get(endpoint_id)
         if endpoint is not None:
             self._forget_guesses(endpoint)
+            endpoint.ranks.forget()
             endpoint.health.cold(now_s)
             self._goes_on(endpoint)
             self._begins(endpoint)

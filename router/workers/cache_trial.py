@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import msgspec
 
 from backends.foreign_json import read_json
-from backends.vllm.control import ProbeError, WorkerClient
+from backends.vllm.control import ProbeError, RefusedError, WorkerClient
 from backends.vllm.probe import read_metrics
 from backends.worker import Endpoint
+from router.placement.rank_numbers import RankNumbers
 
 PATH = "/v1/completions"
 SETTLE_S = 2.0
@@ -66,13 +67,21 @@ class CacheTrial:
     """A short prompt, sent to a worker twice. `rank` is None if the endpoint has one rank."""
 
     def __init__(
-        self, client: WorkerClient, endpoint: Endpoint, body: bytes, *, answer_s: float, rank: int | None = None
+        self,
+        client: WorkerClient,
+        endpoint: Endpoint,
+        body: bytes,
+        *,
+        answer_s: float,
+        rank: int | None = None,
+        ranks: RankNumbers | None = None,
     ) -> None:
         self._client = client
         self._endpoint = endpoint
         self._body = body
         self._answer_s = answer_s
         self._rank = rank
+        self._ranks = ranks or RankNumbers()
 
     async def first(self) -> int:
         """Send the prompt; return its length in tokens.
@@ -98,14 +107,33 @@ class CacheTrial:
         return await self._counted(before, usage.prompt_tokens)
 
     async def _ask(self) -> _Usage:
-        headers = {} if self._rank is None else {"x-data-parallel-rank": str(self._rank)}
-        answer = await self._client.post_json(
-            self._endpoint, PATH, self._body, headers=headers, timeout_s=self._answer_s
-        )
+        answer = await self._posted()
         try:
             return read_json(answer, _Completion).usage
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ProbeError(f"{PATH} answered without usage ({error})") from None
+
+    async def _posted(self) -> bytes:
+        """Send the prompt. The forms of the rank that the worker may take are tried until one is not refused."""
+        ranks, rank = self._ranks, self._rank
+        forms = iter((ranks.form, *ranks.others()) if rank is not None else (ranks.form,))
+        form, refusal = next(forms), None
+        while True:
+            number = ranks.sent(rank, form)
+            headers = {} if number is None else {"x-data-parallel-rank": str(number)}
+            try:
+                answer = await self._client.post_json(
+                    self._endpoint, PATH, self._body, headers=headers, timeout_s=self._answer_s
+                )
+            except RefusedError as error:
+                refusal = refusal or error
+                following = next(forms, None)
+                if error.status not in (400, 422) or following is None:
+                    raise refusal from None
+                form = following
+            else:
+                ranks.accepted(rank, form)
+                return answer
 
     async def _counters(self) -> _Counters | None:
         try:

@@ -8,11 +8,12 @@ test uses completions; for chats, the rendering is compared too (`selftest_rende
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from backends.vllm.control import ProbeError, WorkerClient
 from backends.worker import Endpoint
 from policies.view import Residency
+from router.placement.rank_numbers import RankNumbers
 from router.residency.prompt import Prompt
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.intake import parse
@@ -42,8 +43,10 @@ class SelfTestVerdict:
 
 @dataclass(frozen=True, slots=True)
 class SelfTestTarget:
-    """The candidate under test. `rank` is None if the endpoint has one rank; `no_events` gives a reason if no events
-    come."""
+    """The candidate under test. `rank` is None if the endpoint has one rank; `ranks` learns the form that it takes.
+
+    `no_events` gives a reason if no events come.
+    """
 
     endpoint: Endpoint
     slot: int
@@ -53,6 +56,7 @@ class SelfTestTarget:
     prefix_caching: bool
     max_model_len: int | None
     no_events: str | None
+    ranks: RankNumbers = field(default_factory=RankNumbers)
 
 
 class SelfTest:
@@ -90,7 +94,9 @@ class SelfTest:
 
     async def _compare(self, body: bytes) -> SelfTestVerdict:
         subject = self._subject
-        trial = CacheTrial(self._client, subject.endpoint, body, answer_s=ANSWER_S, rank=subject.rank)
+        trial = CacheTrial(
+            self._client, subject.endpoint, body, answer_s=ANSWER_S, rank=subject.rank, ranks=subject.ranks
+        )
         prompt_tokens = await trial.first()
         if subject.no_events is not None:
             found = await trial.second()

@@ -140,6 +140,7 @@ class SelfTests:
                 endpoint=self._endpoint.endpoint,
                 slot=candidate.slot,
                 rank=candidate.rank,
+                ranks=self._endpoint.ranks,
                 model=base.id,
                 block_tokens=candidate.block_tokens,
                 prefix_caching=candidate.caches,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from backends.vllm.handover.prefill_answer import answer_limit_bytes
@@ -21,6 +21,7 @@ from router.gateway.last_look import LastLook
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.rewrites.usage_frame import UsageFrame
 from router.placement.lifecycle_events import FailurePoint
+from router.placement.rank_numbers import RankForm
 from router.placement.tickets import Ticket
 
 # Server errors about the request, not about the worker: another worker would answer the same.
@@ -85,10 +86,12 @@ class Attempt:
         "_hold",
         "_late",
         "_opened",
+        "_other_forms",
         "_outbound",
         "_pause_began_s",
         "_paused",
         "_paused_before_s",
+        "_rank_form",
         "_report",
         "_sent_s",
         "_services",
@@ -146,6 +149,9 @@ class Attempt:
         """The sum of earlier pauses."""
         self._collects = collects
         self._doubts_refusals = doubts_refusals
+        self._rank_form = ticket.candidate.endpoint.ranks.form
+        self._other_forms: Iterator[RankForm] | None = None
+        """The forms of the rank that are left to try; None before the first refusal."""
         self.limit_s = limit_s
         self.given_up = False
         """The gateway broke the attempt off before its first event."""
@@ -245,7 +251,7 @@ class Attempt:
             len(body),
             candidate.endpoint.endpoint,
             outbound.id_for(self.ticket),
-            candidate.rank,
+            candidate.endpoint.ranks.sent(candidate.rank, self._rank_form),
             outbound.peer.encode("ascii"),
             outbound.upgrade,
             plain=usage_frame is not None or self._collects,
@@ -276,6 +282,8 @@ class Attempt:
         """Classify a final response head as the start of an answer or as a failure."""
         self.response = response
         status = response.status
+        if status < 400 and not self.ticket.candidate.endpoint.ranks.settled:
+            self.ticket.candidate.endpoint.ranks.accepted(self.ticket.candidate.rank, self._rank_form)
         if response.events and not self.ticket.request.stream:
             self._report(Outcome.MOVED, self)  # a stream that the request did not show: it should begin early
         if status == 503:
@@ -289,6 +297,8 @@ class Attempt:
                 self._late = self._services.loop.call_later(ERROR_BODY_S, self._error_due)
         elif 400 <= status < 500 and self._doubts_refusals:
             self._refused(status)
+        elif status in _BAD_REQUEST and self._send_with_other_rank():
+            pass
         elif status in _BAD_REQUEST and self.usage_frame is not None and self.usage_frame.asked_for:
             self._send_unasked()
         elif status == 404:
@@ -300,6 +310,25 @@ class Attempt:
                 self._report(Outcome.SWITCHED, self)
             else:
                 self.worker_lost("unexpected 101", True)
+
+    def _send_with_other_rank(self) -> bool:
+        """Send the request again with its rank in another form, or without one: it may be what the worker refuses.
+
+        Return False if no form is left to try; a further attempt would use the first one.
+        """
+        candidate = self.ticket.candidate
+        if candidate.rank is None:
+            return False
+        if self._other_forms is None:
+            self._other_forms = candidate.endpoint.ranks.others()
+        form = next(self._other_forms, None)
+        self._rank_form = form or candidate.endpoint.ranks.form
+        if form is None:
+            return False
+        self.let_go(reusable=True)
+        self.begin()
+        self._report(Outcome.MOVED, self)
+        return True
 
     def _send_unasked(self) -> None:
         """Send the request again without the question for usage: it may be what the worker, an old vLLM, refuses."""

@@ -64,6 +64,7 @@ class _Prepared(msgspec.Struct, frozen=True, gc=False):
     endpoint: Endpoint
     authorization: bytes | None
     withheld: frozenset[bytes]
+    rank: int | None
     before: bytes
     between: bytes
     after: bytes
@@ -101,13 +102,14 @@ def request_to_worker(
         and prepared.endpoint is endpoint
         and prepared.authorization is authorization
         and prepared.withheld is withheld
+        and prepared.rank == rank
     ):
         return b"%b%d%b%b%b" % (prepared.before, body_bytes, prepared.between, request_id, prepared.after)
     whole = _written(
         head, body_bytes, endpoint, request_id, rank, peer, upgrade, plain, authorization, scheme, withheld, via
     )
     if shared is not None:
-        prepared = _prepared(whole, body_bytes, endpoint, request_id, authorization, withheld)
+        prepared = _prepared(whole, body_bytes, endpoint, request_id, authorization, withheld, rank)
         if prepared is not None:
             shared[worker] = prepared
     return whole
@@ -120,6 +122,7 @@ def _prepared(
     request_id: bytes,
     authorization: bytes | None,
     withheld: frozenset[bytes],
+    rank: int | None,
 ) -> _Prepared | None:
     """Cut `whole` in three, or return None if its Content-Length is missing or in an unusual form."""
     length = re.search(rb"\r\n[Cc]ontent-[Ll]ength: ?(%d)\r\n" % body_bytes, whole)
@@ -128,7 +131,7 @@ def _prepared(
         return None
     start = place + len(b"\r\nX-Request-Id: ")
     between, after = whole[length.end(1) : start], whole[start + len(request_id) :]
-    return _Prepared(endpoint, authorization, withheld, whole[: length.start(1)], between, after)
+    return _Prepared(endpoint, authorization, withheld, rank, whole[: length.start(1)], between, after)
 
 
 def _written(
