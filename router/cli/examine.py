@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from backends.vllm.control import ProbeError, RefusedError, WorkerClient
 from backends.vllm.probe import probe
 from backends.vllm.server_info import read_connector
-from backends.worker import Endpoint, KvEventSource, WorkerFacts, parse_endpoint
+from backends.worker import Endpoint, KvEventSource, WorkerFacts
 from policies.view import Residency
 from router.cli.examine_offload import BY_HASH, SELF_DESCRIBING_FLAG, listening, names_by_hash
 from router.cli.prompts import PromptOrigin, learned_identity, prompt_origins
 from router.config.model import Config, WorkerConfig
 from router.config.sources.environment import variable
+from router.control.desired_state import endpoint_of
 from router.placement.endpoints import DEFAULT_BLOCK_TOKENS
 from router.security.worker_tls import WorkerTls
 from router.tokenization.choices import SLOW_PRICE
@@ -37,6 +38,8 @@ _FILES_ADVICE = (
     "(HF_HOME) and a hub that can be reached"
 )
 _REQUEST_TIMEOUT_S = 60.0
+FOREIGN_HOST = "warmroute-check.invalid"
+"""A Host that no worker has."""
 _TCP = re.compile(r"tcp://\[?(.+?)\]?:(\d+)")
 
 
@@ -109,7 +112,7 @@ async def _compare_chats(
     config: Config, worker: WorkerConfig, identity: Identity, report: WorkerReport, facts: WorkerFacts
 ) -> None:
     """Compare the chats of the self-test for each base model that the gateway renders itself."""
-    endpoint, block_tokens = parse_endpoint(worker.url), _block_tokens(facts)
+    endpoint, block_tokens = endpoint_of(worker), _block_tokens(facts)
     async with WorkerClient(worker.api_key, WorkerTls(config.worker_tls).context_for) as client:
         for model in [card.id for card in facts.models if card.parent is None]:
             found = await compare_rendering(client, identity, endpoint, model, block_tokens)
@@ -133,7 +136,7 @@ def _block_tokens(facts: WorkerFacts) -> int:
 
 
 async def _examine(worker: WorkerConfig, number: int, config: Config, requests: bool) -> WorkerReport:
-    endpoint = parse_endpoint(worker.url)
+    endpoint = endpoint_of(worker)
     report = WorkerReport(endpoint.authority, endpoint.url)
     timeout_s = config.health.probe_timeout_s
     tls, metrics_bytes = WorkerTls(config.worker_tls).context_for, config.health.max_metrics_bytes
@@ -150,11 +153,25 @@ async def _examine(worker: WorkerConfig, number: int, config: Config, requests: 
             return report
         if facts.sleeping:
             report.problem, report.fix = "asleep", "wake it up"
+        elif (refused := await _refuses_hosts(client, endpoint, timeout_s)) is not None:
+            report.problem = f"refuses requests with a client's Host, which it gets by host: client ({refused})"
+            report.fix = f"remove workers[{number}].host, or write the Host that the worker expects"
         elif not facts.models:
             report.problem, report.fix = await _why_no_models(client, endpoint, worker, number, timeout_s)
         else:
             await _judge(client, endpoint, report, facts, requests)
     return report
+
+
+async def _refuses_hosts(client: WorkerClient, endpoint: Endpoint, timeout_s: float) -> str | None:
+    """Return the refusal of a request with a foreign Host; None if there is none, or the worker gets its own Host."""
+    if endpoint.host_header is not None:
+        return None
+    try:
+        await client.get(endpoint, "/health", timeout_s, host=FOREIGN_HOST)
+    except ProbeError as error:
+        return error.reason
+    return None
 
 
 async def _why_no_models(
