@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -14,7 +15,7 @@ from backends.vllm.conversation import conversation
 from backends.vllm.messages_api import chat_of_messages
 from backends.vllm.responses_api import chat_of_responses
 from backends.vllm.unrenderable import Unrenderable
-from backends.worker import parse_endpoint
+from backends.worker import Endpoint, parse_endpoint
 from router.tokenization.byte_bounded_lru import ByteBoundedLru
 from router.tokenization.fields import BodyFields
 from router.tokenization.intake import COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
@@ -44,6 +45,12 @@ _NOT_TOKENIZES = (
     "chat_template", "documents", "kv_transfer_params", "prompt_embeds", "reasoning_effort", "truncate_prompt_tokens",
 )  # fmt: skip
 """Fields that /tokenize lacks."""
+
+
+def tokenize_url(endpoint: Endpoint) -> str:
+    """Return where a worker tokenises. A Host other than that of the address is the fragment."""
+    host = f"#{endpoint.host_header}" if endpoint.host_header else ""
+    return f"{endpoint.url}{_PATH}{host}"
 
 
 class _TokenizeResponse(msgspec.Struct):
@@ -117,7 +124,8 @@ class WorkerTokenizer:
         return {"asked": self._asked, "failed": self._failed, **self._known.statistics()}
 
     async def _post(self, url: str, tokenize_question: bytes, most_tokens: int | None) -> array[int] | None:
-        endpoint = parse_endpoint(url.removesuffix(_PATH))
+        address, _, host = url.partition("#")
+        endpoint = replace(parse_endpoint(address.removesuffix(_PATH)), host_header=host)
         limit_bytes = answer_limit_bytes(tokenize_question)
         try:
             answer = await self._client.post_json(

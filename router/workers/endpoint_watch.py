@@ -17,6 +17,7 @@ from backends.vllm.server_info import read_connector
 from backends.worker import ConnectorFacts, KvEventSource, LoadReport, WorkerFacts
 from router.placement.fleet import FleetEndpoint, WorkerState
 from router.placement.lateness import probe_late
+from router.tokenization.remote_tokenizer import tokenize_url
 from router.workers.health_question import HealthQuestion
 from router.workers.selftests import SelfTests
 from router.workers.subscriptions import Subscriptions
@@ -295,9 +296,7 @@ class EndpointWatch:
     def _learned(self, facts: WorkerFacts) -> None:
         endpoint = self._endpoint.endpoint
         for card in facts.models:
-            self._context.identity.learn(
-                card.id, card.root, f"{endpoint.url}/tokenize", card.parent, card.max_model_len
-            )
+            self._context.identity.learn(card.id, card.root, tokenize_url(endpoint), card.parent, card.max_model_len)
         self._workers.update(candidate.id for candidate in self._endpoint.candidates)
         self._subscriptions.fit(self._endpoint.candidates, facts.event_sources)
         self._self_tests.consider(facts)

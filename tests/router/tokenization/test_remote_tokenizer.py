@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 import trustme
@@ -16,6 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from backends.vllm.control import WorkerClient
+from backends.worker import parse_endpoint
 from router.config.model import Config, WorkerTlsConfig
 from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import Prompt, PromptSource
@@ -23,7 +25,7 @@ from router.security.worker_tls import WorkerTls
 from router.tokenization.identity import Identity
 from router.tokenization.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
 from router.tokenization.preparing import MAX_ASKED_CHARS
-from router.tokenization.remote_tokenizer import PAUSE_S, WorkerTokenizer
+from router.tokenization.remote_tokenizer import PAUSE_S, WorkerTokenizer, tokenize_url
 
 
 class Worker:
@@ -31,12 +33,14 @@ class Worker:
 
     def __init__(self) -> None:
         self.questions: list[dict] = []
+        self.hosts: list[str] = []
         self.status = 200
         self.url = ""
 
     async def tokenize(self, request: Request) -> Response:
         body = await request.json()
         self.questions.append(body)
+        self.hosts.append(request.headers["host"])
         if self.status != 200:
             return Response(status_code=self.status)
         text = body["prompt"] if "prompt" in body else "".join(m["content"] for m in body["messages"])
@@ -116,6 +120,16 @@ async def test_an_answer_of_more_ids_than_fit_the_model_is_not_decoded(worker: W
     monkeypatch.setattr("router.tokenization.remote_tokenizer.msgspec.json.decode", None)
     assert await tokenizer.ask(2, [worker.url], question, 1_000) is None
     assert tokenizer.trouble([worker.url]) is None  # the worker's answer was valid
+    await tokenizer.aclose()
+
+
+@pytest.mark.parametrize("host", ["", None, "vllm.internal"])
+async def test_a_worker_is_asked_with_the_host_of_its_settings(worker: Worker, host: str | None) -> None:
+    endpoint = replace(parse_endpoint(worker.url.removesuffix("/tokenize")), host_header=host)
+    tokenizer = WorkerTokenizer(1 << 20, asyncio.get_running_loop().time)
+    question = json.dumps({"model": "m", "prompt": "some words"}).encode()
+    assert await tokenizer.ask(1, [tokenize_url(endpoint)], question) is not None
+    assert worker.hosts == [host or endpoint.authority]
     await tokenizer.aclose()
 
 
