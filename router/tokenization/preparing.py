@@ -153,15 +153,16 @@ def _check_question(prompt_request: PromptRequest, chars: int) -> None:
         raise Unrenderable("the prompt is too long to be tokenised by a worker")
 
 
-def prepare_or_text(prompt_request: PromptRequest) -> PreparedPrompt:
+def prepare_or_text(prompt_request: PromptRequest, fields: BodyFields | None = None) -> PreparedPrompt:
     """Decode the body and call `prepare`, in a thread. A body that cannot be rendered becomes a text.
 
-    The decoded fields never leave the thread.
+    The decoded fields never leave the thread. `fields`: they are decoded already.
 
     Raises:
         RequestError: the body is not valid JSON.
     """
-    fields = prompt_request.parsed.decoded()
+    if fields is None:
+        fields = prompt_request.parsed.decoded()
     try:
         return prepare(prompt_request, fields)
     except TextUnavailable:
