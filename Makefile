@@ -21,7 +21,7 @@ FLOORS_VENV := .venv-floors
 # The tools that check what deploys it: docker-compose, helm, kubernetes-validate and hadolint.
 DEPLOY_VENV := .venv-deploy
 
-.PHONY: demo demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-old test-handover pd-env vllm-env vllm-env-old peers-env deploy-env manifests image-test compiled compiled-tools test-compiled test-compiled-nightly wheels tournament soak soak-attack soak-compiled lint bench bench-nightly clean lock test-floors audit
+.PHONY: demo demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-quick test-vllm-old test-handover pd-env vllm-env vllm-env-old peers-env deploy-env manifests image-test compiled compiled-tools test-compiled test-compiled-nightly wheels tournament soak soak-attack soak-compiled lint bench bench-nightly clean lock test-floors audit
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (once) ..."
@@ -173,6 +173,12 @@ soak-compiled: compiled
 test-vllm: vllm-env
 	WARMROUTE_VLLM_ENV=$(VLLM_VENV) $(BIN)/python -m pytest -m "real_vllm and not nightly" tests/real_vllm
 
+# What a change has to pass: each API, streams, usage, salts, adapters, lost events, restarts and shutdowns. The night has the
+# rest of `make test-vllm`: further flags, templates and tokenizers.
+VLLM_QUICK := chat completions messages responses streaming observe_usage tools salt lora event_loss restart shutdown
+test-vllm-quick: vllm-env
+	WARMROUTE_VLLM_ENV=$(VLLM_VENV) $(BIN)/python -m pytest -m "real_vllm and not nightly" $(VLLM_QUICK:%=tests/real_vllm/test_%.py)
+
 # vLLM's CPU build moves real KV cache with NIXL, Mooncake, LMCache and stores. It needs torch==2.13.0+cpu in a configured
 # index, and Mooncake needs Debian's libibverbs1: its tests skip without.
 pd-env: $(STAMP)
@@ -195,6 +201,8 @@ test-vllm-old: vllm-env-old
 test-nightly: vllm-env
 	WARMROUTE_VLLM_ENV=$(VLLM_VENV) $(BIN)/python -m pytest -m nightly
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile=nightly --timeout=3600 $$(grep -rl "@given" tests --include="test_*.py" | sort)
+	$(MAKE) test-vllm
+	$(MAKE) peers-env && $(BIN)/python -m pytest -m "not nightly" tests/loadtest/peers
 	$(MAKE) soak MINUTES=3
 	$(MAKE) soak-attack
 	$(MAKE) test-compiled-nightly
