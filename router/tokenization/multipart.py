@@ -137,7 +137,8 @@ class _FormReader:
             head_end = body.find(b"\r\n\r\n", after, after + MAX_PART_HEAD_BYTES)
             if head_end < 0:
                 raise _refused(f"has a head of more than {MAX_PART_HEAD_BYTES} bytes or without an end")
-            name, is_file = _named(body[after + 2 : head_end])
+            # an empty head ends where it begins; compiled code refuses a slice that starts beyond its end
+            name, is_file = _named(body[min(after + 2, head_end) : head_end])
             start, end = head_end + 4, -1
             window = start
             while end < 0:

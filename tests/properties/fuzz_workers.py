@@ -70,6 +70,7 @@ class Answers:
 
     def __init__(self, answers):
         self.answers = answers
+        self.metrics_bytes = 1 << 20
 
     async def get(self, endpoint, path, timeout_s, max_bytes=0):
         return self.answers[path]
@@ -77,8 +78,10 @@ class Answers:
 
 def probed(answers):
     """Return the facts that these answers give; None if they are refused."""
+    asking = probe(Answers(answers), ENDPOINT)
     try:
-        probe(Answers(answers), ENDPOINT).send(None)
+        for _ in range(10_000):  # it makes way for others between its steps
+            asking.send(None)
     except StopIteration as end:
         return end.value
     except ProbeError:

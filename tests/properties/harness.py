@@ -19,16 +19,9 @@ from router.gateway.client import ClientConnection
 from router.placement.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
 from router.security.instance import Instance
-from tests.support.gateway_rig import COMPILED, FACTS, RecordingMetrics, build_dispatcher, build_identity
+from tests.support.gateway_rig import FACTS, RecordingMetrics, build_dispatcher, build_identity
 
 INSTANCE = Instance("warmroute-property")
-
-
-class OneId:
-    """A fixed id, in place of ids that are drawn and counted."""
-
-    def of(self, head):
-        return b"property"
 
 
 class Never:
@@ -209,8 +202,8 @@ class World:
             config, self.dispatcher, fleet, build_identity(config), RecordingMetrics(), instance=INSTANCE
         )
         self.parts = Assembly(context, self.turns)
-        if not COMPILED:
-            self.parts.clients.request_ids = OneId()
+        ids = self.parts.clients.request_ids
+        ids._prefix, ids._next = b"property", lambda: 0
         self._failures = Failures()
         logging.getLogger("warmroute.gateway").handlers = [self._failures]
 
