@@ -123,6 +123,17 @@ FLEET = (
         _worker, alert_after="2m", implied_by="no_worker_ready",
     ),
     Condition(
+        "workers_kept", DEGRADED, "fleet", level("workers_kept", ">", 0),
+        "Workers stay in use although their probes time out",
+        "Workers stay in use although their probes time out, because too few others are left.",
+        "Half of a model's workers answer no probe in time (health.panic_threshold): time-outs eject no further one.",
+        fixed(
+            "look at the workers' and the gateway's CPU time and at the network between them",
+            "stop a worker that is really gone, or remove it: `warmroute workers remove ID`",
+        ),
+        measure="{value} workers are kept.", alert_after="1m",
+    ),
+    Condition(
         "worker_not_up", DEGRADED, "fleet", level("worker_state", "==", 1, "endpoint", where='state="starting"'),
         "Worker {endpoint} has not come up", "Workers have never answered a probe.",
         "It has answered no probe since it was added, for much longer than a model needs to load.",
@@ -325,6 +336,13 @@ GATEWAY = (
         "Changes of the admin API are refused, or end with the process.",
         fixed("free space in state_dir, or let this user write there; each gateway needs a state_dir of its own"),
         _reason("state"),
+        alert_after="1m",
+    ),
+    Condition(
+        "state_set_aside", DEGRADED, "gateway", gateway_level("state_files_set_aside", ">", 0),
+        "{instance} could not use its state file in whole", "Changes of the admin API were set aside at the start.",
+        "The gateway started from its settings, or without what a newer version had written.",
+        fixed("mend the file that state_dir keeps under another name, and start again; the log has the reason"),
         alert_after="1m",
     ),
     Condition(

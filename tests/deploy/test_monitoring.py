@@ -151,6 +151,7 @@ CASES = {
     "WarmrouteNoWorkerReady": (of("ready_workers"), "1x120", "0x120"),
     "WarmrouteModelWithoutWorker": (of("model_ready_workers", model="m"), "1x120", "0x120"),
     "WarmrouteWorkerUnhealthy": (of("worker_state", endpoint="w:8000", state="unhealthy"), "0 1 0x118", "1x120"),
+    "WarmrouteWorkersKept": (of("workers_kept"), "0x120", "2x120"),
     "WarmrouteWorkerNotUp": (
         of("worker_state", endpoint="w:8000", state="starting"), "1x100 0x20", "1x120"
     ),
@@ -193,6 +194,7 @@ CASES = {
     "WarmrouteProcessRestarts": (of("process_restarts_total"), "0x120", "0+1x120"),
     "WarmrouteReloadFailed": (of("reloads_total", what="tls", outcome="failed"), "1x120", "0+1x120"),
     "WarmrouteStateNotSaved": (of("state_unsaved"), "0x120", "1x120"),
+    "WarmrouteStateSetAside": (of("state_files_set_aside"), "0x120", "1x120"),
     "WarmrouteLogLinesLost": (of("log_lines_dropped_total"), "9x120", "0+1x120"),
     "WarmrouteDecisionsLost": (of("decision_log_lost_windows_total"), "9x120", "0+1x120"),
     "WarmrouteLimitsRefuse": (

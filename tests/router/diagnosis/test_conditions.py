@@ -21,6 +21,7 @@ CASES = {
     "no_worker_ready": (READY, {("ready_workers",): 0}),
     "model_without_worker": ({("model_ready_workers", "m"): 1}, {("model_ready_workers", "m"): 0}),
     "worker_unhealthy": ({state("unhealthy"): 0}, {state("unhealthy"): 1}),
+    "workers_kept": ({("workers_kept",): 0}, {("workers_kept",): 2}),
     "worker_not_up": ({state("starting"): 0}, {state("starting"): 1}),
     "requests_queued": ({("queued_requests",): 0}, {("queued_requests",): 4}),
     "fleet_saturated": ({("queued_prefill_seconds", "a"): 0.5}, {("queued_prefill_seconds", "a"): 3.0}),
@@ -62,6 +63,7 @@ CASES = {
     "process_restarts": ({("process_restarts",): 0}, {("process_restarts",): "+1"}),
     "reload_failed": ({("reloads", "tls", "ok"): "+1"}, {("reloads", "tls", "failed"): "+1"}),
     "state_not_saved": ({("state_unsaved",): 0}, {("state_unsaved",): 1}),
+    "state_set_aside": ({("state_files_set_aside",): 0}, {("state_files_set_aside",): 1}),
     "log_lines_lost": ({("log_lines_dropped",): 0}, {("log_lines_dropped",): "+7"}),
     "decisions_lost": ({("decision_log_lost_windows",): 0}, {("decision_log_lost_windows",): "+1"}),
     "limits_refuse": (
