@@ -11,13 +11,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     try:
-        from loadtest.approximate import command as approximate
         from loadtest.bench import cost, events, gateway, overhead
         from loadtest.fidelity import command as fidelity
         from loadtest.lab import command as lab
         from loadtest.live import command as live
         from loadtest.peers import command as peers
-        from loadtest.replicas import command as replicas
         from loadtest.rollout import command as rollout
         from loadtest.soak import command as soak
         from loadtest.tournament import command as tournament
@@ -31,9 +29,7 @@ def main() -> int:
         ("cost", cost),
         ("events-bench", events),
         ("peers", peers),
-        ("approximate", approximate),
         ("fidelity", fidelity),
-        ("replicas", replicas),
         ("rollout", rollout),
         ("sim", lab),
         ("live", live),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, nan, sqrt
+from math import nan, sqrt
 from statistics import fmean, stdev
 
 from scipy.special import stdtrit
@@ -31,20 +31,6 @@ class Interval:
 def interval(values: Sequence[float]) -> Interval:
     """Return the mean of `values` and its 95 % interval."""
     return Interval(fmean(values), half_width(values) if len(values) > 1 else nan)
-
-
-def ratio_text(found: Interval) -> str:
-    """Format a ratio with its interval, from their logarithms. It is bold if the interval leaves out 1."""
-    return f"{_bold(f'{exp(found.mean):.2f}', found)} ({exp(found.low):.2f} to {exp(found.high):.2f})"
-
-
-def points_text(found: Interval) -> str:
-    """Format a difference in points with its interval. It is bold if the interval leaves out 0."""
-    return f"{_bold(f'{found.mean:+.1f}', found)} ± {found.half:.1f}"
-
-
-def _bold(text: str, found: Interval) -> str:
-    return f"**{text}**" if abs(found.mean) > found.half else text
 
 
 def half_width(values: Sequence[float]) -> float:

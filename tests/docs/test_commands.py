@@ -1,4 +1,4 @@
-"""The command lines on the pages parse, and the page of benchmarks has one for every bench and study."""
+"""The command lines on the pages parse, and the page of benchmarks has one for every part of the bench."""
 
 import argparse
 import re
@@ -19,9 +19,8 @@ NAMED = re.compile(r"(?:\S+/)?(?:python (?:-P )?-m (?:loadtest [\w-]+|[\w.]+)|wa
 """A command without arguments. In a sentence it is a name only, so its arguments may be missing."""
 PLACEHOLDERS = {"L,L,L": "0.6,0.8", "K": "2", "NAME": "agents"}
 MODULES = [
-    f"loadtest.{folder.replace('/', '.')}.{path.stem}"
-    for folder in ("bench/parts", "studies")
-    for path in sorted((Path(loadtest.__file__).parent / folder).glob("[!_]*.py"))
+    f"loadtest.bench.parts.{path.stem}"
+    for path in sorted((Path(loadtest.__file__).parent / "bench/parts").glob("[!_]*.py"))
 ]
 
 
@@ -92,5 +91,5 @@ def test_a_command_on_a_page_parses(parse, page, words):
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_the_page_of_benchmarks_has_a_command_of_each_bench_and_study(module):
+def test_the_page_of_benchmarks_has_a_command_of_each_part(module):
     assert any(module in words for words in commands(ROOT / "docs" / "benchmarks.md"))

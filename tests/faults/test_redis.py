@@ -2,9 +2,11 @@
 
 import pytest
 
-from loadtest.replicas.bars import REGISTERED_S, SHARED_S
-from loadtest.replicas.faults import FAULTS, GATEWAYS, play
+from loadtest.soak.redis_faults import FAULTS, GATEWAYS, play
 from tests.support.redis import needs_redis
+
+SHARED_S = 5.0
+REGISTERED_S = 15.0
 
 pytestmark = [pytest.mark.slow, needs_redis, pytest.mark.timeout(240)]
 

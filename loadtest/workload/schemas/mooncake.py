@@ -9,17 +9,11 @@ Source: kvcache-ai/Mooncake, FAST25-release/traces, Apache-2.0.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from random import Random
-
 import msgspec
 
 from loadtest.workload.draw import Draws
 from loadtest.workload.plan import Call
 from loadtest.workload.schemas.blocks import BlockId, check_blocks, text_of_blocks
-from loadtest.workload.schemas.reading import typed_rows
 from loadtest.workload.schemas.schema import Moment, OneCallEach, Schema, SomeTokens, Tokens
 
 BLOCK_TOKENS = 512
@@ -58,28 +52,3 @@ SCHEMA = Schema(
     sessions=OneCallEach(call),
     block_tokens=BLOCK_TOKENS,
 )
-
-
-def read_rows(path: Path) -> list[Row]:
-    """Return all rows of a file, which may be compressed.
-
-    Raises:
-        TraceError: the file is missing or unreadable, or is no Mooncake trace.
-    """
-    return [row for _, row in typed_rows(path, SCHEMA)]
-
-
-def spread(rows: Iterable[Row], rng: Random, rate_scale: float = 1.0) -> Iterator[tuple[float, Row]]:
-    """Yield arrival times from 0 on with their rows, in order. Each row comes within its tick, `rate_scale` as fast."""
-    timed = sorted(((row.at_s + rng.uniform(0.0, TICK_S), row) for row in rows), key=lambda pair: pair[0])
-    start_s = timed[0][0] if timed else 0.0
-    for at_s, row in timed:
-        yield (at_s - start_s) / rate_scale, row
-
-
-def prompt_ids(row: Row) -> array[int]:
-    """Return token ids for a row's prompt. Each token gets its block's id, so that equal prefixes have equal ids."""
-    ids = array("I")
-    for block_id in row.hash_ids:
-        ids.extend(array("I", [block_id]) * BLOCK_TOKENS)
-    return ids[: row.input_length]

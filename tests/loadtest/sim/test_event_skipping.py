@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from loadtest.approximate.workloads import Shape, conversations, small_workers
 from loadtest.sim import run as run_module
+from loadtest.sim.conversations import Shape, conversations, small_workers
 from loadtest.sim.run import Setting, simulate
 from loadtest.sim.sessions import sessions_of
 from loadtest.sim.worker import EngineWorker

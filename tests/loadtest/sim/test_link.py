@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from backends.engine.events import BlocksCached, BlocksEvicted, CacheCleared
-from loadtest.approximate.workloads import small_workers
+from loadtest.sim.conversations import small_workers
 from loadtest.sim.link import EventLink
 from loadtest.sim.run import Setting, simulate
 from loadtest.sim.sessions import Call, Session, TextCall

@@ -11,9 +11,9 @@ from random import Random
 
 import pytest
 
-from loadtest.approximate.workloads import LONG_TAIL, conversations, small_workers
 from loadtest.sim import gateway as simulated
 from loadtest.sim.clients import Clients
+from loadtest.sim.conversations import LONG_TAIL, conversations, small_workers
 from loadtest.sim.gateway import Delays, SimulatedGateway
 from loadtest.sim.outcome import Ending
 from loadtest.sim.virtual_time import VirtualTime

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from loadtest.approximate.workloads import Shape, conversations, small_workers
 from loadtest.sim.clients import Clients
+from loadtest.sim.conversations import Shape, conversations, small_workers
 from loadtest.sim.gateway import Delays
 from loadtest.sim.outcome import Ending
 from loadtest.sim.placements import Rejected

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from backends.engine.profile import load_profile
-from loadtest.approximate.workloads import Shape, conversations
+from loadtest.sim.conversations import Shape, conversations
 from loadtest.sim.worker import WorkerSpec
 from policies.spec import PolicySpec
 from router.diagnosis.finding import Pressure

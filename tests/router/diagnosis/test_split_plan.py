@@ -7,7 +7,7 @@ import pytest
 
 from backends.engine.profile import load_profile
 from backends.worker import LoadReport, ServedModel
-from loadtest.approximate.workloads import Shape, conversations
+from loadtest.sim.conversations import Shape, conversations
 from loadtest.sim.worker import WorkerSpec
 from policies.handover_cost import STREAM_WEIGHT
 from router.config.model import DiagnosisConfig, HandoverConfig

@@ -1,11 +1,11 @@
 import json
-from random import Random
 
 import pytest
 
 from loadtest.workload.draw import FIRST_FRESH_ID
 from loadtest.workload.errors import TraceError
-from loadtest.workload.schemas.mooncake import BLOCK_TOKENS, TICK_S, prompt_ids, read_rows, spread
+from loadtest.workload.schemas.mooncake import SCHEMA
+from loadtest.workload.schemas.reading import typed_rows
 from loadtest.workload.text import chain
 from loadtest.workload.trace import Trace
 
@@ -20,24 +20,6 @@ def written(tmp_path, rows=ROWS):
     path = tmp_path / "trace.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows))
     return path
-
-
-def test_equal_ids_are_equal_text_from_the_start_on(tmp_path):
-    first, second, third = (prompt_ids(row) for row in read_rows(written(tmp_path)))
-    assert [len(ids) for ids in (first, second, third)] == [1_100, 1_024, 600]
-    assert first[:1_024] == second
-    assert first[:BLOCK_TOKENS] == third[:BLOCK_TOKENS] and first[BLOCK_TOKENS] != third[BLOCK_TOKENS]
-
-
-def test_rows_are_spread_within_their_ticks(tmp_path):
-    rows = read_rows(written(tmp_path))
-    spread_out = list(spread(rows, Random(0)))
-    times = [at_s for at_s, _ in spread_out]
-    assert times[0] == 0.0 and times == sorted(times) and len(set(times)) == 3
-    assert times[-1] < 2 * TICK_S
-    assert list(spread(rows, Random(0))) == spread_out != list(spread(rows, Random(1)))
-    fast = [at_s for at_s, _ in spread(rows, Random(0), rate_scale=2.0)]
-    assert fast == pytest.approx([at_s / 2 for at_s in times])
 
 
 def test_only_full_blocks_can_be_reused(tmp_path):
@@ -76,4 +58,4 @@ def test_a_part_of_a_block_may_have_no_id(tmp_path):
 def test_a_bad_row_is_named(tmp_path, wrong, complaint):
     path = written(tmp_path, [ROWS[0], ROWS[0] | wrong])
     with pytest.raises(TraceError, match=rf"trace.jsonl, row 2: not as mooncake rows are: .*{complaint}"):
-        read_rows(path)
+        list(typed_rows(path, SCHEMA))

@@ -19,8 +19,8 @@ import uvloop
 from backends.discovery.registration import Registration, registration_key
 from loadtest.fleet.process import StartError
 from loadtest.fleet.redis import RedisServer, Sentinels, redis_server
-from loadtest.replicas.fleet import Gateway, gateways, workers
 from loadtest.rollout.clients import LoadClient, Tally
+from loadtest.soak.gateways import Gateway, gateways, workers
 from router.config.model import RedisConfig
 from router.replicas.connection import RedisClient, connect
 from router.replicas.leases import ReplicaLeases
@@ -85,19 +85,6 @@ async def failed_over(found: Sentinels) -> float:
 
 
 FAULTS = ("stopped for 3 s", "killed, back empty after 1.5 s", "failover by Sentinel")
-
-
-def measure(names: Sequence[str], progress: Callable[[], None] = lambda: None) -> list[Healing]:
-    """Play the named faults, each on a fresh fleet.
-
-    Raises:
-        StartError: the fleet did not start, or did not heal within a minute.
-    """
-    found = []
-    for name in names:
-        found.append(play(name))
-        progress()
-    return found
 
 
 def play(name: str) -> Healing:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-from loadtest.fleet.process import Process, StartError, uninterrupted, warmroute
+from loadtest.fleet.process import Process, uninterrupted, warmroute
 
-READY_LIMIT_S = 60.0
 _URL = r"(http://[^\s\"',]+)"
 
 
@@ -72,16 +70,3 @@ def _start(stack: ExitStack, arguments: Sequence[str]) -> Process:
         process = Process(warmroute(*arguments), f"warmroute {arguments[0]}")
         stack.callback(process.stop)
     return process
-
-
-def wait_until(condition: Callable[[], bool], what: str, limit_s: float = READY_LIMIT_S) -> None:
-    """Wait for a condition.
-
-    Raises:
-        StartError: it did not hold in time; `what` names it.
-    """
-    end_s = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > end_s:
-            raise StartError(f"not within {limit_s:g} s: {what}")
-        time.sleep(0.05)
