@@ -155,14 +155,14 @@ class WorkerFacts:
     version: str | None = None
     models: tuple[ServedModel, ...] = ()
     caches: dict[int, RankCache] = field(default_factory=dict)
-    engines: tuple[int, ...] = ()
-    """The worker's own numbers of its ranks, which count from 0 within the endpoint."""
     event_sources: tuple[KvEventSource, ...] = ()
     sleeping: bool = False
     connector: ConnectorFacts | None = None
     """Only with vLLM's development mode."""
     notes: tuple[str, ...] = ()
     """Facts that the worker did not report, and how to change that, in words for an operator."""
+    engines: tuple[int, ...] = ()
+    """The worker's own numbers of its ranks, which count from 0 within the endpoint."""
 
     @property
     def ranks(self) -> int:

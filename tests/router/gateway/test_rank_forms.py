@@ -12,7 +12,7 @@ REFUSAL = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\n{}"
 
 def facts(*engines):
     caches = {rank: RankCache(16, 1_000, True) for rank in range(len(engines))}
-    return WorkerFacts("0.33.0", (ServedModel("m"),), caches, engines)
+    return WorkerFacts("0.33.0", (ServedModel("m"),), caches, engines=engines)
 
 
 def taking(*numbers):

@@ -216,6 +216,7 @@ async def test_a_simple_body_of_many_shapes_is_still_exact(identity: Identity) -
         assert json.loads(body)["model"] == "m"
 
 
+@pytest.mark.source_only
 async def test_a_body_is_decoded_once_if_a_thread_is_idle(identity: Identity, gate: Event, monkeypatch) -> None:
     decoded: list[int] = []
     monkeypatch.setattr(intake, "all_fields", lambda body: decoded.append(len(body)) or all_fields(body))

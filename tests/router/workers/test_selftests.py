@@ -49,7 +49,7 @@ class Bench:
             identity=None,
             metrics=SimpleNamespace(self_tested=lambda verdict: None),
         )
-        endpoint = SimpleNamespace(id="w", endpoint=None, candidates=(self.candidate,))
+        endpoint = SimpleNamespace(id="w", endpoint=None, candidates=(self.candidate,), ranks=None)
         linked = SimpleNamespace(linked=True, why_not=lambda candidate: None)
         self.tests = SelfTests(around, None, endpoint, linked)
 
