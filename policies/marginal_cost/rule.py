@@ -54,7 +54,7 @@ class MarginalCost:
     KV cache, then the fewest running requests.
 
     What the rule loses without a part, in percent, as the mean over ten workloads at loads 0.6 and 0.95
-    ([leave one out](../../results/leave-one-out.md)):
+    ([leave one out](../../decisions/the-default-rule.md#without-each-part)):
 
     | without | mean TTFT | goodput |
     | --- | --- | --- |

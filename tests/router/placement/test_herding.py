@@ -59,7 +59,8 @@ def cached_on_one_worker():
 def test_a_hot_prefix_spreads_at_full_reuse(virtual_fleet, cached_on_one_worker, output, primed):
     """With a cold fleet or one worker that holds the prefix already, and with speeds learned or not.
 
-    Answers of few tokens lengthen each other little, so that a copy is made later (decision 0035).
+    Answers of few tokens lengthen each other little, so that a copy is made later (the hot prefix price in
+    `docs/decisions/the-default-rule.md`).
     """
     fleet = virtual_fleet()
     requests = list(hot_prefix(400 + primed, output))
