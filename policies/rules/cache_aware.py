@@ -69,7 +69,7 @@ class CacheAware:
     best match, the original takes any of them.
 
     Source: sglang-router 0.3 (sgl-model-gateway/src/policies/cache_aware.rs) and vllm-router 0.1.17
-    (src/policies/cache_aware.rs), compared with both request by request in docs/results/same-choice.md. Earlier
+    (src/policies/cache_aware.rs), compared with both request by request in docs/results/peers.md. Earlier
     releases sent a miss to the worker with the smallest tree, at a threshold of 0.5: `on_miss` and `cache_threshold`
     bring that back.
     """

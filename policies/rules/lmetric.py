@@ -22,7 +22,7 @@ class Lmetric:
 
     Source: Simple is better: multiplication may be all you need for LLM request scheduling (arXiv 2603.15202). The
     paper's detector of hot prefixes, a filter before the product, is left out. `kv_aware` of vllm-router 0.1.17 chooses
-    as this does, request by request, in docs/results/same-choice.md; its source for that release was not found.
+    as this does, request by request, in docs/results/peers.md; its source for that release was not found.
     """
 
     params_type = Params

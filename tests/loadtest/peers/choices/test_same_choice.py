@@ -1,4 +1,4 @@
-"""The real routers, in small; docs/results/same-choice.md has the whole."""
+"""The real routers, in small; docs/results/peers.md has the whole."""
 
 from pathlib import Path
 
