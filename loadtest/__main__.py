@@ -1,4 +1,4 @@
-"""``python -m loadtest COMMAND``: benches and studies, which are not commands of ``warmroute``."""
+"""``python -m loadtest COMMAND``: benches and simulations, which are not commands of ``warmroute``."""
 
 from __future__ import annotations
 

@@ -4,5 +4,5 @@
 `measures.Measures`; equal cells give equal measures. `store.Store` keeps finished cells, `sweep` runs the others in
 parallel, and `saturation` finds load 1.0. `models` lists the models around the engine, and how to vary them.
 `study` is all cells of one trace. `comparison` compares rules over seeds; `output` writes the results. Only the command
-line, the tournament and `studies` import this package.
+line and the tournament import this package.
 """
