@@ -28,6 +28,7 @@ from tests.support.waiting import block_until
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.skipif(not COMPOSE.exists(), reason="Docker Compose is not installed: run `make deploy-env`"),
 ]
 PROGRAMS = ("dnsmasq", "haproxy", "redis-server", "redis-cli")
