@@ -154,7 +154,7 @@ compiled-tools: compiled
 	@$(COMPILED_VENV)/bin/python -m pip install -qq --disable-pip-version-check --upgrade "pip>=25.1"
 	@$(COMPILED_VENV)/bin/python -m pip install -qq --disable-pip-version-check --group dev
 
-# All of it is two to three hours of two cores. A rerun compiles again and goes on (docs/how-to/hold-a-tournament.md).
+# All of it is two to three hours of two cores. A rerun compiles again and goes on (docs/benchmarks.md).
 tournament: compiled
 	$(COMPILED_VENV)/bin/python -P -m loadtest tournament $(if $(TRACES),--traces $(TRACES)) --out $(or $(OUT),tournament) $(ARGS)
 

@@ -129,7 +129,7 @@ class TestConfig:
         assert of_sidecar["WARMROUTE_REDIS__USERNAME"] == "sidecar"
         assert of_sidecar["WARMROUTE_REDIS__PASSWORD"] != redis_password()
         users = secret("redis.conf").splitlines()
-        page = (ROOT / "docs" / "how-to" / "run-several-replicas.md").read_text()
+        page = (ROOT / "docs" / "how-to" / "run-several-gateways.md").read_text()
         assert users[1].replace(of_sidecar["WARMROUTE_REDIS__PASSWORD"], "PASSWORD") in page
 
     def test_a_client_does_not_learn_what_is_cached(self, services):

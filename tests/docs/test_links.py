@@ -34,3 +34,10 @@ def broken(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_to_files_and_headings(page):
     assert broken(page) == []
+
+
+def test_the_folders_and_files_that_the_index_names_exist():
+    table = (ROOT / "docs/README.md").read_text().split("## Where it is in the code")[1]
+    paths = re.findall(r"`([\w/]+/(?:\w+\.\w+)?)`", table)
+    assert len(paths) >= 10
+    assert [path for path in paths if not (ROOT / path).exists()] == []

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from contextlib import redirect_stdout
-from pathlib import Path
 
 import pytest
 
@@ -194,11 +193,3 @@ def test_a_wrong_workload_is_named_with_those_there_are(capsys):
     with pytest.raises(SystemExit):
         parser.parse_args(["--workload", "agents,chess"])
     assert "'chess' is no workload; there are conversation, agents" in capsys.readouterr().err.replace("\n", " ")
-
-
-def test_the_guide_names_every_flag_and_no_other():
-    guide = Path(__file__).parents[3] / "docs/how-to/hold-a-tournament.md"
-    named = set(re.findall(r"--[a-z][a-z-]*[a-z]", guide.read_text()))
-    parser = argparse.ArgumentParser(add_help=False)
-    command.register(parser)
-    assert named == {option for action in parser._actions for option in action.option_strings}

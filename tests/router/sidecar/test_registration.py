@@ -283,7 +283,7 @@ async def test_redis_holds_the_document_for_the_lease(server):
 
 @needs_redis
 async def test_a_sidecars_redis_user_may_register_and_nothing_else(server):
-    page = Path(__file__).parents[3] / "docs" / "how-to" / "run-several-replicas.md"
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "run-several-gateways.md"
     (line,) = [one for one in page.read_text().splitlines() if one.startswith("user sidecar ")]
     client = redis.asyncio.Redis.from_url(server.url)
     await client.execute_command("ACL", "SETUSER", *line.split()[1:])
