@@ -20,8 +20,10 @@ WHEEL_PYTHONS ?= python3.11 python3.12 python3.13
 FLOORS_VENV := .venv-floors
 # The tools that check what deploys it: docker-compose, helm, kubernetes-validate and hadolint.
 DEPLOY_VENV := .venv-deploy
+# The generator of the documentation's site.
+DOCS_VENV := .venv-docs
 
-.PHONY: demo demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-quick test-vllm-old test-handover pd-env vllm-env vllm-env-old peers-env deploy-env manifests image-test compiled compiled-tools test-compiled test-compiled-nightly wheels tournament soak soak-attack soak-compiled lint bench bench-nightly clean lock test-floors audit
+.PHONY: demo demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-quick test-vllm-old test-handover pd-env vllm-env vllm-env-old peers-env deploy-env manifests docs image-test compiled compiled-tools test-compiled test-compiled-nightly wheels tournament soak soak-attack soak-compiled lint bench bench-nightly clean lock test-floors audit
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (once) ..."
@@ -220,6 +222,15 @@ bench: $(STAMP)
 	$(BIN)/python -m loadtest gateway-bench
 	$(BIN)/python -m loadtest overhead
 
+# The site in site/html, from docs/ and the pages at the root. A link or an anchor that leads nowhere is an error.
+DOCS_ROOT_PAGES := CONTRIBUTING CHANGELOG SECURITY
+docs:
+	@test -x $(DOCS_VENV)/bin/zensical || { $(PYTHON) -m venv $(DOCS_VENV) && $(DOCS_VENV)/bin/python -m pip install -qq --disable-pip-version-check zensical==0.0.73; }
+	@rm -rf site && mkdir site && cp -r docs mkdocs.yml site/ && rm -rf site/docs/build
+	@for page in $(DOCS_ROOT_PAGES); do sed 's#](docs/#](#g' $$page.md > site/docs/$$page.md; done
+	@sed -i 's#](\.\./\([A-Z]*\.md\))#](\1)#g' site/docs/README.md
+	@cd site && $(CURDIR)/$(DOCS_VENV)/bin/zensical build --strict
+
 # What requests, tokens and KV events cost against the bars (docs/results/cost.md), then both benches of `make bench`.
 # All three run, and it fails at the end if one has failed.
 bench-nightly: compiled
@@ -230,4 +241,4 @@ bench-nightly: compiled
 	exit $$failed
 
 clean:
-	rm -rf $(VENV) $(PD_VENV) $(VLLM_VENV) $(VLLM_OLD_VENV) $(PEERS_VENV) $(BENCH_VENV) $(COMPILED_VENV) $(FLOORS_VENV) $(DEPLOY_VENV) $(WHEELS_VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(PD_VENV) $(VLLM_VENV) $(VLLM_OLD_VENV) $(PEERS_VENV) $(BENCH_VENV) $(COMPILED_VENV) $(FLOORS_VENV) $(DEPLOY_VENV) $(DOCS_VENV) $(WHEELS_VENV) dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
