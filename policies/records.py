@@ -47,51 +47,51 @@ class RequestView(msgspec.Struct, frozen=True):
 
 
 class WorkerView(msgspec.Struct, frozen=True, gc=False):
-    """One candidate as the router knows it at the time of the decision. Times are in seconds, sizes in tokens.
+    """The facts of one candidate at the time of the decision. Times are in seconds, sizes in tokens.
 
-    Load: `queued_tokens` (P) are the uncached prompt tokens that are reserved on the worker and not yet prefilled.
-    `running_requests` (B) counts all reserved requests; `queued_requests` counts the requests whose prefill waits or
-    runs. `kv_tokens` (K) is the context that the reserved requests hold; a shared prefix counts once.
-    `kv_capacity_tokens` is the size of the KV cache, 0 if unknown.
+    Each fact is declared here alone. `FleetView` has every number as an array (`policies.view.FACTS`).
 
-    Cache: `cached_tokens` of the prompt are in the worker's fastest tier; at least the prompt's last token is
-    uncached. `uncached_tokens` is the rest of the prompt. `idle_tokens` is idle context: prompts of ended turns whose
-    sessions will probably return. Each counts for as long as its prefill would take, and only while keeping such
-    contexts has saved more than it cost. If the prompt does not fit beside the idle context, its own part of it that
-    is no longer cached is left out.
-
-    Estimates: `queue_wait_s` is the wait for the prefills before this prompt. `prefill_s` is the time of its own
-    prefill, and `error_s` the standard error of their sum. `utilisation` is the share of time that the worker spends on
-    prefills, 0 to 0.97. A worker without a learned speed has the fleet's median speed. While no worker of the fleet has
-    learned one, `learned` is False: every token then takes the same time, a prior, and `utilisation` and `error_s`
-    are 0.
-
-    `kv_wait_s` is the further wait until the KV cache has space for the prompt beside the context of running requests.
-    It is 0 if the prompt fits, and until decode times are known. `decode_externality_s` is the time by which this
-    request and the streams that run on the worker lengthen each other, summed. It is 0 until the worker's decode steps
-    are known.
-
-    `labels` and `weight` come from the worker's configuration. Where workers have different weights, a policy sees
+    A worker without a learned speed has the fleet's median speed. Where workers have different weights, a policy sees
     the load divided by them (`policies.weights`).
     """
 
     id: WorkerId
     residency: Residency
     cached_tokens: int
+    """Tokens of the prompt in the worker's fastest tier. At least the prompt's last token is uncached."""
     uncached_tokens: int
+    """Tokens of the prompt to prefill there."""
     queued_tokens: int
+    """P: uncached prompt tokens that are reserved on the worker and not yet prefilled."""
     running_requests: int
+    """B: all reserved requests."""
     kv_tokens: int
+    """K: the context that the reserved requests hold. A shared prefix counts once."""
     kv_capacity_tokens: int
+    """Size of the KV cache; 0 if unknown."""
     queue_wait_s: float
+    """Wait for the prefills before this prompt."""
     prefill_s: float
+    """Time of the prompt's own prefill."""
     utilisation: float
+    """Share of time that the worker spends on prefills, 0 to 0.97."""
     learned: bool = False
+    """Whether a worker of the fleet has learned its speed. Until then every token takes the same time, a prior, and
+    `utilisation` and `error_s` are 0."""
     error_s: float = 0.0
+    """Standard error of the sum of `queue_wait_s` and `prefill_s`."""
     cached_tokens_by_tier: Mapping[str, int] | None = None
     queued_requests: int = 0
+    """Requests whose prefill waits or runs."""
     decode_externality_s: float = 0.0
+    """Time by which this request and the streams that run on the worker lengthen each other, summed. It is 0 until the
+    worker's decode steps are known."""
     kv_wait_s: float = 0.0
+    """Further wait until the KV cache has space for the prompt beside the context of running requests. It is 0 if the
+    prompt fits, and until decode times are known."""
     labels: Mapping[str, str] = {}
     idle_tokens: int = 0
+    """Idle context: prompts of ended turns whose sessions will probably return. Each counts for as long as its prefill
+    would take, and only while keeping such contexts has saved more than it cost. If the prompt does not fit beside the
+    idle context, its own part of it that is no longer cached is left out."""
     weight: float = 1.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
@@ -64,27 +64,22 @@ class Roster:
         return Roster, (self.ids, self.labels, self.weights)
 
 
+FACTS: dict[str, type[int] | type[float]] = {
+    field.name: field.type
+    for field in msgspec.structs.fields(WorkerView)
+    if field.type in (int, float) and field.name != "weight"
+}
+"""The facts of `WorkerView` that are one number per worker, with its type. As arrays they are one `Column` each."""
+
+
 class Columns(msgspec.Struct, frozen=True):
-    """The facts of `WorkerView` as one array each, in the order of a roster. `residency` is a sequence.
+    """The facts of `WorkerView`, in the order of a roster. `arrays` has one array for each of `FACTS`.
 
     `cached_tokens_by_tier` is by place, for the candidates where it is known.
     """
 
+    arrays: dict[str, Column]
     residency: Sequence[Residency]
-    cached_tokens: Column
-    uncached_tokens: Column
-    queued_tokens: Column
-    running_requests: Column
-    kv_tokens: Column
-    kv_capacity_tokens: Column
-    queue_wait_s: Column
-    prefill_s: Column
-    utilisation: Column
-    error_s: Column
-    queued_requests: Column
-    decode_externality_s: Column
-    kv_wait_s: Column
-    idle_tokens: Column
     learned: bool
     cached_tokens_by_tier: Mapping[int, Mapping[str, int]]
 
@@ -92,9 +87,15 @@ class Columns(msgspec.Struct, frozen=True):
 RunningShare: TypeAlias = Callable[[WorkerId, RequestView, int], float]
 """Returns the share of a worker's running requests whose prompts begin with the same number of blocks as a request."""
 
-_FACTS = tuple(
-    field for field in Columns.__struct_fields__ if field not in ("residency", "learned", "cached_tokens_by_tier")
-)
+
+class Fact:
+    """A fact of `WorkerView` as an attribute of `FleetView`: an array over the candidates."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, fleet: FleetView, owner: object = None) -> Column:
+        return fleet.column(self.name)
 
 
 class FleetView:
@@ -105,7 +106,22 @@ class FleetView:
     views (`by_row`), and the other form is made when it is read first.
     """
 
-    __slots__ = ("_columns", "_made", "_roster", "_running_share", "_workers", "by_row", "lane_price_s", "now_s")
+    __slots__ = ("_arrays", "_columns", "_roster", "_running_share", "_workers", "by_row", "lane_price_s", "now_s")
+
+    cached_tokens: ClassVar[Fact] = Fact("cached_tokens")
+    uncached_tokens: ClassVar[Fact] = Fact("uncached_tokens")
+    queued_tokens: ClassVar[Fact] = Fact("queued_tokens")
+    running_requests: ClassVar[Fact] = Fact("running_requests")
+    kv_tokens: ClassVar[Fact] = Fact("kv_tokens")
+    kv_capacity_tokens: ClassVar[Fact] = Fact("kv_capacity_tokens")
+    queue_wait_s: ClassVar[Fact] = Fact("queue_wait_s")
+    prefill_s: ClassVar[Fact] = Fact("prefill_s")
+    utilisation: ClassVar[Fact] = Fact("utilisation")
+    error_s: ClassVar[Fact] = Fact("error_s")
+    queued_requests: ClassVar[Fact] = Fact("queued_requests")
+    decode_externality_s: ClassVar[Fact] = Fact("decode_externality_s")
+    kv_wait_s: ClassVar[Fact] = Fact("kv_wait_s")
+    idle_tokens: ClassVar[Fact] = Fact("idle_tokens")
 
     def __init__(
         self,
@@ -122,8 +138,8 @@ class FleetView:
         self._roster = roster
         self._columns = columns
         self._running_share = running_share
-        self._made: dict[str, Column] | None = None
-        """Columns that were made from views."""
+        self._arrays: dict[str, Column] = {} if columns is None else columns.arrays
+        """A fleet built as views makes each array when it is read first."""
         self.lane_price_s: Sequence[float] | Column = ()
         """The price of each candidate by `policies.prefill_lanes`, for rules that price in seconds; empty: no lane."""
 
@@ -171,27 +187,15 @@ class FleetView:
         if self._workers is not None:
             return self._workers[place]
         columns, roster = self.columns, self.roster
+        facts: dict[str, Any] = {fact: kind(columns.arrays[fact].item(place)) for fact, kind in FACTS.items()}
         return WorkerView(
-            roster.ids[place],
-            columns.residency[place],
-            int(columns.cached_tokens[place]),
-            int(columns.uncached_tokens[place]),
-            int(columns.queued_tokens[place]),
-            int(columns.running_requests[place]),
-            int(columns.kv_tokens[place]),
-            int(columns.kv_capacity_tokens[place]),
-            float(columns.queue_wait_s[place]),
-            float(columns.prefill_s[place]),
-            float(columns.utilisation[place]),
-            columns.learned,
-            float(columns.error_s[place]),
-            columns.cached_tokens_by_tier.get(place),
-            int(columns.queued_requests[place]),
-            float(columns.decode_externality_s[place]),
-            float(columns.kv_wait_s[place]),
-            roster.labels[place],
-            int(columns.idle_tokens[place]),
-            roster.weights[place],
+            id=roster.ids[place],
+            residency=columns.residency[place],
+            learned=columns.learned,
+            cached_tokens_by_tier=columns.cached_tokens_by_tier.get(place),
+            labels=roster.labels[place],
+            weight=roster.weights[place],
+            **facts,
         )
 
     def running_share(self, worker: WorkerId, request: RequestView, blocks: int) -> float:
@@ -202,12 +206,11 @@ class FleetView:
         """
         return 0.0 if self._running_share is None else self._running_share(worker, request, blocks)
 
-    def _column(self, fact: str) -> Column:
-        if self._made is None:
-            self._made = {}
-        column = self._made.get(fact)
+    def column(self, fact: str) -> Column:
+        """Return one of `FACTS` as an array."""
+        column = self._arrays.get(fact)
         if column is None:
-            column = self._made[fact] = np.array([getattr(view, fact) for view in self.workers], np.float64)
+            column = self._arrays[fact] = np.array([getattr(view, fact) for view in self.workers], np.float64)
         return column
 
     def place_of(self, worker: WorkerId) -> int | None:
@@ -232,16 +235,15 @@ class FleetView:
             return FleetView(self.now_s, tuple([workers[place] for place in places]), roster, None, self._running_share)
         columns, rows = self.columns, np.asarray(places)
         tiers = columns.cached_tokens_by_tier
-        some = {name: getattr(columns, name)[rows] for name in _FACTS}
         return FleetView(
             self.now_s,
             None,
             self.roster.among(places) if roster is None else roster,
             Columns(
-                residency=[columns.residency[place] for place in places],
-                learned=columns.learned,
-                cached_tokens_by_tier={row: tiers[place] for row, place in enumerate(places) if place in tiers},
-                **some,
+                {fact: column[rows] for fact, column in columns.arrays.items()},
+                [columns.residency[place] for place in places],
+                columns.learned,
+                {row: tiers[place] for row, place in enumerate(places) if place in tiers},
             ),
             self._running_share,
         )
@@ -253,23 +255,10 @@ class FleetView:
             workers = self.workers
             tiers = [(place, view.cached_tokens_by_tier) for place, view in enumerate(workers)]
             self._columns = Columns(
-                residency=[view.residency for view in workers],
-                cached_tokens=self.cached_tokens,
-                uncached_tokens=self.uncached_tokens,
-                queued_tokens=self.queued_tokens,
-                running_requests=self.running_requests,
-                kv_tokens=self.kv_tokens,
-                kv_capacity_tokens=self.kv_capacity_tokens,
-                queue_wait_s=self.queue_wait_s,
-                prefill_s=self.prefill_s,
-                utilisation=self.utilisation,
-                error_s=self.error_s,
-                queued_requests=self.queued_requests,
-                decode_externality_s=self.decode_externality_s,
-                kv_wait_s=self.kv_wait_s,
-                idle_tokens=self.idle_tokens,
-                learned=self.learned,
-                cached_tokens_by_tier={place: found for place, found in tiers if found is not None},
+                {fact: self.column(fact) for fact in FACTS},
+                [view.residency for view in workers],
+                self.learned,
+                {place: found for place, found in tiers if found is not None},
             )
         return self._columns
 
@@ -277,76 +266,6 @@ class FleetView:
     def learned(self) -> bool:
         """Whether the times come from learned speeds, and not from the prior (`WorkerView`)."""
         return self._workers[0].learned if self._workers is not None else self.columns.learned
-
-    @property
-    def cached_tokens(self) -> Column:
-        """Tokens of the prompt in the worker's fastest tier."""
-        return self._column("cached_tokens") if self._columns is None else self._columns.cached_tokens
-
-    @property
-    def uncached_tokens(self) -> Column:
-        """Tokens of the prompt to prefill there."""
-        return self._column("uncached_tokens") if self._columns is None else self._columns.uncached_tokens
-
-    @property
-    def queued_tokens(self) -> Column:
-        """Tokens that wait for their prefill."""
-        return self._column("queued_tokens") if self._columns is None else self._columns.queued_tokens
-
-    @property
-    def running_requests(self) -> Column:
-        """Requests reserved on the worker."""
-        return self._column("running_requests") if self._columns is None else self._columns.running_requests
-
-    @property
-    def kv_tokens(self) -> Column:
-        """Tokens of context that running requests hold."""
-        return self._column("kv_tokens") if self._columns is None else self._columns.kv_tokens
-
-    @property
-    def kv_capacity_tokens(self) -> Column:
-        """Size of the KV cache in tokens; 0 if unknown."""
-        return self._column("kv_capacity_tokens") if self._columns is None else self._columns.kv_capacity_tokens
-
-    @property
-    def queue_wait_s(self) -> Column:
-        """Wait for the prefills before this prompt."""
-        return self._column("queue_wait_s") if self._columns is None else self._columns.queue_wait_s
-
-    @property
-    def prefill_s(self) -> Column:
-        """Time of the prompt's own prefill."""
-        return self._column("prefill_s") if self._columns is None else self._columns.prefill_s
-
-    @property
-    def utilisation(self) -> Column:
-        """Share of time that the worker spends on prefills, 0 to 0.97."""
-        return self._column("utilisation") if self._columns is None else self._columns.utilisation
-
-    @property
-    def error_s(self) -> Column:
-        """Standard error of queue wait and prefill."""
-        return self._column("error_s") if self._columns is None else self._columns.error_s
-
-    @property
-    def queued_requests(self) -> Column:
-        """Requests whose prefill waits or runs."""
-        return self._column("queued_requests") if self._columns is None else self._columns.queued_requests
-
-    @property
-    def decode_externality_s(self) -> Column:
-        """Time by which this request and the running streams lengthen each other."""
-        return self._column("decode_externality_s") if self._columns is None else self._columns.decode_externality_s
-
-    @property
-    def kv_wait_s(self) -> Column:
-        """Wait until the KV cache has space for the prompt."""
-        return self._column("kv_wait_s") if self._columns is None else self._columns.kv_wait_s
-
-    @property
-    def idle_tokens(self) -> Column:
-        """Tokens of idle context."""
-        return self._column("idle_tokens") if self._columns is None else self._columns.idle_tokens
 
     def __deepcopy__(self, memo: dict[int, object]) -> FleetView:
         return self
@@ -369,7 +288,7 @@ class FleetView:
 
     def _copy(self) -> FleetView:
         copy = FleetView(self.now_s, self._workers, self._roster, self._columns, self._running_share)
-        copy.by_row, copy._made, copy.lane_price_s = self.by_row, self._made, self.lane_price_s
+        copy.by_row, copy._arrays, copy.lane_price_s = self.by_row, self._arrays, self.lane_price_s
         return copy
 
     def __eq__(self, other: object) -> bool:

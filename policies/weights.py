@@ -19,7 +19,7 @@ from math import log
 import msgspec
 import numpy as np
 
-from policies.view import Column, Columns, FleetView, LifecycleEvent, WorkerView
+from policies.view import Column, FleetView, LifecycleEvent, WorkerView
 
 _HIGHEST_UTILISATION = 0.97
 """The bound of `WorkerView.utilisation`."""
@@ -34,7 +34,8 @@ def weighted(fleet: FleetView) -> FleetView:
     if fleet.by_row:
         times = [highest / weight for weight in weights]
         return fleet.with_facts(tuple(map(_view, fleet.workers, times)), None)
-    return fleet.with_facts(None, _columns(fleet.columns, highest / np.asarray(weights, np.float64)))
+    loaded = fleet.columns.arrays | _arrays(fleet, highest / np.asarray(weights, np.float64))
+    return fleet.with_facts(None, msgspec.structs.replace(fleet.columns, arrays=loaded))
 
 
 def _view(view: WorkerView, times: float) -> WorkerView:
@@ -56,22 +57,20 @@ def _view(view: WorkerView, times: float) -> WorkerView:
     )
 
 
-def _columns(columns: Columns, times: Column) -> Columns:
+def _arrays(fleet: FleetView, times: Column) -> dict[str, Column]:
     """Do the same with arrays."""
-    more_tokens = np.rint(columns.kv_tokens * (times - 1.0))
-    capacity_tokens = columns.kv_capacity_tokens
-    return msgspec.structs.replace(
-        columns,
-        queued_tokens=np.rint(columns.queued_tokens * times),
-        running_requests=np.rint(columns.running_requests * times),
-        queued_requests=np.rint(columns.queued_requests * times),
-        kv_tokens=columns.kv_tokens + more_tokens,
-        kv_capacity_tokens=np.where(capacity_tokens > 0.0, capacity_tokens + more_tokens, 0.0),
-        queue_wait_s=columns.queue_wait_s
-        * np.where((columns.queued_requests > 0.0) | (columns.queued_tokens > 0.0), times, 1.0),
-        utilisation=np.minimum(_HIGHEST_UTILISATION, columns.utilisation * times),
-        decode_externality_s=columns.decode_externality_s * times,
-    )
+    more_tokens = np.rint(fleet.kv_tokens * (times - 1.0))
+    capacity_tokens, waiting = fleet.kv_capacity_tokens, (fleet.queued_requests > 0.0) | (fleet.queued_tokens > 0.0)
+    return {
+        "queued_tokens": np.rint(fleet.queued_tokens * times),
+        "running_requests": np.rint(fleet.running_requests * times),
+        "queued_requests": np.rint(fleet.queued_requests * times),
+        "kv_tokens": fleet.kv_tokens + more_tokens,
+        "kv_capacity_tokens": np.where(capacity_tokens > 0.0, capacity_tokens + more_tokens, 0.0),
+        "queue_wait_s": fleet.queue_wait_s * np.where(waiting, times, 1.0),
+        "utilisation": np.minimum(_HIGHEST_UTILISATION, fleet.utilisation * times),
+        "decode_externality_s": fleet.decode_externality_s * times,
+    }
 
 
 def pause(event: LifecycleEvent) -> float:

@@ -199,25 +199,27 @@ class FleetTable:
         own_step_s = cells[STEP_S]
         step_s = np.where(np.isnan(own_step_s), common_step_s or 0.0, own_step_s)
         return Columns(
-            residency=matches.residency,
-            cached_tokens=cached_tokens,
-            uncached_tokens=uncached_tokens,
-            queued_tokens=queued_tokens,
-            running_requests=all_running,
-            kv_tokens=held_tokens,
-            kv_capacity_tokens=capacity_tokens,
-            queue_wait_s=times.queue_wait_s,
-            prefill_s=times.prefill_s,
-            utilisation=times.utilisation,
-            error_s=times.error_s,
-            queued_requests=queued_requests,
-            decode_externality_s=step_s * demand.overlap_tokens * (kv_tokens + running * demand.held_tokens),
-            kv_wait_s=_kv_wait_s(demand, held_tokens, running, capacity_tokens),
-            idle_tokens=_idle_tokens(
-                cells[IDLE_TOKENS], capacity_tokens - held_tokens - uncached_tokens, cached_tokens, lost_tokens
-            ),
-            learned=common is not None,
-            cached_tokens_by_tier=matches.by_tier,
+            {
+                "cached_tokens": cached_tokens,
+                "uncached_tokens": uncached_tokens,
+                "queued_tokens": queued_tokens,
+                "running_requests": all_running,
+                "kv_tokens": held_tokens,
+                "kv_capacity_tokens": capacity_tokens,
+                "queue_wait_s": times.queue_wait_s,
+                "prefill_s": times.prefill_s,
+                "utilisation": times.utilisation,
+                "error_s": times.error_s,
+                "queued_requests": queued_requests,
+                "decode_externality_s": step_s * demand.overlap_tokens * (kv_tokens + running * demand.held_tokens),
+                "kv_wait_s": _kv_wait_s(demand, held_tokens, running, capacity_tokens),
+                "idle_tokens": _idle_tokens(
+                    cells[IDLE_TOKENS], capacity_tokens - held_tokens - uncached_tokens, cached_tokens, lost_tokens
+                ),
+            },
+            matches.residency,
+            common is not None,
+            matches.by_tier,
         )
 
 

@@ -10,11 +10,10 @@ from msgspec.structs import asdict
 
 from policies.by_worker import ByWorker
 from policies.lazy_terms import CostOrder, LazyCosts, LazyRanking
-from policies.view import Columns, FleetView, Residency, Roster, WorkerId, WorkerView
+from policies.view import FACTS, Fact, FleetView, Residency, Roster, WorkerId, WorkerView
 
 WHOLE = st.integers(0, 2**40)
 SECONDS = st.floats(0.0, 1e9)
-FACTS = [name for name in Columns.__struct_fields__ if name not in ("residency", "learned", "cached_tokens_by_tier")]
 
 
 @st.composite
@@ -66,20 +65,19 @@ def test_columns_hold_each_fact_in_the_order_of_the_roster(workers):
     fleet = FleetView(7.0, workers)
     for fact in FACTS:
         column = getattr(fleet, fact)
-        assert column is getattr(fleet.columns, fact) and column.dtype == np.float64
+        assert column is fleet.columns.arrays[fact] and column.dtype == np.float64
         assert column.tolist() == [getattr(view, fact) for view in workers], fact
     assert list(fleet.columns.residency) == [view.residency for view in workers]
     assert fleet.roster.labels == [view.labels for view in workers]
     again = FleetView(7.0, FleetView(7.0, None, fleet.roster, fleet.columns).workers).columns
-    assert all(np.array_equal(getattr(again, fact), getattr(fleet, fact)) for fact in FACTS)
+    assert all(np.array_equal(again.arrays[fact], getattr(fleet, fact)) for fact in FACTS)
     assert again.cached_tokens_by_tier == fleet.columns.cached_tokens_by_tier
 
 
 def test_every_fact_of_a_worker_is_a_column():
     named = {"id", "labels", "weight", "learned", "residency", "cached_tokens_by_tier"}
     facts = {*WorkerView.__struct_fields__} - named
-    assert facts == set(FACTS)
-    assert all(getattr(FleetView, fact).__doc__ for fact in facts)
+    assert facts == set(FACTS) == {name for name, value in vars(FleetView).items() if isinstance(value, Fact)}
 
 
 def test_the_place_of_a_worker_is_its_place_in_the_order(fleet, form):

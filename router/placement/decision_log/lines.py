@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -147,8 +147,7 @@ def unpacked(hashes: bytes) -> tuple[int, ...]:
 
 def columns_line(columns: Columns, roster: int) -> ColumnsLine:
     """Return the facts of a fleet as a line."""
-    values = {name: getattr(columns, name) for name in Columns.__struct_fields__}
-    arrays = {name: value.astype("<f8").tobytes() for name, value in values.items() if isinstance(value, np.ndarray)}
+    arrays = {fact: array.astype("<f8").tobytes() for fact, array in columns.arrays.items()}
     tiers = {place: dict(found) for place, found in columns.cached_tokens_by_tier.items()}
     return ColumnsLine(roster, arrays, tuple(columns.residency), columns.learned, tiers)
 
@@ -158,11 +157,6 @@ def fleet_of(line: DecisionLine, rosters: Mapping[int, Roster], share: RunningSh
     found = line.columns
     if found is None:
         return FleetView(line.now_s, line.workers, running_share=share)
-    arrays: dict[str, Any] = {name: np.frombuffer(value, "<f8").copy() for name, value in found.arrays.items()}
-    columns = Columns(
-        residency=found.residency,
-        learned=found.learned,
-        cached_tokens_by_tier=found.cached_tokens_by_tier,
-        **arrays,
-    )
+    arrays = {fact: np.frombuffer(value, "<f8").copy() for fact, value in found.arrays.items()}
+    columns = Columns(arrays, found.residency, found.learned, found.cached_tokens_by_tier)
     return FleetView(line.now_s, None, rosters[found.roster], columns, share)

@@ -95,11 +95,11 @@ class Compared:
         assert list(columns.residency) == [view.residency for view in views]
         assert [view.learned for view in views] == [columns.learned] * len(views)
         for fact in WHOLE:
-            assert getattr(columns, fact).tolist() == [getattr(view, fact) for view in views], fact
+            assert getattr(fleet, fact).tolist() == [getattr(view, fact) for view in views], fact
         for fact in IN_SECONDS:
             expected = [getattr(view, fact) for view in views]
-            assert getattr(columns, fact).tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12), fact
-        self.seen |= {fact for fact in (*WHOLE, *IN_SECONDS) if getattr(columns, fact).any()}
+            assert getattr(fleet, fact).tolist() == pytest.approx(expected, rel=1e-9, abs=1e-12), fact
+        self.seen |= {fact for fact in (*WHOLE, *IN_SECONDS) if getattr(fleet, fact).any()}
         self.decisions += 1
         return columns
 
