@@ -124,7 +124,6 @@ class RankCache:
 
     @property
     def capacity_tokens(self) -> int:
-        """Return the tokens in the rank's full cache."""
         return self.block_size * self.num_gpu_blocks
 
 

@@ -41,7 +41,6 @@ class PairCost(NamedTuple):
 
     @property
     def possible(self) -> bool:
-        """Whether there is a pair that understands each other."""
         return math.isfinite(self.pair_s)
 
     @property

@@ -43,8 +43,6 @@ class PlacedLoad(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """One placed request."""
-
     at_s: float
     worker: WorkerId
     load: PlacedLoad
@@ -102,7 +100,6 @@ class History:
         self._forget(event.now_s)
 
     def loads(self, now_s: float) -> dict[WorkerId, PlacedLoad]:
-        """Return the load placed on each worker within the window."""
         loads = {worker: past.load for worker, past in self._pasts.items()}
         for placed in self._expired(now_s):
             if placed.worker in loads:

@@ -44,8 +44,6 @@ _ROSTERS_KEPT = 16
 
 
 class LanesParams(Params, frozen=True):
-    """What a lane weighs."""
-
     stream_weight: Annotated[
         Annotated[float, Meta(ge=0)] | None,
         Meta(
@@ -133,7 +131,6 @@ class PrefillLanes(Wrapper):
         return np.where(in_lane, spent_s, 0.0) + np.where(own_s >= plan.long_s, own_s * streams_of, 0.0)
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Record a reservation."""
         self.pass_on(event)
         placed, fleet, model = event.placed, event.fleet, event.request.model
         if event.kind is not LifecycleEventKind.RESERVED or placed is None or fleet is None or not placed.learned:
@@ -201,7 +198,6 @@ class ModelLane:
         self._histogram, self._fleet, self._planned_s, self.plan, self.lane = state
 
     def members(self, roster: Roster) -> NDArray[np.bool_]:
-        """Return whether each worker of the roster is in the lane."""
         found = self._members
         if found is None or found[0] is not roster or found[1] is not self.lane:
             lane = self.lane

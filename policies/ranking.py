@@ -45,7 +45,6 @@ def places(fleet: FleetView, keys: Sequence[Fact]) -> list[int]:
 
 
 def ids_at(fleet: FleetView, order: Iterable[int]) -> tuple[WorkerId, ...]:
-    """Return the workers at some places."""
     if fleet.by_row:
         workers = fleet.workers
         return tuple([workers[place].id for place in order])
@@ -71,7 +70,6 @@ def _order(fleet: FleetView, keys: Sequence[Any]) -> list[int]:
 
 
 def view_terms(fleet: FleetView, terms: Terms) -> Mapping[WorkerId, Mapping[str, float]]:
-    """Return the terms of each worker, which are computed when they are read."""
     return LazyTerms(fleet, lambda place: _terms_at(fleet, place, terms)) if terms else {}
 
 
@@ -107,7 +105,6 @@ def at_most(value: Value, bound: float) -> Value:
 
 
 def ratio(value: Value, base: Value) -> Value:
-    """Return `value` / `base`, 0 where `base` is 0."""
     if isinstance(base, np.ndarray):
         return np.divide(value, base, out=np.zeros(len(base)), where=base != 0.0)
     return value / base if base else 0.0
@@ -117,7 +114,6 @@ def ratio(value: Value, base: Value) -> Value:
 
 
 def counts(fleet: FleetView, count: FactOf) -> list[int]:
-    """Return a count by place."""
     if fleet.by_row:
         return [count(view) for view in fleet.workers]
     found: list[int] = count(fleet).astype(np.int64).tolist()

@@ -160,19 +160,16 @@ class FleetView:
 
     @property
     def even(self) -> bool:
-        """Whether all candidates have the same weight."""
         if self._workers is None or self._roster is not None:
             return self.roster.even
         return len({view.weight for view in self._workers}) <= 1
 
     @property
     def ids(self) -> tuple[WorkerId, ...]:
-        """Ids of the candidates."""
         return self.roster.ids
 
     @property
     def workers(self) -> tuple[WorkerView, ...]:
-        """The view of every candidate."""
         if self._workers is None:
             self._workers = tuple([self.worker(place) for place in range(len(self.roster.ids))])
         return self._workers
@@ -223,7 +220,6 @@ class FleetView:
         return None
 
     def with_lane_price_s(self, price_s: Sequence[float] | Column) -> FleetView:
-        """Return the same candidates with these lane prices."""
         priced = self._copy()
         priced.lane_price_s = price_s
         return priced
@@ -250,7 +246,6 @@ class FleetView:
 
     @property
     def columns(self) -> Columns:
-        """All facts as arrays."""
         if self._columns is None:
             workers = self.workers
             tiers = [(place, view.cached_tokens_by_tier) for place, view in enumerate(workers)]

@@ -58,7 +58,6 @@ def _view(view: WorkerView, times: float) -> WorkerView:
 
 
 def _arrays(fleet: FleetView, times: Column) -> dict[str, Column]:
-    """Do the same with arrays."""
     more_tokens = np.rint(fleet.kv_tokens * (times - 1.0))
     capacity_tokens, waiting = fleet.kv_capacity_tokens, (fleet.queued_requests > 0.0) | (fleet.queued_tokens > 0.0)
     return {

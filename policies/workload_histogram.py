@@ -107,5 +107,4 @@ def _bucket(seconds: float) -> int:
 
 
 def _least_s(bucket: int) -> float:
-    """Return the shortest prefill of the bucket."""
     return SHORTEST_S * exp2((bucket - 1) / _PER_DOUBLING)

@@ -469,27 +469,22 @@ class System:
         )
 
     def listen_addresses(self) -> ListenAddresses:
-        """Return the addresses of both ports by the settings."""
         return listen_addresses(self.config, self.listeners(), self._given)
 
     def in_flight(self) -> Mapping[str, int]:
-        """Return the requests at each worker, including those of the gateway that this one took over from."""
         elsewhere = self.handover_client.in_flight if self.handover_client is not None else {}
         return Counter(self.gateway.in_flight()) + Counter(elsewhere)
 
     def kept_turns(self) -> Mapping[str, Mapping[str, int]]:
-        """Return the turns that candidates keep for the next ones, and their tokens."""
         return self.gateway.kept_turns()
 
     def turns_before(self, request: Request, body: bytes) -> list[KeptTurn]:
-        """Return the kept turns that the prompt of a previewed request extends, the longest first."""
         return self.gateway.turns_before(request, body)
 
     async def _in_flight(self) -> Mapping[str, int]:
         return self.in_flight()
 
     def limits(self) -> list[dict[str, Any]]:
-        """Return the fill of each tenant's and key's limits now."""
         return self.gateway.limits()
 
     async def operate(self, wanted: WorkerOperation, workers: Sequence[str]) -> list[WorkerOutcome]:
@@ -497,11 +492,9 @@ class System:
         return await self.operations.run(wanted, workers)
 
     async def serving(self, model: str) -> Collection[str]:
-        """Return the ids of the workers that serve `model`."""
         return self.operations.serving(model)
 
     def drained_everywhere(self, endpoint_id: str) -> bool:
-        """Return whether the gateway that this one took over from also sends no requests to a drained worker."""
         return self.handover_client is None or self.handover_client.drains(endpoint_id)
 
     async def hand_over(self, *, keep: bool) -> None:
@@ -521,7 +514,6 @@ class System:
             await self._admin.stop_accepting(leave_queue=True)
 
     def yield_listeners(self) -> None:
-        """Leave the listeners' queues and the file of a Unix socket to another process."""
         self.leave_queue = True
         self._socket_file = None
 
@@ -533,7 +525,6 @@ class System:
 
     @property
     def can_resume(self) -> bool:
-        """Whether the listening sockets that were handed over are still open here."""
         return self._kept is not None
 
     async def resume(self) -> None:
@@ -623,11 +614,9 @@ class System:
         return await self.gateway.preview(path, headers, body, key_name)
 
     async def drained(self) -> None:
-        """Wait until no request is in progress."""
         await self.gateway.drained()
 
     def snapshot(self) -> Snapshot:
-        """Return all metrics as values."""
         return self._exposition.snapshot()
 
     async def _own_traffic(self) -> Snapshot:
@@ -645,15 +634,12 @@ class System:
         return ProcessKnows(self.measurements.measured(self.now_s()), facts)
 
     def recent_traffic(self) -> Mapping[str, WorkerMeasured]:
-        """Return what was measured of each candidate in the last one to two minutes."""
         return self.measurements.recent(self.now_s())
 
     def hot_prefixes(self, most: int) -> list[SharedPrefix]:
-        """Return the shared prefixes that save the most prompt tokens, best first."""
         return self.measurements.prefixes.hottest(most)
 
     async def diagnosis(self) -> Diagnosis | None:
-        """Return what hurts."""
         return await self._diagnoser.diagnosis()
 
     async def _diagnosis_inputs(self) -> Inputs:
@@ -671,7 +657,6 @@ class System:
         return PlanInputs(self.measurements.measured(now_s, window_s), workers, self.dispatcher.link_speed(now_s))
 
     async def role_plan(self) -> FleetPlan:
-        """Return the plan of the workers' roles."""
         found = await self._own_role_plan()
         return found if self.role_planner is None else self.role_planner.shown(found)
 
@@ -681,7 +666,6 @@ class System:
         return plan(inputs.measured, inputs.members, config.handover, config.diagnosis.min_requests, link)
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        """Return all metrics in the format that the Accept header `accept` asks for, and their content type."""
         return self._exposition.render(accept)
 
 

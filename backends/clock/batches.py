@@ -80,7 +80,6 @@ class Batches:
             step.producers.add(request_id)
 
     def known(self, request_id: str) -> KnownRequest:
-        """Return the request with an id of the current step."""
         return self._requests[request_id]
 
     def statistics(self) -> dict[str, int]:

@@ -73,7 +73,6 @@ class ClockPlatform(Platform):
 
     @classmethod
     def get_device_name(cls, device_id: int = 0) -> str:
-        """Return the modelled device."""
         return load_profile(read_settings(os.environ).profile).hardware
 
     @classmethod

@@ -115,7 +115,6 @@ class SideChannel:
         threading.Thread(target=self._server.serve_forever, name="kv side channel", daemon=True).start()
 
     def close(self) -> None:
-        """Stop to listen."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -183,7 +182,6 @@ class BlockLoad:
 
     @property
     def begun(self) -> bool:
-        """Whether the transfer has begun."""
         return self._transfer_s is not None
 
     def _run(self) -> None:

@@ -33,7 +33,6 @@ class PendingOutput(AsyncModelRunnerOutput):
         self._end_s = end_s
 
     def get_output(self) -> Any:
-        """Return the tokens, once the step is over."""
         self._device.wait(self._end_s)
         return self._output
 
@@ -123,7 +122,6 @@ class ClockWorker(worker_base.WorkerBase):
         return times(0.0, 0.0) if times is not None else 0.0
 
     def get_supported_tasks(self) -> tuple[str, ...]:
-        """Return text generation alone."""
         return ("generate",)
 
     def get_kv_connector_handshake_metadata(self) -> None:
@@ -181,7 +179,6 @@ class ClockWorker(worker_base.WorkerBase):
         return known
 
     def pin_lora(self, lora_id: int) -> bool:
-        """Return whether the adapter is loaded."""
         return lora_id in self._adapters
 
     def list_loras(self) -> set[int]:

@@ -92,7 +92,6 @@ def by_id(entries: Iterable[Registration]) -> Workers:
 
 
 def _parsed(text: bytes) -> Any:
-    """Return the value of JSON or YAML text."""
     try:
         return read_json(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

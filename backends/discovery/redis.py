@@ -36,21 +36,15 @@ class RedisPipeline(Protocol):
 class RedisClient(Protocol):
     """The part of a client of redis-py's asyncio that is used. It answers bytes."""
 
-    def scan_iter(self, match: str, count: int) -> AsyncIterator[bytes]:
-        """Yield the keys that match."""
-        ...
+    def scan_iter(self, match: str, count: int) -> AsyncIterator[bytes]: ...
 
-    def pipeline(self, transaction: bool) -> RedisPipeline:
-        """Return a pipeline."""
-        ...
+    def pipeline(self, transaction: bool) -> RedisPipeline: ...
 
     async def info(self, section: str) -> dict[str, Any]:
         """Return facts of the server; of a cluster, by node."""
         ...
 
-    async def aclose(self) -> None:
-        """Close the connections."""
-        ...
+    async def aclose(self) -> None: ...
 
 
 class RedisSource:

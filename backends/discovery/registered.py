@@ -30,7 +30,6 @@ class RegisteredSource:
         self._changed = asyncio.Event()
 
     def holds(self, registration: Registration) -> bool:
-        """Whether exactly this is registered now."""
         found = self._registered.get(registration.worker_id)
         return found is not None and found[0] == registration
 

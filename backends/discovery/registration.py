@@ -53,7 +53,6 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 def encode(registration: Registration) -> bytes:
-    """Return the JSON document of a registration."""
     return msgspec.json.encode(registration)
 
 

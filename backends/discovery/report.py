@@ -18,9 +18,7 @@ class Source(Protocol):
     """Where workers are named. Each module of this package has one kind."""
 
     @property
-    def kind(self) -> str:
-        """The kind, as in the settings."""
-        ...
+    def kind(self) -> str: ...
 
     async def run(self, report: SourceReport) -> None:
         """Follow the origin until cancelled. An exception is reported as a failure, and the source is run again."""
@@ -76,7 +74,6 @@ class SourceReport:
             self.failing_since = self._wall_s()
 
     def statistics(self) -> dict[str, Any]:
-        """Return the state as plain values."""
         return {
             "workers": len(self.workers),
             "answered": self.answered,

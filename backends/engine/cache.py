@@ -79,7 +79,6 @@ class BlockCache:
         return new_blocks + sum(1 for block in matched if not references[block]) <= len(self._free)
 
     def take(self, matched: Sequence[int]) -> None:
-        """Add a reference to each matched block."""
         references = self._references
         for block in matched:
             if not references[block]:
@@ -142,7 +141,6 @@ class BlockCache:
 
     @property
     def has_events(self) -> bool:
-        """Whether there is an event to announce."""
         return bool(self._events)
 
     def take_events(self) -> list[CacheEvent]:

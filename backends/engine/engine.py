@@ -114,7 +114,6 @@ class Engine:
 
     @property
     def block_size(self) -> int:
-        """Tokens per block."""
         return self._cache.block_size
 
     @property

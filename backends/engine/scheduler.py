@@ -147,7 +147,6 @@ class Scheduler:
             state.output_tokens += steps
 
     def drop(self, state: EngineRequestState) -> None:
-        """Forget an unfinished request."""
         self._queue_stuck = False
         if state.blocks:
             self.running.remove(state)
@@ -185,7 +184,6 @@ class Scheduler:
         return self._kept.get(request_id)
 
     def let_go(self, request_id: str) -> None:
-        """Release the blocks that are kept for a request, if any."""
         kept = self._kept.pop(request_id, None)
         if kept is not None:
             self._queue_stuck = False

@@ -75,7 +75,6 @@ async def _unless_gone(load: Awaitable[Any], receive: Receive) -> Any:
 
 
 async def send_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
-    """Send one JSON response."""
     every = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *headers]
     await send({"type": "http.response.start", "status": status, "headers": every})
     await send({"type": "http.response.body", "body": body})
@@ -103,12 +102,10 @@ class AnswerPath(ABC):
         """Return the ids of all prompts of a body; raises `ApiError` 400."""
 
     @abstractmethod
-    async def _whole(self, call: EngineCall, receive: Receive, send: Send, headers: Headers) -> None:
-        """Answer in one piece."""
+    async def _whole(self, call: EngineCall, receive: Receive, send: Send, headers: Headers) -> None: ...
 
     @abstractmethod
-    async def _stream(self, call: EngineCall, receive: Receive, send: Send, headers: Headers) -> None:
-        """Answer as events."""
+    async def _stream(self, call: EngineCall, receive: Receive, send: Send, headers: Headers) -> None: ...
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = dict(scope["headers"])

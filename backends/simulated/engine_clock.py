@@ -42,7 +42,6 @@ class EngineClock:
         self._thawed.clear()
 
     def thaw(self) -> None:
-        """Step again."""
         self._thawed.set()
 
     async def run(self) -> None:

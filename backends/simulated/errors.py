@@ -25,7 +25,6 @@ class ApiError(Exception):
         self.param = param
 
     def body(self) -> bytes:
-        """Return the JSON body."""
         kind = _TYPES.get(self.status, "InternalServerError")
         error = {"message": self.message, "type": kind, "param": self.param, "code": int(self.status)}
         return msgspec.json.encode({"error": error})

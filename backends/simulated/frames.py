@@ -87,7 +87,6 @@ class Frames:
         return [_frame(chunk)]
 
     def token(self, index: int, json_text: bytes) -> bytes:
-        """Return the frame of one token; `json_text` is its text as the inside of a JSON string."""
         opening = self._openings.get(index)
         if opening is None:
             opening = self._head + b'{"index":%d,' % index + self._shape.text_open

@@ -136,7 +136,6 @@ class Inbox:
         self._gone = False
 
     def put(self, delivery: Delivery) -> None:
-        """Add one token."""
         self._pending.append(delivery)
         self._wake()
 

@@ -31,7 +31,6 @@ class KvStore:
 
     @property
     def enabled(self) -> bool:
-        """Whether the worker has a store."""
         return self._folder is not None
 
     async def load(
@@ -53,7 +52,6 @@ class KvStore:
         return tokens
 
     def store(self, prompt: Sequence[int], salt: str | None, adapter: str | None) -> None:
-        """Store a prompt that has been computed."""
         file = self._file(prompt, salt, adapter)
         if file is not None and self._stored_tokens(prompt):
             self.stored += 1

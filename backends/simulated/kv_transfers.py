@@ -336,5 +336,4 @@ class KvTransfers:
 
 
 def _prefills(params: dict[str, Any] | None) -> bool:
-    """Return whether a request is a prefill for another worker."""
     return params is not None and params.get("do_remote_decode") is True

@@ -44,8 +44,7 @@ class WaitingTransfers(KvTransfers):
         await super().aclose()
 
     @abstractmethod
-    def _key(self, identity: str, params: dict[str, Any]) -> str:
-        """Return the key of a transfer."""
+    def _key(self, identity: str, params: dict[str, Any]) -> str: ...
 
     @abstractmethod
     def _peer(self, params: dict[str, Any]) -> Endpoint | None:

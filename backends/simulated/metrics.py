@@ -29,7 +29,6 @@ class TokenHistogram:
         self._counts = [0] * (len(self.bounds) + 1)
 
     def observe(self, value: float) -> None:
-        """Count one value."""
         self._counts[bisect_left(self.bounds, value)] += 1
         self.sum += value
 

@@ -44,8 +44,6 @@ class PeerLookup(msgspec.Struct, frozen=True):
 
 
 class PeerHeld(msgspec.Struct, frozen=True):
-    """The answer."""
-
     blocks: int
 
 

@@ -63,7 +63,6 @@ class PromptReader:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids."""
         return self._renderer.decode(ids)
 
     def strings(self, ids: Sequence[int]) -> list[str]:

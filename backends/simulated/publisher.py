@@ -99,7 +99,6 @@ class EventPublisher:
         return self._sockets.open(host, port, replay_port)
 
     def close(self) -> None:
-        """Close both sockets."""
         self._sockets.close()
 
     def publish(

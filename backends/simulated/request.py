@@ -102,8 +102,6 @@ class TokenizeChatBody(msgspec.Struct, frozen=True):
 
 
 class DetokenizeBody(msgspec.Struct, frozen=True):
-    """The fields of /detokenize."""
-
     tokens: TokenIds
     model: str | None = None
 

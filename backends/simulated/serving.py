@@ -64,7 +64,6 @@ class RunningWorker:
 
     @property
     def url(self) -> str:
-        """Return the base URL."""
         return self.bound.url
 
     async def stop(self) -> None:

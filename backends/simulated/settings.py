@@ -96,7 +96,6 @@ class WorkerSettings:
 
     @property
     def folder(self) -> Path:
-        """Return the model folder in use."""
         return self.model_dir if self.model_dir is not None else shipped_model_dir()
 
 

@@ -82,7 +82,6 @@ class Vocabulary:
         return self._texts[token_id]
 
     def json_text(self, token_id: int) -> bytes:
-        """Return it as the inside of a JSON string."""
         return self._json[token_id]
 
     def statistics(self) -> dict[str, int]:

@@ -261,7 +261,6 @@ class SimulatedWorker:
             self.engine.reset_prefix_cache()
 
     def wake_up(self) -> None:
-        """Take work again."""
         self.sleep_level = None
 
     async def pause(self, mode: PauseMode, clear_cache: bool) -> None:

@@ -93,11 +93,9 @@ class Connection(asyncio.Protocol):
 
     @property
     def alive(self) -> bool:
-        """Return whether the connection is open."""
         return self._transport is not None and not self._transport.is_closing()
 
     def close(self) -> None:
-        """Close at once."""
         self.wake()
         self.reusable = False
         if self._transport is not None:

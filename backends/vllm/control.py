@@ -62,7 +62,7 @@ class RefusedError(ProbeError):
 
 
 class LargeAnswerError(ProbeError):
-    """The answer is larger than what is read of it."""
+    pass
 
 
 class WorkerClient:
@@ -183,8 +183,6 @@ class WorkerClient:
 
 
 class _WorkerConnections:
-    """The connections to one worker."""
-
     def __init__(self, endpoint: Endpoint, tls: Callable[[Endpoint], ssl.SSLContext | None] | None) -> None:
         self._endpoint = endpoint
         self._tls = tls
@@ -215,7 +213,6 @@ class _WorkerConnections:
             self._calls -= 1
 
     def close(self) -> None:
-        """Close every connection."""
         for connection in [*self._busy, *self._idle]:
             connection.close()
         self._idle.clear()

@@ -62,7 +62,6 @@ class EventBuffer:
             self._first = 0
 
     def clear(self) -> None:
-        """Forget all batches."""
         self._batches.clear()
         self._first = self._bytes = 0
 

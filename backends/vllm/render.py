@@ -134,7 +134,6 @@ class ChatRenderer:
         return ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        """Return the text of token ids."""
         text: str = self.tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
         return text
 

@@ -82,7 +82,6 @@ def read_tokenizer_files(folder: Path, tokenizer: Path | None = None) -> Tokeniz
 
 
 def special_tokens(tokenizer: Any) -> tuple[SpecialToken, ...]:
-    """Return the table of added tokens."""
     return tuple(
         SpecialToken(t.content, token_id, t.special, t.normalized, t.lstrip, t.rstrip, t.single_word)
         for token_id, t in sorted(tokenizer.get_added_tokens_decoder().items())

@@ -148,7 +148,6 @@ def _own(body: Iterable[nodes.Node]) -> Iterator[nodes.Node]:
 
 
 def _with_all(node: nodes.Node, kind: Any) -> Iterator[Any]:
-    """Yield the nodes of one kind: `node` and what is within."""
     if isinstance(node, kind):
         yield node
     yield from node.find_all(kind)

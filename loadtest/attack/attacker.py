@@ -69,7 +69,6 @@ class Attacker:
         return at_once(self._address, [request(body, self._key)] * 8).statuses
 
     def one_byte_chunks(self) -> Mapping[str, int]:
-        """Send a body in chunks of one byte."""
         body = shapes.build(shapes.CHAT, "text", 400_000, self._model, self._word())
         sent = request(body, self._key, chunked=True)
         return attack(self._address, lambda number: sent, 2, SECONDS).statuses

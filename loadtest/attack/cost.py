@@ -32,7 +32,6 @@ class ProcessCost:
 
     @property
     def rss_bytes(self) -> int:
-        """Return the memory in use."""
         return self._status("VmRSS")
 
     @property

@@ -82,7 +82,6 @@ class _Texts:
     @classmethod
     @cache
     def shared(cls) -> _Texts:
-        """Return the one object of this process."""
         return cls()
 
     def rendered(self, fields: Mapping[str, Any]) -> list[int]:

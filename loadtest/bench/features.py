@@ -47,7 +47,6 @@ class Features:
 
 
 def _sections(place: Place) -> dict[str, dict[str, Any]]:
-    """Return the sections of the settings by feature."""
     others = [KeyEntry(f"key{number}", digest_of(b"%d" % number)).line for number in range(KEYS - 1)]
     limits = {
         "max_concurrent_requests": _ENOUGH,

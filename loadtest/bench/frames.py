@@ -20,7 +20,6 @@ _STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\
 
 
 def json_response(body: bytes) -> bytes:
-    """Return a whole response with a JSON body."""
     return _JSON % (len(body), body)
 
 

@@ -21,7 +21,6 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 def this_machine() -> Machine:
-    """Return the machine that this process runs on."""
     return Machine(
         cpu=_cpu(),
         cores=len(os.sched_getaffinity(0)),

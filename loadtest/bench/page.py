@@ -36,7 +36,6 @@ proxies are bounded by them.
 
 
 def page(results: Results) -> str:
-    """Return the page as Markdown."""
     relative = [name for name in FIGURES if name in results.samples and FIGURES[name].relative]
     parts = [
         "# The gateway beside other proxies, in one run",

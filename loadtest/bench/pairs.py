@@ -173,7 +173,6 @@ def _old(build: Build) -> Build:
 
 
 def _started(side: str, build: Build, folder: Path, stack: ExitStack, workers: int) -> Subject:
-    """Start the new side of `build`."""
     folder.mkdir()
     first, *others = stack.enter_context(standins(workers, folder, kv_events=True))
     place = Place(first, folder, tuple(others))

@@ -37,7 +37,6 @@ def draw(path: Path, results: Results) -> None:
 
 
 def conditions(results: Results) -> str:
-    """Return the conditions of the run in one line."""
     machine = results.machine
     rounds = f"{results.rounds} rounds" if results.rounds > 1 else "one round"
     return f"{machine.cpu}, {machine.cores} cores shared with load generator and worker; {rounds}, {results.date}"

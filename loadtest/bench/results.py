@@ -58,7 +58,6 @@ class Results(msgspec.Struct):
     samples: dict[str, dict[str, list[Sample]]] = msgspec.field(default_factory=dict)
 
     def add(self, figure: str, proxy: str, sample: Sample) -> None:
-        """Add one figure of one round."""
         self.samples.setdefault(figure, {}).setdefault(proxy, []).append(sample)
 
     def strike(self, proxy: str, reason: str) -> None:
@@ -69,7 +68,6 @@ class Results(msgspec.Struct):
             proxies.pop(proxy, None)
 
     def row(self, proxy: str) -> Row:
-        """Return the row of `proxy`."""
         return next(row for row in self.rows if row.name == proxy)
 
     def absolute(self, figure: str, proxy: str) -> Spread | None:
@@ -81,7 +79,6 @@ class Results(msgspec.Struct):
         return [sample.value for sample in self._of(figure, proxy) if sample.counts]
 
     def pairs(self, figure: str, proxy: str, other: str) -> list[tuple[float, float]]:
-        """Return the figures of both proxies, for each round in which both count."""
         rounds = zip(self._of(figure, proxy), self._of(figure, other), strict=False)
         return [(one.value, another.value) for one, another in rounds if one.counts and another.counts]
 
@@ -122,7 +119,6 @@ def _spread(values: Sequence[float]) -> Spread | None:
 
 
 def write(path: Path, results: Results) -> None:
-    """Write the results as JSON."""
     path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
 
 

@@ -90,7 +90,6 @@ def busy_share() -> float:
 
 
 def wide_console() -> Console:
-    """Return a console on which the tables fit."""
     console = Console()
     console.width = max(console.width, MIN_WIDTH)
     return console
@@ -161,5 +160,4 @@ def _allow_files() -> None:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Return the names in a list with commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())

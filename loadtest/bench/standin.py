@@ -31,8 +31,6 @@ BLOCK_MASK = 15
 
 
 class Worker(asyncio.Protocol):
-    """One connection."""
-
     def __init__(self, ticker: Ticker, prompts: Prompts) -> None:
         self._ticker = ticker
         self._prompts = prompts

@@ -32,7 +32,6 @@ class StreamTally:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def fail(self, reason: str) -> None:
-        """Count one failed stream and keep its reason."""
         self.errors += 1
         if len(self.reasons) < 5:
             self.reasons.append(reason)
@@ -61,7 +60,6 @@ class StreamClient(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def send(self, request: bytes) -> None:
-        """Send the request for the stream."""
         assert self._transport is not None
         self._ended = False
         self._transport.write(request)

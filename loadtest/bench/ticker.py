@@ -15,9 +15,7 @@ class Stream(Protocol):
         """Send the next frame."""
         ...
 
-    def finish(self) -> None:
-        """Send the end."""
-        ...
+    def finish(self) -> None: ...
 
 
 class Ticker:

@@ -14,8 +14,6 @@ __all__ = ["Process", "Running", "StartError", "running"]
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """URLs of a running fleet."""
-
     public_url: str
     admin_url: str
     worker_urls: tuple[str, ...]

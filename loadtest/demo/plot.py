@@ -15,7 +15,6 @@ _WIDTH_IN, _BAR_IN, _TEXT_IN = 7.2, 0.42, 0.95
 
 
 def available() -> bool:
-    """Whether matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 

@@ -83,7 +83,6 @@ def run_policy(
 
 
 def bar(console: Console) -> Progress:
-    """Return the progress bar of a run."""
     columns = (TextColumn("{task.description:>14}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=console)
 

@@ -38,7 +38,6 @@ class Timing:
 
     @property
     def tpot_s(self) -> float | None:
-        """Mean time per output token after the first."""
         if self.ttft_s is None or self.end_s is None or self.completion_tokens < 2:
             return None
         return (self.end_s - self.started_s - self.ttft_s) / (self.completion_tokens - 1)

@@ -46,7 +46,6 @@ class Response:
             yield part
 
     async def read(self) -> bytes:
-        """Return the whole body."""
         return b"".join([data async for _, data in self.stream()])
 
 
@@ -166,7 +165,6 @@ class Client:
         return connection
 
     def close(self) -> None:
-        """Close the idle connections."""
         for connection in self._idle:
             connection.close()
         self._idle.clear()

@@ -29,7 +29,6 @@ class EventLog:
         self._lost = 0
 
     def add(self, frames: list[bytes]) -> None:
-        """Record one message."""
         seq, payload = split_frames(frames)
         if self._next_seq is not None:
             self._lost += seq - self._next_seq

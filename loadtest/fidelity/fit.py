@@ -41,7 +41,6 @@ class Constants:
     decode_k_ns: float
 
     def applied_to(self, profile: Profile) -> Profile:
-        """Return the profile with these costs."""
         return replace(
             profile,
             prefill=PrefillCost(self.a_ms, self.prefill_b_us, self.prefill_d_ns),

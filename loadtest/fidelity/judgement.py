@@ -39,7 +39,6 @@ class Judgement:
 
     @property
     def failures(self) -> list[str]:
-        """Return the missed limits, one sentence each."""
         return missed(self.times) if self.async_scheduling else []
 
 

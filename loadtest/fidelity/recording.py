@@ -38,12 +38,10 @@ class RecordedRequest:
 
     @property
     def ttft_s(self) -> float:
-        """Time from arrival to first token, waiting included."""
         return self.first_token_s - self.arrived_s
 
     @property
     def tpot_s(self) -> float | None:
-        """Mean time per output token after the first; None if there is only one."""
         if self.output_tokens < 2:
             return None
         return (self.last_token_s - self.first_token_s) / (self.output_tokens - 1)

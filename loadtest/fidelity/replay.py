@@ -22,7 +22,6 @@ class Replay:
     rank_of: tuple[int, ...]
 
     def modelled(self, recorded: Sequence[RecordedRequest]) -> list[RecordedRequest]:
-        """Return the recorded requests with the model's times."""
         return [_with_times(request, state) for request, state in zip(recorded, self.states, strict=True)]
 
 

@@ -50,5 +50,4 @@ class VirtualWorker:
         self.run_until(float("inf"))
 
     def statistics(self) -> dict[str, int | float]:
-        """Return the engine's statistics."""
         return self._engine.statistics()

@@ -56,7 +56,6 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Whether the process still runs."""
         return self._child.poll() is None
 
     def _read(self) -> None:

@@ -55,7 +55,6 @@ class RedisServer:
         return f"redis://127.0.0.1:{self.port}"
 
     def kill(self) -> None:
-        """Kill it, with all that it holds."""
         self.process.kill()
 
     def restart(self) -> None:
@@ -63,14 +62,12 @@ class RedisServer:
         self.process = self._start()
 
     def close(self) -> None:
-        """Stop it."""
         self.process.kill()
         self._folder.cleanup()
 
 
 @contextmanager
 def redis_server(options: Sequence[str] = (), program: str = "redis", port: int | None = None) -> Iterator[RedisServer]:
-    """Run one server."""
     server = RedisServer(options, program, port)
     try:
         yield server

@@ -82,7 +82,6 @@ class VllmWorker:
         return json.dumps(config)
 
     def variables(self) -> dict[str, str]:
-        """Return the variables to add to the environment."""
         dev = {"VLLM_SERVER_DEV_MODE": "1"} if self.dev_mode else {}
         host = {"VLLM_NIXL_SIDE_CHANNEL_HOST": "127.0.0.1"} if self.kv_connector else {}
         return {**_QUIET, **dev, **host, **self.clock.environment(), **dict(self.environment)}

@@ -39,7 +39,6 @@ class Played:
 
 
 def aggregate(played: Played, slo: Slo) -> Measures:
-    """Compute all measures of a run."""
     kinds: dict[str, list[Outcome]] = {}
     for outcome in played.outcomes:
         kinds.setdefault(played.asked[outcome.id].kind, []).append(outcome)

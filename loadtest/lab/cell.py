@@ -86,7 +86,6 @@ class Cell:
     load: float | None = None
 
     def at(self, rate: float) -> Cell:
-        """Return this cell at another rate."""
         return replace(self, rate=rate)
 
 
@@ -183,5 +182,4 @@ def _contents(trace: str) -> str:
 
 
 def as_json(cell: Cell) -> dict[str, Any]:
-    """Return the cell as plain values."""
     return asdict(cell)

@@ -14,7 +14,6 @@ from loadtest.lab import flags
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    """Add its options."""
     flags.register(parser)
 
 

@@ -75,7 +75,6 @@ class Findings:
         return len(self.results) // (len(self.policies) * len(self.loads))
 
     def measures(self) -> list[Measure]:
-        """Return the measures that were taken."""
         left_out = {"regret_mean_ms": not self.setting.regret, "handed_over_share": self.setting.handover is None}
         return [one for one in MEASURES if not left_out.get(one.name)]
 
@@ -85,7 +84,6 @@ class Findings:
         return [one for one in among if one.cell["policy"] == policy and one.cell["load"] == load]
 
     def standings(self, measure: Measure, load: float, results: Sequence[Result] | None = None) -> list[Standing]:
-        """Compare the rules in one measure at one load."""
         values = {policy: [measure.of(one) for one in self.at(policy, load, results)] for policy in self.policies}
         return standings(values, higher_is_better=bool(measure.higher_is_better))
 

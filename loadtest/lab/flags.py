@@ -28,7 +28,6 @@ _TRANSFER = HandoverSetting(())
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    """Add all flags."""
     parser.add_argument(
         "--trace",
         required=True,

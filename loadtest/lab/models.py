@@ -128,14 +128,12 @@ class Models:
 
 
 def _set(one: Field[Any], value: Any) -> str:
-    """Return the flag that sets the value."""
     if isinstance(value, bool):
         return flag(one) if value else flag(one).replace("--", "--no-", 1)
     return f"{flag(one)} {value:g}" if isinstance(value, float) else f"{flag(one)} {value}"
 
 
 def flag(one: Field[Any]) -> str:
-    """Return the name of the flag that sets a parameter."""
     return "--" + one.name.replace("_", "-")
 
 

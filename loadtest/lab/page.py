@@ -23,7 +23,6 @@ figure { display: inline-block; margin: .5em } img { max-width: 100% }
 
 
 def page(findings: Findings, pictures: Mapping[str, bytes]) -> str:
-    """Return the whole page."""
     body = [
         "<h1>Rules on a trace</h1>",
         *(f"<p>{escape(line)}</p>" for line in summary(findings).splitlines()),

@@ -25,15 +25,13 @@ class Compared(Protocol):
     """What a load curve is drawn from: `standings` are in the order of `policies`."""
 
     @property
-    def policies(self) -> Sequence[str]:
-        """The rules."""
+    def policies(self) -> Sequence[str]: ...
 
     @property
     def loads(self) -> Sequence[float]:
         """The loads, lowest first."""
 
-    def standings(self, measure: Measure, load: float) -> list[Standing]:
-        """Compare the rules in one measure at one load."""
+    def standings(self, measure: Measure, load: float) -> list[Standing]: ...
 
 
 def draw(findings: Findings) -> dict[str, bytes]:

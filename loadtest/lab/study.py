@@ -13,8 +13,6 @@ from loadtest.lab.store import Result
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """`policies` on `trace` at each of `loads`, over `seeds` seeds from `first_seed` on."""
-
     trace: str
     policies: Sequence[str]
     loads: Sequence[float]
@@ -58,6 +56,5 @@ class Study:
     def findings(
         self, one: Saturation, robin: Saturation | None, results: Sequence[Result], doubts: Sequence[Doubt] = ()
     ) -> Findings:
-        """Return the findings from the results."""
         asked = (self.trace, self.setting, self.policies, self.loads)
         return Findings(*asked, one, robin, tuple(results), tuple(doubts), self.round_robin)

@@ -31,14 +31,12 @@ class Sheet:
 
 
 def print_findings(console: Console, findings: Findings) -> None:
-    """Print every table."""
     console.print(summary(findings), highlight=False, markup=False)
     for sheet in sheets(findings):
         print_sheet(console, sheet)
 
 
 def print_sheet(console: Console, sheet: Sheet) -> None:
-    """Print one table."""
     table = Table(title=sheet.title, title_justify="left", caption=sheet.note, caption_justify="left")
     for place, head in enumerate(sheet.heads):
         table.add_column(head, justify="right" if place else "left")
@@ -103,7 +101,6 @@ def _titles(measures: Sequence[Measure]) -> list[str]:
 
 
 def _rows(findings: Findings, load: float, measures: Sequence[Measure]) -> Iterator[tuple[str, ...]]:
-    """Yield a row per rule, with a column per measure."""
     columns = [findings.standings(measure, load) for measure in measures]
     for place, policy in enumerate(findings.policies):
         yield policy, *(_standing(column[place], measure) for column, measure in zip(columns, measures, strict=True))

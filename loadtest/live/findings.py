@@ -54,7 +54,6 @@ class Findings:
         return {rule: [_value(measure, one.modelled[rule]) for one in self.seeds] for rule in self.policies}
 
     def orderings(self) -> list[Ordering]:
-        """Return one ordering per measure."""
         return [
             ordering(
                 measure.title,

@@ -30,7 +30,6 @@ class Pair:
 
     @property
     def inverted(self) -> bool:
-        """Whether the sides contradict each other."""
         return self.live * self.modelled < 0
 
     @property

@@ -38,7 +38,6 @@ class Wording:
         self._packed = lru_cache(PIECES_KEPT)(self._pack)
 
     def ids(self, piece: Piece) -> list[int]:
-        """Return a piece's token ids."""
         id_, tokens = piece
         return Random(id_).choices(self._words, k=tokens)
 

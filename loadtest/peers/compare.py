@@ -45,7 +45,6 @@ class Setting:
     session_header: str | None = None
 
     def describe(self) -> dict[str, object]:
-        """Return the setting of the figures as plain values."""
         fleet = asdict(self.fleet)
         del fleet["vllm_env"]
         own = {"rounds": self.rounds, "seed": self.seed, "session_header": self.session_header}

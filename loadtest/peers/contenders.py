@@ -51,12 +51,10 @@ class Site:
 
     @property
     def url(self) -> str:
-        """Base URL of the router."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def worker_urls(self) -> list[str]:
-        """Base URLs of the workers."""
         return [worker.url for worker in self.workers]
 
 

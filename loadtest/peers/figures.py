@@ -66,7 +66,6 @@ class Figures:
 
 
 def figures(contender: str, number: int, timings: Sequence[Timing], usage: Usage) -> Figures:
-    """Compute the figures of one run."""
     good = [timing for timing in timings if timing.error is None]
     ttft = [timing.ttft_s * 1e3 for timing in good if timing.ttft_s is not None]
     tpot = [timing.tpot_s * 1e3 for timing in good if timing.tpot_s is not None]

@@ -17,8 +17,6 @@ LAG_STEP_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All counters at one moment."""
-
     now_s: float
     router_cpu_s: float
     client_cpu_s: float
@@ -27,12 +25,10 @@ class Reading:
 
     @classmethod
     def take(cls, workers: Sequence[Worker], router_pid: int) -> Reading:
-        """Read all counters now."""
         counters = tuple(read_counters(worker) for worker in workers)
         return cls(time.monotonic(), tree_cpu_s(router_pid), time.process_time(), machine_cpu_s(), counters)
 
     def since(self, then: Reading, client_lag_p99_s: float) -> Usage:
-        """Return the usage since `then`."""
         return Usage(
             duration_s=self.now_s - then.now_s,
             router_cpu_s=self.router_cpu_s - then.router_cpu_s,

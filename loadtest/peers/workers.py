@@ -70,7 +70,6 @@ class Counters:
     cpu_s: float
 
     def since(self, then: Counters) -> Counters:
-        """Return the counts since `then`."""
         return Counters(self.queries - then.queries, self.hits - then.hits, self.cpu_s - then.cpu_s)
 
 

@@ -22,7 +22,6 @@ _STYLE: dict[Any, Any] = {
 
 @contextmanager
 def style(font_size: float) -> Iterator[None]:
-    """Draw in this style within the block."""
     import matplotlib  # imported here because it is slow to load and not in the base install
 
     with matplotlib.rc_context({**_STYLE, "font.size": font_size}):

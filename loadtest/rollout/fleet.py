@@ -51,7 +51,6 @@ class Children:
             self._alive.discard(child)
 
     def stop(self) -> None:
-        """Stop all remaining processes."""
         for child in list(self._alive):
             child.terminate()
         for child in list(self._alive):
@@ -70,7 +69,6 @@ class Workers:
 
     @property
     def ids(self) -> list[str]:
-        """The workers' ids in the gateway."""
         return [f"127.0.0.1:{self._first + 3 * number}" for number in range(len(self._running))]
 
     def _start(self, number: int) -> Process:

@@ -105,7 +105,6 @@ async def _workers(plan: Plan, workers: Workers, admin: Admin, outcome: Outcome)
 
 
 def progress(outcome: Outcome) -> str:
-    """Return the progress in one line."""
     tally = outcome.tally
     return (
         f"{outcome.gateway_restarts} gateway and {outcome.worker_restarts} worker restarts, "

@@ -39,7 +39,6 @@ class StepEnds:
         return True
 
     def statistics(self) -> dict[str, int]:
-        """Count the steps, and those whose tokens have arrived."""
         return {"steps": len(self.ends_s), "arrived": self.arrived}
 
 

@@ -18,9 +18,7 @@ class Placement(Protocol):
     """The place of a call, which receives the call's progress."""
 
     @property
-    def worker(self) -> EngineWorker:
-        """The worker that serves it."""
-        ...
+    def worker(self) -> EngineWorker: ...
 
     @property
     def predicted_tokens(self) -> int | None:

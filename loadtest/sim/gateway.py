@@ -132,11 +132,9 @@ class SimulatedGateway:
 
     @property
     def time(self) -> VirtualTime:
-        """The virtual clock."""
         return self._time
 
     def tells_usage(self) -> bool:
-        """Draw whether the answer that ends now reports its usage."""
         return self._usage_share >= 1.0 or self._usage_draws.random() < self._usage_share
 
     def hear(self) -> None:
@@ -145,7 +143,6 @@ class SimulatedGateway:
             worker.catch_up()
 
     def place(self, name: str, session: str, call: Asked) -> AnyPlacement | HeldCall:
-        """Choose a worker, or two that share it, for a call that has just arrived, now or later."""
         prompt = call.prompt()
         request = Request(
             name,
@@ -161,7 +158,6 @@ class SimulatedGateway:
         return self._held_calls.enter(request, answer) if isinstance(answer, Held) else answer
 
     def place_alone(self, request: Request) -> GatewayPlacement | Rejected:
-        """Choose one worker for a call that two could not share."""
         answer = self._one_worker(request, None, may_hold=False)
         assert not isinstance(answer, Held)
         return answer
@@ -224,7 +220,6 @@ class SimulatedGateway:
         return Rejected(answer.error.message if isinstance(answer, Reject) else answer.reason)
 
     def statistics(self) -> dict[str, object]:
-        """Return the dispatcher's statistics."""
         self.hear()
         return self.dispatcher.statistics()
 

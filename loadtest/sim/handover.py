@@ -42,7 +42,6 @@ class HandoverSetting:
 
     @property
     def config(self) -> HandoverConfig:
-        """The gateway's settings."""
         speed = self.believed_tokens_per_s or self.tokens_per_s
         config = HandoverConfig(
             connector=self.connector,

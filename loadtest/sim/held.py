@@ -37,7 +37,6 @@ class HeldCalls:
         self._waiting: HeldByWorker[HeldCall] = HeldByWorker()
 
     def enter(self, request: Request, held: Held) -> HeldCall:
-        """Let a call wait."""
         call = HeldCall(self, request, held)
         self._wait(call)
         return call

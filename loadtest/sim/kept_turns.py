@@ -22,7 +22,6 @@ class KeptBlocks(NamedTuple):
 
     @property
     def there(self) -> bool:
-        """Whether the worker still has them."""
         return self.worker.engine.kept_blocks(self.name) is not None
 
     def before(self, state: EngineRequestState) -> bool:
@@ -64,7 +63,6 @@ class KeptTurns:
         return sorted(found, key=lambda turn: turn.prompt.tokens, reverse=True)
 
     def take(self, turn: KeptTurn) -> KeptBlocks:
-        """Forget a turn, which is read once, and return its blocks."""
         (name,) = [name for name, (one, _) in self._kept.items() if one is turn]
         return self._kept.pop(name)[1]
 

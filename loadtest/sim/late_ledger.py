@@ -27,11 +27,9 @@ class LateLedgers:
         self._rows: dict[str, list[_Row]] = {}
 
     def of(self, router: int) -> LateLedger:
-        """Return one router's side."""
         return LateLedger(self, router)
 
     def rows(self, candidate_id: str) -> list[_Row]:
-        """Return a candidate's rows, one per router."""
         rows = self._rows.get(candidate_id)
         if rows is None:
             rows = self._rows[candidate_id] = [_Row(self._now, self._delay_s) for _ in range(self._routers)]
@@ -92,7 +90,6 @@ class LateAccount:
         )
 
     def worked(self, work: Work) -> None:
-        """Publish that this router has dispatched another prefill."""
         self._write(self._own.latest._replace(work=work))
 
     def others(self) -> LoadTotals:
@@ -124,7 +121,6 @@ class LateAccount:
         self._own.handed_tokens = tokens
 
     def others_handed(self) -> float:
-        """Return the sum of that over the other routers."""
         return sum(row.handed_tokens for row in self._others)
 
     def close(self) -> None:

@@ -27,9 +27,7 @@ class Follows(Protocol):
         ...
 
     @property
-    def time(self) -> VirtualTime:
-        """The virtual clock."""
-        ...
+    def time(self) -> VirtualTime: ...
 
     def tells_usage(self) -> bool:
         """Return whether the answer that ends now reports its usage."""
@@ -61,7 +59,6 @@ class GatewayPlacement:
 
     @property
     def worker_id(self) -> WorkerId:
-        """The candidate's id in the gateway."""
         return self._ticket.candidate.id
 
     @property
@@ -112,12 +109,10 @@ class PulledPlacement(GatewayPlacement):
         self.network = network
 
     def begins(self) -> None:
-        """Report that the pull begins."""
         dispatcher = self._gateway.dispatcher
         self._transfer = dispatcher.pull_begins(self._planned, self._ticket, self._time.now_s)
 
     def progressed(self, tokens: int) -> None:
-        """Report that the stream has `tokens` tokens."""
         if tokens == 1:
             dispatcher = self._gateway.dispatcher
             dispatcher.arrived(self._ticket)
@@ -185,7 +180,6 @@ class SharedPlacement:
         self._transfer = dispatcher.transfer(self._prefill, self._decode, now_s)
 
     def progressed(self, tokens: int) -> None:
-        """Report that the stream has `tokens` tokens."""
         dispatcher, now_s = self._gateway.dispatcher, self._gateway.time.now_s
         if tokens == 1:
             dispatcher.arrived(self._decode)
@@ -205,12 +199,10 @@ class SharedPlacement:
         """Do nothing: `place_alone` follows, and that worker says the same."""
 
     def left(self) -> None:
-        """Report that the client closed its connection."""
         for ticket in (self._prefill, self._decode):
             self._gateway.dispatcher.cancelled(ticket, self._gateway.time.now_s)
 
     def place_alone(self, reason: str) -> GatewayPlacement | Rejected:
-        """Give both workers up, and return a placement on one."""
         dispatcher, now_s = self._gateway.dispatcher, self._gateway.time.now_s
         dispatcher.not_handed_over(self._prefill, now_s, reason)
         if not dispatcher.run_plain(self._decode, reason, now_s):

@@ -24,13 +24,11 @@ class PullSetting:
 
     @property
     def config(self) -> HandoverConfig:
-        """The gateway's settings."""
         return HandoverConfig(
             pulls="offloading_peer", transfer_tokens_per_s=self.tokens_per_s, latency_s=self.latency_s
         )
 
     def network(self, time: VirtualTime) -> Network:
-        """Return the network that all workers share."""
         return Network(time, self.tokens_per_s, self.latency_s)
 
 

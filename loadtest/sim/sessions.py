@@ -49,9 +49,7 @@ class Asked(Protocol):
         """The answer's token ids; empty if only the length is known."""
         ...
 
-    def prompt(self) -> Prompt:
-        """Return the prompt as the gateway identifies it."""
-        ...
+    def prompt(self) -> Prompt: ...
 
     def request(self, name: str, block_tokens: int) -> EngineRequest:
         """Return the request as a worker with blocks of `block_tokens` receives it."""
@@ -84,7 +82,6 @@ class Call:
         )
 
     def request(self, name: str, block_tokens: int) -> EngineRequest:
-        """Return the request with its token ids."""
         return EngineRequest(name, self.prompt_ids, len(self.output_ids))
 
 

@@ -114,7 +114,6 @@ class SharedCall(PlacedCall[SharedPlacement]):
         self._alone(reason)
 
     def _drop(self) -> None:
-        """Free both ends."""
         if self._transfer is not None:
             self._placement.network.cancel(self._transfer)
             self._transfer = None

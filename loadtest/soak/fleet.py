@@ -69,7 +69,6 @@ class Worker:
 
     @property
     def id(self) -> str:
-        """The worker's id in the gateway."""
         return f"127.0.0.1:{self.port}"
 
 
@@ -192,7 +191,6 @@ class Fleet:
     # Breaking and repairing a worker.
 
     def kill(self, worker: Worker) -> None:
-        """Send SIGKILL to a worker."""
         worker.process.kill()
 
     def restart(self, worker: Worker, flags: Sequence[str] = ()) -> None:
@@ -205,7 +203,6 @@ class Fleet:
         os.kill(worker.process.pid, signal.SIGSTOP)
 
     def resume(self, worker: Worker) -> None:
-        """Send SIGCONT to a worker."""
         with suppress(ProcessLookupError):
             os.kill(worker.process.pid, signal.SIGCONT)
 
@@ -234,16 +231,13 @@ class Admin:
         self._client = httpx.AsyncClient(base_url=url, timeout=20, limits=limits)
 
     async def get(self, path: str, **query: Any) -> httpx.Response:
-        """Return the answer of a path."""
         return await self._client.get(path, params=query)
 
     async def workers(self) -> list[dict[str, Any]]:
-        """Return all workers as the admin API lists them."""
         listed: list[dict[str, Any]] = (await self._client.get("/admin/v1/workers")).json()["workers"]
         return listed
 
     async def states(self) -> dict[str, str]:
-        """Return the state of each worker."""
         return {worker["id"]: worker["state"] for worker in await self.workers()}
 
     async def decisions(self, request_id: str) -> list[dict[str, Any]]:
@@ -252,7 +246,6 @@ class Admin:
         return [each for each in kept if each["request_id"] == request_id]
 
     async def drain(self, worker_id: str, on: bool) -> None:
-        """Drain a worker, or undrain it."""
         answer = await self._client.post(f"/admin/v1/workers/{worker_id}/{'drain' if on else 'undrain'}")
         answer.raise_for_status()
 

@@ -22,7 +22,6 @@ class Gateway:
     admin_url: str
 
     def replicas(self) -> dict[str, Any]:
-        """Return what it says about the replicas."""
         return dict(httpx.get(f"{self.admin_url}/admin/v1/replicas", timeout=5).json())
 
     def sharing(self, count: int) -> bool:
@@ -53,7 +52,6 @@ def workers(count: int, flags: Sequence[str]) -> Iterator[list[str]]:
 
 @contextmanager
 def gateways(count: int, flags: Sequence[str]) -> Iterator[list[Gateway]]:
-    """Run gateways with the same flags, and yield their addresses."""
     with ExitStack() as stack:
         own = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", *flags]
         processes = [_start(stack, own) for _ in range(count)]

@@ -61,7 +61,6 @@ Fault = Callable[[], Awaitable[float]]
 
 
 async def paused(server: RedisServer) -> float:
-    """Stop the server with SIGSTOP for a while."""
     os.kill(server.process.pid, signal.SIGSTOP)
     try:
         await asyncio.sleep(PAUSE_S)
@@ -142,7 +141,6 @@ class Registry:
         self._workers = [registration_key(config.prefix, config.fleet, worker_id) for worker_id in ids]
 
     async def complete(self) -> bool:
-        """Whether all gateways and workers are registered."""
         try:
             found = [bool(await self._client.exists(key)) for key in self._workers]
             return all(found) and len(await self._leases.all()) >= GATEWAYS
@@ -223,7 +221,6 @@ class Watch:
             await asyncio.sleep(_LOOK_S)
 
     async def sharing(self) -> bool:
-        """Whether all gateways hear all."""
         return all([await asyncio.to_thread(gateway.sharing, GATEWAYS) for gateway in self._running])
 
     async def serve(self) -> bool:

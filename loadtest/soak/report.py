@@ -59,7 +59,6 @@ class Verdict:
 
 
 def print_verdict(console: Console, verdict: Verdict) -> None:
-    """Print tables, then the failures."""
     console.print(_counts("what clients saw", verdict.outcomes, verdict.requests))
     console.print(_counts("faults", verdict.faults, None))
     if verdict.attacks:

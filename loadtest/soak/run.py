@@ -86,7 +86,6 @@ class Soak:
         self.verdict = Verdict(setting.seed, setting.duration_s, setting.requests_per_s or 0.0, None)
 
     async def run(self) -> Verdict:
-        """Run the soak on a new fleet and return the verdict."""
         verdict, workers = self.verdict, [worker.id for worker in self._fleet.workers]
         if not await self._admin.until_ready(workers, READY_LIMIT_S):
             verdict.failures.append(f"the workers were not ready within {READY_LIMIT_S:.0f} s")

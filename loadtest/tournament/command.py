@@ -21,7 +21,6 @@ from policies.registry import BUILT_IN
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    """Add its options."""
     parser.add_argument(
         "--traces",
         type=Path,
@@ -68,7 +67,6 @@ def register(parser: argparse.ArgumentParser) -> None:
 
 
 def workloads(text: str) -> list[str]:
-    """Names of contests, each once."""
     known = [contest.name for contest in CONTESTS]
     names = list(dict.fromkeys(name for name in text.split(",") if name))
     wrong = [name for name in names if name not in known]

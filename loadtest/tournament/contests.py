@@ -42,7 +42,6 @@ class Contest:
 
     @property
     def recorded(self) -> bool:
-        """Whether the trace is a file."""
         return not self.trace.startswith(GENERATOR)
 
     def source(self, traces: Path | None) -> str | None:
@@ -121,14 +120,12 @@ class Extent:
         return self.seeds < ENOUGH_SEEDS
 
     def study(self, contest: Contest, trace: str) -> Study:
-        """Return a contest as a study of the lab."""
         models = Models(block_tokens=contest.block_tokens, warm_up_s=WARM_UP_SHARE * self.window_s)
         setting = Setting(contest.fleet, contest.slo, models, self.window_s, regret=False)
         return Study(trace, self.policies, self.loads, self.seeds, setting, self.first_seed)
 
 
 def full(policies: Sequence[str] = tuple(BUILT_IN)) -> Extent:
-    """Return the extent of the published table."""
     return Extent(policies, (0.3, 0.6, 0.8, 0.95, 1.05), ENOUGH_SEEDS, 1_200.0)
 
 

@@ -18,8 +18,6 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """A contest and its findings."""
-
     course: Course
     findings: Findings
 
@@ -47,7 +45,6 @@ class Games:
         self._sweep.results([course.first() for course in self._courses], heard)
 
     def play(self) -> list[Played]:
-        """Play every course."""
         return [Played(course, self._play(course)) for course in self._courses]
 
     def _play(self, course: Course) -> Findings:

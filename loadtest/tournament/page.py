@@ -29,7 +29,6 @@ loads. It also names every case in which the judged rule loses, and by how much.
 
 
 def page(scores: Scores) -> str:
-    """Return the page."""
     parts = [
         "# The tournament: every rule on every workload",
         _LESSON,
@@ -56,7 +55,6 @@ def page(scores: Scores) -> str:
 
 
 def picture(workload: Workload, what: str) -> str:
-    """Return the file name of a workload's picture."""
     return f"tournament-{workload.name}-{what}.png"
 
 

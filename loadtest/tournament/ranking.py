@@ -30,7 +30,6 @@ class Match:
         return next(one for one in self.standings if one.best)
 
     def of(self, policy: str) -> Standing:
-        """Return one rule's standing."""
         return next(one for one in self.standings if one.policy == policy)
 
 
@@ -57,7 +56,6 @@ class Loss:
 def matches(
     scores: Scores, workloads: Sequence[Workload] | None = None, measures: Sequence[Measure] = RANKED
 ) -> Iterator[Match]:
-    """Yield every match, by workload, load and measure."""
     for workload in scores.workloads if workloads is None else workloads:
         for load in scores.loads:
             for measure in measures:

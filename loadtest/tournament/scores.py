@@ -144,7 +144,6 @@ def _short(value: float) -> float:
 def scores(
     extent: Extent, workloads: Sequence[Workload], left_out: Sequence[str], warm_up_s: float, asked: str
 ) -> Scores:
-    """Return the scores of a tournament."""
     return Scores(
         asked,
         dict.fromkeys(extent.policies, code_version()),
@@ -161,7 +160,6 @@ def scores(
 
 
 def write(path: Path, found: Scores) -> None:
-    """Write the scores. The same scores give the same file."""
     path.write_bytes(msgspec.json.encode(found) + b"\n")
 
 

@@ -56,7 +56,6 @@ and the 90th percentile of a log-normal distribution, which is cut at ten times 
 
 
 def page() -> str:
-    """Return the whole page."""
     schemas = [line for schema in SCHEMAS for line in _schema(schema)]
     shapes = [line for name, shape in SHAPES.items() for line in _shape(name, shape)]
     common = _table(common_parameters())

@@ -17,12 +17,10 @@ class Source(Protocol):
     """A source from which plans are drawn. It can be pickled, so that processes can share the runs."""
 
     @property
-    def name(self) -> str:
-        """Its name in tables and file names."""
+    def name(self) -> str: ...
 
     @property
-    def about(self) -> str:
-        """A description in one line."""
+    def about(self) -> str: ...
 
     def draw(self, seed: int, length_s: float, faster: float = 1.0) -> Plan:
         """Draw the traffic of `length_s` seconds at `faster` times the source's rate. Equal arguments give equal plans.

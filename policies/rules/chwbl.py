@@ -57,5 +57,4 @@ class Chwbl:
         return by_keys(fleet, keys, "no full block to hash: fewest requests", {"requests": running_requests})
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Record which worker was used."""
         self._last_used.observe(event)

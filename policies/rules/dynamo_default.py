@@ -81,7 +81,6 @@ class DynamoDefault:
         )
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Record which worker was used."""
         self._last_used.observe(event)
 
     def _credit_tokens(self, of: Facts) -> Value:

@@ -58,7 +58,6 @@ class DynamoTwoTier:
         return by_keys(fleet, keys if best is None else (lambda of: of.cached_tokens != best, *keys), reason, terms)
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Record which worker was used."""
         self._last_used.observe(event)
 
     def _tier(self, request: RequestView, fleet: FleetView) -> tuple[int | None, str]:

@@ -27,5 +27,4 @@ class LeastRequests:
         return by_cost(fleet, running_requests, reason, "requests", {}, (self._last_used.of,))
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Record which worker was used."""
         self._last_used.observe(event)

@@ -28,5 +28,4 @@ class LeastTokens:
         return by_cost(fleet, queued_tokens, "fewest queued tokens", "tokens", {}, ties)
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Record which worker was used."""
         self._last_used.observe(event)

@@ -74,7 +74,6 @@ class LlmdBlend:
         )
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Record which worker was used."""
         self._last_used.observe(event)
 
 

@@ -82,7 +82,6 @@ class LlmdSticky:
         return by_keys(fleet, (other, *keys) if kept else keys, reason, terms)
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Record which worker was used."""
         self._last_used.observe(event)
 
     def _needed_tokens(self, request: RequestView) -> float:

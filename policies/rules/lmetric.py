@@ -41,7 +41,6 @@ class Lmetric:
         return by_cost(fleet, _product, reason, unit, _TERMS, (self._last_used.of,))
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Record which worker was used."""
         self._last_used.observe(event)
 
 

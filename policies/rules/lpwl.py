@@ -37,5 +37,4 @@ class Lpwl:
         return by_cost(fleet, prefill_work, "least prefill work", "tokens", _TERMS, ties)
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Record which worker was used."""
         self._last_used.observe(event)

@@ -23,5 +23,4 @@ class RoundRobin:
         return by_keys(fleet, (self._last_used.of,), "least recently used", {})
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Record which worker was used."""
         self._last_used.observe(event)

@@ -52,5 +52,4 @@ class SessionAffinity:
         return by_keys(fleet, keys, "no session id: fewest requests", {"requests": running_requests})
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Record which worker was used."""
         self._last_used.observe(event)

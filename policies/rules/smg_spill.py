@@ -63,7 +63,6 @@ class SmgSpill:
         return by_keys(fleet, keys if best is None else (lambda of: of.cached_tokens != best, *keys), reason, terms)
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Record which worker was used."""
         self._last_used.observe(event)
 
     def _match(self, request: RequestView, fleet: FleetView, limit: float) -> tuple[int | None, str]:

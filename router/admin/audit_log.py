@@ -83,12 +83,10 @@ class AuditLog:
         _log(self._known[-1])
 
     def registered(self, request: Request, operation: str, outcome: AuditOutcome, duration_s: float) -> None:
-        """Record a registration or its end."""
         self._registrations.append(self._entry(request, operation, outcome, duration_s))
         _log(self._registrations[-1])
 
     def refused(self, request: Request, error: AdminError) -> None:
-        """Record a request that the guard refused."""
         self._strangers.append(self._entry(request, None, _refused_by(error), 0.0))
         _log(self._strangers[-1])
 

@@ -46,7 +46,6 @@ DRY_RUN = TruthQuery("dry_run", "answer with the differences that the change wou
 
 
 async def add_worker(call: Call) -> tuple[str, ChangeOutcome]:
-    """Check the worker and add it. Return its id."""
     worker = configured(call.body)
     found = [f"{'.'.join(map(str, path))}: {problem}; {fix}" for path, problem, fix in worker_findings(worker, ())]
     if found:
@@ -56,7 +55,6 @@ async def add_worker(call: Call) -> tuple[str, ChangeOutcome]:
 
 
 async def remove_worker(call: Call) -> ChangeOutcome:
-    """Remove the worker that the path names."""
     name = call.path["id"]
     return await make(call, edits.remove_worker(name), f"removed worker {name}")
 
@@ -93,13 +91,11 @@ async def set_named_policy(call: Call) -> ChangeOutcome:
 
 
 async def remove_named_policy(call: Call) -> ChangeOutcome:
-    """Remove the further policy that the path names."""
     name = call.path["name"]
     return await make(call, edits.remove_named_policy(name), f"removed policy {name}")
 
 
 async def set_routes(call: Call) -> ChangeOutcome:
-    """Use the routes of the body."""
     wanted: NewRoutes = call.body
     return await make(call, edits.set_routes(wanted.routes), f"set {len(wanted.routes)} routes")
 
@@ -167,7 +163,6 @@ def done(outcome: ChangeOutcome, answer: Answer) -> Answer:
 
 
 def dry(outcome: ChangeOutcome) -> Answer:
-    """Return the answer of a dry run."""
     document = ChangeDocument(
         version=outcome.state.version, dry_run=True, kept=outcome.kept, differences=shown(outcome.effective)
     )
@@ -190,7 +185,6 @@ def versioned(call: Call, answer: Answer) -> Answer:
 
 
 def configured(wanted: NewWorker) -> WorkerConfig:
-    """Return the worker as a setting."""
     return WorkerConfig(
         url=wanted.url,
         name=wanted.name,
@@ -203,7 +197,6 @@ def configured(wanted: NewWorker) -> WorkerConfig:
 
 
 def location_of(name: str) -> str:
-    """Return the path of a worker."""
     return f"/admin/v1/workers/{quote(name, safe='')}"
 
 

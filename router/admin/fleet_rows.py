@@ -21,7 +21,6 @@ _MOST_MODELS = 3
 
 
 async def list_all(call: Call) -> Answer:
-    """Answer with one page of the candidates."""
     rows, cursor = page_of(rows_of(call.system), lambda row: row.id, call.query["limit"], call.query["cursor"])
     return Answer(FleetOverview(rows=list(rows), next=cursor))
 

@@ -120,7 +120,6 @@ def _site(origin: str) -> str:
 
 
 def _parted(host: str) -> tuple[str, str]:
-    """Return the name and what follows it."""
     if host.startswith("["):
         name, bracket, port = host.partition("]")
         return name + bracket, port

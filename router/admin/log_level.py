@@ -8,7 +8,6 @@ from router.telemetry.logs import log_level, set_log_level
 
 
 async def show(_: Call) -> Answer:
-    """Answer with the level in use."""
     return Answer(LogLevel(level=log_level()))
 
 

@@ -43,20 +43,17 @@ class NamedResource:
     takes: type[Any]
 
     async def page(self, call: Call) -> Answer:
-        """Answer with one page of the entries."""
         entries = self._entries(call)
         names, cursor = page_of(list(entries), str, call.query["limit"], call.query["cursor"])
         return changes.versioned(call, Answer(self._document({name: entries[name] for name in names}, cursor)))
 
     async def show(self, call: Call) -> Answer:
-        """Answer with one entry."""
         entry = self._entries(call).get(call.path["name"])
         if entry is None:
             raise self._unknown(call)
         return changes.versioned(call, Answer(entry))
 
     async def set_all(self, call: Call) -> Answer:
-        """Replace all entries."""
         entries: Entries = getattr(call.body, self.field)
         outcome = await changes.make(call, self.settings.set_all(entries), f"set every {self.settings.one}")
         return _answer(call, outcome, Answer(self._document(entries, None)))
@@ -68,13 +65,11 @@ class NamedResource:
         return _answer(call, outcome, Answer(call.body))
 
     async def change(self, call: Call) -> Answer:
-        """Change fields of an entry."""
         edit = self.settings.change(call.path["name"], msgspec.to_builtins(call.body))
         outcome = await self._known(call, edit, "changed")
         return _answer(call, outcome, await self.show(call))
 
     async def remove(self, call: Call) -> Answer:
-        """Remove an entry."""
         outcome = await self._known(call, self.settings.remove(call.path["name"]), "removed")
         return _answer(call, outcome, Answer(None, HTTPStatus.NO_CONTENT))
 

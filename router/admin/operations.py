@@ -100,7 +100,6 @@ class Operation:
 
     @property
     def changes(self) -> bool:
-        """Whether it changes something."""
         return self.role is not Role.READ
 
 
@@ -139,7 +138,6 @@ def endpoint(
 
 
 async def _watched(operation: Operation, watch: Watch, call: Call) -> Response:
-    """Return the list as a stream."""
     if call.query["cursor"] is not None:
         raise invalid("watch and cursor are both given; a watch starts at the first page")
     once = replace(call, query={**call.query, **watch.query, "watch": False})

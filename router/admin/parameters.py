@@ -33,9 +33,7 @@ class Parameter(Protocol):
         """
         ...
 
-    def schema(self) -> dict[str, Any]:
-        """Return the JSON schema of the value."""
-        ...
+    def schema(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from router.admin.operations import Answer, Call
 
 
 async def show(call: Call) -> Answer:
-    """Answer with the policy in use."""
     return changes.versioned(call, Answer(_document(call)))
 
 

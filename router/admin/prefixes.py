@@ -13,7 +13,6 @@ MOST_WORKERS = 16
 
 
 async def hottest(call: Call) -> Answer:
-    """Answer with the hottest prefixes of this process."""
     found = call.system.hot_prefixes(call.query["limit"])
     names = {candidate.slot: candidate.id for candidate in call.system.fleet.candidates}
     return Answer(Prefixes(prefixes=[_document(call, one, names) for one in found]))

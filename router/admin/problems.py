@@ -36,7 +36,6 @@ def problem_response(error: AdminError) -> Response:
 
 
 def not_found(what: str, hint: str) -> AdminError:
-    """Return 404 for `what`."""
     return AdminError(HTTPStatus.NOT_FOUND, "not_found", f"there is no {what}; {hint}")
 
 

@@ -47,7 +47,6 @@ for programs. `python -m router.cli.reference` generates this page; a test compa
 
 
 def reference_page() -> str:
-    """The page's text."""
     document = openapi_document()
     lines = [_HEAD, "| method | path | role | |", "| --- | --- | --- | --- |"]
     lines += [f"| {one.method} | `{openapi_path(one)}` | {_role(one)} | {one.summary} |" for one in OPERATIONS]

@@ -27,7 +27,6 @@ _MOST_DIGITS = 15
 
 
 async def desired_state(call: Call) -> Answer:
-    """Answer with the desired state, and what the API has changed in it."""
     control = call.system.control
     document = DesiredStateDocument(
         version=control.state.version,
@@ -46,7 +45,6 @@ async def list_all(call: Call) -> Answer:
 
 
 async def show(call: Call) -> Answer:
-    """Answer with one revision and its differences."""
     with _known():
         one = call.system.control.history.get(_number(call))
     summary = _summary(one)

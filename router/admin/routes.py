@@ -24,7 +24,6 @@ async def change(call: Call) -> Answer:
 
 
 async def policies(call: Call) -> Answer:
-    """Answer with the further policies by name."""
     return changes.versioned(call, Answer(Policies(policies=dict(call.system.control.state.settings.policies))))
 
 
@@ -41,7 +40,6 @@ async def remove_policy(call: Call) -> Answer:
 
 
 async def show(call: Call) -> Answer:
-    """Answer with one route."""
     return Answer(_find(call).config)
 
 

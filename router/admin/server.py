@@ -117,7 +117,6 @@ class _AdminUvicorn(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the process."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

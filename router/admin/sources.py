@@ -53,14 +53,12 @@ async def deregister(call: Call) -> Answer:
 
 
 def described_sources(system: AdminSystem) -> list[SourceDocument]:
-    """Return the state of all sources."""
     if system.discovery is None:
         return []
     return [_source(name, state) for name, state in system.discovery.statistics().items()]
 
 
 def with_source(system: AdminSystem, worker: Worker) -> Worker:
-    """Return the worker with the source that it comes from."""
     source, also = system.control.origin_of(worker.id)
     found = system.control.state.discovered.get(worker.id)
     if found is None or not found.leaving:

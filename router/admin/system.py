@@ -50,9 +50,7 @@ class AdminSystem(Protocol):
     """The running gateway, seen by an operator. All calls happen on the gateway's event loop."""
 
     @property
-    def config(self) -> Config:
-        """The effective settings."""
-        ...
+    def config(self) -> Config: ...
 
     @property
     def control(self) -> Control:

@@ -26,7 +26,6 @@ WATCHED = Watch("workers", "id")
 
 
 async def list_all(call: Call) -> Answer:
-    """Answer with one page of the workers."""
     endpoints, cursor = page_of(
         call.system.fleet.endpoints, lambda endpoint: endpoint.id, call.query["limit"], call.query["cursor"]
     )
@@ -37,7 +36,6 @@ async def list_all(call: Call) -> Answer:
 
 
 async def show(call: Call) -> Answer:
-    """Answer with one worker."""
     return changes.versioned(call, Answer(_shown(call, call.path["id"])))
 
 

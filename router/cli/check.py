@@ -28,7 +28,6 @@ Each worker gets one short prompt twice and one short stream, to see what it rep
 
 
 def register(commands: Commands) -> None:
-    """Add the command."""
     parser = commands.add_parser(
         "check",
         help="check settings and workers, and name vLLM flags that would improve them",

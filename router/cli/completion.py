@@ -61,7 +61,6 @@ def register(commands: Commands, program: argparse.ArgumentParser) -> None:
 
 
 def run(program: argparse.ArgumentParser, arguments: argparse.Namespace) -> int:
-    """Print the script."""
     print(SCRIPTS[arguments.shell](tuple(words_of(program))), end="")
     return 0
 
@@ -169,7 +168,6 @@ def zsh_script(commands: tuple[CommandWords, ...]) -> str:
 
 
 def fish_script(commands: tuple[CommandWords, ...]) -> str:
-    """Return the script for fish, with help texts."""
     summaries = {each.path: each.help for each in commands}
     lines = ["# Completion of warmroute, made by `warmroute completion fish`.", "complete -c warmroute -f"]
     for command in commands:

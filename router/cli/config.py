@@ -26,7 +26,6 @@ examples:
 
 
 def register(commands: Commands) -> None:
-    """Add the command."""
     parser = commands.add_parser(
         "config",
         help="print the effective settings, or a commented sample file",

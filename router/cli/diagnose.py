@@ -13,7 +13,6 @@ CODES = {"outage": 4, "degraded": 3}
 
 
 def register(commands: Commands) -> None:
-    """Add the command."""
     parser = add_command(
         commands, "diagnose", "say what hurts in a running gateway's fleet, and what to try", _diagnose
     )

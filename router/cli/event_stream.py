@@ -25,7 +25,6 @@ def events(arguments: argparse.Namespace, path: str) -> Iterator[tuple[str, Any]
 
 
 def parsed(lines: Iterable[bytes]) -> Iterator[tuple[str, Any]]:
-    """Yield the events of these lines. Each has one line with its name and one with JSON."""
     name = ""
     for line in lines:
         field, _, value = line.decode().rstrip("\r\n").partition(": ")

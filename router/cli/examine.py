@@ -177,7 +177,6 @@ async def _refuses_hosts(client: WorkerClient, endpoint: Endpoint, timeout_s: fl
 async def _why_no_models(
     client: WorkerClient, endpoint: Endpoint, worker: WorkerConfig, number: int, timeout_s: float
 ) -> tuple[str, str]:
-    """Return the problem and the fix."""
     try:
         await client.get(endpoint, "/v1/models", timeout_s)
     except RefusedError as refusal:

@@ -27,7 +27,6 @@ class RedisReport:
 
     @property
     def line(self) -> str:
-        """The result in one line."""
         found = self.problem or f"{self.server or 'version unknown'}, {self.form}: keys, scripts and channels work"
         return f"Redis at {self.url}: {found}"
 
@@ -75,7 +74,6 @@ async def _try(client: RedisClient, config: RedisConfig) -> None:
 
 
 def _explained(error: Exception) -> tuple[str, str]:
-    """Return the problem and the fix."""
     from redis.exceptions import AuthenticationError, NoPermissionError, ResponseError
 
     said = " ".join(str(error).split()) or type(error).__name__

@@ -24,7 +24,6 @@ exit codes: 0 the gateway answered; 1 it cannot be reached or refused the reques
 
 
 def register(commands: Commands) -> None:
-    """Add the command."""
     parser = commands.add_parser(
         "explain",
         help="show which worker a request would go to now, and why",

@@ -119,7 +119,6 @@ def _details(reports: list[WorkerReport]) -> Iterator[Text]:
 
 
 def _advice(reports: list[WorkerReport]) -> Iterator[Text]:
-    """Return each piece of advice once, with its workers."""
     found: dict[Advice, list[str]] = {}
     for report in reports:
         for advice in report.advice:

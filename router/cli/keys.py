@@ -26,7 +26,6 @@ it again when it changes. A name may have two lines while one key replaces anoth
 
 
 def register(commands: Commands) -> None:
-    """Add the command."""
     parser = commands.add_parser(
         "keys",
         help="make API keys for clients of the public port, and tokens of the admin port",

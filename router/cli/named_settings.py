@@ -81,7 +81,6 @@ RESOURCES = (
 
 
 def register(commands: Commands) -> None:
-    """Add the commands."""
     for resource in RESOURCES:
         _register(commands, resource)
 

@@ -102,7 +102,6 @@ def changed(arguments: argparse.Namespace, reply: AdminReply, said: str) -> int:
 
 
 def print_differences(differences: Sequence[dict[str, Any]]) -> None:
-    """Print one line for each difference."""
     if not differences:
         print("no difference")
         return

@@ -8,6 +8,5 @@ MADE = "`python -m router.cli.reference` generates this page; a test compares it
 
 
 def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Return the lines of a Markdown table."""
     lines = [f"| {' | '.join(heads)} |", f"|{' --- |' * len(heads)}"]
     return lines + [f"| {' | '.join(row)} |" for row in rows]

@@ -13,7 +13,6 @@ _HEADS = ("role", "ready", "recommended", "one more saves", "queue wait", "prefi
 
 
 def register(commands: Commands) -> None:
-    """Add the command."""
     add_command(commands, "planner", "show what prefill and decode workers are worth, and the split to choose", _show)
 
 

@@ -14,7 +14,6 @@ from router.cli.options import Commands, pairs
 
 
 def register(commands: Commands) -> None:
-    """Add the commands."""
     policy = group(commands, "policy", "show or change the policy of a running gateway")
     add_command(policy, "show", "show the policy in use", _show)
     add_command(policy, "list", "list the rules that can be chosen", _list)
@@ -133,7 +132,6 @@ def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _typed(text: str) -> Any:
-    """Return JSON values as such, and any other text as text."""
     try:
         return json.loads(text)
     except ValueError:

@@ -32,7 +32,6 @@ from router.telemetry.catalogue import CATALOGUE, MetricSpec
 
 
 def policies_page() -> str:
-    """Return the index of built-in policies."""
     lines = [
         "# Policies",
         "",
@@ -47,7 +46,6 @@ def policies_page() -> str:
 
 
 def _wrappers() -> Iterable[str]:
-    """Yield a section for each wrapper."""
     on = " and ".join(f"`{name}`" for name, described in _policies() if described["hold"])
     for name, described in describe_wrappers().items():
         yield from ("", f"## `{name}`", "", described["summary"], "")
@@ -96,7 +94,6 @@ def policy_page(name: str) -> str:
 
 
 def metrics_page() -> str:
-    """Return the page of all metrics."""
     lines = [
         "# Metrics",
         "",
@@ -155,7 +152,6 @@ def _route(route: Route) -> tuple[str, ...]:
 
 
 def limits_page() -> str:
-    """Return the page of all limits and their effect on clients."""
     lines = [
         "# Limits",
         "",

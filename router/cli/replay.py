@@ -31,7 +31,6 @@ exit codes: 0 replayed; 1 a file cannot be read; 2 an option is wrong.
 
 
 def register(commands: Commands) -> None:
-    """Add the command."""
     parser = commands.add_parser(
         "replay",
         help="decide again on a decision log, with another policy",

@@ -12,7 +12,6 @@ from router.cli.options import Commands
 
 
 def register(commands: Commands) -> None:
-    """Add the command."""
     add_command(commands, "replicas", "list the gateways of the fleet, as a running gateway hears them", _list)
 
 

@@ -56,7 +56,6 @@ def effects() -> Iterable[tuple[str, ...]]:
 
 
 def transitions() -> Iterable[tuple[str, ...]]:
-    """Return the rows of the transition table."""
     return map(_transition, TRANSITIONS)
 
 

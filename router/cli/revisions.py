@@ -9,7 +9,6 @@ from router.cli.options import Commands
 
 
 def register(commands: Commands) -> None:
-    """Add the commands."""
     revisions = group(commands, "revisions", "show what was changed in a running gateway, and go back")
     add_command(revisions, "list", "list the latest changes, newest first", _list)
     show = add_command(revisions, "show", "show what one revision changed", _show)

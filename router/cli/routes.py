@@ -15,7 +15,6 @@ from router.config.problems import ConfigError, Problem
 
 
 def register(commands: Commands) -> None:
-    """Add the commands."""
     routes = group(commands, "routes", "show or change the routes of a running gateway")
     add_command(routes, "list", "list the routes in the order in which they are tried", _list)
     show = add_command(routes, "show", "show all settings of a route", _show)

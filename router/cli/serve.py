@@ -35,7 +35,6 @@ variable of each option is in brackets. `warmroute config --sample yaml` lists s
 
 
 def register(commands: Commands) -> None:
-    """Add the command."""
     parser = commands.add_parser(
         "serve",
         help="run the gateway",

@@ -32,7 +32,6 @@ code. Settings are those of `warmroute serve`, and `sidecar` in the file.
 
 
 def register(commands: Commands) -> None:
-    """Add the command."""
     parser = commands.add_parser(
         "sidecar",
         help="run a gateway beside one vLLM worker",

@@ -24,7 +24,6 @@ _STATES = {"ready": "green", "unhealthy": "red"}
 
 
 def register(commands: Commands) -> None:
-    """Add the command."""
     parser = add_command(commands, "top", "follow the fleet of a running gateway, and what hurts in it", _top)
     parser.add_argument("--once", action="store_true", help="print the fleet once, and end")
 
@@ -37,7 +36,6 @@ class FollowedFleet:
         self.diagnosis: dict[str, Any] = {}
 
     def heard(self, name: str, value: Any) -> None:
-        """Take in one event."""
         if name == "snapshot":
             self.rows = {row["id"]: row for row in value["rows"]}
         elif name == "removed":

@@ -30,7 +30,6 @@ def main() -> int:
 
 
 def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
     parser = subparsers.add_parser(
         "worker",
         help="serve one simulated vLLM worker",

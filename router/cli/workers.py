@@ -12,7 +12,6 @@ from router.cli.options import Commands, pairs
 
 
 def register(commands: Commands) -> None:
-    """Add the commands."""
     workers = group(commands, "workers", "list and change the workers of a running gateway")
     add_command(workers, "list", "list all workers", _list)
     add = add_command(workers, "add", "add a worker", _add, changes=True)

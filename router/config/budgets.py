@@ -35,7 +35,6 @@ class ByteBudget:
 
     @property
     def path(self) -> str:
-        """The full name of the setting."""
         return f"{self.section}.{self.name}"
 
     def of(self, section: Section) -> int:
@@ -44,7 +43,6 @@ class ByteBudget:
         return value if isinstance(value, int) else self.most_bytes
 
     def within(self, config: Config) -> int:
-        """Return its value in `config`."""
         return self.of(getattr(config, self.section))
 
     def is_auto(self, config: Config) -> bool:
@@ -84,7 +82,6 @@ class MemoryPlan:
         }
 
     def lines(self) -> Iterator[str]:
-        """Return the plan as lines of text."""
         limit = self.limit
         yield "memory limit " + (f"{_mebibytes(limit.size_bytes)} ({limit.source})" if limit else "unknown")
         for budget in BYTE_BUDGETS:

@@ -100,7 +100,6 @@ def _depends(path: Path, wrong: Iterable[Path]) -> bool:
 
 
 def problems_of(found: Iterable[Finding], places: Mapping[Path, str]) -> list[Problem]:
-    """Return findings as problems, each with its place."""
     return [Problem(_place(path, places), problem, fix) for path, problem, fix in found]
 
 

@@ -31,7 +31,6 @@ class ConfigError(Exception):
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known word closest to `word`."""
     found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return found[0] if found else None
 

@@ -93,7 +93,6 @@ _EXAMPLES: dict[tuple[str, ...], Any] = {
 
 
 def sample_yaml() -> str:
-    """Return the text of the sample file."""
     lines = [f"# {line}".rstrip() for line in _HEAD.splitlines()]
     return "\n".join([*lines, *_section(root(), msgspec.to_builtins(Config()), ())]) + "\n"
 

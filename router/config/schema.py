@@ -30,7 +30,6 @@ SECRETS = frozenset(
 
 @cache
 def root() -> kinds.StructType:
-    """Return the type of all settings."""
     return cast("kinds.StructType", kinds.type_info(Config))
 
 
@@ -56,7 +55,6 @@ def optional(kind: kinds.Type) -> bool:
 
 
 def fields(kind: kinds.StructType) -> dict[str, kinds.Field]:
-    """Return the settings of a section by name."""
     return {field.name: field for field in kind.fields}
 
 

@@ -30,7 +30,6 @@ class BackgroundReloads:
         self._watch: ConfigWatch | None = None
 
     def soon(self, why: str) -> None:
-        """Start a reload."""
         task = asyncio.ensure_future(self._reload_and_log(why))
         self.running.add(task)
         task.add_done_callback(self.running.discard)
@@ -41,7 +40,6 @@ class BackgroundReloads:
         self._watch.start()
 
     def close(self) -> None:
-        """Stop watching."""
         if self._watch is not None:
             self._watch.close()
 

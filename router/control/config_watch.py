@@ -25,12 +25,10 @@ class ConfigWatch:
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._tick)
 
     def close(self) -> None:
-        """Stop looking."""
         if self._timer is not None:
             self._timer.cancel()
 
     def look(self) -> None:
-        """Look once."""
         now = signature((self._file,))
         settled, self._seen = now == self._seen, now
         if settled and now != self._read:

@@ -108,7 +108,6 @@ def live_settings(config: Config) -> LiveSettings:
 
 
 def with_live_settings(config: Config, settings: LiveSettings) -> Config:
-    """Return `config` with other live settings."""
     return msgspec.structs.replace(
         config,
         workers=tuple(settings.workers.values()),

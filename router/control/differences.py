@@ -38,7 +38,6 @@ class SettingDifference(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def inverse(self) -> SettingDifference:
-        """The difference in the other direction."""
         return SettingDifference(self.path, self.after, self.before)
 
     @property

@@ -86,8 +86,6 @@ def set_maintenance_of(names: Collection[str], maintenance: bool) -> Edit:
 
 
 def drain_only(names: Collection[str]) -> Edit:
-    """Drain exactly these workers, of those that there are."""
-
     def edit(settings: LiveSettings) -> LiveSettings:
         workers = {name: replace(each, maintenance=name in names) for name, each in settings.workers.items()}
         return replace(settings, workers=workers)
@@ -131,7 +129,6 @@ def _in_place_of(before: PolicyConfig, policy: PolicyConfig) -> PolicyConfig:
 
 
 def set_routes(routes: Sequence[RouteConfig]) -> Edit:
-    """Use other routes."""
     return lambda settings: replace(settings, routes=tuple(routes))
 
 

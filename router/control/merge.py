@@ -35,12 +35,10 @@ class Merged:
 
 
 def api_changes(file: LiveSettings, desired: LiveSettings) -> tuple[SettingDifference, ...]:
-    """Return what the API changed: the differences of the desired settings from those of the file."""
     return differences(tree_of(file), tree_of(desired), whole=WHOLE)
 
 
 def merge(file: LiveSettings, changes: Sequence[SettingDifference]) -> LiveSettings:
-    """Return the settings of the file with the API's changes over them."""
     return from_tree(applied(tree_of(file), changes))
 
 

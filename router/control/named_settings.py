@@ -28,11 +28,9 @@ class NamedSettings:
     put: Callable[[LiveSettings, dict[str, Any]], LiveSettings]
 
     def set_all(self, entries: Entries) -> Edit:
-        """Replace all entries."""
         return lambda settings: self.put(settings, dict(entries))
 
     def set_one(self, name: str, entry: Any) -> Edit:
-        """Add an entry, or replace the one of that name."""
         return lambda settings: self.put(settings, {**self.of(settings), name: entry})
 
     def change(self, name: str, patch: Mapping[str, Any]) -> Edit:

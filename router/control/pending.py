@@ -27,7 +27,6 @@ def remedy(difference: SettingDifference, processes: int | str) -> str:
 
 
 def pending_lines(found: Sequence[SettingDifference], processes: int | str) -> list[str]:
-    """Return one line for each pending setting."""
     return [f"{one}; to apply it, {remedy(one, processes)}" for one in found]
 
 

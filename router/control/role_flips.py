@@ -41,7 +41,6 @@ class RoleChange(NamedTuple):
     gain_s: float
 
     def __str__(self) -> str:
-        """Return the change in words."""
         change = f"{', '.join(self.models)}: one {self.from_role} worker as {self.to_role} worker"
         return f"{change} would save {self.gain_s:.3g} s of delay per second"
 
@@ -61,7 +60,6 @@ class Hysteresis:
         return [(one, now_s - self._since_s[key]) for one, key in zip(right, keys, strict=True)]
 
     def forget(self) -> None:
-        """Begin again."""
         self._since_s.clear()
 
 
@@ -111,11 +109,9 @@ class RoleFlips:
 
     @property
     def draining(self) -> bool:
-        """Whether a worker drains for its next role."""
         return self._draining is not None
 
     def state(self) -> FlipState:
-        """Return the state for operators."""
         now = self._draining
         return FlipState(
             self._config.flip_roles,

@@ -62,7 +62,6 @@ class RolePlanner:
         return DRAIN_LOOK_S if self._flips.draining else LOOK_S
 
     def shown(self, plan: FleetPlan) -> FleetPlan:
-        """Return a plan with the state of changes of roles."""
         return plan if self._config.connector is None else replace(plan, flips=self._flips.state())
 
     async def look(self) -> None:

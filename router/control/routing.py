@@ -36,7 +36,6 @@ class BuiltRouting(NamedTuple):
 
 
 def routing_of(settings: LiveSettings | Config) -> Routing:
-    """Return the routing of some settings."""
     shadowed = any(DEFAULT in route.shadow for route in settings.routes)
     return Routing(dict(settings.policies), settings.routes, settings.policy if shadowed else None)
 
@@ -51,7 +50,6 @@ class ProcessShare(NamedTuple):
     processes: int = 1
 
     def seeded(self, policy: PolicyConfig) -> PolicyConfig:
-        """Return the policy with the seed of this process."""
         return replace(policy, seed=policy.seed + self.process)
 
     def routes(self, routes: Sequence[RouteConfig]) -> tuple[RouteConfig, ...]:

@@ -70,7 +70,6 @@ class RunningGateway:
 
     @property
     def workers(self) -> Mapping[str, WorkerConfig]:
-        """The workers by id, with `maintenance` as in the fleet."""
         return {
             name: replace(worker, maintenance=endpoint.draining)
             for name, worker in self._workers.items()
@@ -79,15 +78,9 @@ class RunningGateway:
 
     @property
     def policy(self) -> PolicyConfig:
-        """The settings of the policy in use."""
         return self._policy
 
     def build_policy(self, policy: PolicyConfig) -> Policy:
-        """Build a policy with the seed of this process.
-
-        Raises:
-            PolicyError: it cannot be built.
-        """
         return build_policy(spec_of(policy), Random(self._share.seeded(policy).seed))
 
     def use_policy(self, policy: PolicyConfig, built: Policy) -> None:
@@ -97,15 +90,9 @@ class RunningGateway:
 
     @property
     def routing(self) -> Routing:
-        """The further policies and the routes in use."""
         return self._routing
 
     def build_routing(self, routing: Routing, policy: PolicyConfig) -> BuiltRouting:
-        """Build further policies and shadow policies with the seeds of this process.
-
-        Raises:
-            PolicyError: one cannot be built.
-        """
         return self._share.built(routing, policy, self._failed)
 
     def use_routing(self, routing: Routing, built: BuiltRouting) -> None:
@@ -116,7 +103,6 @@ class RunningGateway:
 
     @property
     def models(self) -> Mapping[str, ModelConfig]:
-        """The settings of models in use."""
         return self._models
 
     async def prepare(self, settings: LiveSettings) -> None:
@@ -133,7 +119,6 @@ class RunningGateway:
             raise NotAppliedError(f"{type(error).__name__}: {error}") from error
 
     def use_models(self, models: Mapping[str, ModelConfig]) -> None:
-        """Use other names, service levels and files of models from the next request on."""
         (_, read), self._prepared = self._prepared, ({}, {})
         self._watcher.test_again(self._identity.use_models(models, read))
         self._gateway.use_models(models)
@@ -141,12 +126,10 @@ class RunningGateway:
 
     @property
     def tenants(self) -> Mapping[str, TenantConfig]:
-        """The tenants, with quotas for all processes."""
         return self._tenants
 
     @property
     def limits(self) -> LiveLimits:
-        """The limits of tenants and keys."""
         return LiveLimits(tenants=self._limits.tenants, keys=self._limits.keys)
 
     def use_callers(self, tenants: Mapping[str, TenantConfig], limits: LiveLimits) -> None:

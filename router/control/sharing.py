@@ -54,9 +54,7 @@ class Sharing(Protocol):
     """Where the document is kept (`router.replicas.state_sharing`)."""
 
     @property
-    def gateway(self) -> str:
-        """The name of this gateway."""
-        ...
+    def gateway(self) -> str: ...
 
     async def propose(self, after: SharedChanges, before: SharedChanges) -> SharedChanges | None:
         """Replace the document. Return the one that is there instead if it is not `before`, nor older.
@@ -74,7 +72,6 @@ class ApartError(Exception):
 def next_shared(
     before: SharedChanges, changes: tuple[SettingDifference, ...], gateway: str, what: str, who: str | None
 ) -> SharedChanges:
-    """Return the next version."""
     return SharedChanges(
         number=before.number + 1,
         change=secrets.token_hex(8),

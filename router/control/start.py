@@ -127,7 +127,6 @@ def settings_differences(before: LiveSettings, after: LiveSettings) -> tuple[Set
 
 
 def next_state(state: DesiredState, settings: LiveSettings) -> DesiredState:
-    """Return the next version, with other settings."""
     return replace(state, version=state.version + 1, settings=settings)
 
 

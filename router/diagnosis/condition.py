@@ -81,11 +81,9 @@ class Condition:
 
     @property
     def alert(self) -> str:
-        """The name of the alert."""
         return "Warmroute" + "".join(part.title() for part in self.name.split("_"))
 
     def rule(self) -> Mapping[str, object]:
-        """Return the alert as a rule of Prometheus."""
         said = " ".join(part for part in (self.effect, _template(self.measure, self.unit)) if part)
         return {
             "alert": self.alert,
@@ -113,6 +111,5 @@ _HUMAN = {"": "", "duration": " | humanizeDuration", "percentage": " | humanizeP
 
 
 def _template(text: str, unit: Unit = "") -> str:
-    """Return a text with its braces as templates of Prometheus."""
     text = text.replace("{value}", f"{{{{ $value{_HUMAN[unit]} }}}}")
     return re.sub(r"(?<!{){(\w+)}(?!})", r"{{ $labels.\1 }}", text)

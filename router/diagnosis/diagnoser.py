@@ -72,7 +72,6 @@ class Diagnoser:
         self._task = asyncio.get_running_loop().create_task(self._follow(), name="diagnosis")
 
     async def aclose(self) -> None:
-        """Stop looking."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -87,7 +86,6 @@ class Diagnoser:
             await asyncio.sleep(INTERVAL_S)
 
     async def diagnosis(self) -> Diagnosis | None:
-        """Return the diagnosis of now; None if no process answers."""
         inputs = await self._inputs()
         if inputs is None:
             return None

@@ -42,7 +42,6 @@ class WorkerFact(msgspec.Struct, frozen=True):
 
     @property
     def shown(self) -> str:
-        """The name for people."""
         return self.id if self.name is None else f"{self.name} ({self.id})"
 
 
@@ -55,7 +54,6 @@ class Facts(msgspec.Struct, frozen=True):
     reasons: dict[str, str] = {}
 
     def worker(self, name: str) -> WorkerFact | None:
-        """Return the worker with an id."""
         return next((one for one in self.workers if one.id == name), None)
 
     def is_out(self, candidate: str) -> bool:
@@ -64,7 +62,6 @@ class Facts(msgspec.Struct, frozen=True):
         return found is not None and found.state not in SERVING
 
     def view(self, name: str) -> ViewFact | None:
-        """Return the view of a candidate."""
         return next((view for one in self.workers for view in one.views if view.id == name), None)
 
     @property
@@ -74,7 +71,6 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 def facts_of(fleet: Fleet, residency: ResidencyMap, identity: Identity, reasons: Mapping[str, str]) -> Facts:
-    """Return what one process knows."""
     workers = [_worker(endpoint, residency) for endpoint in fleet.endpoints]
     names = {model: None for worker in workers for model in worker.models}
     prompts = {model: identity.describe(model) for model in list(names)[:MODELS_KEPT]}

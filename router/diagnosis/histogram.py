@@ -16,7 +16,6 @@ def empty(bounds: Sequence[float]) -> list[int]:
 
 
 def count(counts: list[int], bounds: Sequence[float], value: float) -> None:
-    """Count one value."""
     counts[bisect_left(bounds, value)] += 1
 
 
@@ -42,6 +41,5 @@ def quantile(counts: Sequence[int], bounds: Sequence[float], share: float) -> fl
 
 
 def named_buckets(bounds: Sequence[int]) -> list[str]:
-    """Return a name for each bucket of whole numbers."""
     between = [f"{low + 1:,} to {high:,}" for low, high in pairwise(bounds)]
     return [f"up to {bounds[0]:,}", *between, f"over {bounds[-1]:,}"]

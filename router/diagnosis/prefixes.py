@@ -56,5 +56,4 @@ class HotPrefixes:
         self._found = {block_hash: one for block_hash, one in self._found.items() if one.hits > 0.01}
 
     def statistics(self) -> dict[str, int]:
-        """Return the number of prefixes that are counted."""
         return {"prefixes": len(self._found)}

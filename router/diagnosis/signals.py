@@ -40,8 +40,6 @@ _GATEWAY = ("job", "instance")
 
 @dataclass(slots=True)
 class MetricsSeen:
-    """The metrics now, and the earlier values of the expressions that need them."""
-
     now: Snapshot = field(default_factory=lambda: Snapshot({}, {}))
     at_s: float = 0.0
     _earlier: dict[Expression, deque[tuple[float, Vector]]] = field(default_factory=lambda: defaultdict(deque))
@@ -74,12 +72,10 @@ class Metric:
 
     @property
     def promql(self) -> str:
-        """The selector."""
         return _SPECS[self.full].exported_name + (f"{{{self.where}}}" if self.where else "")
 
     @property
     def full(self) -> str:
-        """The name in the catalogue."""
         return self.name if self.name in _SPECS else f"warmroute_{self.name}"
 
     def grouped(self, series: Mapping[Labels, float], by: Sequence[str]) -> dict[Labels, list[float]]:
@@ -109,11 +105,9 @@ class Level:
 
     @property
     def promql(self) -> str:
-        """The expression."""
         return f"{self.fold} by ({', '.join((*self.of, *self.by))}) ({self.metric.promql})"
 
     def read(self, seen: MetricsSeen) -> Vector:
-        """Return the values now."""
         groups = self.metric.grouped(seen.now.values.get(self.metric.full, {}), self.by)
         return {key: _FOLDS[self.fold](values) for key, values in groups.items()}
 
@@ -126,7 +120,6 @@ class Mean:
 
     @property
     def promql(self) -> str:
-        """The expression."""
         return f"avg by (job) ({self.level.promql})"
 
     def read(self, seen: MetricsSeen) -> Vector:
@@ -144,7 +137,6 @@ class Lowest:
 
     @property
     def promql(self) -> str:
-        """The expression."""
         return f"sum by (job) (min_over_time({self.metric.promql}[{self.minutes}m]))"
 
     def read(self, seen: MetricsSeen) -> Vector:
@@ -196,7 +188,6 @@ class Ratio:
 
     @property
     def promql(self) -> str:
-        """The expression."""
         on = f"on ({', '.join(self.on)}) " if self.on else ""
         return f"{self.upper.promql}\n/ {on}{self.lower.promql}"
 
@@ -220,7 +211,6 @@ class Late:
 
     @property
     def promql(self) -> str:
-        """The expression."""
         rate = f"rate(warmroute_{self.name}_bucket[{self.minutes}m])"
         return f"histogram_quantile({self.quantile:g}, sum by (job, instance, le) ({rate}))"
 
@@ -244,17 +234,13 @@ def _counts(tallies: Iterable[Tally]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """A gauge of each gateway, as it is."""
-
     metric: Metric
 
     @property
     def promql(self) -> str:
-        """The selector."""
         return self.metric.promql
 
     def read(self, seen: MetricsSeen) -> Vector:
-        """Return the value."""
         return Level(self.metric, fold="sum").read(seen)
 
 
@@ -268,11 +254,9 @@ class Signal:
 
     @property
     def promql(self) -> str:
-        """The expression with its test."""
         return f"{self.expression.promql} {self.test} {self.bound:g}"
 
     def read(self, seen: MetricsSeen) -> Vector:
-        """Return the values for which the condition holds."""
         test = _TESTS[self.test]
         return {key: value for key, value in self.expression.read(seen).items() if test(value, self.bound)}
 
@@ -288,7 +272,6 @@ class Joined:
 
     @property
     def promql(self) -> str:
-        """The expression."""
         on = f" on ({', '.join(self.on)})" if self.on else ""
         return f"{self.first.promql}\n{self.how}{on} {self.second.promql}"
 
@@ -308,7 +291,6 @@ class Absent:
 
     @property
     def promql(self) -> str:
-        """The expression."""
         return f"absent({self.metric.promql})"
 
     def read(self, seen: MetricsSeen) -> Vector:
@@ -322,17 +304,14 @@ def level(name: str, test: Test, bound: float, *by: str, where: str = "", of: tu
 
 
 def risen(name: str, minutes: int, *by: str, where: str = "", of: tuple[str, ...] = _FLEET) -> Signal:
-    """Return the signal that a counter has risen."""
     return Signal(Risen(Metric(name, where), minutes, by, of), ">", 0)
 
 
 def gateway_level(name: str, test: Test, bound: float) -> Signal:
-    """Return the signal that a gauge of a gateway passes a test."""
     return level(name, test, bound, of=_GATEWAY)
 
 
 def gateway_risen(name: str, minutes: int, *by: str, where: str = "") -> Signal:
-    """Return the signal that a counter of a gateway has risen."""
     return risen(name, minutes, *by, where=where, of=_GATEWAY)
 
 

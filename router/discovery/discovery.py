@@ -102,14 +102,12 @@ class Discovery:
         self._tasks.append(asyncio.create_task(self._feed(), name="discovery"))
 
     async def aclose(self) -> None:
-        """Stop all sources."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
 
     def statistics(self) -> dict[str, dict[str, Any]]:
-        """Return the state of each source, by name."""
         return {name: _statistics(one) for name, one in self._running.items()}
 
     async def _follow(self, name: str, one: _Running) -> None:

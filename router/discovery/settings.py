@@ -27,7 +27,6 @@ _COMMON = ("model", "role", "weight", "kv-events-port", "kv-replay-port", "kv-to
 
 
 def kinds_of(source: DiscoverySourceConfig) -> list[str]:
-    """Return the kinds that a source has settings for."""
     return [kind for kind in KINDS if getattr(source, kind) is not None]
 
 

@@ -213,7 +213,6 @@ class Assembly:
             request.note_read()
 
     def use_routes(self, routes: Sequence[RouteConfig]) -> None:
-        """Use other routes for the requests that follow."""
         self.traffic_routes.adopt(routes)
         self.routes.adopt(routes)
         self.service_levels.adopt(routes)
@@ -248,7 +247,6 @@ class Assembly:
         self.heap.close()
 
     def limits(self) -> list[dict[str, Any]]:
-        """Return the fill of each account that has limits now."""
         return self.callers.limits(self.keys.names if self.keys is not None else None, self.loop.time())
 
     def statistics(self) -> dict[str, Any]:

@@ -167,7 +167,6 @@ class LocalAnswers:
         return reply
 
     def _local(self, path: str) -> bool:
-        """Return whether the gateway itself answers."""
         return path in self._answers or (path.startswith(_MODEL) and len(path) > len(_MODEL))
 
     def _content(self, path: str) -> Answer:

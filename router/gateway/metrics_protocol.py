@@ -31,9 +31,7 @@ class GatewayMetrics(Protocol):
         """The gateway sent error `code` (`ErrorSpec.code`). `phase`: ``request``, ``before_first`` or ``stream``."""
         ...
 
-    def route_error(self, labels: Labels, phase: str) -> None:
-        """The error was about a request with these labels."""
-        ...
+    def route_error(self, labels: Labels, phase: str) -> None: ...
 
     def first_event(self, labels: Labels, ttft_s: float, trace_id: str | None = None) -> None:
         """Time from the request's last byte to the first real event (streams) or the first body byte."""

@@ -16,7 +16,6 @@ class ModelNames:
         self.adopt(models)
 
     def adopt(self, models: Mapping[str, ModelConfig]) -> None:
-        """Use the names of other settings."""
         self.aliases = {alias: name for name, model in models.items() for alias in model.aliases}
         """The model of each alias."""
         self._chains = {name: tuple(_chain(name, models)) for name, model in models.items() if model.fallback}

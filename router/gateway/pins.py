@@ -39,7 +39,6 @@ class Pins:
         self._workers: OrderedDict[str, WorkerId] = OrderedDict()
 
     def learn(self, response_id: str, worker: WorkerId) -> None:
-        """Remember that `worker` made `response_id`."""
         self._workers[response_id] = worker
         self._workers.move_to_end(response_id)
         if len(self._workers) > self._limit:
@@ -48,7 +47,6 @@ class Pins:
             self.shared.learn(response_id, worker)
 
     def worker(self, response_id: str) -> WorkerId | None:
-        """Return the worker that made `response_id`; None if it is not known."""
         worker = self._workers.get(response_id)
         if worker is None and self.shared is not None:
             return self.shared.worker(response_id)

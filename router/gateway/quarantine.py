@@ -34,8 +34,6 @@ _DOUBTED = "Workers were lost while they had this request. It goes to no other w
 
 
 class RunningRequest(Protocol):
-    """A request in progress."""
-
     @property
     def body_key(self) -> int:
         """The quarantine's key of the body; 0 without a body, because such a request is never suspected."""

@@ -73,7 +73,6 @@ class ResponseSearch:
         self._denied: OrderedDict[tuple[str, tuple[str, ...]], float] = OrderedDict()
 
     def close(self) -> None:
-        """Close the connections of searches."""
         self._client.close()
 
     async def find(self, response_id: str, models: tuple[str, ...], credentials: bytes | None) -> None:

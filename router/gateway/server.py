@@ -130,7 +130,6 @@ class Gateway:
         return [address_of(listener.getsockname()) for listener in self._listeners]
 
     def use_routes(self, routes: Sequence[RouteConfig]) -> None:
-        """Use other routes for the requests that follow."""
         self._configure(routes=tuple(routes))
         if self._parts is not None:
             self._parts.use_routes(routes)
@@ -249,7 +248,6 @@ class Gateway:
             self._parts.worker_keys.learn(endpoint_id, key)
 
     def limits(self) -> list[dict[str, Any]]:
-        """Return the fill of each account that has limits now; see `RateAccount.statistics`."""
         return self._parts.limits() if self._parts is not None else []
 
     def attainment(self, now_s: float) -> dict[str, float | None]:
@@ -257,17 +255,14 @@ class Gateway:
         return self._parts.service_levels.attainment.statistics(now_s) if self._parts is not None else {}
 
     def in_flight(self) -> dict[str, int]:
-        """Return the number of requests that are at a worker now, by endpoint."""
         running = self._parts.running if self._parts is not None else ()
         return dict(Counter(ticket.candidate.endpoint.id for request in running for ticket in request.tickets))
 
     def kept_turns(self) -> dict[str, dict[str, int]]:
-        """Return the turns that candidates keep for the next ones, and their tokens (`KeptTurns.by_owner`)."""
         turns = None if self._parts is None or self._parts.handovers is None else self._parts.handovers.turns
         return {} if turns is None else turns.by_owner()
 
     def turns_before(self, request: Request, body: bytes) -> list[KeptTurn]:
-        """Return the kept turns that the request's prompt extends, the longest first. Nothing is changed."""
         handovers = None if self._parts is None else self._parts.handovers
         return [] if handovers is None else handovers.turns_before(request, body)
 

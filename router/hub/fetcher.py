@@ -72,7 +72,6 @@ class HubFetcher:
         return future
 
     def close(self) -> None:
-        """End the child."""
         with self._lock:
             self._closed = True
             if self._child is not None:

@@ -52,7 +52,6 @@ class RateAccount:
 
     @property
     def by_tokens(self) -> bool:
-        """Whether tokens per minute are limited."""
         return self._config.tokens_per_minute > 0
 
     def adopt(self, config: RateLimitsConfig) -> None:

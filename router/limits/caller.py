@@ -70,7 +70,6 @@ class CallerLimits:
 
     @property
     def by_tokens(self) -> bool:
-        """Whether tokens per minute are limited."""
         return any(account.by_tokens for account in self._accounts)
 
     def take_more(self, tokens: int, now_s: float) -> bool:

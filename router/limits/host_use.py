@@ -88,7 +88,6 @@ class HostUse:
 
     @property
     def accounts(self) -> Set[int]:
-        """The keys of all accounts with a slot."""
         return self._slots.keys()
 
     def _differing(self, keys: NDArray[np.uint64], used: NDArray[np.float64]) -> NDArray[np.int64]:

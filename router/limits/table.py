@@ -85,7 +85,6 @@ class RateTable:
             self._lock.acquire()
 
     def release(self) -> None:
-        """Give the lock back."""
         if self._lock is not None:
             self._lock.release()
 
@@ -166,7 +165,6 @@ class RateTable:
 
 
 def local_table() -> RateTable:
-    """Return a table of this process alone."""
     return RateTable(bytearray(table_bytes(1)))
 
 

@@ -44,7 +44,6 @@ class AttemptBudget:
         return True
 
     def affords(self, requests: int, now_s: float) -> bool:
-        """Return whether the budget allows one retry."""
         self._fill(requests, now_s)
         return self._balance >= 1.0
 

@@ -7,5 +7,4 @@ from router.config.model import PolicyConfig
 
 
 def spec_of(policy: PolicyConfig) -> PolicySpec:
-    """Return the policy that the settings choose."""
     return PolicySpec(policy.rule, policy.params, policy.hold, policy.lanes)

@@ -27,8 +27,7 @@ def prediction(request: Request, candidate: Candidate, view: WorkerView) -> int 
 class ComparisonObserver(Protocol):
     """Receives every comparison. Must not raise."""
 
-    def compared(self, worker: WorkerId, predicted_tokens: int, reported_tokens: int) -> None:
-        """A response with a prediction reported its cached tokens."""
+    def compared(self, worker: WorkerId, predicted_tokens: int, reported_tokens: int) -> None: ...
 
     def differed(self, worker: WorkerId, difference: Difference) -> None:
         """A difference between report and prediction has been explained."""

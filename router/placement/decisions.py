@@ -75,7 +75,6 @@ class DecisionRecord(msgspec.Struct):
         return self.at_s, self.ticket_id
 
     def close(self, outcome: str, now_s: float) -> None:
-        """End the record."""
         self.outcome = outcome
         self.duration_s = now_s - self.at_s
 
@@ -193,7 +192,6 @@ class DecisionLog:
         return [copy(record) for record in self._records]
 
     def is_whole(self, record: DecisionRecord) -> bool:
-        """Return whether the record has the views of all candidates."""
         return bool(self._whole) and record.place >= self._whole[0][0].place
 
     def has_prompt(self, record: DecisionRecord) -> bool:

@@ -43,7 +43,6 @@ class WorkCounter:
         self._attention = 0.0
 
     def set_context(self, context_tokens: int, now_s: float) -> None:
-        """Set the context that decodes hold now."""
         self._pass(now_s)
         self._held_tokens = context_tokens
 
@@ -55,12 +54,10 @@ class WorkCounter:
         self._attention += attention
 
     def ended(self, prompt_tokens: int, now_s: float) -> None:
-        """Record the end of a decode."""
         self._pass(now_s)
         self._held_tokens = max(0, self._held_tokens - prompt_tokens)
 
     def work_done(self, now_s: float) -> WorkDone:
-        """Return the counters up to now."""
         self._pass(now_s)
         return WorkDone(self._context_token_s, self._tokens, self._attention)
 
@@ -83,7 +80,6 @@ class StepEstimate:
 
     @property
     def count(self) -> int:
-        """Answers so far."""
         return self._fit.count
 
     @property

@@ -91,7 +91,6 @@ class Dispatcher(TicketLife):
 
     @property
     def policy_spec(self) -> PolicySpec:
-        """The policy in force, as it was chosen."""
         return self._runner.spec
 
     def spec_of(self, policy: str) -> PolicySpec:
@@ -99,7 +98,6 @@ class Dispatcher(TicketLife):
         return self._policies.of(policy).spec
 
     def policy_statistics(self) -> dict[str, Any]:
-        """Return the statistics that the policy reports about itself."""
         return self._runner.shown()
 
     def set_policy(self, policy: Policy, spec: PolicySpec) -> None:
@@ -107,7 +105,6 @@ class Dispatcher(TicketLife):
         self._runner.adopt(policy, spec)
 
     def use_policies(self, named: Mapping[str, PolicyRunner], shadows: Mapping[str, RouteShadows]) -> None:
-        """Use other named policies and shadow policies from the next decision on."""
         self._policies.adopt(named, shadows)
 
     def named_statistics(self) -> dict[str, Any]:

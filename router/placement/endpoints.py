@@ -80,7 +80,6 @@ class KvReport(NamedTuple):
 
 
 def kv_report(facts: WorkerFacts) -> KvReport:
-    """Return what `facts` have of it."""
     cache, connector = next(iter(facts.caches.values()), None), facts.connector
     cached = (None, None) if cache is None else (cache.dtype, cache.hash_algorithm)
     return KvReport(*cached, *((None, None) if connector is None else (connector.name, connector.dtype)))
@@ -154,12 +153,10 @@ class FleetEndpoint:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models that the worker has listed."""
         return () if self.facts is None else tuple(card.id for card in self.facts.models)
 
     @property
     def models_known(self) -> bool:
-        """Whether the worker has listed its models."""
         return self.facts is not None and bool(self.facts.models)
 
     def may_serve(self, model: str | None) -> bool:
@@ -180,7 +177,6 @@ class FleetEndpoint:
         self.lengths = {model: length for model, length in lengths.items() if length}
 
     def statistics(self) -> dict[str, Any]:
-        """Return state and health counters."""
         return {
             "state": self.state.value,
             "reason": self.reason,

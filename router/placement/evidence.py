@@ -58,7 +58,6 @@ class WorkerEvidence:
         self.answered_s = max(self.answered_s, at_s)
 
     def refused(self, at_s: float) -> None:
-        """Record that a connection was refused."""
         self.refused_s = max(self.refused_s, at_s)
 
     def reset(self, at_s: float) -> None:

@@ -98,7 +98,6 @@ class Fleet:
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
-        """All candidates, whatever their state."""
         return tuple(candidate for endpoint in self._endpoints.values() for candidate in endpoint.candidates)
 
     @property
@@ -337,7 +336,6 @@ class Fleet:
             callback(endpoint)
 
     def refused(self, endpoint_id: str, now_s: float) -> None:
-        """Record that the endpoint refused a connection."""
         endpoint = self._endpoints.get(endpoint_id)
         if endpoint is not None:
             endpoint.evidence.refused(now_s)

@@ -79,7 +79,6 @@ class _Compared(NamedTuple):
 
     @property
     def cheapest(self) -> PairCost:
-        """The cheapest pair, and the cost of the cheapest worker alone."""
         return cheapest(self.costs_s, self.singles)
 
 
@@ -278,12 +277,10 @@ def decided(seen: Seen, place: int, runner: PolicyRunner, reason: str) -> Decide
 
 
 def _comparable(turns: Sequence[KeptTurn], now_s: float) -> list[KeptTurn]:
-    """Return the kept turns that a decision compares."""
     return [turn for turn in turns if turn.there and turn.end_s > now_s][:TURNS_COMPARED]
 
 
 def _behind_sidecar(receivers: Selection) -> NDArray[np.bool_]:
-    """Return which receivers' sidecars run their handovers."""
     return np.array([SIDECAR in one.endpoint.labels for one in receivers.candidates])
 
 

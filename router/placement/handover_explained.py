@@ -74,7 +74,6 @@ class ComparedReads(NamedTuple):
     computed_s: Matrix
 
     def of(self, row: int, column: int) -> ExplainedRead | None:
-        """Return what one pair reads."""
         turn = int(self.reads.turn[row])
         if turn < 0 or not self.receivers[column]:
             return None

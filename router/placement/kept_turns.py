@@ -28,11 +28,9 @@ class GivenPrompt(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Its length."""
         return len(self.ids) // TOKEN_BYTES
 
     def has(self, ids: list[int] | None) -> bool:
-        """Return whether these are its token ids."""
         return ids is not None and list(unpack(f"<{self.tokens}I", self.ids)) == ids
 
     def extends(self, start: GivenPrompt) -> bool:
@@ -67,7 +65,6 @@ class KeptTurn:
 
     @property
     def size_bytes(self) -> int:
-        """The memory that counts."""
         return len(self.prompt.ids) + len(self.params)
 
     @property

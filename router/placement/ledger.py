@@ -87,7 +87,6 @@ class LoadAccount:
         return next(iter(self.queue), None)
 
     def change(self) -> None:
-        """Note that the load has changed."""
         if not self.changed:
             self.changed = True
             self.changes.append(self.slot)

@@ -80,8 +80,6 @@ class LinkSpeed(NamedTuple):
 
 
 class _Link:
-    """The transfers over one link, or over all links."""
-
     __slots__ = ("_timed", "at_s", "ends", "squares")
 
     def __init__(self, ends: tuple[Candidate, Candidate] | None = None) -> None:

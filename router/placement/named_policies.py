@@ -69,7 +69,6 @@ class NamedPolicies:
         return self.default.observes or bool(self._runners) or bool(self._shadows) or self.recorder is not None
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Pass a lifecycle event to every policy."""
         if self.recorder is not None:
             self.recorder.observed(event)
         self.default.observe(event)

@@ -96,6 +96,5 @@ class OutputLengths:
 
 
 def _groups(request: Request) -> tuple[_Group, ...]:
-    """Return the groups from the widest to the narrowest."""
     model, path = request.model or "", request.path
     return (model,), (model, path), (model, path, request.kind)

@@ -88,7 +88,6 @@ class PinnedBlocks:
         watched.publish()
 
     def read(self, worker: WorkerId, plan: int) -> None:
-        """Record that the decode worker has read the blocks."""
         watched = self._watched.get(worker)
         if watched is not None and watched.handed.pop(plan, None) is not None:
             watched.publish()

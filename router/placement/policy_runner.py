@@ -86,7 +86,6 @@ class PolicyRunner:
         return least_tokens(fleet, f"fell back to least tokens: policy {self.name} failed: {problem}")
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Pass a lifecycle event to a policy that observes them."""
         if self._observe is None:
             return
         try:
@@ -124,7 +123,6 @@ class PolicyRunner:
 
 
 def _ask(policy: Policy, request: RequestView, fleet: FleetView) -> Decision | str:
-    """Return the policy's decision, or the problem with it."""
     try:
         decision = policy.decide(request, fleet)
         first = decision.ranked[0]

@@ -68,7 +68,6 @@ class SpeedEstimate:
 
     @property
     def count(self) -> int:
-        """Observations so far."""
         return self._fit.count
 
     def observe(self, features: Features, seconds: float, *, plain: bool = True) -> None:

@@ -40,7 +40,6 @@ class PlannedPull(NamedTuple):
 
     @property
     def by_policy(self) -> bool:
-        """Whether the policy decided for this worker."""
         return self.worker.id == self.decided.decision.ranked[0]
 
 

@@ -142,7 +142,6 @@ class QueryOfDeathTracker:
 
     @property
     def enabled(self) -> bool:
-        """Whether deaths are counted."""
         return self._keep_s > 0
 
     @property

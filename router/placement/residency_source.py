@@ -18,8 +18,7 @@ class ResidencySource(Protocol):
     The simulator replaces it by other routers' methods, to compare them with Warmroute's.
     """
 
-    def add(self, slot: int, worker: WorkerId, block_size: int, capacity_blocks: int | None, events: bool) -> None:
-        """Add a candidate."""
+    def add(self, slot: int, worker: WorkerId, block_size: int, capacity_blocks: int | None, events: bool) -> None: ...
 
     def configure(
         self,
@@ -31,11 +30,9 @@ class ResidencySource(Protocol):
     ) -> None:
         """Change the known properties of a candidate's cache; None leaves a value unchanged."""
 
-    def remove(self, slot: int) -> None:
-        """Remove a candidate."""
+    def remove(self, slot: int) -> None: ...
 
-    def set_self_test(self, slot: int, verdict: Residency, reason: str) -> None:
-        """Set the verdict of the self-test of a candidate."""
+    def set_self_test(self, slot: int, verdict: Residency, reason: str) -> None: ...
 
     def match(self, prompt: Prompt, slots: Iterable[int]) -> dict[int, Match]:
         """Return the cached tokens of `prompt` on each of `slots`."""

@@ -17,8 +17,7 @@ them."""
 class RefusalObserver(Protocol):
     """Receives retries that were possible but exceeded the budget. Must not raise."""
 
-    def retry_refused(self) -> None:
-        """The retry budget is used up."""
+    def retry_refused(self) -> None: ...
 
 
 class RetryBudget:

@@ -116,7 +116,6 @@ class RunningRequests:
         return self._expiry[0][0] if self._expiry else inf
 
     def add(self, request: LoadReservation) -> None:
-        """Add a request that starts to run."""
         hashes = request.hashes
         if not hashes:
             return

@@ -82,8 +82,6 @@ class _Minutes:
 
 
 class RouteShadows:
-    """The shadow policies of one route."""
-
     __slots__ = ("_minutes", "_rng", "_runners", "_share")
 
     def __init__(self, runners: Sequence[PolicyRunner], share: float, rng: random.Random) -> None:
@@ -94,12 +92,10 @@ class RouteShadows:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the shadow policies."""
         return tuple(self._minutes)
 
     @property
     def settings(self) -> tuple[object, ...]:
-        """What the shadow policies were made from."""
         return self._share, tuple([(runner.name, runner.settings) for runner in self._runners])
 
     def sampled(self) -> bool:

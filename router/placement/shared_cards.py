@@ -38,7 +38,6 @@ class TransferUnderWay:
         return self.sender.live and self.ticket.reservation.stage is ReservationStage.PREFILL
 
     def meets(self, other: TransferUnderWay) -> None:
-        """Record that this transfer begins while the other one is under way."""
         tokens = float(beside_tokens(float(self.moved_tokens), float(other.moved_tokens)))
         if self.sender.endpoint is other.sender.endpoint:
             self._sent_tokens += tokens
@@ -64,7 +63,6 @@ class TransfersUnderWay:
             self._known[ticket.id] = begun
 
     def of(self, ticket: Ticket) -> TransferUnderWay | None:
-        """Return the transfer of a ticket while it is under way."""
         return self._known.get(ticket.id)
 
     def seen(self, senders: Sequence[Candidate], receiver: Candidate) -> list[UnderWay]:

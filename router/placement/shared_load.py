@@ -60,14 +60,12 @@ class LoadTotals(NamedTuple):
 class SharedAccount(Protocol):
     """One candidate's row in the shared ledger."""
 
-    def publish(self, account: ReservedLoad) -> None:
-        """Publish this process's load to the other processes."""
+    def publish(self, account: ReservedLoad) -> None: ...
 
     def worked(self, work: Work) -> None:
         """Publish that this process has dispatched another prefill."""
 
-    def others(self) -> LoadTotals:
-        """Return the load that the other processes have reserved now."""
+    def others(self) -> LoadTotals: ...
 
     def handed(self, tokens: float) -> None:
         """Publish the tokens of the prompts that this process has had computed there for a decode worker, and that are

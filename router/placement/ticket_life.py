@@ -25,14 +25,12 @@ from router.residency.difference import Difference
 class DispatchObserver(ComparisonObserver, RefusalObserver, Protocol):
     """Receives the dispatcher's actions, for metrics and logs. Must not raise."""
 
-    def decided(self, ticket: Ticket) -> None:
-        """An attempt was placed."""
+    def decided(self, ticket: Ticket) -> None: ...
 
     def rejected(self, request: Request, error: RequestError) -> None:
         """A request was rejected, at once or after its last attempt."""
 
-    def failed(self, ticket: Ticket, point: FailurePoint, reason: str) -> None:
-        """An attempt failed."""
+    def failed(self, ticket: Ticket, point: FailurePoint, reason: str) -> None: ...
 
     def policy_failed(self, policy: str, reason: str, first: bool) -> None:
         """`policy` raised or gave an invalid answer. `first`: for the first time since the policy was adopted."""
@@ -163,7 +161,6 @@ class TicketLife:
         self._tell_policy(LifecycleEventKind.FINISHED, ticket, now_s, usage.cached_tokens)
 
     def explained(self, ticket_id: int, difference: Difference) -> None:
-        """Record the explanation of a pending difference (`ResidencyMap.on_settled`)."""
         self._comparisons.explained(ticket_id, difference)
 
     def failed(

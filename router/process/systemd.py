@@ -79,7 +79,6 @@ class Notifier:
         self._send("STOPPING=1", "STATUS=draining")
 
     async def aclose(self) -> None:
-        """Stop sending."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -68,7 +68,6 @@ def _host(text: str, default_port: int) -> tuple[str, int]:
 
 
 def _path(form: Form, parts: SplitResult) -> tuple[str, int]:
-    """Return the service and the database."""
     steps = [step for step in parts.path.split("/") if step]
     service = ""
     if form == "sentinel":

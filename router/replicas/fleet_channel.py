@@ -162,7 +162,6 @@ class FleetChannel:
                 self._use.left(replica)
 
     def statistics(self) -> dict[str, Any]:
-        """Return counts and the state of the other replicas."""
         return {
             "replicas": 1 + len(self.peers.replicas),
             "lag_s": self.lag_s,

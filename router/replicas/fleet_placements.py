@@ -38,8 +38,6 @@ class CacheModels(Protocol):
 
 
 class FleetPlacements:
-    """Placements out, placements in."""
-
     def __init__(self, models: CacheModels) -> None:
         self._models = models
         self._workers: dict[int, WorkerId] = {}

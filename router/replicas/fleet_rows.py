@@ -47,7 +47,6 @@ class FleetRows:
         self._whole_s = 0.0
 
     def out(self, now_s: float) -> tuple[bool, list[Row]]:
-        """Return the rows to send, and whether they are all."""
         if now_s - self._whole_s >= WHOLE_S:
             self._whole_s = now_s
             self._host.changed()
@@ -59,7 +58,6 @@ class FleetRows:
         self._whole_s = 0.0
 
     def heard(self, replica: str, whole: bool, rows: Iterable[Row], now_s: float) -> None:
-        """Take on the rows of another replica."""
         fresh = {row.key: totals_of(row, now_s) for row in rows}
         gone = [key for key in self._others.get(replica, ()) if key not in fresh] if whole else []
         for key in gone:
@@ -69,7 +67,6 @@ class FleetRows:
         self._write({*fresh, *gone})
 
     def left(self, replica: str) -> None:
-        """Drop the rows of a replica that is silent."""
         gone = list(self._others.get(replica, ()))
         for key in gone:
             self._drop(replica, key)
@@ -130,7 +127,6 @@ def summed(rows: Iterable[LoadTotals]) -> LoadTotals:
 
 
 def row_of(key: int, totals: LoadTotals, now_s: float) -> Row:
-    """Return the row to send."""
     work = totals.work
     return Row(
         key,

@@ -45,7 +45,6 @@ class ReplicaLeases:
         await self._client.set(name, msgspec.json.encode(own), ex=LEASE_S)
 
     async def leave(self, own: Registered) -> None:
-        """End the lease."""
         await self._client.delete(key(self._config, "replica", own.id))
 
     async def all(self) -> list[Registered]:

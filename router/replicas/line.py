@@ -74,7 +74,6 @@ class Line:
         ]
 
     async def aclose(self) -> None:
-        """End both."""
         await ended(self._tasks)
 
     @property

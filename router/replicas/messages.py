@@ -131,12 +131,10 @@ NOTHING = Raw(_ENCODER.encode([]))
 
 
 def packed(values: object) -> Raw:
-    """Return a part of a batch."""
     return Raw(_ENCODER.encode(values))
 
 
 def encode(batch: FleetMessage) -> bytes:
-    """Return the bytes of a batch."""
     return _ENCODER.encode(batch)
 
 

@@ -57,7 +57,6 @@ class Peers:
 
     @property
     def replicas(self) -> dict[str, Peer]:
-        """The other replicas by id."""
         senders = self._peers.items()
         return {replica: peer for (replica, process), peer in senders if process == 0 and replica != self._replica}
 

@@ -55,7 +55,6 @@ def _version() -> str:
 
 
 def channel_of(config: RedisConfig) -> str:
-    """Return the channel of the fleet."""
     return key(config, "channel")
 
 
@@ -127,7 +126,6 @@ class Replica:
             await asyncio.sleep(_JOIN_S)
 
     async def aclose(self) -> None:
-        """Leave the fleet."""
         await ended(task for task in (self._renewing, self._joining) if task is not None)
         await self.line.aclose()
         if self.sharing is not None:

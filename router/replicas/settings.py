@@ -16,7 +16,6 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def check(config: Config) -> Iterator[Finding]:
-    """Find mistakes in redis."""
     section = config.redis
     for key in ("prefix", "fleet"):
         if _NAME.fullmatch(name := getattr(section, key)) is None:

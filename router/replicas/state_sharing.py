@@ -85,22 +85,18 @@ class StateSharing:
         control.sharing = self
 
     def start(self) -> None:
-        """Follow the document."""
         self._task = asyncio.create_task(self._follow(), name="replicas: state")
 
     async def aclose(self) -> None:
-        """Stop to follow it."""
         if self._task is not None:
             await ended([self._task])
 
     @property
     def gateway(self) -> str:
-        """The name of this gateway."""
         return self._gateway
 
     @property
     def version(self) -> StateVersion:
-        """The version that this gateway has."""
         return version_of(self._control.shared)
 
     async def propose(self, after: SharedChanges, before: SharedChanges) -> SharedChanges | None:
@@ -211,7 +207,6 @@ def _decoded(body: bytes) -> SharedChanges:
 
 
 def version_of(shared: SharedChanges) -> StateVersion:
-    """Return the version of a document."""
     return StateVersion(shared.number, shared.change)
 
 

@@ -362,7 +362,6 @@ class ApproximateView:
             parent.generated = None
 
     def _drop(self, run: CachedRun) -> None:
-        """Remove a run and all runs below it."""
         self._drop_below(run)
         self._shorten(run, run.blocks)
 

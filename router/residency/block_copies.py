@@ -164,7 +164,6 @@ class BlockCopies:
         return missing
 
     def thin(self, hashes: Iterable[int]) -> None:
-        """Keep one GPU copy of each of these blocks, where more copies were assumed."""
         rows = {self.index.rows.get(block_hash & KEY_MASK) for block_hash in hashes}
         for (medium, _), tier_copies in self.tiers.items():
             if medium is None:
@@ -196,7 +195,6 @@ class BlockCopies:
         self.bit = self.index.take_bit()
 
     def give_up(self) -> None:
-        """Leave the index."""
         self.index.drop(self.bit, chain.from_iterable(tier_copies.held.values() for tier_copies in self.tiers.values()))
         self.tiers = {}
         self._doubled = {None: {}}

@@ -146,7 +146,6 @@ class BlockIndex:
 
     @property
     def tiered(self) -> bool:
-        """Whether some blocks are in slower tiers."""
         return bool(self.lower)
 
     def probe(self, chain: Sequence[int]) -> Callable[[int], int]:

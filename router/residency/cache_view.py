@@ -312,7 +312,6 @@ class CacheView:
         return f"its cache size is not known either: {DEFAULT_CAPACITY_TOKENS} tokens are assumed"
 
     def state(self) -> ViewState:
-        """Describe the view for people."""
         residency, reason = self.trust()
         event_view, model = self.event_view, self.model
         self.refresh()

@@ -189,7 +189,6 @@ class DriftMonitor:
         self._pending.clear()
 
     def clear(self) -> None:
-        """Start over with a new view."""
         self.give_up(Difference.CLEARED)
         self._recent.clear()
         self.found = ""

@@ -88,12 +88,10 @@ class EventView:
             self._live_batches = self._unheard_hits = 0
 
     def link_up(self) -> Ingest:
-        """Record that the subscription is connected."""
         self._connected = self.begun = True
         return self._do(self.sequence.link_up())
 
     def link_lost(self) -> None:
-        """Record that the subscription dropped."""
         self._connected = self._proved = False
         self._lapse()
         self.sequence.link_lost()

@@ -41,7 +41,6 @@ class NumberLog:
         return self.entries[max(0, position - self.before) :]
 
     def positions(self, wanted: int, position: int) -> Iterator[int]:
-        """Yield the positions of `wanted` from `position` on."""
         found = self.since(position).tobytes()
         first = max(position, self.before)
         needle = wanted.to_bytes(_ENTRY_BYTES, sys.byteorder)

@@ -131,7 +131,6 @@ class ExactView:
             self.doubts.pop(doubt, None)
 
     def clear(self) -> None:
-        """Forget everything."""
         self.block_copies.clear()
         self.reported.clear()
         self.orphans.clear()
@@ -165,7 +164,6 @@ class ExactView:
         self.recomputing.pop(ticket_id, None)
 
     def holds(self, block_hash: int) -> bool:
-        """Return whether the view has the block on the GPU."""
         return bool(self.block_copies.index.holders(block_hash) & self.block_copies.bit)
 
     def learn(self, chain: Sequence[int], hits: int, reports: int, departures: int, orphans: int) -> None:

@@ -122,7 +122,6 @@ class FollowedCopies(BlockCopies):
         self.tiers = {}
 
     def announces(self, block_hash: int) -> bool:
-        """Return whether events announced the block on the GPU."""
         table = self._shared.tables.get(None)
         return table is not None and bool(table.holders(block_hash) & self.bit)
 

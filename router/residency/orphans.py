@@ -146,7 +146,6 @@ class OrphanBlocks:
                 del self._present[engine]
 
     def clear(self) -> None:
-        """Forget everything."""
         self._by_parent.clear()
         self._latest.clear()
         self._present.clear()

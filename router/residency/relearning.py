@@ -186,7 +186,6 @@ class Relearning:
         self._open[ticket_id].seen = True
 
     def closed(self, ticket_id: int) -> None:
-        """Record that a request is over."""
         request = self._open.pop(ticket_id, None)
         if request is None:
             return

@@ -68,7 +68,6 @@ class ReportedHits:
                 self._drop(block_hash)
 
     def name(self, engine: int, block_hash: int) -> None:
-        """Record the engine's name of a block."""
         if block_hash in self._seen and block_hash not in self._engines:
             self._names[engine] = block_hash
             self._engines[block_hash] = engine

@@ -94,7 +94,6 @@ class ResidencyMap:
             self._recount()
 
     def remove(self, slot: int) -> None:
-        """Remove the slot and its reservations."""
         view = self._slots.pop(slot, None)
         if view is None:
             return
@@ -115,7 +114,6 @@ class ResidencyMap:
             self._pass_on_settled(event_view)
 
     def _pass_on_settled(self, event_view: EventView) -> None:
-        """Pass on the differences that are settled."""
         settled, event_view.drift.settled = event_view.drift.settled, []
         for ticket_id, difference in settled:
             for notify in self.on_settled:
@@ -162,7 +160,6 @@ class ResidencyMap:
             self._pass_on_settled(view.event_view)
 
     def ingest(self, slot: int, seq: int, payload: bytes, *, replayed: bool = False) -> Ingest:
-        """Decode, order and apply one batch. Never raises for any payload."""
         self._index.sweep(_SWEEP_BLOCKS)
         view = self._slots.get(slot)
         if view is None or view.event_view is None:
@@ -396,7 +393,6 @@ class ResidencyMap:
 
     @property
     def workers(self) -> Iterable[WorkerId]:
-        """The workers of all slots."""
         return self._slot_of.keys()
 
     @property
@@ -511,7 +507,6 @@ class ResidencyMap:
         return self._slots[slot].state()
 
     def statistics(self) -> dict[str, object]:
-        """Return totals, and per slot under "slots"."""
         return {
             **self._index.statistics(),
             **self._in_flight.statistics(),

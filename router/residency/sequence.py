@@ -131,7 +131,6 @@ class EventSequence:
         return step
 
     def offer_replayed(self, seq: int, payload: bytes) -> SequenceStep:
-        """Take a batch of a replay."""
         if not self.replaying or self._discarding:
             return SequenceStep(IngestOutcome.STALE)
         if seq < self.next_seq:

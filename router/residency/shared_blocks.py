@@ -39,7 +39,6 @@ class SharedBlocks:
         self._shift = WORD_BITS - (places.bit_length() - 1)
 
     def holders(self, block_hash: int) -> int:
-        """Return the bits of the views that hold the block."""
         words, stride = self._words, self._stride
         at = (block_hash >> self._shift) * stride
         while (key := words[at]) != block_hash:

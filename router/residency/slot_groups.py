@@ -52,7 +52,6 @@ class Matches:
 
 
 def matches_of(found: Mapping[int, Match], slots: Slots) -> Matches:
-    """Return the matches of single slots as arrays."""
     ordered = [found[slot] for slot in slots.tolist()]
     tokens = np.array([match.tokens for match in ordered], np.float64)
     resident_tokens = tokens - np.array([match.reserved_tokens for match in ordered], np.float64)
@@ -90,7 +89,6 @@ class _SlotGroup:
             self.slot_of[position] = slot
 
     def slots_with(self, bits: int) -> Slots:
-        """Return the slots whose views have these bits."""
         if bits.bit_count() <= _FEW_BITS:
             return np.array([self.slot_of[bit.bit_length() - 1] for bit in each_bit(bits)], np.int64)
         octets = np.frombuffer(bits.to_bytes(self._bytes, "little"), np.uint8)

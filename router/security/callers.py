@@ -184,7 +184,6 @@ class Callers:
         return self._limits.statistics(callers, now_s)
 
     def statistics(self) -> dict[str, Any]:
-        """Return the use of each tenant."""
         return {name: account.statistics() for name, account in self._accounts.items()}
 
 
@@ -193,5 +192,4 @@ ALL = frozenset({"transfer_params", "priority", "rank"})
 
 
 def tenants_of(tenants: Mapping[str, TenantConfig]) -> dict[str, str]:
-    """Return the tenant's name by key name."""
     return {key: name for name, tenant in tenants.items() for key in tenant.keys}

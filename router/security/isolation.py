@@ -20,8 +20,6 @@ _OWN_SALT = b"\x01"
 
 
 class Salts:
-    """The salts of one group."""
-
     __slots__ = ("_state", "plain")
 
     def __init__(self, key: bytes, kind: str, name: str) -> None:
@@ -73,5 +71,4 @@ def mode_of(auth: AuthConfig) -> str:
 
 
 def has_keys(auth: AuthConfig) -> bool:
-    """Return whether the port has API keys."""
     return bool(auth.api_keys) or auth.api_keys_file is not None

@@ -28,24 +28,19 @@ _MAKE_ONE = "make one with `warmroute keys new NAME`"
 
 
 class KeyEntry(NamedTuple):
-    """One valid key."""
-
     name: str
     digest: bytes
 
     @property
     def line(self) -> str:
-        """The entry as a line of the file."""
         return f"{self.name} sha256:{self.digest.hex()}"
 
 
 def new_key() -> str:
-    """Return a new random key."""
     return PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
 
 
 def digest_of(key: bytes) -> bytes:
-    """Return the digest that is kept of a key."""
     return sha256(key).digest()
 
 
@@ -131,7 +126,6 @@ class ApiKeys:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that were read."""
         return () if self._file is None else (self._file,)
 
     def load(self) -> None:
@@ -148,7 +142,6 @@ class ApiKeys:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of all valid keys."""
         return frozenset(entry.name for entries in self._entries.values() for entry in entries)
 
     def name_of(self, key: bytes) -> str | None:

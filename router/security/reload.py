@@ -24,12 +24,8 @@ because Kubernetes replaces links.
 
 
 class ReloadableFiles(Protocol):
-    """An object made from files."""
-
     @property
-    def files(self) -> tuple[str, ...]:
-        """The paths."""
-        ...
+    def files(self) -> tuple[str, ...]: ...
 
     def load(self) -> None:
         """Read the files again. Raise if a file cannot be used, and keep the old content."""
@@ -66,12 +62,10 @@ class FileWatch:
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._tick)
 
     def close(self) -> None:
-        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
 
     def look(self) -> None:
-        """Check every file once."""
         for watched in self._watched:
             now = signature(watched.loaded.files)
             settled, watched.seen = now == watched.seen, now
@@ -80,7 +74,6 @@ class FileWatch:
                 self._read(watched)
 
     def statistics(self) -> dict[str, Any]:
-        """Return reloads by outcome."""
         return dict(self._reloads)
 
     def _tick(self) -> None:

@@ -48,7 +48,6 @@ class ServingTls:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that were read."""
         config = self._config
         return tuple(path for path in (config.cert_file, config.key_file, config.client_ca_file) if path is not None)
 

@@ -11,7 +11,6 @@ from router.security.token import TokenSettings
 
 
 def warnings(config: Config) -> Iterator[str]:
-    """Yield one sentence for each."""
     if not _loopback(config.admin_host) and not TokenSettings.of(config).given:
         yield (
             f"the admin port listens on {config.admin_host} without a token: anyone who reaches it "

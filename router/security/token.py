@@ -49,15 +49,12 @@ class AdminCaller(NamedTuple):
 
 
 class TokenEntry(NamedTuple):
-    """One valid token."""
-
     name: str
     role: Role
     digest: bytes
 
     @property
     def line(self) -> str:
-        """The entry as a line of the file."""
         return f"{self.name} {self.role} sha256:{self.digest.hex()}"
 
 
@@ -75,7 +72,6 @@ class TokenSettings(NamedTuple):
 
     @property
     def given(self) -> bool:
-        """Whether the port needs a token."""
         return self.token is not None or self.file is not None or bool(self.entries) or self.entries_file is not None
 
 
@@ -144,7 +140,6 @@ class AdminTokens:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that were read."""
         return tuple(file for file in (self._settings.file, self._settings.entries_file) if file is not None)
 
     def load(self) -> None:

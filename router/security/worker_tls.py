@@ -26,7 +26,6 @@ class _NamedContext(ssl.SSLContext):
         server_hostname: str | bytes | None = None,
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
-        """Wrap with that server name."""
         return super().wrap_bio(incoming, outgoing, server_side, self.server_name or server_hostname, session)
 
 
@@ -74,7 +73,6 @@ class WorkerTls:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files that were read."""
         config = self._config
         return tuple(path for path in (config.ca_file, config.cert_file, config.key_file) if path is not None)
 
@@ -83,7 +81,6 @@ class WorkerTls:
         return self.context() if endpoint.scheme == "https" else None
 
     def context(self) -> ssl.SSLContext:
-        """Return the context for any worker."""
         if self._context is None:
             self._context = worker_context(self._config)
         return self._context

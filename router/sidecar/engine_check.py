@@ -37,7 +37,6 @@ class EngineProgress:
         self._load: LoadReport | None = None
 
     def moved(self, now_s: float) -> None:
-        """Record a sign of progress."""
         self.moved_s = now_s
 
     def load_read(self, load: LoadReport, now_s: float) -> None:
@@ -57,7 +56,6 @@ class EngineProgress:
             self._waiting_since_s = now_s
 
     def answered(self, now_s: float) -> None:
-        """Record that the engine answered the test request."""
         self._waiting_since_s = None
         self.moved(now_s)
 
@@ -122,7 +120,6 @@ class EngineCheck:
         return {"tests": self._tests, "stuck_s": stuck_s}
 
     async def aclose(self) -> None:
-        """End the tests."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

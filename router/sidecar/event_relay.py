@@ -77,7 +77,6 @@ class EventRelay:
         }
 
     def close(self) -> None:
-        """Close the sockets."""
         self._linked = False
         self._fit()
 
@@ -93,7 +92,6 @@ class EventRelay:
     # sink
 
     def events_from(self, slot: int, address: str, topic: str = "") -> None:
-        """Log where the events come from."""
         log.info("relaying KV events", extra={"source": address, "topic": topic})
 
     def link_up(self, slot: int) -> Ingest:

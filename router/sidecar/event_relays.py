@@ -61,7 +61,6 @@ class EventRelays:
         return {rank: relay.statistics() for rank, (_, relay) in self._relays.items()}
 
     def close(self) -> None:
-        """Close every socket."""
         for rank in list(self._relays):
             self._end(rank)
         if self._context is not None:

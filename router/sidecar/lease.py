@@ -39,7 +39,6 @@ class Lease:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin on the running loop."""
         self._task = asyncio.get_running_loop().create_task(self._keep(), name=f"lease {self._registry.name}")
 
     def renew(self) -> None:

@@ -72,12 +72,10 @@ class ObservedWorker:
         return replace(facts, caches=first, event_sources=())
 
     def load_read(self, page: MetricsPage) -> None:
-        """Take the worker's metrics."""
         self.started_s = page.started_s
         self._check.load_read(page)
 
     def fault(self) -> str | None:
-        """Return why the worker may get no requests although it answers probes."""
         return self._check.fault()
 
     # answers

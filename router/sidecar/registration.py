@@ -36,7 +36,6 @@ class WorkerRegistration:
         self._leases = [Lease(registry, self._describe) for registry in registries]
 
     def start(self) -> None:
-        """Register, once the worker has answered a probe."""
         for lease in self._leases:
             lease.start()
 
@@ -50,11 +49,9 @@ class WorkerRegistration:
         await asyncio.gather(*(lease.withdraw() for lease in self._leases))
 
     async def aclose(self) -> None:
-        """Withdraw, and close the connections."""
         await asyncio.gather(*(lease.aclose() for lease in self._leases))
 
     def readings(self) -> Iterator[Reading]:
-        """Yield the registrations and their calls, by registry."""
         for lease in self._leases:
             statistics = lease.statistics()
             registry = statistics["registry"]

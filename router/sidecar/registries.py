@@ -29,26 +29,18 @@ class WorkerRegistry(Protocol):
     """A place from which gateways learn of workers. Its calls raise `RegistryError`."""
 
     @property
-    def name(self) -> str:
-        """The name for logs and metrics."""
-        ...
+    def name(self) -> str: ...
 
     @property
-    def address(self) -> tuple[str, int]:
-        """Host and port of the registry."""
-        ...
+    def address(self) -> tuple[str, int]: ...
 
     async def register(self, registration: Registration) -> None:
         """Register a worker for `LEASE_S`, or renew its lease."""
         ...
 
-    async def withdraw(self, registration: Registration) -> None:
-        """End the registration."""
-        ...
+    async def withdraw(self, registration: Registration) -> None: ...
 
-    async def aclose(self) -> None:
-        """Close the connections."""
-        ...
+    async def aclose(self) -> None: ...
 
 
 class RedisRegistry:
@@ -71,7 +63,6 @@ class RedisRegistry:
         await self._call("delete", self._key(registration))
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._client.aclose()
 
     def _key(self, registration: Registration) -> str:
@@ -107,7 +98,6 @@ class GatewayRegistry:
         await self._call("DELETE", registration, None)
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._client.aclose()
 
     async def _call(self, method: str, registration: Registration, document: object) -> None:

@@ -114,7 +114,6 @@ class SidecarSystem(System):
 
     @property
     def _running(self) -> int:
-        """Requests in progress."""
         return int(self.gateway.statistics()["streams"])
 
     async def _returned(self) -> None:

@@ -43,7 +43,6 @@ class WorkerProcess:
         return self._code
 
     async def start(self, environment: Mapping[str, str] = os.environ) -> None:
-        """Start the process."""
         kept = {name: value for name, value in environment.items() if name not in _OF_THE_SIDECAR}
         try:
             self._process = await asyncio.create_subprocess_exec(

@@ -56,7 +56,6 @@ class DecisionLogFile:
 
     @property
     def full(self) -> bool:
-        """Whether the next snapshot should begin a new file."""
         return self._size_bytes >= self._most_bytes
 
     def write(self, line: bytes) -> bool:
@@ -70,12 +69,10 @@ class DecisionLogFile:
         return True
 
     def rotate(self) -> None:
-        """Begin a new file with the next line."""
         self._lines.append(_ROTATE)
         self._size_bytes = 0
 
     def close(self) -> None:
-        """Write what waits, and close the file."""
         self._closing.set()
         self._thread.join(timeout=5.0)
 

@@ -35,7 +35,6 @@ class Exposition:
         return page(self.snapshot(), accept)
 
     def snapshot(self) -> Snapshot:
-        """Return all current values."""
         found = instruments_of(self._instruments)
         for source in self._readings:
             _read(source, found.values)

@@ -92,11 +92,9 @@ class TrafficHistory:
         return self._points
 
     def start(self) -> None:
-        """Begin to read on the running loop."""
         self._task = asyncio.get_running_loop().create_task(self._follow(), name="traffic-history")
 
     async def aclose(self) -> None:
-        """Stop reading."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

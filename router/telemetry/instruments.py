@@ -47,7 +47,6 @@ class Distribution:
         return sum(self.counts)
 
     def observe(self, value: float) -> None:
-        """Count one value."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 

@@ -85,7 +85,6 @@ class LogWriter:
             time.sleep(0.001)
 
     def close(self) -> None:
-        """Flush and stop."""
         self._closing = True
         self.flush()
         self._wake.set()
@@ -124,7 +123,6 @@ class LogWriter:
             self._reported = dropped
 
     def _write(self, lines: list[str]) -> bool:
-        """Return whether everything was written."""
         text = "\n".join(lines) + "\n"
         try:
             if self._descriptor is None:

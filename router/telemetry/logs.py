@@ -99,11 +99,9 @@ class EventHandler(logging.Handler):
             self.writer.put(f"a log record could not be formatted: {record.name}, {record.msg!r}")
 
     def flush(self) -> None:
-        """Wait until all lines are written, but only briefly if the sink accepts no bytes."""
         self.writer.flush()
 
     def close(self) -> None:
-        """Flush and stop."""
         self.writer.close()
         super().close()
 

@@ -19,7 +19,6 @@ class LoopLag:
         self._worst_s = 0.0
 
     def start(self) -> None:
-        """Start to sample on the running loop."""
         self._task = asyncio.get_running_loop().create_task(self._sample(), name="loop-lag")
 
     async def aclose(self) -> None:

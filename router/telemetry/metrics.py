@@ -137,14 +137,12 @@ class Metrics:
         self._itl.at(labels).observe_all(gaps_s)
 
     def lengths(self, labels: Labels, prompt_tokens: int | None, output_tokens: int | None) -> None:
-        """Observe the length of an answered request's prompt, and that of its answer if it is complete."""
         if prompt_tokens is not None:
             self._input_lengths.observe(prompt_tokens, labels)
         if output_tokens is not None:
             self._output_lengths.observe(output_tokens, labels)
 
     def reported(self, labels: Labels, prompt_tokens: int, cached_tokens: int) -> None:
-        """Count the prompt tokens of an answer that reported how many of them were cached."""
         served, cached = labels[1:], min(prompt_tokens, cached_tokens)
         self._route_tokens.add(cached, (*served, "true"))
         self._route_tokens.add(prompt_tokens - cached, (*served, "false"))
@@ -249,7 +247,6 @@ class Metrics:
     # WatchMetrics
 
     def probed(self, kind: str, ok: bool) -> None:
-        """Count a probe; `kind` is quick, full or load."""
         self._probes.add(1.0, (kind, "ok" if ok else "failed"))
 
     def probed_late(self, verdict: str) -> None:
@@ -260,15 +257,12 @@ class Metrics:
         self._self_tests.add(1.0, (verdict,))
 
     def replayed(self, worker: str, outcome: str) -> None:
-        """Count a replay that ended filled, empty, partial, timeout, broken or unavailable."""
         self._event_replays.add(1.0, (worker, outcome))
 
     def event_iteration(self, duration_s: float) -> None:
-        """Observe the time that one iteration of the event loop spent on KV events."""
         self._event_iteration.observe(duration_s)
 
     def worker_gone(self, worker: str) -> None:
-        """Drop the series of a worker that has left."""
         self.registry.forget("worker", worker)
 
     # the event loop

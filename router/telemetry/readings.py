@@ -218,7 +218,6 @@ def identity_readings(known: Mapping[str, Any]) -> Iterator[Reading]:
 
 
 def budget_readings(config: Config, limit: MemoryLimit | None) -> Iterator[Reading]:
-    """Yield the limits of the byte budgets, and the memory limit that they follow."""
     for metric, budget in _BUDGETS:
         yield metric, (), budget.within(config)
     if limit is not None:

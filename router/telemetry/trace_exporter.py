@@ -71,7 +71,6 @@ class TraceExporter:
             self._due.set()
 
     def start(self) -> None:
-        """Send from now on."""
         self._task = asyncio.create_task(self._run(), name="traces")
 
     async def aclose(self) -> None:

@@ -52,7 +52,6 @@ class NodeChain:
         self._framed = framed
 
     def __call__(self, block_tokens: int) -> array[int]:
-        """Return all block hashes of that size."""
         chain = self._memo.chain(self._node, block_tokens)
         if chain is not None:
             return chain
@@ -78,7 +77,6 @@ class IdsChain:
         self._keys = keys
 
     def __call__(self, block_tokens: int) -> array[int]:
-        """Return all block hashes of that size."""
         return chain_of(self._packed, block_tokens, self._keys)
 
     def release(self) -> None:

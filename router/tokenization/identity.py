@@ -61,9 +61,7 @@ LOADING_WAIT_S = 5.0
 class PendingIdentity(Protocol):
     """The rest of an identification, to be awaited."""
 
-    def __call__(self) -> Awaitable[IdentityResult]:
-        """Continue the identification."""
-        ...
+    def __call__(self) -> Awaitable[IdentityResult]: ...
 
 
 class AwaitingTokenizer(NamedTuple):
@@ -400,7 +398,6 @@ class Identity:
             return None
 
     async def _text_in_thread(self, path: str, parsed: ParsedBody, keys: CacheKeys) -> IdentityResult:
-        """Return a text prompt for a body that is decoded in a thread."""
         memory_bytes = decoded_bytes(parsed)
         if memory_bytes is None:
             raise TextUnavailable(UNDECODED)
@@ -417,7 +414,6 @@ class Identity:
         return prompt
 
     async def _in_time(self, parsed: ParsedBody, answer: IdentityResult, adapter: str | None) -> Prompt | None:
-        """Continue to the prompt within the time limit."""
         if answer is None or isinstance(answer, Prompt):
             return answer
         asks_worker = self._sources.of(parsed.model, adapter).local is None

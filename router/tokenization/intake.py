@@ -391,7 +391,6 @@ def _checked(
 
 
 def _finished(steps: Generator[None, None, T]) -> T:
-    """Run all steps and return their result."""
     while True:
         try:
             next(steps)

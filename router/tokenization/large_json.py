@@ -196,7 +196,6 @@ class BodySurvey:
         self.digest = 0
 
     def steps(self, body: bytes) -> Generator[None, None, None]:
-        """Step through the whole body."""
         digest = xxh3_128()
         for start in range(0, len(body), STEP_BYTES):
             piece = body[start : start + STEP_BYTES]

@@ -206,7 +206,6 @@ class _FormReader:
 
 
 def _named(head: bytes) -> tuple[bytes, bool]:
-    """Return the name of a part, and whether it is a file."""
     disposition: bytes | None = None
     lines = head.split(b"\r\n", MAX_PART_HEADERS)
     if len(lines) > MAX_PART_HEADERS:

@@ -116,7 +116,6 @@ class WorkerTokenizer:
         return found[0] if found and None not in found else None
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._client.aclose()
 
     def statistics(self) -> dict[str, int]:

@@ -142,7 +142,6 @@ class PromptMemory:
         self._recent = RecentTexts(RECENT_BYTES)
 
     def answered(self, key: int) -> Prompt | None:
-        """Return the prompt of an equal request."""
         answered = self._answered.get(key)
         if answered is None:
             return None
@@ -158,7 +157,6 @@ class PromptMemory:
         return None
 
     def look_up(self, key: int, keys: CacheKeys, text: SegmentedText, most: int | None = None) -> KnownPrefix:
-        """Find the known prefix of a text."""
         local = text.local
         root = self._memo.known(text.prefix) if text.prefix is not None else None
         if root is None:
@@ -225,7 +223,6 @@ class PromptMemory:
         self._recent.hold(chain, size_bytes)
 
     def statistics(self) -> dict[str, object]:
-        """Return the contents of the memories and their hits."""
         return {
             "memo": self._memo.statistics(),
             "requests": self._answered.statistics(),

@@ -151,7 +151,6 @@ class ModelSources:
         return f"text only: {why}" if failure is None else f"text only: {why}, and {failure}"
 
     def way(self, model: str) -> Way:
-        """Return how prompts of `model` become token ids now."""
         source = self.of(model, model if model in self._bases else None)
         if source.local is not None:
             return Way.LOCAL
@@ -165,14 +164,12 @@ class ModelSources:
 
     @property
     def pending(self) -> list[Future[Fetched] | Future[LocalModel]]:
-        """What is fetched or read now."""
         for source in self._sources.values():
             self._settled(source)
         found = [future for one in self._sources.values() for future in (one.fetching, one.loading)]
         return [future for future in found if future is not None]
 
     def close(self) -> None:
-        """Stop fetching."""
         self._fetcher.close()
 
     def statistics(self) -> dict[str, object]:

@@ -28,9 +28,7 @@ class MemoryBudget(Protocol):
         """Take `size_bytes` if they are available."""
         ...
 
-    def give_back(self, size_bytes: int) -> None:
-        """Give `size_bytes` back."""
-        ...
+    def give_back(self, size_bytes: int) -> None: ...
 
 
 class TextUnavailable(Exception):
@@ -149,7 +147,6 @@ class TokenizerThreads:
         return begun
 
     def close(self) -> None:
-        """Begin nothing more."""
         self._small.close()
         self._large.close()
 

@@ -68,7 +68,6 @@ class TurnsEnd(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def own_bytes(self) -> int:
-        """Return its memory."""
         return END_BYTES + len(self.tail) + len(self.ending)
 
 

@@ -28,7 +28,6 @@ class UnidentifiedReasons:
         self._counts: dict[str, int] = {}
 
     def count(self, error: Exception | str) -> None:
-        """Count one more prompt for this reason."""
         reason = error if isinstance(error, str) else reason_of(error)
         if reason not in self._counts and len(self._counts) >= MAX_REASONS:
             reason = "other"

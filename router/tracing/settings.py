@@ -11,7 +11,6 @@ from router.config.model import Config
 
 
 def check(config: Config) -> Iterator[Finding]:
-    """Find mistakes in tracing."""
     tracing = config.tracing
     if tracing.endpoint is not None:
         try:

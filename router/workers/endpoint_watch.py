@@ -72,7 +72,6 @@ class EndpointWatch:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start on the running loop."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"watch {self._endpoint.id}")
 
     def close(self) -> asyncio.Task[None] | None:

@@ -61,7 +61,6 @@ class HealthQuestion:
         return False
 
     def close(self) -> None:
-        """Give up all open questions."""
         while self._open:
             self._open.pop().cancel()
 

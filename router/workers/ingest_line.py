@@ -36,8 +36,6 @@ log = logging.getLogger("warmroute.workers")
 
 
 class IngestMetrics(SubscriberMetrics, Protocol):
-    """The metrics of a line."""
-
     def event_iteration(self, duration_s: float) -> None:
         """Observe the time that one iteration of the event loop spent on KV events."""
         ...
@@ -68,7 +66,6 @@ class FollowedPublisher:
         self._link: dict[str, Any] = {}
 
     def start(self) -> None:
-        """Follow the publisher from now on."""
         self._line.residency.events_from(self.slot, self.source.endpoint, self.source.topic)
         self._line.open(self)
 
@@ -95,7 +92,6 @@ class FollowedPublisher:
     # from the line
 
     def ask(self) -> None:
-        """Ask for the whole state."""
         if self._asked:
             return
         self._asked = True
@@ -116,7 +112,6 @@ class FollowedPublisher:
         self._line.residency.unfollow(self.slot)
 
     def take(self, change: ViewChange) -> None:
-        """Pass a change on to the view."""
         if change.whole_from is not None:
             self._asked = False
         if not self._line.residency.follow(self.slot, change, self):
@@ -127,7 +122,6 @@ class FollowedPublisher:
             self._on_lost()
 
     def tell(self, figures: messages.Figures) -> None:
-        """Take the counters."""
         self._link = figures.link
         self._line.residency.take_figures(self.slot, figures.view)
 
@@ -184,7 +178,6 @@ class IngestLine(asyncio.Protocol):
         self._task = asyncio.get_running_loop().create_task(self._keep(), name="KV events")
 
     async def aclose(self) -> None:
-        """Close the connection."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -195,12 +188,10 @@ class IngestLine(asyncio.Protocol):
     def publisher(
         self, *, slot: int, worker: str, source: KvEventSource, on_lost: Callable[[], None]
     ) -> FollowedPublisher:
-        """Return a publisher to follow, as yet unopened."""
         self._channels += 1
         return FollowedPublisher(self, self._channels, slot=slot, worker=worker, source=source, on_lost=on_lost)
 
     def open(self, publisher: FollowedPublisher) -> None:
-        """Follow a publisher."""
         self._followed[publisher.channel] = publisher
         if self.pid is not None:
             publisher.ask()

@@ -144,7 +144,6 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 def frame_of(messages: Sequence[Struct]) -> bytes:
-    """Return one frame."""
     body = _ENCODER.encode(messages)
     return len(body).to_bytes(_LENGTH_BYTES) + body
 

@@ -168,8 +168,6 @@ class Publisher:
 
 
 class FollowerConnection(asyncio.Protocol):
-    """One follower."""
-
     def __init__(self, ingester: Ingester) -> None:
         self._ingester = ingester
         self._frames = messages.FrameSplitter()
@@ -234,7 +232,6 @@ class Ingester:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Accept followers."""
         self._server = await asyncio.get_running_loop().create_unix_server(
             lambda: FollowerConnection(self), sock=self._listener
         )
@@ -262,7 +259,6 @@ class Ingester:
             self._flushing = asyncio.get_running_loop().call_later(FLUSH_S, self._flush)
 
     def take(self, connection: FollowerConnection, message: messages.ToIngester) -> None:
-        """Act on a follower's message."""
         if isinstance(message, messages.Follow):
             self._join(connection, message)
             return

@@ -69,7 +69,6 @@ class WorkerOperations:
         return outcome
 
     def serving(self, model: str) -> list[str]:
-        """Return the workers that serve `model`."""
         return [
             endpoint.id
             for endpoint in self._fleet.endpoints

@@ -73,7 +73,6 @@ class Replay:
 
     @property
     def batches(self) -> int:
-        """Batches passed on so far."""
         return self._batches
 
     def close(self) -> None:

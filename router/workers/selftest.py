@@ -157,7 +157,6 @@ def _with_events(
 
 
 def _with_chats(exact: SelfTestVerdict, rendering: RenderingComparison) -> SelfTestVerdict:
-    """Add the comparison of chats to the verdict on completions."""
     if rendering.wrong is not None:
         reason = f"the worker renders chats differently ({rendering.wrong})"
         return SelfTestVerdict(Residency.APPROXIMATE, f"{reason}; {exact.reason}", blind=rendering.basic)

@@ -70,12 +70,10 @@ class SelfTests:
         return all(load is not None and load.running + load.waiting == 0 for load in loads)
 
     def cancel(self) -> None:
-        """Cancel a running test."""
         if self._task is not None:
             self._task.cancel()
 
     async def ended(self) -> None:
-        """Wait for a running test."""
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 

@@ -43,9 +43,7 @@ class EventSink(Protocol):
     """Takes the batches of one publisher by slot, and says which replay it needs: the residency map, or the sidecar's
     relay."""
 
-    def events_from(self, slot: int, address: str, topic: str = "") -> None:
-        """Name the publisher."""
-        ...
+    def events_from(self, slot: int, address: str, topic: str = "") -> None: ...
 
     def link_up(self, slot: int) -> Ingest:
         """Record that the subscription is connected."""

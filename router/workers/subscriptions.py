@@ -58,7 +58,6 @@ class Subscriptions:
 
     @property
     def linked(self) -> bool:
-        """Whether every subscription is connected."""
         return all(subscriber.linked for subscriber in self._subscribers.values())
 
     def relearn(self) -> None:

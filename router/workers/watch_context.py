@@ -22,19 +22,13 @@ from router.workers.selftest_rendering import PromptIdentifier
 
 
 class WatchMetrics(Protocol):
-    """The metrics of the watches."""
-
     def probed(self, kind: str, ok: bool) -> None:
         """Count a probe; `kind` is quick, full or load."""
         ...
 
-    def probed_late(self, verdict: LateVerdict) -> None:
-        """Count a probe that timed out."""
-        ...
+    def probed_late(self, verdict: LateVerdict) -> None: ...
 
-    def self_tested(self, verdict: str) -> None:
-        """Count a self-test."""
-        ...
+    def self_tested(self, verdict: str) -> None: ...
 
     def replayed(self, worker: str, outcome: str) -> None:
         """Count a replay of KV events."""
@@ -82,9 +76,7 @@ class WorkerObserver(Protocol):
         """Take the facts of a full probe; return those that the fleet gets."""
         ...
 
-    def load_read(self, page: MetricsPage) -> None:
-        """Take the worker's metrics."""
-        ...
+    def load_read(self, page: MetricsPage) -> None: ...
 
     def fault(self) -> str | None:
         """Return why the worker may get no requests although it answers probes; None if it may."""

@@ -68,7 +68,6 @@ class ApiServer:
         self._client = httpx.AsyncClient(base_url=access.url, verify=verify, timeout=timeout, trust_env=False)
 
     async def aclose(self) -> None:
-        """Close all connections."""
         await self._client.aclose()
 
     async def get(self, path: str, query: Mapping[str, str]) -> Json:
@@ -147,7 +146,6 @@ def decode(text: bytes) -> Json:
 
 
 def status_error(status: Json, place: str) -> ApiServerError:
-    """Return the error of a Status object."""
     code, message = status.get("code"), status.get("message") or status.get("reason") or "no message"
     reason = f"{place}: {code}: {_shown(str(message).encode())}"
     return ExpiredError(reason) if code == httpx.codes.GONE else ApiServerError(reason)

@@ -151,7 +151,6 @@ class Reflector:
 
 
 def key_of(item: Json) -> Key:
-    """Return namespace and name of an object."""
     metadata = _metadata(item)
     return str(metadata.get("namespace") or ""), str(metadata.get("name") or "")
 

@@ -41,7 +41,6 @@ def given_ids(members: Members) -> array[int] | None:
 
 
 def reports_ids(members: Members) -> bool:
-    """Return whether the answer reports its token ids."""
     return members.get("return_token_ids") == TRUE
 
 

@@ -34,7 +34,6 @@ class NixlPull(Connector):
     """What the prefill worker's answer must have."""
 
     def prefill_params(self, legs: Legs) -> TransferParams:
-        """Ask the worker to keep the blocks for another one."""
         return {
             "do_remote_decode": True,
             "do_remote_prefill": False,

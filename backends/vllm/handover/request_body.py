@@ -71,7 +71,6 @@ def prefill_body(members: Members, params: TransferParams | None, api: AnswerApi
 
 
 def decode_body(members: Members, params: TransferParams | None) -> bytes:
-    """Return the client's body with transfer parameters."""
     return _with_params(members, params)
 
 

@@ -65,8 +65,6 @@ FIGURES: Mapping[str, Figure] = {
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One measure by name, and the figures it gives."""
-
     name: str
     figures: tuple[str, ...]
     measure: Measure

@@ -115,7 +115,6 @@ def shares(profile: cProfile.Profile) -> Counter[str]:
 
 
 def part_of(file: str) -> str:
-    """Return the part of the project that a file belongs to."""
     try:
         inside = Path(file).relative_to(ROOT).as_posix()
     except ValueError:

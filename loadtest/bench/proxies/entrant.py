@@ -56,7 +56,6 @@ class Place:
 
     @property
     def worker_urls(self) -> list[str]:
-        """Base URLs of all workers of the stand-in."""
         return [f"http://127.0.0.1:{port}" for port in (self.worker_port, *self.further_ports)]
 
 

@@ -52,7 +52,6 @@ class Compared:
 
     @property
     def same(self) -> bool:
-        """Whether both chose the same worker."""
         return self.real == self.ours
 
     @property
@@ -62,7 +61,6 @@ class Compared:
 
 
 def characters(prompt: str) -> Sequence[int]:
-    """Return one unit per character."""
     return [ord(character) for character in prompt]
 
 

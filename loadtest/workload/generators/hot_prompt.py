@@ -30,7 +30,6 @@ class HotPrompt(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
     answer_p90_tokens: Annotated[Tokens, says("answer, 90th percentile")] = 600
 
     def sessions(self, starts: Iterable[float], draws: Draws) -> Iterator[Session]:
-        """Yield one request per start."""
         hot = draws.piece(self.system_tokens)
         others = [draws.piece(self.system_tokens) for _ in range(self.others)]
         for number, start_s in enumerate(starts):

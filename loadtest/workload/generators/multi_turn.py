@@ -35,7 +35,6 @@ class MultiTurn(Conversing, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     context_tokens: Annotated[Tokens, says("longest prompt")] = 32_000
 
     def sessions(self, starts: Iterable[float], draws: Draws) -> Iterator[Session]:
-        """Yield one conversation per start."""
         systems = [Text.of([draws.piece(self.system_tokens)]) for _ in range(self.systems)]
         for number, start_s in enumerate(starts):
             yield Session(f"chat-{number}", start_s, tuple(self._calls(draws.rng.choice(systems), draws)))

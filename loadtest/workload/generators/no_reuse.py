@@ -23,7 +23,6 @@ class NoReuse(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
     answer_p90_tokens: Annotated[Tokens, says("answer, 90th percentile")] = 700
 
     def sessions(self, starts: Iterable[float], draws: Draws) -> Iterator[Session]:
-        """Yield one request per start."""
         for number, start_s in enumerate(starts):
             prompt = Text.of([draws.piece(draws.tokens(self.prompt_p50_tokens, self.prompt_p90_tokens))])
             answer = draws.piece(draws.tokens(self.answer_p50_tokens, self.answer_p90_tokens))

@@ -44,7 +44,6 @@ class Rag(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise ValueError(f"high_retrieved is {self.high_retrieved}, more than documents, {self.documents}")
 
     def sessions(self, starts: Iterable[float], draws: Draws) -> Iterator[Session]:
-        """Yield one request per start."""
         system = draws.piece(self.system_tokens)
         lengths = (draws.between(self.low_document_tokens, self.high_document_tokens) for _ in range(self.documents))
         corpus = [draws.piece(tokens) for tokens in lengths]

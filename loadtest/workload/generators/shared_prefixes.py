@@ -37,7 +37,6 @@ class SharedPrefixes(Shape, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise ValueError(f"groups times prompts is {self.groups * self.prompts:,}, more than {MOST_PROMPTS:,}")
 
     def sessions(self, starts: Iterable[float], draws: Draws) -> Iterator[Session]:
-        """Yield one request per start."""
         groups = [self._group(draws) for _ in range(self.groups)]
         for number, start_s in enumerate(starts):
             prompt = draws.rng.choice(draws.rng.choice(groups))

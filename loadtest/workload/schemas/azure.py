@@ -36,7 +36,6 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def call(row: Row, draws: Draws) -> Call:
-    """Return the row as one request."""
     return Call(Text.of([draws.piece(row.context_tokens)]), draws.piece(max(1, row.generated_tokens)), kind="request")
 
 

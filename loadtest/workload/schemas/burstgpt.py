@@ -30,12 +30,10 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def at_s(self) -> float | None:
-        """The recorded time, in seconds on the trace's clock; None for a request that failed."""
         return self.timestamp_s if self.request_tokens and self.response_tokens else None
 
 
 def call(row: Row, draws: Draws) -> Call:
-    """Return the row as one request."""
     prompt = Text.of([draws.piece(row.request_tokens)])
     return Call(prompt, draws.piece(row.response_tokens), kind=KINDS.get(row.log_type, "request"))
 

@@ -34,12 +34,10 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def at_s(self) -> float:
-        """The recorded time, in seconds on the trace's clock."""
         return self.timestamp * 1e-3
 
 
 def call(row: Row, draws: Draws) -> Call:
-    """Return the row as one request."""
     prompt = text_of_blocks(row.hash_ids, row.input_length, BLOCK_TOKENS, draws)
     return Call(prompt, draws.piece(max(1, row.output_length)), kind="request")
 

@@ -25,8 +25,6 @@ from loadtest.workload.text import Text
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One round of one session."""
-
     session_id: str | int
     arrival_time: Moment
     round: int

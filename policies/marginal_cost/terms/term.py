@@ -20,11 +20,9 @@ class Term(ABC):
     """The names in explanations, each with its meaning in one line."""
 
     @abstractmethod
-    def price(self, request: RequestView, fleet: FleetView) -> Price:
-        """Return the price of every candidate."""
+    def price(self, request: RequestView, fleet: FleetView) -> Price: ...
 
     def explained(self, view: WorkerView, price_s: float) -> Mapping[str, float]:
-        """Return the price of one candidate by name."""
         (name,) = self.meanings
         return {name: price_s}
 

@@ -218,7 +218,6 @@ class Attempt:
         self._dial = services.pools.dial(endpoint, self)
 
     def dialled(self, connection: UpstreamConnection) -> None:
-        """Send on the new connection."""
         self._dial = None
         self._send(connection)
         self._report(Outcome.MOVED, self)
@@ -483,7 +482,6 @@ class Attempt:
             self._report(_ANSWERED, self)
 
     def _server_error(self, response: ResponseHead) -> None:
-        """Report a complete server error."""
         if self._late is not None:
             self._late.cancel()
         if response.status == 500 and shuts_down(self.content):

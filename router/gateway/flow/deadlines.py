@@ -123,7 +123,6 @@ class RequestDeadlines:
         self._end_s = self._comment_s = math.inf
 
     def next_s(self, last_read_s: float) -> float:
-        """Return the earliest deadline."""
         return min(self._state_s(last_read_s), self._end_s, self._next_comment_s(last_read_s))
 
     def due(self, now_s: float, last_read_s: float) -> Due:

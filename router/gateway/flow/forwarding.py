@@ -85,7 +85,6 @@ class ForwardedRequest:
 
     @property
     def served_as(self) -> tuple[str, str]:
-        """The route and the model that metrics name."""
         return self._responder.log.served_as
 
     @property
@@ -139,7 +138,6 @@ class ForwardedRequest:
 
     @property
     def endpoints(self) -> tuple[FleetEndpoint, ...]:
-        """The endpoints of the attempts that have not ended."""
         found = tuple(each.ticket.candidate.endpoint for each in self._flow.attempts)
         return found if self._beside is None else (*found, self._beside.endpoint)
 
@@ -232,7 +230,6 @@ class ForwardedRequest:
             self._arm()
 
     def stream_expected(self) -> None:
-        """Schedule comments: the body was parsed, and its answer will be a stream."""
         self._deadlines.comments_from(self._outbound.arrived_s)
         if self._identifying is not None:
             self._arm()
@@ -249,7 +246,6 @@ class ForwardedRequest:
         self._on(_IDENTIFIED)
 
     def unidentified(self) -> None:
-        """End the request after a defect in identification; call from an `except` block."""
         self._identifying = None
         self.crashed()
 
@@ -294,7 +290,6 @@ class ForwardedRequest:
             self._begin(handover.first)
 
     def _begin(self, ticket: Ticket) -> None:
-        """Begin an attempt for a placement."""
         self._responder.log.ticket = ticket
         commented, paused, plan = self._flow.commented, not self._client.writable, self._outbound.plan
         services, outbound, report = self._services.attempts, self._outbound, self._reported

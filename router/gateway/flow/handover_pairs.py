@@ -62,7 +62,6 @@ class Handovers(HandoverParts):
         return PossiblePair(self, planned, asked, turns)
 
     def turns_before(self, request: Request, body: bytes) -> list[KeptTurn]:
-        """Return the kept turns that the request's prompt extends, the longest first. Nothing is changed."""
         if self.turns is None or not gives_ids(request):
             return []
         asked = self._asked(request, body)
@@ -103,7 +102,6 @@ class PossiblePair:
     turns: list[KeptTurn]
 
     def begin(self, request: Request, now_s: float) -> KvHandover:
-        """Reserve the load of the pair."""
         handovers, planned, (members, given) = self.handovers, self.planned, self.asked
         receiver = planned.decode.selection.candidates[planned.cost.decode]
         if SIDECAR in receiver.endpoint.labels:

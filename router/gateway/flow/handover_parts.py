@@ -39,7 +39,6 @@ class HandoverParts:
         """What decode workers keep for the next turn; None if they keep nothing."""
 
     def close(self) -> None:
-        """Unsubscribe from the fleet."""
         self.peers.close()
         if self.turns is not None:
             self.turns.close()

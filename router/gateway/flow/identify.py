@@ -231,8 +231,6 @@ def _priority(head: RequestHead, parsed: ParsedBody | None) -> int:
 
 
 class IdentifiedRequest(Protocol):
-    """A request that is being identified."""
-
     def stream_expected(self) -> None:
         """Prepare for comments: the body was parsed, and its answer will be a stream."""
         ...

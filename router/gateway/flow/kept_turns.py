@@ -82,7 +82,6 @@ class KeptTurns:
         fleet.on_process.append(self._process_seen)
 
     def close(self) -> None:
-        """Unsubscribe from the fleet."""
         if self._lost in self._fleet.on_loss:
             self._fleet.on_loss.remove(self._lost)
             self._fleet.on_process.remove(self._process_seen)

@@ -66,7 +66,6 @@ class KvPull:
         return self._pulls.config.first_event_s if self.depends_at(ticket) else math.inf
 
     def outgoing(self, ticket: Ticket, body: bytes, now_s: float) -> bytes:
-        """Return the body for the ticket's worker. The parameters of the pull are given once."""
         if self._sent or not self.depends_at(ticket):
             return body
         self._sent = True
@@ -110,7 +109,6 @@ class KvPull:
         self.settle(STOPPED)
 
     def settle(self, outcome: str) -> None:
-        """Count the outcome, unless there is one already."""
         if not self._settled:
             self._settled = True
             self._pulls.metrics.pulled(outcome)

@@ -39,11 +39,9 @@ class ModelChoice:
 
     @property
     def falls_back(self) -> bool:
-        """Whether any model has a fallback."""
         return self._names.falls_back
 
     def has_fallback(self, request: Request) -> bool:
-        """Return whether the model of the request has a fallback."""
         return request.pinned is None and bool(self._names.fallbacks(request.model))
 
     def serving(self, name: str | None) -> tuple[str, ...]:

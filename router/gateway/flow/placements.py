@@ -79,7 +79,6 @@ class Placements:
         self._kv_plans = kv_plans
 
     def body_key(self, outbound: OutboundRequest) -> int:
-        """Return the quarantine's key of the body; 0 without a body, because such a request is never suspected."""
         if not outbound.key and (outbound.digest is not None or outbound.body):
             digest = xxh3_128_intdigest(outbound.body) if outbound.digest is None else outbound.digest
             outbound.key = self._quarantine.key(outbound.head.path, digest)

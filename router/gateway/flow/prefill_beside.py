@@ -55,7 +55,6 @@ class PrefillBeside:
         )
 
     def start(self) -> None:
-        """Send the prefill."""
         if self._outbound.trace is not None:
             self._outbound.trace.attempted(self._attempt, self._services.time(), "prefill")
         self._attempt.begin()
@@ -63,7 +62,6 @@ class PrefillBeside:
 
     @property
     def endpoint(self) -> FleetEndpoint:
-        """The prefill worker."""
         return self._attempt.ticket.candidate.endpoint
 
     def give_up(self, reason: str) -> None:

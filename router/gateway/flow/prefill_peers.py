@@ -47,7 +47,6 @@ class PrefillPeers:
         """When the bootstrap servers that failed are asked again."""
 
     def of(self, candidate: Candidate) -> HandoverPeer:
-        """Return a worker with what is known of it."""
         known = self._facts.get(candidate)
         if known is not None:
             return known

@@ -137,7 +137,6 @@ class RequestTrace:
         self._attempts.append((attempt, new_span_id(), at_s, leg))
 
     def line(self, attempt: TracedAttempt) -> bytes:
-        """Return the traceparent line of the request that an attempt sends."""
         for other, span_id, _, _ in reversed(self._attempts):
             if other is attempt:
                 return traceparent(self.trace_id, span_id, self.sampled)

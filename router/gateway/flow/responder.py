@@ -162,7 +162,6 @@ class Responder:
         self._services.placements.finish_prefill(self._outbound, attempt, usage, now_s)
 
     def fail(self, attempt: Attempt) -> None:
-        """Release the attempt as failed."""
         attempt.let_go(reusable=False)
         self.answering = None
         self._services.placements.fail(attempt, self._services.time())

@@ -22,12 +22,10 @@ class ServiceLevels:
         self.adopt(config.routes)
 
     def adopt_models(self, models: Mapping[str, ModelConfig]) -> None:
-        """Use the targets of other models."""
         self._models = {name: model.slo for name, model in models.items()}
         self._look()
 
     def adopt(self, routes: Sequence[RouteConfig]) -> None:
-        """Use the targets of other routes."""
         self._routes = {route.name: route.slo for route in routes}
         self._look()
 

@@ -35,7 +35,6 @@ class ClientInput:
         self._transport = None
 
     def set_reading(self, reading: bool) -> None:
-        """Start or stop reading from the client."""
         transport = self._transport
         if reading is not self.paused or transport is None or transport.is_closing():
             return

@@ -37,7 +37,6 @@ class ClientOutput:
         self._transport = None
 
     def write(self, data: bytes) -> None:
-        """Write at the end of the iteration."""
         unwritten = self._unwritten
         if not unwritten:
             self._outbox.add(self)
@@ -65,7 +64,6 @@ class ClientOutput:
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def allow_unsent(self, size_bytes: int) -> None:
-        """Set the number of unsent bytes above which the protocol's `pause_writing` is called."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.set_write_buffer_limits(high=size_bytes, low=size_bytes // 4)
 

@@ -28,7 +28,6 @@ class Cors:
 
     @property
     def enabled(self) -> bool:
-        """Whether any origin is allowed."""
         return bool(self._origins)
 
     def lines(self, head: RequestHead) -> bytes:

@@ -68,7 +68,6 @@ def _named(data: bytes) -> bytes:
 
 
 def anthropic_type(kind: ErrorKind) -> str:
-    """Return the type of an error in Anthropic's API."""
     default = "invalid_request_error" if kind.spec.fault is Fault.CLIENT else "api_error"
     return _ANTHROPIC_TYPES.get(kind.spec.status, default)
 

@@ -41,8 +41,6 @@ class EventUsage(msgspec.Struct):
 
 
 class TokenDetails(msgspec.Struct):
-    """The details in a usage object."""
-
     cached_tokens: int | None = None
 
 

@@ -54,7 +54,6 @@ class RequestHead(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def has_body(self) -> bool:
-        """Whether a body follows."""
         return self.chunked or self.content_length > 0
 
 

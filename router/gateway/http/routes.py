@@ -14,8 +14,6 @@ from router.config.model import PathConfig
 
 
 class ModelSource(StrEnum):
-    """Where a request names its model."""
-
     JSON = "json"
     MULTIPART = "multipart"
     QUERY = "query"
@@ -169,5 +167,4 @@ class RouteTable:
         return route
 
     def stored_id(self, path: str) -> str:
-        """Return the response id in the path of a pinned route."""
         return unquote(path[len(_STORED) :].partition("/")[0])

@@ -114,7 +114,6 @@ def _is_preamble(event: bytes) -> bool:
 
 
 def data_of(event: bytes) -> bytes:
-    """Return the data of an event."""
     return b"\n".join(_DATA.findall(event))
 
 

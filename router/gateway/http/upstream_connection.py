@@ -45,9 +45,7 @@ class OwningPool(Protocol):
 class ResponseReader(Protocol):
     """Receives the response of the request on the connection. It may release the connection in `response_began`."""
 
-    def response_began(self, response: ResponseHead) -> None:
-        """The final head is complete."""
-        ...
+    def response_began(self, response: ResponseHead) -> None: ...
 
     @property
     def response_read(self) -> Callable[[bytes], None]:
@@ -66,13 +64,9 @@ class ResponseReader(Protocol):
         """The body is complete. Called after the last `response_read`."""
         ...
 
-    def worker_lost(self, reason: str, broke_http: bool) -> None:
-        """The response cannot be completed."""
-        ...
+    def worker_lost(self, reason: str, broke_http: bool) -> None: ...
 
-    def worker_writable(self, writable: bool) -> None:
-        """The worker stopped or resumed reading."""
-        ...
+    def worker_writable(self, writable: bool) -> None: ...
 
     def crashed(self) -> None:
         """One of the calls above raised. Called while the exception is handled."""

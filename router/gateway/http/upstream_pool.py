@@ -119,7 +119,6 @@ class ConnectionPool:
         return self._heads.setdefault(endpoint, RepeatedResponse())
 
     def closed(self, connection: UpstreamConnection) -> None:
-        """Forget a closed connection."""
         self._open.discard(connection)
         idle = self._idle.get(connection.endpoint)
         if idle and connection in idle:
@@ -141,7 +140,6 @@ class ConnectionPool:
             del self._heads[endpoint]
 
     def close(self) -> None:
-        """Close all connections at once."""
         for connection in list(self._open):
             connection.abort()
         self._idle.clear()

@@ -20,7 +20,6 @@ class WorkerKeys:
             self.learn(parse_endpoint(worker.url).authority, worker.api_key)
 
     def learn(self, endpoint_id: str, key: str | None) -> None:
-        """Set or remove the key of an endpoint."""
         if key is not None:
             self._lines[endpoint_id] = b"Authorization: Bearer " + key.encode("ascii")
         else:

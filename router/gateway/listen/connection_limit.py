@@ -17,11 +17,9 @@ _EVICTION_CANDIDATES = 4
 class AcceptOrder(Protocol):
     """Decides which of several processes accepts the next connection."""
 
-    def open(self) -> None:
-        """This process starts to accept."""
+    def open(self) -> None: ...
 
-    def close(self) -> None:
-        """This process stops accepting."""
+    def close(self) -> None: ...
 
     def goes_first(self) -> bool:
         """Return whether this process accepts the next connection."""
@@ -29,11 +27,9 @@ class AcceptOrder(Protocol):
     def accepted_by_others(self) -> int:
         """Return a number that changes whenever another process accepts."""
 
-    def accepted(self) -> None:
-        """This process accepted a connection."""
+    def accepted(self) -> None: ...
 
-    def closed(self) -> None:
-        """A connection of this process closed."""
+    def closed(self) -> None: ...
 
 
 class CountedConnection(Protocol):
@@ -129,7 +125,6 @@ class ConnectionLimit:
                 self.accept_order.closed()
 
     def cancel_opening(self) -> None:
-        """Cancel all handshakes."""
         for _, cancel in list(self._opening.values()):
             cancel()
 

@@ -38,9 +38,7 @@ log = logging.getLogger("warmroute.gateway")
 class ListeningServer(Protocol):
     """An asyncio server, or a `Listener`."""
 
-    def close(self) -> None:
-        """Stop accepting and close the socket."""
-        ...
+    def close(self) -> None: ...
 
 
 async def close_listeners(

@@ -60,7 +60,6 @@ class LostWorkers:
             self._loop.call_soon(self._move)
 
     def close(self) -> None:
-        """Unsubscribe from the fleet."""
         if self._again is not None:
             self._again.cancel()
         if self.lost in self._fleet.on_loss:

@@ -55,7 +55,6 @@ class NoWorkerQueue:
 
     @property
     def open(self) -> bool:
-        """Whether another request may enter."""
         return len(self._waiting) < self._limit
 
     def enter(self, request: QueuedRequest, model: str | None = None) -> None:
@@ -72,7 +71,6 @@ class NoWorkerQueue:
         return model in self._for_room
 
     def leave(self, request: QueuedRequest) -> None:
-        """Remove `request` if it is here."""
         if request in self._waiting:
             model = self._waiting.pop(request)
             count(request, -1)
@@ -98,7 +96,6 @@ class NoWorkerQueue:
             self._loop.call_soon(self._offer)
 
     def close(self) -> None:
-        """Unsubscribe from the fleet."""
         if self.changed in self._fleet.on_change:
             self._fleet.on_change.remove(self.changed)
         if self._room_timer is not None:

@@ -86,7 +86,6 @@ class RouteQueue:
         self._offer_soon()
 
     def wait(self, request: QueuedRequest) -> None:
-        """Let the request wait for a place."""
         count(request, 1)
         self._waiting[request] = None
 
@@ -169,7 +168,6 @@ class RouteQueues:
         return self._queues.get(route)
 
     def statistics(self) -> dict[str, dict[str, int]]:
-        """Return the counts of each route with a limit or a queue."""
         return {name: queue.statistics() for name, queue in self._queues.items()}
 
 

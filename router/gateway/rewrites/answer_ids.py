@@ -98,11 +98,9 @@ class AnswerIdsOfBody(AnswerIds):
         return shown
 
     def tail(self) -> bytes:
-        """Return the end of the document."""
         return bytes(self._pending[-TAIL_BYTES:])
 
     def ended(self) -> None:
-        """Note the end of the document."""
         if not self._ended:
             self._ended, whole = True, bytes(self._pending)
             if self._within:
@@ -110,6 +108,5 @@ class AnswerIdsOfBody(AnswerIds):
             self._pending[:] = self._without_params(whole, whole, b',"kv_transfer_params":null')
 
     def rest(self) -> bytes:
-        """Return the rest of a complete document."""
         self.ended()
         return super().rest()

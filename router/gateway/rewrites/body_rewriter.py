@@ -80,7 +80,6 @@ class RequestRewrites:
         self.metered = metered
 
     def outgoing(self, head: RequestHead, body: bytes, ticket: Ticket, now_s: float) -> OutgoingBody:
-        """Return head and body for one attempt."""
         rewrites = self._rewrites
         splices: list[Splice] = []
         frame = rewrites.observe(self, body, ticket, splices) if self.observed else None
@@ -252,7 +251,6 @@ class BodyRewriter:
             splices.append(splice)
 
     def close(self) -> None:
-        """Unsubscribe from the fleet."""
         if self._forget in self._fleet.on_loss:
             self._fleet.on_loss.remove(self._forget)
 

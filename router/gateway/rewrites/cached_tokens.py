@@ -50,7 +50,6 @@ class CachedTokensOfBody(CachedTokens):
     __slots__ = ()
 
     def feed(self, content: bytes) -> bytes:
-        """Take content of the document and return the bytes to pass on."""
         pending = self._pending
         pending += content
         if len(pending) <= 2 * TAIL_BYTES:
@@ -64,7 +63,6 @@ class CachedTokensOfBody(CachedTokens):
         return with_cached_tokens(bytes(self._pending), self._cached())
 
     def rest(self) -> bytes:
-        """Return the rest of a complete document."""
         rest = self.tail()
         self._pending.clear()
         return rest

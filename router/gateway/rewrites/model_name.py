@@ -70,7 +70,6 @@ def in_json(body: bytes, named: str | None, model: str) -> bytes:
 
 
 def in_query(head: RequestHead, model: str) -> RequestHead:
-    """Return `head` with `model` in its query."""
     value = quote(model, safe="")
     query, found = _QUERY.subn(lambda match: match[1] + value, head.query, count=1)
     if not found:

@@ -113,7 +113,6 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode(line: Line) -> bytes:
-    """Return a line of the log, with its end."""
     return _encode(line) + b"\n"
 
 
@@ -146,7 +145,6 @@ def unpacked(hashes: bytes) -> tuple[int, ...]:
 
 
 def columns_line(columns: Columns, roster: int) -> ColumnsLine:
-    """Return the facts of a fleet as a line."""
     arrays = {fact: array.astype("<f8").tobytes() for fact, array in columns.arrays.items()}
     tiers = {place: dict(found) for place, found in columns.cached_tokens_by_tier.items()}
     return ColumnsLine(roster, arrays, tuple(columns.residency), columns.learned, tiers)

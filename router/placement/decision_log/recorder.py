@@ -141,7 +141,6 @@ class Recorder:
         return heard
 
     def decided(self, policy: str, request: RequestView, fleet: FleetView, decision: Decision) -> None:
-        """Record a decision."""
         if self._window is None:
             return
         self._number += 1
@@ -166,7 +165,6 @@ class Recorder:
             self._close_decision()
 
     def observed(self, event: LifecycleEvent) -> None:
-        """Record a lifecycle event."""
         if self._window is None:
             return
         number = 0

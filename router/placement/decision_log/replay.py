@@ -82,7 +82,6 @@ class Replayed(NamedTuple):
         return self.recorded == self.replayed and self.held == self.holds
 
     def view(self, worker: WorkerId) -> WorkerView:
-        """Return the view of a candidate."""
         place = self.fleet.place_of(worker)
         assert place is not None, "the log names candidates"
         return self.fleet.worker(place)

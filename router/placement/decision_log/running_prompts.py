@@ -14,11 +14,9 @@ class RunningPrompts:
         self._running: dict[WorkerId, dict[str, Sequence[int]]] = {}
 
     def clear(self) -> None:
-        """Forget all requests."""
         self._running.clear()
 
     def observe(self, kind: LifecycleEventKind, worker: WorkerId, request: RequestView) -> None:
-        """Take in an event."""
         running = self._running.setdefault(worker, {})
         if kind is LifecycleEventKind.RESERVED:
             running[request.id] = request.block_hashes

@@ -24,6 +24,5 @@ class DecayingMean:
         """The total weight of the observations, where the latest weighs 1."""
 
     def observe(self, value: float) -> None:
-        """Add an observation."""
         self.weight = min(self.weight * self._forgetting + 1.0, self._most)
         self.value += (value - self.value) / self.weight

@@ -43,7 +43,6 @@ class ForgettingLeastSquares:
         self.errors = DecayingMean(forgetting)
 
     def predict(self, features: Sequence[float]) -> float:
-        """Return the value that the present coefficients predict."""
         predicted = 0.0
         for coefficient, feature in zip(self.coefficients, features, strict=True):
             predicted += coefficient * feature

@@ -25,12 +25,10 @@ class LeastConnections:
         self._write()
 
     def close(self) -> None:
-        """Stop accepting."""
         self._serving = False
         self._write()
 
     def goes_first(self) -> bool:
-        """Return whether no accepting process has fewer connections."""
         counters = [self._ledger.accept_counters(other) for other in self._others]
         return all(
             self._connections <= accept_counters.connections for accept_counters in counters if accept_counters.serving
@@ -43,13 +41,11 @@ class LeastConnections:
         return sum(self._ledger.accept_counters(other).taken for other in self._others)
 
     def accepted(self) -> None:
-        """Count an accepted connection."""
         self._connections += 1
         self._taken += 1
         self._write()
 
     def closed(self) -> None:
-        """Count a closed connection."""
         self._connections -= 1
         self._write()
 

@@ -167,7 +167,6 @@ class _AllChildren:
         return Answer(document)
 
     async def metrics(self, operation: Operation, call: Call) -> Answer:
-        """Return the metrics of all processes, merged."""
         text, media_type = page(await self._supervisor.totals.snapshot(self._clients()), call.accept)
         return Answer(text, media_type=media_type)
 
@@ -189,13 +188,11 @@ class _AllChildren:
         return Answer(documents.FleetOverview(rows=list(rows), next=cursor))
 
     async def prefixes(self, operation: Operation, call: Call) -> Answer:
-        """Return the hottest prefixes of all processes."""
         answers = await self._ask_all(ChildRequest("GET", operation.path, {"limit": 100}))
         found = [read_json(one.content, documents.Prefixes).prefixes for _, one in _successful(answers)]
         return Answer(documents.Prefixes(prefixes=prefixes.merged(found, call.query["limit"])))
 
     async def worker(self, operation: Operation, call: Call) -> Answer:
-        """Return one worker, merged from all processes."""
         answer = _one_worker(await self._all(operation, call))
         if isinstance(answer.content, documents.Worker):
             answer = replace(answer, content=with_source(call.system, answer.content))

@@ -24,5 +24,4 @@ def readings_route(snapshot: Callable[[], Snapshot]) -> Route:
 
 
 def decode_readings(body: bytes) -> Snapshot:
-    """Decode the body of that route."""
     return msgspec.msgpack.decode(body, type=Snapshot)

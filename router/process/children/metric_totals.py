@@ -33,7 +33,6 @@ class MetricTotals:
             self._ended = merged([self._ended, lasting(latest)])
 
     def restarted(self) -> None:
-        """Count an unplanned restart."""
         self._restarts += 1
 
     def reloaded(self, what: str, ok: bool) -> None:
@@ -42,7 +41,6 @@ class MetricTotals:
         self._reloads[labels] = self._reloads.get(labels, 0.0) + 1.0
 
     async def snapshot(self, clients: Iterable[ChildClient]) -> Snapshot:
-        """Ask all children and return the merged metrics."""
         answers = await ask_all(clients, ChildRequest("GET", READINGS_PATH))
         fresh = {number: decode_readings(answer.content) for number, answer in answers.items() if answer.is_success}
         self._latest |= fresh

@@ -35,8 +35,6 @@ def prepare_request(state: DesiredState) -> ChildRequest:
 
 
 def prepare_route(prepare: Prepare) -> Route:
-    """Return the route of a child that prepares for a state."""
-
     async def ready(request: Request) -> Response:
         state = read_json(await request.body(), DesiredState)
         return await _done(prepare(state.settings))
@@ -45,8 +43,6 @@ def prepare_route(prepare: Prepare) -> Route:
 
 
 def state_route(control: Control) -> Route:
-    """Return the route of a child that receives the state."""
-
     async def follow(request: Request) -> Response:
         state = read_json(await request.body(), DesiredState)
         return await _done(control.follow(state))

@@ -273,7 +273,6 @@ class Supervisor:
             await start(self._child_config(number, admin))
 
     async def correct(self) -> None:
-        """Bring processes that run another version of the desired state to the present one."""
         if self.changes.behind(self.control.state):
             async with self.control.lock:
                 await self.changes.correct(self.control.state)
@@ -283,11 +282,9 @@ class Supervisor:
         return await run_in_one(self._clients(), wanted, workers)
 
     async def serving(self, model: str) -> Collection[str]:
-        """Return the ids of the workers that serve `model`."""
         return await serving_in_one(self._clients(), model)
 
     async def diagnosis(self) -> Diagnosis | None:
-        """Return what hurts in all processes; None if none answers."""
         return await self._diagnoser.diagnosis()
 
     async def _diagnosis_inputs(self) -> Inputs | None:
@@ -301,7 +298,6 @@ class Supervisor:
             self.replica.share(findings)
 
     async def role_plan(self) -> FleetPlan | None:
-        """Return the plan of the workers' roles; None if no process answers."""
         found = await self._plan()
         return None if found is None else self.role_planner.shown(found)
 

@@ -42,7 +42,6 @@ class HandedState:
         return decoded.stored
 
     def close(self) -> None:
-        """Close the descriptor."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1

@@ -96,8 +96,6 @@ class InFlightReport(msgspec.Struct, frozen=True, tag="in_flight"):
 
 
 class DrainedWorkers(msgspec.Struct, frozen=True, tag="drained"):
-    """All workers that an operator drains now."""
-
     workers: tuple[str, ...]
 
 
@@ -111,7 +109,6 @@ Message = (
 
 
 def encode(message: Message) -> bytes:
-    """Return one packet."""
     return msgspec.json.encode(message)
 
 

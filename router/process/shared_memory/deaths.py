@@ -42,7 +42,6 @@ class SharedDeaths:
         return latest_s
 
     def add(self, body: int, worker: str, at_s: float) -> None:
-        """Count that `worker` died at `at_s` with `body` before its first token."""
         named = xxhash.xxh3_64_intdigest(worker.encode())
         with self._locked():
             known = self._entry(body)

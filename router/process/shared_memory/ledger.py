@@ -74,12 +74,10 @@ class TableLayout:
 
     @property
     def bytes(self) -> int:
-        """Size of the table."""
         return self.limits + table_bytes(self.processes)
 
     @property
     def limits(self) -> int:
-        """Offset of the table of limits."""
         return self.deaths + DEATHS_BYTES
 
     @property
@@ -89,7 +87,6 @@ class TableLayout:
 
     @property
     def deaths(self) -> int:
-        """Offset of the table of deaths."""
         return self.pins + PINS_BYTES
 
     def key(self, slot: int) -> int:
@@ -184,7 +181,6 @@ class Ledger:
         return table.reshape(SLOTS, processes, _FIELDS)
 
     def accept_counters(self, process: int) -> AcceptCounters:
-        """Return the connections of one process."""
         serving, connections, taken = _ACCEPT.unpack_from(self._memory, self._layout.accept_counters(process))
         return AcceptCounters(bool(serving), int(connections), int(taken))
 
@@ -207,11 +203,9 @@ class Ledger:
         return ResponsePins(self._memory, self._layout.pins, workers)
 
     def replica_pins(self) -> ReplicaPins:
-        """Return the same table, for the exchange with other replicas."""
         return ReplicaPins(self._memory, self._layout.pins)
 
     def deaths(self) -> SharedDeaths:
-        """Return the table of deaths."""
         return SharedDeaths(self._memory, self._layout.deaths, self._locked)
 
     def rate_limits(self, *, locked: bool = True) -> RateTable:
@@ -308,7 +302,6 @@ class LedgerRow:
         memory[self._at : self._at + _ROW_BYTES] = load + bytes(_ROW_BYTES - _LOAD.size)
 
     def publish(self, account: ReservedLoad) -> None:
-        """Publish the load that this process has reserved."""
         if self._open:
             _LOAD.pack_into(
                 self._memory,
@@ -343,7 +336,6 @@ class LedgerRow:
             _HANDED.pack_into(self._memory, self._at + _HANDED_AT, tokens)
 
     def others_handed(self) -> float:
-        """Return the sum of these tokens over the other rows."""
         places = [self._all_at + process * _ROW_BYTES + _HANDED_AT for process in self._others]
         return float(sum(_HANDED.unpack_from(self._memory, place)[0] for place in places))
 

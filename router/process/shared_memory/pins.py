@@ -32,7 +32,6 @@ class ResponsePins:
         self._workers = workers
 
     def learn(self, response_id: str, worker: WorkerId) -> None:
-        """Record that `worker` stored `response_id`."""
         digest = _digest(response_id)
         _USED.pack_into(self._memory, self._used_at, 1)
         _ENTRY.pack_into(self._memory, self._place(digest), digest, digest ^ _digest(worker))
@@ -62,7 +61,6 @@ class ReplicaPins:
         self._seen: NDArray[np.uint64] | None = None
 
     def fresh(self, most: int) -> bytes:
-        """Return up to `most` pins that were learned here and not returned before."""
         if not self._used:
             return b""
         table, seen = self._table(), self._returned()
@@ -72,7 +70,6 @@ class ReplicaPins:
         return pins.tobytes()
 
     def part(self, at: int, places: int) -> tuple[bytes, int]:
-        """Return all pins at `places` places of the table from `at` on, and where to go on; 0 at the end."""
         if not self._used:
             return b"", 0
         part = self._table()[at : at + places]
@@ -80,7 +77,6 @@ class ReplicaPins:
         return part[part[:, 0] != 0].tobytes(), end if end < PLACES else 0
 
     def write(self, pins: bytes, *, replace: bool) -> None:
-        """Take on pins. Without `replace`, a place that has one keeps it."""
         others = np.frombuffer(pins, np.uint64).reshape(-1, 2)
         table, seen = self._table(), self._returned()
         places = others[:, 0] % PLACES
@@ -92,7 +88,6 @@ class ReplicaPins:
 
     @property
     def _used(self) -> bool:
-        """Whether there is any pin."""
         return bool(_USED.unpack_from(self._memory, self._used_at)[0])
 
     def _returned(self) -> NDArray[np.uint64]:

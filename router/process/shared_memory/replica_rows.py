@@ -31,7 +31,6 @@ class ReplicaLedger:
         self.pins = self._last.replica_pins()
 
     def close(self) -> None:
-        """Release the memory."""
         self.ledger.close()
         self._last.close()
         os.close(self._table)
@@ -50,7 +49,6 @@ class ReplicaRows:
         self._others: dict[int, LoadTotals] = {}
 
     def changed(self) -> dict[int, LoadTotals]:
-        """Return the sums over this host's processes that have changed since the last call, by candidate."""
         before, self._seen = self._seen, self._ledger.earlier_rows()
         keys, slots, rows = self._seen
         if not (self._started and np.array_equal(before[1], slots) and np.array_equal(before[0], keys)):
@@ -65,7 +63,6 @@ class ReplicaRows:
         return {key: totals for key, totals in self._sums.items() if any(totals)}
 
     def write(self, key: int, totals: LoadTotals) -> None:
-        """Set what other replicas have reserved on a candidate, now or once a process of this host knows it."""
         self._others.pop(key, None)
         if any(totals):
             self._others[key] = totals
