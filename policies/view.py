@@ -266,7 +266,6 @@ class FleetView:
         return self
 
     def __reduce__(self) -> tuple[type[FleetView], tuple[object, ...]]:
-        """Pickle the facts alone."""
         return (FleetView, (self.now_s, self.workers) if self.by_row else (self.now_s, None, self.roster, self.columns))
 
     def with_facts(self, workers: tuple[WorkerView, ...] | None, columns: Columns | None) -> FleetView:

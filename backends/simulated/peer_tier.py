@@ -63,7 +63,6 @@ class PeerTier:
         """When this worker was asked to compute a prompt for another one, by the ids of the transfers."""
 
     async def aclose(self) -> None:
-        """Close the connections to other workers."""
         await self._client.aclose()
 
     def answer(self, lookup: PeerLookup) -> PeerHeld:

@@ -67,7 +67,6 @@ class EventLog:
         return history
 
     def statistics(self) -> dict[str, int]:
-        """Return the numbers of messages received and lost."""
         return {"messages": self.messages, "lost": self._lost}
 
 

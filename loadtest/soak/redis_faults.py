@@ -94,7 +94,6 @@ def play(name: str) -> Healing:
 
 @contextmanager
 def _redis(name: str) -> Iterator[tuple[str, Fault]]:
-    """Run the servers that a fault needs."""
     with ExitStack() as stack:
         if name == FAULTS[2]:
             found = Sentinels(stack)

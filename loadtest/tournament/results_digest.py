@@ -32,7 +32,6 @@ class _Results(msgspec.Struct, frozen=True):
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    """Add the file's argument."""
     parser.add_argument("file", type=Path, metavar="FILE", help="results.json in the --out of `tournament`")
 
 

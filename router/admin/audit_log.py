@@ -141,7 +141,6 @@ class AuditLog:
         return entries if before is None else [entry for entry in entries if entry.number < before]
 
     def statistics(self) -> dict[str, int]:
-        """Return the entries kept, and all that were recorded."""
         kept = len(self._known) + len(self._strangers) + len(self._registrations)
         return {"kept": kept, "recorded": self._count}
 

@@ -123,7 +123,6 @@ async def _pause(call: Call, wanted: WorkerOperation, workers: Sequence[str]) ->
 
 
 async def _resume(call: Call, wanted: WorkerOperation, workers: Sequence[str]) -> list[WorkerOutcome]:
-    """Resume the workers, then send them requests again."""
     outcomes = await call.system.operate(wanted, workers)
     done = [each.worker for each in outcomes if each.outcome == "done"]
     if done:

@@ -43,7 +43,6 @@ def register(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the settings or the sample."""
     if arguments.sample:
         print(sample_yaml(), end="")
         return 0

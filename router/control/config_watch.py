@@ -21,7 +21,6 @@ class ConfigWatch:
         self._read = self._seen = signature((self._file,))
 
     def start(self) -> None:
-        """Start to look, on the running loop."""
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._tick)
 
     def close(self) -> None:

@@ -319,7 +319,6 @@ class Control:
         self._reloads.soon(why)
 
     def close(self) -> None:
-        """Stop watching the settings file."""
         self._reloads.close()
 
     async def _over_others(self, once: Callable[[Change], Awaitable[T]], change: Change) -> T:

@@ -17,7 +17,6 @@ class Leaving:
         self._since_s: dict[str, float] = {}
 
     def __len__(self) -> int:
-        """Return how many workers are leaving."""
         return len(self._since_s)
 
     def among(

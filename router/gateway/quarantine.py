@@ -224,7 +224,6 @@ class Quarantine:
             self.refused(endpoint)
 
     def close(self) -> None:
-        """Stop the dials, and the notifications of the fleet."""
         for look in self._looks.values():
             look.cancel()
         if self.process_seen in self._fleet.on_process:

@@ -481,7 +481,6 @@ class Dispatcher(TicketLife):
 
     @property
     def _requests(self) -> int:
-        """Requests placed so far, each counted once."""
         return self._counts["dispatched"] - self._counts["retried"]
 
     def _reject(self, request: Request, reject: Reject) -> Reject:

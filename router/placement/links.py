@@ -160,7 +160,6 @@ class Links:
         return row
 
     def _drop_all(self, slot: int) -> None:
-        """Drop the links of a slot's earlier candidate."""
         rows = np.flatnonzero((self._slots[:, : len(self._links)] == slot).any(axis=0))
         for row in reversed(rows.tolist()):
             self._drop(row)
@@ -202,7 +201,6 @@ class Links:
         return places
 
     def _speeds_of(self, rows: NDArray[np.int64], fleet: LinkSpeed, now_s: float) -> tuple[Column, Column]:
-        """Return token_s and latency_s of known links."""
         return _blended(self._facts[:, rows], fleet, now_s, LINK_HALF_LIFE_S)
 
     def known(self, now_s: float) -> list[Link]:

@@ -67,7 +67,6 @@ class Line:
         self.sent = self.received = self.errors = self.connects = 0
 
     def start(self) -> None:
-        """Begin to send and to listen."""
         self._tasks = [
             asyncio.create_task(self._write(), name="replicas: writer"),
             asyncio.create_task(self._read(), name="replicas: reader"),

@@ -173,7 +173,6 @@ class StateSharing:
         return True
 
     def _settled(self) -> None:
-        """A change that was made apart is shared now."""
         self._control.shared = _joined(self._control.shared)
 
     async def _read(self) -> SharedChanges | None:

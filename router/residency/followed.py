@@ -187,7 +187,6 @@ class FollowedView(ExactView):
         self._copies.ingester = None
 
     def _rebase(self, bit: int) -> None:
-        """Move the reported blocks to another bit."""
         self._copies.clear()
         self._copies.bit = bit
         self.reported.carry_over()

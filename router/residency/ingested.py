@@ -88,7 +88,6 @@ class IngestedView:
         self._arrivals = self._departures = 0
 
     def close(self) -> None:
-        """Leave the index and the tables."""
         self.event_view.view.block_copies.give_up()
         self._tables.free_bit(self._bit)
 

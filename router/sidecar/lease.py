@@ -63,7 +63,6 @@ class Lease:
             log.info("withdrawn", extra={"registry": self._registry.name})
 
     async def aclose(self) -> None:
-        """Withdraw, and close the connections."""
         await self.withdraw()
         await self._registry.aclose()
 

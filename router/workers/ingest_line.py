@@ -174,7 +174,6 @@ class IngestLine(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Connect, on the running loop."""
         self._task = asyncio.get_running_loop().create_task(self._keep(), name="KV events")
 
     async def aclose(self) -> None:

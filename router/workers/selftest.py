@@ -73,7 +73,6 @@ class SelfTest:
         """Set once both requests were served."""
 
     async def run(self) -> SelfTestVerdict:
-        """Send both requests and compare."""
         subject = self._subject
         if not subject.prefix_caching:
             return SelfTestVerdict(Residency.OFF, "prefix caching is disabled on the worker")

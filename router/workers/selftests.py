@@ -78,7 +78,6 @@ class SelfTests:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def statistics(self) -> dict[str, dict[str, str]]:
-        """Return the verdict and its reason by candidate."""
         return {
             worker: {"verdict": verdict.residency.value, "reason": verdict.reason}
             for worker, verdict in self._verdicts.items()
@@ -99,7 +98,6 @@ class SelfTests:
             self._task = None
 
     def _plan(self, verdicts: list[SelfTestVerdict]) -> None:
-        """Choose the time of the next test."""
         open_ones = [verdict for verdict in verdicts if not verdict.settled]
         if any(verdict.residency is not Residency.OFF for verdict in open_ones):
             self._plan_again()

@@ -1,5 +1,3 @@
-"""JSON is decoded through one module, whose floats are cheap and equal to Python's."""
-
 import ast
 import json
 import math

@@ -16,8 +16,6 @@ ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 
 
 @dataclass
 class Received:
-    """One request from the bytes of one connection."""
-
     lines: list[bytes]
     body: bytes
 
@@ -69,7 +67,6 @@ class RecordingWorker(SocketWorker):
 
     @property
     def left_over(self):
-        """Return the bytes that were no complete request."""
         return b"".join(self.connections)
 
 

@@ -65,13 +65,11 @@ def refused(name, status, raw, rule, why="", *, kept=False, code=None, bodiless=
 
 
 def passed(name, raw, rule, why="", *, body=BODY, line=CHAT_LINE, has=(), lacks=(), kept=True, bodiless=False):
-    """Forwarded as one request and answered."""
     seen = Forwarded(body, line, has, lacks)
     return RequestCase(name, raw, (200,), rule, kept, (seen,), bodiless=bodiless, why=why)
 
 
 def local(name, status, raw, rule, why="", *, kept=True, bodiless=False):
-    """Answered by the gateway itself."""
     return RequestCase(name, raw, (status,), rule, kept, bodiless=bodiless, why=why)
 
 

@@ -759,7 +759,6 @@ NESTED = b'{"messages":[],"a":' + b"[" * 3_000 + b"]" * 3_000 + b"}"
 
 
 def sized(body: bytes) -> bytes:
-    """Return the end of a head, and the body."""
     return b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 

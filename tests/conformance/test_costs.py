@@ -1,5 +1,3 @@
-"""Hostile bytes that cost their sender little cost the gateway little CPU time and memory."""
-
 import re
 import time
 import tracemalloc
@@ -28,7 +26,6 @@ def framer():
 
 
 def fed(*pieces):
-    """Return the requests in `pieces`."""
     reads, requests = framer(), []
     for piece in pieces:
         reads.feed(piece)
@@ -124,6 +121,5 @@ def peak_bytes(pieces):
     ids=["chunks", "length"],
 )
 def test_a_body_in_small_pieces_takes_about_its_own_size(pieces):
-    """Kept as pieces, they would take thirty times their size."""
     body_bytes = 100_000 if b"chunked" in pieces[0] else 60_000
     assert peak_bytes(pieces) < 3 * body_bytes + 200_000

@@ -51,7 +51,6 @@ ELEMENTS = {
 
 
 def of_elements(element: bytes, size: int) -> bytes:
-    """Return a body whose tools are `element`, again and again."""
     times = max(1, size // (len(element) + 1))
     elements = (element % number if b"%d" in element else element for number in range(times))
     return b'{"messages":[],"tools":[' + b",".join(elements) + b"]}"
@@ -87,7 +86,6 @@ def cpu_s(parse: object, body: bytes) -> float:
 
 @cache
 def short_float_s() -> float:
-    """Return the CPU time per byte of short floats."""
     body = of_elements(b"1.5", BYTES)
     return cpu_s(read_json, body) / len(body)
 

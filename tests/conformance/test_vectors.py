@@ -1,5 +1,3 @@
-"""Thousands of generated hostile requests and responses, compared with a strict reader of the same bytes."""
-
 from collections import Counter
 
 import pytest

@@ -1,5 +1,3 @@
-"""What a worker answers is decoded without a step that its content makes long."""
-
 from __future__ import annotations
 
 import ast

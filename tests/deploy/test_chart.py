@@ -61,7 +61,6 @@ pytestmark = pytest.mark.skipif(not (TOOLS / "helm").exists(), reason="Helm is n
 
 
 def blocks(kind):
-    """Return the text of the blocks of a kind on the page."""
     return re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 
 
@@ -73,7 +72,6 @@ def run(tool, *arguments, **options):
 
 @cache
 def template(values):
-    """Render the chart with the JSON `values`."""
     command = ["template", "warmroute", str(CHART), "--namespace", "warmroute", "--values", "-"]
     return run("helm", *command, input=values)
 
@@ -192,7 +190,6 @@ class TestGateway:
 
 
 def settings(objects, folder, env=None):
-    """Return the settings that the gateway reads."""
     file = folder / "warmroute.yaml"
     file.write_text(one(objects, "ConfigMap")["data"]["warmroute.yaml"])
     return load({}, env or {}, file)

@@ -36,8 +36,6 @@ def test_hadolint_finds_nothing_in_the_dockerfile():
 
 
 class Buildah:
-    """Buildah with its images in `folder`."""
-
     def __init__(self, folder):
         self._options = [f"--root={folder / 'root'}", f"--runroot={folder / 'run'}"]
         self._environment = {**os.environ, "STORAGE_DRIVER": "overlay", "BUILDAH_ISOLATION": "chroot"}

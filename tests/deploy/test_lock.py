@@ -1,5 +1,3 @@
-"""requirements.lock: what `make` and images install."""
-
 import re
 import tomllib
 from pathlib import Path
@@ -11,7 +9,6 @@ LOCK = (ROOT / "requirements.lock").read_text(encoding="utf-8")
 
 
 def pinned():
-    """Versions by name."""
     return dict(re.findall(r"^([a-z0-9-]+)==([^ ;\\]+)", LOCK, re.MULTILINE))
 
 

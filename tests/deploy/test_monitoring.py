@@ -127,7 +127,6 @@ def series(name, values, **labels):
 
 
 def of(name, **labels):
-    """A function from values to one series."""
     return lambda values: [series(f"warmroute_{name}", values, **labels)]
 
 
@@ -221,7 +220,6 @@ def test_each_alert_has_a_case():
 
 
 def fired(alert, values, tmp_path):
-    """Whether Prometheus fires the alert after 110 minutes with these values."""
     make, *_ = CASES[alert]
     expected = {"eval_time": "110m", "alertname": alert, "exp_alerts": []}
     given = {"interval": "1m", "input_series": make(values), "alert_rule_test": [expected]}

@@ -1,5 +1,3 @@
-"""The systemd units are valid and start `warmroute serve`."""
-
 import re
 import shlex
 import shutil

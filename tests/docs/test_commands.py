@@ -52,7 +52,7 @@ COMMANDS = sorted({(page.relative_to(ROOT), words) for page in PAGES for words i
 
 
 class Parsed(Exception):
-    """The command line was accepted."""
+    pass
 
 
 @pytest.fixture

@@ -1,5 +1,3 @@
-"""Subjects of the commits that follow the one which adds this file."""
-
 import re
 import shutil
 import subprocess
@@ -29,7 +27,6 @@ def subjects() -> list[str]:
 
 
 def wrong(subject: str) -> list[str]:
-    """What is wrong with `subject`."""
     form = [] if SUBJECT.fullmatch(subject) else ["not a conventional subject"]
     length = ["over 72 characters"] if len(subject) > 72 else []
     uses = [] if REMOVES.search(subject) else [use.form for use in found(Piece("prose", subject, ""))]

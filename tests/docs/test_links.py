@@ -1,5 +1,3 @@
-"""Links between the project's pages lead somewhere."""
-
 import re
 from functools import cache
 from pathlib import Path

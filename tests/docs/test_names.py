@@ -1,5 +1,3 @@
-"""Metrics, admin paths, fields and variables that the guides name exist."""
-
 import re
 from pathlib import Path
 

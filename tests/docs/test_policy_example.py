@@ -1,5 +1,3 @@
-"""The policy in the how-to is real: it loads, decides and is short."""
-
 import random
 import re
 import types

@@ -1,5 +1,3 @@
-"""Pages made from code are current."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""The page on workloads is made from code and current."""
-
 from pathlib import Path
 
 from loadtest.workload.generators.registry import SHAPES, parameters

@@ -20,8 +20,6 @@ HEADERS_ON = {
 
 
 class System:
-    """A running fleet, with the calls that tests make."""
-
     def __init__(self, running: fleet.Running, model: str) -> None:
         self.running = running
         self.model = model
@@ -33,7 +31,6 @@ class System:
         return {worker["id"]: worker for worker in listed}
 
     def metric(self, name: str) -> float:
-        """Return the sum of all samples of one metric."""
         lines = self.admin.get("/metrics").text.splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
 
@@ -55,7 +52,6 @@ class System:
         time.sleep(0.05)
 
     def loads(self, field: str) -> list[int]:
-        """Return one value of the reserved load, by worker."""
         return [worker["candidates"][0]["load"][field] for worker in self.workers().values()]
 
 
@@ -75,7 +71,6 @@ def starting():
 
 @pytest.fixture
 def start():
-    """Return a function that starts a fleet for the rest of the test."""
     with starting() as begin:
         yield begin
 

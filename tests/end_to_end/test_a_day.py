@@ -82,7 +82,6 @@ class Day:
         self.dns.stop()
 
     def place(self, worker: str) -> str:
-        """Return the id of a worker."""
         return f"{self.fleet.addresses[worker]}:{8080 if worker == SELF_REGISTERED else 9001}"
 
     def ask(self, gateway: str, path: str, method: str = "GET", **options) -> httpx.Response:
@@ -97,7 +96,6 @@ class Day:
         assert changed.headers["x-warmroute-shared"] == "fleet"
 
     def decides(self, gateway: str, policy: str) -> bool:
-        """Send a gateway one request; return whether it has decided on it by this policy."""
         request_id = uuid.uuid4().hex
         body = {"model": self.model, "prompt": "a b c", "max_tokens": 1}
         url = f"http://{self.fleet.addresses[gateway]}:8000/v1/completions"
@@ -107,7 +105,6 @@ class Day:
         return decision["policy"] == policy
 
     def redis(self, *words: str) -> str:
-        """Return what redis-cli prints."""
         command = ["redis-cli", "-h", self.fleet.addresses["redis"], *words]
         login = {**os.environ, "REDISCLI_AUTH": redis_password()}
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10, env=login).stdout.strip()
@@ -231,8 +228,6 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """A gateway that was killed, and when."""
-
     server: str
     at_s: float
 
@@ -274,7 +269,6 @@ def workers_come(day: Day) -> None:
 
 
 def a_policy_changes(day: Day) -> None:
-    """The other gateway decides by it within a second."""
     day.change("gateway-1", "/policies/batch", {"rule": "lpwl"})
     day.change("gateway-1", "/routes", {"routes": [{"name": "all", "policy": "batch"}]})
     sent_s = changed_s = time.monotonic()

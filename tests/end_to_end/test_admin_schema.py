@@ -28,7 +28,6 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", 400, 401, 403, 404, 
 
 
 def run(system, folder: Path, examples: int) -> subprocess.CompletedProcess:
-    """Run schemathesis in `folder` and return its report."""
     settings = folder / "schemathesis.toml"
     settings.write_text(SETTINGS)
     root = Path(__file__).parents[2]

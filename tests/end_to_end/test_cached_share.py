@@ -58,7 +58,6 @@ class Site:
         self._progress = asyncio.Event()
 
     async def gateway(self) -> Process:
-        """Start a gateway; it replaces one that runs."""
         urls = [flag for worker in self.workers for flag in ("--worker", worker.url)]
         places = ["--port", str(self.port), "--admin-port", str(self.admin_port), "--takeover", self.path]
         started = Process(warmroute("serve", *places, *urls), "gateway")

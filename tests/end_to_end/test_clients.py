@@ -1,5 +1,3 @@
-"""The openai package and curl work through the gateway with embedded workers, streaming or not."""
-
 import json
 import shutil
 import subprocess

@@ -84,8 +84,6 @@ def page(running):
 
 @pytest.fixture
 def opened(page):
-    """Return a function that opens a panel of the console."""
-
     def go(panel):
         page.get_by_role("link", name=panel, exact=True).click()
         shown(page.get_by_role("heading", name=panel, exact=True))

@@ -1,5 +1,3 @@
-"""The desired state of real processes: many changes, reloads, restarts and handovers under load."""
-
 import json
 import os
 import random
@@ -52,7 +50,6 @@ def load(url, model, key="unused"):
 
 
 def change(admin, rng) -> httpx.Response:
-    """Make a random valid change."""
     known = admin.get("/admin/v1/desired-state").json()["settings"]["workers"]
     added = [worker for worker in ABSENT if worker in known]
     missing = [worker for worker in ABSENT if worker not in known]

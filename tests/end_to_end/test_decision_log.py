@@ -1,5 +1,3 @@
-"""A gateway records its decisions, and `warmroute replay` finds the same choices."""
-
 import json
 
 import httpx

@@ -1,5 +1,3 @@
-"""A large fleet that a source names, and a worker that leaves with requests on it."""
-
 from __future__ import annotations
 
 import asyncio
@@ -38,8 +36,6 @@ def settings(file, **health):
 
 
 class Gateway:
-    """A gateway whose workers are in a file."""
-
     def __init__(self, file, **health):
         self._file = file
         file.write_text("[]")

@@ -1,5 +1,3 @@
-"""``--processes 2`` with real processes, sockets and signals."""
-
 import functools
 import http.client
 import itertools
@@ -300,7 +298,6 @@ def ended(stream: http.client.HTTPResponse) -> str:
 
 
 def exact(system) -> bool:
-    """Return whether all views of both processes are exact."""
     return all(
         candidate["residency"] == "exact" and not worker["notes"]
         for worker in system.workers().values()

@@ -98,7 +98,6 @@ def candidate(admin: str) -> dict:
 
 
 def settled(admin: str) -> dict:
-    """Return the candidate once its events have arrived."""
     before, since_s = None, time.monotonic()
     while time.monotonic() - since_s < 0.1:
         now = candidate(admin)

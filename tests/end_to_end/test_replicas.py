@@ -19,8 +19,6 @@ LIMITS = {"default": {"requests_per_minute": 6, "burst_requests": 60}}
 
 
 class Gateway:
-    """A gateway process with its ports."""
-
     def __init__(self, process):
         self.process = process
         self.url = process.wait_for(r"public port.*url=(\S+)")[1]
@@ -53,7 +51,6 @@ class Gateway:
 
 @pytest.fixture
 def start():
-    """Start processes, and stop them at the end."""
     started = []
 
     def begin(*arguments):

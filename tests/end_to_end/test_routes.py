@@ -1,5 +1,3 @@
-"""Routes, splits, limits and shadow policies of real gateways, with one process and with two."""
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 

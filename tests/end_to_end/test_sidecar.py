@@ -1,5 +1,3 @@
-"""`warmroute sidecar` as a process, beside a worker and as its parent."""
-
 import asyncio
 import json
 import os
@@ -24,8 +22,6 @@ EVENT_PORTS = ("--set", "sidecar.kv_events_port=0", "--set", "sidecar.kv_events_
 
 
 class Sidecar:
-    """A sidecar process with its ports."""
-
     def __init__(self, process, worker):
         self.process = process
         self.worker = worker
@@ -48,7 +44,6 @@ class Sidecar:
 
 @pytest.fixture
 def start():
-    """Start processes, and stop them at the end."""
     started = []
 
     def begin(*arguments):
@@ -87,8 +82,6 @@ def sidecar(start):
 
 
 class Call(threading.Thread):
-    """One call in the background."""
-
     def __init__(self, call):
         super().__init__(daemon=True)
         self._call = call
@@ -104,7 +97,6 @@ class Call(threading.Thread):
 
 
 def while_running(sidecar, tokens=120):
-    """Start a request and return when the worker has it."""
     call = Call(lambda: sidecar.complete(tokens))
     end_s = time.monotonic() + 10
     while "num_requests_running{" not in (page := httpx.get(f"{sidecar.worker}/metrics").text) or not any(
@@ -223,8 +215,6 @@ def test_the_commands_output_passes_through(sidecar):
 
 
 class Front:
-    """A gateway in front of a sidecar."""
-
     def __init__(self, process):
         self.url = process.wait_for(r"public port.*url=(\S+)")[1]
         self.admin = process.wait_for(r"admin port.*url=(\S+)")[1]

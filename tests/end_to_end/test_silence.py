@@ -25,8 +25,6 @@ STREAMED = {**WHOLE, "stream": True}
 
 
 class Gateway:
-    """The gateway's process, and a client of it."""
-
     def __init__(self, workers, settings):
         places = ["--host", "127.0.0.1", "--port", "0", "--admin-port", "0"]
         fleet = [flag for worker in workers for flag in ("--worker", f"http://{worker.id}")]
@@ -94,7 +92,6 @@ async def quiet(script):
 
 
 async def load(gateway, seconds, clients=6):
-    """Send requests for `seconds`, and return their statuses."""
     end_s = time.monotonic() + seconds
     statuses = []
 

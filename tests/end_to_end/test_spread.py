@@ -1,5 +1,3 @@
-"""A hot system prompt spreads over the fleet and stays cached."""
-
 import asyncio
 from collections import Counter
 

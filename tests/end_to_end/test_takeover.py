@@ -1,5 +1,3 @@
-"""A gateway process takes over from another; the tests check an operator's view of it."""
-
 import contextlib
 import os
 import signal

@@ -1,5 +1,3 @@
-"""A wrong model name is the client's mistake, even if a configured worker has never answered."""
-
 import time
 
 import httpx

@@ -1,5 +1,3 @@
-"""Operations on workers through a gateway of two processes: one calls the workers, and both follow."""
-
 import httpx
 import pytest
 

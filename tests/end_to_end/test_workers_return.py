@@ -1,5 +1,3 @@
-"""Workers that leave and return under load, and mistakes of clients, with real processes."""
-
 import asyncio
 import os
 import signal

@@ -152,7 +152,6 @@ class Lab:
             client.close()
 
     async def eventually(self, condition, limit_s=20.0):
-        """Poll until `condition` holds. An awaitable condition is awaited."""
         end_s = time.monotonic() + limit_s
         while True:
             value = condition()
@@ -163,7 +162,6 @@ class Lab:
             await asyncio.sleep(0.02)
 
     async def engine(self, worker, metric):
-        """Return one value from a worker's metrics page."""
         client = Client(f"http://{worker.id}")
         try:
             async with client.exchange(client.request_bytes("GET", "/metrics")) as response:

@@ -1,5 +1,3 @@
-"""Clients that leave in every state of a request, and slow clients, next to normal ones."""
-
 import asyncio
 
 import pytest

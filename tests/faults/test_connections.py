@@ -1,5 +1,3 @@
-"""More connections than the limit allows, and more than the system has file descriptors for."""
-
 import asyncio
 import socket
 import time
@@ -28,7 +26,6 @@ async def knock(lab):
 
 
 def is_open(connection):
-    """Return whether the other side has kept the connection open."""
     try:
         return connection.recv(1) != b""
     except BlockingIOError:

@@ -110,7 +110,6 @@ class Site(Lab):
     # what the workers do
 
     async def serves(self, worker):
-        """Return the requests that a worker has not answered."""
         client = Client(f"http://{worker.id}")
         try:
             async with client.exchange(client.request_bytes("GET", "/load")) as response:
@@ -119,7 +118,6 @@ class Site(Lab):
             client.close()
 
     async def computing(self):
-        """Return the prefill worker that computes a prompt."""
         for worker in self.prefills:
             if worker.process.alive and await self.serves(worker):
                 return {"prefill": worker}
@@ -160,18 +158,15 @@ class Site(Lab):
         return len(await self.decisions(10_000))
 
     async def outcomes(self):
-        """Return the KV handovers so far by outcome."""
         text = (await self.admin.get("/metrics")).text
         lines = [line for line in text.splitlines() if line.startswith("warmroute_handovers_total{")]
         return {line.split('outcome="')[1].split('"')[0]: int(float(line.rsplit(" ", 1)[1])) for line in lines}
 
     async def new_outcomes(self):
-        """Return the outcomes of this test."""
         before = self.outcomes_before
         return {name: n - before.get(name, 0) for name, n in (await self.outcomes()).items() if n > before.get(name, 0)}
 
     async def handed_over(self):
-        """Ask until a handover succeeds."""
         before = (await self.outcomes()).get("handed_over", 0)
         for _ in range(TRIES):
             await self.complete(4)

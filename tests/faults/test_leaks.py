@@ -1,5 +1,3 @@
-"""A minute of load with two hundred concurrent streams leaks nothing."""
-
 import asyncio
 
 import psutil

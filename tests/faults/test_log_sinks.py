@@ -1,5 +1,3 @@
-"""Gateway processes whose log is not read."""
-
 import asyncio
 import os
 import re
@@ -60,7 +58,6 @@ class Gateway:
 
 @pytest.fixture
 def gateway():
-    """Return a function that starts a gateway."""
     made = []
 
     def start(*options, stderr):

@@ -1,5 +1,3 @@
-"""Under load, workers die, stall, refuse requests, lose events or return with another model."""
-
 import asyncio
 import json
 import time
@@ -53,7 +51,6 @@ async def test_a_kill_in_prefill_is_invisible_to_clients(own_lab):
 
 
 async def _busy(lab, count):
-    """Return a worker that holds `count` requests."""
     return next(iter([worker for worker in lab.workers if await _holds(lab, worker, count)]), None)
 
 

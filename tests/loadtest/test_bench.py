@@ -1,5 +1,3 @@
-"""The benches run, and count a run with failures as none. Their figures are not asserted."""
-
 import json
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""The demo in small, as a user starts it: numbers as JSON, nothing left behind."""
-
 import json
 import os
 import signal

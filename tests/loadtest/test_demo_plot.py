@@ -1,5 +1,3 @@
-"""The demo's chart, drawn from rows made by hand."""
-
 import argparse
 import subprocess
 import sys

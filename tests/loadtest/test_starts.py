@@ -1,5 +1,3 @@
-"""Benches that are run by hand, and rarely, start."""
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The two forms of `FleetView`, and the facts that policies keep by worker."""
-
 from copy import deepcopy
 
 import numpy as np
@@ -102,8 +100,6 @@ def test_a_copy_of_a_fleet_is_the_fleet(fleet, form):
 
 
 class Known:
-    """Facts of workers, and the workers that were read."""
-
     def __init__(self):
         self.facts, self.read = {}, []
 

@@ -147,7 +147,6 @@ def one(**given):
 
 
 def pull(worker, sources, tokens_per_s=FAST, latency_s=0.0, own=0, alike=None, under_way=(), decode_s=0.0):
-    """Return the cheapest pull from sources that hold so many tokens each."""
     if alike is None:
         alike = np.ones(len(sources), bool)
     return pull_cost(worker, own, np.array(sources, float), tokens_per_s, latency_s, alike, under_way, decode_s)

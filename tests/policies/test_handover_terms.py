@@ -1,5 +1,3 @@
-"""The terms of costs add up to the costs, whatever the workers' facts."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

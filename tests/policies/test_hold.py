@@ -1,5 +1,3 @@
-"""Which prompts wait in the gateway, and for how long."""
-
 import random
 from copy import deepcopy
 
@@ -214,8 +212,6 @@ def test_no_hold_is_longer_than_max_s(make, busy, full, request_view):
 
 
 class Holding:
-    """A rule that holds each request by itself."""
-
     def __init__(self, hold_s, worker="w"):
         self.hold_s, self.worker = hold_s, worker
 

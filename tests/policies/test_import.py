@@ -1,5 +1,3 @@
-"""Importing the packages starts no thread and leaves the environment as it was."""
-
 import subprocess
 import sys
 

@@ -18,7 +18,6 @@ LEARNED = {"learned": True, "utilisation": 0.3}
 
 
 def documents(per_s, decode_s=2.0):
-    """A part of the workload, per second."""
     return Part(per_s, per_s * DOCUMENT_S, per_s * DOCUMENT_S**2, per_s * decode_s)
 
 
@@ -176,7 +175,6 @@ def test_pins_that_leave_nobody_for_one_kind_are_no_lanes(views):
 
 
 def priced(prefill_lanes, request, fleet):
-    """Return the price of each worker, and {} if there is no lane."""
     prices_s = prefill_lanes.prices_s(request, fleet)
     return dict(zip(fleet.ids, prices_s, strict=True)) if len(prices_s) else {}
 

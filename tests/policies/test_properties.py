@@ -1,5 +1,3 @@
-"""Properties of every policy, for any views and events."""
-
 import random
 from math import isfinite
 

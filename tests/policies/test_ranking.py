@@ -22,8 +22,6 @@ from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, WorkerI
 
 
 class Arrays(FleetView):
-    """A fleet without views of single workers."""
-
     @property
     def workers(self):
         raise AssertionError("a decision over arrays builds no views")

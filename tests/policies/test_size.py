@@ -18,7 +18,6 @@ def source(module):
 
 
 def used(module, found):
-    """Return the module and all modules of `policies` that it imports, directly or not."""
     found.add(module)
     for node in ast.walk(ast.parse(source(module))):
         if isinstance(node, ast.ImportFrom) and node.module.startswith("policies.") and node.module not in found:

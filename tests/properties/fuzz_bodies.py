@@ -115,7 +115,6 @@ def is_object(body):
 @given(BODIES, MUTATIONS)
 @limited
 def test_every_object_is_read_or_refused(body, mutations):
-    """The paths are the ones whose bodies only the worker reads."""
     body = mutated(body, mutations)
     try:
         reading = read_request(LENIENT, HEAD, body)
@@ -227,7 +226,6 @@ CHUNKS = P + H + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 def frame(pieces):
-    """Read requests until one is refused."""
     limits = LimitsConfig(max_header_bytes=65_536, max_body_bytes=1 << 20)
     framer = RequestFramer(limits, BodyBufferLimit(limits), lambda head: None)
     try:

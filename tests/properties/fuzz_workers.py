@@ -66,8 +66,6 @@ ANSWERS = {
 
 
 class Answers:
-    """A worker client that returns the given answers."""
-
     def __init__(self, answers):
         self.answers = answers
         self.metrics_bytes = 1 << 20
@@ -77,7 +75,6 @@ class Answers:
 
 
 def probed(answers):
-    """Return the facts that these answers give; None if they are refused."""
     asking = probe(Answers(answers), ENDPOINT)
     try:
         for _ in range(10_000):  # it makes way for others between its steps

@@ -25,8 +25,6 @@ INSTANCE = Instance("warmroute-property")
 
 
 class Never:
-    """A timer that never fires."""
-
     def cancel(self):
         pass
 
@@ -67,7 +65,6 @@ class Turns:
         return Never()
 
     def create_task(self, coroutine):
-        """Start a dial, the only task."""
         dial = Dial(coroutine)
         self.call_soon(dial.run)
         return dial
@@ -87,8 +84,6 @@ class Turns:
 
 
 class NoSocket:
-    """A socket whose options have no effect."""
-
     family = socket.AF_INET
 
     def setsockopt(self, *_):
@@ -157,11 +152,9 @@ class End:
 
     @property
     def closed(self):
-        """Whether the gateway has closed its side."""
         return self.transport.closing or self.transport.ended
 
     def send(self, *pieces):
-        """Send pieces, each of which the gateway gets in one read."""
         for piece in pieces:
             if piece and not self.transport.closing:
                 self.protocol.data_received(piece)
@@ -212,7 +205,6 @@ class World:
 
     @property
     def dials(self):
-        """Return the connections to the worker."""
         return self.turns.dials
 
     @property
@@ -242,6 +234,5 @@ class World:
 
 
 def cut_up(raw, cuts):
-    """Return `raw` in pieces that end at `cuts`."""
     ends = sorted({cut % (len(raw) + 1) for cut in cuts} | {0, len(raw)})
     return [raw[start:end] for start, end in pairwise(ends)]

@@ -94,13 +94,11 @@ CPU_S_AT_LEAST = 0.05
 
 
 def grown(before, unit, behind):
-    """Repeat `unit` between two ends."""
     return before + unit * (GROWN_BYTES // max(1, len(unit))) + behind
 
 
 @contextmanager
 def linear_cpu(size_bytes, items=0):
-    """Limit the CPU time of reading `size_bytes` bytes with `items` items in them."""
     began_s = time.process_time()
     yield
     took_s = time.process_time() - began_s

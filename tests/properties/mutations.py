@@ -55,7 +55,6 @@ MUTATION = st.one_of(
 
 
 def mutated(raw, mutations):
-    """Apply all of `mutations` to `raw`."""
     for kind, place, what in mutations:
         at = place % (len(raw) + 1)
         match kind:

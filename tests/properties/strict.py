@@ -49,7 +49,6 @@ class Message:
 
     @property
     def target(self):
-        """Return the target in origin form."""
         target = self.start.split(b" ")[1]
         found = _ABSOLUTE.fullmatch(target)
         if found is None:
@@ -59,12 +58,10 @@ class Message:
 
     @property
     def connection(self):
-        """Return the options in Connection, in lower case."""
         return [token.strip(b" \t").lower() for value in self.values(b"connection") for token in value.split(b",")]
 
     @property
     def last(self):
-        """Whether no further message follows on its connection."""
         options = self.connection
         if self.start.endswith(b"HTTP/1.0"):
             return b"close" in options or b"keep-alive" not in options
@@ -84,7 +81,6 @@ def check_line(line):
 
 
 def check_request(message):
-    """Check the request line and Host."""
     found = _REQUEST.fullmatch(message.start)
     assert found is not None, message.start
     method, target, minor = found.groups()
@@ -108,7 +104,6 @@ def check_target(method, target):
 
 
 def read_chunks(raw):
-    """Return the content, the bytes read, and whether the last chunk was read."""
     content, at = b"", 0
     while True:
         end = raw.find(b"\r\n", at)
@@ -166,7 +161,6 @@ def read_message(raw, *, answer, closed=False, bodiless=False):
 
 
 def read_all(raw, **options):
-    """Return all messages of `raw`, and the remaining bytes."""
     messages = []
     while raw and (message := read_message(raw, **options)) is not None:
         messages.append(message)

@@ -1,5 +1,3 @@
-"""The fuzz tests' limits stop the examples that exceed them."""
-
 import re
 import subprocess
 import sys

@@ -48,7 +48,6 @@ def uses(module):
 
 
 def patterns():
-    """Return name -> pattern and methods."""
     found = {}
     for module in modules():
         used = uses(module)
@@ -85,7 +84,6 @@ def one(operation, argument, pieces):
 
 
 def member(items, pieces):
-    """Return one character of a set, or one that is not in a negated set."""
     for operation, argument in items:
         if operation is sre.LITERAL:
             pieces.add(chr(argument))

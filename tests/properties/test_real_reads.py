@@ -21,8 +21,6 @@ ANSWERS = [name for name, case in RESPONSE_CASES.items() if case.gets == "answer
 
 
 class Reads:
-    """Counts the reads of connections of one kind."""
-
     def __init__(self, monkeypatch, kind):
         self.bytes = 0
         read = kind.data_received

@@ -1,5 +1,3 @@
-"""A request's flow without sockets: every transition is reached, each request ends once, each reservation once."""
-
 from collections import deque
 from itertools import count
 

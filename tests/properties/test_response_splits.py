@@ -45,7 +45,6 @@ class Outcome:
 
     @property
     def answer(self):
-        """Return the answer that a strict client reads."""
         return read_message(self.raw, answer=True, closed=self.closed, bodiless=self.bodiless)
 
     @property
@@ -186,7 +185,6 @@ def check_first_event(outcome, pieces, raw, before, until):
 
 
 def shown(raw):
-    """Return the content in the bytes so far."""
     message = read_message(raw, answer=True)
     return b"" if message is None else message.content
 

@@ -35,7 +35,7 @@ def response(seed):
 
 
 class Told(Exception):
-    """The answer is an error, or ends without its end."""
+    pass
 
 
 async def ask(url, path, body, *, stream=False, prefill=None, limit_s=ANSWER_S):

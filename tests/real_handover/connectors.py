@@ -128,7 +128,6 @@ class Worker:
         self.process = Process(self._command, f"worker {self.port}", self._variables)
 
     def wait(self):
-        """Wait until it answers."""
         self.process.wait_for("Application startup complete", START_S)
         self.ready = True
 

@@ -27,8 +27,6 @@ PATIENT = {"health.probe_timeout_s": 5, "decisions_kept": 500}
 
 
 class Site:
-    """Workers of both roles, and the gateway."""
-
     def __init__(self, environment, model, connector, roles, folder, store_port):
         extra = extra_config(connector, folder, store_port)
         self.workers = [Worker(environment, model, connector, role, extra) for role in roles]
@@ -80,7 +78,6 @@ class Site:
     # what they say
 
     def outcomes(self, of="handovers"):
-        """Return the KV handovers, the turns or the pulls, by outcome."""
         lines = httpx.get(f"{self.admin_url}/metrics").text.splitlines()
         found = [re.match(rf'warmroute_{of}_total\{{outcome="(\w+)"\}} (\S+)', line) for line in lines]
         return {one[1]: int(float(one[2])) for one in found if one}
@@ -93,7 +90,6 @@ class Site:
         return float(found[1]) if found else 0.0
 
     async def decisions(self):
-        """Return the newest decisions, the newest one first."""
         async with httpx.AsyncClient() as client:
             answer = await client.get(f"{self.admin_url}/admin/v1/decisions", params={"limit": 10})
         return answer.json()["decisions"]

@@ -46,7 +46,6 @@ async def alone(site, prompt):
 
 
 def read(site):
-    """Return the tokens that the prefill worker has read from the other one."""
     return metric(site.prefills[0], "prompt_tokens_by_source_total", source="external_kv_transfer")
 
 

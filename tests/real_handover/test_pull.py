@@ -50,7 +50,6 @@ class Handover:
         )
 
     async def planned(self):
-        """Return the decode worker, once the handover is planned."""
         decision = await until(self.site.decision)
         return next(worker for worker in self.site.decodes if worker.id == decision["worker"])
 
@@ -62,7 +61,6 @@ class Handover:
         return await self.site.steps("prefill") > self.prefills_before
 
     async def ends_with(self, *outcomes):
-        """Check the text, and that the handover ended with one of the outcomes."""
         assert (await self.answer)[0] == self.text
         before = self.outcomes_before
         new = {name for name, count in self.site.outcomes().items() if count > before.get(name, 0)}
@@ -241,7 +239,6 @@ async def test_a_restarted_prefill_worker_hands_over_again(site):
 
 
 async def test_a_decode_worker_that_dies_before_its_answer_costs_only_time(site):
-    """And one that dies within its answer ends it with an error."""
     prefill = site.prefills[0]
     await site.recovered()
     path, body = completion("dead decode")

@@ -145,7 +145,6 @@ class Gateway:
 
     @property
     def version(self) -> tuple[int, ...]:
-        """Return the first worker's version."""
         return tuple(int(part) for part in self.workers()[0]["version"].split(".")[:2])
 
     @cached_property
@@ -154,7 +153,6 @@ class Gateway:
         return self.version < (0, 33)
 
     def begin_comparison(self) -> None:
-        """Forget the comparisons so far."""
         self.compared = 0
         self.wrong: list[str] = []
 
@@ -165,7 +163,6 @@ class Gateway:
         return [candidate for worker in self.workers() for candidate in worker["candidates"]]
 
     def ready(self) -> bool:
-        """Return whether every worker is ready and has ended its self-test."""
         ready = all(worker["state"] == "ready" for worker in self.workers())
         return ready and all(candidate["self_test"] for candidate in self.candidates())
 
@@ -221,7 +218,6 @@ class Gateway:
         return answer
 
     def compare(self, answer: Answer, what: str) -> None:
-        """Compare prediction and report, to the token."""
         self.compared += 1
         # Before 0.24 or so vLLM omits the details if nothing was cached.
         if answer.predicted != (answer.reported or 0):
@@ -235,7 +231,6 @@ class Gateway:
         return self.ask("/v1/chat/completions", body, **(headers or {}))
 
     def complete(self, prompt, max_tokens: int = 8, headers: dict | None = None, **fields) -> Answer:
-        """Call `ask` for a completion."""
         body = {"model": self.model, "prompt": prompt, "max_tokens": max_tokens, **FIXED, **fields}
         return self.ask("/v1/completions", body, **(headers or {}))
 

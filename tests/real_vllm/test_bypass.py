@@ -1,5 +1,3 @@
-"""Events also report the traffic that does not pass the gateway."""
-
 import httpx
 import pytest
 

@@ -1,5 +1,3 @@
-"""Chat completions, one at a time: predicted equals reported, to the block."""
-
 import pytest
 
 pytestmark = pytest.mark.any_version

@@ -1,5 +1,3 @@
-"""Completions: text, token ids, and lists of either, whose usage reports one prompt only."""
-
 import httpx
 import pytest
 

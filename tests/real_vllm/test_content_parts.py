@@ -1,5 +1,3 @@
-"""Content given as parts: one text for the template, the same blocks as the text itself."""
-
 import pytest
 
 pytestmark = pytest.mark.any_version

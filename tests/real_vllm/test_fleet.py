@@ -1,5 +1,3 @@
-"""``warmroute fleet --vllm``: the command as a user runs it."""
-
 import signal
 
 import httpx

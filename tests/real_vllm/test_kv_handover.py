@@ -31,7 +31,6 @@ def pair(vllm):
 
 
 def metric(url, name, **labels):
-    """Return the sum of a metric's samples with these labels."""
     lines = httpx.get(f"{url}/metrics").text.splitlines()
     named = [line for line in lines if line.split("{")[0].split(" ")[0] == name]
     wanted = [f'{label}="{value}"' for label, value in labels.items()]
@@ -47,7 +46,6 @@ def prompt(first):
 
 
 def prefilled(url, ids):
-    """Return the parameters that a prefill hands over."""
     body = {"model": MODEL, "prompt": ids, "max_tokens": 1, "kv_transfer_params": PULL.prefill_params(LEGS)}
     answer = httpx.post(f"{url}/v1/completions", json=body | {"return_token_ids": True}, timeout=30)
     return PULL.decode_params(LEGS, PULL.handed_over(read_prefill_answer(answer.content)))

@@ -30,7 +30,6 @@ def gateway(adapters, front):
 
 
 def models(gateway):
-    """The base model and its adapters."""
     served = [model["id"] for model in gateway.workers()[0]["models"]]
     assert set(served) == {gateway.model, "a", "b"}
     return gateway.model, "a", "b"

@@ -1,5 +1,3 @@
-"""/v1/messages: rendered as vLLM renders it, and predicted cached tokens equal to reported ones."""
-
 import pytest
 
 PATH = "/v1/messages"

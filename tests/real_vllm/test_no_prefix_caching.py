@@ -1,5 +1,3 @@
-"""With a server that caches no prefixes, no cached tokens are found, and none are predicted."""
-
 import pytest
 
 pytestmark = [pytest.mark.any_version, pytest.mark.nightly]

@@ -1,5 +1,3 @@
-"""`observe_usage: inject`: vLLM's streams as the client sees them, with and without the rewrite."""
-
 import re
 
 import pytest

@@ -1,5 +1,3 @@
-"""The cache emptied by ``/reset_prefix_cache``, with or without the gateway's knowledge."""
-
 import threading
 
 import httpx

@@ -1,5 +1,3 @@
-"""`cache_salt` splits the cache: the same prompt with another salt, or none, finds no block."""
-
 import pytest
 
 pytestmark = pytest.mark.any_version

@@ -1,5 +1,3 @@
-"""Prompts around the ends of blocks: shorter than one, an exact multiple, one less, one more."""
-
 import pytest
 
 pytestmark = pytest.mark.any_version

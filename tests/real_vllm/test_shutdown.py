@@ -97,7 +97,6 @@ def read_whole(seen, body):
 
 
 async def load(url, model, until, leaving):
-    """Send requests until `until` is set; return all of them."""
     numbers, found = itertools.count(), []
 
     async def play(client):
@@ -131,7 +130,6 @@ def leaving(vllm):
 
 
 def engine_of(server):
-    """Return the process of the server's engine."""
     children = psutil.Process(server.process.pid).children(recursive=True)
     return next(child for child in children if "EngineCore" in child.name() or "EngineCore" in str(child.cmdline()))
 

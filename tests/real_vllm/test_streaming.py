@@ -1,5 +1,3 @@
-"""Streams: the usage frame's report equals the prediction in the headers."""
-
 import pytest
 
 pytestmark = pytest.mark.any_version

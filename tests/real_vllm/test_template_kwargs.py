@@ -83,7 +83,6 @@ def thinking_server(vllm):
 
 @pytest.fixture
 def thinking(thinking_server, front):
-    """A gateway with the same template as its server."""
     flags = ("--set", f"models.warmroute-simulated.chat_template={TEMPLATE}")
     return front(thinking_server, flags=flags)
 

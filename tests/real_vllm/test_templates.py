@@ -105,7 +105,6 @@ def test_template_ids_equal_vllms(render, named_model_dir, name: str) -> None:
 
 
 def test_every_listed_exception_is_needed(render, named_model_dir) -> None:
-    """Check every listed exception with a template that accepts everything."""
     source = (TEMPLATES / "dump.jinja").read_text(encoding="utf-8")
     renderer = ChatRenderer.load(named_model_dir, chat_template=source)
     for case in NOT_RENDERED:

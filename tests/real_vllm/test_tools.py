@@ -1,5 +1,3 @@
-"""Tools in the request, and tool calls and their results in the history."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""The composition root: what is wired to what."""
-
 import msgspec
 
 from router.app import System

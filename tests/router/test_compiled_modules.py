@@ -1,5 +1,3 @@
-"""The list of modules that mypyc compiles (pyproject.toml) against the modules that a request runs through."""
-
 import sys
 import tomllib
 from pathlib import Path

@@ -26,7 +26,6 @@ def chunk(data: bytes) -> bytes:
 
 
 def event(text: str) -> bytes:
-    """Return one chat event with `text`."""
     return b"data: " + json.dumps({"choices": [{"delta": {"content": text}}], "usage": None}).encode() + b"\n\n"
 
 
@@ -39,7 +38,6 @@ def json_head(length: int, status: bytes = b"200 OK") -> bytes:
 
 
 async def answer_json(script: Script, status: bytes = b"200 OK", body: bytes | None = None) -> None:
-    """Answer with `body`, or with a completion that reports `USAGE`."""
     body = body if body is not None else json.dumps({"id": "x", "choices": [], "usage": USAGE}).encode()
     await script.say(json_head(len(body), status), body)
 

@@ -44,8 +44,6 @@ class Ask:
 
 
 class Caller:
-    """One client. It is for one thread."""
-
     def __init__(self, url: str, model: str) -> None:
         self._model = model
         self._retries = 0
@@ -91,7 +89,6 @@ class Caller:
             ask.error, ask.silent = "the stream ended early as if it were whole", True
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
 

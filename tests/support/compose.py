@@ -40,17 +40,14 @@ def secrets_folder() -> Path:
 
 
 def secret(name: str) -> str:
-    """Return a password or a token."""
     return (secrets_folder() / name).read_text().strip()
 
 
 def redis_password() -> str:
-    """Return the password of the gateways."""
     return dict(line.split("=", 1) for line in secret("gateway.env").splitlines())["WARMROUTE_REDIS__PASSWORD"]
 
 
 def compose_config(*options: str) -> dict[str, Any]:
-    """Return what `docker-compose OPTIONS config` makes of the file."""
     command = [str(COMPOSE), *options, "config", "--format", "json"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("COMPOSE_")}
     environment["SECRETS"] = str(secrets_folder())
@@ -61,7 +58,6 @@ def compose_config(*options: str) -> dict[str, Any]:
 
 
 def image_health_check() -> list[str]:
-    """Return the command of the HEALTHCHECK of the Dockerfile."""
     match = re.search(r"^HEALTHCHECK .*\n?.*CMD (\[.*\])$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
     assert match is not None
     command: list[str] = json.loads(match[1])
@@ -88,25 +84,21 @@ class ComposeProcesses:
             block_until(lambda name=name: self.healthy(name), 60)  # type: ignore[misc]
 
     def healthy(self, name: str) -> bool:
-        """Run the health check of a service; without one, it is healthy while it runs."""
         process = self.processes[name]
         assert process.alive, f"{name} ended:\n{process.tail()}"
         test = self._health_check(name)
         return not test or subprocess.run(test, capture_output=True, check=False, timeout=10).returncode == 0
 
     def files(self, name: str) -> list[Path]:
-        """Return the mounted files of a service as they are here."""
         return sorted((self._folder / name).iterdir())
 
     def log(self, name: str) -> str:
-        """Return the output of a service, of all its starts."""
         return self._log(name).read_text()
 
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"
 
     def stop(self) -> None:
-        """End every process, the first one first."""
         for process in self.processes.values():
             process.stop()
 
@@ -164,5 +156,4 @@ class ComposeProcesses:
 
 
 def _program(word: str) -> Sequence[str]:
-    """Return the words that run a program of the image here."""
     return OWN_PROGRAM if word == OWN_IMAGE else (word,)

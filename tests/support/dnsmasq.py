@@ -72,13 +72,11 @@ class Dnsmasq:
             self._process.send_signal(signal.SIGHUP)  # read the hosts again
 
     def start(self) -> None:
-        """Start it, and return when it answers."""
         command = ["dnsmasq", f"--conf-file={self._conf}"]
         self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         block_until(self._answers, 10.0)
 
     def stop(self) -> None:
-        """Kill it."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -9,7 +9,6 @@ from loadtest.fleet.process import Process, warmroute
 
 
 def fleet(*arguments: str) -> Process:
-    """Start ``warmroute fleet``."""
     return Process(warmroute("fleet", *arguments), "fleet")
 
 

@@ -57,7 +57,6 @@ class RecordingMetrics:
         return record
 
     def named(self, name: str) -> list[tuple[Any, ...]]:
-        """Return the arguments of each call of `name`."""
         return [call[1:] for call in self.calls if call[0] == name]
 
 
@@ -154,7 +153,6 @@ class RecordingDispatcher(_Base):
 
 
 def build_dispatcher(*args: Any, **kwargs: Any) -> RecordingDispatcher:
-    """Return a dispatcher that records, or the compiled one, which does not."""
     return cast("RecordingDispatcher", (Dispatcher if COMPILED else RecordingDispatcher)(*args, **kwargs))
 
 
@@ -203,7 +201,6 @@ class Rig:
         return joined
 
     async def start(self) -> Self:
-        """Listen at `address`."""
         self.address = (await self.gateway.start())[0]
         return self
 

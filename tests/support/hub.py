@@ -33,7 +33,6 @@ class Hub:
 
     @property
     def names(self) -> set[str]:
-        """The names of the files that were downloaded."""
         return {path.rpartition("/")[2] for method, path, _ in self.asked if method == "GET"}
 
 

@@ -31,7 +31,6 @@ class Wire:
         return [engine_hash(tokens[: end + size], self.salt) for end in range(0, len(tokens) - size + 1, size)]
 
     def stored(self, tokens: Sequence[int], start: int = 0, **fields: object) -> object:
-        """Return the event that the blocks of `tokens` from block `start` on are stored."""
         hashes = self.hashes(tokens)
         event = {
             "type": "BlockStored",
@@ -62,13 +61,11 @@ class Wire:
 
 
 def ids_prompt(tokens: Sequence[int], extras: Sequence[Sequence[object] | None] | None = None) -> Prompt:
-    """Return a prompt of these token ids; `extras` are the extra keys of each block."""
     tokens = list(tokens)
     extra = [extra_bytes(keys) for keys in extras] if extras else None
     return Prompt(len(tokens), PromptSource.IDS, lambda size: extend_chain(SEED, pack_tokens(tokens), size, extra))
 
 
 def text_prompt(tokens: Sequence[int]) -> Prompt:
-    """Return a prompt that is known as text only; `tokens` stand for its pieces."""
     tokens = list(tokens)
     return Prompt(len(tokens), PromptSource.TEXT, lambda size: extend_chain(SEED + 1, pack_tokens(tokens), size))

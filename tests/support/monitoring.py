@@ -31,13 +31,10 @@ def queries(dashboard: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 class Prometheus:
-    """A running Prometheus."""
-
     def __init__(self, url: str) -> None:
         self._client = httpx.Client(base_url=url, timeout=10)
 
     def ask(self, query: str) -> list[dict[str, Any]]:
-        """Return the series of a query now."""
         answer = self._client.get("/api/v1/query", params={"query": query})
         assert answer.is_success, f"{query}: {answer.text}"
         found: list[dict[str, Any]] = answer.json()["data"]["result"]
@@ -49,7 +46,6 @@ class Prometheus:
         return [(alert["labels"]["alertname"], alert["state"]) for alert in active]
 
     def exemplars(self, metric: str) -> list[dict[str, Any]]:
-        """Return the exemplars of the last ten minutes."""
         now_s = time.time()
         span: dict[str, str | float] = {"query": metric, "start": now_s - 600, "end": now_s + 60}
         found = self._client.get("/api/v1/query_exemplars", params=span).json()["data"]

@@ -35,12 +35,10 @@ def _with_ids(node: Any) -> Any:
 
 
 def spans(body: bytes) -> list[Any]:
-    """Return all spans of a request to a receiver."""
     return [each for one in read(body).resource_spans for scope in one.scope_spans for each in scope.spans]
 
 
 def values(span: Any) -> dict[str, Any]:
-    """Return the attributes of a span or resource by name."""
     return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
 
 
@@ -55,7 +53,6 @@ class Sink:
 
     @property
     def traces(self) -> list[list[Any]]:
-        """The spans of each trace."""
         before, after = envelope({}, "")
         return [spans(before + each + after) for each in self.sent]
 
@@ -78,8 +75,7 @@ class Receiver:
                 self.end_headers()
                 self.wfile.write(said)
 
-            def log_message(self, *_: object) -> None:
-                """Stay silent."""
+            def log_message(self, *_: object) -> None: ...
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = Thread(target=self._server.serve_forever, args=(0.01,))
@@ -87,7 +83,6 @@ class Receiver:
 
     @property
     def spans(self) -> list[Any]:
-        """All spans that were received."""
         return [each for _, _, body in self.requests for each in spans(body)]
 
     def __enter__(self) -> Receiver:

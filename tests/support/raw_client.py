@@ -48,7 +48,6 @@ class Reply:
     interim: list[bytes]
 
     def header(self, name: bytes) -> bytes | None:
-        """Return the first value of a header; `name` is in lower case."""
         for line in self.head[:-4].split(b"\r\n")[1:]:
             key, _, value = line.partition(b":")
             if key.lower() == name:
@@ -57,7 +56,6 @@ class Reply:
 
     @property
     def code(self) -> Any:
-        """The `code` of an error body."""
         return msgspec.json.decode(self.body)["error"]["code"]
 
 
@@ -78,7 +76,6 @@ class Client:
         return await self.read(bodiless, on_head)
 
     async def read(self, bodiless: bool = False, on_head: Callable[[], object] | None = None) -> Reply:
-        """Read a response, as `ask` does."""
         return await asyncio.wait_for(self._read(bodiless, on_head), WAIT_S)
 
     async def drip(self, raw: bytes, gap_s: float) -> None:
@@ -129,11 +126,9 @@ class Client:
             reply.body += piece[:-2]
 
     async def closed(self) -> bytes:
-        """Return everything until the other side closes."""
         with suppress(ConnectionError):
             return await asyncio.wait_for(self.reader.read(-1), WAIT_S)
         return b""
 
     def leave(self) -> None:
-        """Abort the connection."""
         self.writer.transport.abort()

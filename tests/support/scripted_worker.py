@@ -20,7 +20,6 @@ class SocketWorker:
         self._tls = tls
 
     async def start(self, port: int = 0) -> Self:
-        """Listen on `port`, or on a free one."""
         self.server = await asyncio.start_server(self._accepted, "127.0.0.1", port, ssl=self._tls)
         self.port: int = self.server.sockets[0].getsockname()[1]
         return self
@@ -30,7 +29,6 @@ class SocketWorker:
         return f"127.0.0.1:{self.port}"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection; it is closed when this returns."""
         raise NotImplementedError
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -72,7 +70,6 @@ class Seen:
         return self.head.split(b" ", 2)[1]
 
     def header(self, name: bytes) -> bytes | None:
-        """Return the first value of a header; `name` is in lower case."""
         values = [line.partition(b":")[2].strip() for line in self.lines[1:] if line.lower().startswith(name + b":")]
         return values[0] if values else None
 
@@ -107,7 +104,6 @@ class Script:
             self.seen.gone.set()
 
     async def die(self) -> None:
-        """Abort the connection."""
         self.writer.transport.abort()
 
     async def gone(self) -> None:
@@ -139,7 +135,6 @@ class ScriptedWorker(SocketWorker):
         self.arrived = asyncio.Event()
 
     def requests_to(self, path: bytes) -> list[Seen]:
-        """Return the recorded requests with this path."""
         return [seen for seen in self.requests if seen.path == path]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -355,7 +355,6 @@ class Attempt:
             self.worker_lost("no event among too many bytes", True)
 
     def _open(self) -> None:
-        """Report that the answer has begun."""
         self._release_hold()
         self._opened = True
         self._report(_OPENED, self)

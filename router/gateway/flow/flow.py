@@ -85,7 +85,6 @@ class Flow:
         self.leg = self.legs - 1
 
     def _drop(self, but: Any) -> None:
-        """Remove all attempts but one from the request."""
         self.dropped = [each for each in self.attempts if each is not but]
         self.attempts = [] if but is None else [but]
 

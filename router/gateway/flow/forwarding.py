@@ -215,7 +215,6 @@ class ForwardedRequest:
     # placing
 
     def start(self) -> None:
-        """Read and identify the request, then place it."""
         services, outbound = self._services, self._outbound
         self._running.add(self)
         if len(self._running) > services.limits.max_requests:
@@ -329,7 +328,6 @@ class ForwardedRequest:
     # attempts
 
     def _reported(self, outcome: Outcome, attempt: Attempt) -> None:
-        """Turn an attempt's outcome into an event."""
         if self._beside is not None and self._beside.holds_back(outcome, attempt):
             return
         if outcome is _HAS_OPENED:

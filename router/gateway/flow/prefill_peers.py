@@ -70,7 +70,6 @@ class PrefillPeers:
             self.ask(candidate.endpoint)
 
     def close(self) -> None:
-        """Unsubscribe from the fleet, and stop asking."""
         for task in self._asking.values():
             task.cancel()
         if self._lost in self._fleet.on_loss:

@@ -54,7 +54,6 @@ class HeapTrimmer:
         self._loop.run_in_executor(None, self._trim)
 
     def close(self) -> None:
-        """Cancel a pending trim."""
         if self._due is not None:
             self._due.cancel()
             self._due = None

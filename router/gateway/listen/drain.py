@@ -87,7 +87,6 @@ def _refuse_handshakes(listener: socket.socket) -> bool:
 
 
 def _waiting(listener: socket.socket) -> Iterator[socket.socket]:
-    """Accept and yield the connections in the accept queue."""
     listener.setblocking(False)
     while True:
         try:

@@ -69,7 +69,6 @@ class GoneWorkers:
             self._looks[endpoint] = look
 
     def close(self) -> None:
-        """Stop the looks, and unsubscribe from the fleet."""
         if self._timer is not None:
             self._timer.cancel()
         for look in self._looks.values():

@@ -92,7 +92,6 @@ class HoldQueue:
         return [(route, model, number) for (route, model), number in counts.items()]
 
     def close(self) -> None:
-        """Unsubscribe from the dispatcher and the fleet."""
         if self.prefills_done in self._dispatcher.on_prefills_done:
             self._dispatcher.on_prefills_done.remove(self.prefills_done)
         if self.changed in self._fleet.on_change:

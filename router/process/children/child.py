@@ -26,9 +26,7 @@ from router.workers.ingester import Ingester
 class ChildGateway(Protocol):
     """What a child process runs: `router.app.System`, or the process that ingests KV events."""
 
-    async def start(self) -> None:
-        """Watch the workers and listen."""
-        ...
+    async def start(self) -> None: ...
 
     async def aclose(self) -> None:
         """Finish the requests within the drain deadline and release everything."""

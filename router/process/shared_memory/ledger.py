@@ -235,7 +235,6 @@ class Ledger:
         self._memory.close()
 
     def statistics(self) -> dict[str, int]:
-        """Return the slots in use and their total."""
         return {"slots_used": sum(1 for _ in self._used()), "slots": SLOTS}
 
     @contextmanager

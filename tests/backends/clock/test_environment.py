@@ -1,5 +1,3 @@
-"""The environment's builder resumes, repeats no step, and gives the fix in its errors."""
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Leases and modelled transfers between clock workers, over real sockets."""
-
 import socket
 from dataclasses import replace
 

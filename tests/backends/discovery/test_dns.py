@@ -1,5 +1,3 @@
-"""Workers in DNS, against a real dnsmasq."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Workers in a file."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""The document with which a worker registers."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Steps scheduled while the one before them runs: one test per difference from synchronous scheduling."""
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,5 +1,3 @@
-"""The block cache's rules one by one, then all of them against a naive model."""
-
 from collections import Counter
 
 import pytest

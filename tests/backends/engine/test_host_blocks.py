@@ -1,5 +1,3 @@
-"""Host memory: what is copied there, announced and evicted."""
-
 from backends.engine.events import BlocksCached, BlocksEvicted, CacheCleared
 from backends.engine.host_blocks import HostBlocks
 

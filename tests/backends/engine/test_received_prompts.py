@@ -1,5 +1,3 @@
-"""Prompts whose blocks stay for another engine, and prompts whose KV came from one."""
-
 import pytest
 
 from backends.engine.engine import EngineRequest, RequestRefused

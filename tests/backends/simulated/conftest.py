@@ -15,8 +15,6 @@ COMPLETIONS = "/v1/completions"
 
 
 class Client(httpx.AsyncClient):
-    """HTTP client of one running worker."""
-
     def __init__(self, running):
         super().__init__(base_url=running.url, timeout=20, verify=False)  # no TLS, so no certificates are loaded
         self.running = running
@@ -44,7 +42,6 @@ async def serve(**settings):
 
 
 async def until(condition, limit_s=5.0):
-    """Return the seconds until `condition` holds."""
     began = time.monotonic()
     while not condition():
         assert time.monotonic() - began < limit_s
@@ -54,7 +51,6 @@ async def until(condition, limit_s=5.0):
 
 @pytest.fixture(name="until")
 def until_fixture():
-    """Return `until`: `await until(condition)`."""
     return until
 
 

@@ -16,7 +16,6 @@ PROMPT = list(range(300, 420))
 
 @pytest.fixture
 async def pair(worker_with):
-    """Return a prefill and a decode worker."""
     async with worker_with(kv_connector="nixl_pull") as prefill, worker_with(kv_connector="nixl_pull") as decode:
         yield prefill, decode
 

@@ -15,7 +15,6 @@ PROMPT = list(range(300, 420))
 
 @pytest.fixture
 async def pair(worker_with):
-    """Return a source, and a worker that pulls."""
     async with (
         worker_with(kv_connector="offloading_peer") as source,
         worker_with(kv_connector="offloading_peer") as puller,
@@ -40,7 +39,6 @@ def cached(answer):
 
 
 def named(client):
-    """Return the parameters that name a worker as the source."""
     host, port = client.worker.transfers.address
     return pull_params("t", HandoverPeer(host=host, side_port=port))
 

@@ -1,5 +1,3 @@
-"""Memory that a control connection keeps after an answer is complete."""
-
 import asyncio
 from contextlib import suppress
 
@@ -11,8 +9,6 @@ PIECE = bytes(60_000)
 
 
 class Wire:
-    """A transport that sends nothing."""
-
     def __init__(self):
         self.closing = False
 

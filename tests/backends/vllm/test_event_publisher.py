@@ -52,7 +52,6 @@ async def context():
 
 @pytest.fixture
 def opened():
-    """Open the sockets of a publisher."""
     open_sockets = []
 
     def begin(buffer, **options):

@@ -1,5 +1,3 @@
-"""What /server_info of vLLM 0.33 says about a KV connector."""
-
 import msgspec
 import pytest
 

@@ -1,5 +1,3 @@
-"""Model folders in shapes that occur in practice."""
-
 from __future__ import annotations
 
 import json

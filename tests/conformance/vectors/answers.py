@@ -255,7 +255,6 @@ class Answer:
 
     @property
     def asks(self):
-        """Return the request that this responds to."""
         method = b"HEAD" if self.to_head else b"GET"
         return method + b" /v/%d/a HTTP/1.1\r\nHost: gw\r\n\r\n" % self.number
 
@@ -289,7 +288,6 @@ def _answers(raw, rule, numbers, index):
 
 
 def numbered():
-    """Return the responses by family."""
     numbers = count(10_000)
     for family, rules in FAMILIES.items():
         raws = {raw.replace(ID, b"00000"): rule for rule, raw in rules()}

@@ -281,7 +281,6 @@ def bodies():
 
 
 def vectors():
-    """(rule, bytes)."""
     for rule, body in bodies():
         yield rule, HEAD + body
     for content in LOOKALIKES:

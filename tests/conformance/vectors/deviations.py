@@ -51,7 +51,6 @@ LOOSER = {
 
 
 def of_request(verdict):
-    """Return the key in `REQUESTS` for the error of a refused request."""
     message = json.loads(verdict.answer.content)["error"]["message"]
     return f"{verdict.answer.status} {message.partition(':')[0]}"
 

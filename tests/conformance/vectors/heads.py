@@ -375,6 +375,5 @@ def fields():
 
 
 def vectors():
-    """(rule, bytes)."""
     for rules in (request_lines, hosts, fields):
         yield from rules()

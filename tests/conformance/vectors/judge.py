@@ -66,7 +66,6 @@ def _answers(got, requests):
 
 
 def _local(request):
-    """Return whether the gateway answers the request itself."""
     return request.target == b"/livez" or request.method == b"OPTIONS"
 
 

@@ -146,7 +146,6 @@ async def send(address, raw):
 
 
 async def send_all(address, raws):
-    """Return the result for each of `raws`, by number."""
     waiting, got = iter(raws.items()), {}
 
     async def client():

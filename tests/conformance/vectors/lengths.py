@@ -121,7 +121,6 @@ def with_lines(lines):
 
 
 def vectors():
-    """(rule, bytes)."""
     for value in VALUES:
         spelt = NAME + b": " + value + E
         yield "CL, value", with_lines(spelt)

@@ -30,7 +30,6 @@ class Vector:
 
     @property
     def sent(self):
-        """Return all bytes of the connection."""
         return self.raw if self.cut else self.raw + PROBE
 
 
@@ -45,7 +44,6 @@ SMUGGLED = line(b"GET", b"smuggled") + H + E
 
 
 def lengthed(body, head=POST + H):
-    """Return `head` with the correct length, and `body`."""
     return head + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
@@ -58,10 +56,8 @@ def chunked(*contents, head=POST + H):
 
 
 def between(before, after, bytes_=BYTES):
-    """Return each byte between two halves."""
     return [before + byte + after for byte in bytes_]
 
 
 def unique(pieces):
-    """Return the distinct pieces in order."""
     return tuple(dict.fromkeys(pieces))

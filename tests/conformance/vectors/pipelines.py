@@ -49,7 +49,6 @@ UNSOUND = (
 
 
 def vectors():
-    """(rule, bytes)."""
     for first in (*SOUND, *LAST_ONES):
         for second in (*SOUND[:4], *UNSOUND):
             yield "a request after another", first(b"a") + second(b"b")

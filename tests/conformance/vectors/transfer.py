@@ -187,7 +187,6 @@ DOUBLED = tuple(NAME + b": " + value + E for value in VALUES) + tuple(
 
 
 def positions():
-    """Yield each byte at each end of name and value."""
     yield from (("before the name", spelt) for spelt in between(b"", NAME + b": " + VALUE + E))
     yield from (("after the name", spelt) for spelt in between(NAME, b": " + VALUE + E))
     yield from (("before the value", spelt) for spelt in between(NAME + b":", VALUE + E))
@@ -195,7 +194,6 @@ def positions():
 
 
 def vectors():
-    """(rule, bytes)."""
     for arrangement, arrange in ARRANGEMENTS.items():
         for rule, lines in spellings():
             yield f"{arrangement}, coding's {rule}", arrange(lines)

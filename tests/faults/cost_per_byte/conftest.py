@@ -53,8 +53,6 @@ class Bars:
 
 @dataclass
 class Row:
-    """One measured attack."""
-
     name: str
     wall_s: float
     cpu_s: float
@@ -241,7 +239,6 @@ class Ground:
         return "http://" + sink.wait_for(r"sink (\S+)")[1]
 
     def worker(self):
-        """Start an embedded worker; return its URL."""
         port = free_ports(1)
         command = warmroute("worker", "--port", str(port), "--time-scale", "0.2", "--no-kv-events")
         self.process(command, "worker").wait_for("worker http")
@@ -309,7 +306,6 @@ def bench(ground):
 
 @pytest.fixture
 def own_ground(tmp_path):
-    """A ground for a gateway that a test may break."""
     made = Ground(tmp_path)
     with made.stack:
         yield made
@@ -339,7 +335,6 @@ def others():
 
 @pytest.fixture
 def bars():
-    """Return `Bars`, for rows that need other limits."""
     return Bars
 
 

@@ -1,5 +1,3 @@
-"""Workers whose answers to the gateway's control calls never end (D5), or are costly to read."""
-
 import json
 import threading
 import time
@@ -79,8 +77,6 @@ def test_control_answers_that_never_end_cost_no_memory_and_no_other_workers(own_
 
 @contextmanager
 def answering(pages):
-    """Serve `pages` by path; yield the URL."""
-
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 

@@ -1,5 +1,3 @@
-"""Bodies of every shape are what their name says, and about as long as asked for."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""What a witness makes of the answers it got."""
-
 import os
 
 import pytest

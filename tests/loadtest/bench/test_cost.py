@@ -1,5 +1,3 @@
-"""The bars of what things cost: intervals, verdicts, the page, and a run whose parts fail."""
-
 import argparse
 import itertools
 import json

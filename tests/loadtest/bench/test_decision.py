@@ -1,5 +1,3 @@
-"""The bench of one decision, in small."""
-
 import json
 import sys
 

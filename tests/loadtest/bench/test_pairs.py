@@ -1,5 +1,3 @@
-"""The paired bench: costs over windows together, the interval of the median, and the table."""
-
 from pathlib import Path
 
 import pytest

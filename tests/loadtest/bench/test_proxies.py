@@ -1,5 +1,3 @@
-"""Who takes part, and that one which cannot is said to be missing with the reason."""
-
 import importlib.metadata
 import sys
 from pathlib import Path

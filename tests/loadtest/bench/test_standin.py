@@ -1,5 +1,3 @@
-"""The stand-in worker and the clients of its streams, over real sockets."""
-
 import asyncio
 import contextlib
 

@@ -1,5 +1,3 @@
-"""The driver's HTTP client: what ends a response early."""
-
 import asyncio
 
 import pytest
@@ -10,13 +8,9 @@ HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 class Wire(asyncio.Transport):
-    """A transport that sends nowhere."""
+    def write(self, data): ...
 
-    def write(self, data):
-        """Send nothing."""
-
-    def abort(self):
-        """Close nothing."""
+    def abort(self): ...
 
 
 async def response():

@@ -12,7 +12,6 @@ from loadtest.fidelity.replay import replay
 
 @pytest.fixture(scope="session")
 def profile():
-    """Costs that no packaged profile has."""
     cost = {"prefill": PrefillCost(9.0, 50.0, 2.0), "decode": DecodeCost(9.0, 0.06, 70.0)}
     return dataclasses.replace(load_profile("llama-3.1-8b-h100"), **cost)
 

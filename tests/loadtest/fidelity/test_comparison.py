@@ -1,5 +1,3 @@
-"""What is compared, and that it misses its bar when it should."""
-
 import dataclasses
 from array import array
 

@@ -1,5 +1,3 @@
-"""``warmroute fleet`` as a process, with embedded workers; tests/real_vllm/test_fleet.py has the other kind."""
-
 import json
 import shlex
 import signal

@@ -1,5 +1,3 @@
-"""A memory cgroup ends what goes over its limit, and says so."""
-
 import subprocess
 import sys
 

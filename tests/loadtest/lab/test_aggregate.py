@@ -1,5 +1,3 @@
-"""Measures of a run of three calls, by hand."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""A result is found again by everything that it depends on."""
-
 import importlib
 import subprocess
 import sys

@@ -1,5 +1,3 @@
-"""Who is best, who is not worse, and who is."""
-
 import pytest
 
 from loadtest.lab.comparison import holm, standings

@@ -1,5 +1,3 @@
-"""By what rules are compared."""
-
 from loadtest.lab import tables
 from loadtest.lab.findings import MEASURES, RANKED_BY
 

@@ -1,5 +1,3 @@
-"""Wrong flags are named, with what would be right."""
-
 import argparse
 import re
 from dataclasses import fields

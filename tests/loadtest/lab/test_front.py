@@ -1,5 +1,3 @@
-"""What clients talk to: whose session it is, and what a decision is taken to cost."""
-
 from dataclasses import replace
 
 from backends.engine.engine import Engine, EngineRequest, HashedText

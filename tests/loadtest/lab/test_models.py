@@ -1,5 +1,3 @@
-"""Each parameter may be doubted, one at a time."""
-
 from dataclasses import fields
 
 from loadtest.lab.models import Models, flag

@@ -1,5 +1,3 @@
-"""Policies as texts: a rule, its parameters and the wrappers around it."""
-
 import pytest
 
 from loadtest.lab.policies import normal_policy, parse_policy, policy_text

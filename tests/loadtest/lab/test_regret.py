@@ -1,5 +1,3 @@
-"""Regret, by hand."""
-
 from dataclasses import replace
 
 import pytest

@@ -1,5 +1,3 @@
-"""The bisection, over a fleet whose p90 is known."""
-
 import json
 from dataclasses import replace
 

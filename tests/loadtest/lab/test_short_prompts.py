@@ -20,7 +20,6 @@ def words(rng, count):
 
 
 def requests(seed, rate_per_s):
-    """Requests of one call each, which have nothing in common."""
     rng, at_s = Random(seed), 0.0
     for number in range(REQUESTS):
         at_s += rng.expovariate(rate_per_s)

@@ -1,5 +1,3 @@
-"""What a seed stands for, and what is known of its calls before they are sent."""
-
 from dataclasses import replace
 
 import msgspec

@@ -1,5 +1,3 @@
-"""What is kept of finished cells, whatever happened to the file."""
-
 import msgspec
 import pytest
 

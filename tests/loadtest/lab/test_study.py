@@ -1,5 +1,3 @@
-"""The cells of one trace."""
-
 from dataclasses import replace
 
 import pytest

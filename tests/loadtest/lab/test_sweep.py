@@ -1,5 +1,3 @@
-"""Cells in other processes, kept as they end."""
-
 import signal
 import subprocess
 import sys
@@ -16,7 +14,6 @@ from tests.support.waiting import block_until
 
 @pytest.fixture
 def quick(cell):
-    """Cells that take no time to speak of."""
     return [cell(seed=seed, rate=0.2, regret=False) for seed in range(3)]
 
 

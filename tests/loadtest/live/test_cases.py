@@ -1,5 +1,3 @@
-"""Named cases: their settings, their table, and what each must show."""
-
 import argparse
 from dataclasses import replace
 from statistics import fmean

@@ -45,7 +45,6 @@ def test_both_sides_are_measured_and_agree_on_what_was_cached(tmp_path):
 
 
 def three_children(pid):
-    """Two workers and the gateway, once they are there."""
     parent = psutil.Process(pid)
     block_until(lambda: len(parent.children()) >= 3, 60)
     return parent.children()

@@ -1,5 +1,3 @@
-"""The same plans in virtual time: limits as clients send them live, and steps stretched."""
-
 from dataclasses import replace
 
 import pytest

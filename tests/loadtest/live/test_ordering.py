@@ -1,5 +1,3 @@
-"""Orders by paired differences, and when two sides contradict each other."""
-
 import pytest
 
 from loadtest.live.ordering import ordering

@@ -1,5 +1,3 @@
-"""Tables of both sides, and the verdict in words."""
-
 import json
 from dataclasses import replace
 

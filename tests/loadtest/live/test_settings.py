@@ -1,5 +1,3 @@
-"""The same fleet for both sides, and what cannot be played."""
-
 import pytest
 
 from loadtest.lab.saturation import Saturation

@@ -1,5 +1,3 @@
-"""What is measured of answers that came over HTTP, and what of the machine."""
-
 import pytest
 
 from loadtest.lab.aggregate import Asked

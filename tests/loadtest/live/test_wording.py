@@ -1,5 +1,3 @@
-"""Pieces become words that a worker reads as the tokens they stand for."""
-
 import json
 
 import pytest

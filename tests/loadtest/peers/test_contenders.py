@@ -16,7 +16,6 @@ SITE = Site(8000, 8001, WORKERS, "some-model", Path("/peers"))
 
 
 def after(command, flag):
-    """Every value that follows `flag`."""
     return [command[place + 1] for place, word in enumerate(command[:-1]) if word == flag]
 
 

@@ -1,5 +1,3 @@
-"""The arithmetic between timings and tables."""
-
 import pytest
 
 from loadtest.drive.chat import Timing

@@ -1,5 +1,3 @@
-"""Compiled or not, the simulator says the same, to the bit: compared where something is compiled."""
-
 import hashlib
 import os
 import subprocess

@@ -1,5 +1,3 @@
-"""A run that looks ahead and one that goes step by step are the same run."""
-
 from dataclasses import replace
 from functools import partial
 from random import Random
@@ -29,7 +27,6 @@ BUSY = Shape(
 
 
 def in_texts(seed):
-    """Conversations in pieces of text."""
     rng = Random(seed)
     sessions = []
     for number in range(24):

@@ -1,5 +1,3 @@
-"""What a gateway says no to, and what it counts."""
-
 from random import Random
 
 from backends.engine.engine import Engine

@@ -1,5 +1,3 @@
-"""What routers see of each other, and when."""
-
 from types import SimpleNamespace
 
 import pytest

@@ -36,7 +36,6 @@ def planned(seed):
 
 
 def in_ids(pieces):
-    """Token ids that are equal where the text is."""
     return array("I", [(id_ * 65_537 + offset) % 2**32 for id_, tokens in pieces for offset in range(tokens)])
 
 

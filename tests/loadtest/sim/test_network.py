@@ -1,5 +1,3 @@
-"""Transfers of KV caches, worked out by hand."""
-
 import pytest
 
 from loadtest.sim.network import Network

@@ -98,7 +98,6 @@ def taped(tape, ids):
 
 
 def decision(answer):
-    """What was decided, to the last digit."""
     if isinstance(answer, Held):
         return answer
     record = answer.record

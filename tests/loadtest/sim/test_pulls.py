@@ -68,7 +68,6 @@ def test_nothing_stays_in_use_when_clients_leave(play, make_call, make_session):
 
 
 def test_a_client_that_leaves_just_before_there_is_room_pulls_nothing(play, make_call, make_session):
-    """Worker 1 has room at 1.087 s. The client leaves at 1.07 s, which the worker learns at 1.12 s."""
     sessions = [
         make_session("holds", make_call(range(9), [50])),
         make_session("fills", make_call(range(100, 125), [50, 51]), start_s=1.0),

@@ -1,5 +1,3 @@
-"""The attacker beside a soak, and what the soak makes of it."""
-
 import json
 from collections import Counter
 from random import Random

@@ -1,5 +1,3 @@
-"""Equal seeds break the same things and say the same words."""
-
 import asyncio
 from itertools import islice
 from random import Random

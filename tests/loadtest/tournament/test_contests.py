@@ -1,5 +1,3 @@
-"""What is played can be played."""
-
 from collections import Counter
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""How long it takes, by the cells seen so far."""
-
 from dataclasses import replace
 from math import inf
 

@@ -1,5 +1,3 @@
-"""The page says what the scores say."""
-
 import re
 from pathlib import Path
 

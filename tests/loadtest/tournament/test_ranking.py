@@ -1,5 +1,3 @@
-"""Who is first and what is lost, against scores worked out by hand."""
-
 from dataclasses import replace
 
 import msgspec

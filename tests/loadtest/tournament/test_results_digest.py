@@ -1,5 +1,3 @@
-"""The digest covers measured values, and nothing else of results.json."""
-
 import argparse
 import subprocess
 import sys
@@ -22,7 +20,6 @@ def digest(tmp_path):
 
 
 def changed_row(scores, **changes):
-    """The same scores, the first row of the first workload changed."""
     first, *rest = scores.workloads
     rows = [msgspec.structs.replace(first.rows[0], **changes), *first.rows[1:]]
     return msgspec.structs.replace(scores, workloads=[msgspec.structs.replace(first, rows=rows), *rest])

@@ -50,7 +50,6 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def copied(finished, tmp_path, monkeypatch):
-    """A copy of that folder."""
     monkeypatch.setattr(saturation, "PRECISION", 0.3)
     monkeypatch.setattr(running, "Pace", type("Here", (Watched,), {}))
     shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
@@ -151,7 +150,6 @@ def test_a_trace_that_cannot_be_read_is_named(tmp_path, capsys):
 
 
 def held(monkeypatch, *words):
-    """What the command line comes to."""
     parser, given = argparse.ArgumentParser(), []
     command.register(parser)
     monkeypatch.setattr(running, "hold", lambda *asked: given.append(asked) or 0)

@@ -1,5 +1,3 @@
-"""--update: rules join a finished tournament at its load 1.0, and its other rows stay."""
-
 import argparse
 
 import msgspec

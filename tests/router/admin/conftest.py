@@ -193,7 +193,6 @@ class FakeSystem:
         return self.models_of.get(model, [])
 
     def maintained(self):
-        """The workers that get no requests."""
         return [endpoint.id for endpoint in self.fleet.endpoints if endpoint.draining]
 
     def exposition(self, accept=""):

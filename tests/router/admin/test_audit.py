@@ -1,5 +1,3 @@
-"""The audit: which requests are recorded, with what, and how long they are kept."""
-
 import json
 import logging
 

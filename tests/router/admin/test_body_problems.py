@@ -1,5 +1,3 @@
-"""A body that does not fit says what it may hold."""
-
 import pytest
 
 WORKERS, ROUTES, LEVEL = "/admin/v1/workers", "/admin/v1/routes", "/admin/v1/log-level"

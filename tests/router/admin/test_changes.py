@@ -1,5 +1,3 @@
-"""Changes of the desired state: versions, conditions and dry runs."""
-
 import msgspec
 import pytest
 

@@ -1,5 +1,3 @@
-"""What one client of the admin port, or many, may take."""
-
 import asyncio
 import json
 import ssl

@@ -1,5 +1,3 @@
-"""The console's files: who may read them, and under which policy."""
-
 import hashlib
 import re
 from importlib.resources import files

@@ -94,7 +94,6 @@ async def visible(found):
 
 
 def fill(system, workers=3, requests=12):
-    """Give the fleet workers and some traffic."""
     for number in range(workers):
         worker = system.join(f"http://10.0.0.{number + 1}:8000")
         system.fleet.load_reported(worker, LoadReport(0, number, 0, 0.2 + 0.1 * (number % 7)), system.clock_s)

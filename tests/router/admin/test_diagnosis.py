@@ -1,5 +1,3 @@
-"""The diagnosis over the admin port, of requests that the dispatcher has served."""
-
 from router.placement.lifecycle_events import Usage
 
 

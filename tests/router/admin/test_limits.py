@@ -1,5 +1,3 @@
-"""What each tenant and key has left of its limits."""
-
 import msgspec
 
 from router.config.model import LimitsConfig

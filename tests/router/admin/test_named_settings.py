@@ -1,5 +1,3 @@
-"""Models, tenants and limits in the admin API: list, show, replace, set and remove."""
-
 import httpx
 import msgspec
 import pytest

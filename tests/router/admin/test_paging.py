@@ -1,5 +1,3 @@
-"""Lists in pages, which stay as they are while entries join."""
-
 import pytest
 
 from policies.registry import build_policy

@@ -1,6 +1,3 @@
-"""The plan of roles over the admin port."""
-
-
 async def test_served_requests_are_the_load_of_the_plan(client, system):
     system.join("http://a:1")
     system.join("http://a:2")

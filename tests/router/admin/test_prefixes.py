@@ -1,5 +1,3 @@
-"""The hot prefixes over the admin port."""
-
 from router.admin.documents import PrefixDocument
 from router.admin.prefixes import merged
 from router.placement.lifecycle_events import Request, Usage

@@ -5,7 +5,6 @@ NEW = {"url": "http://c:1", "api_key": "k-5371"}
 
 @pytest.fixture
 async def changed(client, system):
-    """Three changes after the start."""
     system.join("http://a:1")
     await client.post("/admin/v1/workers", json=NEW)
     await client.put("/admin/v1/policy", json={"rule": "random"})

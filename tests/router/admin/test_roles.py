@@ -1,5 +1,3 @@
-"""Tokens with a role: what each role allows, and how the tokens are given."""
-
 import httpx
 import pytest
 

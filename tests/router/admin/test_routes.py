@@ -1,5 +1,3 @@
-"""Routes and the comparison of shadow policies in the admin API."""
-
 import httpx
 import msgspec
 import pytest

@@ -1,5 +1,3 @@
-"""The admin port's end: calls in progress, kept connections, and those that wait to be accepted."""
-
 import asyncio
 import socket
 

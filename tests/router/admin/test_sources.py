@@ -1,5 +1,3 @@
-"""Sources of workers in the admin API, and registrations."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""The admin port's token: what needs it, how it is compared and how it changes."""
-
 import httpx
 import msgspec
 import pytest

@@ -1,5 +1,3 @@
-"""The traffic of the last hour over the admin port."""
-
 from router.telemetry.exposition import instruments_of
 from router.telemetry.history import TrafficHistory
 from router.telemetry.metrics import Metrics

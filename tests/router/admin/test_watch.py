@@ -1,5 +1,3 @@
-"""Lists as streams of events, over sockets."""
-
 import asyncio
 import json
 
@@ -31,7 +29,6 @@ def quick(monkeypatch):
 
 @pytest.fixture
 async def serve(system):
-    """Serve the admin port of `system` and return a client of it."""
     started = []
 
     async def serve(tokens=None, **headers):
@@ -48,8 +45,6 @@ async def serve(system):
 
 
 class Events:
-    """The events of one stream, one after the other."""
-
     def __init__(self, response):
         assert response.status_code == 200
         assert response.headers["content-type"].startswith("text/event-stream")
@@ -57,7 +52,6 @@ class Events:
         self._lines = response.aiter_lines()
 
     async def next(self):
-        """Return the name and the data of the next event; a comment has no name."""
         lines = []
         async with asyncio.timeout(10):
             async for line in self._lines:
@@ -72,7 +66,6 @@ class Events:
         return lines[0].removeprefix("event: "), json.loads(lines[1].removeprefix("data: "))
 
     async def until(self, name):
-        """Return the data of the next event of that name."""
         while (event := await self.next()) is not None:
             if event[0] == name:
                 return event[1]
@@ -170,7 +163,6 @@ async def test_a_client_that_reads_slowly_is_cut_and_receives_the_reason(serve, 
 
 
 async def test_a_client_that_does_not_read_makes_the_server_wait(serve, system):
-    """The server holds one event, and reads the list no more, until the client reads."""
     large = {f"name{number}": "x" * 1_000_000 for number in range(20)}
     system.fleet.add(parse_endpoint("http://a:1"), system.clock_s, large)
     client = await serve()

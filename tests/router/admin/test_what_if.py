@@ -1,5 +1,3 @@
-"""What another policy would have chosen, over the admin port."""
-
 import pytest
 
 from policies.spec import PolicySpec

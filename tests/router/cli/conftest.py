@@ -85,7 +85,6 @@ def guarded(monkeypatch):
 
 @pytest.fixture
 def dead_port() -> int:
-    """A port that nothing listens on."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return taken.getsockname()[1]
@@ -93,13 +92,11 @@ def dead_port() -> int:
 
 @pytest.fixture
 def settings() -> dict[str, object]:
-    """Settings of `system`, which a test may override."""
     return {}
 
 
 @pytest.fixture
 async def system(settings):
-    """A running gateway without workers."""
     system = System(msgspec.convert({"host": "127.0.0.1", "port": 0, "admin_port": 0, **settings}, Config))
     await system.start()
     yield system

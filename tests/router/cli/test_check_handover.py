@@ -1,5 +1,3 @@
-"""What ``warmroute check`` finds about workers between which KV cache is to be handed over."""
-
 from contextlib import AsyncExitStack
 from dataclasses import replace
 

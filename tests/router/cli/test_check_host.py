@@ -1,5 +1,3 @@
-"""`warmroute check` on workers that answer by Host."""
-
 import asyncio
 import re
 from contextlib import asynccontextmanager

@@ -1,5 +1,3 @@
-"""What ``warmroute check`` finds about streams that report no usage."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""Completion scripts, the one for bash run by bash."""
-
 import argparse
 import shutil
 import subprocess

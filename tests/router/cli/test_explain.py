@@ -1,5 +1,3 @@
-"""`warmroute explain` against a real gateway in front of embedded workers."""
-
 import asyncio
 import contextlib
 import io
@@ -36,8 +34,6 @@ class Gateway:
 
 @pytest.fixture
 def gateway():
-    """Start a gateway with this many workers."""
-
     @contextlib.asynccontextmanager
     async def started(workers: int, **settings):
         async with contextlib.AsyncExitStack() as stack:

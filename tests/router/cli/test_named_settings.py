@@ -1,5 +1,3 @@
-"""`warmroute models`, `tenants` and `limits`, against a real admin port."""
-
 import json
 
 import pytest

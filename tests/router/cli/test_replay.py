@@ -1,5 +1,3 @@
-"""`warmroute replay` on recorded files."""
-
 import gzip
 import json
 

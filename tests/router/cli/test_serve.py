@@ -27,7 +27,6 @@ class Served:
         self.log: list[dict] = []
 
     async def until(self, event: str) -> dict:
-        """The next log line with this event."""
         while line := await asyncio.wait_for(self.process.stderr.readline(), 30):
             self.log.append(json.loads(line))
             if self.log[-1]["event"] == event:
@@ -129,7 +128,6 @@ def test_on_a_terminal_the_log_is_coloured_text_with_one_line_for_people(tmp_pat
 
 @contextlib.contextmanager
 def running_worker():
-    """An embedded worker as a process."""
     worker = Process(warmroute("worker", "--port", "0", "--time-scale", "0"), "worker")
     try:
         yield worker.wait_for(r"worker (http://\S+)")[1]
@@ -138,7 +136,6 @@ def running_worker():
 
 
 def read_until(descriptor: int, awaited: bytes) -> str:
-    """What a terminal shows, up to `awaited`."""
     shown = b""
     while awaited not in shown:
         assert select.select([descriptor], [], [], 30)[0], shown
@@ -175,7 +172,6 @@ async def test_a_dead_worker_does_not_stop_it(serve, dead_port):
 
 
 async def refused(gateway: Served) -> str:
-    """What a gateway that cannot listen says."""
     out, err = await asyncio.wait_for(gateway.process.communicate(), 30)
     assert (gateway.process.returncode, out) == (1, b"")
     assert b"Traceback" not in err

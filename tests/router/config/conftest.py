@@ -22,8 +22,6 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str
 
 @pytest.fixture
 def problems() -> Callable[..., tuple[Problem, ...]]:
-    """What `load` complains of."""
-
     def problems(values=None, env=None, file=None) -> tuple[Problem, ...]:
         with pytest.raises(ConfigError) as raised:
             load(values or {}, env or {}, file)

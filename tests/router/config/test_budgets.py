@@ -1,5 +1,3 @@
-"""All byte budgets together, at three times, fit in half of the memory limit."""
-
 from __future__ import annotations
 
 import msgspec
@@ -21,7 +19,6 @@ def plan(settings, limit_bytes, processes=1):
 
 
 def together(found):
-    """Bytes of all budgets over all processes."""
     copies = {budget.path: found.processes if budget.per_process else 1 for budget in BYTE_BUDGETS}
     return sum(size_bytes * copies[path] for path, size_bytes in found.budgets.items())
 

@@ -1,5 +1,3 @@
-"""The memory limit is the lowest that binds this process, as the system's files say."""
-
 from __future__ import annotations
 
 import pytest

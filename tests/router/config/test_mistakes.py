@@ -1,5 +1,3 @@
-"""Every mistake names its place and what to write instead."""
-
 import re
 from pathlib import Path
 
@@ -148,7 +146,6 @@ YAML = [
 
 
 def at(found, place: str) -> bool:
-    """Whether a mistake is at `place`. A place in a file also has a column."""
     return re.fullmatch(re.escape(place) + (r":[1-9]\d*" if ".yaml" in place else ""), found.place) is not None
 
 

@@ -1,5 +1,3 @@
-"""Mistakes in models' names are reported with place and fix."""
-
 import pytest
 
 from router.settings import load

@@ -1,5 +1,3 @@
-"""OTEL_* variables as defaults of the section `tracing`."""
-
 import pytest
 
 from router.config.model import Config, TracingConfig, to_builtins

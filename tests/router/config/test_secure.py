@@ -1,5 +1,3 @@
-"""Mistakes in keys, token and TLS are named before start, and no secret is repeated."""
-
 import pytest
 import trustme
 

@@ -1,5 +1,3 @@
-"""Changes of the desired state, one after another."""
-
 import asyncio
 from types import SimpleNamespace
 

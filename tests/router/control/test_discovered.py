@@ -1,5 +1,3 @@
-"""Discovered workers in the desired state."""
-
 from __future__ import annotations
 
 import pytest

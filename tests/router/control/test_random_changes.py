@@ -1,5 +1,3 @@
-"""Ten thousand random valid changes: processes, desired state and file agree after each."""
-
 import asyncio
 
 import pytest
@@ -144,8 +142,6 @@ EXAMPLES = 200
 
 
 class KeptInMemory:
-    """A state file without a disk."""
-
     def save(self, stored):
         self.text = encode(stored)
 

@@ -1,5 +1,3 @@
-"""One process is brought to the desired state as a whole, or stays as it was."""
-
 import msgspec
 import pytest
 

@@ -1,5 +1,3 @@
-"""The settings are read again and applied as a whole, or refused as a whole."""
-
 import asyncio
 import os
 

@@ -1,5 +1,3 @@
-"""The watch over the plan of roles: failures, and its metrics."""
-
 import asyncio
 import logging
 from types import SimpleNamespace
@@ -118,7 +116,6 @@ async def test_prices_and_the_recommended_split_are_metrics():
 
 @pytest.mark.parametrize(("plan_window_s", "diagnosis_s", "minutes"), [(600.0, 120.0, 11), (60.0, 900.0, 2)])
 async def test_a_plan_looks_back_for_its_own_window(plan_window_s, diagnosis_s, minutes, monkeypatch):
-    """The window is longer or shorter than that of the diagnosis."""
     handover = HandoverConfig(plan_window_s=plan_window_s)
     system = System(Config(handover=handover, diagnosis=DiagnosisConfig(window_s=diagnosis_s)))
     for minute in range(20):

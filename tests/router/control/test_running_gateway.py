@@ -1,5 +1,3 @@
-"""One gateway process with its real fleet is changed in place."""
-
 import shutil
 from pathlib import Path
 

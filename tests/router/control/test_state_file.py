@@ -39,7 +39,6 @@ def test_what_was_saved_is_read_again_by_the_next_process(folder, stored):
 
 
 def set_aside(folder):
-    """The files that were set aside, oldest first."""
     return sorted(folder.glob("state.unread-*.json"))
 
 

@@ -47,8 +47,6 @@ class _Gaps:
 
 
 class Simulated:
-    """A fleet that has served sessions."""
-
     def __init__(self, specs, sessions, policy, thresholds, *, events=True):
         self.thresholds = thresholds
         self.time = VirtualTime()

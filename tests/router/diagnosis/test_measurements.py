@@ -1,5 +1,3 @@
-"""What is measured, minute by minute and over processes; load reports and service levels."""
-
 from types import SimpleNamespace
 
 import msgspec

@@ -1,5 +1,3 @@
-"""The plan of roles: its load as measured, its prices, its advice, and what it needs."""
-
 from types import SimpleNamespace
 
 import msgspec

@@ -68,7 +68,6 @@ class Rig:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Discovery without pauses."""
     for name in ("BATCH_S", "LOOK_S", "_AGAIN_S"):
         monkeypatch.setattr(module, name, 0.005)
 

@@ -1,5 +1,3 @@
-"""Sources feed the desired state."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Addresses from which workers may register."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Workers that register themselves in a real Redis."""
-
 from __future__ import annotations
 
 import asyncio
@@ -33,8 +31,6 @@ def quick(monkeypatch):
 
 
 class Clock:
-    """Seconds that a test turns forward."""
-
     def __init__(self):
         self.now_s = 100.0
 

@@ -1,5 +1,3 @@
-"""Mistakes in the settings of sources."""
-
 from __future__ import annotations
 
 import pytest

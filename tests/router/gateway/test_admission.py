@@ -1,5 +1,3 @@
-"""Transfer fields, priorities and ranks: refused or dropped unless the caller may send them."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""API keys on the public port, and the credentials that a worker gets."""
-
 import asyncio
 import contextlib
 import json

@@ -1,5 +1,3 @@
-"""Clients that leave, stall, send slowly, or ask for too much."""
-
 import asyncio
 import gc
 import logging

@@ -85,7 +85,6 @@ async def test_idle_connections_are_closed_after_drain_idle_s(rig):
 
 
 def sweep(gateway, connection):
-    """Let the deadline of `connection` pass, and check all deadlines now."""
     connection.deadline_s = 0.0
     gateway._timer.cancel()
     gateway._sweep()

@@ -1,5 +1,3 @@
-"""Answers as evidence that their worker lives."""
-
 from tests.support.answers import STREAM_HEAD, answer_json, chunk, event
 from tests.support.raw_client import PLAIN, post
 from tests.support.waiting import eventually

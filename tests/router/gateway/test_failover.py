@@ -1,5 +1,3 @@
-"""Workers that die, refuse, stall or break HTTP, before and after the first event."""
-
 import asyncio
 import errno
 import json

@@ -1,5 +1,3 @@
-"""Workers that refuse connections while their answers have stopped."""
-
 import asyncio
 import time
 

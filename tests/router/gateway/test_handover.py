@@ -1,5 +1,3 @@
-"""Requests whose prompt one embedded worker computes and whose answer another one writes."""
-
 import asyncio
 import json
 from contextlib import AsyncExitStack
@@ -33,7 +31,6 @@ class Shared:
         self.dummies = []
 
     async def add(self, role, **settings):
-        """Start an embedded worker of a role."""
         settings = {"time_scale": 0.0, "kv_connector": "nixl_pull", "model_name": "m", "kv_events": False, **settings}
         running = await self._stack.enter_async_context(serving(WorkerSettings(**settings)))
         self.join(running.url, role)
@@ -105,7 +102,6 @@ async def pair(shared, **handover):
 
 
 def prefill_id(gateway):
-    """Return the id of the worker that was added first."""
     return gateway.rig.fleet.candidates[0].id
 
 

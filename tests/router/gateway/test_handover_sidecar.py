@@ -1,5 +1,3 @@
-"""Decode workers behind llm-d's sidecar, and callers that name the prefill worker in its header."""
-
 import json
 from contextlib import AsyncExitStack
 
@@ -81,8 +79,6 @@ async def test_a_request_that_stays_on_one_worker_has_no_header(sided):
 
 
 class Broken(ScriptedWorker):
-    """A sidecar that can run no exchange."""
-
     def __init__(self, decode_url):
         super().__init__(self._refuse)
 

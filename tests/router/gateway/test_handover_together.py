@@ -1,5 +1,3 @@
-"""Connectors whose two workers get their requests at once: NIXL push and Mooncake."""
-
 import asyncio
 import json
 import re
@@ -45,7 +43,6 @@ class Together(Shared):
         return self.rig.join(worker)
 
     def raw(self, path=COMPLETIONS, extra=b"", **body):
-        """Return a request that is to be handed over."""
         extra += b"x-prefiller-host-port: " + self.prefiller + b"\r\n"
         return post(path, json.dumps({"model": "m"} | body).encode(), extra)
 

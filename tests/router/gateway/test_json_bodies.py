@@ -1,5 +1,3 @@
-"""Every JSON object is read, even on paths whose bodies only the worker interprets."""
-
 import json
 
 import httptools

@@ -1,5 +1,3 @@
-"""Prefills that read the turn before from the decode worker that keeps it."""
-
 import json
 from array import array
 from contextlib import AsyncExitStack
@@ -66,7 +64,6 @@ class Conversations(Shared):
 
     @property
     def running(self):
-        """Return the request in progress."""
         (request,) = self.rig.gateway._parts.running
         return request
 

@@ -1,5 +1,3 @@
-"""The limits on concurrent requests, and on memory for clients that do not read."""
-
 import asyncio
 import ctypes
 import gc

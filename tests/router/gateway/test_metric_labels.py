@@ -1,5 +1,3 @@
-"""The labels of a request's metrics, over sockets."""
-
 import pytest
 
 from backends.worker import ServedModel, WorkerFacts
@@ -13,7 +11,6 @@ CHAT, TRACE = "/v1/chat/completions", "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 async def labels(gate, *bodies, extra=b""):
-    """The labels of each request that ended, in order."""
     for body in bodies:
         await gate.ask(post(body=body, extra=extra))
     await eventually(lambda: len(gate.metrics.named("request_ended")) == len(bodies))

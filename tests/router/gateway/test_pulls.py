@@ -1,5 +1,3 @@
-"""Requests whose worker pulls the start of the prompt from another embedded worker."""
-
 import asyncio
 import json
 from contextlib import AsyncExitStack
@@ -76,7 +74,6 @@ class Peers:
         return [outcome for (outcome,) in self.rig.metrics.named("pulled")]
 
     async def ends_clean(self):
-        """Check that no load stays reserved."""
         for ticket in self.busy:
             self.rig.dispatcher.cancelled(ticket, self.rig.loop.time())
         await eventually(lambda: self.rig.idle)

@@ -1,5 +1,3 @@
-"""Queries of death: one body crashes at most two workers, and good requests are not blamed."""
-
 import asyncio
 
 import pytest

@@ -1,5 +1,3 @@
-"""Streams that bring nothing for a while: comments for the client, and whether the worker works."""
-
 import asyncio
 import re
 from itertools import repeat
@@ -145,7 +143,6 @@ class Engine:
 
 @pytest.fixture
 async def engines():
-    """`engines(gate)` starts the engines of all its workers."""
     made = []
 
     def start(gate):

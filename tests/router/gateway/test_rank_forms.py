@@ -1,5 +1,3 @@
-"""Front ends that take data-parallel ranks in different forms, over sockets."""
-
 import pytest
 
 from backends.worker import RankCache, ServedModel, WorkerFacts

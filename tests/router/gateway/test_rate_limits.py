@@ -1,5 +1,3 @@
-"""Limits by key and tenant over sockets: charges, corrections, refusals and the headers that clients see."""
-
 import asyncio
 import json
 

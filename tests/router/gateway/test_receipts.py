@@ -1,5 +1,3 @@
-"""The route receipt, over sockets: who gets one, and what it says."""
-
 import hashlib
 from types import SimpleNamespace
 

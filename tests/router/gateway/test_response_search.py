@@ -1,5 +1,3 @@
-"""Stored responses that the gateway does not remember are looked for on the workers, over sockets."""
-
 import asyncio
 import json
 

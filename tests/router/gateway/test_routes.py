@@ -1,5 +1,3 @@
-"""Routes of the gateway: the policy that decides, the limit, the queue and the service levels."""
-
 import asyncio
 
 import msgspec

@@ -1,5 +1,3 @@
-"""A worker's 5xx response reaches the client unchanged when no other worker can be tried."""
-
 import asyncio
 
 import pytest

@@ -1,5 +1,3 @@
-"""A tenant's quotas of queued requests and of body memory, and its counters."""
-
 import asyncio
 
 import pytest

@@ -29,7 +29,6 @@ def tracing(rig):
 
 
 async def one(sink):
-    """The spans of the one trace, by name."""
     await eventually(lambda: len(sink.sent) == 1)
     (spans,) = sink.traces
     return {span.name: span for span in spans}

@@ -1,5 +1,3 @@
-"""Workers that answer 404, because the model was unloaded or because something else was not found."""
-
 import asyncio
 import json
 from dataclasses import replace

@@ -24,7 +24,6 @@ def server():
 
 @pytest.fixture
 def fetched(server, tmp_path):
-    """Fetch a model, with further variables."""
     made = []
 
     def fetched(name="org/m", **variables):

@@ -1,5 +1,3 @@
-"""The arithmetic of a token bucket."""
-
 import math
 
 import pytest

@@ -1,5 +1,3 @@
-"""Admission, correction and refusal by the limits of a key, of a tenant, or of both."""
-
 import math
 
 import msgspec

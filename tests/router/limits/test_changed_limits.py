@@ -1,5 +1,3 @@
-"""Limits that change while requests are in progress."""
-
 import math
 
 import msgspec

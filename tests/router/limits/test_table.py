@@ -1,5 +1,3 @@
-"""The table of buckets: its slots, and its use by several processes."""
-
 from math import inf
 
 import pytest

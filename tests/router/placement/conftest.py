@@ -217,7 +217,6 @@ class VirtualFleet:
 
     @property
     def shares(self):
-        """Return the share of the requests by worker."""
         counts = Counter(result.worker for result in self.results)
         return {worker: count / len(self.results) for worker, count in counts.items()}
 

@@ -92,7 +92,6 @@ def test_the_policy_that_made_the_log_chooses_the_same(rule, wrapped):
 
 @pytest.mark.parametrize("rule", policy_names())
 def test_a_copy_of_a_policy_decides_as_the_policy(rule):
-    """`explain` asks a copy."""
     fleet = VirtualFleet(rule, workers=3, hold=True, lanes=True, seed=3)
     fleet.run(conversations())
     policy = fleet.dispatcher._runner.policy

@@ -33,7 +33,6 @@ def known(log):
 
 
 def held(log):
-    """The number of decisions with all candidates."""
     return sum(map(log.is_whole, log.latest(10_000)))
 
 

@@ -1,5 +1,3 @@
-"""A wrong prediction, from the report to its explanation: record, counters, observer."""
-
 import random
 from types import SimpleNamespace
 
@@ -140,7 +138,6 @@ def test_evicted_and_told_of_later(rig):
 
 
 def test_an_eviction_of_other_blocks_explains_nothing(rig):
-    """Only an eviction of block 2 explains that the cached prefix ended at block 2."""
     rig.tell(rig.stored(IDS), rig.stored(OTHER_IDS))
     ticket = rig.ask(IDS)
     rig.tell(rig.removed(IDS, 5, 4), rig.removed(OTHER_IDS, 5, 4, 3, 2, 1, 0))

@@ -184,7 +184,6 @@ def test_a_model_that_is_served_no_more_is_no_fault_of_its_worker(rig, facts):
 
 
 def test_a_worker_that_serves_a_model_no_more_does_not_draw_the_next_requests(rig):
-    """The worker answers each request at once with a 404, and so looks idle."""
     busy = [rig.dispatch(now_s=0.0) for _ in range(8)]
     idle = busy.pop()
     rig.dispatcher.failed(idle, FailurePoint.UNSERVED, 0.0, "404")

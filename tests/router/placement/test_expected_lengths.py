@@ -1,5 +1,3 @@
-"""Learned answer lengths, as a policy receives them."""
-
 import pytest
 
 from policies.spec import PolicySpec

@@ -1,5 +1,3 @@
-"""The table of a fleet against `WorkerLoads.views`, which builds one object for each candidate."""
-
 import random
 from dataclasses import replace as replace_facts
 
@@ -139,7 +137,6 @@ class Compared:
             self.dispatcher.finished(ticket, Usage(tokens, 5 + number, ticket.predicted_cached_tokens), self.now_s)
 
     def serve(self, ticket):
-        """Run a request to its end."""
         self.now_s += TOKEN_S * ticket.reservation.uncached_tokens
         self.dispatcher.first_token(ticket, self.now_s)
         self.now_s += 0.2
@@ -149,7 +146,6 @@ class Compared:
 
 @pytest.fixture(autouse=True)
 def arrays(monkeypatch):
-    """Make every decision from arrays."""
     monkeypatch.setattr(fleet_load, "ARRAYS_FROM", 1)
 
 
@@ -251,7 +247,6 @@ def test_the_table_of_4096_workers_takes_less_than_8_mb():
 @pytest.mark.source_only
 @pytest.mark.parametrize("leaves", [0, 1, 2])
 def test_the_common_speed_leaves_out_workers_that_have_left(facts, prompt, leaves):
-    """Each worker is slower than the one before."""
     rig = Compared(facts, prompt)
     for number in range(3):
         rig.join()

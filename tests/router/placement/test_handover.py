@@ -1,5 +1,3 @@
-"""Roles, pairs of workers, and the load that is reserved on both."""
-
 import os
 import random
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""The best pairs and workers of an explanation."""
-
 import numpy as np
 import pytest
 

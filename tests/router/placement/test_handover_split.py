@@ -1,5 +1,3 @@
-"""The queueing model of a split against simulated queues, and the properties of its prices."""
-
 import heapq
 import random
 from dataclasses import replace

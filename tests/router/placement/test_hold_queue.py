@@ -1,5 +1,3 @@
-"""Held requests: the dispatcher's results, and the order in which requests are dispatched again."""
-
 import random
 
 import pytest

@@ -1,5 +1,3 @@
-"""The dispatcher's account of the idle context of ended requests."""
-
 import pytest
 
 from router.placement.lifecycle_events import FailurePoint, Usage

@@ -1,5 +1,3 @@
-"""What is learned of the links over which KV cache moves."""
-
 import numpy as np
 import pytest
 
@@ -31,7 +29,6 @@ def teach(links, sender, receiver, tokens, took_s, own_s=0.0, at_s=0.0, queue_s=
 
 
 def time_s(links, sender, receiver, tokens, now_s=0.0):
-    """Return the time that a transfer is expected to take."""
     per_s, latency_s = links.speeds([sender], [receiver], now_s)
     return float(latency_s[0, 0] + tokens / per_s[0, 0])
 

@@ -1,5 +1,3 @@
-"""Which wrong predictions count as incorrect routing."""
-
 import random
 from types import SimpleNamespace
 

@@ -1,5 +1,3 @@
-"""Further policies: one that stays the same keeps its object at a reload."""
-
 import pytest
 
 from router.config.model import PolicyConfig, RouteConfig

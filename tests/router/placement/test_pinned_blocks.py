@@ -19,8 +19,6 @@ def worker(role="prefill", live=True):
 
 
 class Watch:
-    """A watch over one worker that has handed one prompt over."""
-
     def __init__(self, tokens=1_000):
         self.pinned = PinnedBlocks(CONFIG)
         self.pinned.handed("p:1", 1, tokens, 0.0)

@@ -68,7 +68,6 @@ class Site:
         return self.dispatcher.statistics()["workers"][f"h:{port}"]
 
     def plan(self, request, now_s=0.0):
-        """Return a pull; None if there is none."""
         planned = self.dispatcher.plan_pull(request, now_s)
         return planned if isinstance(planned, PlannedPull) else None
 
@@ -365,8 +364,6 @@ def test_the_policy_decides_once_about_a_request_for_which_no_pull_pays(site, as
 
 
 class Holds:
-    """The policy with a hold on every request."""
-
     def __init__(self, inner, until_prefills_done):
         self.inner, self._until_prefills_done = inner, until_prefills_done
 

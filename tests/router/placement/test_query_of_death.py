@@ -1,5 +1,3 @@
-"""The deaths of workers that count against a request body."""
-
 import pytest
 
 from router.placement.query_of_death import (

@@ -1,5 +1,3 @@
-"""The retry budget and the limits per worker: the dispatcher in virtual time."""
-
 import random
 from types import SimpleNamespace
 

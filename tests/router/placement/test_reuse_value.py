@@ -1,5 +1,3 @@
-"""The value of idle contexts, by the time after which their sessions returned."""
-
 import pytest
 
 from router.placement import reuse_value

@@ -31,7 +31,6 @@ def common_blocks(hashes, blocks):
 
 @given(STEPS, PROMPTS)
 def test_running_and_idle_blocks_count_once(steps, other):
-    """An idle context lasts 3.5 steps. Running requests share blocks with each other, and idle contexts with both."""
     requests, runs, idle = RunningRequests(), [], []
     for now_s, (hashes, place, step) in enumerate(steps):
         if step == "comes" or not runs:

@@ -1,5 +1,3 @@
-"""How many workers a role needs: by each measure alone, and when nothing can be measured."""
-
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +12,6 @@ TARGETS = ScalingConfig()
 
 
 def role(count, *, kv=0, busy=0.0, wait_s=0.0, reported=None, states=WorkerState.READY, role="mixed", first=0):
-    """Workers of a role that are alike, and their views."""
     names = [f"{role}:{first + number}" for number in range(count)]
     load = None if reported is None else LoadReport(0, 1, 0, reported, None, None)
     workers = [

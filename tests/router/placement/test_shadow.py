@@ -1,5 +1,3 @@
-"""Shadow policies: what they would have chosen is counted, and changes nothing."""
-
 import random
 
 import pytest
@@ -20,8 +18,6 @@ def view(name, queue_wait_s=0.0, cached=0, running=0):
 
 
 class Always:
-    """Chooses one worker."""
-
     def __init__(self, worker):
         self.worker = worker
 

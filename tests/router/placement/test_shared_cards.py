@@ -1,5 +1,3 @@
-"""Transfers that share network cards."""
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,5 +1,3 @@
-"""Two processes that share a ledger decide like one process with all reservations."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

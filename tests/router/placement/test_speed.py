@@ -1,5 +1,3 @@
-"""Coefficients of prefill times: their median, and the error of a prediction."""
-
 import pytest
 
 from router.placement.speed import Speed, median_speed

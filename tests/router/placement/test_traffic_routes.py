@@ -1,5 +1,3 @@
-"""Which route takes a request, and which policy decides for it."""
-
 from collections import Counter
 from importlib.metadata import EntryPoint
 

@@ -130,7 +130,6 @@ def rough_fleet(base, make_prompt):
                 self._next(now_s)
 
         def check(self, slot):
-            """Never more than fits."""
             self.most_blocks = max(self.most_blocks, self.residency.state(slot).blocks)
             assert self.most_blocks < self.blocks or not self.honest
 

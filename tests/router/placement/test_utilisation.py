@@ -1,5 +1,3 @@
-"""The share of time that a worker spends on prefills."""
-
 import pytest
 
 from router.placement.speed import Speed

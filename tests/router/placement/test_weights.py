@@ -1,5 +1,3 @@
-"""Weights with the real dispatcher and engines in virtual time."""
-
 import random
 
 import pytest
@@ -8,7 +6,6 @@ from tests.router.placement.conftest import VirtualFleet
 
 
 def unrelated(count, rate, seed=1):
-    """Prompts without reuse."""
     rng = random.Random(seed)
     at_s = 0.0
     for _ in range(count):
@@ -17,7 +14,6 @@ def unrelated(count, rate, seed=1):
 
 
 def ratio(rule, rate):
-    """Return the requests of a worker with weight 0.5 for each one of a worker with weight 1."""
     fleet = VirtualFleet(rule, workers=2)
     one, other = (endpoint.id for endpoint in fleet.fleet.endpoints)
     fleet.fleet.describe(other, {}, 0.5, None, "mixed")

@@ -1,5 +1,3 @@
-"""Another policy decides on the decisions in memory."""
-
 from random import Random
 
 import pytest

@@ -1,5 +1,3 @@
-"""Reports of several processes about one worker, merged into one document."""
-
 from router.admin.documents import CandidateDocument, Estimates, LinkDocument, Load, PredictedCached, Worker
 from router.process.children.aggregate import merge_workers
 

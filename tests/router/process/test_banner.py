@@ -1,5 +1,3 @@
-"""The line of a gateway that is ready for the first time."""
-
 import json
 import logging
 import shlex

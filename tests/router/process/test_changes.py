@@ -1,5 +1,3 @@
-"""Every process gets the whole desired state, or none does."""
-
 import asyncio
 
 import pytest

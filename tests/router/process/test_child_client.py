@@ -1,5 +1,3 @@
-"""Replies of a child process over its private socket are bounded in size and time."""
-
 from __future__ import annotations
 
 import asyncio

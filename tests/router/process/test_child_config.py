@@ -1,5 +1,3 @@
-"""Number of processes, the share of limits of each, and the configuration that each starts with."""
-
 import asyncio
 import socket
 

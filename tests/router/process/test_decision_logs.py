@@ -1,5 +1,3 @@
-"""Pages of the logs of several processes, against one list of all decisions."""
-
 from hypothesis import given
 from hypothesis import strategies as st
 

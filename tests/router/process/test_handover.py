@@ -98,7 +98,6 @@ class Running:
 
 @pytest.fixture
 async def start(tmp_path):
-    """A function that starts a gateway at `path`."""
     running = []
 
     def begin(path=tmp_path / "takeover.sock", **changes):

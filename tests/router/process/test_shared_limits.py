@@ -110,7 +110,6 @@ def test_a_killed_process_leaves_its_charges_and_loses_its_running_requests(tabl
 
 
 def test_a_lock_that_another_process_keeps_delays_a_request_for_milliseconds(table, monkeypatch):
-    """The lock is of a process, so a child takes it."""
     hold = "import fcntl, sys; fcntl.lockf(int(sys.argv[1]), fcntl.LOCK_EX, 1, 1 << 41)"
     hold += "; print(flush=True); sys.stdin.read()"
     holder = subprocess.Popen(

@@ -1,5 +1,3 @@
-"""Signals that end a process by default, sent to real processes."""
-
 import os
 import pty
 import signal
@@ -21,7 +19,6 @@ class Running:
         self.child, self.port, self.lines = child, port, []
 
     def wait_for(self, text):
-        """Read until a line has `text` in it."""
         for line in self.child.stdout:
             self.lines.append(line)
             if text in line:
@@ -37,7 +34,6 @@ class Running:
 
 
 def _notice_hangups():
-    """Undo what `nohup` does to the tests."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 

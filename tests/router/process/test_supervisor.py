@@ -1,5 +1,3 @@
-"""Processes that cannot be started, and resources released at the end."""
-
 import asyncio
 import os
 import sys

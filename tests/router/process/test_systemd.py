@@ -50,7 +50,6 @@ def as_service(sockets, **environment):
 
 @pytest.fixture
 def listening():
-    """A function that makes a listening socket."""
     made = []
 
     def listen():
@@ -91,7 +90,6 @@ def test_unusable_sockets_are_refused(listening, tmp_path):
 
 @pytest.fixture
 def manager(tmp_path):
-    """The socket that a service manager listens on."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as received:
         received.bind(str(tmp_path / "notify"))
         received.settimeout(5)

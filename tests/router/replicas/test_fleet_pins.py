@@ -1,5 +1,3 @@
-"""Workers of stored responses: known to all replicas, given back after a restart, and bounded."""
-
 import mmap
 
 import msgspec

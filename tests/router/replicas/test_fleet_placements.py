@@ -82,7 +82,6 @@ def tell(sender: Process, *receivers: Process, now_s: float = LATER_S) -> list[P
 
 
 def sizes(rows: list[Placed]) -> list[tuple[int, int]]:
-    """Return depth and new blocks."""
     return [(row.depth, len(row.hashes) // 8) for row in rows]
 
 
@@ -92,7 +91,6 @@ def pair() -> tuple[Process, Process]:
 
 
 def known_pair() -> tuple[Process, Process]:
-    """Return two that have known each other for long."""
     one, two = Process("one", 0), Process("two", 5)
     tell(one, two, now_s=1.0)
     tell(two, one, now_s=1.0)

@@ -1,5 +1,3 @@
-"""Ledger rows of other replicas: sums, ages, changes only, and what a silent replica leaves behind."""
-
 import time
 
 import msgspec

@@ -1,5 +1,3 @@
-"""The reader of the fleet's channel under a flood of messages."""
-
 from __future__ import annotations
 
 import time

@@ -1,5 +1,3 @@
-"""Replicas over real Redis servers: they find each other, go on alone, and heal."""
-
 import asyncio
 import os
 import signal
@@ -25,8 +23,6 @@ pytestmark = needs_redis
 
 
 class Gateway:
-    """A replica with its ledger, without HTTP."""
-
     def __init__(self, url: str, fleet: str = "default") -> None:
         self.shared = ReplicaLedger()
         self.replica = Replica(Config(redis=RedisConfig(url=url, fleet=fleet)), rows=self.shared.rows)

@@ -20,8 +20,6 @@ pytestmark = needs_redis
 
 
 class Gateway:
-    """A replica with its limits, without HTTP."""
-
     def __init__(self, url, fleet, alone="whole"):
         limits = {"alone": alone, "tenants": {"default": {"requests_per_minute": 6, "burst_requests": 60}}}
         config = msgspec.convert({"redis": {"url": url, "fleet": fleet}, "limits": limits}, Config)

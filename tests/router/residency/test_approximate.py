@@ -1,5 +1,3 @@
-"""The model of a worker's cache against a naive one that keeps block by block."""
-
 from __future__ import annotations
 
 import itertools

@@ -1,5 +1,3 @@
-"""Bits, rows and sweeping of the exact index."""
-
 from __future__ import annotations
 
 from hypothesis import given

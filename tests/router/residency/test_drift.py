@@ -1,5 +1,3 @@
-"""Explanations of differences that the other tests of reports do not cover."""
-
 import pytest
 
 from policies.view import Residency

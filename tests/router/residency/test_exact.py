@@ -1,5 +1,3 @@
-"""The effect of single events on a worker's exact view."""
-
 from __future__ import annotations
 
 from functools import partial
@@ -15,8 +13,6 @@ TOKENS = list(range(100, 124))
 
 
 class One:
-    """A map with one subscribed slot."""
-
     def __init__(self, wire, capacity=1000):
         self.wire = wire
         self.map = ResidencyMap()

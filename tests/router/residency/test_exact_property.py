@@ -268,8 +268,6 @@ def test_the_exact_view_agrees_with_a_worker():
 
 
 class FollowingMachine(Machine):
-    """A gateway that follows the process that is subscribed."""
-
     make = FollowedMap
 
 

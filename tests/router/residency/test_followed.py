@@ -1,5 +1,3 @@
-"""A view whose events another process ingests."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""`ResidencyMap.match_all` against `match`, for any maps and any changes between two matches."""
-
 from __future__ import annotations
 
 from collections import Counter

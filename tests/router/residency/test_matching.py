@@ -1,5 +1,3 @@
-"""Longest matches of many views against brute force."""
-
 from __future__ import annotations
 
 from hypothesis import given

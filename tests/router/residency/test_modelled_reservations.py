@@ -1,5 +1,3 @@
-"""Effects of reservations on the model of a worker that publishes no events."""
-
 from router.residency.residency_map import ResidencyMap
 from tests.support.kv_wire import ids_prompt
 

@@ -1,5 +1,3 @@
-"""Runs that wait for their parent, and the latest of them."""
-
 import sys
 
 import pytest

@@ -162,7 +162,6 @@ def test_over_time_no_more_is_announced_than_the_rate_allows(lossy, wire):
 
 
 def test_blocks_that_are_not_announced_are_refunded(lossy, wire):
-    """Of 50 possible blocks, 3 were announced."""
     asked = 0
     for number in range(200):
         lossy.now_s += 0.05
@@ -282,7 +281,6 @@ def interrupt_by_orphan(lossy):
 
 
 def interrupt_by_report(lossy):
-    """The report exceeds the known blocks."""
     tokens = [*SYSTEM, *range(8_000, 8_012), 1]
     lossy.end(tokens, lossy.reserve(tokens), 24)
 

@@ -1,5 +1,3 @@
-"""Reports teach views that missed events, and are compared with views that missed none."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""The residency map: several slots, reservations, models, texts, states."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""Sequence numbers: gaps, replays, restarts, bounds."""
-
 from __future__ import annotations
 
 from router.residency import sequence

@@ -1,5 +1,3 @@
-"""The table of shared blocks against a dictionary."""
-
 from __future__ import annotations
 
 from random import Random
@@ -11,8 +9,6 @@ from router.residency.shared_blocks import SharedBlocks, SharedBlocksWriter
 
 
 class Table:
-    """A writer, and a reader of its latest table."""
-
     def __init__(self):
         self.memory, self.made = [], []
         self.writer = SharedBlocksWriter(self.allocate, lambda places, words: self.made.append((places, words)))

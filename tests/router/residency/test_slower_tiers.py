@@ -1,5 +1,3 @@
-"""Blocks in slower tiers that events name by hashes alone, or in another size."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""What an event about stored blocks says, before a view applies it."""
-
 import pytest
 
 from backends.vllm.events import BlockRemoved, BlockStored

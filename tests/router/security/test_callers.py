@@ -1,5 +1,3 @@
-"""The tenant of a key, its permissions, and the tenant's use of the gateway."""
-
 import msgspec
 import pytest
 

@@ -1,5 +1,3 @@
-"""Salts of groups: stable, different for different groups or client salts, and valid for vLLM."""
-
 import itertools
 import subprocess
 import sys

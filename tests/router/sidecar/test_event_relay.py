@@ -1,5 +1,3 @@
-"""A gateway's subscription behind the relay, in front of a publisher as vLLM has it."""
-
 import asyncio
 from contextlib import asynccontextmanager
 

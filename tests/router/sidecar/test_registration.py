@@ -25,8 +25,6 @@ FACTS = WorkerFacts(models=(ServedModel("lora", parent="m"), ServedModel("m")))
 
 
 class FakeRegistry:
-    """A registry that answers what it is told to."""
-
     name = "fake"
     address = ("127.0.0.1", 9)
 

@@ -1,5 +1,3 @@
-"""The traffic of the last hour, from the differences of the metrics."""
-
 import pytest
 
 from router.telemetry.exposition import instruments_of

@@ -1,5 +1,3 @@
-"""Log sinks that are slow, stuck, full or closed."""
-
 import contextlib
 import logging
 import os
@@ -20,8 +18,6 @@ LINE = "x" * 99
 
 
 class Pipe:
-    """A pipe that is read only when a test says so."""
-
     def __init__(self):
         self.reader, writer = os.pipe()
         self.sink = os.fdopen(writer, "w")
@@ -55,7 +51,6 @@ def pipe():
 
 @pytest.fixture
 def root():
-    """Logging as it was before."""
     root = logging.getLogger()
     before = root.level
     yield root

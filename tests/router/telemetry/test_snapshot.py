@@ -1,5 +1,3 @@
-"""Metrics of several processes as one page."""
-
 import msgspec
 import pytest
 

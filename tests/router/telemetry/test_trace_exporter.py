@@ -1,5 +1,3 @@
-"""The exporter against a real receiver: batches, a full queue, retries, and the end."""
-
 import logging
 
 import pytest
@@ -14,7 +12,6 @@ from tests.support.waiting import eventually
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Send at once, and try again at once."""
     monkeypatch.setattr(trace_exporter, "EXPORT_S", 0.01)
     monkeypatch.setattr(trace_exporter, "RETRY_S", 0.001)
 

@@ -1,5 +1,3 @@
-"""Which bodies are decoded, and where, and the identity of the others."""
-
 from __future__ import annotations
 
 import asyncio
@@ -38,7 +36,6 @@ LONG = "word " * 60_000
 
 
 def many(element: bytes, times: int, path: str = CHAT_PATH) -> bytes:
-    """Return a body that repeats the element in its prompt."""
     name = b"messages" if path == CHAT_PATH else b"prompt"
     return b'{"model":"m","%s":[%s]}' % (name, element * times + element.rstrip(b","))
 

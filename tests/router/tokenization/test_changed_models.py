@@ -1,5 +1,3 @@
-"""Folders and chat templates of models that change while prompts are identified."""
-
 from __future__ import annotations
 
 import shutil

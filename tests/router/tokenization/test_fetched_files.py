@@ -24,8 +24,6 @@ URL = "http://127.0.0.1:1/tokenize"
 
 
 class Clock:
-    """Seconds that a test turns forward."""
-
     def __init__(self):
         self.now_s = 100.0
 
@@ -41,7 +39,6 @@ def server():
 
 @pytest.fixture
 async def identify(server, tmp_path):
-    """Return an identity with these settings, whose cache is empty."""
     made = []
 
     def identify(config=None, clock=None, **variables):

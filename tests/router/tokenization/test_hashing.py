@@ -1,5 +1,3 @@
-"""The keys of the cache other than tokens."""
-
 import pytest
 
 from router.tokenization.hashing import CacheKeys

@@ -1,5 +1,3 @@
-"""Every source of an identity, their order, and that no exception escapes."""
-
 from __future__ import annotations
 
 import asyncio

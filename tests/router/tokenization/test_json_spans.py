@@ -1,5 +1,3 @@
-"""Reading a body by spans gives the same fields as decoding it."""
-
 from __future__ import annotations
 
 import json

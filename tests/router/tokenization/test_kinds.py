@@ -49,7 +49,6 @@ def ask(memory: PromptMemory, model: LocalModel, text: str, framed: bool) -> Pro
 
 @pytest.fixture(scope="session")
 def references(folders: dict[str, Path]) -> dict[str, Tokenizer]:
-    """The same tokenizers without any of our code."""
     return {kind: Tokenizer.from_file(str(folder / "tokenizer.json")) for kind, folder in folders.items()}
 
 

@@ -1,5 +1,3 @@
-"""A chat whose start is known is read like the whole body."""
-
 from __future__ import annotations
 
 import json
@@ -43,7 +41,6 @@ def short_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def running(messages: Any, key: int = 0) -> list[int]:
-    """Return a hash of each beginning of `messages`."""
     hashes = []
     for message in messages:
         key = xxh3_64_intdigest(json.dumps(message).encode(), key)
@@ -52,7 +49,6 @@ def running(messages: Any, key: int = 0) -> list[int]:
 
 
 def read(body: bytes, known: KnownBodies) -> bool:
-    """Read `body` with and without `known`, which learns it. Return whether its start was known."""
     whole, found = outcome(body), outcome(body, known)
     if isinstance(whole, str) or isinstance(found, str):
         assert whole == found
@@ -78,7 +74,6 @@ def read(body: bytes, known: KnownBodies) -> bool:
 
 
 def outcome(body: bytes, known: KnownBodies | None = None) -> ParsedBody | str:
-    """Return the parsed body, or the error."""
     try:
         return parse(CHAT_PATH, body, known)
     except RequestError as error:

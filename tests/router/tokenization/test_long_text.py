@@ -1,5 +1,3 @@
-"""A long text tokenised in pieces has the ids of the whole."""
-
 from __future__ import annotations
 
 from random import Random

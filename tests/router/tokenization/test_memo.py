@@ -1,5 +1,3 @@
-"""Hits of the memo, the keys that split it, and its bounds. `test_kinds` checks its ids."""
-
 from __future__ import annotations
 
 import gc

@@ -1,5 +1,3 @@
-"""A form is read in one way or refused, at a bounded cost."""
-
 from __future__ import annotations
 
 import time

@@ -1,5 +1,3 @@
-"""The forms of one request's prompt."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Boundaries hold for any table of added tokens; a wrong assumption about them fails the check."""
-
 from __future__ import annotations
 
 from pathlib import Path

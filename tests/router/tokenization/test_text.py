@@ -1,5 +1,3 @@
-"""Identity by text: stable from turn to turn, with an estimated length near the real one."""
-
 from __future__ import annotations
 
 import json

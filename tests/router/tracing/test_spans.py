@@ -1,5 +1,3 @@
-"""Spans as OpenTelemetry's own parser reads them."""
-
 import json
 
 import pytest

@@ -121,8 +121,6 @@ async def answering(worker):
 
 
 class CountedMetrics:
-    """Takes what the watch tells the metrics."""
-
     def __init__(self):
         self.probes, self.verdicts, self.replays, self.gone = [], [], [], []
         self.late = []

@@ -18,8 +18,6 @@ PROMPT = "the quick brown fox jumps over the lazy dog " * 20
 
 
 class Site:
-    """One gateway with two workers."""
-
     def __init__(self, system, workers, client):
         self.system, self.workers, self.client = system, workers, client
         self.ids = [worker.url.removeprefix("http://") for worker in workers]

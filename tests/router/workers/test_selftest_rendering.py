@@ -1,5 +1,3 @@
-"""Chats rendered by the gateway and by a worker with other flags."""
-
 import json
 
 import httpx

@@ -1,5 +1,3 @@
-"""The schedule of self-tests of one endpoint's candidates."""
-
 from __future__ import annotations
 
 import asyncio

@@ -87,7 +87,6 @@ class ApiServerStub:
         self.history.clear()
 
     def cut(self):
-        """Break off all watches."""
         for writer in list(self._watches):
             writer.transport.abort()
         self._woken()
@@ -97,7 +96,6 @@ class ApiServerStub:
         return len(self._watches)
 
     def asked(self, **query):
-        """The calls whose query has these values."""
         return [call for call in self.calls if query.items() <= call.items()]
 
     # the server

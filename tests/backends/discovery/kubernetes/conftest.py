@@ -50,7 +50,6 @@ def access(api, **changed):
 
 @asynccontextmanager
 async def following(api, access_to=None, **wanted):
-    """Follow a source; yield its report."""
     report = SourceReport(lambda: None, lambda: 0.0)
     source = KubernetesSource(Wanted(**{"namespace": "default", **wanted}), access_to or access(api))
     task = asyncio.ensure_future(source.run(report))

@@ -1,5 +1,3 @@
-"""Workers read out of pods, EndpointSlices and InferencePools."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""llm-d's header that names a prefill worker."""
-
 import pytest
 
 from backends.vllm.handover.prefiller_header import header_line, named_worker

@@ -1,5 +1,3 @@
-"""The bodies of both requests of a handover."""
-
 import json
 
 import pytest

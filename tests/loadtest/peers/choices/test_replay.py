@@ -1,5 +1,3 @@
-"""What is compared: our rule in the state that the real choices brought about."""
-
 import pytest
 
 from loadtest.peers.choices.replay import Knowledge, characters, ours, replay

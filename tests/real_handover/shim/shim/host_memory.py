@@ -61,7 +61,7 @@ class _OnHost:
 
 
 class HostTieringSpec(_OnHost, tiering_spec.TieringOffloadingSpec):
-    """Host memory, and tiers behind it."""
+    pass
 
 
 host_spec.CPUOffloadingWorker = tiering_spec.CPUOffloadingWorker = _worker_module().CPUOffloadingWorker

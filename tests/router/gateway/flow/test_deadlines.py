@@ -1,5 +1,3 @@
-"""The deadlines of a request, by its state."""
-
 import math
 from types import SimpleNamespace
 

@@ -1,5 +1,3 @@
-"""Which plan a request gets where workers may hand KV cache over and pull it."""
-
 import asyncio
 import json
 from types import SimpleNamespace
@@ -45,7 +43,6 @@ class Fleet:
 
     @property
     def decided(self):
-        """The decisions of the policy about this request."""
         return self.site.decisions - self.before
 
 

@@ -1,5 +1,3 @@
-"""Which answers are complete by the rules of their API."""
-
 import json
 
 import pytest

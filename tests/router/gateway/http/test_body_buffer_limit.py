@@ -1,5 +1,3 @@
-"""The memory limit for all request bodies, and its reserve for small ones."""
-
 import pytest
 
 from router.config.model import LimitsConfig

@@ -1,5 +1,3 @@
-"""Reading from a client: it stops and resumes once each, and counts what it reads ahead."""
-
 import pytest
 
 from router.config.model import LimitsConfig

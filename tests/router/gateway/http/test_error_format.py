@@ -1,5 +1,3 @@
-"""Messages and Responses APIs on the data plane: first tokens, error formats, usage, stored responses."""
-
 import asyncio
 import json
 

@@ -1,5 +1,3 @@
-"""Requests and responses pass byte for byte, apart from the headers named here."""
-
 import asyncio
 import json
 import random

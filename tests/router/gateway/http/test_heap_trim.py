@@ -1,5 +1,3 @@
-"""Memory returns to the system after large bodies, not after ordinary ones, and not too often."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Clients that send requests faster than the gateway answers, or faster than they read the responses."""
-
 import asyncio
 import socket
 

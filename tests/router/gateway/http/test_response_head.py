@@ -1,5 +1,3 @@
-"""The final head of a response after interim ones, and heads that repeat the last one."""
-
 import pytest
 
 from router.gateway.http.response_head import RepeatedResponse, final_head, parse_response_head

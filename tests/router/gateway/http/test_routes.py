@@ -1,5 +1,3 @@
-"""Routes: forwarded paths, the worker they go to, and the paths that the gateway answers itself."""
-
 import asyncio
 import json
 import logging

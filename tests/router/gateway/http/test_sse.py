@@ -1,5 +1,3 @@
-"""Detection of first events and reading of usage, without sockets."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

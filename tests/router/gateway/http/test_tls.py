@@ -1,5 +1,3 @@
-"""TLS to clients and to workers, over real sockets, with a CA made for the test."""
-
 import asyncio
 import contextlib
 import json
@@ -65,7 +63,6 @@ def pair(authority):
 
 @pytest.fixture
 async def worker_over_tls(authority):
-    """A worker whose certificate names 127.0.0.1 by default."""
     started = []
 
     async def start(script, *names):

@@ -1,5 +1,3 @@
-"""WebSocket upgrades of /v1/realtime are spliced both ways."""
-
 import asyncio
 
 from tests.support.answers import answer_json

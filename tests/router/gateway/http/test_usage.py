@@ -1,5 +1,3 @@
-"""The number of output tokens of a response without usage."""
-
 import pytest
 
 from tests.support.answers import DONE, END, STREAM_HEAD, chunk, event

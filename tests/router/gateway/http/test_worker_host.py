@@ -1,5 +1,3 @@
-"""The Host that workers get, and requests that come back to the gateway."""
-
 import json
 from dataclasses import replace
 

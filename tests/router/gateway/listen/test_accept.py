@@ -1,5 +1,3 @@
-"""Accepting from one shared socket. Several acceptors on one loop stand in for processes."""
-
 import asyncio
 import os
 import socket

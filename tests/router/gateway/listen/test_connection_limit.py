@@ -1,5 +1,3 @@
-"""The connection limit: what counts against it, and which connection is closed for a new one."""
-
 import asyncio
 import random
 import socket
@@ -40,7 +38,6 @@ class Port:
         self.limit = ConnectionLimit(limit, lambda: self.now_s, self.accept_order)
 
     def accept(self, after_s=1.0):
-        """Accept one socket, in its handshake. Return None if it is refused."""
         self.now_s += after_s
         if not self.limit.has_room():
             return None

@@ -1,5 +1,3 @@
-"""Usage observation and cache re-announcement: splices into bodies, and removal of the usage frame."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Only the member of the outermost object is changed, in any spelling of its name."""
-
 import json
 
 import pytest

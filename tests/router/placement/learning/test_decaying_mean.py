@@ -1,5 +1,3 @@
-"""A decaying mean against the weighted mean of all observations."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

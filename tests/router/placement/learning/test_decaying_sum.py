@@ -1,5 +1,3 @@
-"""A decaying sum against the sum of all additions, each with what is kept of it."""
-
 from math import exp, prod
 
 import pytest
