@@ -106,8 +106,7 @@ deploy-env: $(STAMP)
 
 # The dashboards, the chart's copies of dashboards and alerts, and the chart with its default values for `kubectl apply`.
 manifests: deploy-env
-	$(BIN)/python deploy/make_rules.py
-	$(BIN)/python deploy/make_dashboards.py
+	$(BIN)/python -m docs.build
 	$(DEPLOY_VENV)/bin/helm template warmroute deploy/helm/warmroute --namespace warmroute --set discovery.service=vllm --set secrets.name=warmroute-secrets > deploy/kubernetes/warmroute.yaml
 
 # Builds the image with buildah and runs the demo in it.

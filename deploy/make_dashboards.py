@@ -1,4 +1,4 @@
-"""Write the dashboards of Grafana: ``python deploy/make_dashboards.py``, a part of ``make manifests``.
+"""The dashboards of Grafana, which ``python -m docs.build`` writes.
 
 Each dashboard is a table of panels below. The JSON goes to deploy/grafana, from where Docker Compose mounts it. The
 chart can only read files of its own, so the dashboards and deploy/prometheus/rules.yml are copied there.
@@ -7,15 +7,10 @@ chart can only read files of its own, so the dashboards and deploy/prometheus/ru
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-DEPLOY = Path(__file__).parent
-GRAFANA, CHART_FILES = DEPLOY / "grafana", DEPLOY / "helm" / "warmroute" / "files"
-RULES = DEPLOY / "prometheus" / "rules.yml"
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 SCHEMA_VERSION = 41
 """Of Grafana 12. Later versions migrate it."""
@@ -650,16 +645,3 @@ def _panel(panel: Panel, identifier: int, place: dict[str, int]) -> dict[str, An
 def text_of(dashboard: Dashboard) -> str:
     """Return the file of a dashboard."""
     return json.dumps(made(dashboard), indent=1) + "\n"
-
-
-def main() -> None:
-    """Write the dashboards, and the chart's copies."""
-    CHART_FILES.mkdir(exist_ok=True)
-    for dashboard in DASHBOARDS:
-        (GRAFANA / f"{dashboard.name}.json").write_text(text_of(dashboard))
-        shutil.copy(GRAFANA / f"{dashboard.name}.json", CHART_FILES)
-    shutil.copy(RULES, CHART_FILES)
-
-
-if __name__ == "__main__":
-    main()

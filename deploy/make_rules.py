@@ -1,16 +1,14 @@
-"""Make `prometheus/rules.yml` from the list of conditions that the diagnosis also has: ``make manifests``."""
+"""`prometheus/rules.yml`, made by ``python -m docs.build`` from the conditions that the diagnosis also has."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
 from itertools import groupby
-from pathlib import Path
 
 from router.diagnosis.condition import Condition
 from router.diagnosis.conditions import CONDITIONS
 
-RULES = Path(__file__).parent / "prometheus" / "rules.yml"
 HEAD = """\
 # Alerts about Warmroute, made from router/diagnosis/conditions.py by `make manifests`: `warmroute diagnose` finds the
 # same. docs/how-to/operate.md says what to do about each one; runbook_url is its place in this repository. Gauges of
@@ -56,12 +54,3 @@ def _expression(lines: list[str]) -> Iterator[str]:
 def _scalar(value: str) -> str:
     """Return a text as YAML: in quotes if it has braces or a colon."""
     return json.dumps(value) if set(value) & set("{}:#") and not value.startswith("docs/") else value
-
-
-def main() -> None:
-    """Write the file."""
-    RULES.write_text(text())
-
-
-if __name__ == "__main__":
-    main()

@@ -4,4 +4,4 @@ from tests.conformance.page import PAGE, page
 
 
 def test_page_is_current():
-    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m tests.conformance.page"
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m docs.build"

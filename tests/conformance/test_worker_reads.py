@@ -11,7 +11,7 @@ from backends.vllm.handover.mooncake import MAX_RANKS, read_engine_ids
 from backends.vllm.handover.parameters import HandoverError
 from backends.vllm.handover.prefill_answer import MAX_ANSWER_BYTES, answer_limit_bytes
 from backends.vllm.server_info import parse_server_info
-from router.cli.worker_reads import WORKER_READS
+from docs.build.worker_reads import WORKER_READS
 from router.gateway.http.usage import TAIL_BYTES, find_usage, trim
 from router.gateway.pins import ID_WITHIN_BYTES, stored_response_id
 from router.gateway.rewrites.answer_ids import AnswerIds

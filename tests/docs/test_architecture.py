@@ -1,41 +1,9 @@
-"""The architecture page names the folders and states that the code has.
-
-Run this file as a script to write the page's figures of the request flow and of who may import whom.
-"""
+"""The architecture page names the folders and states that the code has."""
 
 import re
-import tomllib
-from pathlib import Path
 
-from router.cli import request_flow
+from docs.build.architecture import FILE, ROOT, page
 from router.placement.health import WorkerState
-
-ROOT = Path(__file__).parents[2]
-FILE = ROOT / "docs/architecture.md"
-
-
-def layers(container: str | None) -> str:
-    """The `layers` contract of pyproject.toml, one line a layer."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    found = next(
-        one["layers"]
-        for one in contracts
-        if one["type"] == "layers" and (one.get("containers") or [None])[0] == container
-    )
-    return "\n".join(found)
-
-
-def with_figures(page: str) -> str:
-    for name, container in (("the project", None), ("router", "router")):
-        figure = f"<!-- layers of {name} -->\n```text\n{layers(container)}\n```"
-        page = re.sub(rf"<!-- layers of {name} -->\n```text\n.*?```", figure, page, flags=re.DOTALL)
-    figure = "\n".join(request_flow.figure())
-    return re.sub(
-        r"<!-- states of a request -->\n```mermaid\n.*?```",
-        f"<!-- states of a request -->\n{figure}",
-        page,
-        flags=re.DOTALL,
-    )
 
 
 def test_every_package_of_the_router_has_a_row():
@@ -49,9 +17,4 @@ def test_the_figure_of_a_worker_has_exactly_its_states():
 
 
 def test_the_figures_of_imports_are_those_of_pyproject():
-    page = FILE.read_text()
-    assert page == with_figures(page), "run `python tests/docs/test_architecture.py`"
-
-
-if __name__ == "__main__":
-    FILE.write_text(with_figures(FILE.read_text()))
+    assert FILE.read_text() == page(), "run `python -m docs.build`"

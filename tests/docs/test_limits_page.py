@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from router.cli.limits import FIXED, SETTINGS, setting_rows, settings_that_bound
+from docs.build.limits import FIXED, SETTINGS, setting_rows, settings_that_bound
 from router.errors import ErrorKind
 
 CODES = {kind.spec.code: kind.spec.status for kind in ErrorKind}
@@ -12,7 +12,7 @@ CODES = {kind.spec.code: kind.spec.status for kind in ErrorKind}
 
 def test_every_setting_that_bounds_something_has_a_row():
     missing = sorted(set(settings_that_bound()) - set(SETTINGS))
-    assert not missing, f"add a line for each to SETTINGS (or NOT_LIMITS) in router/cli/limits.py: {missing}"
+    assert not missing, f"add a line for each to SETTINGS (or NOT_LIMITS) in docs/build/limits.py: {missing}"
 
 
 def test_every_row_is_of_a_setting():

@@ -16,7 +16,7 @@ def uncommented(text: str) -> str:
 
 
 def test_the_copy_in_docs_is_current():
-    assert SAMPLE.read_text() == sample_yaml(), "run: python -m router.cli.reference"
+    assert SAMPLE.read_text() == sample_yaml(), "run: python -m docs.build"
 
 
 def test_as_it_is_it_changes_nothing():

@@ -1,10 +1,10 @@
-"""Parts of the generated reference pages."""
+"""Parts of the generated pages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-MADE = "`python -m router.cli.reference` generates this page; a test compares it with the code.\n"
+MADE = "`python -m docs.build` generates this page; a test compares it with the code.\n"
 
 
 def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:

@@ -1,31 +1,25 @@
-"""Reference pages generated from code: policies, metrics, paths, headers, errors, limits, flow and the admin API.
-
-``python -m router.cli.reference [FOLDER]`` writes them all, and the sample of all settings beside the folder.
-"""
+"""The pages of docs/reference that are made from the product's tables."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from inspect import cleandoc
-from pathlib import Path
 from typing import Any
 
+from docs.build import request_flow
+from docs.build.admin_api import reference_page as admin_api_page
+from docs.build.client_pages import errors_page, headers_page
+from docs.build.limits import FIXED_HEADS, HEADS, fixed_rows, setting_rows
+from docs.build.tables import MADE, table
+from docs.build.worker_reads import HEADS as WORKER_HEADS
+from docs.build.worker_reads import worker_rows
+from docs.build.workloads import page as workloads_page
 from policies.registry import BUILT_IN, describe, describe_wrappers
-from router.admin.reference import reference_page as admin_api_page
-from router.cli import request_flow
-from router.cli.client_pages import errors_page, headers_page
-from router.cli.limits import FIXED_HEADS, HEADS, fixed_rows, setting_rows
-from router.cli.pages import MADE, table
-from router.cli.worker_reads import HEADS as WORKER_HEADS
-from router.cli.worker_reads import worker_rows
 from router.config.budgets import BYTE_BUDGETS, RSS_PER_BYTE, SHARE, plan_memory
 from router.config.memory import MemoryLimit
 from router.config.model import Config
-from router.config.sample import sample_yaml
 from router.gateway.flow.request_log import MODELS_NAMED
 from router.gateway.http.routes import FORBIDDEN_PATHS, FORBIDDEN_PREFIXES, ROUTES, Route
 from router.telemetry.catalogue import CATALOGUE, MetricSpec
@@ -269,21 +263,6 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "errors.md": errors_page,
     "limits.md": limits_page,
     "request-flow.md": request_flow_page,
+    "workloads.md": workloads_page,
     **{f"policies/{name}.md": partial(policy_page, name) for name in BUILT_IN},
 }
-
-
-def main(arguments: list[str]) -> int:
-    """Write all pages into a folder (default ``docs/reference``), and the sample settings beside that folder."""
-    parser = argparse.ArgumentParser(prog="python -m router.cli.reference", description="Write the reference pages.")
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("docs/reference"))
-    folder = parser.parse_args(arguments).folder
-    (folder / "policies").mkdir(parents=True, exist_ok=True)
-    for name, page in PAGES.items():
-        (folder / name).write_text(page(), encoding="utf-8")
-    (folder.parent / "warmroute.sample.yaml").write_text(sample_yaml(), encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))

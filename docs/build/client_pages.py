@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from router.cli.pages import MADE, table
+from docs.build.tables import MADE, table
 from router.errors import ErrorKind, Fault
 from router.gateway.http.error_format import anthropic_type
 from router.gateway.http.read_headers import READ_HEADERS

@@ -1,4 +1,4 @@
-"""``docs/reference/admin-api.md``, generated from the table of operations by `router.cli.reference`."""
+"""docs/reference/admin-api.md, made from the table of operations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEAD = f"""\
 # Admin API
 
 The admin port (`admin_host`, `admin_port`; 127.0.0.1:8001 by default) speaks JSON. `GET {OPENAPI_PATH}` describes it
-for programs. `python -m router.cli.reference` generates this page; a test compares it with the code.
+for programs. `python -m docs.build` generates this page; a test compares it with the code.
 
 - Errors are problem documents (RFC 9457, `application/problem+json`) with a stable [`code`](#error-codes) and a
   `detail` that says what to do.

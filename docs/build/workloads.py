@@ -1,11 +1,8 @@
-"""The reference page on workloads, made from code: ``python -m loadtest.workload.reference [FILE]`` writes it."""
+"""docs/reference/workloads.md."""
 
 from __future__ import annotations
 
-import argparse
 import inspect
-import sys
-from pathlib import Path
 from typing import Any
 
 from loadtest.workload.generators.registry import SHAPES, Parameter, common_parameters, own_parameters
@@ -17,7 +14,7 @@ from loadtest.workload.source import FORM
 _HEAD = f"""\
 # Workloads
 
-`python -m loadtest.workload.reference` generates this page; a test compares it with the code.
+`python -m docs.build` generates this page; a test compares it with the code.
 
 Wherever a command takes `--trace {FORM}`, it takes a recorded trace or traffic drawn from
 a seed. The traffic is planned before the run, as sessions of calls. Each call has a prompt (as pieces of text, so that
@@ -76,15 +73,3 @@ def _shape(name: str, shape: type[Shape]) -> list[str]:
 def _table(listed: list[Parameter]) -> list[str]:
     rows = (f"| `{one.name}` | {one.type} | `{one.default:.10g}` | {one.allowed} | {one.about} |" for one in listed)
     return ["| parameter | type | default | allowed | meaning |", "| --- | --- | --- | --- | --- |", *rows]
-
-
-def main(arguments: list[str]) -> int:
-    """Write the page (default ``docs/reference/workloads.md``)."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.workload.reference", description="Writes the page.")
-    parser.add_argument("file", nargs="?", type=Path, default=Path("docs/reference/workloads.md"))
-    parser.parse_args(arguments).file.write_text(page(), encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
