@@ -1,9 +1,4 @@
-"""Control-plane HTTP to workers: every call to a worker that is not a client's request.
-
-Each call has a limit on the size of the answer and on the whole time, and the concurrent calls to one worker are
-limited. Redirects are not followed. Compressed bodies are refused, because their size is unknown before they are
-unpacked. Every failure is a `ProbeError`.
-"""
+"""Control-plane HTTP to workers: every call to a worker that is not a client's request."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Asks one vLLM endpoint for its identity and its state.
-
-Any server may answer on that port. The result is always a value or a `ProbeError` with a reason that an operator can
-act on.
-"""
+"""Asks one vLLM endpoint for its identity and its state."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The admin API's changes as the gateways of a fleet share them: one document with a version.
-
-Each gateway puts the changes over its own file. The document with the higher version wins; of two with the same
-version, the one that was written first.
-"""
+"""The admin API's changes as the gateways of a fleet share them: one document with a version."""
 
 from __future__ import annotations
 

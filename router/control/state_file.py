@@ -1,8 +1,4 @@
-"""The desired state on disk: one file in `state_dir`, replaced as a whole, with its history.
-
-A file that cannot be read, or not in whole, does not stop the start: an upgrade that is taken back must leave a gateway
-that runs. The file is set aside under another name before it is written again, so that no change is lost unseen.
-"""
+"""The desired state on disk: one file in `state_dir`, replaced as a whole, with its history."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""A budget for retries, in proportion to the traffic.
-
-If a failing fleet got a retry of every request, its load would multiply by the number of attempts, just when it can
-serve less. So requests fill a budget that retries spend: a share per request, plus a small constant rate. The model
-is Finagle's retry budget, a leaky token bucket with `ratio` per request and a reserve per second.
-"""
+"""A budget for retries, in proportion to the traffic."""
 
 from __future__ import annotations
 

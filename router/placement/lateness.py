@@ -1,9 +1,4 @@
-"""Judge a probe that timed out. Pure.
-
-A time-out says that one answer is late, and not why. It counts for nobody if no other worker has given a sign since the
-probe began, because then the cause is probably here or on the way. It does not count if the worker has made progress
-since. And time-outs alone do not eject a worker that is needed (`router.placement.panic`).
-"""
+"""Judge a probe that timed out. Pure."""
 
 from __future__ import annotations
 

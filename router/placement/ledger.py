@@ -1,9 +1,4 @@
-"""The load of every placed request, from the decision until its lifecycle events release it.
-
-Decisions rely on these reservations; scraped gauges only correct them. A scrape may be a second old, and without
-reservations every decision within that second would go to the same worker. Only a scrape can show load from
-elsewhere, such as another router or a batch job; see `ForeignLoad`.
-"""
+"""The load of every placed request, from the decision until its lifecycle events release it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Which workers time-outs alone may not eject. Pure.
-
-They never leave less than `health.panic_threshold` of a model's workers in use. That is Envoy's panic threshold, with
-the same default: a fleet that is merely slow would otherwise lose worker after worker, each under the load of those
-before.
-"""
+"""Which workers time-outs alone may not eject. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Physical copies of blocks in one view: engine hash -> row of the index, counted per medium and cache group.
-
-vLLM does not deduplicate. One hash may be in several blocks; each is announced when it is filled and removed when it is
-evicted. A block counts as cached until its last copy is gone.
-"""
+"""Physical copies of blocks in one view: engine hash -> row of the index, counted per medium and cache group."""
 
 from __future__ import annotations
 

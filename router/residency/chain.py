@@ -1,9 +1,4 @@
-"""Block hashes: a chain of xxh3-64 over packed token ids, the identity that both sides of the index share.
-
-The request side (`router.tokenization`) and the event side (`router.residency`) must compute the same numbers, so both
-call `extend_chain` and neither hashes by itself. The engine's own hashes are never reproduced (they changed in vLLM
-0.29 and 0.31); they only name blocks within one worker.
-"""
+"""Block hashes: a chain of xxh3-64 over packed token ids, the identity that both sides of the index share."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Blocks of placed requests, which will soon be in a worker's cache and count as cached there.
-
-vLLM makes a block reusable when it schedules it, before it computes it. A second request with the same prompt, sent
-right after the first, finds the block.
-"""
+"""Blocks of placed requests, which will soon be in a worker's cache and count as cached there."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Sequence numbers of one publisher: the next one, gaps, and restarts.
-
-A publisher counts batches from 0 and keeps the last few thousand for replay. It does not report batches that it dropped
-for a slow subscriber; a jump in the count is the only sign. After a restart it counts from 0 again.
-"""
+"""Sequence numbers of one publisher: the next one, gaps, and restarts."""
 
 from __future__ import annotations
 

@@ -1,12 +1,23 @@
-"""Find the identity of the prompt in a request body: the length in tokens and the block hashes.
+"""The identity of the prompt in a request body: the length in tokens and the block hashes.
 
-`intake` reads the few fields of a body that matter, by `json_spans` if it is large and step by step (`large_json`) if
-it is very large; `multipart` reads the model of a form. `body_bounds` decides which bodies are decoded and where,
-`preparing` turns the fields into work, `threads` runs it and `identification_deadline` limits its time. `long_text`
-tokenises long texts in little memory.
+Reading, rendering, tokenising and hashing give the same ids as vLLM would, or none: `Identity` returns a `Prompt` from
+the best source. These are ids in the body, a local model folder (`backends.vllm.render`), a worker's /tokenize, and at
+last the text alone.
 
-`identity` returns a `Prompt` from the best source: a local model folder (`sources`; `backends.vllm.render` renders and
-tokenises), a worker's /tokenize (`remote_tokenizer`), or the text alone (`text`). `memo` remembers tokenised prefixes,
-so a turn of a conversation costs its new text only. `segmenter` decides where text may be divided, and
-`segmentation_check` tests that for a tokenizer. Used by `router.gateway`, `router.admin` and `router.app`.
+Invariants:
+
+- A body that vLLM accepts is never refused here. Odd fields are left to the worker to judge.
+- Nothing holds the event loop for more than some milliseconds, and no body takes memory without bound: small bodies
+  are decoded whole, of larger ones only the places of fields are found, and very large ones are read in steps. Objects
+  are made in two threads, so that a small prompt never waits for a large one.
+- Identification has a time limit. A late one is no error: the request is placed by its text or by its size.
+
+A turn of a conversation costs its new text only:
+
+- Tokenizers split text at added tokens first, so at those the ids of the parts, joined, are the ids of the whole. The
+  memo keeps the block hashes of prefixes by these segments, and each tokenizer is tested at them.
+- Where a template is proved to render a message from it and the first one alone (`backends.vllm.turn_loop`), only new
+  messages are decoded and rendered.
+
+Used by `router.gateway`, `router.admin` and `router.app`.
 """

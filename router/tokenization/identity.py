@@ -1,8 +1,4 @@
-"""The identity of a request's prompt, from the best source available.
-
-The sources in order: ids in the body; a local model folder (configured, or found by the names that workers report); a
-worker's /tokenize; the text alone. `identify_now` handles the cheap cases, `identify` all of them. Neither raises.
-"""
+"""The identity of a request's prompt, from the best source available."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The threads that render and tokenise: one for small prompts, one for large ones.
-
-A small prompt never waits behind a large one. Decoded bodies and the tokenizer's memory exist for one large prompt at a
-time. Used from the event loop only.
-"""
+"""The threads that render and tokenise: one for small prompts, one for large ones."""
 
 from __future__ import annotations
 

@@ -1,12 +1,18 @@
 """The life of one forwarded request.
 
-- `transitions` is the table of states, events and effects. `flow.Flow` follows it, without sockets and without a clock.
-- `forwarding.ForwardedRequest` drives the flow: it turns calls from the client, the queues and its attempts into
-  events, and carries out the effects. `deadlines` computes when a state ends.
-- `identify` finds the prompt's identity, `model_choice` the model, and `charging` what the caller's limits are charged.
-- `placements` asks the dispatcher; `attempt.Attempt` is one try at one worker.
-- `opening.Opening` keeps an answer back until its first real event; `responder.Responder` and `respond.Relay` write it.
-- `outbound`, `reading`, `outcomes`, `services` and `request_log` hold the values and parts that these modules share.
+It is a state machine without input and output: `Flow` takes events and returns effects, and one table
+(`transitions.TRANSITIONS`; docs/reference/request-flow.md) says which. `ForwardedRequest` drives it: it turns calls
+from the client, the queues and the attempts into events, and carries the effects out. `Attempt` is one try at one
+worker; `Responder` and `Relay` write the answer.
 
-Imported by `router.gateway.client`, which starts each request. docs/reference/request-flow.md draws the table.
+Invariants:
+
+- No part of a worker's answer reaches the client before its first real event (`Opening`). Until then a failure may be
+  retried elsewhere; after it, the client gets an error event or a visibly truncated body, never a second answer.
+- After the first event tokens bypass the flow: the worker's bytes go to the client unchanged, framing included, unless
+  the client cannot read that framing or has had a head of the gateway's.
+- Every placed attempt is released, whatever ends the request; the log entry is written once.
+- A request of two workers is a plan of legs, and only the last leg's answer is the client's.
+
+`router.gateway.client` starts each request. Sans-IO in the way of h11 (``h11/_state.py``).
 """

@@ -1,9 +1,4 @@
-"""Drive one forwarded request: turn calls from the client, the queues and its attempts into events of the flow.
-
-The flow decides (`transitions`); this module does the input and output, and carries out the flow's effects. Tokens do
-not pass through it: after the answer has begun, the worker's connection writes directly to the client
-(`respond.Relay.splice_events`).
-"""
+"""Drive one forwarded request: turn calls from the client, the queues and its attempts into events of the flow."""
 
 from __future__ import annotations
 

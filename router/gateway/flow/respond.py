@@ -1,9 +1,4 @@
-"""Write one response to the client: comments first if needed, then the worker's bytes, spliced or re-framed.
-
-No part of a worker's answer reaches the client before its first real event. From then on, the worker's bytes are
-written unchanged, framing included. They are re-framed if the client cannot read that framing, or if the gateway has
-already written a head of its own.
-"""
+"""Write one response to the client: comments first if needed, then the worker's bytes, spliced or re-framed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The transition table of a request: one row for each state, event and condition.
-
-`flow.Flow` follows the table, `docs.build` draws docs/reference/request-flow.md from it, and
-tests/properties/test_request_flow.py reaches every row.
-"""
+"""The transition table of a request: one row for each state, event and condition."""
 
 from __future__ import annotations
 
