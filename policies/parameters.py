@@ -56,7 +56,6 @@ def converted(rule: str, section: str, kind: type[P], given: Mapping[str, Any]) 
 
 
 def described(kind: type[Params]) -> dict[str, Any]:
-    """Return type, default and meaning of each parameter."""
     fields = msgspec.structs.fields(kind)
     return {field.name: {"type": _type_name(field), **_default(field), **_meaning(field)} for field in fields}
 

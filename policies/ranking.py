@@ -40,7 +40,6 @@ def by_keys(fleet: FleetView, keys: Sequence[Fact], reason: str, terms: Terms) -
 
 
 def places(fleet: FleetView, keys: Sequence[Fact]) -> list[int]:
-    """Return all places of the fleet, lowest keys first."""
     return _order(fleet, [values(fleet, key) for key in keys])
 
 
@@ -121,19 +120,16 @@ def counts(fleet: FleetView, count: FactOf) -> list[int]:
 
 
 def least(fleet: FleetView, count: FactOf, among: FactOf | None = None) -> int:
-    """Return the smallest count."""
     if fleet.by_row:
         return int(min([count(view) for view in fleet.workers if among is None or among(view)]))
     return int((count(fleet) if among is None else count(fleet)[among(fleet)]).min())
 
 
 def most(fleet: FleetView, count: FactOf) -> int:
-    """Return the largest count."""
     return int(max([count(view) for view in fleet.workers]) if fleet.by_row else count(fleet).max())
 
 
 def total(fleet: FleetView, count: FactOf) -> int:
-    """Return the sum of a count."""
     return int(sum([count(view) for view in fleet.workers]) if fleet.by_row else count(fleet).sum())
 
 

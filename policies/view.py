@@ -352,4 +352,3 @@ class Policy(Protocol):
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank every candidate of `fleet` for `request`."""
-        ...

@@ -169,7 +169,6 @@ class BlockLoad:
         self._thread.start()
 
     def begin(self, transfer_s: float) -> None:
-        """Begin the transfer: the prompt has its blocks."""
         with self._changed:
             self._transfer_s = transfer_s
             self._changed.notify()

@@ -173,7 +173,6 @@ class ClockWorker(worker_base.WorkerBase):
         return True
 
     def remove_lora(self, lora_id: int) -> bool:
-        """Remove an adapter; return whether it was loaded."""
         known = lora_id in self._adapters
         self._adapters.discard(lora_id)
         return known

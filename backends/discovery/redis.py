@@ -26,11 +26,9 @@ class RedisPipeline(Protocol):
 
     def getrange(self, key: bytes, start: int, end: int) -> object:
         """Ask for the bytes of a value from `start` to `end`, both included."""
-        ...
 
     async def execute(self, raise_on_error: bool) -> list[Any]:
         """Send the commands. Return the answers; errors are among them."""
-        ...
 
 
 class RedisClient(Protocol):
@@ -42,7 +40,6 @@ class RedisClient(Protocol):
 
     async def info(self, section: str) -> dict[str, Any]:
         """Return facts of the server; of a cluster, by node."""
-        ...
 
     async def aclose(self) -> None: ...
 

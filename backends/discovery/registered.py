@@ -49,7 +49,6 @@ class RegisteredSource:
         return before is None
 
     def deregister(self, name: str) -> bool:
-        """End a registration; return whether there was one."""
         found = self._registered.pop(name, None)
         self._changed.set()
         return found is not None

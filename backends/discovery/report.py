@@ -22,7 +22,6 @@ class Source(Protocol):
 
     async def run(self, report: SourceReport) -> None:
         """Follow the origin until cancelled. An exception is reported as a failure, and the source is run again."""
-        ...
 
 
 class SourceReport:

@@ -30,33 +30,26 @@ class Dialect(Protocol):
 
     def read(self, values: dict[str, Any]) -> ChatBody:
         """Return the fields of the body that the engine needs; raises `ApiError` 400."""
-        ...
 
     async def prompt(self, reader: PromptReader, values: dict[str, Any]) -> list[int]:
         """Return the prompt's ids; raises `ApiError` 400."""
-        ...
 
     def whole(
         self, head: AnswerHead, generation: Generation, cached_tokens: int, prompt: Sequence[int] | None
     ) -> dict[str, Any]:
         """Return a response that is not streamed; `prompt` if token ids are requested."""
-        ...
 
     def introduction(self, head: AnswerHead) -> bytes:
         """Return the events at the start of a stream."""
-        ...
 
     def opening(self, head: AnswerHead, generation: Generation) -> bytes:
         """Return the events with the first token, before its text."""
-        ...
 
     def token(self, json_text: bytes) -> bytes:
         """Return the event of one token; `json_text` is its text as the inside of a JSON string."""
-        ...
 
     def closing(self, head: AnswerHead, generation: Generation, cached_tokens: int) -> bytes:
         """Return the events after the last token."""
-        ...
 
 
 class MessagesDialect:

@@ -41,7 +41,6 @@ class AnswerHead:
     model: str
 
     def fields(self, object_name: str) -> dict[str, Any]:
-        """Return them as the first fields of a JSON object."""
         return {"id": self.id, "object": object_name, "created": self.created, "model": self.model}
 
 

@@ -131,7 +131,6 @@ class EventSockets:
         return socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def close(self) -> None:
-        """Close both sockets; replays in progress end."""
         self._loop.remove_reader(self._replay_socket.FD)
         for reply in self._replies.values():
             reply.cancel()

@@ -32,12 +32,10 @@ class TemplateHabits(Protocol):
     @property
     def merges_late_system(self) -> bool:
         """Whether later system messages go into the first one, since the template would refuse them."""
-        ...
 
     @property
     def disabled_effort(self) -> str:
         """The reasoning effort that stands for disabled thinking."""
-        ...
 
 
 @dataclass(slots=True)

@@ -98,7 +98,6 @@ def _reply(path: bytes, size: int) -> bytes:
 
 
 async def _discard(reader: asyncio.StreamReader, head: bytes) -> int:
-    """Read and discard the body; return its size."""
     lines = head.lower().split(b"\r\n")
     if b"transfer-encoding: chunked" in lines:
         return await _discard_chunks(reader)

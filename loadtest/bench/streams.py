@@ -38,7 +38,6 @@ class StreamTally:
         self.changed.set()
 
     def end(self) -> None:
-        """Count one stream that ended correctly."""
         self.ended += 1
         self.changed.set()
 

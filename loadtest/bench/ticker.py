@@ -13,7 +13,6 @@ class Stream(Protocol):
 
     def token(self) -> None:
         """Send the next frame."""
-        ...
 
     def finish(self) -> None: ...
 

@@ -21,14 +21,11 @@ class Timed(Protocol):
     """An object with the two times that are compared, in seconds."""
 
     @property
-    def ttft_s(self) -> float:
-        """Time to first token."""
-        ...
+    def ttft_s(self) -> float: ...
 
     @property
     def tpot_s(self) -> float | None:
         """Mean time per output token after the first."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,6 @@ class EventLog:
 
     @property
     def messages(self) -> int:
-        """Number of messages so far."""
         return len(self._payloads)
 
     @property

@@ -50,7 +50,6 @@ class BlockHistory:
         self.evictions += 1
 
     def copies_at(self, block_hash: int, time_s: float) -> int:
-        """Return the number of copies at that time."""
         return sum(change for at_s, change in self.changes.get(block_hash, ()) if at_s <= time_s)
 
     def stored_before(self, block_hash: int, time_s: float) -> bool:

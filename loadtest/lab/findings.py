@@ -71,7 +71,6 @@ class Findings:
 
     @property
     def seeds(self) -> int:
-        """The number of seeds."""
         return len(self.results) // (len(self.policies) * len(self.loads))
 
     def measures(self) -> list[Measure]:

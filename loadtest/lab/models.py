@@ -138,6 +138,5 @@ def flag(one: Field[Any]) -> str:
 
 
 def default(one: Field[Any]) -> Any:
-    """Return the default of a parameter."""
     assert one.default is not MISSING
     return one.default

@@ -28,8 +28,7 @@ class Compared(Protocol):
     def policies(self) -> Sequence[str]: ...
 
     @property
-    def loads(self) -> Sequence[float]:
-        """The loads, lowest first."""
+    def loads(self) -> Sequence[float]: ...
 
     def standings(self, measure: Measure, load: float) -> list[Standing]: ...
 

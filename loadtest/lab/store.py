@@ -60,7 +60,6 @@ class Store:
         return None if kept is None else msgspec.structs.replace(kept, cell=as_json(cell))
 
     def add(self, cell: Cell, measures: Measures, measured: Measured) -> Result:
-        """Store a finished cell; it is on disk when this returns."""
         result = Result(digest(cell), code_version(), as_json(cell), measures, measured)
         with self.path.open("ab") as file:
             file.write(msgspec.json.encode(result) + b"\n")

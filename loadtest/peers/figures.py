@@ -141,7 +141,6 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return the spread of at least one value."""
     return Spread(statistics.median(values), min(values), max(values))
 
 

@@ -24,7 +24,6 @@ class Places(Protocol):
 
     def place(self, name: str, session: str, call: Asked) -> Placement | Rejected | HeldCall:
         """Choose a worker for a call that has just arrived, now or later."""
-        ...
 
 
 class Clients:
@@ -136,5 +135,4 @@ class Clients:
             self._begin(self._later.popleft())
 
     def statistics(self) -> dict[str, int]:
-        """Count the calls that have ended."""
         return {"ended": len(self.outcomes)}

@@ -23,7 +23,6 @@ class Placement(Protocol):
     @property
     def predicted_tokens(self) -> int | None:
         """Prompt tokens that the gateway expects in the worker's cache; None if unknown."""
-        ...
 
     def progressed(self, tokens: int) -> None:
         """Note that the answer has `tokens` tokens. Called for the first and last one, and on demand between."""
@@ -31,8 +30,7 @@ class Placement(Protocol):
     def finished(self, state: EngineRequestState) -> None:
         """Note that the answer is complete."""
 
-    def left(self) -> None:
-        """Note that the client has left."""
+    def left(self) -> None: ...
 
     def refused(self) -> None:
         """Note that the worker can never run the call."""

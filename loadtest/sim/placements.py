@@ -24,18 +24,15 @@ class Follows(Protocol):
     @property
     def dispatcher(self) -> Dispatcher:
         """Receives the lifecycle events."""
-        ...
 
     @property
     def time(self) -> VirtualTime: ...
 
     def tells_usage(self) -> bool:
         """Return whether the answer that ends now reports its usage."""
-        ...
 
     def place_alone(self, request: Request) -> GatewayPlacement | Rejected:
         """Choose one worker for a call that two could not share."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

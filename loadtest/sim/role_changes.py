@@ -46,7 +46,6 @@ class RoleChanges:
 
     @property
     def changed(self) -> int:
-        """The number of workers' roles that have changed."""
         return self._flips.state().counts["changed"]
 
     def look(self) -> None:

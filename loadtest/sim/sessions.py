@@ -29,12 +29,10 @@ class Asked(Protocol):
     @property
     def pause_s(self) -> float:
         """Seconds since the end of the previous call."""
-        ...
 
     @property
     def leaves_after_s(self) -> float | None:
         """Seconds after which the client leaves; None if it waits for the end."""
-        ...
 
     @property
     def prompt_tokens(self) -> int: ...
@@ -42,18 +40,15 @@ class Asked(Protocol):
     @property
     def max_tokens(self) -> int | None:
         """The client's limit, None if it sends none."""
-        ...
 
     @property
     def output_ids(self) -> Sequence[int]:
         """The answer's token ids; empty if only the length is known."""
-        ...
 
     def prompt(self) -> Prompt: ...
 
     def request(self, name: str, block_tokens: int) -> EngineRequest:
         """Return the request as a worker with blocks of `block_tokens` receives it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

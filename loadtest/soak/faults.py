@@ -64,7 +64,6 @@ class FaultLog:
         )
 
     def counts(self) -> dict[str, int]:
-        """Return the number of faults of each kind."""
         return {fault.value: sum(each.fault is fault for each in self.windows) for fault in Fault}
 
 

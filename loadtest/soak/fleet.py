@@ -256,7 +256,6 @@ class Admin:
         return await self._client.delete(f"/admin/v1/workers/{worker_id}")
 
     async def metrics(self) -> dict[str, float]:
-        """Return the sum over all labels of each metric."""
         sums: dict[str, float] = {}
         for line in (await self._client.get("/metrics")).text.splitlines():
             if not line.startswith("#"):

@@ -53,7 +53,6 @@ class Gauges:
 
     @property
     def descriptors(self) -> int:
-        """Number of open descriptors."""
         return self._process.num_fds()
 
     @property

@@ -63,7 +63,6 @@ def sustainable(loads: Sequence[float], shares: Sequence[float]) -> float:
 
 
 def _per_seed(scores: Scores, workloads: Sequence[Workload], of: Of) -> dict[str, list[float]]:
-    """Return, by rule and seed, the mean over workloads."""
     return {
         policy: [fmean(of(scores, workload, policy, seed) for workload in workloads) for seed in range(scores.seeds)]
         for policy in scores.policies

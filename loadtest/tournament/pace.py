@@ -26,7 +26,6 @@ class Course:
     load_1: Saturation | None = None
 
     def first(self) -> Cell:
-        """Return a cell of about mean size."""
         return self.study.first() if self.load_1 is None else self.study.cells(self.load_1)[0]
 
     def saturations(self, run: Run) -> tuple[Saturation, Saturation | None]:

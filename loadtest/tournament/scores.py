@@ -55,7 +55,6 @@ class Workload(msgspec.Struct, frozen=True):
 
     @property
     def calls(self) -> int:
-        """The number of measured calls."""
         return sum(row.calls for row in self.rows)
 
     def values(self, measure: str, policy: str, load: float) -> list[float]:

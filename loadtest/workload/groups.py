@@ -43,7 +43,6 @@ class GroupShape:
 
     @property
     def requests(self) -> int:
-        """The number of requests of one run."""
         return self.conversations * self.turns
 
 

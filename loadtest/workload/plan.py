@@ -65,12 +65,10 @@ class Plan:
 
     @property
     def calls(self) -> int:
-        """The number of requests."""
         return sum(len(session.calls) for session in self.sessions)
 
     @property
     def prompt_tokens(self) -> int:
-        """The sum of the tokens of all prompts."""
         return sum(call.prompt.tokens for session in self.sessions for call in session.calls)
 
     def faster(self, factor: float) -> Plan:

@@ -90,7 +90,6 @@ class Trace:
         return self._plan(seed, begin_s, length_trace_s, faster, length_s)
 
     def whole(self, seed: int = 0) -> Plan:
-        """Return the whole trace at its own rate."""
         return self._plan(seed, self.timetable.first_s, self.timetable.span_s, 1.0, inf)
 
     def _plan(self, seed: int, begin_s: float, length_trace_s: float, faster: float, longest_s: float) -> Plan:

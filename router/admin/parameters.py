@@ -23,7 +23,6 @@ class Parameter(Protocol):
     @property
     def values(self) -> str:
         """The values that it takes, for the reference page."""
-        ...
 
     def read(self, text: str | None) -> Any:
         """Return the value of `text`; None stands for a parameter that is not given.
@@ -31,7 +30,6 @@ class Parameter(Protocol):
         Raises:
             AdminError: 422, the value is not valid.
         """
-        ...
 
     def schema(self) -> dict[str, Any]: ...
 

@@ -43,7 +43,6 @@ class Watching(Protocol):
 
     def statistics(self) -> dict[str, Any]:
         """Per endpoint: restarts seen, self-tests and event subscriptions of its candidates."""
-        ...
 
 
 class AdminSystem(Protocol):
@@ -55,79 +54,63 @@ class AdminSystem(Protocol):
     @property
     def control(self) -> Control:
         """The desired state, and the only way to change it."""
-        ...
 
     @property
     def discovery(self) -> Discovery | None:
         """The sources of workers; None in one of several processes, whose supervisor runs them."""
-        ...
 
     @property
     def fleet(self) -> Fleet:
         """Endpoints, their state and candidates."""
-        ...
 
     @property
     def dispatcher(self) -> Dispatcher:
         """Policy, explanations, decision log, ledger and estimates."""
-        ...
 
     @property
     def residency(self) -> ResidencyMap:
         """The cache view of each candidate, and the degree to which it can be trusted."""
-        ...
 
     @property
     def watcher(self) -> Watching:
         """Probes, event subscriptions and self-tests."""
-        ...
 
     @property
     def identity(self) -> Identity:
         """How each model's prompts are rendered and tokenised."""
-        ...
 
     @property
     def replica(self) -> Replica | None:
         """This gateway among those of its fleet; None without Redis."""
-        ...
 
     @property
     def accepting(self) -> bool:
         """The public port listens and no shutdown has begun."""
-        ...
 
     @property
     def handover_state(self) -> HandoverState:
         """How far this process has handed over to another."""
-        ...
 
     def in_flight(self) -> Mapping[str, int]:
         """Return requests at each worker, including those of a gateway that this one took over from."""
-        ...
 
     def kept_turns(self) -> Mapping[str, Mapping[str, int]]:
         """Return the turns that candidates keep for the next ones, and their tokens, as `Load` has them."""
-        ...
 
     def turns_before(self, request: Request, body: bytes) -> Sequence[KeptTurn]:
         """Return the kept turns that the prompt of a previewed request extends, the longest first."""
-        ...
 
     def drained_everywhere(self, endpoint_id: str) -> bool:
         """Return whether a gateway that this one took over from also sends no requests to the worker.
 
         Each kept connection of its clients may still bring one request.
         """
-        ...
 
     def limits(self) -> list[dict[str, Any]]:
         """Return the fill of each tenant's and key's limits now; see `RateAccount.statistics`."""
-        ...
 
     def now_s(self) -> float:
         """Monotonic seconds, the clock that drives the core."""
-        ...
 
     async def request_of(
         self, path: str, headers: Mapping[str, str], body: bytes, key_name: str | None = None
@@ -137,37 +120,27 @@ class AdminSystem(Protocol):
         Raises:
             RequestError: the error that the public port would answer.
         """
-        ...
 
     async def operate(self, wanted: WorkerOperation, workers: Sequence[str]) -> list[WorkerOutcome]:
         """Carry out an operation on workers, all at once, and let every process follow what has changed there."""
-        ...
 
     async def serving(self, model: str) -> Collection[str]:
         """Return the ids of the workers that serve `model`."""
-        ...
 
     @property
-    def traffic(self) -> TrafficHistory:
-        """The traffic of the last hour."""
-        ...
+    def traffic(self) -> TrafficHistory: ...
 
     def recent_traffic(self) -> Mapping[str, WorkerMeasured]:
         """Return what was measured of each candidate in the last one to two minutes."""
-        ...
 
     def hot_prefixes(self, most: int) -> list[SharedPrefix]:
         """Return the shared prefixes that save the most prompt tokens, best first."""
-        ...
 
     async def diagnosis(self) -> Diagnosis | None:
         """Return what hurts; None if no process answers."""
-        ...
 
     async def role_plan(self) -> FleetPlan | None:
         """Return the plan of the workers' roles; None if no process answers."""
-        ...
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """Return all metrics in the format that the Accept header `accept` asks for, and their content type."""
-        ...

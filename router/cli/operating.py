@@ -43,7 +43,6 @@ def add_command(
 
 
 def group(commands: Commands, name: str, summary: str) -> Commands:
-    """Add a command that has commands of its own."""
     parser = commands.add_parser(
         name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.", formatter_class=HelpFormatter
     )

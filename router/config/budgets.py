@@ -38,7 +38,6 @@ class ByteBudget:
         return f"{self.section}.{self.name}"
 
     def of(self, section: Section) -> int:
-        """Return its value in its section; "auto" is its maximum."""
         value = getattr(section, self.name)
         return value if isinstance(value, int) else self.most_bytes
 
@@ -68,7 +67,6 @@ class MemoryPlan:
 
     @property
     def budgets(self) -> dict[str, int]:
-        """Bytes by setting."""
         return {budget.path: budget.within(self.config) for budget in BYTE_BUDGETS}
 
     def to_builtins(self) -> dict[str, Any]:

@@ -50,7 +50,6 @@ def mapping_of(kind: kinds.Type) -> kinds.DictType | None:
 
 
 def optional(kind: kinds.Type) -> bool:
-    """Return whether None is allowed."""
     return isinstance(kind, kinds.UnionType) and kind.includes_none
 
 

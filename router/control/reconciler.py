@@ -23,7 +23,6 @@ class Running(Protocol):
     @property
     def workers(self) -> Mapping[str, WorkerConfig]:
         """The workers by id as they are now, with `maintenance` as in the fleet."""
-        ...
 
     @property
     def policy(self) -> PolicyConfig: ...
@@ -31,7 +30,6 @@ class Running(Protocol):
     @property
     def routing(self) -> Routing:
         """The further policies and the routes in use."""
-        ...
 
     def build_routing(self, routing: Routing, policy: PolicyConfig) -> BuiltRouting:
         """Build further policies and shadow policies without using them. `policy` is the one that will be in use.
@@ -39,18 +37,15 @@ class Running(Protocol):
         Raises:
             PolicyError: one cannot be built.
         """
-        ...
 
     def use_routing(self, routing: Routing, built: BuiltRouting) -> None:
         """Use other policies and routes from the next request on."""
-        ...
 
     @property
     def models(self) -> Mapping[str, ModelConfig]: ...
 
     def use_models(self, models: Mapping[str, ModelConfig]) -> None:
         """Use other names, service levels and files of models from the next request on."""
-        ...
 
     @property
     def tenants(self) -> Mapping[str, TenantConfig]: ...
@@ -66,17 +61,14 @@ class Running(Protocol):
         Raises:
             PolicyError: it cannot be built.
         """
-        ...
 
     def add_worker(self, worker: WorkerConfig) -> None:
         """Add a worker that is not in the fleet."""
-        ...
 
     def remove_worker(self, name: str) -> None: ...
 
     def change_worker(self, worker: WorkerConfig) -> None:
         """Change the settings of a worker of the fleet. Its requests continue."""
-        ...
 
     def use_policy(self, policy: PolicyConfig, built: Policy) -> None: ...
 

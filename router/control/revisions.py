@@ -89,7 +89,6 @@ class RevisionHistory:
         return from_tree(tree)
 
     def statistics(self) -> dict[str, int]:
-        """Return the number of revisions and their size."""
         return {"revisions": len(self._revisions), "bytes": sum(self._sizes_bytes)}
 
     def _too_long(self) -> bool:

@@ -58,7 +58,6 @@ class Sharing(Protocol):
         Raises:
             ApartError: it cannot be reached.
         """
-        ...
 
 
 class ApartError(Exception):

@@ -129,7 +129,6 @@ class Measured(msgspec.Struct):
 
     @property
     def requests(self) -> int:
-        """The requests that have ended."""
         return sum(one.requests for one in self.prompts)
 
 

@@ -61,5 +61,4 @@ class Sessions:
             self._latest.popitem(last=False)
 
     def statistics(self) -> dict[str, int]:
-        """Return the number of sessions that are remembered."""
         return {"sessions": len(self._latest)}

@@ -114,8 +114,6 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The mean of another level over all of its labels."""
-
     level: Level
 
     @property

@@ -37,17 +37,14 @@ class RunningRequest(Protocol):
     @property
     def body_key(self) -> int:
         """The quarantine's key of the body; 0 without a body, because such a request is never suspected."""
-        ...
 
     @property
     def unanswered(self) -> tuple[FleetEndpoint, ...]:
         """The endpoints that have received the request and have not begun to answer."""
-        ...
 
     @property
     def awaited(self) -> tuple[FleetEndpoint, ...]:
         """The endpoints in `unanswered`, and the endpoints that an attempt is still connecting to."""
-        ...
 
 
 class Quarantine:

@@ -48,11 +48,9 @@ class Lock(Protocol):
 
     def acquire(self) -> None:
         """Wait for the lock, for a short time at most."""
-        ...
 
     def release(self) -> None:
         """Let the others go on."""
-        ...
 
 
 def table_bytes(processes: int) -> int:

@@ -188,7 +188,6 @@ class DecisionLog:
             oldest.forget_prompt()
 
     def copied(self) -> list[DecisionRecord]:
-        """Return copies of all records, oldest first."""
         return [copy(record) for record in self._records]
 
     def is_whole(self, record: DecisionRecord) -> bool:

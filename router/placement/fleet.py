@@ -93,7 +93,6 @@ class Fleet:
 
     @property
     def endpoints(self) -> tuple[FleetEndpoint, ...]:
-        """All endpoints, oldest first."""
         return tuple(self._endpoints.values())
 
     @property

@@ -285,7 +285,6 @@ def _behind_sidecar(receivers: Selection) -> NDArray[np.bool_]:
 
 
 def _have_streams(senders: Selection) -> NDArray[np.bool_]:
-    """Return which senders have streams of their own."""
     return np.array([one.endpoint.role != PREFILL for one in senders.candidates])
 
 

@@ -96,7 +96,6 @@ class Health:
 
     @property
     def probed(self) -> bool:
-        """Whether any probe has ended."""
         return self._probe_failures + self._probe_successes > 0
 
     def probe_succeeded(self, now_s: float) -> None:

@@ -50,20 +50,16 @@ class Deaths(Protocol):
 
     def add(self, body: int, worker: str, at_s: float) -> None:
         """Record that `worker` died at `at_s` while `body` waited for its first token."""
-        ...
 
     def times(self, body: int) -> tuple[float, ...]:
         """Return when workers died with `body`, the last `MAX_DEATHS` of them, oldest first."""
-        ...
 
     def clear(self, body: int) -> None:
         """Clear `body`, which has been served."""
-        ...
 
     @property
     def latest_s(self) -> float:
         """Time of the last death; 0 if there was none. A quick test for the hot path."""
-        ...
 
 
 class OwnDeaths:

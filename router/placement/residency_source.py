@@ -36,15 +36,12 @@ class ResidencySource(Protocol):
 
     def match(self, prompt: Prompt, slots: Iterable[int]) -> dict[int, Match]:
         """Return the cached tokens of `prompt` on each of `slots`."""
-        ...
 
     def match_all(self, prompt: Prompt, slots: Slots) -> Matches:
         """Return the cached tokens of `prompt` on each of `slots` as arrays."""
-        ...
 
     def held_below(self, prompt: Prompt, slots: Iterable[int], media: Container[str]) -> dict[int, int]:
         """Return the tokens of the longest prefix of `prompt` that each of `slots` holds in slower tiers."""
-        ...
 
     def reserve(
         self,
@@ -62,8 +59,7 @@ class ResidencySource(Protocol):
         cache, and writes a copy of its own. `found` is the result of the `match` just before.
         """
 
-    def first_token(self, slot: int, ticket_id: int) -> None:
-        """Record that the request has its first token."""
+    def first_token(self, slot: int, ticket_id: int) -> None: ...
 
     def finished(
         self,
@@ -78,7 +74,6 @@ class ResidencySource(Protocol):
         Return the reason why the reported cached tokens differ from the predicted ones, or None if there is nothing to
         explain. Pending differences are explained later.
         """
-        ...
 
     def release(self, slot: int, ticket_id: int) -> None:
         """Release the blocks of a request that has ended, whatever its outcome."""

@@ -54,11 +54,9 @@ class ServingSystem(Protocol):
 
     def begin(self) -> None:
         """Start to watch the workers."""
-        ...
 
     async def open(self, listeners: Listeners | None = None) -> None:
         """Serve the public port; bind the admin port."""
-        ...
 
     async def open_admin(self) -> None: ...
 
@@ -68,32 +66,25 @@ class ServingSystem(Protocol):
 
     def in_flight(self) -> Mapping[str, int]:
         """Return the requests at each worker, by endpoint."""
-        ...
 
     def drained_everywhere(self, endpoint_id: str) -> bool:
         """Return whether a gateway that this one took over from also sends no requests to a drained worker."""
-        ...
 
     async def drained(self) -> None:
         """Wait until no request is in progress."""
-        ...
 
     async def hand_over(self, *, keep: bool) -> None:
         """Stop accepting, because another process accepts; `keep` leaves the sockets open for `resume`."""
-        ...
 
     def yield_listeners(self) -> None:
         """Leave the listeners' queues and the file of a Unix socket to another process."""
-        ...
 
     @property
     def can_resume(self) -> bool:
         """Whether the sockets that were handed over are still open here."""
-        ...
 
     async def resume(self) -> None:
         """Accept again after `hand_over`."""
-        ...
 
     async def aclose(self, drain_s: float | None = None) -> None: ...
 

@@ -16,15 +16,12 @@ class HostPins(Protocol):
 
     def fresh(self, most: int) -> bytes:
         """Return up to `most` pins that were learned here and not returned before."""
-        ...
 
     def part(self, at: int, places: int) -> tuple[bytes, int]:
         """Return all pins at `places` places of the table from `at` on, and where to go on; 0 at the end."""
-        ...
 
     def write(self, pins: bytes, *, replace: bool) -> None:
         """Take on pins. Without `replace`, a place that has one keeps it."""
-        ...
 
 
 class FleetPins:

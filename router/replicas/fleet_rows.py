@@ -23,15 +23,12 @@ class HostRows(Protocol):
 
     def changed(self) -> dict[int, LoadTotals]:
         """Return the sums over this host's processes that have changed since the last call, by candidate."""
-        ...
 
     def all(self) -> dict[int, LoadTotals]:
         """Return all of them that are not zero."""
-        ...
 
     def write(self, key: int, totals: LoadTotals) -> None:
         """Set what other replicas have reserved on a candidate. It lasts while a process of this host knows it."""
-        ...
 
 
 class FleetRows:

@@ -64,5 +64,4 @@ class Peers:
         return sender in self._peers
 
     def __len__(self) -> int:
-        """Return the number of other processes."""
         return len(self._peers)

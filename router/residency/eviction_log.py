@@ -32,7 +32,6 @@ class NumberLog:
         return self.before + len(self.entries)
 
     def forget(self, entries: int) -> None:
-        """Drop the oldest entries."""
         del self.entries[:entries]
         self.before += entries
 

@@ -23,31 +23,24 @@ class ViewIngester(Protocol):
 
     def configure(self, block_size: int | None, capacity_blocks: int | None) -> None:
         """Pass on facts from a probe."""
-        ...
 
     def learn(self, chain: Sequence[int], hits: int, departures: int, orphans: int) -> None:
         """Pass on a response's report (`ExactView.learn`)."""
-        ...
 
     def relearned(self) -> None:
         """Say that no block is missing here any more after a loss."""
-        ...
 
     def thin(self, hashes: Sequence[int]) -> None:
         """Let one copy of each block remain, where more were assumed."""
-        ...
 
     def asked(self, block: int) -> None:
         """Pass on a request that asks for its cached blocks, by the first block of its prompt."""
-        ...
 
     def recomputes(self, ticket_id: int, block: int) -> None:
         """Pass on a request that reads no cache."""
-        ...
 
     def released(self, ticket_id: int) -> None:
         """Pass on the end of a request that reads no cache."""
-        ...
 
 
 class FollowedIndex(BlockIndex):

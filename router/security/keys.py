@@ -153,7 +153,6 @@ class ApiKeys:
         return None
 
     def statistics(self) -> dict[str, Any]:
-        """Return the number of valid keys."""
         return {"keys": sum(map(len, self._entries.values()))}
 
 

@@ -29,7 +29,6 @@ class ReloadableFiles(Protocol):
 
     def load(self) -> None:
         """Read the files again. Raise if a file cannot be used, and keep the old content."""
-        ...
 
 
 @dataclass(slots=True)

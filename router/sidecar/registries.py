@@ -36,7 +36,6 @@ class WorkerRegistry(Protocol):
 
     async def register(self, registration: Registration) -> None:
         """Register a worker for `LEASE_S`, or renew its lease."""
-        ...
 
     async def withdraw(self, registration: Registration) -> None: ...
 

@@ -88,7 +88,6 @@ class TrafficHistory:
 
     @property
     def points(self) -> Sequence[TrafficPoint]:
-        """The points, oldest first."""
         return self._points
 
     def start(self) -> None:
@@ -108,7 +107,6 @@ class TrafficHistory:
         self._before = at, snapshot
 
     def statistics(self) -> dict[str, int]:
-        """Return the number of points."""
         return {"points": len(self._points)}
 
     async def _follow(self) -> None:
@@ -210,7 +208,6 @@ def _by_key(risen: Risen) -> dict[Key, Risen]:
 
 
 def _by_last(risen: Risen) -> dict[str, int]:
-    """Return the sums by the last label."""
     sums: dict[str, int] = {}
     for labels, value in risen.items():
         sums[labels[-1]] = sums.get(labels[-1], 0) + int(value)

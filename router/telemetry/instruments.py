@@ -43,7 +43,6 @@ class Distribution:
 
     @property
     def count(self) -> int:
-        """The number of observations."""
         return sum(self.counts)
 
     def observe(self, value: float) -> None:

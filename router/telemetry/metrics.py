@@ -271,7 +271,6 @@ class Metrics:
         self._loop_lag.observe(lag_s)
 
     def statistics(self) -> dict[str, int]:
-        """Return the number of series."""
         return {
             "counter_series": sum(len(counter.values) for counter in self.registry.counters.values()),
             "histogram_series": sum(len(histogram.values) for histogram in self.registry.histograms.values()),

@@ -33,7 +33,6 @@ class ReleasableText(Protocol):
 
     def release(self) -> None:
         """Release the text or ids. Block sizes not requested so far have no hashes from then on."""
-        ...
 
 
 class NodeChain:

@@ -100,7 +100,6 @@ def read_form(content_type: bytes, body: bytes) -> Form | None:
 
 
 def _opening(content_type: bytes) -> bytes:
-    """Return the bytes that open each part."""
     parameters = _parameters(content_type)
     if parameters is None or any(b"*" in name for name in parameters):
         raise _refused("has a Content-Type that cannot be read")

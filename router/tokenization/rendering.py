@@ -105,7 +105,6 @@ class KnownPrefix:
 
     @property
     def new_bytes(self) -> int:
-        """Return the bytes of text to tokenise."""
         text = self.text
         return len(text.data) - text.segments.starts[self.known] if self.known < len(text.parts) else 0
 

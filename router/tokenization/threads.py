@@ -22,7 +22,6 @@ class MemoryBudget(Protocol):
 
     def lend(self, size_bytes: int) -> bool:
         """Take `size_bytes` if they are available."""
-        ...
 
     def give_back(self, size_bytes: int) -> None: ...
 

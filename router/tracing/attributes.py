@@ -28,11 +28,9 @@ class Attribute:
         return self._start + '"stringValue":' + quoted(value) + "}}"
 
     def whole(self, value: int) -> str:
-        """Return the attribute with a whole number."""
         return f'{self._start}"intValue":"{value}"}}}}'
 
     def real(self, value: float) -> str:
-        """Return the attribute with a finite number."""
         return f'{self._start}"doubleValue":{value!r}}}}}'
 
 

@@ -38,7 +38,6 @@ log = logging.getLogger("warmroute.workers")
 class IngestMetrics(SubscriberMetrics, Protocol):
     def event_iteration(self, duration_s: float) -> None:
         """Observe the time that one iteration of the event loop spent on KV events."""
-        ...
 
 
 class FollowedPublisher:

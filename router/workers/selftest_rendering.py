@@ -81,7 +81,6 @@ class PromptIdentifier(Protocol):
 
     async def identify(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:
         """Return the prompt's identity, or None if there is none. Never raises."""
-        ...
 
 
 ALIKE = "alike"

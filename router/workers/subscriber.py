@@ -36,7 +36,6 @@ HEARTBEAT_TIMEOUT_MS = 15_000
 class SubscriberMetrics(Protocol):
     def replayed(self, worker: str, outcome: str) -> None:
         """Count a replay that ended filled, empty, partial (some events are lost), timeout, broken or unavailable."""
-        ...
 
 
 class EventSink(Protocol):
@@ -47,19 +46,15 @@ class EventSink(Protocol):
 
     def link_up(self, slot: int) -> Ingest:
         """Record that the subscription is connected."""
-        ...
 
     def link_lost(self, slot: int) -> None:
         """Record that the subscription dropped."""
-        ...
 
     def ingest(self, slot: int, seq: int, payload: bytes, *, replayed: bool = False) -> Ingest:
         """Take one batch. Never raises for any payload."""
-        ...
 
     def replay_ended(self, slot: int, ok: bool) -> Ingest:
         """Record the end of a replay, or that there is none."""
-        ...
 
     def state(self, slot: int) -> ViewState:
         """Return the state of the slot's view.
@@ -67,7 +62,6 @@ class EventSink(Protocol):
         Raises:
             KeyError: there is none.
         """
-        ...
 
 
 class Subscriber:

@@ -24,7 +24,6 @@ from router.workers.selftest_rendering import PromptIdentifier
 class WatchMetrics(Protocol):
     def probed(self, kind: str, ok: bool) -> None:
         """Count a probe; `kind` is quick, full or load."""
-        ...
 
     def probed_late(self, verdict: LateVerdict) -> None: ...
 
@@ -32,15 +31,12 @@ class WatchMetrics(Protocol):
 
     def replayed(self, worker: str, outcome: str) -> None:
         """Count a replay of KV events."""
-        ...
 
     def event_iteration(self, duration_s: float) -> None:
         """Observe the time that one iteration of the event loop spent on KV events."""
-        ...
 
     def worker_gone(self, worker: str) -> None:
         """Drop the series of a candidate that has left."""
-        ...
 
 
 class LearningIdentifier(PromptIdentifier, Protocol):
@@ -58,7 +54,6 @@ class LearningIdentifier(PromptIdentifier, Protocol):
 
         An adapter names its base model as `parent`.
         """
-        ...
 
 
 class SelfTestLock(Protocol):
@@ -66,7 +61,6 @@ class SelfTestLock(Protocol):
 
     def alone(self, worker: str) -> AbstractContextManager[bool]:
         """Lock the worker for the length of the block. The value is False if another process has it."""
-        ...
 
 
 class WorkerObserver(Protocol):
@@ -74,13 +68,11 @@ class WorkerObserver(Protocol):
 
     def learned(self, endpoint: Endpoint, facts: WorkerFacts) -> WorkerFacts:
         """Take the facts of a full probe; return those that the fleet gets."""
-        ...
 
     def load_read(self, page: MetricsPage) -> None: ...
 
     def fault(self) -> str | None:
         """Return why the worker may get no requests although it answers probes; None if it may."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,7 @@ class SharedStore(Connector):
     marks_prefill: ClassVar[bool] = False
 
     def prefill_params(self, legs: Legs) -> TransferParams | None:
-        """Return None: the request is plain."""
         return None
 
     def decode_params(self, legs: Legs, handed: TransferParams | None) -> TransferParams | None:
-        """Return None: the request is plain."""
         return None

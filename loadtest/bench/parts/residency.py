@@ -163,7 +163,6 @@ def bytes_per_block(blocks: int) -> tuple[float, float]:
 
 
 def median_us(call: Callable[[], object], times: int = 300) -> float:
-    """Return the median wall time of a call in microseconds."""
     taken = []
     for _ in range(times):
         started = time.perf_counter()

@@ -233,19 +233,15 @@ def _priority(head: RequestHead, parsed: ParsedBody | None) -> int:
 class IdentifiedRequest(Protocol):
     def stream_expected(self) -> None:
         """Prepare for comments: the body was parsed, and its answer will be a stream."""
-        ...
 
     def identified(self) -> None:
         """Go on with the request: `OutboundRequest.request` is set."""
-        ...
 
     def refuse(self, error: RequestError) -> None:
         """End the request: its body is invalid, or the caller may not send it."""
-        ...
 
     def unidentified(self) -> None:
         """End the request after a defect; called from an `except` block."""
-        ...
 
 
 class Identifier:

@@ -105,7 +105,6 @@ class KvPull:
         return PULLED
 
     def end(self, now_s: float) -> None:
-        """Settle: the request has ended."""
         self.settle(STOPPED)
 
     def settle(self, outcome: str) -> None:

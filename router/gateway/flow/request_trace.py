@@ -55,7 +55,6 @@ class TraceSink(Protocol):
 
     def export(self, spans: bytes) -> None:
         """Send the spans of one request: OTLP's JSON, joined by commas."""
-        ...
 
 
 class Tracer:

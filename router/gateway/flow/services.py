@@ -37,23 +37,18 @@ class RequestClient(Protocol):
     @property
     def may_go_on(self) -> bool:
         """Whether another request may follow on this connection."""
-        ...
 
     def open_tunnel(self, tunnel: Tunnel) -> None:
         """Give the tunnel the bytes that were read ahead; it also gets all later ones."""
-        ...
 
     def body_done(self) -> None:
         """Release the memory of the request's body."""
-        ...
 
     def request_ended(self, keep_alive: bool) -> None:
         """Continue after the request; close the connection unless `keep_alive`."""
-        ...
 
     def abort(self) -> None:
         """Close at once."""
-        ...
 
 
 class ResponseLines:

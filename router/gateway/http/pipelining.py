@@ -21,7 +21,6 @@ class PipelinedConnection(Protocol):
 
     def serve_next(self) -> None:
         """Handle one request; call `PipelineScheduler.add` again if more bytes are left."""
-        ...
 
 
 class PipelineScheduler:

@@ -14,15 +14,12 @@ class SlowReader(Protocol):
     @property
     def unsent_bytes(self) -> int:
         """Bytes that wait to be sent now."""
-        ...
 
     def allow_unsent(self, size_bytes: int) -> None:
         """Pause the worker when more than `size_bytes` wait to be sent."""
-        ...
 
     def cut_off(self) -> None:
         """Close in the next loop iteration. A write to the connection may be in progress now."""
-        ...
 
 
 class SendBufferLimit:

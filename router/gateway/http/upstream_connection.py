@@ -35,7 +35,6 @@ class OwningPool(Protocol):
 
     def repeated(self, endpoint: Endpoint) -> RepeatedResponse:
         """Return the last head of an endpoint's answers."""
-        ...
 
     def closed(self, connection: UpstreamConnection) -> None: ...
 
@@ -50,19 +49,15 @@ class ResponseReader(Protocol):
     @property
     def response_read(self) -> Callable[[bytes], None]:
         """Takes body bytes with their framing. Their content is in the connection's `pieces` already."""
-        ...
 
     def judge(self, data: bytes) -> AnswerFault:
         """Judge the answer with the read `data`, which is in the connection's `pieces` and is not passed on yet."""
-        ...
 
     def answer_broken(self, fault: AnswerFault) -> None:
         """The answer has a fault. The end of its HTTP has not been passed on, if that was possible."""
-        ...
 
     def response_ended(self) -> None:
         """The body is complete. Called after the last `response_read`."""
-        ...
 
     def worker_lost(self, reason: str, broke_http: bool) -> None: ...
 
@@ -70,7 +65,6 @@ class ResponseReader(Protocol):
 
     def crashed(self) -> None:
         """One of the calls above raised. Called while the exception is handled."""
-        ...
 
 
 class UpstreamConnection(asyncio.Protocol):

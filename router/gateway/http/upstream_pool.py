@@ -23,15 +23,12 @@ class Dialler(Protocol):
 
     def dialled(self, connection: UpstreamConnection) -> None:
         """The connection is open and belongs to this caller."""
-        ...
 
     def dial_failed(self, reason: str, *, own_shortage: bool) -> None:
         """The dial failed. `own_shortage`: this process lacks file descriptors, memory or ports."""
-        ...
 
     def crashed(self) -> None:
         """One of the calls above raised. Called while the exception is handled."""
-        ...
 
 
 class ConnectionPool:

@@ -15,7 +15,6 @@ class Writer(Protocol):
 
     def flush(self) -> None:
         """Write the bytes now."""
-        ...
 
 
 class WriteCoalescer:

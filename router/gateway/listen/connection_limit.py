@@ -38,11 +38,9 @@ class CountedConnection(Protocol):
     @property
     def unsent_bytes(self) -> int:
         """Response bytes that wait to be sent."""
-        ...
 
     def evict(self) -> None:
         """Close at once, for a new connection."""
-        ...
 
 
 class ConnectionLimit:

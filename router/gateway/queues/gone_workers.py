@@ -34,11 +34,9 @@ class PlacedRequest(Protocol):
     @property
     def endpoints(self) -> tuple[FleetEndpoint, ...]:
         """The endpoints of the attempts that have not ended."""
-        ...
 
     def worker_gone(self, endpoint: FleetEndpoint) -> None:
         """Give up the attempts at `endpoint`: no answer will come from it."""
-        ...
 
 
 class GoneWorkers:

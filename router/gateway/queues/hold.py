@@ -22,11 +22,9 @@ class HeldRequest(QueuedRequest, Protocol):
     @property
     def served_as(self) -> tuple[str, str]:
         """The route and the model that metrics name."""
-        ...
 
     def sent_to(self, worker: WorkerId | None) -> bool:
         """Return whether the request was placed on `worker`."""
-        ...
 
 
 class HoldQueue:

@@ -19,11 +19,9 @@ class AwaitingRequest(Protocol):
     @property
     def awaited(self) -> tuple[FleetEndpoint, ...]:
         """The endpoints whose first event the request waits for."""
-        ...
 
     def endpoint_lost(self, endpoint: FleetEndpoint) -> None:
         """Move the request away from `endpoint` if another worker is ready."""
-        ...
 
 
 class LostWorkers:

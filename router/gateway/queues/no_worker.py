@@ -19,11 +19,9 @@ class QueuedRequest(Protocol):
     @property
     def account(self) -> TenantUsage | None:
         """The tenant's usage; requests that wait count against its quota."""
-        ...
 
     def offer(self) -> None:
         """Ask for a worker again. The request may leave the queue, or stay."""
-        ...
 
 
 def count(request: QueuedRequest, change: int) -> None:

@@ -48,7 +48,6 @@ class Relearn(Protocol):
 
     def asks_again(self, slot: int, ticket_id: int, now_s: float) -> bool:
         """Return whether the placed request should ask. Repeated calls return the same."""
-        ...
 
 
 class OutgoingBody(msgspec.Struct, frozen=True):

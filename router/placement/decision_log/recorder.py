@@ -65,16 +65,13 @@ class LineSink(Protocol):
 
     def write(self, line: bytes) -> bool:
         """Take a line; return False if it is lost."""
-        ...
 
     @property
     def full(self) -> bool:
         """Whether the next snapshot should begin a new file."""
-        ...
 
     def rotate(self) -> None:
         """Begin a new file with the next line."""
-        ...
 
 
 class Recorder:

@@ -216,7 +216,6 @@ class _AllChildren:
         return Answer(merge_logs(logs, call.query["limit"]))
 
     async def first(self, operation: Operation, call: Call) -> Answer:
-        """Return the reply of the first process that answers."""
         return await self._first(_child_request(operation, call))
 
     # changes

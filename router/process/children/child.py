@@ -30,7 +30,6 @@ class ChildGateway(Protocol):
 
     async def aclose(self) -> None:
         """Finish the requests within the drain deadline and release everything."""
-        ...
 
 
 Build = Callable[[Config, ChildResources], ChildGateway]

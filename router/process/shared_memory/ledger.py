@@ -346,7 +346,6 @@ class LedgerRow:
 
 
 def sum_of(rows: bytes) -> LoadTotals:
-    """Return the sum of the rows of one slot."""
     return _sum(rows, list(range(len(rows) // _ROW_BYTES)))
 
 
