@@ -30,125 +30,79 @@ class ErrorSpec:
     title: str
 
 
+def _client(code: str, status: int, title: str, kind: str = "invalid_request_error") -> ErrorSpec:
+    return ErrorSpec(code, status, kind, Fault.CLIENT, title)
+
+
+def _fleet(code: str, status: int, title: str, kind: str = "service_unavailable") -> ErrorSpec:
+    return ErrorSpec(code, status, kind, Fault.FLEET, title)
+
+
+def _gateway(code: str, status: int, title: str, kind: str = "service_unavailable") -> ErrorSpec:
+    return ErrorSpec(code, status, kind, Fault.GATEWAY, title)
+
+
 class ErrorKind(Enum):
     """The catalogue. Codes are stable: clients and dashboards match on them."""
 
     # fault of the client
-    BAD_REQUEST = ErrorSpec("bad_request", 400, "invalid_request_error", Fault.CLIENT, "Malformed HTTP request")
-    INVALID_JSON = ErrorSpec("invalid_json", 400, "invalid_request_error", Fault.CLIENT, "Body is not valid JSON")
-    INVALID_BODY = ErrorSpec("invalid_body", 400, "invalid_request_error", Fault.CLIENT, "Body has a wrong field")
-    TRANSFER_PARAMS_NOT_ALLOWED = ErrorSpec(
-        "transfer_params_not_allowed",
-        400,
-        "invalid_request_error",
-        Fault.CLIENT,
-        "Only a trusted caller may send KV transfer parameters",
+    BAD_REQUEST = _client("bad_request", 400, "Malformed HTTP request")
+    INVALID_JSON = _client("invalid_json", 400, "Body is not valid JSON")
+    INVALID_BODY = _client("invalid_body", 400, "Body has a wrong field")
+    TRANSFER_PARAMS_NOT_ALLOWED = _client(
+        "transfer_params_not_allowed", 400, "Only a trusted caller may send KV transfer parameters"
     )
-    PRIORITY_NOT_ALLOWED = ErrorSpec(
-        "priority_not_allowed", 400, "invalid_request_error", Fault.CLIENT, "Only a trusted caller may send a priority"
+    PRIORITY_NOT_ALLOWED = _client("priority_not_allowed", 400, "Only a trusted caller may send a priority")
+    INVALID_API_KEY = _client("invalid_api_key", 401, "API key missing or wrong")
+    PATH_NOT_FOUND = _client("path_not_found", 404, "No such path")
+    METHOD_NOT_ALLOWED = _client("method_not_allowed", 405, "Method not allowed")
+    MODEL_REQUIRED = _client("model_required", 400, "Request names none of several models")
+    MODEL_NOT_FOUND = _client("model_not_found", 404, "No such model")
+    RESPONSE_NOT_FOUND = _client("response_not_found", 404, "No worker has this response")
+    REQUEST_TIMEOUT = _client("request_timeout", 408, "Request did not arrive in time")
+    BODY_TOO_LARGE = _client("body_too_large", 413, "Body too large")
+    UNSUPPORTED_CONTENT_ENCODING = _client(
+        "unsupported_content_encoding", 415, "Body is compressed or otherwise encoded"
     )
-    INVALID_API_KEY = ErrorSpec(
-        "invalid_api_key", 401, "invalid_request_error", Fault.CLIENT, "API key missing or wrong"
-    )
-    PATH_NOT_FOUND = ErrorSpec("path_not_found", 404, "invalid_request_error", Fault.CLIENT, "No such path")
-    METHOD_NOT_ALLOWED = ErrorSpec(
-        "method_not_allowed", 405, "invalid_request_error", Fault.CLIENT, "Method not allowed"
-    )
-    MODEL_REQUIRED = ErrorSpec(
-        "model_required", 400, "invalid_request_error", Fault.CLIENT, "Request names none of several models"
-    )
-    MODEL_NOT_FOUND = ErrorSpec("model_not_found", 404, "invalid_request_error", Fault.CLIENT, "No such model")
-    RESPONSE_NOT_FOUND = ErrorSpec(
-        "response_not_found",
-        404,
-        "invalid_request_error",
-        Fault.CLIENT,
-        "No worker has this response",
-    )
-    REQUEST_TIMEOUT = ErrorSpec(
-        "request_timeout", 408, "invalid_request_error", Fault.CLIENT, "Request did not arrive in time"
-    )
-    BODY_TOO_LARGE = ErrorSpec("body_too_large", 413, "invalid_request_error", Fault.CLIENT, "Body too large")
-    UNSUPPORTED_CONTENT_ENCODING = ErrorSpec(
-        "unsupported_content_encoding",
-        415,
-        "invalid_request_error",
-        Fault.CLIENT,
-        "Body is compressed or otherwise encoded",
-    )
-    EXPECTATION_FAILED = ErrorSpec(
-        "expectation_failed", 417, "invalid_request_error", Fault.CLIENT, "Unknown expectation"
-    )
-    REQUEST_CRASHES_WORKERS = ErrorSpec(
-        "request_crashes_workers", 422, "invalid_request_error", Fault.CLIENT, "Workers died of this request"
-    )
-    HEADERS_TOO_LARGE = ErrorSpec("headers_too_large", 431, "invalid_request_error", Fault.CLIENT, "Headers too large")
-    NOT_IMPLEMENTED = ErrorSpec(
-        "not_implemented", 501, "invalid_request_error", Fault.CLIENT, "Transfer coding not implemented"
-    )
-    LOOP_DETECTED = ErrorSpec(
-        "loop_detected", 508, "service_unavailable", Fault.FLEET, "A worker leads back to this gateway"
-    )
-    HTTP_VERSION = ErrorSpec(
-        "http_version_not_supported", 505, "invalid_request_error", Fault.CLIENT, "HTTP version not supported"
-    )
-    REQUESTS_PER_MINUTE = ErrorSpec(
-        "requests_per_minute_exceeded", 429, "requests", Fault.CLIENT, "Too many requests per minute"
-    )
+    EXPECTATION_FAILED = _client("expectation_failed", 417, "Unknown expectation")
+    REQUEST_CRASHES_WORKERS = _client("request_crashes_workers", 422, "Workers died of this request")
+    HEADERS_TOO_LARGE = _client("headers_too_large", 431, "Headers too large")
+    NOT_IMPLEMENTED = _client("not_implemented", 501, "Transfer coding not implemented")
+    LOOP_DETECTED = _fleet("loop_detected", 508, "A worker leads back to this gateway")
+    HTTP_VERSION = _client("http_version_not_supported", 505, "HTTP version not supported")
+    REQUESTS_PER_MINUTE = _client("requests_per_minute_exceeded", 429, "Too many requests per minute", "requests")
     """The types requests and tokens are those that OpenAI's own rate limits have."""
-    TOKENS_PER_MINUTE = ErrorSpec(
-        "tokens_per_minute_exceeded", 429, "tokens", Fault.CLIENT, "Too many tokens per minute"
+    TOKENS_PER_MINUTE = _client("tokens_per_minute_exceeded", 429, "Too many tokens per minute", "tokens")
+    CONCURRENT_REQUESTS = _client(
+        "concurrent_requests_exceeded", 429, "Too many requests of this caller at once", "requests"
     )
-    CONCURRENT_REQUESTS = ErrorSpec(
-        "concurrent_requests_exceeded", 429, "requests", Fault.CLIENT, "Too many requests of this caller at once"
-    )
-    REQUEST_ABOVE_TOKEN_LIMIT = ErrorSpec(
-        "request_above_token_limit", 429, "tokens", Fault.CLIENT, "Request larger than the caller's token limit"
+    REQUEST_ABOVE_TOKEN_LIMIT = _client(
+        "request_above_token_limit", 429, "Request larger than the caller's token limit", "tokens"
     )
     # fault of the workers
-    NO_WORKER = ErrorSpec("no_worker_available", 503, "service_unavailable", Fault.FLEET, "No worker is ready")
-    OVERLOADED = ErrorSpec("overloaded", 503, "service_unavailable", Fault.FLEET, "Every worker refused for load")
-    WORKER_FAILED = ErrorSpec("worker_failed", 503, "service_unavailable", Fault.FLEET, "The worker failed")
-    WORKER_DIED_IN_STREAM = ErrorSpec(
-        "worker_died_in_stream", 502, "upstream_error", Fault.FLEET, "The worker died in mid-stream"
-    )
-    BAD_UPSTREAM = ErrorSpec("bad_upstream_response", 502, "upstream_error", Fault.FLEET, "Worker broke HTTP")
-    STREAM_IDLE_TIMEOUT = ErrorSpec(
-        "stream_idle_timeout", 504, "timeout_error", Fault.FLEET, "The worker's stream stalled"
-    )
-    TOTAL_TIMEOUT = ErrorSpec("total_timeout", 504, "timeout_error", Fault.FLEET, "Request took too long")
+    NO_WORKER = _fleet("no_worker_available", 503, "No worker is ready")
+    OVERLOADED = _fleet("overloaded", 503, "Every worker refused for load")
+    WORKER_FAILED = _fleet("worker_failed", 503, "The worker failed")
+    WORKER_DIED_IN_STREAM = _fleet("worker_died_in_stream", 502, "The worker died in mid-stream", "upstream_error")
+    BAD_UPSTREAM = _fleet("bad_upstream_response", 502, "Worker broke HTTP", "upstream_error")
+    STREAM_IDLE_TIMEOUT = _fleet("stream_idle_timeout", 504, "The worker's stream stalled", "timeout_error")
+    TOTAL_TIMEOUT = _fleet("total_timeout", 504, "Request took too long", "timeout_error")
     # fault of the gateway
-    SHUTTING_DOWN = ErrorSpec(
-        "shutting_down", 503, "service_unavailable", Fault.GATEWAY, "The gateway is shutting down"
+    SHUTTING_DOWN = _gateway("shutting_down", 503, "The gateway is shutting down")
+    TOO_MANY_REQUESTS = _gateway("too_many_requests", 503, "Too many requests are waiting")
+    TENANT_REQUESTS_QUEUED = _gateway(
+        "tenant_max_queued_requests", 503, "Too many of the tenant's requests are waiting"
     )
-    TOO_MANY_REQUESTS = ErrorSpec(
-        "too_many_requests", 503, "service_unavailable", Fault.GATEWAY, "Too many requests are waiting"
+    TENANT_BODY_BYTES = _gateway(
+        "tenant_max_buffered_body_bytes", 503, "The tenant's request bodies take up too much memory"
     )
-    TENANT_REQUESTS_QUEUED = ErrorSpec(
-        "tenant_max_queued_requests",
-        503,
-        "service_unavailable",
-        Fault.GATEWAY,
-        "Too many of the tenant's requests are waiting",
-    )
-    TENANT_BODY_BYTES = ErrorSpec(
-        "tenant_max_buffered_body_bytes",
-        503,
-        "service_unavailable",
-        Fault.GATEWAY,
-        "The tenant's request bodies take up too much memory",
-    )
-    ROUTE_BUSY = ErrorSpec("route_busy", 503, "service_unavailable", Fault.GATEWAY, "The route is at its limit")
-    ROUTE_BUSY_429 = ErrorSpec("route_limit", 429, "rate_limit_error", Fault.GATEWAY, "The route is at its limit")
+    ROUTE_BUSY = _gateway("route_busy", 503, "The route is at its limit")
+    ROUTE_BUSY_429 = _gateway("route_limit", 429, "The route is at its limit", "rate_limit_error")
     """As `ROUTE_BUSY`, for routes whose `queue.status` is 429."""
-    CONCURRENCY_LIMIT = ErrorSpec(
-        "concurrency_limit", 503, "service_unavailable", Fault.GATEWAY, "Too many requests in progress"
-    )
+    CONCURRENCY_LIMIT = _gateway("concurrency_limit", 503, "Too many requests in progress")
     """503 and not 429: the gateway is full, and not this client's quota. On 503 a balancer tries the next one."""
-    EXHAUSTED = ErrorSpec(
-        "gateway_exhausted", 503, "service_unavailable", Fault.GATEWAY, "The gateway can open no more connections"
-    )
-    INTERNAL = ErrorSpec("internal_error", 500, "internal_error", Fault.GATEWAY, "Internal error")
+    EXHAUSTED = _gateway("gateway_exhausted", 503, "The gateway can open no more connections")
+    INTERNAL = _gateway("internal_error", 500, "Internal error", "internal_error")
 
     @property
     def spec(self) -> ErrorSpec:
