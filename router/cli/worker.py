@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from backends.engine.profile import profile_names
-from backends.simulated.settings import SHIPPED_MODEL, BoundWorker, WorkerSettings
+from backends.simulated.settings import BoundWorker, WorkerSettings
 from router.cli.guard import guarded
 
+_DEFAULTS = asdict(WorkerSettings())
 _DESCRIPTION = """\
 Serve a simulated vLLM worker: its HTTP API, metrics and KV events, with the GPU replaced by a timing model. The worker
 tokenises, caches and schedules prompts by vLLM's rules, and answers with random words. Use it to try Warmroute and in
@@ -37,96 +39,72 @@ def register(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.set_defaults(run=_run, **_DEFAULTS)  # before the options, which take their defaults from here
     _add_serving(parser.add_argument_group("serving"))
     _add_hardware(parser.add_argument_group("simulated hardware"))
     _add_answers(parser.add_argument_group("answers"))
     _add_connector(parser.add_argument_group("KV connector"))
     _add_events(parser.add_argument_group("KV events"))
-    parser.set_defaults(run=_run)
 
 
 def _add_serving(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    group.add_argument("--port", type=_port, default=9001, help="port; 0: chosen by the system (default: %(default)s)")
-    group.add_argument(
-        "--served-model-name", default=SHIPPED_MODEL, metavar="NAME", help="model name (default: %(default)s)"
-    )
-    group.add_argument(
+    add = group.add_argument
+    add("--host", help="address to listen on (default: %(default)s)")
+    add("--port", type=_port, default=9001, help="port; 0: chosen by the system (default: %(default)s)")
+    add("--served-model-name", dest="model_name", metavar="NAME", help="model name (default: %(default)s)")
+    add(
         "--model-dir",
         type=_model_dir,
         metavar="DIR",
         help="folder with tokenizer.json, tokenizer_config.json and config.json; no weights (default: shipped)",
     )
-    group.add_argument("--chat-template", type=_text_file, metavar="FILE", help="Jinja template instead of the model's")
-    group.add_argument(
-        "--max-model-len", type=_positive, metavar="TOKENS", help="longest context (default: config.json's)"
+    add("--chat-template", type=_text_file, metavar="FILE", help="Jinja template instead of the model's")
+    add("--max-model-len", type=_positive, metavar="TOKENS", help="longest context (default: config.json's)")
+    lora = "serve a LoRA adapter; repeatable"
+    add("--lora", dest="lora_adapters", action="append", default=[], metavar="NAME", help=lora)
+    add("--max-num-queued-reqs", type=_positive, metavar="N", help="answer 503 beyond N requests in flight")
+    add(
+        "--enable-request-id-headers",
+        dest="request_id_headers",
+        action="store_true",
+        help="answer with X-Request-Id",
     )
-    group.add_argument("--lora", action="append", default=[], metavar="NAME", help="serve a LoRA adapter; repeatable")
-    group.add_argument(
-        "--max-num-queued-reqs", type=_positive, metavar="N", help="answer 503 beyond N requests in flight"
-    )
-    group.add_argument("--enable-request-id-headers", action="store_true", help="answer with X-Request-Id")
-    group.add_argument("--dev-mode", action="store_true", help="serve /sleep, /pause, /reset_prefix_cache and so on")
-    group.add_argument("--runtime-lora", action="store_true", help="serve /v1/load_lora_adapter and its inverse")
+    add("--dev-mode", action="store_true", help="serve /sleep, /pause, /reset_prefix_cache and so on")
+    add("--runtime-lora", action="store_true", help="serve /v1/load_lora_adapter and its inverse")
 
 
 def _add_hardware(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--profile", choices=profile_names(), default="llama-3.1-8b-h100", help="engine profile (default: %(default)s)"
-    )
-    group.add_argument(
-        "--time-scale",
-        type=_not_negative,
-        default=1.0,
-        metavar="X",
-        help="factor on every wait; 0: do not wait at all (default: %(default)s)",
-    )
-    group.add_argument(
-        "--speed",
-        type=_above_zero,
-        default=1.0,
-        metavar="X",
-        help="factor on the hardware's speed (default: %(default)s)",
-    )
-    group.add_argument(
-        "--jitter", type=_share, default=0.05, metavar="SHARE", help="spread of step times (default: %(default)s)"
-    )
+    add = group.add_argument
+    add("--profile", choices=profile_names(), help="engine profile (default: %(default)s)")
+    waits = "factor on every wait; 0: do not wait at all (default: %(default)s)"
+    add("--time-scale", type=_not_negative, metavar="X", help=waits)
+    add("--speed", type=_above_zero, metavar="X", help="factor on the hardware's speed (default: %(default)s)")
+    add("--jitter", type=_share, metavar="SHARE", help="spread of step times (default: %(default)s)")
     cache = group.add_mutually_exclusive_group()
-    cache.add_argument("--num-gpu-blocks", type=_positive, metavar="N", help="KV cache blocks (default: the profile's)")
-    cache.add_argument(
-        "--kv-gib", type=_above_zero, metavar="X", help="size of the KV cache, in GiB of the model's layout"
-    )
-    group.add_argument(
-        "--max-num-batched-tokens", type=_positive, metavar="N", help="tokens per step (default: the profile's)"
-    )
-    group.add_argument("--max-num-seqs", type=_positive, metavar="N", help="requests per step (default: the profile's)")
-    group.add_argument("--seed", type=int, default=0, help="seed of words, stops and jitter (default: %(default)s)")
+    blocks = "KV cache blocks (default: the profile's)"
+    cache.add_argument("--num-gpu-blocks", dest="num_blocks", type=_positive, metavar="N", help=blocks)
+    size = "size of the KV cache, in GiB of the model's layout"
+    cache.add_argument("--kv-gib", type=_above_zero, metavar="X", help=size)
+    add("--max-num-batched-tokens", type=_positive, metavar="N", help="tokens per step (default: the profile's)")
+    add("--max-num-seqs", type=_positive, metavar="N", help="requests per step (default: the profile's)")
+    add("--seed", type=int, help="seed of words, stops and jitter (default: %(default)s)")
 
 
 def _add_answers(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--default-max-tokens",
-        type=_positive,
-        default=128,
-        metavar="N",
-        help="tokens of an answer, if the chat request sets no maximum (default: %(default)s)",
-    )
-    group.add_argument(
-        "--stop-probability",
-        type=_share,
-        default=0.0,
-        metavar="P",
-        help="chance to stop after each token, unless a request sets ignore_eos (default: %(default)s)",
-    )
-    group.add_argument(
+    add = group.add_argument
+    tokens = "tokens of an answer, if the chat request sets no maximum (default: %(default)s)"
+    add("--default-max-tokens", type=_positive, metavar="N", help=tokens)
+    stops = "chance to stop after each token, unless a request sets ignore_eos (default: %(default)s)"
+    add("--stop-probability", type=_share, metavar="P", help=stops)
+    add(
         "--no-prompt-tokens-details",
-        action="store_true",
+        dest="prompt_tokens_details",
+        action="store_false",
         help="leave cached_tokens out of usage, as vLLM does without --enable-prompt-tokens-details",
     )
-    group.add_argument(
-        "--disable-log-stats", action="store_true", help="leave loads and cache counters out of /metrics, as vLLM does"
-    )
-    group.add_argument(
+    stats = "leave loads and cache counters out of /metrics, as vLLM does"
+    add("--disable-log-stats", dest="log_stats", action="store_false", help=stats)
+    add(
         "--openai-only",
         action="store_true",
         help="serve only chat completions, completions and models, without KV events and cached_tokens",
@@ -134,99 +112,43 @@ def _add_answers(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_connector(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
+    add = group.add_argument
+    add(
         "--kv-connector",
         choices=["nixl_pull", "nixl_push", "mooncake", "moriio_pull", "shared_store", "lmcache", "offloading_peer"],
         help="hand the KV cache of prompts over between simulated workers; with offloading_peer, keep blocks in host "
         "memory and pull from each other",
     )
-    group.add_argument(
-        "--kv-store",
-        type=Path,
-        metavar="DIR",
-        help="the folder that stands for the store of shared_store and lmcache, the same for all workers",
-    )
-    group.add_argument(
-        "--kv-lease",
-        type=_above_zero,
-        default=30.0,
-        metavar="SECONDS",
-        help="how long blocks wait for the other worker (default: %(default)s)",
-    )
-    group.add_argument(
+    store = "the folder that stands for the store of shared_store and lmcache, the same for all workers"
+    add("--kv-store", dest="kv_store_dir", type=Path, metavar="DIR", help=store)
+    lease = "how long blocks wait for the other worker (default: %(default)s)"
+    add("--kv-lease", dest="kv_lease_s", type=_above_zero, metavar="SECONDS", help=lease)
+    add(
         "--kv-turn-lease",
+        dest="kv_turn_lease_s",
         type=_above_zero,
         metavar="SECONDS",
         help="how long a decode worker with nixl_pull keeps the blocks of an answer for the next turn (default: it "
         "does not)",
     )
-    group.add_argument(
-        "--kv-transfer-speed",
-        type=_above_zero,
-        default=400_000.0,
-        metavar="TOKENS",
-        help="prompt tokens moved per second (default: %(default)s)",
-    )
+    speed = "prompt tokens moved per second (default: %(default)s)"
+    add("--kv-transfer-speed", dest="kv_transfer_tokens_per_s", type=_above_zero, metavar="TOKENS", help=speed)
 
 
 def _add_events(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--no-kv-events", action="store_true", help="publish no KV events")
-    group.add_argument(
-        "--kv-events-port", type=_port, default=0, metavar="PORT", help="0: chosen by the system (default)"
-    )
-    group.add_argument(
-        "--kv-events-replay-port", type=_port, default=0, metavar="PORT", help="0: chosen by the system (default)"
-    )
-    group.add_argument(
-        "--kv-events-topic", default="kv-events", metavar="TOPIC", help="topic of events (default: %(default)s)"
-    )
-    group.add_argument(
-        "--kv-events-buffer-steps",
-        type=_positive,
-        default=10_000,
-        metavar="N",
-        help="batches kept for replay (default: %(default)s)",
-    )
+    add = group.add_argument
+    add("--no-kv-events", dest="kv_events", action="store_false", help="publish no KV events")
+    for option in ("--kv-events-port", "--kv-events-replay-port"):
+        add(option, type=_port, metavar="PORT", help="0: chosen by the system (default)")
+    add("--kv-events-topic", metavar="TOPIC", help="topic of events (default: %(default)s)")
+    kept = "batches kept for replay (default: %(default)s)"
+    add("--kv-events-buffer-steps", type=_positive, metavar="N", help=kept)
 
 
 def _settings(args: argparse.Namespace) -> WorkerSettings:
-    return WorkerSettings(
-        host=args.host,
-        port=args.port,
-        model_name=args.served_model_name,
-        model_dir=args.model_dir,
-        chat_template=args.chat_template,
-        lora_adapters=tuple(args.lora),
-        profile=args.profile,
-        seed=args.seed,
-        jitter=args.jitter,
-        speed=args.speed,
-        time_scale=args.time_scale,
-        num_blocks=args.num_gpu_blocks,
-        kv_gib=args.kv_gib,
-        max_num_batched_tokens=args.max_num_batched_tokens,
-        max_num_seqs=args.max_num_seqs,
-        max_model_len=args.max_model_len,
-        max_num_queued_reqs=args.max_num_queued_reqs,
-        default_max_tokens=args.default_max_tokens,
-        stop_probability=args.stop_probability,
-        prompt_tokens_details=not (args.no_prompt_tokens_details or args.openai_only),
-        log_stats=not args.disable_log_stats,
-        openai_only=args.openai_only,
-        request_id_headers=args.enable_request_id_headers,
-        dev_mode=args.dev_mode,
-        runtime_lora=args.runtime_lora,
-        kv_connector=args.kv_connector,
-        kv_store_dir=args.kv_store,
-        kv_lease_s=args.kv_lease,
-        kv_turn_lease_s=args.kv_turn_lease,
-        kv_transfer_tokens_per_s=args.kv_transfer_speed,
-        kv_events=not (args.no_kv_events or args.openai_only),
-        kv_events_port=args.kv_events_port,
-        kv_events_replay_port=args.kv_events_replay_port,
-        kv_events_topic=args.kv_events_topic,
-        kv_events_buffer_steps=args.kv_events_buffer_steps,
-    )
+    settings = WorkerSettings(**{name: getattr(args, name) for name in _DEFAULTS})
+    settings = replace(settings, lora_adapters=tuple(settings.lora_adapters))
+    return replace(settings, prompt_tokens_details=False, kv_events=False) if args.openai_only else settings
 
 
 def _run(args: argparse.Namespace) -> int:
