@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from typing import Any, TypeAlias
 
+from backends.vllm.operations import OperationName
 from router.admin import (
     audit,
     decisions,
@@ -29,7 +32,7 @@ from router.admin import (
 )
 from router.admin.changes import DRY_RUN
 from router.admin.named_settings import NAMED_OPERATIONS
-from router.admin.operations import Operation
+from router.admin.operations import Answer, Call, Operation
 from router.admin.paging import CURSOR
 from router.admin.parameters import Query, TruthQuery
 from router.admin.watch import WATCH
@@ -37,6 +40,8 @@ from router.config.model import Config, RouteConfig
 from router.diagnosis.diagnose import Diagnosis
 from router.diagnosis.split_plan import FleetPlan
 from router.security.token import Role
+
+Handle: TypeAlias = Callable[[Call], Awaitable[Answer]]
 
 OPEN_PATHS = ("/livez", "/readyz")
 """Answered without a token."""
@@ -58,15 +63,35 @@ _OPERATED = {
 }
 _OPERATION_DRY_RUN = TruthQuery("dry_run", "answer with the workers that would be asked, and ask none")
 
+
+def _read(path: str, name: str, summary: str, handle: Handle, gives: Any, **more: Any) -> Operation:
+    return Operation("GET", f"/admin/v1/{path}", name, summary, handle, gives=gives, **more)
+
+
+def _change(method: str, path: str, name: str, summary: str, handle: Handle, **more: Any) -> Operation:
+    """Return a change of the desired state."""
+    more = {"role": Role.ADMIN, "query": (DRY_RUN,), "changes_state": True, **more}
+    return Operation(method, f"/admin/v1/{path}", name, summary, handle, **more)
+
+
+def _operation(kind: OperationName, name: str, summary: str, role: Role, takes: Any = None) -> Operation:
+    """Return an operation that one worker carries out."""
+    return Operation(
+        "POST",
+        f"/admin/v1/workers/{{id}}/{kind}",
+        name,
+        summary,
+        worker_operations.one(kind),
+        role=role,
+        takes=takes,
+        gives=documents.WorkerResult,
+        query=(_OPERATION_DRY_RUN,),
+        problems=_OPERATED if takes is None else {**_OPERATED, **_INVALID},
+    )
+
+
 OPERATIONS = (
-    Operation(
-        "GET",
-        "/livez",
-        "live",
-        "Is the process alive?",
-        health.live,
-        gives=documents.Live,
-    ),
+    Operation("GET", "/livez", "live", "Is the process alive?", health.live, gives=documents.Live),
     Operation(
         "GET",
         "/readyz",
@@ -88,75 +113,56 @@ OPERATIONS = (
         health.metrics,
         media_type="text/plain",
     ),
-    Operation(
-        "GET",
-        "/admin/v1/workers",
+    _read(
+        "workers",
         "list_workers",
         "All workers: state, models, view of the cache, load, learned speed, predicted against reported cached tokens.",
         workers.list_all,
-        gives=documents.Workers,
+        documents.Workers,
         query=(Query("limit", 10_000, 10_000, "most workers to return"), CURSOR, WATCH),
         watch=workers.WATCHED,
         problems={410: "the worker that the cursor names has left the fleet", **_WRONG_PARAMETER},
     ),
-    Operation(
-        "GET",
-        "/admin/v1/fleet",
+    _read(
+        "fleet",
         "list_fleet",
         "All candidates in short, for an overview that follows them.",
         fleet_rows.list_all,
-        gives=documents.FleetOverview,
+        documents.FleetOverview,
         query=(Query("limit", 10_000, 10_000, "most candidates to return"), CURSOR, WATCH),
         watch=fleet_rows.WATCHED,
         problems={410: "the candidate that the cursor names has left the fleet", **_WRONG_PARAMETER},
     ),
-    Operation(
+    _change(
         "POST",
-        "/admin/v1/workers",
+        "workers",
         "add_worker",
         "Add a worker. It takes requests after its first successful probe.",
         workers.add,
-        role=Role.ADMIN,
         takes=documents.NewWorker,
         gives=documents.Worker,
         status=HTTPStatus.CREATED,
         problems={409: "the worker is in the fleet already", **_INVALID},
-        query=(DRY_RUN,),
-        changes_state=True,
     ),
-    Operation(
-        "GET",
-        "/admin/v1/workers/{id}",
-        "get_worker",
-        "One worker.",
-        workers.show,
-        gives=documents.Worker,
-        problems=_UNKNOWN,
-    ),
-    Operation(
+    _read("workers/{id}", "get_worker", "One worker.", workers.show, documents.Worker, problems=_UNKNOWN),
+    _change(
         "PATCH",
-        "/admin/v1/workers/{id}",
+        "workers/{id}",
         "change_worker",
         "Change settings of a worker in place, by a merge patch. Its requests continue.",
         workers.change,
-        role=Role.ADMIN,
         takes=documents.WorkerChange,
         gives=documents.Worker,
         problems={**_UNKNOWN, **_INVALID},
-        query=(DRY_RUN,),
-        changes_state=True,
     ),
-    Operation(
+    _change(
         "DELETE",
-        "/admin/v1/workers/{id}",
+        "workers/{id}",
         "remove_worker",
         "Remove a worker at once. Started answers run to their end, other requests move. To wait, drain it first.",
         workers.remove,
-        role=Role.ADMIN,
         status=HTTPStatus.NO_CONTENT,
         problems=_UNKNOWN,
-        query=(DRY_RUN,),
-        changes_state=True,
     ),
     Operation(
         "POST",
@@ -218,56 +224,22 @@ OPERATIONS = (
         "Send a worker no new requests, wait for those that run there, and pause it. Maintenance is on afterwards.",
         worker_operations.one("pause"),
         role=Role.OPERATE,
-        gives=documents.WorkerResult,
         query=(worker_operations.WAIT_S, _OPERATION_DRY_RUN),
         problems={**_OPERATED},
-    ),
-    Operation(
-        "POST",
-        "/admin/v1/workers/{id}/resume",
-        "resume_worker",
-        "Resume a paused worker and end its maintenance.",
-        worker_operations.one("resume"),
-        role=Role.OPERATE,
         gives=documents.WorkerResult,
-        query=(_OPERATION_DRY_RUN,),
-        problems={**_OPERATED},
     ),
-    Operation(
-        "POST",
-        "/admin/v1/workers/{id}/reset-prefix-cache",
-        "reset_prefix_cache",
-        "Empty the prefix cache of a worker. It must be idle.",
-        worker_operations.one("reset-prefix-cache"),
-        role=Role.ADMIN,
-        gives=documents.WorkerResult,
-        query=(_OPERATION_DRY_RUN,),
-        problems={**_OPERATED},
+    _operation("resume", "resume_worker", "Resume a paused worker and end its maintenance.", Role.OPERATE),
+    _operation(
+        "reset-prefix-cache", "reset_prefix_cache", "Empty the prefix cache of a worker. It must be idle.", Role.ADMIN
     ),
-    Operation(
-        "POST",
-        "/admin/v1/workers/{id}/load-lora",
+    _operation(
+        "load-lora",
         "load_lora",
         "Load a LoRA adapter from a folder on the worker's host, and serve it as a model.",
-        worker_operations.one("load-lora"),
-        role=Role.ADMIN,
-        takes=documents.LoraAdapter,
-        gives=documents.WorkerResult,
-        query=(_OPERATION_DRY_RUN,),
-        problems={**_OPERATED, **_INVALID},
+        Role.ADMIN,
+        documents.LoraAdapter,
     ),
-    Operation(
-        "POST",
-        "/admin/v1/workers/{id}/unload-lora",
-        "unload_lora",
-        "Stop serving a LoRA adapter.",
-        worker_operations.one("unload-lora"),
-        role=Role.ADMIN,
-        takes=documents.LoraName,
-        gives=documents.WorkerResult,
-        query=(_OPERATION_DRY_RUN,),
-        problems={**_OPERATED, **_INVALID},
-    ),
+    _operation("unload-lora", "unload_lora", "Stop serving a LoRA adapter.", Role.ADMIN, documents.LoraName),
     Operation(
         "POST",
         "/admin/v1/worker-operations",
@@ -281,156 +253,115 @@ OPERATIONS = (
         query=(_OPERATION_DRY_RUN,),
         problems={403: _NOT_ALLOWED, 404: "no worker is selected", **_INVALID},
     ),
-    Operation(
-        "GET",
-        "/admin/v1/policy",
+    _read(
+        "policy",
         "get_policy",
         "The policy in use, and all policies that can be chosen.",
         policy.show,
-        gives=documents.PolicyDocument,
+        documents.PolicyDocument,
     ),
-    Operation(
+    _change(
         "PUT",
-        "/admin/v1/policy",
+        "policy",
         "set_policy",
         "Choose another policy, from the next request on.",
         policy.change,
-        role=Role.ADMIN,
         takes=documents.NewPolicy,
         gives=documents.PolicyDocument,
         problems=_INVALID,
-        query=(DRY_RUN,),
-        changes_state=True,
     ),
-    Operation(
-        "GET",
-        "/admin/v1/policies",
+    _read(
+        "policies",
         "list_policies",
         "The further policies by name, which routes can choose.",
         routes.policies,
-        gives=documents.Policies,
+        documents.Policies,
     ),
-    Operation(
+    _change(
         "PUT",
-        "/admin/v1/policies/{name}",
+        "policies/{name}",
         "put_policy",
         "Add a further policy, or change the one of that name, from the next request on.",
         routes.set_policy,
-        role=Role.ADMIN,
         takes=documents.NewPolicy,
         gives=documents.Policies,
         problems=_INVALID,
-        query=(DRY_RUN,),
-        changes_state=True,
     ),
-    Operation(
+    _change(
         "DELETE",
-        "/admin/v1/policies/{name}",
+        "policies/{name}",
         "remove_policy",
         "Remove a further policy that no route names.",
         routes.remove_policy,
-        role=Role.ADMIN,
         status=HTTPStatus.NO_CONTENT,
         problems={404: "no such policy", 422: "a route names it"},
-        query=(DRY_RUN,),
-        changes_state=True,
     ),
-    Operation(
-        "GET",
-        "/admin/v1/routes",
-        "list_routes",
-        "The routes, in the order in which they are tried.",
-        routes.list_all,
-        gives=documents.Routes,
+    _read(
+        "routes", "list_routes", "The routes, in the order in which they are tried.", routes.list_all, documents.Routes
     ),
-    Operation(
+    _change(
         "PUT",
-        "/admin/v1/routes",
+        "routes",
         "set_routes",
         "Use other routes from the next request on. Requests that wait keep their places.",
         routes.change,
-        role=Role.ADMIN,
         takes=documents.NewRoutes,
         gives=documents.Routes,
         problems=_INVALID,
-        query=(DRY_RUN,),
-        changes_state=True,
     ),
-    Operation(
-        "GET",
-        "/admin/v1/routes/{name}",
-        "get_route",
-        "One route.",
-        routes.show,
-        gives=RouteConfig,
-        problems={404: "no such route"},
-    ),
-    Operation(
-        "GET",
-        "/admin/v1/routes/{name}/shadow",
+    _read("routes/{name}", "get_route", "One route.", routes.show, RouteConfig, problems={404: "no such route"}),
+    _read(
+        "routes/{name}/shadow",
         "compare_shadows",
         "What the route's shadow policies would have chosen, compared with what was chosen and what came of it.",
         routes.shadow,
-        gives=documents.ShadowComparison,
+        documents.ShadowComparison,
         query=(Query("window_s", 600, 3_600, "seconds to look back, in whole minutes"),),
         problems={404: "no such route", 422: "window_s is not a number from 1 to 3600"},
     ),
     *NAMED_OPERATIONS,
-    Operation(
-        "GET",
-        "/admin/v1/desired-state",
+    _read(
+        "desired-state",
         "get_desired_state",
         "What operators can change while the gateway runs, and what the API has changed in it.",
         revisions.desired_state,
-        gives=documents.DesiredStateDocument,
+        documents.DesiredStateDocument,
     ),
-    Operation(
-        "GET",
-        "/admin/v1/revisions",
+    _read(
+        "revisions",
         "list_revisions",
         "The latest changes of the desired state, newest first.",
         revisions.list_all,
-        gives=documents.Revisions,
-        query=(
-            Query("limit", 100, 10_000, "most revisions to return; revisions_kept bounds them"),
-            CURSOR,
-            WATCH,
-        ),
+        documents.Revisions,
+        query=(Query("limit", 100, 10_000, "most revisions to return; revisions_kept bounds them"), CURSOR, WATCH),
         watch=revisions.WATCHED,
         problems={410: "the revision that the cursor names is no longer kept", **_WRONG_PARAMETER},
     ),
-    Operation(
-        "GET",
-        "/admin/v1/revisions/{number}",
+    _read(
+        "revisions/{number}",
         "get_revision",
         "One revision, with its differences from the version before.",
         revisions.show,
-        gives=documents.RevisionDocument,
+        documents.RevisionDocument,
         problems=_NO_REVISION,
     ),
-    Operation(
+    _change(
         "POST",
-        "/admin/v1/revisions/{number}/restore",
+        "revisions/{number}/restore",
         "restore_revision",
         "Bring the gateway back to the state that a revision made. This makes a new revision.",
         revisions.restore,
-        role=Role.ADMIN,
         gives=documents.ChangeDocument,
-        query=(DRY_RUN,),
         problems=_NO_REVISION,
-        changes_state=True,
     ),
-    Operation(
+    _change(
         "POST",
-        "/admin/v1/reload",
+        "reload",
         "reload",
         "Read the settings again (file, environment, flags) and apply what has changed, as a whole or not at all.",
         reload.reload,
-        role=Role.ADMIN,
         gives=documents.ReloadDocument,
-        query=(DRY_RUN,),
         problems={422: "the settings have mistakes; detail has one line for each, with its place and the fix"},
-        changes_state=True,
     ),
     Operation(
         "POST",
@@ -452,13 +383,12 @@ OPERATIONS = (
         gives=documents.WhatIfDocument,
         problems={409: "another what-if runs", **_INVALID},
     ),
-    Operation(
-        "GET",
-        "/admin/v1/decisions",
+    _read(
+        "decisions",
         "list_decisions",
         "The latest decisions with their reasons and outcomes, newest first.",
         decisions.latest,
-        gives=documents.Decisions,
+        documents.Decisions,
         query=(
             Query("limit", 100, 10_000, "most decisions to return; decisions_kept bounds how many there are"),
             CURSOR,
@@ -469,86 +399,67 @@ OPERATIONS = (
         watch=decisions.WATCHED,
         problems=_WRONG_PARAMETER,
     ),
-    Operation(
-        "GET",
-        "/admin/v1/diagnosis",
+    _read(
+        "diagnosis",
         "diagnose",
         "What hurts, and what to try: findings with evidence, from the gateway's own measurements.",
         diagnosis.show,
-        gives=Diagnosis,
+        Diagnosis,
     ),
-    Operation(
-        "GET",
-        "/admin/v1/planner",
+    _read(
+        "planner",
         "show_planner",
         "The plan of the workers' roles: what one more prefill or decode worker would save, and the cheapest split.",
         planner.show,
-        gives=FleetPlan,
+        FleetPlan,
         problems={503: "no process answers"},
     ),
-    Operation(
-        "GET",
-        "/admin/v1/prefixes",
+    _read(
+        "prefixes",
         "list_prefixes",
         "The shared prefixes that save the most prefill work: sizes, hits and copies, and no text.",
         prefixes.hottest,
-        gives=documents.Prefixes,
+        documents.Prefixes,
         query=(Query("limit", 20, 100, "most prefixes to return"),),
         problems=_WRONG_PARAMETER,
     ),
-    Operation(
-        "GET",
-        "/admin/v1/traffic",
+    _read(
+        "traffic",
         "show_traffic",
         "The traffic of the last hour by route and model, in points of ten seconds, newest first.",
         traffic.show,
-        gives=documents.Traffic,
+        documents.Traffic,
         query=(Query("limit", 360, 360, "most points to return"), CURSOR, WATCH),
         watch=traffic.WATCHED,
         problems={410: "the point that the cursor names is older than an hour", **_WRONG_PARAMETER},
     ),
-    Operation(
-        "GET",
-        "/admin/v1/audit",
+    _read(
+        "audit",
         "list_audit",
         "Changes asked of this port, or made by the planner of roles: who, from where, and the outcome; newest first.",
         audit.latest,
-        gives=documents.AuditPage,
+        documents.AuditPage,
         query=(Query("limit", 100, 1_000, "most entries to return; the latest 1,000 are kept"), CURSOR),
         problems=_WRONG_PARAMETER,
     ),
-    Operation(
-        "GET",
-        "/admin/v1/whoami",
-        "whoami",
-        "The name and the role of the token that the request brings.",
-        whoami.show,
-        gives=documents.Whoami,
+    _read(
+        "whoami", "whoami", "The name and the role of the token that the request brings.", whoami.show, documents.Whoami
     ),
-    Operation(
-        "GET",
-        "/admin/v1/replicas",
+    _read(
+        "replicas",
         "list_replicas",
         "The gateways of the fleet, and whether this one is alone.",
         replicas.list_all,
-        gives=documents.ReplicasDocument,
+        documents.ReplicasDocument,
     ),
-    Operation(
-        "GET",
-        "/admin/v1/limits",
+    _read(
+        "limits",
         "get_limits",
         "What each tenant and key has left of its limits now.",
         limits.show,
-        gives=documents.LimitsDocument,
+        documents.LimitsDocument,
     ),
-    Operation(
-        "GET",
-        "/admin/v1/log-level",
-        "get_log_level",
-        "The lowest level that is logged.",
-        log_level.show,
-        gives=documents.LogLevel,
-    ),
+    _read("log-level", "get_log_level", "The lowest level that is logged.", log_level.show, documents.LogLevel),
     Operation(
         "PUT",
         "/admin/v1/log-level",
@@ -560,14 +471,7 @@ OPERATIONS = (
         gives=documents.LogLevel,
         problems={503: "a process did not answer and keeps its level", **_INVALID},
     ),
-    Operation(
-        "GET",
-        "/admin/v1/config",
-        "get_config",
-        "The settings in effect, without secrets.",
-        health.config,
-        gives=Config,
-    ),
+    _read("config", "get_config", "The settings in effect, without secrets.", health.config, Config),
 )
 
 READS = tuple(operation for operation in OPERATIONS if not operation.changes)
