@@ -13,7 +13,6 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 import pytest
@@ -31,6 +30,7 @@ from router.tokenization.remote_tokenizer import WorkerTokenizer
 from router.workers import selftest, selftest_rendering
 from router.workers.selftest import SelfTest, SelfTestTarget
 from router.workers.selftest_rendering import compare_rendering
+from tests.support.memory import peak_bytes, start_peak
 
 pytestmark = [pytest.mark.slow, pytest.mark.measures]
 
@@ -269,14 +269,6 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examine, "_REQUEST_TIMEOUT_S", LIMIT_S)
 
 
-def _peak_bytes(*, reset: bool = False) -> int:
-    """Return the process's largest resident size since the last reset."""
-    if reset:
-        Path("/proc/self/clear_refs").write_text("5")
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
-
-
 def pairs():
     """Each attack on two calls and each call under three attacks in a run; at night all pairs."""
     for number, attack in enumerate(ATTACKS):
@@ -289,11 +281,11 @@ def pairs():
 async def test_no_answer_of_a_worker_costs_more_than_the_call_may(worker_of, path, call, attack):
     worker = worker_of(path, attack)
     async with WorkerClient() as client:
-        before, cpu_s, started_s = _peak_bytes(reset=True), time.thread_time(), time.monotonic()
+        before, cpu_s, started_s = start_peak(), time.thread_time(), time.monotonic()
         with suppress(ProbeError):
             await asyncio.wait_for(call(client, worker.endpoint), MOST_S)
         cpu_s, wall_s = time.thread_time() - cpu_s, time.monotonic() - started_s
-        grown = _peak_bytes() - before
+        grown = peak_bytes() - before
     assert 1 <= worker.calls <= 4
     assert wall_s < MOST_S and cpu_s < MOST_CPU_S and grown < MOST_GROWTH_BYTES
 

@@ -4,12 +4,13 @@ Wall-clock time depends on the load of the machine, so the limit is on the proce
 interrupted. An example that takes much memory meets MemoryError before the machine does.
 """
 
-import gc
 import resource
 import signal
 import time
 from contextlib import contextmanager
 from functools import wraps
+
+from tests.support.memory import peak_bytes, resident_bytes, start_peak, status_bytes
 
 EXAMPLE_CPU_S = 2.0
 """Hundreds of times the time of a normal example."""
@@ -55,11 +56,6 @@ def cpu_s(call):
     return time.process_time() - began_s
 
 
-def _status_bytes(name):
-    with open("/proc/self/status", encoding="ascii") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1_024
-
-
 @contextmanager
 def memory_limit():
     """Limit the growth of the process during the block.
@@ -67,20 +63,16 @@ def memory_limit():
     Raises:
         AssertionError: the process grew beyond the limits above.
     """
-    gc.collect()
-    with open("/proc/self/clear_refs", "w", encoding="ascii") as peak:
-        peak.write("5")  # restarts the count of the highest resident size
-    before_bytes = _status_bytes("VmRSS")
+    before_bytes = start_peak()
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (_status_bytes("VmData") + ALLOWED_DATA_BYTES, hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (status_bytes("VmData") + ALLOWED_DATA_BYTES, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-    peak_bytes = _status_bytes("VmHWM") - before_bytes
-    gc.collect()
-    kept_bytes = _status_bytes("VmRSS") - before_bytes
-    assert peak_bytes < PEAK_BYTES, f"the process grew by {peak_bytes >> 20} MB"
+    grown_bytes = peak_bytes() - before_bytes
+    kept_bytes = resident_bytes() - before_bytes
+    assert grown_bytes < PEAK_BYTES, f"the process grew by {grown_bytes >> 20} MB"
     assert kept_bytes < KEPT_BYTES, f"{kept_bytes >> 20} MB were kept"
 
 

@@ -1,13 +1,12 @@
+"""The fuzz tests' limits stop the examples that exceed them."""
+
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from tests.properties.limits import cpu_limit, grown, limited, linear_cpu
-
-ROOT = Path(__file__).parents[2]
 
 
 def spin():
@@ -29,31 +28,20 @@ def test_a_check_within_its_time_returns():
     assert limited(lambda value: value + 1)(1) == 2
 
 
-def in_a_new_process(block):
-    """Run the block under `memory_limit`; return the last line of standard error.
-
-    What a process has freed and not returned hides what it allocates next, so memory is judged in a process that has
-    not run other tests.
-    """
-    program = f"from tests.properties.limits import memory_limit\nwith memory_limit():\n    {block}"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    return "".join(done.stderr.splitlines()[-1:])
-
-
-def test_kept_memory_is_found():
-    assert "128 MB were kept" in in_a_new_process("kept = b'\\1' * (128 << 20)")
-
-
-def test_released_memory_is_found():
-    assert "the process grew by" in in_a_new_process("assert b'\\1' * (300 << 20)")
-
-
-def test_unbounded_memory_is_refused():
-    assert "MemoryError" in in_a_new_process("bytearray(2 << 30)")
-
-
-def test_little_memory_passes():
-    assert in_a_new_process("kept = b'\\1' * (8 << 20)") == ""
+@pytest.mark.parametrize(
+    ("taken", "found"),
+    [
+        ("kept = bytes([1]) * (128 << 20)", "MB were kept"),
+        ("bytes([1]) * (300 << 20)", "the process grew by"),
+        ("bytearray(2 << 30)", "MemoryError"),
+    ],
+    ids=["kept", "released", "unbounded"],
+)
+@pytest.mark.parametrize("earlier", ["", "[bytes(700) for _ in range(400_000)]"], ids=["fresh", "grown"])
+def test_memory_is_found(taken, found, earlier):
+    code = f"from tests.properties.limits import memory_limit\n{earlier}\nwith memory_limit():\n    {taken}\n"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert found in ended.stderr.splitlines()[-1]
 
 
 def test_quadratic_cost_is_found():

@@ -3,11 +3,11 @@ import gc
 import logging
 
 import msgspec
-import psutil
 import pytest
 
 from router.gateway.client import ClientConnection
 from tests.support.answers import DONE, END, answer_json, chunk, event, json_head, usage_event
+from tests.support.memory import resident_bytes, status_bytes
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import WAIT_S, delivered, eventually, iterations, settled
@@ -160,13 +160,13 @@ async def test_a_stalled_reader_pauses_the_worker_and_memory_stays_bounded(rig):
         await script.say(chunk(DONE), END)
 
     gate = await rig(firehose)
-    before = psutil.Process().memory_info().rss
+    before = resident_bytes()
     client = await gate.connect(limit=65_536)
     client.writer.transport.pause_reading()
     client.writer.write(post())
     await eventually(lambda: any(not each.writable for each in gate.gateway._parts.drain.connections))
     assert 500_000 < await settled(lambda: sent) < 30_000_000  # only the kernel buffers of three sockets
-    assert psutil.Process().memory_info().rss - before < 20_000_000
+    assert status_bytes("VmRSS") - before < 20_000_000
     client.writer.transport.resume_reading()
     total = 0
     while total < 65_000_000:
@@ -307,7 +307,7 @@ async def test_an_incomplete_body_is_freed_with_its_connection(rig):
     gc.collect()
     gc.disable()
     try:
-        before = psutil.Process().memory_info().rss
+        before = resident_bytes()
         for _ in range(6):
             client = await gate.connect()
             client.writer.write(post(body=b"x" * 31_000_000)[:-1_000_000])
@@ -315,7 +315,7 @@ async def test_an_incomplete_body_is_freed_with_its_connection(rig):
             client.leave()
             await eventually(lambda: gate.gateway.statistics()["connections"] == 0)
             assert buffered(gate) == 0
-        assert psutil.Process().memory_info().rss - before < 93_000_000  # three of six
+        assert status_bytes("VmRSS") - before < 93_000_000  # three of six
     finally:
         gc.enable()
 

@@ -1,15 +1,13 @@
 import asyncio
-import ctypes
-import gc
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.support.answers import END, answer_json, answer_stream, chunk
+from tests.support.memory import resident_bytes, status_bytes
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.waiting import eventually, iterations
 
@@ -156,15 +154,8 @@ def firehose():
         process.stdout.close()
 
 
-def memory_now():
-    """Return the resident bytes, after the heap is trimmed: free memory left by earlier tests would hide growth."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    return psutil.Process().memory_info().rss
-
-
 def grown(before):
-    return psutil.Process().memory_info().rss - before
+    return status_bytes("VmRSS") - before
 
 
 async def full(gate, reading=0):
@@ -238,7 +229,7 @@ async def test_a_slow_reader_of_400_mb_takes_less_than_20_mb(rig):
     gate = await rig(long_answer)
     # The first reader fills free memory that earlier tests left in the heap and that was returned to the system. Its
     # use counts as growth.
-    before = memory_now()
+    before = resident_bytes()
     _, most = await read_slowly(gate.address, post(), 30_000_000, lambda: grown(before))
     assert most < 50_000_000
     await eventually(lambda: gate.idle)
@@ -255,7 +246,7 @@ async def test_a_slow_reader_of_400_mb_takes_less_than_20_mb(rig):
 async def test_a_thousand_stalled_readers_stay_within_the_memory_limit(rig, firehose, event_bytes):
     gate = await rig()
     gate.join(firehose(event_bytes))
-    before = memory_now()
+    before = resident_bytes()
     clients = await stall(gate, 1_000, post())
     # A busy machine lets sockets fill less before the streams begin; then the limit may cut some readers.
     await eventually(lambda: all_came(gate, 1_000), 60)

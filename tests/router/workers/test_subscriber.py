@@ -2,7 +2,6 @@ import itertools
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,6 +13,7 @@ from policies.view import Residency
 from router.workers import replay
 from router.workers import subscriber as subscriber_module
 from router.workers.subscriber import Subscriber
+from tests.support.memory import peak_bytes, start_peak
 from tests.support.waiting import eventually
 
 FIRST, SECOND, THIRD = list(range(100, 108)), list(range(200, 208)), list(range(300, 308))
@@ -206,14 +206,6 @@ async def test_a_close_during_a_replay_leaks_nothing(wire, context, pump, reside
     context.term()
 
 
-def peak_bytes(*, reset=False):
-    """This process's largest resident size since the last reset."""
-    if reset:
-        Path("/proc/self/clear_refs").write_text("5")
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
-
-
 def large_batch(wire, size_bytes):
     """One batch of KV events: as many blocks as make up that size."""
     tokens = list(range(70_000, 70_000 + size_bytes // 8 // 4 * 4))
@@ -257,7 +249,7 @@ async def test_a_fast_publisher_does_not_fill_memory(context, pump, residency, m
     subscriber = Subscriber(
         context, pump, residency, metrics, slot=0, worker="w:1", source=source, on_lost=lambda: None
     )
-    before = peak_bytes(reset=True)
+    before = start_peak()
     subscriber.start()
     await eventually(lambda: subscriber.statistics()["batches"] >= 100, 20.0)
     assert peak_bytes() - before < 120 << 20
@@ -267,7 +259,7 @@ async def test_a_fast_publisher_does_not_fill_memory(context, pump, residency, m
 async def test_an_endless_replay_is_aborted(context, pump, metrics, flood, monkeypatch, wire):
     monkeypatch.setattr(replay, "MAX_BUFFERED_BYTES", 16 << 20)
     ended = []
-    before = peak_bytes(reset=True)
+    before = start_peak()
     asking = replay.Replay(
         context, pump, flood(context, zmq.ROUTER), 0, lambda seq, payload: time.sleep(0.01), ended.append
     )

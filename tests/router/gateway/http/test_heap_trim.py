@@ -1,14 +1,35 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import platform
+import subprocess
+import sys
 
 import pytest
 
 from router.config.model import LimitsConfig
 from router.gateway.http.body_buffer_limit import BodyBufferLimit
-from router.gateway.http.heap_trim import LARGE_BYTES, PAUSE_S, TRIM_AFTER_BYTES, HeapTrimmer, map_large_blocks, trimmer
+from router.gateway.http.heap_trim import LARGE_BYTES, PAUSE_S, TRIM_AFTER_BYTES, HeapTrimmer
+
+FREES = """
+import ctypes
+from router.gateway.http.heap_trim import map_large_blocks, trimmer
+from tests.support.memory import status_bytes
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = (ctypes.c_void_p,)
+map_large_blocks()
+blocks = [libc.malloc(100_000) for _ in range(1_000)]
+for block in blocks:
+    ctypes.memset(block, 1, 100_000)
+last = libc.malloc(100_000)
+for block in blocks:
+    libc.free(block)
+before = status_bytes("VmRSS")
+trimmer()()
+assert before - status_bytes("VmRSS") > 80_000_000
+"""
 
 
 class FakeLoop:
@@ -82,22 +103,5 @@ def test_without_glibc_no_trim_is_made(loop):
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator only")
 def test_glibc_returns_freed_memory():
-    def resident_bytes() -> int:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * 4096
-
-    libc = ctypes.CDLL(None)
-    libc.malloc.restype = ctypes.c_void_p
-    libc.free.argtypes = (ctypes.c_void_p,)
-    map_large_blocks()
-    trim = trimmer()
-    blocks = [libc.malloc(100_000) for _ in range(1_000)]
-    for block in blocks:
-        ctypes.memset(block, 1, 100_000)
-    last = libc.malloc(100_000)
-    for block in blocks:
-        libc.free(block)
-    before = resident_bytes()
-    trim()
-    assert before - resident_bytes() > 80_000_000
-    libc.free(last)
+    """In a process of its own: `map_large_blocks` changes the allocator for good."""
+    subprocess.run([sys.executable, "-c", FREES], check=True)

@@ -2,7 +2,6 @@ import asyncio
 import contextlib
 import json
 import os
-import resource
 import socket
 import ssl
 import struct
@@ -15,6 +14,7 @@ import trustme
 from router.gateway.listen import connection_limit
 from router.security.reload import FileWatch
 from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, answer_stream, chunk, event, json_head
+from tests.support.memory import peak_bytes, start_peak
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import WAIT_S, eventually, settled
@@ -139,12 +139,12 @@ async def test_a_slow_tls_reader_pauses_its_worker(rig, authority, pair):
 
     gateway = await rig(endless, tls=pair)
     client = await gateway.connect(ssl=authority.client(), limit=4_096)
-    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = start_peak()
     client.writer.write(post())
     await client.reader.readuntil(b"\r\n\r\n")
     await eventually(lambda: any(not each.writable for each in gateway.gateway._parts.drain.connections))
     assert await settled(lambda: written[0]) < 20_000_000
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 40_000
+    assert peak_bytes() - before < 40 << 20
     client.leave()
     await eventually(lambda: gateway.idle)
 
