@@ -2,7 +2,7 @@
 
 import re
 
-from docs.build.architecture import FILE, ROOT, page
+from docs.build.architecture import FILE, ROOT
 from router.placement.health import WorkerState
 
 
@@ -14,7 +14,3 @@ def test_every_package_of_the_router_has_a_row():
 def test_the_figure_of_a_worker_has_exactly_its_states():
     figure = FILE.read_text().split("## One worker")[1].split("stateDiagram-v2")[1].split("```")[0]
     assert set(re.findall(r"[a-z_]{2,}(?= -->|: |$)", re.sub(r": .*", "", figure), re.MULTILINE)) == set(WorkerState)
-
-
-def test_the_figures_of_imports_are_those_of_pyproject():
-    assert FILE.read_text() == page(), "run `python -m docs.build`"

@@ -15,10 +15,6 @@ def uncommented(text: str) -> str:
     return re.sub(r"(?m)^(\s*)#(?=\S| +- | {2,})", r"\1", text)
 
 
-def test_the_copy_in_docs_is_current():
-    assert SAMPLE.read_text() == sample_yaml(), "run: python -m docs.build"
-
-
 def test_as_it_is_it_changes_nothing():
     assert load({}, {}, SAMPLE) == Config()
 
