@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from backends.simulated.errors import ApiError
+from backends.simulated.settings import shipped_model_dir
 from backends.vllm.render import ChatRenderer, Unrenderable
 
 # Tokenising a text of this size takes about as long as one decode step; a longer one would delay every stream.
 _OFF_LOOP_CHARS = 20_000
 
 
+@cache
+def _shipped() -> ChatRenderer:
+    """Shared by all workers of a process: `tokenizers` never frees what a tokenizer has cached."""
+    return ChatRenderer.load(shipped_model_dir())
+
+
 class PromptReader:
     """The model folder's template and tokenizer; long texts are tokenised in a thread."""
 
     def __init__(self, folder: Path, chat_template: str | None) -> None:
-        self._renderer = ChatRenderer.load(folder, chat_template)
+        shipped = chat_template is None and folder == shipped_model_dir()
+        self._renderer = _shipped() if shipped else ChatRenderer.load(folder, chat_template)
         self.tokenizer = self._renderer.tokenizer
         self._vocabulary_size: int = self.tokenizer.get_vocab_size()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from random import Random
 
 from tokenizers import Tokenizer
@@ -21,6 +22,29 @@ class VocabularyError(ValueError):
     """The tokenizer has no words to answer with."""
 
 
+@lru_cache(maxsize=4)
+def _words(tokenizer: Tokenizer) -> tuple[dict[int, str], list[int], list[int]]:
+    """Return the text of each id, and the words for the start of a line and after other text."""
+    # After other text, because some decoders drop a leading space at the very start.
+    anchor = tokenizer.encode("the", add_special_tokens=False).ids
+    start = len(tokenizer.decode(anchor))
+    ids = sorted(tokenizer.get_vocab(with_added_tokens=False).values())
+    texts = tokenizer.decode_batch([[*anchor, id_] for id_ in ids], skip_special_tokens=False)
+    spelled = {id_: text[start:] for id_, text in zip(ids, texts, strict=True)}
+    openers = ((id_, text) for id_, text in spelled.items() if _WORD.fullmatch(text))
+    followers = ((id_, text) for id_, text in spelled.items() if text[:1] == " " and _WORD.fullmatch(text[1:]))
+    return spelled, _stable(tokenizer, openers, "\n"), _stable(tokenizer, followers, "the")
+
+
+def _stable(tokenizer: Tokenizer, words: Iterable[tuple[int, str]], before: str) -> list[int]:
+    """Return the ids of words that stay one token after other text and before a further word."""
+    candidates = [word for word, _ in zip(words, range(_CANDIDATES), strict=False)]
+    lead = tokenizer.encode(before, add_special_tokens=False).ids
+    tail = tokenizer.encode(f"{before} the", add_special_tokens=False).ids[len(lead) :]
+    encoded = tokenizer.encode_batch([f"{before}{text} the" for _, text in candidates], add_special_tokens=False)
+    return [id_ for (id_, _), read in zip(candidates, encoded, strict=True) if read.ids == [*lead, id_, *tail]]
+
+
 class Vocabulary:
     """Words as token ids with their text, one list each for the start of a line and after other text.
 
@@ -31,11 +55,7 @@ class Vocabulary:
     def __init__(self, tokenizer: Tokenizer, seed: int) -> None:
         self._tokenizer = tokenizer
         self._random = Random(seed).random
-        spelled = self._spelled()
-        self._openers = self._stable(((id_, text) for id_, text in spelled.items() if _WORD.fullmatch(text)), "\n")
-        self._followers = self._stable(
-            ((id_, text) for id_, text in spelled.items() if text[:1] == " " and _WORD.fullmatch(text[1:])), "the"
-        )
+        spelled, self._openers, self._followers = _words(tokenizer)
         if not self._followers:
             raise VocabularyError(
                 "the tokenizer has no whole words with a space in front that it reads back as one token"
@@ -43,24 +63,6 @@ class Vocabulary:
         self._texts = {id_: spelled[id_] for id_ in (*self._openers, *self._followers)}
         self._json = {id_: json.dumps(text)[1:-1].encode() for id_, text in self._texts.items()}
         self._starts_line: dict[int, bool] = {}
-
-    def _spelled(self) -> dict[int, str]:
-        # After other text, because some decoders drop a leading space at the very start.
-        anchor = self._tokenizer.encode("the", add_special_tokens=False).ids
-        start = len(self._tokenizer.decode(anchor))
-        ids = sorted(self._tokenizer.get_vocab(with_added_tokens=False).values())
-        texts = self._tokenizer.decode_batch([[*anchor, id_] for id_ in ids], skip_special_tokens=False)
-        return {id_: text[start:] for id_, text in zip(ids, texts, strict=True)}
-
-    def _stable(self, words: Iterable[tuple[int, str]], before: str) -> list[int]:
-        """Return the ids of words that stay one token after other text and before a further word."""
-        candidates = [word for word, _ in zip(words, range(_CANDIDATES), strict=False)]
-        lead = self._tokenizer.encode(before, add_special_tokens=False).ids
-        tail = self._tokenizer.encode(f"{before} the", add_special_tokens=False).ids[len(lead) :]
-        encoded = self._tokenizer.encode_batch(
-            [f"{before}{text} the" for _, text in candidates], add_special_tokens=False
-        )
-        return [id_ for (id_, _), read in zip(candidates, encoded, strict=True) if read.ids == [*lead, id_, *tail]]
 
     def draw(self, last_id: int, *, first: bool) -> int:
         """Draw a random next word. The `first` of an answer has no space in front if it starts a line."""
