@@ -131,9 +131,8 @@ class RankCache:
 class ConnectorFacts:
     """A worker's KV connector as its configuration describes it. `name` is None if it has none.
 
-    `lease_s` and `turn_lease_s` are None where vLLM's defaults count. `bidirectional`: a decode worker keeps its blocks
-    for the next turn, for `turn_lease_s`. `side_host` and `side_port` are NIXL's, also without NIXL. `dtype` is that of
-    the model.
+    `lease_s` is None where vLLM's default counts. `bidirectional`: a decode worker keeps its blocks for the next turn.
+    `side_host` and `side_port` are NIXL's, also without NIXL. `dtype` is that of the model.
     """
 
     name: str | None = None
@@ -141,7 +140,6 @@ class ConnectorFacts:
     load_failure_policy: str | None = None
     lease_s: float | None = None
     bidirectional: bool = False
-    turn_lease_s: float | None = None
     dtype: str | None = None
     side_host: str | None = None
     side_port: int | None = None

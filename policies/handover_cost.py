@@ -23,8 +23,6 @@ MOST_OFF = 0.5
 """The largest share of an estimate that its standard error takes off: a worker that has seen no such prompt has the
 fleet's median speed, and one that is more than twice as fast is rare. Without it, a worker that knows short prompts
 alone would look free for long ones, however many of them waited there."""
-LEAST_READ_TOKENS = 64
-"""vLLM's default of ``kv_recompute_threshold``: a prefill worker that lacks less of a turn computes it."""
 FULLEST = 0.97
 """The largest share of a KV cache that counts as held: a full one has a finite price, as a busy worker has."""
 STREAM_WEIGHT = 0.1
@@ -80,21 +78,6 @@ class PullCost(NamedTuple):
         return self.pull_s < self.alone_s
 
 
-class TurnReads(NamedTuple):
-    """The cheapest read of each prefill worker, of the blocks that a decode worker has kept, as arrays over prefill
-    workers.
-
-    `turn` is the place of the turn that it reads; -1 if it computes the whole prompt for as little. Then it has the
-    first `loaded_tokens` of the prompt, and the prefill of the rest takes `rest_s`, with the standard error `error_s`.
-    """
-
-    turn: NDArray[np.int64]
-    loaded_tokens: Column
-    first_s: Column
-    rest_s: Column
-    error_s: Column
-
-
 def alone_s(fleet: FleetView) -> Column:
     """Return the cost of each worker alone.
 
@@ -105,10 +88,9 @@ def alone_s(fleet: FleetView) -> Column:
     return cost_s
 
 
-def stalled_s(fleet: FleetView, reads: TurnReads | None = None) -> Column:
-    """Return what the prompt's prefill on each worker costs the requests that run there. It may read a turn first."""
-    prefill_s, error_s = (fleet.prefill_s, fleet.error_s) if reads is None else (reads.rest_s, reads.error_s)
-    cost_s: Column = STREAM_WEIGHT * low_end_s(prefill_s, error_s) * fleet.running_requests
+def stalled_s(fleet: FleetView) -> Column:
+    """Return what the prompt's prefill on each worker costs the requests that run there."""
+    cost_s: Column = STREAM_WEIGHT * low_end_s(fleet.prefill_s, fleet.error_s) * fleet.running_requests
     return cost_s
 
 
@@ -119,19 +101,16 @@ def pair_s(
     latency_s: Matrix | float,
     alike: NDArray[np.bool_] | None = None,
     stalls_s: Column | None = None,
-    reads: TurnReads | None = None,
 ) -> Matrix:
     """Return the cost of each pair.
 
     The tokens that the decode worker lacks move at `tokens_per_s`, after `latency_s`: of each pair, or one for all. It
     then computes one token, behind the prefills that are queued there, and needs KV space for the whole prompt.
     `stalls_s` is what the prefill costs the streams of each prefill worker; None if they have no streams. `alike` says
-    which pairs understand each other's KV cache. Others cost infinitely much. `reads` is what the prefill workers read
-    of a turn before; None if there is none.
+    which pairs understand each other's KV cache. Others cost infinitely much.
     """
     moved_s = latency_s + decode.uncached_tokens[np.newaxis, :] / tokens_per_s
-    first_token_s = _first_token_s(prefill) if reads is None else reads.first_s
-    loaded_s = first_token_s[:, np.newaxis] + moved_s
+    loaded_s = _first_token_s(prefill)[:, np.newaxis] + moved_s
     first_s = np.maximum(loaded_s, decode.queue_wait_s[np.newaxis, :])
     cost_s: Matrix = first_s + (decode.kv_wait_s + STREAM_WEIGHT * decode.decode_externality_s)[np.newaxis, :]
     if stalls_s is not None:
@@ -182,40 +161,6 @@ def loaded_s(worker: WorkerView, loaded_tokens: Column | float, ready_s: Column 
     delayed_s = STREAM_WEIGHT * low_end_s(prefill_s, error_s) * worker.running_requests
     cost_s: Column = first_s + delayed_s + (worker.kv_wait_s + STREAM_WEIGHT * worker.decode_externality_s)
     return cost_s
-
-
-def turn_reads(
-    fleet: FleetView,
-    after: Sequence[FleetView],
-    left_s: Column,
-    tokens_per_s: Matrix | float,
-    latency_s: Matrix | float,
-    readable: NDArray[np.bool_],
-) -> TurnReads:
-    """Return the cheapest read of each prefill worker of `fleet`.
-
-    `after` has these workers as they would be with each turn. What they lack of it moves while their queue goes on. A
-    turn may be read for `left_s`: by then the prefill must have ended. `readable` says which worker (column) can read
-    which turn (row).
-    """
-    queue_s, cached = fleet.queue_wait_s, fleet.cached_tokens
-    loaded = np.array([view.cached_tokens for view in after])
-    rest_s, error_s = np.array([view.prefill_s for view in after]), np.array([view.error_s for view in after])
-    moved = loaded - cached
-    wait_s = np.maximum(latency_s + moved / tokens_per_s - queue_s, 0.0)
-    first_s = wait_s + low_end_s(queue_s + rest_s / (1.0 - fleet.utilisation), error_s)
-    in_time = wait_s + queue_s + rest_s < left_s[:, np.newaxis]
-    first_s = np.where(readable & in_time & (moved >= LEAST_READ_TOKENS), first_s, np.inf)
-    best = first_s.argmin(axis=0), np.arange(len(fleet))
-    whole_s = _first_token_s(fleet)
-    pays = first_s[best] < whole_s
-    return TurnReads(
-        np.where(pays, best[0], -1),
-        np.where(pays, loaded[best], cached),
-        np.where(pays, first_s[best], whole_s),
-        np.where(pays, rest_s[best], fleet.prefill_s),
-        np.where(pays, error_s[best], fleet.error_s),
-    )
 
 
 def beside_tokens(one_tokens: Matrix | float, other_tokens: Matrix | float) -> Matrix:

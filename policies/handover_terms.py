@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from policies.handover_cost import MOST_OFF, STREAM_WEIGHT, TurnReads, stalled_s
+from policies.handover_cost import MOST_OFF, STREAM_WEIGHT, stalled_s
 from policies.view import FleetView
 
 TERMS: Mapping[str, str] = MappingProxyType(
@@ -13,7 +13,6 @@ TERMS: Mapping[str, str] = MappingProxyType(
         "queue_wait_s": "Wait for the prefills before this one.",
         "prefill_s": "Own prefill, divided by the worker's free share of time.",
         "estimate_s": "Standard error of both, at most half of them, taken off: who gets no prompts learns nothing.",
-        "turn_s": "Time in which the turn before is read, beyond the wait.",
         "transfer_s": "Time in which the KV cache moves.",
         "decode_queue_s": "Time that the decode worker's queue lasts beyond the transfer.",
         "kv_wait_s": "Wait for KV space.",
@@ -34,36 +33,26 @@ def alone_terms(fleet: FleetView, place: int) -> dict[str, float]:
 
 
 def pair_terms(
-    prefill: FleetView,
-    decode: FleetView,
-    row: int,
-    column: int,
-    moved_s: float,
-    *,
-    streams: bool = False,
-    reads: TurnReads | None = None,
+    prefill: FleetView, decode: FleetView, row: int, column: int, moved_s: float, *, streams: bool = False
 ) -> dict[str, float]:
     """Return the terms of `handover_cost.pair_s` for the prefill worker at `row` and the decode worker at `column`.
 
-    `moved_s` is the time of the transfer. With `streams` the prefill worker has streams of its own, which wait. `reads`
-    is what the prefill workers read of a turn before; None if this pair reads none.
+    `moved_s` is the time of the transfer. With `streams` the prefill worker has streams of its own, which wait.
     """
-    first = _first_token(prefill, row, reads)
+    first = _first_token(prefill, row)
     loaded_s = sum(first.values()) + moved_s
     return {
         **first,
         "transfer_s": moved_s,
         "decode_queue_s": max(0.0, float(decode.queue_wait_s[column]) - loaded_s),
         "kv_wait_s": float(decode.kv_wait_s[column]),
-        **({"stalled_s": float(stalled_s(prefill, reads)[row])} if streams else {}),
+        **({"stalled_s": float(stalled_s(prefill)[row])} if streams else {}),
         "decode_externality_s": STREAM_WEIGHT * float(decode.decode_externality_s[column]),
     }
 
 
-def _first_token(fleet: FleetView, place: int, reads: TurnReads | None = None) -> dict[str, float]:
-    prefill_s, error_s = (fleet.prefill_s, fleet.error_s) if reads is None else (reads.rest_s, reads.error_s)
+def _first_token(fleet: FleetView, place: int) -> dict[str, float]:
     wait_s = float(fleet.queue_wait_s[place])
-    own_s = float(prefill_s[place]) / (1.0 - float(fleet.utilisation[place]))
-    off_s = min(float(error_s[place]), MOST_OFF * (wait_s + own_s))
-    terms = {"queue_wait_s": wait_s, "prefill_s": own_s, "estimate_s": -off_s}
-    return terms if reads is None else {**terms, "turn_s": float(reads.first_s[place]) - (wait_s + own_s - off_s)}
+    own_s = float(fleet.prefill_s[place]) / (1.0 - float(fleet.utilisation[place]))
+    off_s = min(float(fleet.error_s[place]), MOST_OFF * (wait_s + own_s))
+    return {"queue_wait_s": wait_s, "prefill_s": own_s, "estimate_s": -off_s}

@@ -52,8 +52,6 @@ from router.placement.chosen_policy import spec_of
 from router.placement.decision_log.recorder import Recorder
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
-from router.placement.kept_turns import KeptTurn
-from router.placement.lifecycle_events import Request
 from router.placement.links import LinkSpeed
 from router.placement.scaling import Needed, needed
 from router.process.banner import Readiness, announce, readiness_of
@@ -474,12 +472,6 @@ class System:
     def in_flight(self) -> Mapping[str, int]:
         elsewhere = self.handover_client.in_flight if self.handover_client is not None else {}
         return Counter(self.gateway.in_flight()) + Counter(elsewhere)
-
-    def kept_turns(self) -> Mapping[str, Mapping[str, int]]:
-        return self.gateway.kept_turns()
-
-    def turns_before(self, request: Request, body: bytes) -> list[KeptTurn]:
-        return self.gateway.turns_before(request, body)
 
     async def _in_flight(self) -> Mapping[str, int]:
         return self.in_flight()

@@ -1,8 +1,7 @@
 """A KV connector that models ``NixlConnector`` in pull mode. Loaded by vLLM; not importable without it.
 
 vLLM's scheduler calls it. So a decode worker's request gets its blocks and waits for their content, and a prefill
-worker's blocks stay in use until they are read or their lease ends, as with NIXL. A transfer takes modelled time. In
-the bidirectional mode, a decode worker keeps the blocks of an answer for the prefill of the next turn.
+worker's blocks stay in use until they are read or their lease ends, as with NIXL. A transfer takes modelled time.
 """
 
 from __future__ import annotations
@@ -25,9 +24,6 @@ from backends.clock.settings import read_settings
 from backends.clock.transfers import BlockLoad, BlockSource, Leases, SideChannel
 
 LEASE_S = 30.0
-TURN_LEASE_S = 480.0
-RECOMPUTE_TOKENS = 64
-"""A prefill worker that lacks fewer tokens of a turn computes them."""
 TOKENS_PER_S = 400_000.0
 """Llama 3.1 8B has 128 KiB of KV cache per token, so this is 50 GB/s."""
 _COMPLETE = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
@@ -45,9 +41,8 @@ class ClockTransfers(KVConnectorMetadata):
 class ClockConnector(KVConnectorBase_V1, SupportsHMA):
     """The scheduler's side; the worker has none, because nothing moves.
 
-    ``kv_connector_extra_config`` has ``kv_lease_duration`` and ``decoder_kv_blocks_ttl`` in seconds,
-    ``bidirectional_kv_xfer`` and ``kv_recompute_threshold``, as for NIXL, and ``transfer_tokens_per_s``. A request with
-    incomplete parameters is computed as a plain one, whereas NIXL's engine ends.
+    ``kv_connector_extra_config`` has ``kv_lease_duration`` in seconds, as for NIXL, and ``transfer_tokens_per_s``. A
+    request with incomplete parameters is computed as a plain one, whereas NIXL's engine ends.
     """
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
@@ -56,14 +51,9 @@ class ClockConnector(KVConnectorBase_V1, SupportsHMA):
         self._engine_id: str = config.engine_id
         self._lease_s = _above_zero(config, "kv_lease_duration", LEASE_S)
         self._tokens_per_s = _above_zero(config, "transfer_tokens_per_s", TOKENS_PER_S)
-        self._bidirectional = bool(config.get_from_extra_config("bidirectional_kv_xfer", False))
-        self._turn_lease_s = _above_zero(config, "decoder_kv_blocks_ttl", TURN_LEASE_S)
-        self._recompute_tokens = int(config.get_from_extra_config("kv_recompute_threshold", RECOMPUTE_TOKENS))
         self._time_scale = read_settings(os.environ).time_scale
         self._leases = Leases(self._engine_id, self._lease_s)
         self._loads: dict[str, BlockLoad] = {}
-        self._turns: dict[str, BlockSource] = {}
-        """What prefills that have no blocks yet are to read of the turn before."""
         self._stats = NixlKVConnectorStats()
         self._host = envs.VLLM_NIXL_SIDE_CHANNEL_HOST
         self._side_channel = SideChannel(self._host, self._leases)
@@ -71,34 +61,22 @@ class ClockConnector(KVConnectorBase_V1, SupportsHMA):
     # a worker that reads
 
     def on_new_request(self, request: Any) -> None:
-        """Renew the lease of a prompt's blocks from now on. That of a turn's blocks cannot be renewed."""
+        """Renew the lease of a prompt's blocks from now on."""
         params = request.kv_transfer_params or {}
         source = BlockSource.of(params)
-        if params.get("do_remote_decode") and source is not None:
-            self._turns[request.request_id] = source
-        elif params.get("do_remote_prefill") and source is not None:
+        if params.get("do_remote_prefill") and source is not None:
             self._loads[request.request_id] = BlockLoad(source, self._lease_s)
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
-        """Return the tokens to load: what a decode worker lacks of the prompt, or a prefill worker of the last turn."""
-        load, prompt_tokens = self._loads.get(request.request_id), len(request.prompt_token_ids or ())
-        if request.request_id in self._turns:
-            kept = request.kv_transfer_params.get("remote_num_tokens") or 0
-            tokens = min(kept, prompt_tokens) - num_computed_tokens
-            return (tokens, True) if tokens >= max(1, self._recompute_tokens) else (0, False)
+        """Return the tokens to load: what a decode worker lacks of the prompt."""
+        load = self._loads.get(request.request_id)
         if load is None or load.begun:
             return 0, False
-        tokens = prompt_tokens - num_computed_tokens
+        tokens = len(request.prompt_token_ids or ()) - num_computed_tokens
         return (tokens, True) if tokens > 0 else (0, False)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """Begin the transfer: the prompt has its blocks. With nothing to load, let the other worker's blocks go.
-
-        As with NIXL, a prefill that is to read a turn without the bidirectional mode waits for ever.
-        """
-        turn = self._turns.pop(request.request_id, None)
-        if turn is not None and self._bidirectional:
-            self._loads[request.request_id] = BlockLoad(turn, self._lease_s, renews=False)
+        """Begin the transfer: the prompt has its blocks. With nothing to load, let the other worker's blocks go."""
         load = self._loads.get(request.request_id)
         if load is None or load.begun:
             return
@@ -113,26 +91,20 @@ class ClockConnector(KVConnectorBase_V1, SupportsHMA):
     def request_finished_all_groups(
         self, request: Any, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        """Keep the blocks for another worker, and return the parameters that name them.
-
-        They are those of a prompt, or those of an answer for the prefill of the next turn.
-        """
-        self._turns.pop(request.request_id, None)
+        """Keep the blocks of a prompt for another worker, and return the parameters that name them."""
         load = self._loads.get(request.request_id)
         if load is not None:
             load.leave()
             if not load.begun:
                 del self._loads[request.request_id]
-        params = request.kv_transfer_params
-        prefilled = bool(params and params.get("do_remote_decode"))
-        if not params or not (prefilled or self._bidirectional):
+        if not (request.kv_transfer_params or {}).get("do_remote_decode"):
             return False, None
         if request.status not in _COMPLETE or not any(block_ids):
             return False, None
-        end_s = self._leases.begin(request.request_id, None if prefilled else self._turn_lease_s)
+        self._leases.begin(request.request_id)
         return True, {
-            "do_remote_prefill": prefilled,
-            "do_remote_decode": not prefilled,
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
             "remote_block_ids": [list(group) for group in block_ids],
             "remote_engine_id": self._engine_id,
             "remote_request_id": request.request_id,
@@ -142,7 +114,7 @@ class ClockConnector(KVConnectorBase_V1, SupportsHMA):
             "dcp_size": 1,
             "pp_size": 1,
             "remote_num_tokens": request.num_computed_tokens,
-            "remote_blocks_expiry_time": None if prefilled else end_s,
+            "remote_blocks_expiry_time": None,
             "transfer_mode": "pull",
         }
 
@@ -162,7 +134,7 @@ class ClockConnector(KVConnectorBase_V1, SupportsHMA):
     def _count(self, load: BlockLoad) -> None:
         data = self._stats.data
         if load.failed:
-            data["num_kv_expired_reqs" if load.expired else "num_failed_transfers"].append(1)
+            data["num_failed_transfers"].append(1)
             return
         for name, value in (("transfer_duration", load.took_s), ("post_duration", 0.0)):
             data[name].append(value)

@@ -21,27 +21,23 @@ from backends.foreign_json import json_decoder
 
 RENEWALS = 6
 """Renewals within a lease, as in vLLM."""
-EXPIRY_MARGIN_S = 5.0
-"""Blocks of a turn are not read in the last seconds of their time, as in vLLM."""
 _CONNECT_S = 5.0
 _LINE_BYTES = 4_096
 
 
 class BlockCall(msgspec.Struct, frozen=True):
-    """A call of a reader: it waits for blocks or reads them, or has `done` with them. `renews`: extend the lease."""
+    """A call of a reader: it waits for blocks or reads them, or has `done` with them."""
 
     engine_id: str
     request_id: str
     done: bool = False
-    renews: bool = True
 
 
 class BlockAnswer(msgspec.Struct, frozen=True):
-    """`known`: the call means this process. `held`: the blocks are still those of the request. `now_s`: its clock."""
+    """`known`: the call means this process. `held`: the blocks are still those of the request."""
 
     known: bool
     held: bool
-    now_s: float
 
 
 _CALL = json_decoder(BlockCall)
@@ -60,28 +56,25 @@ class Leases:
         self._done: set[str] = set()
         self._late = 0
 
-    def begin(self, request_id: str, lease_s: float | None = None) -> float:
-        """Begin the lease of a request's blocks, of `lease_s` or of the usual length. Return its end by this clock."""
+    def begin(self, request_id: str) -> None:
+        """Begin the lease of a request's blocks."""
         with self._lock:
-            end_s = self._ends_s[request_id] = self._clock() + (self._lease_s if lease_s is None else lease_s)
-        return end_s
+            self._ends_s[request_id] = self._clock() + self._lease_s
 
     def answer(self, call: BlockCall) -> BlockAnswer:
         """Renew a lease, or end it, as a reader asks."""
-        now_s = self._clock()
         if call.engine_id != self._engine_id:
-            return BlockAnswer(known=False, held=False, now_s=now_s)
+            return BlockAnswer(known=False, held=False)
         with self._lock:
-            end_s = self._ends_s.get(call.request_id)
-            if end_s is None:
+            if call.request_id not in self._ends_s:
                 self._late += call.done
-                return BlockAnswer(known=True, held=False, now_s=now_s)
+                return BlockAnswer(known=True, held=False)
             if call.done:
                 del self._ends_s[call.request_id]
                 self._done.add(call.request_id)
-            elif call.renews:
-                self._ends_s[call.request_id] = max(end_s, now_s + self._lease_s)
-            return BlockAnswer(known=True, held=True, now_s=now_s)
+            else:
+                self._ends_s[call.request_id] = self._clock() + self._lease_s
+            return BlockAnswer(known=True, held=True)
 
     def take_ended(self) -> tuple[set[str], int, int]:
         """Return the requests whose blocks are free since the last call, how many of them expired unread, and how many
@@ -121,16 +114,12 @@ class SideChannel:
 
 @dataclass(frozen=True, slots=True)
 class BlockSource:
-    """Where blocks are: the side channel's address, the engine and its request.
-
-    `end_s` is the end of their time by the engine's clock, for those of a turn; None if it is not given.
-    """
+    """Where blocks are: the side channel's address, the engine and its request."""
 
     host: str
     port: int
     engine_id: str
     request_id: str
-    end_s: float | None = None
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Self | None:
@@ -141,8 +130,7 @@ class BlockSource:
         host, port, engine_id, request_id, _, _ = (params[name] for name in names)
         if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65_536:
             return None
-        end_s = params.get("remote_blocks_expiry_time")
-        return cls(str(host), port, str(engine_id), str(request_id), None if end_s is None else float(end_s))
+        return cls(str(host), port, str(engine_id), str(request_id))
 
 
 class LoadFailed(Exception):
@@ -150,20 +138,16 @@ class LoadFailed(Exception):
 
 
 class BlockLoad:
-    """One prompt's blocks on their way. The lease is renewed from the start, and the transfer begins with `begin`.
+    """One prompt's blocks on their way. The lease is renewed from the start, and the transfer begins with `begin`."""
 
-    The time of a turn's blocks cannot be renewed (`renews`). They are not read if it has `expired`, or nearly so.
-    """
-
-    def __init__(self, source: BlockSource, lease_s: float, *, renews: bool = True) -> None:
+    def __init__(self, source: BlockSource, lease_s: float) -> None:
         self._source = source
-        self._renews = renews
         self._pause_s = lease_s / RENEWALS
         self._changed = threading.Condition()
         self._transfer_s: float | None = None
         self._left = False
-        self.ended = self.failed = self.expired = False
-        """`failed` and `expired` are valid once it has `ended`."""
+        self.ended = self.failed = False
+        """`failed` is valid once it has `ended`."""
         self.took_s = 0.0
         self._thread = threading.Thread(target=self._run, name="kv load", daemon=True)
         self._thread.start()
@@ -196,13 +180,10 @@ class BlockLoad:
 
     def _load(self, connection: socket.socket) -> None:
         lines = connection.makefile("rb")
-        now_s = self._ask(connection, lines)
+        self._ask(connection, lines)
         while not self.begun and not self._left:
             self._wait(self._pause_s, until_begun=True)
-            now_s = self._ask(connection, lines)
-        if self._source.end_s is not None and not self._left and now_s + EXPIRY_MARGIN_S >= self._source.end_s:
-            self.expired = True
-            raise LoadFailed
+            self._ask(connection, lines)
         end_s = time.monotonic() + (self._transfer_s or 0.0)
         while not self._left and (left_s := end_s - time.monotonic()) > 0.0:
             self._wait(min(left_s, self._pause_s))
@@ -214,12 +195,10 @@ class BlockLoad:
         with self._changed:
             self._changed.wait_for(lambda: self._left or (until_begun and self.begun), longest_s)
 
-    def _ask(self, connection: socket.socket, lines: Any, *, done: bool = False) -> float:
-        """Return the time by the other worker's clock."""
-        call = BlockCall(self._source.engine_id, self._source.request_id, done, self._renews)
+    def _ask(self, connection: socket.socket, lines: Any, *, done: bool = False) -> None:
+        call = BlockCall(self._source.engine_id, self._source.request_id, done)
         connection.sendall(msgspec.json.encode(call) + b"\n")
         line = lines.readline(_LINE_BYTES)
         answer = _ANSWER.decode(line) if line else None
         if answer is None or not answer.known:
             raise LoadFailed
-        return answer.now_s

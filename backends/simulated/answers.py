@@ -174,17 +174,12 @@ class AnswerPath(ABC):
     async def _loaded(
         self, body: ChatBody | CompletionBody, prompts: Sequence[Sequence[int]], receive: Receive
     ) -> list[int]:
-        """Load what the tier of peers has of each prompt, or what another worker keeps of the turn before. Return the
-        tokens; nothing without either.
-        """
+        """Load what the tier of peers has of each prompt. Return the tokens; nothing without such a tier."""
         tier, params = self._worker.peer_tier, body.kv_transfer_params
+        if tier is None:
+            return []
         lora_name = self._worker.adapter(body.model)
         try:
-            if tier is None:
-                (prompt, *others), transfers = prompts, self._worker.transfers
-                if others:
-                    return []
-                return [await transfers.read_turn(params, len(prompt), lambda load: _unless_gone(load, receive))]
             return [
                 await tier.load(params, ids, lora_name, body.cache_salt, lambda load: _unless_gone(load, receive))
                 for ids in prompts

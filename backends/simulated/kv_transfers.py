@@ -33,8 +33,6 @@ _RENEWALS = 6
 _ROOM_CHECK_S = 0.02
 """Time between two looks for room in a full cache."""
 _NIXL = ("remote_request_id", "remote_port")
-_RECOMPUTED_TOKENS = 64
-"""vLLM's kv_recompute_threshold: fewer tokens of the turn before are computed again."""
 _NEEDED = ("remote_engine_id", "remote_block_ids", "remote_host", "tp_size")
 
 
@@ -87,7 +85,6 @@ class KvTransfers:
         self._arriving_tokens = 0
         """Tokens of the loads that have begun."""
         self._lease_s = settings.kv_lease_s
-        self._turn_lease_s = settings.kv_turn_lease_s if settings.kv_connector == "nixl_pull" else None
         self._tokens_per_s = settings.kv_transfer_tokens_per_s
         self._time_scale = settings.time_scale
         self._engine = engine
@@ -95,9 +92,6 @@ class KvTransfers:
         self._client = WorkerClient()
         self._leases: dict[str, asyncio.TimerHandle] = {}
         """Ends of the leases, by the ids of the ended requests whose blocks wait for another worker."""
-        self._turns: set[str] = set()
-        """Requests, running or ended, whose blocks wait for the prefill of the next turn."""
-        self.read_turns = 0
         self._requests: dict[str, str] = {}
         """These requests by the names of their transfers, where the connector has such names."""
 
@@ -112,23 +106,15 @@ class KvTransfers:
 
     def keeps(self, params: dict[str, Any] | None) -> bool:
         """Return whether a request's blocks stay for another worker."""
-        return self.enabled and (_prefills(params) or self._keeps_turn(params))
-
-    def _keeps_turn(self, params: dict[str, Any] | None) -> bool:
-        """Return whether they stay for the prefill of the next turn: as in vLLM, that of any parameters."""
-        return bool(params) and not _prefills(params) and self._turn_lease_s is not None
+        return self.enabled and _prefills(params)
 
     def began(self, request_id: str, identity: str, params: dict[str, Any] | None) -> None:
         """Note a new request of the engine. `identity` is the id of its answer."""
-        if self._keeps_turn(params):
-            self._turns.add(request_id)
 
     def ended(self, request_id: str, reason: FinishReason) -> None:
         """Begin the lease of the blocks that an ended request keeps, if any."""
         if self._engine.kept_blocks(request_id) is not None:
             self._renew(request_id)
-        else:
-            self._turns.discard(request_id)
 
     def offered(self, state: EngineRequestState, params: dict[str, Any] | None) -> dict[str, Any] | None:
         """Return the parameters with which another worker gets an ended request's blocks; None if it keeps none.
@@ -164,10 +150,9 @@ class KvTransfers:
 
     def _offered_nixl(self, state: EngineRequestState, blocks: list[int]) -> dict[str, Any]:
         host, port = self.address
-        turn = state.id in self._turns
         return {
-            "do_remote_prefill": not turn,
-            "do_remote_decode": turn,
+            "do_remote_prefill": True,
+            "do_remote_decode": False,
             "remote_block_ids": [blocks],
             "remote_engine_id": self.engine_id,
             "remote_request_id": state.id,
@@ -193,15 +178,14 @@ class KvTransfers:
         if call.done:
             timer.cancel()
             self._free(request_id)
-        elif request_id not in self._turns:  # these are not renewed
+        else:
             timer.cancel()
             self._renew(request_id)
         return SideChannelAnswer(True)
 
     def _renew(self, request_id: str) -> None:
-        lease_s = self._turn_lease_s if request_id in self._turns else None
         loop = asyncio.get_running_loop()
-        self._leases[request_id] = loop.call_later(lease_s or self._lease_s, self._expire, request_id)
+        self._leases[request_id] = loop.call_later(self._lease_s, self._expire, request_id)
 
     def _expire(self, request_id: str) -> None:
         self.expired += 1
@@ -209,7 +193,6 @@ class KvTransfers:
 
     def _free(self, request_id: str) -> None:
         del self._leases[request_id]
-        self._turns.discard(request_id)
         self._requests = {name: one for name, one in self._requests.items() if one != request_id}
         self._engine.let_go(request_id)
 
@@ -251,37 +234,6 @@ class KvTransfers:
         self.received += 1
         self.stale_reads += not answer.held
         return int(params.get("remote_prefill_cached_tokens") or 0)
-
-    async def read_turn(
-        self, params: dict[str, Any] | None, tokens: int, unless_gone: Callable[[Awaitable[Any]], Awaitable[Any]]
-    ) -> int:
-        """Load the turn before, which another worker keeps, for a prefill of `tokens`. Return the tokens loaded.
-
-        It looks at no token ids, as in vLLM. The last, partial block is computed here, unlike in vLLM.
-
-        Raises:
-            ApiError: the load failed, or the lease has ended.
-        """
-        if self._turn_lease_s is None or params is None or not _prefills(params) or not params.get("remote_block_ids"):
-            return 0
-        peer = Endpoint("http", str(params["remote_host"]), int(params[self._port]))
-        call = SideChannelCall(str(params["remote_engine_id"]), str(params[self._name]))
-        size = self._engine.block_size
-        loaded = min(int(params["remote_num_tokens"]), tokens) // size * size
-        if loaded < _RECOMPUTED_TOKENS:
-            await self._done(peer, call)
-            return 0
-        try:
-            answer = await unless_gone(self._load(peer, call, loaded))
-        except ProbeError:
-            answer = SideChannelAnswer(False)
-        finally:
-            await self._done(peer, call)
-        if not answer.held or self.faults.failed_loads:
-            self.failed += 1
-            raise FailedLoad
-        self.read_turns += 1
-        return loaded
 
     async def _load(self, peer: Endpoint, call: SideChannelCall, tokens: int) -> SideChannelAnswer:
         """Wait for room, then for as long as the transfer takes, and renew the lease meanwhile."""
@@ -327,7 +279,6 @@ class KvTransfers:
         return {
             "leased": len(self._leases),
             "received": self.received,
-            "read_turns": self.read_turns,
             "expired": self.expired,
             "late": self.late,
             "failed": self.failed,

@@ -246,8 +246,6 @@ class _Paths:
         transfer = None
         if name is not None:
             extra: dict[str, object] = {"kv_lease_duration": settings.kv_lease_s} if name == "nixl_pull" else {}
-            if settings.kv_turn_lease_s is not None:
-                extra |= {"bidirectional_kv_xfer": True, "decoder_kv_blocks_ttl": settings.kv_turn_lease_s}
             transfer = {
                 "kv_connector": CONNECTORS[name].vllm_names[0],
                 "kv_role": "kv_both",

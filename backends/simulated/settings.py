@@ -80,9 +80,6 @@ class WorkerSettings:
     kv_lease_s: float = 30.0
     """How long handed-over blocks wait for the other worker (vLLM: kv_lease_duration; with Mooncake both workers wait
     for VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT)."""
-    kv_turn_lease_s: float | None = None
-    """How long a decode worker with nixl_pull keeps the blocks of an answer for the prefill of the next turn (vLLM:
-    bidirectional_kv_xfer and decoder_kv_blocks_ttl). None: not at all."""
     kv_transfer_tokens_per_s: float = 400_000.0
     """Prompt tokens moved per second. Llama 3.1 8B has 128 KiB per token, so the default is 50 GB/s."""
 

@@ -20,7 +20,6 @@ class _ExtraConfig(msgspec.Struct):
 
     kv_lease_duration: msgspec.Raw = msgspec.Raw()
     bidirectional_kv_xfer: msgspec.Raw = msgspec.Raw()
-    decoder_kv_blocks_ttl: msgspec.Raw = msgspec.Raw()
 
 
 class _TransferConfig(msgspec.Struct):
@@ -83,7 +82,6 @@ def parse_server_info(body: bytes) -> ConnectorFacts | None:
         load_failure_policy=_short(transfer.kv_load_failure_policy),
         lease_s=_seconds(extra.kv_lease_duration),
         bidirectional=bytes(extra.bidirectional_kv_xfer) == b"true",
-        turn_lease_s=_seconds(extra.decoder_kv_blocks_ttl),
         dtype=_short(None if model is None else model.dtype),
         side_host=_short(info.vllm_env.host),
         side_port=info.vllm_env.port,

@@ -95,7 +95,6 @@ WORKER_READS: tuple[WorkerRead, ...] = (
         f"{MAX_TOKEN_IDS:,} token ids, {MAX_BLOCKS:,} block ids; 10 bytes for each byte of the request, and 1,048,576",
         "the request is computed on one worker",
     ),
-    WorkerRead("token ids of a kept turn", "the answer's", f"{MAX_TOKEN_IDS:,} ids", "the turn is not kept"),
 )
 
 

@@ -12,7 +12,6 @@ from backends.engine.host_blocks import HostBlocks
 from backends.worker import Endpoint, KvEventSource, RankCache, ServedModel, WorkerFacts
 from loadtest.sim.handover import HandoverSetting, handover_rule
 from loadtest.sim.held import HeldCall, HeldCalls
-from loadtest.sim.kept_turns import KeptTurns
 from loadtest.sim.link import EventLink
 from loadtest.sim.network import Network
 from loadtest.sim.placements import AnyPlacement, GatewayPlacement, PulledPlacement, Rejected, SharedPlacement
@@ -27,7 +26,6 @@ from router.placement.dispatcher import Dispatcher, Held, Queued, Reject, Ticket
 from router.placement.endpoints import FleetEndpoint
 from router.placement.fleet import Fleet
 from router.placement.handover_roles import CONNECTOR
-from router.placement.kept_turns import KeptTurn
 from router.placement.lifecycle_events import Request
 from router.placement.placing import Decided
 from router.placement.pulls import PlannedPull
@@ -94,9 +92,6 @@ class SimulatedGateway:
         self._handover = handover
         self._network = network
         self._pays = handover_rule("never" if handover is None else handover.rule)
-        self._turns: KeptTurns | None = None
-        if handover is not None and handover.turn_lease_s is not None:
-            self._turns = KeptTurns(time, handover.turn_lease_s, handover.config.lease_margin_s)
         self._pulls = pulls
         self._pulls_pay = pull_rule(NEVER if pulls is None else pulls.rule)
         config = None if handover is None else handover.config
@@ -154,7 +149,7 @@ class SimulatedGateway:
             max_tokens=call.max_tokens,
             session_id=session,
         )
-        answer = self._dispatch(request, call)
+        answer = self._dispatch(request)
         return self._held_calls.enter(request, answer) if isinstance(answer, Held) else answer
 
     def place_alone(self, request: Request) -> GatewayPlacement | Rejected:
@@ -162,9 +157,9 @@ class SimulatedGateway:
         assert not isinstance(answer, Held)
         return answer
 
-    def _dispatch(self, request: Request, call: Asked | None = None) -> AnyPlacement | Held:
+    def _dispatch(self, request: Request) -> AnyPlacement | Held:
         self.hear()
-        shared = self._two_workers(request, call)
+        shared = self._two_workers(request)
         if shared is not None:
             return shared
         pulled = self._pulled(request)
@@ -187,24 +182,19 @@ class SimulatedGateway:
         workers = self._workers[planned.source.endpoint.id], self._worker_of(ticket)
         return PulledPlacement(self, ticket, planned, workers, self._network)
 
-    def _two_workers(self, request: Request, call: Asked | None) -> SharedPlacement | None:
-        """Reserve a pair of workers if the rule wants it. A call that was held reads no turn before."""
+    def _two_workers(self, request: Request) -> SharedPlacement | None:
+        """Reserve a pair of workers if the rule wants it."""
         if self._handover is None or self._network is None:
             return None
         now_s = self._time.now_s
-        turns: list[KeptTurn] = []
-        if self._turns is not None and call is not None:
-            block_size = next(iter(self._workers.values())).engine.block_size
-            turns = self._turns.extended_by(call.request(request.id, block_size), block_size)
-        planned = self.dispatcher.plan_handover(request, now_s, even_if_dearer=True, turns=turns)
+        planned = self.dispatcher.plan_handover(request, now_s, even_if_dearer=True)
         if planned is None or isinstance(planned, Queued | Reject) or not self._pays(planned):
             return None
         tickets = self.dispatcher.hand_over(request, planned, now_s)
         workers = self._worker_of(tickets.prefill), self._worker_of(tickets.decode)
         config = self._handover.config
         limit_s = min(config.first_event_s, config.lease_s - config.lease_margin_s)
-        read = None if planned.turn is None or self._turns is None else self._turns.take(planned.turn)
-        return SharedPlacement(self, tickets, workers, self._network, limit_s, self._turns, read)
+        return SharedPlacement(self, tickets, workers, self._network, limit_s)
 
     def _worker_of(self, ticket: Ticket) -> EngineWorker:
         return self._workers[ticket.candidate.endpoint.id]

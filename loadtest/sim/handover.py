@@ -22,8 +22,7 @@ class HandoverSetting:
 
     Workers of the role mixed compute prompts for others and receive them. Workers beyond `roles` have no connector.
     `believed_tokens_per_s` is the speed that the gateway expects; None: the true one. With `flip_after_s` the gateway
-    changes roles by itself, after a change has been right for that long under the load of `plan_window_s`. With
-    `turn_lease_s` decode workers keep each turn for so long, and all clients continue in token ids.
+    changes roles by itself, after a change has been right for that long under the load of `plan_window_s`.
     """
 
     roles: tuple[str, ...]
@@ -33,7 +32,6 @@ class HandoverSetting:
     believed_tokens_per_s: float | None = None
     flip_after_s: float | None = None
     plan_window_s: float = 300.0
-    turn_lease_s: float | None = None
 
     @property
     def connector(self) -> Literal["nixl_pull"]:
@@ -48,7 +46,6 @@ class HandoverSetting:
             transfer_tokens_per_s=speed,
             latency_s=self.latency_s,
             plan_window_s=self.plan_window_s,
-            turn_lease_s=self.turn_lease_s,
         )
         return config if self.flip_after_s is None else replace(config, flip_roles="on", flip_after_s=self.flip_after_s)
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from backends.engine.engine import EngineRequestState
-from loadtest.sim.kept_turns import KeptBlocks, KeptTurns
 from loadtest.sim.network import Network
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
@@ -127,12 +126,10 @@ class SharedPlacement:
     """The two tickets of a call: `worker` writes its answer after `prefill_worker` has computed its prompt.
 
     `network` is the way from one to the other. An answer that has not begun `limit_s` after the prefill comes too late.
-    The prefill reads `read` first. `turns` remembers what the decode worker keeps; None if it keeps nothing.
     """
 
     __slots__ = (
-        "_decode", "_gateway", "_prefill", "_transfer", "_turns", "limit_s", "network", "prefill_worker", "read",
-        "worker",
+        "_decode", "_gateway", "_prefill", "_transfer", "limit_s", "network", "prefill_worker", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -142,8 +139,6 @@ class SharedPlacement:
         workers: tuple[EngineWorker, EngineWorker],
         network: Network,
         limit_s: float,
-        turns: KeptTurns | None = None,
-        read: KeptBlocks | None = None,
     ) -> None:
         self._gateway = gateway
         self._prefill = tickets.prefill
@@ -152,13 +147,6 @@ class SharedPlacement:
         self.prefill_worker, self.worker = workers
         self.network = network
         self.limit_s = limit_s
-        self._turns = turns
-        self.read = read
-
-    @property
-    def keeps(self) -> bool:
-        """Whether the decode worker keeps prompt and answer for the next turn."""
-        return self._turns is not None
 
     @property
     def predicted_tokens(self) -> int | None:
@@ -169,9 +157,6 @@ class SharedPlacement:
         """Report the end of the prefill, whose whole answer is its first token."""
         dispatcher, now_s = self._gateway.dispatcher, self._gateway.time.now_s
         usage = Usage(state.prompt_tokens, None, state.cached_tokens)
-        if self.read is not None:  # what it reports as cached was cached on the decode worker
-            dispatcher.arrived(self._prefill)
-            usage = Usage()
         dispatcher.first_token(self._prefill, now_s)
         dispatcher.finished(self._prefill, usage, now_s)
         self._transfer = dispatcher.transfer(self._prefill, self._decode, now_s)
@@ -189,8 +174,6 @@ class SharedPlacement:
         """Report the end of the stream. What the decode worker reports as cached was cached on the other one."""
         usage = Usage(None, state.output_tokens) if self._gateway.tells_usage() else Usage()
         self._gateway.dispatcher.finished(self._decode, usage, self._gateway.time.now_s)
-        if self._turns is not None:
-            self._turns.keep(state, self._decode.candidate, self.worker)
 
     def refused(self) -> None:
         """Do nothing: `place_alone` follows, and that worker says the same."""

@@ -19,9 +19,6 @@ class SharedCall(PlacedCall[SharedPlacement]):
     The prompt's blocks stay in use on the first worker until the transfer has ended. It begins once the second worker
     has space for the whole prompt. The call runs alone if one worker refuses it, or if no token comes within the
     placement's limit, which stands for the lease.
-
-    If the first worker reads a turn before, that moves once there is space for the whole prompt. If the turn is gone by
-    then, the worker computes all.
     """
 
     __slots__ = ("_alone", "_prefill")
@@ -47,36 +44,10 @@ class SharedCall(PlacedCall[SharedPlacement]):
             return
         worker = self._placement.prefill_worker
         try:
-            if self._placement.read is None:
-                self._compute()
-            else:
-                worker.receive(self._request(worker), self._read)
+            request = replace(self._request(worker), max_tokens=1, stop_after=None, keeps_blocks=True)
+            self._prefill = worker.submit(request, self._call.output_ids, self._prefilled).state
         except RequestRefused as error:
             self._give_up(str(error))
-
-    def _read(self, cached_tokens: int) -> None:
-        placed, kept = self._placement, self._placement.read
-        if self._over or kept is None:
-            return
-        if kept.tokens <= cached_tokens or not kept.there:
-            placed.read = None
-            self._compute()
-            return
-        target, tokens = placed.prefill_worker.name, kept.tokens - cached_tokens
-        self._transfer = placed.network.start(kept.worker.name, target, tokens, self._has_read)
-
-    def _has_read(self) -> None:
-        self._transfer, kept = None, self._placement.read
-        assert kept is not None
-        kept.worker.let_go(kept.name)
-        self._compute(kept.tokens)
-
-    def _compute(self, loaded_tokens: int = 0) -> None:
-        worker = self._placement.prefill_worker
-        request = replace(
-            self._request(worker), max_tokens=1, stop_after=None, keeps_blocks=True, loaded_tokens=loaded_tokens
-        )
-        self._prefill = worker.submit(request, self._call.output_ids, self._prefilled).state
 
     def _prefilled(self, tokens: int, finish: FinishReason | None) -> None:
         if self._over or self._prefill is None:
@@ -121,7 +92,7 @@ class SharedCall(PlacedCall[SharedPlacement]):
         super()._drop()
 
     def _received(self) -> EngineRequest:
-        return replace(self._request(self._placement.worker), received=True, keeps_blocks=self._placement.keeps)
+        return replace(self._request(self._placement.worker), received=True)
 
     def _found_tokens(self) -> int | None:
         return None if self._prefill is None else self._prefill.cached_tokens

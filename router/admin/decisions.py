@@ -24,8 +24,6 @@ from router.admin.documents import (
     HandoverAlone,
     HandoverExplanation,
     HandoverPair,
-    KeptTurnRead,
-    KeptTurnView,
     PassedOverModel,
     Question,
 )
@@ -40,7 +38,7 @@ from router.gateway.preview import PreviewedRequest
 from router.placement.decisions import DecisionRecord, Explanation
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
-from router.placement.handover_explained import ExplainedPair, ExplainedTurn
+from router.placement.handover_explained import ExplainedPair
 
 FILTERS = (
     TextQuery("request_id", "only the attempts of this request"),
@@ -192,24 +190,18 @@ def _handover(
         split(body, ANSWER_APIS[request.path], connector)
     except HandoverError as error:
         return HandoverExplanation(pays=False, reason=f"{_WHOLE}: {error}")
-    found = system.dispatcher.explain_handover(request, now_s, system.turns_before(request, body))
+    found = system.dispatcher.explain_handover(request, now_s)
     return HandoverExplanation(
         pays=found.pays,
         reason=found.reason,
         pairs=[_pair(one) for one in found.pairs],
         alone=[HandoverAlone(worker=one.worker, cost_s=one.cost_s, terms=dict(one.terms)) for one in found.alone],
-        turns=[_turn(one) for one in found.turns],
         terms=dict(TERMS),
     )
 
 
 def _pair(pair: ExplainedPair) -> HandoverPair:
-    read = None if pair.read is None else KeptTurnRead(turn=_turn(pair.read.turn), computed_s=pair.read.computed_s)
-    return HandoverPair(prefill=pair.prefill, decode=pair.decode, cost_s=pair.cost_s, terms=dict(pair.terms), read=read)
-
-
-def _turn(turn: ExplainedTurn) -> KeptTurnView:
-    return KeptTurnView(worker=turn.worker, tokens=turn.tokens, left_s=turn.left_s)
+    return HandoverPair(prefill=pair.prefill, decode=pair.decode, cost_s=pair.cost_s, terms=dict(pair.terms))
 
 
 def _explained(

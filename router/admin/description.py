@@ -121,7 +121,6 @@ def _loads(system: AdminSystem) -> dict[str, Counters]:
     """Return reserved load and learned speeds of each candidate, with the estimates for a new request."""
     loads: dict[str, Counters] = system.dispatcher.statistics()["workers"]
     now_s = system.now_s()
-    kept = system.kept_turns()
     sources = system.dispatcher.speed_sources(now_s)
     for view in system.dispatcher.views(now_s):
         loads[view.id] |= {
@@ -129,7 +128,6 @@ def _loads(system: AdminSystem) -> dict[str, Counters]:
             "utilisation": view.utilisation,
             "speed": sources[view.id],
             "stuck_kv_tokens": system.dispatcher.pinned.stuck_tokens(view.id),
-            **kept.get(view.id, {}),
         }
     return loads
 

@@ -282,8 +282,7 @@ class Load(Shape):
 
     `foreign_requests` are requests in the worker's report that this gateway did not send. `stuck_kv_tokens` is the KV
     cache of a prefill worker that neither requests nor leases of KV handovers explain, for longer than a lease; null
-    where that is not known, and where several gateways share the workers (`redis.url`). `kept_turns` are the turns that
-    the worker keeps for the next ones (`handover.turn_lease_s`), of `kept_turn_tokens` together.
+    where that is not known, and where several gateways share the workers (`redis.url`).
     """
 
     queued_requests: int = 0
@@ -292,8 +291,6 @@ class Load(Shape):
     kv_tokens: int = 0
     foreign_requests: int = 0
     stuck_kv_tokens: int | None = None
-    kept_turns: int = 0
-    kept_turn_tokens: int = 0
 
 
 class Estimates(Shape):
@@ -767,33 +764,13 @@ class PassedOverModel(Shape):
     excluded: dict[str, str]
 
 
-class KeptTurnView(Shape):
-    """The turn before, which the prompt begins with: `worker` keeps `tokens` of it, and a prefill may read them for
-    `left_s` more."""
-
-    worker: str
-    tokens: int
-    left_s: float
-
-
-class KeptTurnRead(Shape):
-    """The turn that the prefill worker of a pair reads first. The pair would cost `computed_s` if it read none."""
-
-    turn: KeptTurnView
-    computed_s: float
-
-
 class HandoverPair(Shape):
-    """Two workers that could share the request: the cost in seconds, and its terms, which add up to it.
-
-    `read` is null if the prefill worker computes the whole prompt.
-    """
+    """Two workers that could share the request: the cost in seconds, and its terms, which add up to it."""
 
     prefill: str
     decode: str
     cost_s: float
     terms: dict[str, float]
-    read: KeptTurnRead | None = None
 
 
 class HandoverAlone(Shape):
@@ -808,15 +785,13 @@ class HandoverExplanation(Shape):
     """Whether a KV handover would be used, and why. `pairs` and `alone` are the best five of each, best first.
 
     With `pays` the first pair would share the request, and else `choice` would get all of it. `terms` explains each
-    term in one line. `turns` are the at most four longest kept turns (`handover.turn_lease_s`) that the prompt begins
-    with, in the process that answers.
+    term in one line.
     """
 
     pays: bool
     reason: str
     pairs: list[HandoverPair] = []
     alone: list[HandoverAlone] = []
-    turns: list[KeptTurnView] = []
     terms: dict[str, str] = {}
 
 
@@ -852,9 +827,7 @@ class ExplanationDocument(Shape):
 
 
 class HandoverLegDocument(Shape):
-    """A part of a KV handover: `leg` is prefill or decode, and `with_worker` has the other part. `turn` says what
-    became of the turn before, where decode workers keep turns: the worker that the prefill reads it from, or none,
-    expired, worker_lost or unlike; null elsewhere.
+    """A part of a KV handover: `leg` is prefill or decode, and `with_worker` has the other part.
 
     All parts of one handover have the same `plan`, with a prefill that was repeated on another worker.
     """
@@ -862,7 +835,6 @@ class HandoverLegDocument(Shape):
     leg: str
     plan: int
     with_worker: str
-    turn: str | None
 
 
 class DecisionDocument(Shape):

@@ -17,8 +17,6 @@ from router.discovery.discovery import Discovery
 from router.gateway.preview import PreviewedRequest
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
-from router.placement.kept_turns import KeptTurn
-from router.placement.lifecycle_events import Request
 from router.replicas.replica import Replica
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.history import TrafficHistory
@@ -93,12 +91,6 @@ class AdminSystem(Protocol):
 
     def in_flight(self) -> Mapping[str, int]:
         """Return requests at each worker, including those of a gateway that this one took over from."""
-
-    def kept_turns(self) -> Mapping[str, Mapping[str, int]]:
-        """Return the turns that candidates keep for the next ones, and their tokens, as `Load` has them."""
-
-    def turns_before(self, request: Request, body: bytes) -> Sequence[KeptTurn]:
-        """Return the kept turns that the prompt of a previewed request extends, the longest first."""
 
     def drained_everywhere(self, endpoint_id: str) -> bool:
         """Return whether a gateway that this one took over from also sends no requests to the worker.

@@ -17,7 +17,7 @@ from backends.vllm.handover.mooncake import BOOTSTRAP_PATH, BOOTSTRAP_PORT_LABEL
 from backends.vllm.handover.nixl_pull import misses_side_channel_host
 from backends.vllm.handover.parameters import HandoverError, TransferParams, is_loopback
 from backends.vllm.handover.request_body import prefill_body, split
-from backends.worker import ConnectorFacts, WorkerFacts, parse_endpoint
+from backends.worker import WorkerFacts, parse_endpoint
 from router.cli.examine import WorkerReport
 from router.config.model import Config, WorkerConfig
 from router.placement.endpoints import DECODE, PREFILL, kv_report
@@ -32,8 +32,6 @@ _SEVERAL = "MultiConnector"
 """vLLM's connector of several; it does not say which."""
 _REPORTED = ("the type of the KV cache", "the hash algorithm", "the connector", "the type of the model")
 """The members of `KvReport`, in words."""
-_TURN_LEASE_S = 480.0
-"""vLLM's default of ``decoder_kv_blocks_ttl``."""
 _STORED_WORDS = 200
 """Length of a prompt that a store keeps: several of its blocks, which have up to 256 tokens."""
 _STORING_S = 1.0
@@ -109,7 +107,9 @@ def _misconfigured(
     if known.load_failure_policy == "recompute":
         why = "a prompt whose load fails is computed again there, and only vLLM's metrics show it"
         yield f'{report.id} has kv_load_failure_policy "recompute": {why}; "fail" lets the gateway choose'
-    yield from _keeping_turns(config, report, known)
+    if known.bidirectional:
+        why = "the blocks of each handed-over answer stay for decoder_kv_blocks_ttl, and nothing reads them"
+        yield f"{report.id} has bidirectional_kv_xfer: {why}; leave it out"
     lease_s = connector.lease_s if known.lease_s is None else known.lease_s
     if lease_s is not None and lease_s < config.handover.lease_s:
         fix = f"set handover.lease_s to {lease_s:g}"
@@ -122,21 +122,6 @@ def _misconfigured(
         and not local
     ):
         yield f"{report.id} has its side channel on {known.side_host}; {_SIDE_CHANNEL_FIX}"
-
-
-def _keeping_turns(config: Config, report: WorkerReport, known: ConnectorFacts) -> Iterator[str]:
-    """Yield what is wrong with how a worker keeps the blocks of answers for the next turn."""
-    wanted_s = config.handover.turn_lease_s
-    kept_s = _TURN_LEASE_S if known.turn_lease_s is None else known.turn_lease_s
-    if wanted_s is None and known.bidirectional:
-        why = "the blocks of each handed-over answer stay for decoder_kv_blocks_ttl, and nothing reads them"
-        yield f"{report.id} has bidirectional_kv_xfer: {why}; leave it out, or set handover.turn_lease_s"
-    elif wanted_s is not None and not known.bidirectional and known.name != _SEVERAL:
-        why = "a prefill that has to read the turn before waits there for ever"
-        yield f"{report.id} has no bidirectional_kv_xfer: {why}; start vLLM with it, or leave handover.turn_lease_s out"
-    elif wanted_s is not None and known.bidirectional and kept_s < wanted_s:
-        fix = f"set handover.turn_lease_s to {kept_s:g}"
-        yield f"{report.id} keeps the blocks of answers for {kept_s:g} s, less than handover.turn_lease_s; {fix}"
 
 
 def _block_tokens(facts: WorkerFacts) -> int:

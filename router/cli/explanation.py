@@ -9,8 +9,6 @@ from router.admin.documents import (
     CandidateView,
     ExplanationDocument,
     HandoverExplanation,
-    KeptTurnRead,
-    KeptTurnView,
 )
 from router.cli.formats import seconds
 from router.placement.speed import PRIOR_TOKEN_S
@@ -72,27 +70,14 @@ def _handed_over(handover: HandoverExplanation) -> str:
 
 
 def _pairs(handover: HandoverExplanation) -> Iterator[str]:
-    for turn in handover.turns:
-        yield ""
-        yield f"{_kept(turn)}: a prefill may read them for {seconds(turn.left_s)} more."
     for pair in handover.pairs:
         yield ""
         yield f"KV handover from {pair.prefill} to {pair.decode}, cost {seconds(pair.cost_s)}"
-        if pair.read is not None:
-            yield f"   {_read(pair.prefill, pair.read)}"
         yield from _terms(pair.terms, handover.terms)
     for one in handover.alone if handover.pairs else ():
         yield ""
         yield f"{one.worker} alone, cost {seconds(one.cost_s)}"
         yield from _terms(one.terms, handover.terms)
-
-
-def _kept(turn: KeptTurnView) -> str:
-    return f"{turn.worker} keeps the first {turn.tokens:,} tokens of the prompt from the turn before"
-
-
-def _read(reader: str, read: KeptTurnRead) -> str:
-    return f"{reader} would read what {read.turn.worker} keeps; the pair costs {seconds(read.computed_s)} without that."
 
 
 def _candidate(rank: int, candidate: CandidateView, explained: ExplanationDocument) -> Iterator[str]:

@@ -123,14 +123,6 @@ def _add_connector(group: argparse._ArgumentGroup) -> None:
     add("--kv-store", dest="kv_store_dir", type=Path, metavar="DIR", help=store)
     lease = "how long blocks wait for the other worker (default: %(default)s)"
     add("--kv-lease", dest="kv_lease_s", type=_above_zero, metavar="SECONDS", help=lease)
-    add(
-        "--kv-turn-lease",
-        dest="kv_turn_lease_s",
-        type=_above_zero,
-        metavar="SECONDS",
-        help="how long a decode worker with nixl_pull keeps the blocks of an answer for the next turn (default: it "
-        "does not)",
-    )
     speed = "prompt tokens moved per second (default: %(default)s)"
     add("--kv-transfer-speed", dest="kv_transfer_tokens_per_s", type=_above_zero, metavar="TOKENS", help=speed)
 

@@ -536,10 +536,6 @@ class HandoverConfig(Section, frozen=True):
     reads them later gets wrong content without an error."""
     lease_margin_s: Annotated[float, Meta(ge=0)] = 5.0
     """Blocks that are closer than this to the end of their lease are not used."""
-    turn_lease_s: Seconds | None = None
-    """With nixl_pull and vLLM's bidirectional_kv_xfer on every worker: how long a decode worker keeps the blocks of an
-    answer, vLLM's decoder_kv_blocks_ttl. The prefill of the next turn reads them, where its prompt is token ids and
-    begins with those of the turn before. Not set: the prefill worker computes what it lacks."""
     prefill_s: Seconds = 120.0
     """Longest time of a prefill. Then another prefill worker gets it, or one worker computes the whole request."""
     first_event_s: Seconds = 60.0

@@ -252,7 +252,6 @@ class Assembly:
     def statistics(self) -> dict[str, Any]:
         """Return gauges of connections, requests in progress and waiting, buffers and pools."""
         places = self.drain.places
-        turns = None if self.handovers is None else self.handovers.turns
         return {
             "connections": places.open,
             "connections_refused": places.refused,
@@ -269,7 +268,6 @@ class Assembly:
             "heap_trims": self.heap.trims,
             "stored_responses": len(self.pins),
             "quarantine": self.quarantine.statistics(),
-            "kept_turns": None if turns is None else turns.statistics(),
             "rewrites": {**self.rewriter.statistics(), "model": self.models.renamed},
             "pools": self.pools.statistics(),
             "tenants": self.callers.statistics(),

@@ -73,9 +73,6 @@ class GatewayMetrics(Protocol):
     def pulled(self, outcome: str) -> None:
         """A request that was planned as a pull has ended, or goes on without one; `outcome` says which."""
 
-    def turn_kept(self, outcome: str) -> None:
-        """A decode worker keeps the blocks of an answer, or not, or a prefill has read them, or not."""
-
     def handover_step(self, step: str, duration_s: float) -> None:
         """A step of a KV handover ended: ``prefill``, or ``transfer`` or ``sidecar`` up to the first event."""
 

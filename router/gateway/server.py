@@ -29,8 +29,6 @@ from router.gateway.rewrites.body_rewriter import Relearn
 from router.limits.table import RateTable
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
-from router.placement.kept_turns import KeptTurn
-from router.placement.lifecycle_events import Request
 from router.placement.query_of_death import Deaths
 from router.security.instance import Instance
 from router.security.reload import FileWatch
@@ -257,14 +255,6 @@ class Gateway:
     def in_flight(self) -> dict[str, int]:
         running = self._parts.running if self._parts is not None else ()
         return dict(Counter(ticket.candidate.endpoint.id for request in running for ticket in request.tickets))
-
-    def kept_turns(self) -> dict[str, dict[str, int]]:
-        turns = None if self._parts is None or self._parts.handovers is None else self._parts.handovers.turns
-        return {} if turns is None else turns.by_owner()
-
-    def turns_before(self, request: Request, body: bytes) -> list[KeptTurn]:
-        handovers = None if self._parts is None else self._parts.handovers
-        return [] if handovers is None else handovers.turns_before(request, body)
 
     def statistics(self) -> dict[str, Any]:
         """Return counts of connections, of requests in progress and waiting, of pooled connections and of tasks."""

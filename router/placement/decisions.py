@@ -26,18 +26,16 @@ HASHES_KEPT = 131_072
 class HandoverLeg(NamedTuple):
     """A part of a KV handover: the prefill, or the decode after it.
 
-    `plan` is the same for all parts of one handover: the `ticket_id` of the decode. `worker` has the other part. `turn`
-    of a prefill is what became of the turn before, where decode workers keep turns (`KeptTurns.take`).
+    `plan` is the same for all parts of one handover: the `ticket_id` of the decode. `worker` has the other part.
     """
 
     part: Literal["prefill", "decode"]
     plan: int
     worker: WorkerId
-    turn: str | None = None
 
     def to_builtins(self) -> dict[str, object]:
         """Return the part for the admin API."""
-        return {"leg": self.part, "plan": self.plan, "with_worker": self.worker, "turn": self.turn}
+        return {"leg": self.part, "plan": self.plan, "with_worker": self.worker}
 
 
 class DecisionRecord(msgspec.Struct):

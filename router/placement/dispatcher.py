@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from typing import Any
 
 from backends.worker import LoadReport
@@ -19,7 +19,6 @@ from router.placement.fleet import Fleet
 from router.placement.fleet_load import WorkerLoads
 from router.placement.handover import HandoverPlanner, HandoverTickets, PlannedHandover
 from router.placement.handover_explained import ExplainedHandover
-from router.placement.kept_turns import KeptTurn
 from router.placement.lifecycle_events import FailurePoint, Request
 from router.placement.links import Link, LinkSpeed, Transfer
 from router.placement.named_policies import NamedPolicies
@@ -210,13 +209,11 @@ class Dispatcher(TicketLife):
         within: Container[str] | None = None,
         prefiller: str | None = None,
         even_if_dearer: bool = False,
-        turns: Sequence[KeptTurn] = (),
     ) -> PlannedHandover | Queued | Reject | None:
         """Return the cheapest pair of workers for the request if it costs less than one worker; None if it does not.
 
         `prefiller` is the prefill worker that it must have at any cost, if that is ready. With `even_if_dearer` the
-        pair may cost more. Its prefill worker may read one of `turns`, which the prompt extends. `Queued` and `Reject`
-        say why no prefill worker can take it.
+        pair may cost more. `Queued` and `Reject` say why no prefill worker can take it.
         """
         prefill = self._prefill(request, (), now_s, within)
         if not isinstance(prefill, Selection):
@@ -229,7 +226,7 @@ class Dispatcher(TicketLife):
         if named:
             prefill = Selection(named, prefill.trial if prefill.trial is named[0].endpoint else None)
         others = None if named else self._prefill_without_trial(request, prefill, now_s, within)
-        return self._handovers.plan(request, prefill, others, alone, now_s, at_any_cost=at_any_cost, turns=turns)
+        return self._handovers.plan(request, prefill, others, alone, now_s, at_any_cost=at_any_cost)
 
     def prefillers(self, model: str | None) -> frozenset[str]:
         """Return the endpoints that may compute prompts of `model` for other workers, ready or not."""
@@ -364,11 +361,8 @@ class Dispatcher(TicketLife):
         hold_s = 0.0 if held is None else held.until_s - now_s
         return Explanation(view, asked, decision.ranked[0], action, hold_s, decision.reason, fleet, decision, excluded)
 
-    def explain_handover(self, request: Request, now_s: float, turns: Sequence[KeptTurn] = ()) -> ExplainedHandover:
-        """Return whether two workers would share the request, and what that costs, without changing any state.
-
-        The prompt extends `turns`.
-        """
+    def explain_handover(self, request: Request, now_s: float) -> ExplainedHandover:
+        """Return whether two workers would share the request, and what that costs, without changing any state."""
         prefill = self._prefill(request, (), now_s, None)
         alone = self._select(request, (), now_s, None)
         if not isinstance(prefill, Selection):
@@ -376,7 +370,7 @@ class Dispatcher(TicketLife):
         if not isinstance(alone, Selection):
             return ExplainedHandover(False, "no worker can take the whole request now")
         others = self._prefill_without_trial(request, prefill, now_s, None)
-        return self._handovers.explain(request, prefill, others, alone, now_s, turns)
+        return self._handovers.explain(request, prefill, others, alone, now_s)
 
     def shadows(self, route: str) -> RouteShadows | None:
         """Return the shadow policies of a route; None if it has none."""

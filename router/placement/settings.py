@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from random import Random
 
-from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.offloading_peer import PEER_LABEL, OffloadingPeer
 from backends.vllm.handover.parameters import labelled_address
 from policies.registry import PolicyError, build_policy, policy_names
@@ -18,7 +17,7 @@ from router.placement.traffic_routes import DEFAULT, TrafficRoute, bounds_of
 
 def check(config: Config) -> Iterator[Finding]:
     """Find unknown policies, wrong parameters, routes that can match nothing or name what is not there, a lease
-    without time, turns that no connector keeps, side channels without an address, and changes of roles that would help
+    without time, side channels without an address, and changes of roles that would help
     nobody."""
     yield from _policy(config.policy, ("policy",))
     for name, policy in config.policies.items():
@@ -36,23 +35,7 @@ def check(config: Config) -> Iterator[Finding]:
         if label is not None and labelled_address(label, "") is None:
             problem = f"the label {PEER_LABEL} is {label!r}, which is no port and no HOST:PORT"
             yield ("workers", index, "labels", PEER_LABEL), problem, "write the port of the worker's side channel"
-    yield from _turns(config)
     yield from _flips(config)
-
-
-def _turns(config: Config) -> Iterator[Finding]:
-    handover, place = config.handover, ("handover", "turn_lease_s")
-    if handover.turn_lease_s is None:
-        return
-    if handover.connector is None or not CONNECTORS[handover.connector].keeps_turns:
-        problem = (
-            f"handover.turn_lease_s needs a connector that keeps turns, and handover.connector is {handover.connector}"
-        )
-        yield place, problem, "set handover.connector to nixl_pull, or leave turn_lease_s out"
-    if handover.lease_margin_s >= handover.turn_lease_s:
-        margin_s, lease_s = handover.lease_margin_s, handover.turn_lease_s
-        problem = f"handover.lease_margin_s ({margin_s:g}) is not below handover.turn_lease_s ({lease_s:g})"
-        yield place, problem, "write vLLM's decoder_kv_blocks_ttl; with this one no turn is used"
 
 
 def _flips(config: Config) -> Iterator[Finding]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
-import numpy as np
 
 from policies.view import FleetView, RequestView, RunningShare
 from router.placement.decode_step_time import Output
@@ -31,10 +30,6 @@ class Found(msgspec.Struct, frozen=True):
         return None if self.by_slot is None else self.by_slot.get(slot)
 
 
-def _with_loaded(match: Match, loaded_tokens: int) -> Match:
-    return msgspec.structs.replace(match, tokens=max(match.tokens, loaded_tokens))
-
-
 class ViewBuilder:
     """Combine reserved and learned load (`loads`), cached prefixes (`residency`) and answer lengths
     (`output_lengths`)."""
@@ -47,12 +42,9 @@ class ViewBuilder:
         self._output_lengths = output_lengths
 
     def build(
-        self, request: Request, candidates: Sequence[Candidate], now_s: float, loaded_tokens: int = 0
+        self, request: Request, candidates: Sequence[Candidate], now_s: float
     ) -> tuple[RequestView, FleetView, Found | None]:
-        """Return the views of the request and of `candidates` in their order, and what their caches hold of it.
-
-        They are as after a transfer of the first `loaded_tokens` of the prompt.
-        """
+        """Return the views of the request and of `candidates` in their order, and what their caches hold of it."""
         prompt = request.prompt
         expected_tokens = self._output_lengths.expected_tokens(request)
         output = Output(expected_tokens, self._output_lengths.mean_tokens)
@@ -67,17 +59,12 @@ class ViewBuilder:
             matches = None
             if prompt is not None and reads_cache:
                 matches = self._residency.match(prompt, [candidate.slot for candidate in candidates])
-                if loaded_tokens:
-                    matches = {slot: _with_loaded(match, loaded_tokens) for slot, match in matches.items()}
             workers = self._loads.views(candidates, matches, tokens, now_s, output, remaining_s, hashes)
             fleet = FleetView(now_s, workers, self._loads.roster(candidates), None, self.running_share)
             return view, fleet, None if matches is None else Found(matches, None)
         cached = nothing_known(len(candidates))
         if prompt is not None and reads_cache:
             cached = self._residency.match_all(prompt, rows.slots)
-            if loaded_tokens:
-                loaded = np.maximum(cached.tokens, loaded_tokens)
-                cached = Matches(loaded, cached.resident_tokens, cached.residency, cached.by_tier)
         columns = self._loads.columns(rows, cached, tokens, now_s, output, remaining_s, hashes)
         fleet = FleetView(now_s, None, rows.roster, columns, self.running_share)
         return view, fleet, Found(None, cached) if reads_cache else None

@@ -165,30 +165,6 @@ GATEWAY = (
         "cached tokens. failed: the request ran without a pull. stopped: it ended before its answer.",
         "outcome",
     ),
-    _counter(
-        "kept_turns",
-        "Turns whose blocks a decode worker was to keep for the next one (handover.turn_lease_s), by outcome. kept, or "
-        "not_kept (its token ids or blocks are not all known); unread (its time ended before a prefill read it), "
-        "or pushed_out (newer turns needed the room). And for each prefill of a pair: read (the prefill that was given "
-        "the turn succeeded), read_failed (it failed, or was sent again without the turn), none (no kept turn is the "
-        "start of its prompt), departed (its prompt continues a kept turn's, with another answer), expired (or would "
-        "be before the prefill ends), worker_lost, unlike (the prefill worker cannot read from that worker), or dearer "
-        "(to compute the turn costs no more).",
-        "outcome",
-    ),
-    _experimental(
-        _gauge(
-            "readable_turns",
-            "Turns that decode workers keep for a prefill that has not come yet (handover.turn_lease_s).",
-        )
-    ),
-    _experimental(
-        _gauge(
-            "readable_turn_bytes",
-            "Token ids and transfer parameters of kept turns in the gateway's memory, with those whose time has just "
-            "ended: at most 64 MiB a process.",
-        )
-    ),
     _histogram(
         "handover_seconds",
         WAIT_S,

@@ -82,7 +82,6 @@ class Metrics:
         self._retries = counter("retries")
         self._handovers = counter("handovers")
         self._pulls = counter("pulls")
-        self._turns = counter("kept_turns")
         self._handover_steps = histogram("handover_seconds")
         self._fallbacks = counter("fallbacks")
         self._redials = counter("redials")
@@ -169,10 +168,6 @@ class Metrics:
     def pulled(self, outcome: str) -> None:
         """Count a request that was planned as a pull."""
         self._pulls.add(1.0, (outcome,))
-
-    def turn_kept(self, outcome: str) -> None:
-        """Count what became of a turn that a decode worker was to keep."""
-        self._turns.add(1.0, (outcome,))
 
     def handover_step(self, step: str, duration_s: float) -> None:
         """Observe the time of one step of a KV handover."""

@@ -152,9 +152,6 @@ def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
     yield "warmroute_buffered_body_bytes", (), plane.get("buffered_body_bytes", 0)
     yield "warmroute_buffered_response_bytes", (), plane.get("buffered_response_bytes", 0)
     yield "warmroute_slow_readers_cut", (), plane.get("slow_readers_cut", 0)
-    if (turns := plane.get("kept_turns")) is not None:
-        yield "warmroute_readable_turns", (), turns["turns"]
-        yield "warmroute_readable_turn_bytes", (), turns["bytes"]
     for rewrite, key in _REWRITES:
         yield "warmroute_rewrites", (rewrite,), plane.get("rewrites", {}).get(key, 0)
     for route, figures in plane.get("routes", {}).items():

@@ -35,7 +35,6 @@ from router.gateway.http.routes import RouteTable, forbidden
 from router.gateway.http.sse import FirstEvent, judge_event
 from router.gateway.http.usage import find_usage
 from router.gateway.pins import stored_response_id
-from router.gateway.rewrites.answer_ids import AnswerIds
 from router.gateway.rewrites.cached_tokens import CachedTokens, with_cached_tokens
 from router.gateway.rewrites.json_splice import set_inner
 from router.gateway.rewrites.model_name import SEARCHED_BYTES
@@ -196,9 +195,6 @@ PATTERNS: dict[str, Row] = {
     ),
     "router.gateway.rewrites.cached_tokens._INPUT": Row(
         WORKER, "search", (lambda size: b'"input_tokens":' * (size // 15),)
-    ),
-    "router.gateway.rewrites.answer_ids._PARAMS": Row(
-        WORKER, "search", (lambda size: b',"kv_transfer_params":{' * (size // 23),)
     ),
     "router.gateway.rewrites.usage_frame._FINISH": Row(WORKER, "search"),
     "router.gateway.rewrites.usage_frame._STAMP": Row(
@@ -553,17 +549,6 @@ SCANNERS: dict[str, Scan] = {
     ),
     "an event with cached tokens in small pieces": Scan(
         _pieces(lambda: CachedTokens(lambda: 1).feed, b'data: {"usage":{"cached_tokens":1', b"x" * 8), 1_048_576
-    ),
-    "an event with transfer parameters in small pieces": Scan(
-        _pieces(lambda: AnswerIds(collects=True).feed, b'data: {"token_ids":[1],"kv_transfer_params":{', b"x" * 8),
-        1_048_576,
-    ),
-    "objects like transfer parameters": Scan(
-        _on(
-            lambda event: AnswerIds(collects=True).feed(event + b"\n\n"),
-            lambda size: b',"kv_transfer_params":{' * (size // 22),
-        ),
-        65_536,
     ),
     "an event with usage in small pieces": Scan(
         _pieces(lambda: UsageFrame(_STAMP).feed, b'data: {"usage":', b"x" * 8), 1_048_576

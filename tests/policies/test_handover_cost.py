@@ -13,7 +13,6 @@ from policies.handover_cost import (
     pull_cost,
     space_price,
     stalled_s,
-    turn_reads,
 )  # fmt: skip
 from policies.view import FleetView, Residency, WorkerId, WorkerView
 
@@ -249,63 +248,3 @@ def test_an_uncertain_prefill_makes_no_pull_free():
     assert cost.alone_s == pytest.approx(2.5)
     assert cost.pull_s == pytest.approx(2.0 + 2.5 * 0.75)
     assert not cost.pays
-
-
-def reads(prefill, *turns, speed=FAST, latency_s=0.0, readable=None):
-    """Return what idle prefill workers read of turns, each with its tokens, the prefill after it and its time left."""
-    shape = len(turns), len(prefill)
-    after = []
-    for tokens, rest_s, _ in turns:
-        cached, left = np.maximum(prefill.cached_tokens, tokens), np.minimum(prefill.prefill_s, rest_s)
-        sides = zip(cached.tolist(), left.tolist(), strict=True)
-        after.append(
-            fleet(*[{"cached_tokens": have, "uncached_tokens": 1_000 - have, "prefill_s": s} for have, s in sides])
-        )
-    able = np.ones(shape, bool) if readable is None else np.array(readable)
-    left_s = np.array([turn[2] for turn in turns], float)
-    return turn_reads(prefill, after, left_s, np.full(shape, speed), np.full(shape, latency_s), able)
-
-
-def test_a_prefill_worker_computes_what_a_turn_leaves():
-    prefill = fleet({}, {"cached_tokens": 900, "uncached_tokens": 100, "prefill_s": 0.05})
-    found = reads(prefill, (800, 0.1, 60))
-    assert found.turn.tolist() == [0, -1]  # the second worker has more of the prompt in its own cache
-    assert found.loaded_tokens.tolist() == [800, 900]
-    assert found.rest_s == pytest.approx([0.1, 0.05])
-    assert found.first_s == pytest.approx(found.rest_s)
-    busy = fleet({"running_requests": 10})
-    assert stalled_s(busy, reads(busy, (800, 0.1, 60))) == pytest.approx([STREAM_WEIGHT * 0.1 * 10])
-
-
-def test_the_turn_that_leaves_least_is_read():
-    found = reads(fleet({}), (500, 0.25, 60), (800, 0.1, 60), (700, 0.15, 60))
-    assert (found.turn.tolist(), found.first_s.tolist()) == ([1], [pytest.approx(0.1)])
-
-
-def test_the_read_of_a_turn_goes_on_while_the_queue_does():
-    prefill = fleet({}, {"queue_wait_s": 0.1})
-    assert reads(prefill, (800, 0.1, 60), speed=10_000.0, latency_s=0.02).first_s == pytest.approx([0.2, 0.2])
-
-
-@pytest.mark.parametrize(
-    ("turn", "fields"),
-    [
-        ((800, 0.1, 0.1), {}),
-        ((63, 0.46, 60), {}),
-        ((800, 0.1, 60), {"readable": [[False]]}),
-        ((800, 0.1, 60), {"speed": 1_000.0}),
-        ((800, 0.1, 60), {"latency_s": 0.4}),
-    ],
-    ids=["too late", "too short", "not readable", "slow", "far"],
-)
-def test_a_turn_is_read_only_where_that_is_possible_and_sooner(turn, fields):
-    found = reads(fleet({}), turn, **fields)
-    assert (found.turn.tolist(), found.rest_s.tolist(), found.first_s.tolist()) == ([-1], [0.5], [0.5])
-
-
-def test_a_turn_makes_a_pair_cheaper():
-    prefill, decode = fleet({}), fleet({"running_requests": 5, "prefill_s": 0.2, "uncached_tokens": 200})
-    assert not cheapest_of(prefill, decode, decode, FAST, 0.0).pays
-    cost = cheapest_of(prefill, decode, decode, FAST, 0.0, reads=reads(prefill, (800, 0.1, 60)))
-    assert cost.pays
-    assert cost.pair_s == pytest.approx(0.1)

@@ -7,7 +7,6 @@ from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process
 
 LEASE_S = 12
-TURN_S = 15
 START_S = 400.0
 QUIET = {
     "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
@@ -39,11 +38,6 @@ class Tried:
 
 CONNECTORS = {
     "nixl_pull": Tried("NixlConnector", {"connector": "nixl_pull"}, extra={"kv_lease_duration": LEASE_S}),
-    "nixl_turns": Tried(
-        "NixlConnector",
-        {"connector": "nixl_pull", "turn_lease_s": TURN_S},
-        extra={"kv_lease_duration": LEASE_S, "bidirectional_kv_xfer": True, "decoder_kv_blocks_ttl": TURN_S},
-    ),
     "nixl_push": Tried("NixlPushConnector", {"connector": "nixl_push"}, extra={"kv_lease_duration": LEASE_S}),
     "mooncake": Tried(
         "MooncakeConnector",

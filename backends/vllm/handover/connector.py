@@ -93,8 +93,6 @@ class Connector(ABC):
     lease_s: ClassVar[float | None] = None
     """How long handed-over blocks stay after the prefill worker's answer, by vLLM's default. A decode worker does not
     notice the end of the lease and reads other content. None: the blocks are not leased."""
-    keeps_turns: ClassVar[bool] = False
-    """A decode worker can keep the blocks of its answer for the prefill of the next turn (`kept_turn`)."""
     dropped_decode_frees: ClassVar[bool] = True
     """Whether closing the decode worker's connection at any time frees the blocks on both workers."""
 

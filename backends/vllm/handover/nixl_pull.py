@@ -21,7 +21,6 @@ class NixlPull(Connector):
     name: ClassVar[str] = "nixl_pull"
     vllm_names: ClassVar[tuple[str, ...]] = ("NixlConnector", "NixlPullConnector")
     lease_s: ClassVar[float | None] = 30.0
-    keeps_turns: ClassVar[bool] = True
     checks: ClassVar[parameters.Checks] = {
         "do_remote_prefill": lambda value: value is True,
         "remote_block_ids": parameters.is_block_ids,

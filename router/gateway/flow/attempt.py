@@ -88,9 +88,7 @@ class Attempt:
         "_opened",
         "_other_forms",
         "_outbound",
-        "_pause_began_s",
         "_paused",
-        "_paused_before_s",
         "_rank_form",
         "_report",
         "_sent_s",
@@ -144,8 +142,6 @@ class Attempt:
         """When the request was last written."""
         self._opened = False
         self._paused = paused
-        self._pause_began_s = services.time() if paused else 0.0
-        self._paused_before_s = 0.0
         """The sum of earlier pauses."""
         self._collects = collects
         self._doubts_refusals = doubts_refusals
@@ -190,12 +186,6 @@ class Attempt:
         """
         response = self.response
         return self.ticket.request.stream or self._outbound.upgrade or (response is not None and response.events)
-
-    @property
-    def paused_s(self) -> float:
-        """For how long the answer was not read, because the client did not read. It may have waited so long."""
-        present_s = self._services.time() - self._pause_began_s if self._paused else 0.0
-        return self._paused_before_s + present_s
 
     @property
     def status(self) -> int:
@@ -552,10 +542,7 @@ class Attempt:
 
     def pause(self, paused: bool) -> None:
         """Stop reading the answer while the client does not read, or resume."""
-        if paused != self._paused:
-            self._paused_before_s = self.paused_s
-            self._paused = paused
-            self._pause_began_s = self._services.time()
+        self._paused = paused
         connection = self.connection
         if connection is not None:
             if paused:

@@ -9,19 +9,15 @@ from typing import ClassVar, Final
 
 from backends.vllm.handover.answer_apis import ANSWER_APIS, Members
 from backends.vllm.handover.connector import Legs, Order, Reporter, with_token_ids
-from backends.vllm.handover.kept_turn import reports_ids
 from backends.vllm.handover.parameters import HandoverError, TransferParams
 from backends.vllm.handover.prefill_answer import PrefillAnswer
 from backends.vllm.handover.prefiller_header import header_line
 from backends.vllm.handover.request_body import decode_body, prefill_body
 from router.gateway.flow.handover_parts import HandoverParts
-from router.gateway.flow.kept_turns import EXPIRED, READ, READ_FAILED
-from router.gateway.rewrites.answer_ids import AnswerIds
 from router.gateway.rewrites.cached_tokens import CachedTokens
 from router.gateway.rewrites.usage_frame import UsageFrame
 from router.placement.handover import HandoverTickets
 from router.placement.health import WorkerState
-from router.placement.kept_turns import GivenPrompt, KeptTurn
 from router.placement.lifecycle_events import FailurePoint, Usage
 from router.placement.links import Transfer
 from router.placement.tickets import Ticket
@@ -51,20 +47,11 @@ class KvHandover:
     }
     """After failures at these points, the request may run once more without the handover."""
     __slots__ = (
-        "_api", "_cached_tokens", "_given", "_handovers", "_lease_end_s", "_legs", "_listens", "_members", "_outcome",
-        "_params", "_prefill_sent_s", "_received", "_reports_ids", "_sent_s", "_transfer", "_turn", "decode", "prefill",
-        "together",
+        "_api", "_cached_tokens", "_handovers", "_lease_end_s", "_legs", "_members", "_outcome", "_params",
+        "_prefill_sent_s", "_received", "_sent_s", "_transfer", "decode", "prefill", "together",
     )  # fmt: skip
 
-    def __init__(
-        self,
-        handovers: HandoverParts,
-        members: Members,
-        tickets: HandoverTickets,
-        given: GivenPrompt | None = None,
-        turn: KeptTurn | None = None,
-    ) -> None:
-        """`given` is the prompt if it is token ids and decode workers keep turns. The prefill reads `turn`."""
+    def __init__(self, handovers: HandoverParts, members: Members, tickets: HandoverTickets) -> None:
         self._handovers = handovers
         self._members = members
         self.decode = tickets.decode
@@ -88,11 +75,6 @@ class KvHandover:
         self._outcome = ""
         self._transfer: Transfer | None = None
         """The transfer whose time is measured, from the decode request on."""
-        self._given = given
-        self._turn = turn
-        """What the prefill worker has been asked to read, or will be, until it answers."""
-        self._reports_ids = given is not None and reports_ids(members)
-        self._listens = True
         handovers.heartbeat.listen()
 
     def _named(self) -> Legs:
@@ -133,7 +115,6 @@ class KvHandover:
 
     def again(self, ticket: Ticket) -> None:
         """Let another prefill worker compute the prompt, all of it: transfer parameters are used once."""
-        self._settle_turn(READ_FAILED)
         self.prefill = self.decode.prefill = ticket
         self._legs = self._named()
         leg = self.decode.record.leg
@@ -150,8 +131,6 @@ class KvHandover:
             usage = Usage(answer.prompt_tokens, None, answer.cached_tokens)
             self._cached_tokens = answer.cached_tokens
             handed = connector.handed_over(answer)
-            if self._turn is not None:
-                usage = self._read_turn(answer)
             self._introduce(answer)
             if not self.together:
                 params = connector.decode_params(self._legs, handed)
@@ -168,24 +147,6 @@ class KvHandover:
             config, gap_s = self._handovers.config, self._handovers.heartbeat.gap_s(self._prefill_sent_s)
             self._lease_end_s = now_s - gap_s + config.lease_s - config.lease_margin_s
         return usage
-
-    def _read_turn(self, answer: PrefillAnswer) -> Usage:
-        """Note that the prefill worker has read the turn before. Return a usage that says nothing of its own cache.
-
-        Raises:
-            HandoverError: it has computed another prompt.
-        """
-        if self._given is None or not self._given.has(answer.prompt_token_ids):
-            raise HandoverError("the prefill worker has computed another prompt")
-        self._handovers.dispatcher.arrived(self.prefill)
-        self._settle_turn(READ)
-        return Usage()
-
-    def _settle_turn(self, outcome: str) -> None:
-        """Count what became of the turn that the prefill was to read, if any."""
-        turn, self._turn = self._turn, None
-        if turn is not None:
-            self._handovers.metrics.turn_kept(outcome)
 
     def _introduce(self, answer: PrefillAnswer) -> None:
         """Learn what the answer says about its worker.
@@ -254,33 +215,17 @@ class KvHandover:
         """
         config = self._handovers.config
         if not self.depends_at(ticket):
-            return self._prefill_limit_s(now_s) if ticket is self.prefill else math.inf
+            return config.prefill_s if ticket is self.prefill else math.inf
         if self.together:
             return config.prefill_s + config.first_event_s
         return min(config.first_event_s, self._lease_end_s - now_s)
 
-    def _prefill_limit_s(self, now_s: float) -> float:
-        """Return the longest time of a prefill: blocks that it reads must not have been read after their lease."""
-        prefill_s = self._handovers.config.prefill_s
-        return prefill_s if self._turn is None else min(prefill_s, self._turn.end_s - now_s)
-
-    def _prefill_params(self, now_s: float) -> TransferParams | None:
-        turns, turn = self._handovers.turns, self._turn
-        if turns is None or turn is None:
-            return self._handovers.connector.prefill_params(self._legs)
-        if now_s < turn.end_s:
-            return turns.params_for(turn, self.prefill.candidate)
-        self._settle_turn(EXPIRED)
-        return self._handovers.connector.prefill_params(self._legs)
-
     def outgoing(self, ticket: Ticket, now_s: float) -> bytes | None:
         """Return the body for the ticket's worker; None for the client's own. Transfer parameters are given once."""
         if ticket is self.prefill:
-            if self._prefill_sent_s:  # a redial: the worker may have read the turn
-                self._settle_turn(READ_FAILED)
             self._prefill_sent_s = now_s
             connector = self._handovers.connector
-            params = self._prefill_params(now_s)
+            params = connector.prefill_params(self._legs)
             return prefill_body(self._members, params, self._api, ends_by_length=connector.ends_by_length)
         params, self._params = self._params, None
         if not self.depends_at(ticket):
@@ -294,13 +239,8 @@ class KvHandover:
         return decode_body(self._members, params)
 
     def rewrite(self, ticket: Ticket) -> UsageFrame | None:
-        """Return the rewrite of the answer of `ticket`, if its worker reports the tokens that it received as cached, or
-        may keep the blocks of the answer."""
-        if ticket is not self.decode:
-            return None
-        if self._handovers.turns is not None:
-            return AnswerIds(collects=self._reports_ids)
-        if self._handovers.connector.cached_tokens_from is not Reporter.PREFILL:
+        """Return the rewrite of the answer of `ticket`, if its worker reports the tokens that it received as cached."""
+        if ticket is not self.decode or self._handovers.connector.cached_tokens_from is not Reporter.PREFILL:
             return None
         return CachedTokens(lambda: self._cached_tokens)
 
@@ -319,45 +259,25 @@ class KvHandover:
 
     # the end
 
-    def finished(self, ticket: Ticket, frame: UsageFrame | None, usage: Usage, ended_s: float) -> bool:
-        """Remember what the decode worker keeps, if it says so at the end of a complete answer.
-
-        The worker had not ended it before `ended_s`, as far as reading it was not held up by the event loop. Return
-        whether the worker of `ticket` received the prompt's KV cache from the other one.
-        """
-        if ticket is not self.decode or not self._received:
-            return False
-        turns, given = self._handovers.turns, self._given
-        if isinstance(frame, AnswerIds):
-            frame.ended()
-            if frame.params and given is not None and turns is not None:
-                since_s = ended_s - self._handovers.heartbeat.gap_s(self._sent_s)
-                turns.keep(given, frame, usage, ticket.candidate, since_s)
-        return True
+    def finished(self, ticket: Ticket, usage: Usage) -> bool:
+        """Return whether the worker of `ticket` received the prompt's KV cache from the other one."""
+        return ticket is self.decode and self._received
 
     def settle(self, outcome: str) -> None:
         """Count the outcome, unless there is one already."""
         if not self._outcome:
-            self._settle_turn(READ_FAILED)
             self._outcome = outcome
             if outcome == HANDED_OVER or not self.together:  # else the prefill may still have to be sent again
                 self._members = {}
             if outcome in (PREFILL_FAILED, DECODE_FAILED):
                 self._handovers.peers.forget(self.prefill.candidate)
             self._params = None
-            if self._given is None:
-                self._stop_listening()
-            self._handovers.metrics.handed_over(outcome)
-
-    def _stop_listening(self) -> None:
-        if self._listens:
-            self._listens = False
             self._handovers.heartbeat.leave()
+            self._handovers.metrics.handed_over(outcome)
 
     def end(self, now_s: float) -> None:
         """Give back the decode worker's reservation if it was not used, and settle."""
         self.settle(STOPPED)
-        self._stop_listening()
         self._handovers.dispatcher.cancelled(self.decode, now_s)
 
 

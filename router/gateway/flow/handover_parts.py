@@ -7,7 +7,6 @@ import asyncio
 from backends.vllm.handover.connectors import CONNECTORS
 from router.config.model import HandoverConfig
 from router.gateway.flow.heartbeat import Heartbeat
-from router.gateway.flow.kept_turns import KeptTurns
 from router.gateway.flow.prefill_peers import PrefillPeers
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.placement.dispatcher import Dispatcher
@@ -17,7 +16,7 @@ from router.placement.fleet import Fleet
 class HandoverParts:
     """The connector, what is known of the workers, and where to report."""
 
-    __slots__ = ("config", "connector", "dispatcher", "heartbeat", "metrics", "peers", "time", "turns")
+    __slots__ = ("config", "connector", "dispatcher", "heartbeat", "metrics", "peers", "time")
 
     def __init__(
         self,
@@ -35,10 +34,6 @@ class HandoverParts:
         self.time = loop.time
         self.metrics = metrics
         self.peers = PrefillPeers(self.connector, fleet, loop)
-        self.turns = None if config.turn_lease_s is None else KeptTurns(config, fleet, self.peers, metrics, loop.time)
-        """What decode workers keep for the next turn; None if they keep nothing."""
 
     def close(self) -> None:
         self.peers.close()
-        if self.turns is not None:
-            self.turns.close()

@@ -14,7 +14,6 @@ from backends.vllm.handover.parameters import HandoverError
 from backends.vllm.handover.request_body import outermost, with_params
 from router.config.model import HandoverConfig
 from router.gateway.metrics_protocol import GatewayMetrics
-from router.gateway.rewrites.usage_frame import UsageFrame
 from router.placement.dispatcher import Dispatcher
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.placement.links import Transfer
@@ -84,7 +83,7 @@ class KvPull:
             self._pulls.dispatcher.arrived(ticket)
             self._first_s = now_s if ticket.request.stream else None
 
-    def finished(self, ticket: Ticket, frame: UsageFrame | None, usage: Usage, ended_s: float) -> bool:
+    def finished(self, ticket: Ticket, usage: Usage) -> bool:
         """Settle by the cached tokens that the complete answer reports, and learn the speed of a pull that was made.
 
         Return whether the answer is that of the worker that pulled.

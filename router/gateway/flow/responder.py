@@ -142,9 +142,7 @@ class Responder:
         self._charged = usage if attempt.status < 400 else _NOTHING_USED
         self.answering = None
         plan = outbound.plan
-        remote = plan is not None and plan.finished(
-            attempt.ticket, self.relay.usage_frame, usage, now_s - attempt.paused_s
-        )
+        remote = plan is not None and plan.finished(attempt.ticket, usage)
         # The cached tokens that a worker reports after a transfer do not describe its own cache.
         services.placements.finish(outbound, attempt, Usage(None, usage.completion_tokens) if remote else usage, now_s)
         self.log.complete, self.log.output_tokens = True, attempt.ticket.output_tokens

@@ -85,15 +85,3 @@ class ResponseEnd(msgspec.Struct):
     """The last event of a Responses stream."""
 
     response: EndedResponse | None = None
-
-
-class ChoiceTokens(msgspec.Struct):
-    """The token ids that a choice, or an event of one, has generated."""
-
-    token_ids: list[int] | None = None
-
-
-class AnswerTokens(msgspec.Struct):
-    """The token ids of an answer, or of one of its events."""
-
-    choices: list[ChoiceTokens] = []

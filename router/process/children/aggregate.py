@@ -51,8 +51,8 @@ def _candidate(reports: Sequence[CandidateDocument]) -> CandidateDocument:
 
 
 def _load(loads: Sequence[Load]) -> Load:
-    """Add up the reserved requests and the kept turns, which each process reports for itself. Foreign requests and
-    stuck KV cache are the same for all processes that know of them.
+    """Add up the reserved requests, which each process reports for itself. Foreign requests and stuck KV cache are the
+    same for all processes that know of them.
     """
     stuck = [load.stuck_kv_tokens for load in loads if load.stuck_kv_tokens is not None]
     return Load(
@@ -62,8 +62,6 @@ def _load(loads: Sequence[Load]) -> Load:
         kv_tokens=sum(load.kv_tokens for load in loads),
         foreign_requests=min(load.foreign_requests for load in loads),
         stuck_kv_tokens=max(stuck, default=None),
-        kept_turns=sum(load.kept_turns for load in loads),
-        kept_turn_tokens=sum(load.kept_turn_tokens for load in loads),
     )
 
 

@@ -1,5 +1,4 @@
 import socket
-from dataclasses import replace
 
 import pytest
 
@@ -60,33 +59,6 @@ def test_a_lease_that_nobody_renews_ends(leases, clock):
     assert leases.take_ended() == (set(), 0, 0)
     clock.now_s = 19.0
     assert leases.take_ended() == ({"r"}, 1, 0)
-
-
-def test_a_lease_is_not_renewed_by_a_reader_that_may_not_nor_shortened_by_one_that_may(leases, clock):
-    assert leases.begin("r", 60.0) == 60.0
-    answer = leases.answer(BlockCall("p", "r"))
-    assert (answer.held, answer.now_s) == (True, 0.0)
-    clock.now_s = 59.0
-    assert leases.answer(BlockCall("p", "r", renews=False)).held
-    clock.now_s = 60.0
-    assert leases.take_ended() == ({"r"}, 1, 0)
-
-
-@pytest.mark.parametrize(("end_s", "expired"), [(None, False), (10.0, False), (5.0, True), (0.0, True)])
-def test_the_blocks_of_a_turn_are_not_read_close_to_the_end_of_their_time(leases, channel, end_s, expired):
-    leases.begin("r")
-    load = BlockLoad(replace(source(channel), end_s=end_s), 10.0, renews=False)
-    load.begin(0.0)
-    block_until(lambda: load.ended)
-    assert (load.expired, load.failed) == (expired, expired)
-    assert leases.take_ended() == ((set() if expired else {"r"}), 0, 0)
-
-
-def test_a_prefill_that_has_the_turn_itself_frees_its_blocks_at_any_time(leases, channel):
-    leases.begin("r")
-    load = BlockLoad(replace(source(channel), end_s=0.0), 10.0, renews=False)
-    load.leave()
-    block_until(lambda: load.ended)
 
 
 def test_a_read_that_ends_after_its_lease_is_counted(leases, clock):
@@ -163,7 +135,6 @@ def test_a_call_that_is_none_closes_the_connection(channel, line):
 
 def test_complete_parameters_name_the_source():
     assert BlockSource.of(PARAMS) == BlockSource("127.0.0.1", 1, "p", "r")
-    assert BlockSource.of(PARAMS | {"remote_blocks_expiry_time": 7.5}).end_s == 7.5
 
 
 @pytest.mark.parametrize("wrong", [*({name: None} for name in PARAMS), {"remote_port": "1"}, {"remote_port": 0}])

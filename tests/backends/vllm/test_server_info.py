@@ -14,15 +14,13 @@ def info(transfer, env=None, dtype="torch.float16"):
 def test_a_connector_is_described():
     transfer = {
         "kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_load_failure_policy": "recompute",
-        "kv_connector_extra_config": {
-            "kv_lease_duration": 6, "bidirectional_kv_xfer": True, "decoder_kv_blocks_ttl": 20,
-        },
+        "kv_connector_extra_config": {"kv_lease_duration": 6, "bidirectional_kv_xfer": True},
         "engine_id": "e", "kv_port": 14579,
     }  # fmt: skip
     env = {"VLLM_NIXL_SIDE_CHANNEL_HOST": "localhost", "VLLM_NIXL_SIDE_CHANNEL_PORT": 5600, "VLLM_X": [1]}
     assert parse_server_info(info(transfer, env)) == ConnectorFacts(
         name="NixlConnector", role="kv_both", load_failure_policy="recompute", lease_s=6.0, bidirectional=True,
-        turn_lease_s=20.0, dtype="torch.float16", side_host="localhost", side_port=5600,
+        dtype="torch.float16", side_host="localhost", side_port=5600,
     )  # fmt: skip
 
 

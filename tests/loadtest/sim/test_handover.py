@@ -46,32 +46,6 @@ def test_a_second_turn_moves_only_what_the_decode_worker_lacks(play, make_call, 
     assert (warm.predicted_tokens, warm.cached_tokens) == (8, 8)
 
 
-KEEPING = replace(ALWAYS, tokens_per_s=1e6, latency_s=0.001, turn_lease_s=60.0)
-
-
-def two_turns(make_call, make_session, pause_s=1.0, answer=tuple(range(100, 500)), said=None):
-    """A prompt of 8 tokens, and one that goes on after the answer of 400."""
-    second = make_call([*range(8), *(said or answer), 60, 61], [70], pause_s=pause_s)
-    return [make_session("s", make_call(range(8), list(answer)), second)]
-
-
-@pytest.mark.parametrize("turn_lease_s", [None, 60.0])
-def test_the_second_turns_prefill_reads_the_answer_before(play, make_call, make_session, turn_lease_s):
-    setting = replace(KEEPING, turn_lease_s=turn_lease_s)
-    run = play(two_turns(make_call, make_session), setting, num_blocks=300)
-    # Of 410 tokens, 8 are cached on the prefill worker. Kept are 404: whole blocks of four, without the last token.
-    computed = 8 + (402 if turn_lease_s is None else 6)
-    assert run.workers[0]["prefill_tokens"] == computed
-    assert run.outcomes[1].prefilled_by == "worker-0"
-    assert [one["kept_blocks"] for one in run.workers] == [0, 0]
-
-
-@pytest.mark.parametrize("fields", [{"pause_s": 56.0}, {"said": tuple(range(600, 1_000))}])
-def test_a_turn_is_read_within_its_lease_by_a_prompt_that_extends_it(play, make_call, make_session, fields):
-    run = play(two_turns(make_call, make_session, **fields), KEEPING, num_blocks=300)
-    assert run.workers[0]["prefill_tokens"] == 8 + 402
-
-
 def test_nothing_stays_in_use_when_all_have_ended_or_left(play, make_call, make_session):
     sessions = [
         make_session(f"s{number}", make_call(range(number, number + 8), [50] * 9, leaves_after_s=leaves_s))

@@ -71,9 +71,6 @@ class FakeSystem:
         self.requests: dict[str, int] = {}
         self.handover_state = HandoverState.NONE
         self.followed = True
-        self.kept = {}
-        self.turns: list = []
-        """The kept turns that any request's prompt extends."""
         self.clock_s = 1_000.0
         self.watched: dict[str, object] = {}
         self.settings: Config | Exception = config
@@ -145,12 +142,6 @@ class FakeSystem:
 
     def in_flight(self):
         return self.requests
-
-    def kept_turns(self):
-        return self.kept
-
-    def turns_before(self, request, body):
-        return self.turns
 
     def drained_everywhere(self, endpoint_id):
         return self.followed

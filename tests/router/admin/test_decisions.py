@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import httpx
 import msgspec
 import pytest
@@ -7,9 +5,8 @@ import pytest
 from router.admin.app import build_admin
 from router.config.model import HandoverConfig
 from router.placement.decisions import HandoverLeg
-from router.placement.kept_turns import GivenPrompt, KeptTurn
 from router.placement.speed import PRIOR_TOKEN_S
-from tests.router.admin.conftest import MODEL, FakeSystem
+from tests.router.admin.conftest import FakeSystem
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
@@ -56,7 +53,7 @@ async def test_a_part_of_a_handover_names_the_other_worker(client, system):
     system.serve("r1")
     system.dispatcher.decisions(1)[0].leg = HandoverLeg("decode", 7, "a:2")
     (decision,) = (await client.get("/admin/v1/decisions")).json()["decisions"]
-    assert decision["handover"] == {"leg": "decode", "plan": 7, "with_worker": "a:2", "turn": None}
+    assert decision["handover"] == {"leg": "decode", "plan": 7, "with_worker": "a:2"}
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "x", "", "1.5", "10001", "9" * 40, "\u0661"])
@@ -165,25 +162,6 @@ async def test_explain_shows_the_best_pairs_and_single_workers_by_term(connected
         assert sum(one["terms"].values()) == pytest.approx(one["cost_s"])
         assert set(one["terms"]) <= set(busy["terms"])
     assert before["a:1"] == connected.dispatcher.statistics()["workers"]["a:1"]
-
-
-async def test_explain_shows_the_turn_that_a_pair_would_read(connected):
-    join(connected, a="prefill", b="decode")
-    owner = next(one for one in connected.fleet.candidates if one.id == "b:1")
-    turn = KeptTurn(GivenPrompt(MODEL, b"null", bytes(4 * 96)), 60, b"{}", owner, connected.clock_s + 40.0)
-    ended = replace(turn, end_s=connected.clock_s)
-    connected.turns = [ended, turn]
-    found = await handover_of(connected)
-    (pair,) = found["pairs"]
-    assert found["turns"] == [{"worker": "b:1", "tokens": 96, "left_s": 40.0}]
-    assert pair["read"]["turn"] == found["turns"][0]
-    assert pair["cost_s"] < pair["read"]["computed_s"]
-    assert sum(pair["terms"].values()) == pytest.approx(pair["cost_s"])
-    assert set(pair["terms"]) <= set(found["terms"])
-    connected.turns = [ended]
-    found = await handover_of(connected)
-    assert (found["turns"], found["pairs"][0]["read"]) == ([], None)
-    assert found["pairs"][0]["cost_s"] == pytest.approx(pair["read"]["computed_s"])
 
 
 async def test_explain_says_why_a_request_has_no_pair(connected, monkeypatch):

@@ -229,18 +229,6 @@ async def test_kv_blocks_that_no_lease_explains_are_shown_as_stuck(client, syste
     assert await stuck() == 800 - 2 * 16
 
 
-async def test_the_turns_that_a_worker_keeps_are_shown(client, system):
-    worker = system.join("http://a:1")
-
-    async def load():
-        (candidate,) = (await client.get(f"/admin/v1/workers/{worker}")).json()["candidates"]
-        return candidate["load"]["kept_turns"], candidate["load"]["kept_turn_tokens"]
-
-    assert await load() == (0, 0)
-    system.kept["a:1"] = {"kept_turns": 2, "kept_turn_tokens": 900}
-    assert await load() == (2, 900)
-
-
 async def test_learned_speeds_and_comparisons_are_shown(client, system):
     worker = system.join("http://a:1")
     (candidate,) = (await client.get(f"/admin/v1/workers/{worker}")).json()["candidates"]

@@ -161,29 +161,6 @@ async def test_what_is_wrong_with_a_workers_connector_is_named(known, what):
     assert what in warning
 
 
-@pytest.mark.parametrize(
-    ("known", "what"),
-    [
-        ({}, "has no bidirectional_kv_xfer: a prefill that has to read the turn before waits there for ever"),
-        ({"bidirectional": True, "turn_lease_s": 20.0}, "keeps the blocks of answers for 20 s, less than"),
-        ({"bidirectional": True}, None),
-        ({"name": "MultiConnector"}, None),
-    ],
-)
-async def test_workers_must_keep_turns_as_the_settings_say(known, what):
-    sound = {"name": "NixlConnector", "load_failure_policy": "fail", "side_host": "h0"}
-    config = configured("prefill", "decode", handover=HandoverConfig(connector="nixl_pull", turn_lease_s=60.0))
-    warnings = await found(config, replace(FACTS, connector=ConnectorFacts(**sound | known)), FACTS)
-    assert [what in warning for warning in warnings] == ([] if what is None else [True])
-
-
-async def test_vllms_default_is_known_for_a_worker_that_keeps_turns():
-    connector = ConnectorFacts(name="NixlConnector", load_failure_policy="fail", side_host="h0", bidirectional=True)
-    config = configured("prefill", "decode", handover=HandoverConfig(connector="nixl_pull", turn_lease_s=600.0))
-    (warning,) = await found(config, replace(FACTS, connector=connector), FACTS)
-    assert "keeps the blocks of answers for 480 s" in warning
-
-
 async def test_what_both_workers_report_must_be_equal():
     half, full = (
         replace(FACTS, connector=ConnectorFacts(name="NixlConnector", dtype=one)) for one in ("half", "float")

@@ -13,7 +13,6 @@ from policies.view import Decision
 from router.app import System
 from router.cli.main import main
 from router.config.model import Config, ModelConfig
-from router.placement.kept_turns import GivenPrompt, KeptTurn
 from router.placement.lifecycle_events import Request
 
 TOKEN = "an-admin-token-of-the-tests"
@@ -260,14 +259,6 @@ async def test_explain_prints_the_pairs_of_a_kv_handover_with_their_terms(gatewa
             started.system.dispatcher.first_token(started.system.dispatcher.dispatch(request, now_s), now_s)
         out = (await explain(BODY, "--url", started.url))[1]
         assert f"KV handover: {prefill.id} would compute the prompt, and {decode.id} would answer" in out
-        turn = KeptTurn(
-            GivenPrompt(started.model, b"null", bytes(4 * 160)), 100, b"{}", started.candidate(decode), now_s + 600.0
-        )
-        monkeypatch.setattr(started.system.gateway, "turns_before", lambda *_: [turn])
-        out = (await explain(BODY, "--url", started.url))[1]
-        assert f"{decode.id} keeps the first 160 tokens of the prompt from the turn before: a prefill may read" in out
-        assert f"   {prefill.id} would read what {decode.id} keeps; the pair costs " in out
-        assert "ms: time in which the turn before is read, beyond the wait." in out
         out = (await explain({**BODY, "n": 2}, "--url", started.url))[1]
         assert "No KV handover: two workers cannot share this request" in out
         assert "KV handover from" not in out

@@ -299,8 +299,8 @@ def test_the_decisions_of_both_parts_name_each_other_and_a_repeated_prefill_keep
     prefill, decode = hand_over(placed, ask())
     shown = [ticket.record.to_builtins()["handover"] for ticket in (prefill, decode)]
     assert shown == [
-        {"leg": "prefill", "plan": decode.id, "with_worker": "h:3", "turn": None},
-        {"leg": "decode", "plan": decode.id, "with_worker": prefill.candidate.id, "turn": None},
+        {"leg": "prefill", "plan": decode.id, "with_worker": "h:3"},
+        {"leg": "decode", "plan": decode.id, "with_worker": prefill.candidate.id},
     ]
     again = placed.dispatcher.retry_prefill(prefill, FailurePoint.SENT, 0.1, "gone")
     assert again.record.leg == prefill.record.leg
@@ -492,21 +492,6 @@ def test_a_margin_must_leave_time_of_the_lease(lease_s, margin_s, problems):
     found = list(check(config))
     assert len(found) == problems
     assert all(place == ("handover", "lease_margin_s") for place, _, _ in found)
-
-
-@pytest.mark.parametrize(
-    ("settings", "problems"),
-    [
-        ({"connector": "nixl_pull", "turn_lease_s": 60.0}, []),
-        ({"connector": "nixl_push", "turn_lease_s": 60.0}, ["needs a connector that keeps turns"]),
-        ({"turn_lease_s": 60.0}, ["needs a connector that keeps turns"]),
-        ({"connector": "nixl_pull", "turn_lease_s": 5.0}, ["is not below handover.turn_lease_s (5)"]),
-    ],
-)
-def test_turns_need_their_connector_and_time(settings, problems):
-    found = list(check(Config(handover=HandoverConfig(**settings))))
-    assert [place for place, _, _ in found] == [("handover", "turn_lease_s")] * len(problems)
-    assert all(wanted in problem for wanted, (_, problem, _) in zip(problems, found, strict=True))
 
 
 def test_what_both_workers_report_must_be_equal(site, ask):

@@ -51,14 +51,6 @@ def test_stuck_kv_cache_is_that_of_a_process_that_knows():
     assert (merged(None, 968, 970), merged(None, None)) == (970, None)
 
 
-def test_kept_turns_are_summed():
-    one, other = worker(), worker()
-    one.candidates[0].load.kept_turns, one.candidates[0].load.kept_turn_tokens = 1, 400
-    other.candidates[0].load.kept_turns, other.candidates[0].load.kept_turn_tokens = 2, 900
-    load = merge_workers({0: [one], 1: [other]})[0].candidates[0].load
-    assert (load.kept_turns, load.kept_turn_tokens) == (3, 1_300)
-
-
 def test_estimates_are_from_the_process_with_most_observations():
     said = {0: [worker(observations=1)], 1: [worker(observations=9, token_us=50.0)]}
     (merged,) = merge_workers(said)

@@ -148,7 +148,7 @@ def test_all_readings_are_in_the_catalogue():
             lambda: fleet_readings(fleet),
             lambda: residency_readings(fleet, residency),
             lambda: watch_readings(watched),
-            lambda: gateway_readings({"connections": 1, "streams": 2, "kept_turns": {"turns": 4, "bytes": 900}}),
+            lambda: gateway_readings({"connections": 1, "streams": 2}),
             lambda: gateway_readings({}),
             lambda: identity_readings(Identity(Config()).statistics()),
         ],
@@ -156,8 +156,6 @@ def test_all_readings_are_in_the_catalogue():
     page = exposition.render()[0]
     assert b'warmroute_worker_state{endpoint="h:1",state="ready"} 1.0' in page
     assert b'warmroute_event_gaps_total{worker="h:1"} 0.0' in page
-    assert b"warmroute_readable_turns 4.0" in page
-    assert b"warmroute_readable_turn_bytes 900.0" in page
 
 
 def test_the_queue_wait_of_a_worker_grows_with_the_prompts_that_wait_there():
