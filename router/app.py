@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import uvloop
 from msgspec.structs import replace
 
@@ -28,8 +29,6 @@ from router.config.model import Config
 from router.control.control import Control
 from router.control.desired_state import DesiredState, with_live_settings
 from router.control.reconciler import Reconciler
-from router.control.role_flips import RoleFlips
-from router.control.role_planner import RolePlanner
 from router.control.routing import ProcessShare, routing_of
 from router.control.running_gateway import RunningGateway
 from router.control.start import Sources, following
@@ -40,7 +39,7 @@ from router.diagnosis.finding import Finding
 from router.diagnosis.measured import WorkerMeasured
 from router.diagnosis.measurements import Measurements
 from router.diagnosis.prefixes import SharedPrefix
-from router.diagnosis.split_plan import FleetPlan, looks_back_s, members, plan
+from router.diagnosis.split_plan import members
 from router.discovery.discovery import Discovery
 from router.gateway.http.heap_trim import map_large_blocks
 from router.gateway.listen.drain import SETTLE_S
@@ -52,7 +51,6 @@ from router.placement.chosen_policy import spec_of
 from router.placement.decision_log.recorder import Recorder
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
-from router.placement.links import LinkSpeed
 from router.placement.scaling import Needed, needed
 from router.process.banner import Readiness, announce, readiness_of
 from router.process.children.child_resources import ChildResources
@@ -60,7 +58,6 @@ from router.process.children.in_flight import in_flight_route
 from router.process.children.measured_traffic import ProcessKnows, measured_route
 from router.process.children.metric_snapshots import readings_route
 from router.process.children.operations_channel import operation_routes
-from router.process.children.planned_traffic import PlanInputs, plan_route
 from router.process.children.state_channel import prepare_route, state_route, with_version
 from router.process.handover.client import HandoverClient
 from router.process.lifecycle import Lifecycle
@@ -183,8 +180,6 @@ class System:
         """This gateway in its fleet; None in one of several processes, whose supervisor speaks for all."""
         self.discovery = Discovery(config, self.control, self._in_flight) if resources is None else None
         """The sources of workers; None in one of several processes, whose supervisor runs them."""
-        self.role_planner = self._build_role_planner() if resources is None else None
-        """The watch over the workers' roles; None in one of several processes, whose supervisor has it."""
         self._files = FileWatch(self.metrics.reloaded)
         self.loop_lag = LoopLag(self.metrics.loop_lag)
         self._exposition = self._build_exposition()
@@ -204,20 +199,10 @@ class System:
         self.accepting = False
         self._banner: asyncio.Task[None] | None = None
 
-    def _build_role_planner(self) -> RolePlanner:
-        handover = self.config.handover
-        flips = RoleFlips(handover, self.control, self._in_flight_alone)
-        return RolePlanner(handover, self._own_role_plan, flips, self.now_s)
-
-    async def _in_flight_alone(self) -> Mapping[str, int] | None:
-        return self.in_flight() if self.handover_state is HandoverState.NONE else None
-
     def _build_measurements(self) -> Measurements:
         levels = self.metrics.registry.counter(SERVICE_LEVELS.removeprefix("warmroute_")).values
         config = self.config
-        measurements = Measurements(
-            config.diagnosis, lambda: levels_of(levels), longest_s=looks_back_s(config.handover)
-        )
+        measurements = Measurements(config.diagnosis, lambda: levels_of(levels))
         self.fleet.on_load.append(measurements.load_reported)
         return measurements
 
@@ -329,7 +314,6 @@ class System:
                 lambda: replica_readings(self.replica.statistics() if self.replica is not None else None),
                 lambda: placement_readings(self._member.statistics() if self._member is not None else None),
                 lambda: trace_readings(self._traces.statistics() if self._traces is not None else {}),
-                lambda: self.role_planner.readings() if self.role_planner is not None else (),
                 process_readings,
                 self.further_readings,
             ],
@@ -365,8 +349,6 @@ class System:
         self.running.start()
         if self.discovery is not None:
             self.discovery.start()
-        if self.role_planner is not None:
-            self.role_planner.start()
         self.loop_lag.start()
         if self._resources is None:
             self.traffic.start()
@@ -418,7 +400,6 @@ class System:
                 prepare_route(self.running.prepare),
                 in_flight_route(self.in_flight),
                 measured_route(self.known),
-                plan_route(self.plan_inputs),
                 *operation_routes(self.operations),
             ]
             app = build_admin(self, operations=READS, guarded=False, further=further)
@@ -560,8 +541,6 @@ class System:
         self._end_banner()
         if self.discovery is not None:
             await self.discovery.aclose()
-        if self.role_planner is not None:
-            await self.role_planner.aclose()
         self.control.close()
         self._files.close()
         self.gateway.drain()
@@ -622,8 +601,13 @@ class System:
 
     def known(self) -> ProcessKnows:
         """Return what was measured in the last `diagnosis.window_s`, and what is known of the workers."""
-        facts = facts_of(self.fleet, self.residency, self.identity, {})
-        return ProcessKnows(self.measurements.measured(self.now_s()), facts)
+        now_s = self.now_s()
+        facts = msgspec.structs.replace(
+            facts_of(self.fleet, self.residency, self.identity, {}),
+            pool=members(self.fleet.endpoints, self.config.handover.connector),
+            link=self.dispatcher.link_speed(now_s),
+        )
+        return ProcessKnows(self.measurements.measured(now_s), facts)
 
     def recent_traffic(self) -> Mapping[str, WorkerMeasured]:
         return self.measurements.recent(self.now_s())
@@ -641,21 +625,6 @@ class System:
     def _share_findings(self, findings: Sequence[Finding]) -> None:
         if self.replica is not None:
             self.replica.share(findings)
-
-    def plan_inputs(self) -> PlanInputs:
-        """Return what the plan of the workers' roles is made from."""
-        now_s, window_s = self.now_s(), looks_back_s(self.config.handover)
-        workers = members(self.fleet.endpoints, self.dispatcher.views(now_s), self.config.handover.connector)
-        return PlanInputs(self.measurements.measured(now_s, window_s), workers, self.dispatcher.link_speed(now_s))
-
-    async def role_plan(self) -> FleetPlan:
-        found = await self._own_role_plan()
-        return found if self.role_planner is None else self.role_planner.shown(found)
-
-    async def _own_role_plan(self) -> FleetPlan:
-        inputs, config = self.plan_inputs(), self.config
-        link = LinkSpeed(*inputs.link)
-        return plan(inputs.measured, inputs.members, config.handover, config.diagnosis.min_requests, link)
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
         return self._exposition.render(accept)

@@ -35,7 +35,6 @@ class Played:
     from_s: float
     until_s: float
     virtual_s: float
-    role_changes: int = 0
 
 
 def aggregate(played: Played, slo: Slo) -> Measures:
@@ -55,7 +54,6 @@ def aggregate(played: Played, slo: Slo) -> Measures:
         arrivals_per_s=len(played.outcomes) / span_s,
         virtual_s=played.virtual_s,
         ttft_quantiles_ms=[_quantile(ttfts_ms, place / QUANTILES) for place in range(QUANTILES + 1)],
-        role_changes=played.role_changes,
     )
 
 

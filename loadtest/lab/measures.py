@@ -49,7 +49,6 @@ class Measures(msgspec.Struct, frozen=True):
     `amplification` is prefill tokens executed over those that an endless cache would leave to execute. `imbalance` is
     the busiest worker's executed tokens over the mean. Both, and `preemptions`, count from the end of the warm-up.
     `arrivals_per_s` is the rate of measured calls. `ttft_quantiles_ms` holds the 0th to the 100th percentile.
-    `role_changes` counts the workers whose role the gateway changed, from the start of the run.
     """
 
     all: Figures
@@ -60,7 +59,6 @@ class Measures(msgspec.Struct, frozen=True):
     arrivals_per_s: float
     virtual_s: float
     ttft_quantiles_ms: list[float]
-    role_changes: int = 0
 
 
 class Measured(msgspec.Struct, frozen=True):

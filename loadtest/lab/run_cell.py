@@ -190,7 +190,6 @@ class Stage:
             from_s=self._warm_s,
             until_s=self._length_s,
             virtual_s=max((one.ended_s for one in outcomes), default=0.0),
-            role_changes=sum(gateway.role_changes for gateway in self._routers),
         )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
 
 from backends.engine.host_blocks import HostBlocks
 from backends.worker import Endpoint, KvEventSource, RankCache, ServedModel, WorkerFacts
@@ -33,9 +32,6 @@ from router.placement.residency_source import ResidencySource
 from router.placement.shared_load import SharedLedger
 from router.residency.residency_map import ResidencyMap
 
-if TYPE_CHECKING:
-    from loadtest.sim.role_changes import RoleChanges
-
 MODEL = "model"
 
 
@@ -61,12 +57,9 @@ class SimulatedGateway:
     the workers' KV events in vLLM's wire format, late and with the losses of `Delays`; `seed` draws the lost batches.
     Otherwise the workers say that they publish none. `usage_share` is the share of responses that report usage. With a
     `ledger` the gateway is one of several that share these workers. With `handover` the workers have roles, and KV
-    caches move over the `network`; its planner may change the roles if this is the only gateway. With `pulls` the
+    caches move over the `network`. With `pulls` the
     workers have host memory, and pull over it. The gateway reads the workers' loads while `more` returns true; by
     default, while any event is pending.
-
-    Raises:
-        ValueError: roles are to change, and this is one of several gateways.
     """
 
     def __init__(
@@ -114,13 +107,6 @@ class SimulatedGateway:
                 link = EventLink(time, published, slot, delays.kv_event_s, lost=lost, replays=delays.kv_replays)
                 worker.on_events.append(link.published)
                 worker.on_host_events.append(partial(link.published, medium="CPU"))
-        self._roles: RoleChanges | None = None
-        if handover is not None and handover.flip_after_s is not None:
-            if ledger is not None:
-                raise ValueError("one of several gateways sees only its own requests, so its planner changes no roles")
-            from loadtest.sim.role_changes import RoleChanges  # the control plane is no part of other runs
-
-            self._roles = RoleChanges(time, self.fleet, self.dispatcher, handover.config)
         self._held_calls = HeldCalls(time, self._dispatch)
         self.dispatcher.on_prefills_done.append(self._held_calls.relieved)
         time.after(delays.load_interval_s, self._read_loads)
@@ -222,17 +208,10 @@ class SimulatedGateway:
         self._workers[endpoint.id] = worker
         return endpoint
 
-    @property
-    def role_changes(self) -> int:
-        """The number of workers' roles that the planner has changed."""
-        return 0 if self._roles is None else self._roles.changed
-
     def _read_loads(self) -> None:
         self.hear()
         for endpoint_id, worker in self._workers.items():
             self.fleet.load_reported(endpoint_id, worker.load(), self._time.now_s)
-        if self._roles is not None:
-            self._roles.look()
         if self._more():
             self._time.after(self._delays.load_interval_s, self._read_loads)
 

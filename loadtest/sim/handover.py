@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from msgspec.structs import replace
-
 from loadtest.sim.network import Network
 from loadtest.sim.virtual_time import VirtualTime
 from router.config.model import HandoverConfig
@@ -21,8 +19,7 @@ class HandoverSetting:
     """Roles of the first workers, and how KV caches move. `rule` is that of `handover_rule`.
 
     Workers of the role mixed compute prompts for others and receive them. Workers beyond `roles` have no connector.
-    `believed_tokens_per_s` is the speed that the gateway expects; None: the true one. With `flip_after_s` the gateway
-    changes roles by itself, after a change has been right for that long under the load of `plan_window_s`.
+    `believed_tokens_per_s` is the speed that the gateway expects; None: the true one.
     """
 
     roles: tuple[str, ...]
@@ -30,8 +27,6 @@ class HandoverSetting:
     tokens_per_s: float = 100_000.0
     latency_s: float = 0.005
     believed_tokens_per_s: float | None = None
-    flip_after_s: float | None = None
-    plan_window_s: float = 300.0
 
     @property
     def connector(self) -> Literal["nixl_pull"]:
@@ -41,13 +36,11 @@ class HandoverSetting:
     @property
     def config(self) -> HandoverConfig:
         speed = self.believed_tokens_per_s or self.tokens_per_s
-        config = HandoverConfig(
+        return HandoverConfig(
             connector=self.connector,
             transfer_tokens_per_s=speed,
             latency_s=self.latency_s,
-            plan_window_s=self.plan_window_s,
         )
-        return config if self.flip_after_s is None else replace(config, flip_roles="on", flip_after_s=self.flip_after_s)
 
     def network(self, time: VirtualTime) -> Network:
         """Return the network that all workers share."""

@@ -14,7 +14,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from router.admin.audit_log import AuditLog
-from router.admin.changes import shown
 from router.admin.console_files import console_files, console_routes
 from router.admin.guard import AdminGuard
 from router.admin.openapi import OPENAPI_PATH, openapi_document
@@ -23,9 +22,6 @@ from router.admin.problems import AdminError, answer_admin_error, answer_bug, an
 from router.admin.system import AdminSystem
 from router.admin.table import OPEN_PATHS, OPERATIONS
 from router.admin.watch import Watchers
-from router.control.control import Control
-from router.control.revisions import Revision
-from router.control.role_flips import SOURCE as PLANNER
 from router.errors import RequestError
 from router.security.token import AdminTokens
 
@@ -47,8 +43,6 @@ def build_admin(
     open_paths = (*OPEN_PATHS, *console, *(("/metrics",) if system.config.admin_metrics_open else ()))
     names = (system.config.admin_host, *system.config.admin_hosts)
     audit = AuditLog()
-    if guarded:
-        system.control.on_revision.append(partial(_record_planned, audit, system.control))
     guard = Middleware(AdminGuard, names=names, audit=audit, tokens=tokens, open_paths=open_paths)
     return Starlette(
         routes=[
@@ -64,11 +58,6 @@ def build_admin(
             Exception: answer_bug,
         },
     )
-
-
-def _record_planned(audit: AuditLog, control: Control, revision: Revision) -> None:
-    if revision.source == PLANNER:
-        audit.planned(revision.what, shown(revision.differences), control.state.tag)
 
 
 def _routes(system: AdminSystem, operations: Iterable[Operation], audit: AuditLog, *, recorded: bool) -> list[Route]:

@@ -1,5 +1,4 @@
-"""The audit: every change that was asked of the admin port, with who asked, from where, and the outcome; and the
-changes of workers' roles that the planner made.
+"""The audit: every change that was asked of the admin port, with who asked, from where, and the outcome.
 
 Each entry is logged and kept in a ring. Requests without a valid token have a small ring of their own, and so have
 registrations, whose tokens lie on the workers' hosts: neither can push out the entries of operators.
@@ -25,7 +24,6 @@ from router.admin.documents import AuditEntry, DifferenceDocument
 from router.admin.problems import AdminError
 from router.config.model import STRUCK_OUT
 from router.config.schema import SECRETS
-from router.control.role_flips import SOURCE as PLANNER
 
 KEPT = 1_000
 """Entries of known callers that are kept, and of all callers where the port needs no token."""
@@ -89,29 +87,6 @@ class AuditLog:
     def refused(self, request: Request, error: AdminError) -> None:
         self._strangers.append(self._entry(request, None, _refused_by(error), 0.0))
         _log(self._strangers[-1])
-
-    def planned(self, what: str, differences: Sequence[DifferenceDocument], version: str) -> None:
-        """Record a change that the planner of roles made; `what` is its summary in words."""
-        self._count += 1
-        entry = AuditEntry(
-            number=self._count,
-            at=self._wall().isoformat(timespec="milliseconds"),
-            who=PLANNER,
-            peer=None,
-            operation=None,
-            method=None,
-            target=None,
-            change=None,
-            differences=list(differences),
-            version=version,
-            outcome="done",
-            status=None,
-            code=None,
-            detail=what[:MOST_CHARACTERS],
-            duration_s=0.0,
-        )
-        self._known.append(entry)
-        _log(entry)
 
     def _entry(self, request: Request, operation: str | None, outcome: AuditOutcome, duration_s: float) -> AuditEntry:
         self._count += 1

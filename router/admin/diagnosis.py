@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from router.admin.operations import Answer, Call
 from router.admin.problems import no_process
 from router.admin.system import AdminSystem
@@ -22,7 +24,7 @@ async def show(call: Call) -> Answer:
 
 def inputs_of(system: AdminSystem, metrics: Snapshot, measured: Measured, facts: Facts) -> Inputs:
     """Return what the diagnosis of all processes is made from."""
-    known = Facts(facts.workers, facts.prompts, {**facts.reasons, **_reasons(system)})
+    known = msgspec.structs.replace(facts, reasons={**facts.reasons, **_reasons(system)})
     policy = system.control.state.settings.policy
     others = {} if system.replica is None else system.replica.findings_elsewhere()
     return Inputs(metrics, measured, known, in_force(system.config, policy, known), system.config.diagnosis, others)

@@ -588,14 +588,13 @@ class LogLevel(Body):
 
 
 class AuditEntry(Shape):
-    """One change that was asked of the admin port, or that the planner of roles made.
+    """One change that was asked of the admin port.
 
-    `who` is the name of the token, null if the port needs none or the request has no valid one. It is `planner` for a
-    change of the planner, which has no `method` and no `target`. `peer` is the address of the client. `operation` is
-    null if the request was refused before its operation was known. `change` is the body without secrets, or its size if
-    it is long. `differences` are the settings that changed, and `version` is the ETag of the desired state afterwards.
-    `outcome` is done, dry_run (nothing was to change), refused, failed, or interrupted (no answer was sent). `code` and
-    `detail` are those of the problem document; the planner's `detail` is its reason.
+    `who` is the name of the token, null if the port needs none or the request has no valid one. `peer` is the address
+    of the client. `operation` is null if the request was refused before its operation was known. `change` is the body
+    without secrets, or its size if it is long. `differences` are the settings that changed, and `version` is the ETag
+    of the desired state afterwards. `outcome` is done, dry_run (nothing was to change), refused, failed, or interrupted
+    (no answer was sent). `code` and `detail` are those of the problem document.
     """
 
     number: int

@@ -12,7 +12,6 @@ from router.control.control import Control
 from router.diagnosis.diagnose import Diagnosis
 from router.diagnosis.measured import WorkerMeasured
 from router.diagnosis.prefixes import SharedPrefix
-from router.diagnosis.split_plan import FleetPlan
 from router.discovery.discovery import Discovery
 from router.gateway.preview import PreviewedRequest
 from router.placement.dispatcher import Dispatcher
@@ -130,9 +129,6 @@ class AdminSystem(Protocol):
 
     async def diagnosis(self) -> Diagnosis | None:
         """Return what hurts; None if no process answers."""
-
-    async def role_plan(self) -> FleetPlan | None:
-        """Return the plan of the workers' roles; None if no process answers."""
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """Return all metrics in the format that the Accept header `accept` asks for, and their content type."""

@@ -16,7 +16,6 @@ from router.admin import (
     health,
     limits,
     log_level,
-    planner,
     policy,
     prefixes,
     reload,
@@ -38,7 +37,6 @@ from router.admin.parameters import Query, TruthQuery
 from router.admin.watch import WATCH
 from router.config.model import Config, RouteConfig
 from router.diagnosis.diagnose import Diagnosis
-from router.diagnosis.split_plan import FleetPlan
 from router.security.token import Role
 
 Handle: TypeAlias = Callable[[Call], Awaitable[Answer]]
@@ -407,14 +405,6 @@ OPERATIONS = (
         Diagnosis,
     ),
     _read(
-        "planner",
-        "show_planner",
-        "The plan of the workers' roles: what one more prefill or decode worker would save, and the cheapest split.",
-        planner.show,
-        FleetPlan,
-        problems={503: "no process answers"},
-    ),
-    _read(
         "prefixes",
         "list_prefixes",
         "The shared prefixes that save the most prefill work: sizes, hits and copies, and no text.",
@@ -436,7 +426,7 @@ OPERATIONS = (
     _read(
         "audit",
         "list_audit",
-        "Changes asked of this port, or made by the planner of roles: who, from where, and the outcome; newest first.",
+        "Changes asked of this port: who, from where, and the outcome; newest first.",
         audit.latest,
         documents.AuditPage,
         query=(Query("limit", 100, 1_000, "most entries to return; the latest 1,000 are kept"), CURSOR),

@@ -15,7 +15,6 @@ from router.cli import (
     explain,
     keys,
     named_settings,
-    planner,
     policy,
     replay,
     replicas,
@@ -71,7 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in (
-        *(serve, sidecar, check, diagnose, planner, top, explain, replay, workers, policy),
+        *(serve, sidecar, check, diagnose, top, explain, replay, workers, policy),
         *(routes, named_settings, revisions, replicas, config, keys, worker),
     ):
         command.register(commands)

@@ -546,20 +546,6 @@ class HandoverConfig(Section, frozen=True):
     token. The decision starts from it, and learns the speed of each link."""
     latency_s: Annotated[float, Meta(ge=0)] = 0.01
     """What a KV handover takes beside prefill and transfer. The decision starts from it, too."""
-    plan_window_s: Annotated[float, Meta(ge=60, le=3600)] = 300.0
-    """Seconds of the load for which the planner of roles plans (`warmroute planner`), in whole minutes. It looks back
-    for up to a minute more."""
-    flip_roles: Literal["off", "advise", "on"] = "off"
-    """What follows when the planner finds that a prefill worker should be a decode worker, or the other way round.
-    advise: a line in the log. on: the gateway drains the worker, changes its role, and lets it take requests again, one
-    worker at a time and never the last of its role."""
-    flip_after_s: Seconds = 300.0
-    """How long the planner must find so before a role changes. After each drain for a change, it begins to look again
-    once the load of earlier has left `plan_window_s`."""
-    flip_margin: Annotated[float, Meta(gt=0, lt=1)] = 0.1
-    """Share of the fleet's added delay that the change of this one role must save."""
-    flip_drain_s: Seconds = 600.0
-    """Longest drain before a role changes. Then the worker keeps its role and takes requests again."""
 
 
 class HeadersConfig(Section, frozen=True):

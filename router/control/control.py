@@ -31,7 +31,7 @@ from router.control.effective import with_effective
 from router.control.merge import api_changes, reloaded
 from router.control.pending import pending
 from router.control.reconciler import NotAppliedError
-from router.control.revisions import Revision, RevisionHistory
+from router.control.revisions import RevisionHistory
 from router.control.sharing import (
     NONE_SHARED,
     ApartError,
@@ -88,8 +88,6 @@ class Control:
         """Where the gateways of a fleet share the admin API's changes."""
         self._found: Found | None = None
         """The last answer of the sources of workers; None before the first."""
-        self.on_revision: list[Callable[[Revision], None]] = []
-        """Called with each change of the settings, once it is in effect."""
         self._adopt(start)
 
     def _adopt(self, start: Initial) -> None:
@@ -417,8 +415,6 @@ class Control:
         self.state, self.file, self.history, self.shared = state, file, history, shared
         if changed:
             log_revision(history.revisions[-1], self.keeps)
-            for listener in self.on_revision:
-                listener(history.revisions[-1])
 
     async def _propose(self, change: Change, wanted: LiveSettings, base: LiveSettings) -> SharedChanges:
         """Share what the change makes of the API's changes over `base`. Return the document as it is then.

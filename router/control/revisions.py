@@ -10,9 +10,9 @@ import msgspec
 from router.control.desired_state import DesiredState, LiveSettings, from_tree, tree_of
 from router.control.differences import SettingDifference, undone
 
-Source = Literal["start", "api", "reload", "restore", "fleet", "planner"]
+Source = Literal["start", "api", "reload", "restore", "fleet"]
 """start: the gateway started, or took over from another. reload: the settings were read again. fleet: another gateway
-made the change. planner: the load asked for another role of a worker (`handover.flip_roles`)."""
+made the change."""
 MOST_BYTES = 8 << 20
 """Limit on the encoded size of all revisions that are kept."""
 

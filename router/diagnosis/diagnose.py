@@ -15,6 +15,7 @@ from router.diagnosis.findings import (
     phase_interference,
     prefill_queueing,
     prefix_reuse,
+    worker_roles,
 )
 from router.diagnosis.in_force import InForce
 from router.diagnosis.measured import Measured
@@ -27,6 +28,7 @@ CHECKS: tuple[Callable[[Measured, DiagnosisConfig, InForce], Checked], ...] = (
     kv_capacity.check,
     phase_interference.check,
     prefix_reuse.check,
+    worker_roles.check,
 )
 SERVICE_LEVELS = "warmroute_service_level_requests"
 _LEVEL_LABELS = next(spec.labels for spec in CATALOGUE if spec.name == SERVICE_LEVELS)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from router.diagnosis.split_plan import PoolMember
 from router.placement.fleet import Fleet, FleetEndpoint
 from router.placement.health import SERVING
 from router.residency.residency_map import ResidencyMap
@@ -47,11 +48,14 @@ class WorkerFact(msgspec.Struct, frozen=True):
 
 class Facts(msgspec.Struct, frozen=True):
     """The workers, how the prompts of each model become tokens, and reasons by what they are about: a source of
-    workers, `redis`, `state` or `replicas`."""
+    workers, `redis`, `state` or `replicas`. `pool` are the workers for a plan of their roles, and `link` is the
+    `LinkSpeed` between two of them."""
 
     workers: list[WorkerFact] = []
     prompts: dict[str, str] = {}
     reasons: dict[str, str] = {}
+    pool: list[PoolMember] = []
+    link: tuple[float, float] | None = None
 
     def worker(self, name: str) -> WorkerFact | None:
         return next((one for one in self.workers if one.id == name), None)
@@ -104,7 +108,8 @@ def over_processes(parts: Mapping[int, Facts]) -> Facts:
             by_id.setdefault(worker.id, []).append((process, worker))
     prompts = {model: way for facts in reversed(list(parts.values())) for model, way in facts.prompts.items()}
     reasons = {about: why for facts in reversed(list(parts.values())) for about, why in facts.reasons.items()}
-    return Facts([_one(seen) for seen in by_id.values()], prompts, reasons)
+    first, *_ = parts.values()
+    return Facts([_one(seen) for seen in by_id.values()], prompts, reasons, first.pool, first.link)
 
 
 def _one(seen: Iterable[tuple[int, WorkerFact]]) -> WorkerFact:

@@ -22,6 +22,7 @@ class Pressure(StrEnum):
     KV_CAPACITY = "kv_capacity"
     PHASE_INTERFERENCE = "phase_interference"
     PREFIX_REUSE = "prefix_reuse"
+    WORKER_ROLES = "worker_roles"
 
 
 class Evidence(msgspec.Struct, frozen=True):

@@ -42,19 +42,16 @@ class Measurements:
     `levels` returns the service levels so far.
     """
 
-    def __init__(self, config: DiagnosisConfig, levels: Callable[[], Levels] = dict, longest_s: float = 0.0) -> None:
-        """`longest_s` is the longest window that `measured` is asked for, if it is longer than that of `config`."""
+    def __init__(self, config: DiagnosisConfig, levels: Callable[[], Levels] = dict) -> None:
         self._long_tokens = config.long_prompt_tokens
-        self._usual = _minutes(config.window_s)
-        self._kept = max(self._usual, _minutes(longest_s))
+        self._kept = _minutes(config.window_s)
         self._levels = levels
         self._minutes: deque[_Minute] = deque(maxlen=self._kept + 1)
         self._now = Measured()
         self._until_s = -inf
         """When the minute of `_now` ends."""
-        self._before: dict[int, tuple[int, int, Measured]] = {}
-        """By window: the sum of whole minutes that was asked for last, with the numbers of its first one and of the
-        present."""
+        self._before: tuple[int, int, Measured] | None = None
+        """The sum of whole minutes that was asked for last, with the numbers of its first one and of the present."""
         self._sessions = Sessions()
         self.prefixes = HotPrefixes()
         self._preemptions: dict[WorkerId, int] = {}
@@ -135,13 +132,11 @@ class Measurements:
             worker.preemptions += max(0, report.preemptions - before)
             self._preemptions[candidate.id] = report.preemptions
 
-    def measured(self, now_s: float, window_s: float | None = None) -> Measured:
-        """Return what was measured in the last `window_s` (default: the diagnosis's), in whole minutes and the one that
-        has begun."""
+    def measured(self, now_s: float) -> Measured:
+        """Return what was measured in the diagnosis's window, in whole minutes and the one that has begun."""
         self._minute(now_s)
-        minutes = self._usual if window_s is None else _minutes(window_s)
-        recent = [one for one in self._minutes if one.number > int(now_s / MINUTE_S) - minutes]
-        whole = over_time((self._whole_minutes(recent, minutes), self._now))
+        recent = [one for one in self._minutes if one.number > int(now_s / MINUTE_S) - self._kept]
+        whole = over_time((self._whole_minutes(recent), self._now))
         whole.seconds = now_s - recent[0].began_s
         before = recent[0].levels
         for key, (met, missed) in self._levels().items():
@@ -164,12 +159,12 @@ class Measurements:
             self._begin(int(now_s / MINUTE_S), now_s)
         return self._now
 
-    def _whole_minutes(self, recent: Sequence[_Minute], minutes: int) -> Measured:
+    def _whole_minutes(self, recent: Sequence[_Minute]) -> Measured:
         """Return the sum of all minutes but the present one, which may have thousands of workers."""
         first, last = recent[0].number, recent[-1].number
-        before = self._before.get(minutes)
+        before = self._before
         if before is None or before[:2] != (first, last):
-            before = self._before[minutes] = first, last, over_time(one.measured for one in recent[:-1])
+            before = self._before = first, last, over_time(one.measured for one in recent[:-1])
         return before[2]
 
     def _begin(self, number: int, now_s: float) -> None:

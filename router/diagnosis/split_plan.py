@@ -1,4 +1,4 @@
-"""The plan of a fleet's roles: what one more worker of each would save, and the split that costs least.
+"""A plan of a fleet's roles: what one more worker of each would save, and the split that costs least.
 
 The load is that of a period. The arithmetic is in `router.placement.handover_split`, one plan for each set of workers
 that serve the same models.
@@ -7,18 +7,12 @@ that serve the same models.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 
-from policies.view import WorkerView
-from router.config.model import HandoverConfig
-from router.diagnosis import evidence
-from router.diagnosis.finding import Evidence
 from router.diagnosis.measured import Measured, WorkerMeasured, WorkMeasured, add_fields
-from router.diagnosis.measurements import MINUTE_S
 from router.placement.endpoints import DECODE, MIXED, PREFILL, FleetEndpoint
 from router.placement.handover_roles import counts_as
 from router.placement.handover_split import PhaseLoad, Split, best, delay_s, prices, stretched, wait_s
@@ -35,7 +29,7 @@ idle fleet would look like bursts."""
 
 class PoolMember(msgspec.Struct, frozen=True):
     """One worker, as the plan sees it now. `role` is the one that it counts as (`handover_roles.counts_as`).
-    `kv_tokens` is the size of its KV cache, 0 if unknown, and `queue_wait_s` the mean over its `ranks`."""
+    `kv_tokens` is the size of its KV cache, 0 if unknown."""
 
     id: str
     role: str
@@ -43,121 +37,56 @@ class PoolMember(msgspec.Struct, frozen=True):
     ready: bool
     ranks: int
     kv_tokens: int
-    queue_wait_s: float
 
 
-class RoleCounts(msgspec.Struct, frozen=True):
-    """Ready workers by role."""
+@dataclass(frozen=True, slots=True)
+class PlannedPool:
+    """The workers that count as one role, of which `ready` are ready, and what was measured of them. With a connector,
+    a worker that may be either end of a KV handover counts as a decode worker, and a decode worker without the
+    connector as a mixed one. A prefill worker without it gets no requests, and does not count.
 
-    prefill: int
-    decode: int
-    mixed: int
-
-
-class PlannedPool(msgspec.Struct, frozen=True):
-    """The ready `workers` that count as one role, and what was measured of them. Without a connector, all are mixed.
-    With one, a worker that may be either end of a KV handover counts as a decode worker, and a decode worker without
-    the connector as a mixed one. A prefill worker without it gets no requests, and does not count.
-
-    `price_s` is what one more of them would save: seconds of delay per second. It is null while too little is known.
-    `queue_wait_s` is the mean now. Of the period: `utilisation` is the share of time for prefills, `kv_occupancy` and
-    `running` are means of the workers' reports, and `gap_s` is the mean time between two tokens.
+    `price_s` is what one more of them would save: seconds of delay per second. It is None while too little is known.
+    Of the period: `utilisation` is the share of time for prefills, `kv_occupancy` and `running` are means of the
+    workers' reports, and `gap_s` is the mean time between two tokens.
     """
 
     role: str
     ready: int
-    workers: list[str]
     price_s: float | None
-    queue_wait_s: float | None
     utilisation: float | None
     kv_occupancy: float | None
     running: float | None
     gap_s: float | None
 
 
-class PlannedLoad(msgspec.Struct, frozen=True):
-    """The load of the period as the model has it; means are per prefill and per answer.
-
-    `handed_share` is the share of the prefill work that was handed over. `moved_s` is the time of a mean handover.
-    `gap_s` is the time between two tokens on an idle worker, and `step_token_s` what each token of context adds to it.
-    `burst` is the ratio of measured waits to those of Poisson arrivals.
-    """
-
-    prefills_per_s: float
-    prompt_tokens: float
-    prefill_s: float
-    handed_share: float
-    moved_s: float
-    answers_per_s: float
-    output_tokens: float
-    gap_s: float
-    step_token_s: float
-    context_tokens: float
-    kv_tokens: float
-    burst: float
-
-
-class SplitPlan(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class SplitPlan:
     """The plan for the workers that serve `models`.
 
-    `delay_s` is the added delay under `now`, in seconds per second, `recommended_delay_s` under `recommended`, and
-    `first_step_delay_s` after the first change of one worker on the way there. All are null while too little is known:
-    `needs` says what.
+    `delay_s` is the added delay under the split `now`, in seconds per second, and `recommended_delay_s` under
+    `recommended`. All are None while too little is known: `needs` says what. `handed_share` is the share of the prefill
+    work that was handed over.
     """
 
     models: tuple[str, ...]
     pools: list[PlannedPool]
-    now: RoleCounts
-    recommended: RoleCounts | None = None
+    now: Split
+    recommended: Split | None = None
     delay_s: float | None = None
     recommended_delay_s: float | None = None
-    first_step_delay_s: float | None = None
-    load: PlannedLoad | None = None
+    load: PhaseLoad | None = None
+    handed_share: float = 0.0
     needs: str | None = None
 
 
-class FlipState(msgspec.Struct, frozen=True):
-    """Changes of roles by the planner: the setting `handover.flip_roles`, the worker that drains for its new role
-    `to_role`, and one line for each change that is due once it has been right for long enough. `counts` are by outcome
-    since the start."""
-
-    mode: str
-    draining: str | None
-    to_role: str | None
-    due: list[str]
-    counts: dict[str, int]
-
-
-class FleetPlan(msgspec.Struct, frozen=True):
-    """The plan of the fleet's roles, for the load of the last `seconds`.
-
-    Without `connector`, roles change no decision, and `recommended` says what they would be worth. `figures` are the
-    lengths of prompts and answers. `flips` is null without a connector.
-    """
-
-    seconds: float
-    requests: int
-    connector: str | None
-    plans: list[SplitPlan]
-    figures: list[Evidence]
-    flips: FlipState | None = None
-
-
-def looks_back_s(config: HandoverConfig) -> float:
-    """Return the time of the load of a plan, in whole minutes. It is one more than asked for, because the present one
-    may be short."""
-    return MINUTE_S * (1 + round(config.plan_window_s / MINUTE_S))
-
-
-def members(endpoints: Iterable[FleetEndpoint], views: Sequence[WorkerView], connector: str | None) -> list[PoolMember]:
-    """Return the workers that may get requests and whose models are known; `views` are `Dispatcher.views`."""
-    waits_s = {view.id: view.queue_wait_s for view in views}
+def members(endpoints: Iterable[FleetEndpoint], connector: str | None) -> list[PoolMember]:
+    """Return the workers that may get requests and whose models are known."""
     known = (endpoint for endpoint in endpoints if endpoint.models_known and endpoint.candidates)
     roles = ((endpoint, counts_as(endpoint.role, endpoint.labels, connector)) for endpoint in known)
-    return [_member(endpoint, role, waits_s) for endpoint, role in roles if role is not None]
+    return [_member(endpoint, role) for endpoint, role in roles if role is not None]
 
 
-def _member(endpoint: FleetEndpoint, role: str, waits_s: Mapping[Any, float]) -> PoolMember:
+def _member(endpoint: FleetEndpoint, role: str) -> PoolMember:
     assert endpoint.facts is not None
     candidates = endpoint.candidates
     return PoolMember(
@@ -167,33 +96,19 @@ def _member(endpoint: FleetEndpoint, role: str, waits_s: Mapping[Any, float]) ->
         endpoint.state in SERVING,
         len(candidates),
         sum(candidate.capacity_tokens for candidate in candidates),
-        sum(waits_s.get(candidate.id, 0.0) for candidate in candidates) / len(candidates),
     )
 
 
-def plan(
-    measured: Measured,
-    fleet: Iterable[PoolMember],
-    config: HandoverConfig,
-    min_requests: int,
-    link: LinkSpeed | None = None,
-) -> FleetPlan:
-    """Return the plan for what was measured. Fewer than `min_requests` prefills are too few for one.
+def plans(measured: Measured, fleet: Iterable[PoolMember], min_requests: int, link: LinkSpeed) -> list[SplitPlan]:
+    """Return the plans for what was measured, one for each set of workers that serve the same models.
 
-    `link` is the learned speed of a link between two workers; None: that of the settings.
+    Fewer than `min_requests` prefills are too few for one. `link` is the speed of a link between two workers.
     """
-    link = link or LinkSpeed(1.0 / config.transfer_tokens_per_s, config.latency_s)
     groups: dict[tuple[str, ...], list[PoolMember]] = {}
     for member in fleet:
         groups.setdefault(member.models, []).append(member)
     reported, seconds = _by_worker(measured.workers), max(1.0, measured.seconds)
-    return FleetPlan(
-        round(seconds, 1),
-        measured.requests,
-        config.connector,
-        [_planned(group, reported, seconds, link, min_requests) for group in groups.values()],
-        [evidence.inputs(measured), evidence.outputs(measured)],
-    )
+    return [_planned(group, reported, seconds, link, min_requests) for group in groups.values()]
 
 
 def _by_worker(candidates: Mapping[str, WorkerMeasured]) -> dict[str, list[WorkerMeasured]]:
@@ -216,26 +131,20 @@ def _planned(
     needs = _needs(work, split, min_requests)
     if needs is not None:
         shown = [_pool(role, pool, reported, seconds, None) for role, pool in zip(ROLES, pools, strict=True)]
-        return SplitPlan(group[0].models, shown, RoleCounts(*split), needs=needs)
+        return SplitPlan(group[0].models, shown, split, needs=needs)
     load = _load(work, ready, split, seconds, link)
     found, least_s = best(load, split)
     priced = zip(ROLES, pools, prices(load, split), strict=True)
     return SplitPlan(
         group[0].models,
         [_pool(role, pool, reported, seconds, price_s) for role, pool, price_s in priced],
-        RoleCounts(*split),
-        RoleCounts(*found),
+        split,
+        found,
         delay_s(load, split),
         least_s,
-        delay_s(load, _first_step(split, found)),
-        _shown(load, work),
+        load,
+        _handed_share(work),
     )
-
-
-def _first_step(now: Split, then: Split) -> Split:
-    """Return the split after one worker has changed between prefill and decode."""
-    step = (then.prefill > now.prefill) - (then.prefill < now.prefill)
-    return now if then.mixed != now.mixed else Split(now.prefill + step, now.decode - step, now.mixed)
 
 
 def _work(group: Iterable[PoolMember], reported: Mapping[str, list[WorkerMeasured]]) -> WorkMeasured:
@@ -292,23 +201,6 @@ def _handed_share(work: WorkMeasured) -> float:
     return work.handed_s / work.prefill_s if work.prefill_s else 0.0
 
 
-def _shown(load: PhaseLoad, work: WorkMeasured) -> PlannedLoad:
-    return PlannedLoad(
-        prefills_per_s=load.prefills_per_s,
-        prompt_tokens=work.prompt_tokens / work.prefills,
-        prefill_s=load.prefill_s,
-        handed_share=_handed_share(work),
-        moved_s=load.moved_s,
-        answers_per_s=load.answers_per_s,
-        output_tokens=load.gaps + 1.0,
-        gap_s=load.gap_s,
-        step_token_s=load.step_token_s,
-        context_tokens=load.context_tokens,
-        kv_tokens=load.kv_tokens,
-        burst=load.burst,
-    )
-
-
 def _pool(
     role: str,
     pool: Sequence[PoolMember],
@@ -323,9 +215,7 @@ def _pool(
     return PlannedPool(
         role,
         len(pool),
-        [one.id for one in pool],
         price_s,
-        _ratio(sum(one.queue_wait_s for one in pool), len(pool)),
         _ratio(busy_s, engines * seconds),
         _ratio(sum(one.kv_usage for one in seen), reports),
         _ratio(sum(one.running for one in seen), reports),

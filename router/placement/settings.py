@@ -35,17 +35,6 @@ def check(config: Config) -> Iterator[Finding]:
         if label is not None and labelled_address(label, "") is None:
             problem = f"the label {PEER_LABEL} is {label!r}, which is no port and no HOST:PORT"
             yield ("workers", index, "labels", PEER_LABEL), problem, "write the port of the worker's side channel"
-    yield from _flips(config)
-
-
-def _flips(config: Config) -> Iterator[Finding]:
-    mode, place = config.handover.flip_roles, ("handover", "flip_roles")
-    if mode != "off" and config.handover.connector is None:
-        problem = f"handover.flip_roles is {mode}, and without handover.connector a role changes no decision"
-        yield place, problem, "set handover.connector, or write off"
-    if mode == "on" and config.redis.url is not None:
-        problem = "handover.flip_roles is on, and one of several gateways sees only its own requests"
-        yield place, problem, "write advise, and change roles with warmroute workers set"
 
 
 def _policy(policy: PolicyConfig, section: Path) -> Iterator[Finding]:

@@ -363,23 +363,6 @@ SCALING = tuple(
             _common("role_kv_occupancy_ratio", "Mean share of the KV cache that requests in progress use.", "role"),
             _common("role_prefill_utilisation_ratio", "Mean share of time spent on prefills.", "role"),
             _common("role_queued_prefill_seconds", "Mean queue wait of a role's workers.", "role"),
-            _common(
-                "role_price_ratio",
-                "Seconds of delay per second that one more worker of the role would save, by the models that it "
-                "serves; only with handover.connector.",
-                *("models", "role"),
-            ),
-            _counter(
-                "role_changes",
-                "Changes of a worker's role by the planner, by outcome: advised, changed, given_up (not drained in "
-                "time, or the gateway stopped), interrupted (somebody else changed the worker).",
-                "outcome",
-            ),
-            _common(
-                "recommended_replicas",
-                "Workers of the role in the split that the planner recommends, by the models that they serve.",
-                *("models", "role"),
-            ),
             _gauge(
                 "role_service_level_ratio",
                 "Share of the last minute's streams that met their service levels; missing while few were judged.",

@@ -19,12 +19,8 @@ _EVENT_ADDRESS = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc://.+")
 
 
 def check(config: Config) -> Iterator[Finding]:
-    """Find mistakes in workers, workers or names that are there twice, and roles that cannot change by themselves."""
+    """Find mistakes in workers, workers or names that are there twice."""
     yield from _names(config)
-    handover = config.handover
-    if handover.flip_roles == "on" and handover.connector and len(set(CONNECTORS[handover.connector].kv_roles)) == 2:
-        problem = f"handover.flip_roles is on, and vLLM starts a worker with {handover.connector} for one role"
-        yield ("handover", "flip_roles"), problem, "write advise; a worker gets another role by a restart"
     seen: dict[str, int] = {}
     for index, worker in enumerate(config.workers):
         path = ("workers", index)

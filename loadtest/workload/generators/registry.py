@@ -10,7 +10,6 @@ import msgspec
 
 from loadtest.workload.errors import WorkloadError
 from loadtest.workload.generators.agents import Agents
-from loadtest.workload.generators.changing_mix import ChangingMix
 from loadtest.workload.generators.document_conversations import DocumentConversations
 from loadtest.workload.generators.documents_beside_chats import DocumentsBesideChats
 from loadtest.workload.generators.hot_prompt import HotPrompt
@@ -32,7 +31,6 @@ SHAPES: Mapping[str, type[Shape]] = {
     "no_reuse": NoReuse,
     "sibling_bursts": SiblingBursts,
     "document_conversations": DocumentConversations,
-    "changing_mix": ChangingMix,
 }
 
 

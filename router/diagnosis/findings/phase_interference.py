@@ -45,7 +45,7 @@ def to_try(in_force: InForce) -> list[str]:
             "use the policy's lanes (policy.lanes: true), which keep long prompts off the workers that stream",
         ),
         (not in_force.connector, "hand prompts over: prefill them on workers of their own (handover.connector)"),
-        (in_force.connector, "give more workers the role prefill: `warmroute planner` says how many"),
+        (in_force.connector, "give more workers the role prefill"),
         (True, "lower vLLM's --max-num-batched-tokens, so that a step takes a smaller part of a long prompt"),
         (in_force.lanes and not in_force.connector, "add workers: the lanes are on, and need a worker to keep free"),
     ]

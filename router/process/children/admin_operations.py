@@ -88,7 +88,7 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
         "explain": request.first,
         "what_if": request.what_if,
         "list_decisions": request.decisions,
-        **dict.fromkeys(("list_audit", "whoami", "show_traffic", "show_planner", "diagnose"), _here),
+        **dict.fromkeys(("list_audit", "whoami", "show_traffic", "diagnose"), _here),
         **dict.fromkeys(("get_log_level", "list_replicas"), _here),
         "set_log_level": request.set_log_level,
         "get_config": request.config,

@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import tempfile
-import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -25,13 +24,10 @@ from router.admin.server import AdminServer
 from router.admin.system import AdminSystem, HandoverState
 from router.config.model import Config
 from router.control.control import Control
-from router.control.role_flips import RoleFlips
-from router.control.role_planner import RolePlanner
 from router.control.start import Sources
 from router.diagnosis.diagnose import Diagnosis
 from router.diagnosis.diagnoser import Diagnoser, Inputs
 from router.diagnosis.finding import Finding
-from router.diagnosis.split_plan import FleetPlan
 from router.discovery.discovery import Discovery
 from router.gateway.listen.drain import SETTLE_S, refuse_handshakes
 from router.gateway.listen.sockets import ListenError, SocketFile, public_sockets, remove_socket_file, socket_file
@@ -47,7 +43,6 @@ from router.process.children.in_flight import in_flight_of
 from router.process.children.measured_traffic import known_by
 from router.process.children.metric_totals import MetricTotals
 from router.process.children.operations_channel import run_in_one, serving_in_one
-from router.process.children.planned_traffic import plan_of
 from router.process.listeners import Listeners, admin_socket, url_of
 from router.process.shared_memory.ledger import Ledger, make_table
 from router.process.shared_memory.replica_rows import ReplicaRows, ledger_rows
@@ -105,8 +100,6 @@ class Supervisor:
             pins = self._ledger.replica_pins()
             self.replica = Replica(config, processes=processes, rows=rows, use=use, pins=pins, control=self.control)
         self.discovery = Discovery(config, self.control, self._in_flight)
-        flips = RoleFlips(config.handover, self.control, self._in_flight)
-        self.role_planner = RolePlanner(config.handover, self._plan, flips, time.monotonic)
         self._public: Sequence[socket.socket] = ()
         self._given: Listeners | None = None
         self._notifier = Notifier(os.environ, self._status)
@@ -151,7 +144,6 @@ class Supervisor:
             self.replica.start()
         await self.control.opened()
         self.discovery.start()
-        self.role_planner.start()
         self.traffic.start()
         self._diagnoser.start()
         await admin.start()
@@ -164,7 +156,6 @@ class Supervisor:
     def _own_readings(self) -> Iterator[Reading]:
         yield from discovery_readings(self.discovery.statistics())
         yield from control_readings(self.control.statistics())
-        yield from self.role_planner.readings()
         yield from state_readings(self.control.unsaved)
         yield from replica_readings(self.replica.statistics() if self.replica is not None else None)
 
@@ -184,7 +175,6 @@ class Supervisor:
         self.accepting = False
         self._notifier.stopping()
         await self.discovery.aclose()
-        await self.role_planner.aclose()
         await self.traffic.aclose()
         await self._diagnoser.aclose()
         self.control.close()
@@ -296,13 +286,6 @@ class Supervisor:
     def _share_findings(self, findings: Sequence[Finding]) -> None:
         if self.replica is not None:
             self.replica.share(findings)
-
-    async def role_plan(self) -> FleetPlan | None:
-        found = await self._plan()
-        return None if found is None else self.role_planner.shown(found)
-
-    async def _plan(self) -> FleetPlan | None:
-        return await plan_of(self._clients(), self.config)
 
     def _clients(self) -> list[ChildClient]:
         return [child.client for child in self.children if child.client is not None]

@@ -22,7 +22,6 @@ from router.control.start import Sources, initial
 from router.diagnosis.diagnose import diagnose
 from router.diagnosis.in_force import InForce
 from router.diagnosis.measurements import Measurements
-from router.diagnosis.split_plan import members, plan
 from router.errors import ErrorKind, RequestError
 from router.gateway.preview import PreviewedRequest
 from router.placement.dispatcher import Dispatcher
@@ -134,11 +133,6 @@ class FakeSystem:
 
     async def diagnosis(self):
         return diagnose(self.measurements.measured(self.clock_s), self.config.diagnosis, InForce())
-
-    async def role_plan(self):
-        workers = members(self.fleet.endpoints, self.dispatcher.views(self.clock_s), self.config.handover.connector)
-        measured = self.measurements.measured(self.clock_s, 60.0)
-        return plan(measured, workers, self.config.handover, self.config.diagnosis.min_requests)
 
     def in_flight(self):
         return self.requests

@@ -9,9 +9,6 @@ from router.admin.app import build_admin
 from router.admin.audit_log import KEPT, REGISTRATIONS_KEPT, STRANGERS_KEPT, summary_of
 from router.admin.documents import NewPolicy, NewWorker
 from router.admin.paging import encode_cursor
-from router.config.model import WorkerConfig
-from router.control.change import Change
-from router.control.edits import add_worker, remove_worker
 from router.discovery.discovery import Discovery
 from router.security.token import AdminTokens, TokenSettings
 from tests.router.admin.test_roles import LINES, token_of
@@ -57,19 +54,6 @@ async def test_a_change_is_recorded_with_caller_peer_body_and_outcome(guarded, s
         "code": None,
         "detail": None,
     }
-
-
-async def test_the_planners_changes_are_recorded_without_a_request(guarded, system, caplog):
-    caplog.set_level(logging.INFO, "warmroute.audit")
-    edit = add_worker(WorkerConfig(url="http://a:1"))
-    await system.control.make(Change(edit, "changed worker a:1", "planner"))
-    await system.control.make(Change(remove_worker("a:1"), "removed worker a:1", "api"))
-    async with connect(guarded, token_of("alice")) as alice:
-        (entry,) = await entries(alice)
-    assert (entry["who"], entry["method"], entry["target"]) == ("planner", None, None)
-    assert (entry["outcome"], entry["detail"]) == ("done", "changed worker a:1")
-    assert entry["differences"][0]["path"].startswith("workers[")
-    assert "planner" in {record.who for record in caplog.records if record.message == "admin change"}
 
 
 async def test_a_refused_change_is_recorded_with_the_reason(guarded, system):

@@ -7,12 +7,9 @@ import msgspec
 import pytest
 
 from router.cli.main import main
-from router.config.model import HandoverConfig
 from router.diagnosis.condition import Severity
 from router.diagnosis.diagnose import ServiceLevel
 from router.diagnosis.finding import Finding, table
-from router.diagnosis.measured import Measured, WorkerMeasured, WorkMeasured
-from router.diagnosis.split_plan import PoolMember, plan
 from router.workers.operations import WorkerOutcome
 from tests.router.placement.test_what_if import played
 
@@ -217,45 +214,6 @@ async def test_diagnose_prints_findings_service_levels_and_what_was_not_checked(
     assert document["findings"][0]["check"] == "decode_scheduling"
     assert (await run("diagnose", "--exit-code"))[0] == 3
     assert document["thresholds"]["gap_s"] == 0.1
-
-
-async def test_planner_prints_the_plan_of_each_set_of_models_and_what_it_needs(run, system, monkeypatch):
-    assert "No worker has listed its models yet." in (await run("planner"))[1]
-    work = WorkMeasured(
-        prefills=600,
-        timed=600,
-        prompt_tokens=2_400_000,
-        prefill_s=300.0,
-        prefill_square_s2=240.0,
-        answers=600,
-        gaps=120_000,
-        seen_gaps=120_000,
-        decode_s=3_600.0,
-        context_gaps=480_000_000.0,
-    )
-    measured = Measured(seconds=300.0, workers={"a:1": WorkerMeasured(work=work, reports=2, kv_usage=1.0, running=9)})
-    workers = [
-        PoolMember("a:1", "decode", ("m",), True, 1, 400_000, 1.5),
-        PoolMember("b:1", "mixed", ("n",), True, 1, 400_000, 0.0),
-    ]
-    config = HandoverConfig(connector="nixl_pull")
-
-    async def role_plan():
-        return plan(measured, workers, config, 50)
-
-    monkeypatch.setattr(system, "role_plan", role_plan)
-    code, out, _ = await run("planner")
-    assert code == 0
-    assert "Load of the last 5.0 minutes" in out and "Workers of m:" in out and "Workers of n:" in out
-    assert "2 prefills/s of 4,000 tokens, 500 ms each, 0.0% of the work handed over" in out
-    assert "2 answers/s of 201 tokens" in out and "s/s" in out and "50.0%" in out and "1.50 s" in out
-    assert "No other split would cost less." in out
-    assert "No plan: it needs 50 prefills at a learned speed; there were 0 of 0." in out
-    config = HandoverConfig()
-    workers[0] = msgspec.structs.replace(workers[0], role="mixed")
-    assert "handover.connector is not set" in (await run("planner"))[1]
-    document = json.loads((await run("planner", "-o", "json"))[1])
-    assert document["plans"][0]["now"] == {"prefill": 0, "decode": 0, "mixed": 1}
 
 
 async def test_top_prints_the_fleet_once_where_it_cannot_follow(run, system, monkeypatch):

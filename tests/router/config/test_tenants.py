@@ -64,12 +64,6 @@ def test_isolate_cache_off_needs_no_quotes(write, spelling):
     assert load({}, {}, write("w.yaml", f"{KEYS}  isolate_cache: {spelling}\n")).auth.isolate_cache == "off"
 
 
-@pytest.mark.parametrize(("spelling", "mode"), [("on", "on"), ("true", "on"), ("off", "off"), ("advise", "advise")])
-def test_a_setting_that_has_the_word_on_needs_no_quotes(write, spelling, mode):
-    text = f"handover: {{connector: nixl_pull, flip_roles: {spelling}}}\n"
-    assert load({}, {}, write("w.yaml", text)).handover.flip_roles == mode
-
-
 def test_keys_that_the_file_does_not_have_yet_are_a_warning(write, tmp_path):
     (tmp_path / "keys").write_text(f"{ALICE}\n")
     text = f"auth: {{api_keys_file: {tmp_path / 'keys'}}}\ntenants: {{red: {{keys: [alice, carol, dave]}}}}\n"

@@ -117,10 +117,10 @@ def test_without_kv_events_and_views_moves_are_not_known(simulated):
     assert sum(fleet.measured.moved.values()) > 5
 
 
-def test_an_idle_gateway_is_unsure_of_everything(simulated):
+def test_an_idle_gateway_is_unsure_of_all_but_roles(simulated):
     diagnosis = simulated((WorkerSpec(PROFILE),), []).diagnosis
     assert pressures(diagnosis) == [] and diagnosis.requests == 0
-    assert {one.check for one in diagnosis.unsure} == set(Pressure)
+    assert {one.check for one in diagnosis.unsure} == set(Pressure) - {Pressure.WORKER_ROLES}
 
 
 def test_thresholds_decide(simulated):

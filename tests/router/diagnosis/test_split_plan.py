@@ -4,20 +4,23 @@ import msgspec
 import pytest
 
 from backends.engine.profile import load_profile
-from backends.worker import LoadReport, ServedModel
+from backends.worker import ServedModel
 from loadtest.sim.conversations import Shape, conversations
 from loadtest.sim.worker import WorkerSpec
 from policies.handover_cost import STREAM_WEIGHT
-from router.config.model import DiagnosisConfig, HandoverConfig
+from router.config.model import DiagnosisConfig
+from router.diagnosis.findings import worker_roles
+from router.diagnosis.in_force import InForce
 from router.diagnosis.measured import Measured, WorkerMeasured, WorkMeasured, over_processes
 from router.diagnosis.measurements import Measurements
-from router.diagnosis.split_plan import FleetPlan, PoolMember, RoleCounts, members, plan
+from router.diagnosis.split_plan import PoolMember, members, plans
 from router.placement.decisions import HandoverLeg
+from router.placement.handover_split import Split
 from router.placement.health import WorkerState
 from router.placement.links import LinkSpeed
 from router.placement.speed import Speed, attention
 
-CONNECTED = HandoverConfig(connector="nixl_pull", latency_s=0.01, transfer_tokens_per_s=100_000.0)
+LINK = LinkSpeed(1e-5, 0.01)
 WORK = WorkMeasured(
     prefills=600,
     timed=300,
@@ -37,7 +40,7 @@ WORK = WorkMeasured(
 
 
 def member(number, role="mixed", **fields):
-    fields = {"models": ("m",), "ready": True, "ranks": 1, "kv_tokens": 400_000, "queue_wait_s": 0.5, **fields}
+    fields = {"models": ("m",), "ready": True, "ranks": 1, "kv_tokens": 400_000, **fields}
     return PoolMember(f"h:{number}", role, **fields)
 
 
@@ -53,26 +56,26 @@ def measured(works, seconds=300.0):
     return found
 
 
-def planned(workers, works=None, config=CONNECTED, least=50, link=None):
-    return plan(measured({"h:1": WORK} if works is None else works), workers, config, least, link)
+def planned(workers, works=None, link=LINK):
+    return plans(measured({"h:1": WORK} if works is None else works), workers, 50, link)
 
 
 def test_the_load_is_that_of_the_period():
-    (one,) = planned(fleet(0, 4)).plans
+    (one,) = planned(fleet(0, 4))
     load = one.load
-    assert (load.prefills_per_s, load.answers_per_s, load.prompt_tokens, load.output_tokens) == (2, 2, 8_000, 201)
-    assert (load.prefill_s, load.moved_s, load.handed_share) == (0.5, pytest.approx(0.09), 0.0)
+    assert (load.prefills_per_s, load.answers_per_s, load.gaps) == (2, 2, 200)
+    assert (load.prefill_s, load.moved_s, one.handed_share) == (0.5, pytest.approx(0.09), 0.0)
     assert (load.step_token_s, load.context_tokens, load.kv_tokens) == (pytest.approx(1e-7), 8_000, 400_000)
-    assert one.models == ("m",) and one.now == RoleCounts(0, 4, 0)
+    assert one.models == ("m",) and one.now == Split(0, 4, 0)
 
 
 def test_a_handover_takes_what_links_have_taken():
-    (one,) = planned(fleet(0, 4), link=LinkSpeed(5e-5, 0.02)).plans
+    (one,) = planned(fleet(0, 4), link=LinkSpeed(5e-5, 0.02))
     assert one.load.moved_s == pytest.approx(0.02 + 8_000 * 5e-5)
 
 
 def test_the_model_gives_the_measured_gaps_under_the_present_split():
-    (one,) = planned(fleet(0, 4)).plans
+    (one,) = planned(fleet(0, 4))
     busy = (2 * 0.5 + 1e-7 * 8_000 * 2 * 200) / 4
     assert one.load.gap_s == pytest.approx(0.04 * (1 - busy))
 
@@ -80,26 +83,28 @@ def test_the_model_gives_the_measured_gaps_under_the_present_split():
 @pytest.mark.parametrize(("wait_s", "burst"), [(0.0, 0.25), (1e6, 4.0), (-5.0, 0.25)])
 def test_the_factor_of_bursts_is_bounded(wait_s, burst):
     busy = msgspec.structs.replace(WORK, prefill_s=500.0, prefill_square_s2=2_000.0, wait_s=wait_s)
-    (one,) = planned(fleet(0, 4), {"h:1": busy}).plans
+    (one,) = planned(fleet(0, 4), {"h:1": busy})
     assert one.load.burst == pytest.approx(burst, rel=0.3)
-    (unseen,) = planned(fleet(0, 4), {"h:1": msgspec.structs.replace(busy, waits=0)}).plans
+    (unseen,) = planned(fleet(0, 4), {"h:1": msgspec.structs.replace(busy, waits=0)})
     assert unseen.load.burst == 1.0
 
 
 def test_each_pool_has_its_price_and_its_measures():
-    (one,) = planned(fleet(1, 3), {"h:0": WORK, "h:2": WORK}).plans
+    (one,) = planned(fleet(1, 3), {"h:0": WORK, "h:2": WORK})
     prefill, decode, mixed = one.pools
     assert [pool.ready for pool in one.pools] == [1, 3, 0]
     assert prefill.price_s >= 0.0 and decode.price_s > 0.0 and mixed.price_s >= 0.0
-    assert (prefill.queue_wait_s, prefill.kv_occupancy, prefill.running) == (0.5, 0.4, 6.0)
+    assert (prefill.kv_occupancy, prefill.running) == (0.4, 6.0)
     assert (prefill.utilisation, decode.utilisation) == (pytest.approx(1.0), pytest.approx(1 / 3))
     assert decode.gap_s == pytest.approx(0.04)
-    assert (mixed.queue_wait_s, mixed.gap_s) == (None, None)
+    assert mixed.gap_s is None
 
 
-def test_a_better_split_is_recommended_and_its_gain_shown():
+@pytest.fixture
+def prompts():
+    """The work of long prompts, for which one prefill worker is too few."""
     gaps = 2_400 * 500
-    prompts = WorkMeasured(
+    return WorkMeasured(
         prefills=2_400,
         timed=2_400,
         prompt_tokens=2_400 * 4_000,
@@ -113,18 +118,21 @@ def test_a_better_split_is_recommended_and_its_gain_shown():
         learned_gaps=gaps,
         step_gaps_s=gaps * 1e-8,
     )
-    (one,) = planned(fleet(1, 7), {"h:1": prompts}).plans
+
+
+def test_a_better_split_is_recommended_and_its_gain_shown(prompts):
+    (one,) = planned(fleet(1, 7), {"h:1": prompts})
     assert one.recommended.prefill > 1
-    assert sum(msgspec.structs.astuple(one.recommended)) == 8
+    assert sum(one.recommended) == 8
     assert one.recommended_delay_s < one.delay_s
 
 
 def test_prefills_without_a_learned_speed_count_like_the_others():
-    (half,) = planned(fleet(0, 4)).plans
+    (half,) = planned(fleet(0, 4))
     (all_timed,) = planned(
         fleet(0, 4),
         {"h:1": msgspec.structs.replace(WORK, timed=600, prefill_s=300.0, prefill_square_s2=240.0)},
-    ).plans
+    )
     assert half.delay_s == pytest.approx(all_timed.delay_s)
 
 
@@ -139,29 +147,22 @@ def test_prefills_without_a_learned_speed_count_like_the_others():
     ],
 )
 def test_with_too_little_known_there_is_no_price_and_the_plan_says_what_it_needs(workers, work, needs):
-    (one,) = planned(workers, {"h:1": work}).plans
+    (one,) = planned(workers, {"h:1": work})
     assert needs in one.needs
     assert (one.recommended, one.delay_s, one.load) == (None, None, None)
     assert {pool.price_s for pool in one.pools} == {None}
 
 
-def test_without_a_connector_the_advice_is_what_roles_would_be_worth():
-    found = planned(fleet(0, 0, 4), config=HandoverConfig())
-    assert found.connector is None
-    assert found.plans[0].now == RoleCounts(0, 0, 4)
-    assert sum(msgspec.structs.astuple(found.plans[0].recommended)) == 4
-
-
 def test_workers_of_different_models_have_plans_of_their_own():
     found = planned([member(1), member(2), member(3, models=("other",)), member(4, models=("other",))])
-    assert [one.models for one in found.plans] == [("m",), ("other",)]
-    assert found.plans[0].needs is None
-    assert "there were 0" in found.plans[1].needs
+    assert [one.models for one in found] == [("m",), ("other",)]
+    assert found[0].needs is None
+    assert "there were 0" in found[1].needs
 
 
 def test_ranks_are_engines_of_one_worker():
     one = member(1, ranks=2)
-    (found,) = planned([one], {"h:1#0": WORK, "h:1#1": WORK}).plans
+    (found,) = planned([one], {"h:1#0": WORK, "h:1#1": WORK})
     assert found.pools[2].utilisation == pytest.approx(1.0)
     assert found.load.prefills_per_s == 4.0
 
@@ -170,13 +171,8 @@ def test_a_plan_of_several_processes_adds_their_work():
     part = measured({"h:1": WORK})
     whole = over_processes([part, part])
     assert whole.workers["h:1"].work.prefills == 1_200
-    (one,) = plan(whole, fleet(0, 4), CONNECTED, 50).plans
+    (one,) = plans(whole, fleet(0, 4), 50, LINK)
     assert one.load.prefills_per_s == 4.0
-
-
-def test_a_plan_travels_as_json():
-    found = planned(fleet(1, 3))
-    assert msgspec.json.decode(msgspec.json.encode(found), type=FleetPlan) == found
 
 
 def endpoint(name, role, state=WorkerState.READY, known=True, labels=None):
@@ -198,10 +194,9 @@ def endpoint(name, role, state=WorkerState.READY, known=True, labels=None):
 
 
 def test_members_are_workers_whose_models_are_known():
-    views = [SimpleNamespace(id="a:1#0", queue_wait_s=1.0), SimpleNamespace(id="a:1#1", queue_wait_s=3.0)]
     endpoints = [endpoint("a:1", "decode", WorkerState.DRAINING), endpoint("b:1", "prefill", known=False)]
-    found = members(endpoints, views, "nixl_pull")
-    assert found == [PoolMember("a:1", "decode", ("a", "b"), False, 2, 40, 2.0)]
+    found = members(endpoints, "nixl_pull")
+    assert found == [PoolMember("a:1", "decode", ("a", "b"), False, 2, 40)]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +218,27 @@ def test_members_are_workers_whose_models_are_known():
 )
 def test_a_worker_counts_as_what_placement_makes_of_its_role_and_its_label(role, label, connector, counted):
     one = endpoint("a:1", role, labels={} if label is None else {"kv_connector": label})
-    assert [found.role for found in members([one], [], connector)] == counted
+    assert [found.role for found in members([one], connector)] == counted
+
+
+def checked(workers, works, link=(1e-5, 0.01)):
+    return worker_roles.check(measured(works), DiagnosisConfig(), InForce(pool=workers, link=link))
+
+
+def test_the_diagnosis_recommends_a_split_that_saves_a_tenth_of_the_delay(prompts):
+    found = checked(fleet(1, 7), {"h:1": prompts})
+    assert (found.check, found.severity) == ("worker_roles", "advice")
+    assert "Workers of m: the added delay is" in found.detail and "prefill, " in found.detail
+    (table,) = found.evidence
+    assert [row[:2] for row in table.rows] == [["prefill", 1], ["decode", 7], ["mixed", 0]]
+    best = [row[2] for row in table.rows]
+    assert sum(best) == 8
+
+
+def test_the_diagnosis_has_no_plan_without_a_connector_and_says_what_a_plan_needs(prompts):
+    assert checked(fleet(1, 7), {"h:1": prompts}, link=None) is None
+    assert checked([], {}) is None
+    assert "50 prefills" in checked(fleet(1, 7), {}).needs
 
 
 # what is counted of a request
@@ -311,16 +326,6 @@ def test_the_parts_of_a_handover_are_one_prefill_one_answer_and_one_request():
     assert found.requests == sum(found.outputs) == 1
 
 
-def test_a_longer_window_is_kept_beside_the_diagnosis():
-    measurements = Measurements(DiagnosisConfig(window_s=60.0), longest_s=180.0)
-    worker = SimpleNamespace(id="a:1")
-    for minute in range(5):
-        measurements.load_reported(worker, LoadReport(0, 1, 0, 0.5), 60.0 * minute + 1)
-    for _ in range(2):
-        assert measurements.measured(241.0).workers["a:1"].reports == 1
-        assert measurements.measured(241.0, 180.0).workers["a:1"].reports == 3
-
-
 # a simulated fleet
 
 
@@ -335,7 +340,7 @@ def served(simulated):
         shape = Shape(200, rate, 200, (3_000, 5_000), turns=(1, 1), answer_tokens=(150, 250))
         measured = simulated((WorkerSpec(PROFILE),) * workers, conversations(shape, workers, 0)).measured
         fleet = [msgspec.structs.replace(member(0), id=name) for name in measured.workers]
-        (one,) = plan(measured, fleet, CONNECTED, 50).plans
+        (one,) = plans(measured, fleet, 50, LINK)
         return measured, one
 
     return run
@@ -354,7 +359,6 @@ def test_the_load_is_found_and_the_price_is_what_one_more_worker_saves_in_a_simu
     (two, now), (three, _) = served(2, 14.0), served(3, 14.0)
     saved_s = delay_of(two, now.load.gap_s) - delay_of(three, now.load.gap_s)
     assert now.load.prefills_per_s == pytest.approx(200 / two.seconds)
-    assert now.load.prompt_tokens == pytest.approx(4_000, rel=0.1)
-    assert now.load.output_tokens == pytest.approx(200, rel=0.1)
+    assert now.load.gaps == pytest.approx(199, rel=0.1)
     assert now.delay_s == pytest.approx(delay_of(two, now.load.gap_s), rel=0.15)
     assert now.pools[2].price_s == pytest.approx(saved_s, rel=0.35)

@@ -70,14 +70,6 @@ def test_each_turn_repeats_the_conversation_so_far(name):
             assert after.prompt.pieces[: len(said)] == said and after.pause_s > 0.0
 
 
-def test_the_mix_changes_with_each_phase():
-    plan = drawn("changing_mix:rate_per_s=20,phase_s=50,long_answer_p90_tokens=1500", length_s=150.0)
-    by_phase = [[one.calls[0] for one in plan.sessions if one.start_s // 50 == phase] for phase in range(3)]
-    assert [{call.kind for call in calls} for calls in by_phase] == [{"prompts"}, {"answers"}, {"prompts"}]
-    long_answers = [sum(call.answer[1] == 1_500 for call in calls) / len(calls) for calls in by_phase]
-    assert long_answers == pytest.approx([0.1, 0.9, 0.1], abs=0.04)
-
-
 def test_shared_prefixes_are_groups_times_prompts():
     plan = drawn("shared_prefixes:groups=5,prompts=6,low_prefix_tokens=3000,high_prefix_tokens=3000")
     prompts = {call.prompt.pieces for call in calls_of(plan)}
