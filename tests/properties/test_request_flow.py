@@ -1,7 +1,6 @@
 from collections import deque
 from itertools import count
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,8 +67,7 @@ class Driver:
             self.asked = True
         match effect:
             case Effect.CANCEL:
-                for each in self.flow.take_dropped():
-                    self.release(each)
+                self.release(self.flow.take_dropped())
             case Effect.SEND:
                 assert self.waiting is None
                 assert attempt not in self.sent
@@ -91,16 +89,13 @@ class Driver:
     def check(self):
         flow, state = self.flow, self.flow.state
         running = {attempt for attempt, load in self.reserved.items() if load}
-        assert running == set(flow.attempts)
-        assert len(flow.attempts) == len(running)
-        assert not flow.take_dropped(), "dropped attempts that no effect cancelled"
+        assert running == {flow.attempt} - {None}
+        assert flow.take_dropped() is None, "a dropped attempt that no effect cancelled"
         assert (self.ends == 1) == (state is RequestState.OVER)
         if state in (RequestState.IDENTIFYING, RequestState.PLACING, RequestState.QUEUED, RequestState.HELD):
             assert not running
-        if state is RequestState.WAITING:
+        if state in (RequestState.WAITING, RequestState.STREAMING, RequestState.TUNNEL):
             assert running
-        if state in (RequestState.STREAMING, RequestState.TUNNEL):
-            assert len(running) == 1
         expected = {RequestState.QUEUED: Effect.QUEUE, RequestState.HELD: Effect.HOLD}.get(state)
         if not self.asked:  # a held request leaves its queue before it asks again
             assert self.waiting is expected
@@ -120,10 +115,9 @@ class Driver:
         if state in (RequestState.QUEUED, RequestState.HELD):
             yield Event.OFFERED, None
             yield Event.QUEUE_EXPIRED, None
-        if state is RequestState.WAITING and len(self.flow.attempts) < 2:
-            yield Event.PLACED, self.new(Event.PLACED)
         yield Event.CLIENT_STALLED, None
-        yield from ((event, attempt) for event in OUTCOMES for attempt in self.flow.attempts)
+        if self.flow.attempt is not None:
+            yield from ((event, self.flow.attempt) for event in OUTCOMES)
 
     def new(self, event):
         return next(self.numbers) if event is Event.PLACED else None
@@ -147,7 +141,7 @@ def replay(legs, picks):
 def situation(driver):
     """Return a value that is equal for two drivers whose flows have the same possible continuations."""
     flow = driver.flow
-    return flow.state, len(flow.attempts), flow.leg, flow.commented, driver.asked, driver.waiting
+    return flow.state, flow.leg, flow.commented, driver.asked, driver.waiting
 
 
 def explore(legs):
@@ -189,7 +183,7 @@ def test_a_plan_of_two_legs_sends_only_the_last_answer_to_the_client():
     driver.step(Event.PLACED, 1)
     assert driver.flow.handle(Event.OPENED, 1) == ()
     driver.step(Event.ANSWERED, 1)
-    assert driver.flow.row.effects == (Effect.CANCEL, Effect.FINISH_LEG, Effect.NEXT_LEG)
+    assert driver.flow.row.effects == (Effect.FINISH_LEG, Effect.NEXT_LEG)
     assert (driver.flow.leg, driver.asked, driver.reserved) == (1, True, {1: 0})
     driver.step(Event.PLACED, 2)
     driver.step(Event.OPENED, 2)
@@ -227,29 +221,6 @@ def test_a_plan_whose_first_leg_is_given_up_ends_with_the_next_answer():
     driver.step(Event.ANSWERED, 2)
     assert Effect.RESPOND in driver.flow.row.effects
     assert driver.ends == 1
-
-
-@pytest.mark.parametrize(("winner", "loser"), [(1, 2), (2, 1)])
-def test_the_first_of_two_parallel_attempts_answers_and_the_other_is_cancelled(winner, loser):
-    driver = Driver(1)
-    for event, attempt in ((Event.IDENTIFIED, None), (Event.PLACED, 1), (Event.PLACED, 2)):
-        driver.step(event, attempt)
-    assert driver.reserved == {1: 1, 2: 1}
-    driver.step(Event.OPENED, winner)
-    assert (driver.flow.state, driver.flow.attempts) == (RequestState.STREAMING, [winner])
-    assert driver.flow.handle(Event.OPENED, loser) == ()  # too late: the flow had dropped it
-    driver.step(Event.ANSWERED, winner)
-    assert driver.ends == 1
-
-
-@pytest.mark.parametrize("event", [Event.FAILED, Event.ERRED])
-def test_one_of_two_parallel_attempts_fails_and_the_other_goes_on(event):
-    driver = Driver(1)
-    for each, attempt in ((Event.IDENTIFIED, None), (Event.PLACED, 1), (Event.PLACED, 2), (event, 1)):
-        driver.step(each, attempt)
-    assert (driver.flow.state, driver.flow.attempts, driver.asked) == (RequestState.WAITING, [2], False)
-    driver.step(Event.FAILED, 2)
-    assert (driver.flow.state, driver.asked) == (RequestState.PLACING, True)
 
 
 # the table itself

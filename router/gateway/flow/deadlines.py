@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import IntEnum
-from typing import Any, Final
+from typing import Final
 
 from router.config.model import TimeoutsConfig
 from router.gateway.flow.attempt import Attempt
@@ -94,7 +94,7 @@ class RequestDeadlines:
 
     def attempt_began(self, attempt: Attempt) -> float:
         """Return the earliest deadline after `attempt` was sent, or began to dial."""
-        if len(self._flow.attempts) != 1:
+        if self._flow.attempt is not attempt:
             return self.next_s(0.0)
         return min(
             self._limits.deadline_s(attempt),
@@ -133,11 +133,6 @@ class RequestDeadlines:
             return Due.TOTAL
         return Due.COMMENT if now_s >= self._next_comment_s(last_read_s) else Due.NOTHING
 
-    def overdue_attempts(self, now_s: float) -> list[Any]:
-        """Return the running attempts that have taken too long to connect or to answer."""
-        limits = self._limits
-        return [each for each in self._flow.attempts if now_s >= limits.deadline_s(each)]
-
     def _next_comment_s(self, last_read_s: float) -> float:
         if self._flow.state is not RequestState.STREAMING:
             return self._comment_s
@@ -146,7 +141,7 @@ class RequestDeadlines:
     def _state_s(self, last_read_s: float) -> float:
         state, limits = self._flow.state, self._limits
         if state is RequestState.WAITING:
-            return min([limits.deadline_s(each) for each in self._flow.attempts])
+            return limits.deadline_s(self._flow.attempt)
         if state in BEGUN:
             return (self.worked_s if self.worked_s > last_read_s else last_read_s) + limits.idle_s
         return self.since_s + self.queue_s if state is RequestState.QUEUED else math.inf

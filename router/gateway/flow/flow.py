@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from router.gateway.flow.transitions import BY_STATE, Effect, Event, Guard, RequestState, Transition
@@ -10,27 +9,25 @@ from router.gateway.flow.transitions import BY_STATE, Effect, Event, Guard, Requ
 _NOTHING: Final[tuple[Effect, ...]] = ()
 # Module constants, because looking up a member of an enum is slow.
 _ALWAYS: Final = Guard.ALWAYS
-_OTHERS_RUN: Final = Guard.OTHERS_RUN
 _EARLIER_LEG: Final = Guard.EARLIER_LEG
 _IDENTIFYING: Final = RequestState.IDENTIFYING
 _FIRST: Final = BY_STATE[_IDENTIFYING]
 
 
 class Flow:
-    """The state of one request, its running attempts and its place in the plan.
+    """The state of one request, its running attempt and its place in the plan.
 
-    `attempts` are opaque handles; each has its own load reservation. `dropped` holds the attempts that the last event
-    removed from the request, which `Effect.CANCEL` cancels. A plan has one or more legs, such as a prefill worker and
-    then a decode worker. Only the last leg's answer goes to the client.
+    `attempt` is an opaque handle with a load reservation; None while none runs. A plan has one or more legs, such as a
+    prefill worker and then a decode worker. Only the last leg's answer goes to the client.
     """
 
-    __slots__ = ("_rows", "attempts", "commented", "dropped", "leg", "legs", "row", "state")
+    __slots__ = ("_dropped", "_rows", "attempt", "commented", "leg", "legs", "row", "state")
 
     def __init__(self, legs: int = 1) -> None:
         self.state = _IDENTIFYING
         self._rows = _FIRST
-        self.attempts: list[Any] = []
-        self.dropped: Sequence[Any] = ()
+        self.attempt: Any = None
+        self._dropped: Any = None
         self.leg = 0
         self.legs = legs
         self.commented = False
@@ -41,17 +38,13 @@ class Flow:
     def handle(self, event: Event, attempt: Any = None) -> tuple[Effect, ...]:
         """Take the event's transition; return the effects for the driver, in order.
 
-        The result is empty for an event that the state does not expect, and for an attempt that was dropped before.
+        The result is empty for an event that the state does not expect, and for an attempt that no longer runs.
         """
-        attempts = self.attempts
         for row in self._rows[event]:
             guard = row.guard
             if guard is _ALWAYS:
                 break
-            if guard is _OTHERS_RUN:
-                if len(attempts) > 1:
-                    break
-            elif guard is _EARLIER_LEG:
+            if guard is _EARLIER_LEG:
                 if self.leg < self.legs - 1:
                     break
             elif self.commented:
@@ -59,13 +52,13 @@ class Flow:
         else:
             return _NOTHING
         if row.sends:
-            attempts.append(attempt)
-        elif attempt is not None and attempt not in attempts:
+            self.attempt = attempt
+        elif attempt is not None and attempt is not self.attempt:
             return _NOTHING
-        if row.cancels and (attempt is None or len(attempts) > 1):
-            self._drop(attempt)
-        if row.releases:
-            self.attempts.remove(attempt)
+        elif row.cancels:
+            self._dropped, self.attempt = self.attempt, None
+        elif row.releases:
+            self.attempt = None
         if row.advances:
             self.leg += 1
         elif row.comments:
@@ -84,11 +77,7 @@ class Flow:
         """Give up the plan's earlier legs: the next attempt serves the whole request."""
         self.leg = self.legs - 1
 
-    def _drop(self, but: Any) -> None:
-        self.dropped = [each for each in self.attempts if each is not but]
-        self.attempts = [] if but is None else [but]
-
-    def take_dropped(self) -> Sequence[Any]:
-        """Return `dropped`, and clear it."""
-        dropped, self.dropped = self.dropped, ()
+    def take_dropped(self) -> Any:
+        """Return the attempt that `Effect.CANCEL` cancels, once."""
+        dropped, self._dropped = self._dropped, None
         return dropped

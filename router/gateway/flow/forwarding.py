@@ -1,4 +1,9 @@
-"""Drive one forwarded request: turn calls from the client, the queues and its attempts into events of the flow."""
+"""Drive one forwarded request: turn calls from the client, the queues and its attempt into events of the flow.
+
+The flow decides (`transitions`); this module does the input and output, and carries out the flow's effects. Tokens do
+not pass through it: after the answer has begun, the worker's connection writes directly to the client
+(`respond.Relay.splice_events`).
+"""
 
 from __future__ import annotations
 
@@ -84,8 +89,8 @@ class ForwardedRequest:
 
     @property
     def tickets(self) -> list[Ticket]:
-        """The placements of the running attempts."""
-        return [attempt.ticket for attempt in self._flow.attempts]
+        """The placement of the running attempt, if one runs."""
+        return [] if self._flow.attempt is None else [self._flow.attempt.ticket]
 
     @property
     def body_key(self) -> int:
@@ -93,11 +98,15 @@ class ForwardedRequest:
 
     @property
     def unanswered(self) -> tuple[FleetEndpoint, ...]:
-        return tuple(each.ticket.candidate.endpoint for each in self._flow.attempts if each.unopened and each.sent)
+        attempt = self._flow.attempt
+        if attempt is None or not attempt.unopened or not attempt.sent:
+            return ()
+        return (attempt.ticket.candidate.endpoint,)
 
     @property
     def awaited(self) -> tuple[FleetEndpoint, ...]:
-        awaited = tuple(each.ticket.candidate.endpoint for each in self._flow.attempts if each.unopened)
+        attempt = self._flow.attempt
+        awaited = () if attempt is None or not attempt.unopened else (attempt.ticket.candidate.endpoint,)
         return awaited if self._beside is None else (*awaited, self._beside.endpoint)
 
     def note_read(self) -> None:
@@ -117,15 +126,13 @@ class ForwardedRequest:
             self.crashed()
 
     def endpoint_lost(self, endpoint: FleetEndpoint) -> None:
-        """Give up attempts at `endpoint`, which was ejected or removed, if another worker is ready."""
-        outbound, placements, now_s = self._outbound, self._services.placements, self._services.time()
+        """Give up an attempt at `endpoint`, which was ejected or removed, if another worker is ready."""
+        attempt, placements, now_s = self._flow.attempt, self._services.placements, self._services.time()
         try:
-            for attempt in list(self._flow.attempts):
-                if attempt.unopened and attempt.ticket.candidate.endpoint is endpoint:
-                    ticket, point = attempt.ticket, attempt.point_if_given_up
-                    others = len(self._flow.attempts) > 1 or self._flow.in_earlier_leg
-                    if others or placements.replaceable(outbound, ticket, point, now_s):
-                        attempt.give_up(_LOST)
+            if attempt is not None and attempt.unopened and attempt.ticket.candidate.endpoint is endpoint:
+                ticket, point = attempt.ticket, attempt.point_if_given_up
+                if self._flow.in_earlier_leg or placements.replaceable(self._outbound, ticket, point, now_s):
+                    attempt.give_up(_LOST)
             if self._beside is not None and self._beside.endpoint is endpoint:
                 self._beside.give_up(_LOST)
         except Exception:
@@ -133,11 +140,12 @@ class ForwardedRequest:
 
     @property
     def endpoints(self) -> tuple[FleetEndpoint, ...]:
-        found = tuple(each.ticket.candidate.endpoint for each in self._flow.attempts)
+        """The endpoints at which the request runs."""
+        found = tuple(ticket.candidate.endpoint for ticket in self.tickets)
         return found if self._beside is None else (*found, self._beside.endpoint)
 
     def worker_gone(self, endpoint: FleetEndpoint) -> None:
-        """Give up the attempts at `endpoint`: no answer will come from it.
+        """Give up what runs at `endpoint`: no answer will come from it.
 
         An answer that has begun ends with an error, unless its client does not read: its rest may be here already.
         """
@@ -147,9 +155,8 @@ class ForwardedRequest:
                 if self._flow.state is RequestState.STREAMING and self._client.writable:
                     self._stream_failed(Event.FAILED, ErrorKind.WORKER_DIED_IN_STREAM, _GONE)
                 return
-            for attempt in list(self._flow.attempts):
-                if attempt.unopened and attempt.sent and attempt.ticket.candidate.endpoint is endpoint:
-                    attempt.give_up(_GONE)
+            if endpoint in self.unanswered:
+                self._flow.attempt.give_up(_GONE)
             if self._beside is not None and self._beside.endpoint is endpoint:
                 self._beside.give_up(_GONE)
         except Exception:
@@ -201,10 +208,9 @@ class ForwardedRequest:
         self._on(Event.CLIENT_GONE)
 
     def client_writable(self, writable: bool) -> None:
-        """Pause the attempts while the client does not read, or resume them."""
-        if self._beside is None:  # else it reads no answer yet, or goes on by itself
-            for attempt in self._flow.attempts:
-                attempt.pause(not writable)
+        """Pause the attempt while the client does not read, or resume it."""
+        if self._beside is None and self._flow.attempt is not None:  # else it reads no answer yet, or goes on by itself
+            self._flow.attempt.pause(not writable)
         self._responder.client_paced()
 
     # placing
@@ -347,7 +353,8 @@ class ForwardedRequest:
         beside, handover = self._beside, self._outbound.handover
         assert beside is not None and handover is not None
         self._beside = None
-        (decode,) = self._flow.attempts
+        decode = self._flow.attempt
+        assert isinstance(decode, Attempt)
         try:
             if problem is not None:
                 handover.prefill_failed()
@@ -381,13 +388,10 @@ class ForwardedRequest:
     def _declined(self, outcome: Outcome, attempt: Attempt) -> None:
         """Retry or pass on a complete answer that is a 404 about the model, or a server error."""
         services, flow = self._services, self._flow
-        others_run = len(flow.attempts) > 1
         if (
             flow.in_earlier_leg
             or self._depends(attempt)
-            or services.placements.should_discard(
-                self._outbound, attempt, services.time(), others_run=others_run, commented=flow.commented
-            )
+            or services.placements.should_discard(self._outbound, attempt, services.time(), commented=flow.commented)
         ):
             attempt.let_go(reusable=True)
             self._on(Event.FAILED, attempt)
@@ -449,10 +453,7 @@ class ForwardedRequest:
         self._place()
 
     def _cancel(self, _: object) -> None:
-        if not self._flow.dropped:
-            return  # the usual case
-        for attempt in self._flow.take_dropped():
-            self._responder.cancel(attempt)
+        self._responder.cancel(self._flow.take_dropped())
 
     def _next_leg(self, attempt: Attempt) -> None:
         attempt.let_go(reusable=True)
@@ -481,8 +482,8 @@ class ForwardedRequest:
 
     def _comment(self, _: object) -> None:
         self._responder.comment()
-        for attempt in self._flow.attempts:
-            attempt.opening.comment()
+        if self._flow.attempt is not None:
+            self._flow.attempt.opening.comment()
 
     def _end(self, _: object) -> None:
         self._ended = True
@@ -533,8 +534,8 @@ class ForwardedRequest:
         if state is RequestState.QUEUED:
             self._queue_expired(now_s)
         elif state is RequestState.WAITING:
-            for attempt in self._deadlines.overdue_attempts(now_s):
-                attempt.give_up("no first event in time" if attempt.sent else "connecting took too long", late=True)
+            attempt = self._flow.attempt
+            attempt.give_up("no first event in time" if attempt.sent else "connecting took too long", late=True)
         elif state is RequestState.TUNNEL:
             self._on(Event.STALLED, self._responder.answering)
         elif not self._client.writable:

@@ -373,9 +373,7 @@ class Placements:
             return False
         return self._dispatcher.has_alternative(ticket, point, now_s, within=within)
 
-    def should_discard(
-        self, outbound: OutboundRequest, attempt: Attempt, now_s: float, *, others_run: bool, commented: bool
-    ) -> bool:
+    def should_discard(self, outbound: OutboundRequest, attempt: Attempt, now_s: float, *, commented: bool) -> bool:
         """Return whether the client should not get a complete server error, or a complete 404 about the model.
 
         True if another worker can take over, or if the error cannot become an event of a stream.
@@ -384,7 +382,7 @@ class Placements:
         assert failure is not None and connection is not None
         if failure.point is FailurePoint.UNSERVED and model is not None:
             self._fleet.unknown_model(model)
-        if others_run or self.replaceable(outbound, attempt.ticket, failure.point, now_s):
+        if self.replaceable(outbound, attempt.ticket, failure.point, now_s):
             return True
         # After comments, the error must become an event of the stream, which needs the API's error format.
         erred = failure.point is FailurePoint.ANSWERED

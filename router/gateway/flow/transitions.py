@@ -71,9 +71,8 @@ class Guard(IntEnum):
     """A condition of a row."""
 
     ALWAYS = 0
-    OTHERS_RUN = 1
-    EARLIER_LEG = 2
-    COMMENTED = 3
+    EARLIER_LEG = 1
+    COMMENTED = 2
 
 
 BEGUN: Final = (RequestState.STREAMING, RequestState.TUNNEL)
@@ -84,8 +83,8 @@ STATE_TEXT: Final = {
     RequestState.PLACING: "the dispatcher is asked for a worker",
     RequestState.QUEUED: "no worker is ready, or the route is at its limit",
     RequestState.HELD: "the policy keeps the request back for a better moment",
-    RequestState.WAITING: "one or more attempts run; the client has seen no part of a worker's answer",
-    RequestState.STREAMING: "one attempt's answer goes to the client",
+    RequestState.WAITING: "an attempt runs; the client has seen no part of a worker's answer",
+    RequestState.STREAMING: "the attempt's answer goes to the client",
     RequestState.TUNNEL: "the protocols were switched; bytes go both ways",
     RequestState.OVER: "the request has ended; no row leaves this state",
 }
@@ -116,7 +115,7 @@ EFFECT_TEXT: Final = {
     Effect.HOLD: "enter the hold queue",
     Effect.LEAVE: "leave the queues and stop identification",
     Effect.SEND: "send the request to the attempt's worker",
-    Effect.CANCEL: "abort the dropped attempts and release their load as cancelled",
+    Effect.CANCEL: "abort the attempt and release its load as cancelled",
     Effect.RETRY: "release the attempt's load as failed, and ask for another worker",
     Effect.FAIL: "release the attempt's load as failed",
     Effect.FINISH: "release the attempt's load as finished, with the usage it reported",
@@ -133,7 +132,6 @@ EFFECT_TEXT: Final = {
 }
 GUARD_TEXT: Final = {
     Guard.ALWAYS: "",
-    Guard.OTHERS_RUN: "another attempt runs",
     Guard.EARLIER_LEG: "not the plan's last leg",
     Guard.COMMENTED: "comments were written",
 }
@@ -158,7 +156,7 @@ ASKS: Final = frozenset({Effect.PLACE, Effect.NEXT_LEG, Effect.RETRY})
 class Transition:
     """One row of the table.
 
-    `sends`, `releases`, `cancels` and `advances` summarise how the effects change the attempts and the plan.
+    `sends`, `releases`, `cancels` and `advances` summarise how the effects change the attempt and the plan.
     """
 
     __slots__ = (
@@ -208,22 +206,19 @@ _ROWS: Final[tuple[tuple[tuple[RequestState, ...], Event, Guard, tuple[Effect, .
     ((_S.HELD,), _E.OFFERED, _G.ALWAYS, (_F.LEAVE, _F.PLACE), _S.HELD),
     (_UNSENT, _E.REFUSED, _G.ALWAYS, (_F.LEAVE, _F.REPLY, _F.END), _S.OVER),
     ((_S.QUEUED,), _E.QUEUE_EXPIRED, _G.ALWAYS, (_F.LEAVE, _F.REPLY, _F.END), _S.OVER),
-    # attempts run
-    ((_S.WAITING,), _E.PLACED, _G.ALWAYS, (_F.SEND,), _S.WAITING),
+    # an attempt runs
     ((_S.WAITING,), _E.OPENED, _G.EARLIER_LEG, (), _S.WAITING),
-    ((_S.WAITING,), _E.OPENED, _G.ALWAYS, (_F.CANCEL, _F.RESPOND), _S.STREAMING),
-    ((_S.WAITING,), _E.ANSWERED, _G.EARLIER_LEG, (_F.CANCEL, _F.FINISH_LEG, _F.NEXT_LEG), _S.PLACING),
-    ((_S.WAITING,), _E.ANSWERED, _G.COMMENTED, (_F.CANCEL, _F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
-    ((_S.WAITING,), _E.ANSWERED, _G.ALWAYS, (_F.CANCEL, _F.RESPOND, _F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
-    ((_S.WAITING,), _E.DECLINED, _G.EARLIER_LEG, (_F.CANCEL, _F.FINISH_LEG, _F.NEXT_LEG), _S.PLACING),
-    ((_S.WAITING,), _E.DECLINED, _G.COMMENTED, (_F.CANCEL, _F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
-    ((_S.WAITING,), _E.DECLINED, _G.ALWAYS, (_F.CANCEL, _F.RESPOND, _F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
-    ((_S.WAITING,), _E.ERRED, _G.OTHERS_RUN, (_F.FAIL,), _S.WAITING),
+    ((_S.WAITING,), _E.OPENED, _G.ALWAYS, (_F.RESPOND,), _S.STREAMING),
+    ((_S.WAITING,), _E.ANSWERED, _G.EARLIER_LEG, (_F.FINISH_LEG, _F.NEXT_LEG), _S.PLACING),
+    ((_S.WAITING,), _E.ANSWERED, _G.COMMENTED, (_F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
+    ((_S.WAITING,), _E.ANSWERED, _G.ALWAYS, (_F.RESPOND, _F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
+    ((_S.WAITING,), _E.DECLINED, _G.EARLIER_LEG, (_F.FINISH_LEG, _F.NEXT_LEG), _S.PLACING),
+    ((_S.WAITING,), _E.DECLINED, _G.COMMENTED, (_F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
+    ((_S.WAITING,), _E.DECLINED, _G.ALWAYS, (_F.RESPOND, _F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
     ((_S.WAITING,), _E.ERRED, _G.ALWAYS, (_F.PASS_ERROR, _F.COMPLETE, _F.END), _S.OVER),
-    ((_S.WAITING,), _E.FAILED, _G.OTHERS_RUN, (_F.FAIL,), _S.WAITING),
     ((_S.WAITING,), _E.FAILED, _G.ALWAYS, (_F.RETRY,), _S.PLACING),
-    ((_S.WAITING,), _E.SWITCHED, _G.ALWAYS, (_F.CANCEL, _F.SWITCH), _S.TUNNEL),
-    # one attempt's answer goes to the client
+    ((_S.WAITING,), _E.SWITCHED, _G.ALWAYS, (_F.SWITCH,), _S.TUNNEL),
+    # its answer goes to the client
     ((_S.STREAMING,), _E.ANSWERED, _G.ALWAYS, (_F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
     ((_S.STREAMING,), _E.DECLINED, _G.ALWAYS, (_F.FINISH, _F.COMPLETE, _F.END), _S.OVER),
     ((_S.STREAMING,), _E.FAILED, _G.ALWAYS, (_F.FAIL, _F.BREAK_OFF, _F.END), _S.OVER),
@@ -233,7 +228,8 @@ _ROWS: Final[tuple[tuple[tuple[RequestState, ...], Event, Guard, tuple[Effect, .
     ((_S.TUNNEL,), _E.STALLED, _G.ALWAYS, (_F.FINISH, _F.END), _S.OVER),
     # deadlines, the gateway or the client end the request
     ((_S.IDENTIFYING, _S.QUEUED, _S.HELD, _S.WAITING, _S.STREAMING), _E.COMMENT_DUE, _G.ALWAYS, (_F.COMMENT,), None),
-    ((*_UNSENT, _S.WAITING), _E.STOPPED, _G.ALWAYS, (_F.LEAVE, _F.CANCEL, _F.REPLY, _F.END), _S.OVER),
+    (_UNSENT, _E.STOPPED, _G.ALWAYS, (_F.LEAVE, _F.REPLY, _F.END), _S.OVER),
+    ((_S.WAITING,), _E.STOPPED, _G.ALWAYS, (_F.LEAVE, _F.CANCEL, _F.REPLY, _F.END), _S.OVER),
     ((_S.STREAMING,), _E.STOPPED, _G.ALWAYS, (_F.CANCEL, _F.BREAK_OFF, _F.END), _S.OVER),
     ((_S.TUNNEL,), _E.STOPPED, _G.ALWAYS, (_F.CANCEL, _F.END), _S.OVER),
     (_UNSENT, _E.CLIENT_GONE, _G.ALWAYS, (_F.LEAVE, _F.END), _S.OVER),

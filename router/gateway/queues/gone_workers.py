@@ -33,10 +33,10 @@ class PlacedRequest(Protocol):
 
     @property
     def endpoints(self) -> tuple[FleetEndpoint, ...]:
-        """The endpoints of the attempts that have not ended."""
+        """The endpoints at which the request runs."""
 
     def worker_gone(self, endpoint: FleetEndpoint) -> None:
-        """Give up the attempts at `endpoint`: no answer will come from it."""
+        """Give up what runs at `endpoint`: no answer will come from it."""
 
 
 class GoneWorkers:

@@ -62,7 +62,7 @@ async def test_the_rest_of_a_head_that_has_arrived_is_in_time(rig):
     client = await gate.connect()
     client.writer.write(post())
     (request,) = await started(gate)
-    await eventually(lambda: sockets and request._flow.attempts[0].connection is not None)
+    await eventually(lambda: sockets and request._flow.attempt.connection is not None)
     stand_still(sockets[0], STREAM_HEAD[20:] + REST)
     assert (await client.read()).status == 200
 
@@ -74,7 +74,7 @@ async def test_the_body_of_an_error_that_has_arrived_is_passed_on(rig, monkeypat
     client = await gate.connect()
     client.writer.write(post(body=PLAIN))
     (request,) = await started(gate)
-    await eventually(lambda: request._flow.attempts and request._flow.attempts[0]._late is not None)
+    await eventually(lambda: request._flow.attempt and request._flow.attempt._late is not None)
     stand_still(sockets[0], body)
     reply = await client.read()
     assert (reply.status, reply.body) == (500, body)

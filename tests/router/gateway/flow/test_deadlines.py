@@ -57,35 +57,28 @@ def test_an_attempt_has_other_limits_before_and_after_it_is_sent(flow, deadlines
     feed(flow, Event.IDENTIFIED)
     feed(flow, Event.PLACED, attempt=running)
     assert deadlines.attempt_began(running) == deadlines.next_s(0.0) == ARRIVED_S + TIMEOUTS.connect_s
-    assert deadlines.overdue_attempts(104.9) == []
-    assert deadlines.overdue_attempts(105.0) == [running]
+    assert deadlines.due(104.9, 0.0) is Due.NOTHING
+    assert deadlines.due(105.0, 0.0) is Due.STATE
     running.sent, running.since_s = True, 102.0
     assert deadlines.attempt_began(running) == deadlines.next_s(0.0) == 162.0
     assert deadlines.due(105.0, 0.0) is Due.NOTHING
 
 
 def test_an_attempt_may_have_a_shorter_limit_of_its_own(flow, deadlines):
-    flow.state, flow.attempts = RequestState.WAITING, [attempt(sent=True, limit_s=10.0)]
+    flow.state, flow.attempt = RequestState.WAITING, attempt(sent=True, limit_s=10.0)
     assert deadlines.next_s(0.0) == ARRIVED_S + 10.0
-    flow.attempts = [attempt(sent=True, limit_s=1_000.0)]
+    flow.attempt = attempt(sent=True, limit_s=1_000.0)
     assert deadlines.next_s(0.0) == ARRIVED_S + TIMEOUTS.first_event_s
 
 
 def test_an_answer_in_one_piece_is_limited_by_the_total_time_and_by_its_own_limit(flow, deadlines):
-    flow.state, flow.attempts = RequestState.WAITING, [attempt(sent=True, begins_early=False)]
+    flow.state, flow.attempt = RequestState.WAITING, attempt(sent=True, begins_early=False)
     assert deadlines.next_s(0.0) == ARRIVED_S + TIMEOUTS.total_s
     assert deadlines.due(1_100.0, 0.0) is Due.TOTAL
-    flow.attempts = [attempt(sent=True, limit_s=10.0, begins_early=False)]
+    flow.attempt = attempt(sent=True, limit_s=10.0, begins_early=False)
     assert deadlines.next_s(0.0) == ARRIVED_S + 10.0
-    flow.attempts = [attempt(sent=False, begins_early=False)]
+    flow.attempt = attempt(sent=False, begins_early=False)
     assert deadlines.next_s(0.0) == ARRIVED_S + TIMEOUTS.connect_s
-
-
-def test_the_earliest_of_several_attempts_sets_the_deadline(flow, deadlines):
-    running = [attempt(sent=True), attempt(since_s=120.0)]
-    flow.state, flow.attempts = RequestState.WAITING, running
-    assert deadlines.attempt_began(running[0]) == deadlines.next_s(0.0) == 125.0
-    assert deadlines.overdue_attempts(125.0) == running[1:]
 
 
 def test_comments_are_due_after_a_delay_and_then_at_intervals(deadlines):
