@@ -144,7 +144,7 @@ class System:
             ledger = self._replica_ledger.ledger
         self.metrics = Metrics()
         followed = FollowedIndex() if resources is not None and config.residency.shared_events else None
-        self.residency = ResidencyMap(VIEWS.of(config.residency), config.residency.relearn_blocks_per_s, followed)
+        self.residency = ResidencyMap(VIEWS.of(config.residency), followed=followed)
         self.fleet = Fleet(
             config.health,
             self.residency,
@@ -285,10 +285,7 @@ class System:
         dispatcher.traffic = self.measurements
         self.residency.on_settled.append(dispatcher.explained)
         if self._decision_log is not None:
-            log_settings = config.decision_log
-            dispatcher.record(
-                Recorder(self._decision_log, time.time, share=log_settings.share, window_s=log_settings.window_s)
-            )
+            dispatcher.record(Recorder(self._decision_log, time.time, share=config.decision_log.share))
         return dispatcher
 
     def _build_exposition(self) -> Exposition:

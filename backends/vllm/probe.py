@@ -94,7 +94,7 @@ async def read_metrics(client: WorkerClient, endpoint: Endpoint, *, timeout_s: f
     except StrangePage as error:
         raise ProbeError(f"{error}: is this a vLLM server?") from None
     except LargeAnswerError:
-        raise ProbeError(f"/metrics is larger than health.max_metrics_bytes ({client.metrics_bytes})") from None
+        raise ProbeError(f"/metrics is larger than {client.metrics_bytes} bytes") from None
     if not page.loads and not page.caches:
         raise ProbeError("/metrics has no vllm:num_requests_running: is this a vLLM server?")
     return page

@@ -81,7 +81,6 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     "limits.max_held_requests": ("requests", "nothing: the request goes to a worker at once"),
     "limits.max_concurrent_requests": ("requests", "503 `concurrency_limit` with `Retry-After`"),
     "limits.max_requests_per_worker": ("requests", "503 `overloaded` with `Retry-After`"),
-    "health.max_metrics_bytes": ("bytes", "nothing: the read has failed, and the worker's load is estimated"),
     "decision_log.max_bytes": ("bytes", "nothing: the next decision begins a new file, and the oldest one is deleted"),
     "limits.write_buffer_bytes": ("bytes", "nothing: the gateway stops reading from the worker until the client reads"),
     "limits.max_buffered_response_bytes": ("bytes", "a client that does not read is cut off"),
@@ -130,7 +129,7 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
 }
 """Settings that bound something: unit, and what the client sees when the bound is reached."""
 
-NOT_LIMITS = frozenset({"cors.max_age_s", "limits.alone"})
+NOT_LIMITS = frozenset({"limits.alone"})
 """Settings whose names begin like the names of limits."""
 
 _MOST_BYTES = {budget.path: budget.most_bytes for budget in BYTE_BUDGETS}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from backends.vllm.control import MAX_ANSWER_BYTES
+from backends.vllm.control import MAX_ANSWER_BYTES, MAX_METRICS_BYTES
 from backends.vllm.control import MAX_HEAD_BYTES as MAX_CALL_HEAD_BYTES
 from backends.vllm.events import MAX_ODD_EVENTS
 from backends.vllm.handover.mooncake import MAX_QUERY_BYTES, MAX_RANKS
@@ -52,7 +52,7 @@ WORKER_READS: tuple[WorkerRead, ...] = (
     WorkerRead("`/v1/models`", MAX_ANSWER_BYTES, f"{MAX_MODELS:,} models", _UNUSABLE),
     WorkerRead(
         "`/metrics`",
-        "`health.max_metrics_bytes`",
+        MAX_METRICS_BYTES,
         f"{MAX_SAMPLES:,} samples of {MAX_ENGINES} ranks, in steps of {STEP_BYTES:,} bytes",
         "the read has failed",
     ),

@@ -25,7 +25,6 @@ from router.control.change import (
     HandedOverError,
     Reloaded,
     StaleTagError,
-    TagRequiredError,
 )
 from router.control.desired_state import worker_id
 from router.control.differences import SettingDifference, without_secrets
@@ -136,9 +135,6 @@ def refusals() -> Iterator[None]:
     except StaleTagError as error:
         detail = f"{error}; GET it again, and repeat the change if it still applies"
         raise AdminError(HTTPStatus.PRECONDITION_FAILED, "state_changed", detail) from None
-    except TagRequiredError:
-        detail = "changes need an If-Match header with the ETag that a GET answered (setting admin_require_if_match)"
-        raise AdminError(HTTPStatus.PRECONDITION_REQUIRED, "if_match_required", detail) from None
     except ConfigError as error:
         raise invalid("\n".join(map(str, error.problems))) from None
     except OvertakenError as error:

@@ -40,7 +40,6 @@ CODES: Mapping[str, CodeMeaning] = {
     "body_too_large": CodeMeaning((413,), "the body is too large"),
     "unsupported_media_type": CodeMeaning((415,), "the body is not declared as JSON"),
     "invalid_value": CodeMeaning((422,), "a field or parameter has a value that is not valid"),
-    "if_match_required": CodeMeaning((428,), "`admin_require_if_match` is on, and If-Match is missing"),
     "too_many_watchers": CodeMeaning((429,), "too many streams are open"),
     "not_applied": CodeMeaning((500,), "a process cannot be brought to the new state; nothing has changed"),
     "condition_not_supported": CodeMeaning((501,), "the request has a condition that the operation does not check"),

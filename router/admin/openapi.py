@@ -50,7 +50,6 @@ _EVERYWHERE = {
 _CHANGE = {
     412: "the If-Match header names another version of the desired state",
     422: "dry_run is not true or false",
-    428: "the setting admin_require_if_match is on, and the request has no If-Match header",
     500: "a process cannot be brought to the new state; nothing has changed",
     501: "the request has an If-None-Match or If-Unmodified-Since header",
     507: "the change cannot be saved in state_dir; it was undone",

@@ -331,7 +331,7 @@ OPERATIONS = (
         "The latest changes of the desired state, newest first.",
         revisions.list_all,
         documents.Revisions,
-        query=(Query("limit", 100, 10_000, "most revisions to return; revisions_kept bounds them"), CURSOR, WATCH),
+        query=(Query("limit", 100, 10_000, "most revisions to return; the latest 100 are kept"), CURSOR, WATCH),
         watch=revisions.WATCHED,
         problems={410: "the revision that the cursor names is no longer kept", **_WRONG_PARAMETER},
     ),

@@ -139,8 +139,7 @@ async def _examine(worker: WorkerConfig, number: int, config: Config, requests: 
     endpoint = endpoint_of(worker)
     report = WorkerReport(endpoint.authority, endpoint.url)
     timeout_s = config.health.probe_timeout_s
-    tls, metrics_bytes = WorkerTls(config.worker_tls).context_for, config.health.max_metrics_bytes
-    async with WorkerClient(worker.api_key, tls, metrics_bytes) as client:
+    async with WorkerClient(worker.api_key, WorkerTls(config.worker_tls).context_for) as client:
         try:
             facts = await probe(client, endpoint, events=_source(worker), timeout_s=timeout_s)
             if config.handover.connector is not None:

@@ -157,8 +157,6 @@ class DiscoveryConfig(Section, frozen=True):
     """Sources by name. If two name one worker, the first one counts."""
     drain_s: Seconds = 300.0
     """Longest drain of a worker that its source no longer names: no new requests, and removal once it has none."""
-    first_answer_s: Seconds = 600.0
-    """After a takeover, how long workers stay whose source has not answered the new process."""
     registration_networks: tuple[str, ...] = ()
     """Networks such as 10.0.0.0/8 from which workers may register, at the admin API and in Redis. Their URLs and KV
     events must then name IP addresses in one of them. Empty: every address, and host names."""
@@ -405,18 +403,8 @@ class HealthConfig(Section, frozen=True):
     """Least share of a model's workers that stay in use when probes only time out: without an answer, a refusal or
     progress. Envoy's panic threshold has the same default. Refused connections and wrong answers eject any number of
     workers. 0: time-outs do, too. 1: time-outs eject none."""
-    success_threshold: Positive = 1
-    """Consecutive successful probes that end the ejection."""
-    half_open_after_s: Seconds = 1.0
-    """Time after which a worker that traffic ejected gets one trial request (half-open), if its probes succeed."""
-    slow_start_s: Annotated[float, Meta(ge=0)] = 0.0
-    """Slow start of a worker that joins, recovers or wakes up. It is a candidate for a tenth of the requests at first,
-    and for all of them after this time. 0: for all at once; reserved load alone limits its requests. Set it if the
-    first requests after a start are much slower than later ones."""
     load_interval_s: Seconds = 1.0
     """Time between two reads of a worker's /metrics."""
-    max_metrics_bytes: Positive = 1_048_576
-    """Largest page of a worker's /metrics that is read. vLLM writes about 0.1 MB for each data-parallel rank."""
 
 
 class ScalingConfig(Section, frozen=True):
@@ -471,9 +459,6 @@ class ResidencyConfig(Section, frozen=True):
     """How a view relearns blocks of lost events that a replay cannot fill. passive: from later events and responses.
     piggyback: requests with an unknown cached prefix also carry vllm_xargs.kv_cache_report_mode "full", and vLLM 0.26
     and later announces the blocks again."""
-    relearn_blocks_per_s: Positive = 1_000
-    """Mean number of blocks per second that the gateway asks one worker to announce again. Each block costs the worker
-    about 2 us between two steps, and 80 bytes of events at 16 tokens a block."""
 
 
 class ObserveUsageConfig(Section, frozen=True):
@@ -495,8 +480,6 @@ class CorsConfig(Section, frozen=True):
     """Allowed origins, or "*"."""
     allow_headers: tuple[str, ...] = ("authorization", "content-type", "x-request-id")
     """Request headers that a preflight may ask for."""
-    max_age_s: Count = 600
-    """How long a browser may cache the answer to a preflight."""
 
 
 class PathConfig(Section, frozen=True):
@@ -534,8 +517,6 @@ class HandoverConfig(Section, frozen=True):
     lease_s: Seconds = 30.0
     """How long a prefill worker keeps a prompt's blocks: vLLM's kv_lease_duration. With nixl_pull, a decode worker that
     reads them later gets wrong content without an error."""
-    lease_margin_s: Annotated[float, Meta(ge=0)] = 5.0
-    """Blocks that are closer than this to the end of their lease are not used."""
     prefill_s: Seconds = 120.0
     """Longest time of a prefill. Then another prefill worker gets it, or one worker computes the whole request."""
     first_event_s: Seconds = 60.0
@@ -546,6 +527,11 @@ class HandoverConfig(Section, frozen=True):
     token. The decision starts from it, and learns the speed of each link."""
     latency_s: Annotated[float, Meta(ge=0)] = 0.01
     """What a KV handover takes beside prefill and transfer. The decision starts from it, too."""
+
+    @property
+    def lease_margin_s(self) -> float:
+        """Blocks that are closer than this to the end of their lease are not used."""
+        return self.lease_s / 6.0
 
 
 class HeadersConfig(Section, frozen=True):
@@ -569,9 +555,7 @@ class DecisionLogConfig(Section, frozen=True):
     """The file, such as /var/log/decisions.jsonl. One that ends in .gz is compressed, which costs more CPU time. Older
     files get the endings .1, .2 and so on. With several processes, each has a file with its number. Not set: no log."""
     share: Annotated[float, Meta(gt=0, le=1)] = 1.0
-    """Share of the time that is recorded, in whole windows, because a replay needs every decision of a period."""
-    window_s: Seconds = 60.0
-    """Length of a window."""
+    """Share of the time that is recorded, in whole minutes, because a replay needs every decision of a period."""
     max_bytes: Positive = 268_435_456
     """Size of one file before compression, about. The next decision begins a new file with a snapshot of every policy,
     also within a window."""
@@ -591,24 +575,8 @@ class DiagnosisConfig(Section, frozen=True):
     """Tokens to prefill from which a prompt counts as long."""
     ttft_s: Seconds = 2.0
     """Time to first token that 95 % of the requests of each prompt length should meet."""
-    wait_share: Annotated[float, Meta(gt=0, lt=1)] = 0.5
-    """Share of the time to first token that requests may wait before their own prefill."""
     gap_s: Seconds = 0.1
     """Gap between two tokens that 95 % of a worker's gaps should meet while no long prompt is prefilled."""
-    gap_ratio: Annotated[float, Meta(gt=1)] = 4.0
-    """Factor by which the 99th percentile of the gaps may grow while a long prompt is prefilled on the same worker."""
-    kv_usage: Annotated[float, Meta(gt=0, le=1)] = 0.9
-    """Share of a worker's KV cache that running requests may hold, on average."""
-    preemptions_per_minute: Seconds = 1.0
-    """Preemptions of a worker per minute that are accepted."""
-    evicted_share: Annotated[float, Meta(gt=0, lt=1)] = 0.3
-    """Share of a session's earlier prompts that its worker may have evicted when the next turn comes."""
-    utilisation: Annotated[float, Meta(gt=0, le=1)] = 0.7
-    """Share of time spent on prefills below which a worker counts as modestly used."""
-    reuse_share: Annotated[float, Meta(gt=0, lt=1)] = 0.7
-    """Share of a session's earlier prompts that the next turn should find cached."""
-    changed_share: Annotated[float, Meta(gt=0, lt=1)] = 0.2
-    """Share of further turns that may go to another worker than the turn before."""
     slo_share: Annotated[float, Meta(gt=0, le=1)] = 0.95
     """Share of a route's streams that should meet its service levels (`slo`)."""
 
@@ -735,8 +703,6 @@ class SidecarConfig(Section, frozen=True):
     hung_after_s: Annotated[float, Meta(ge=0)] = 30.0
     """How long a test request of one token may wait while the engine makes no progress. The worker is then not ready
     until its engine moves again. 0: no test."""
-    test_interval_s: Seconds = 10.0
-    """Time without progress of the engine after which it gets a test request."""
     gateways: tuple[str, ...] = ()
     """Base URLs of gateways' admin ports, http://HOST:PORT, at which the sidecar registers its worker. With redis.url
     it also registers there."""
@@ -758,6 +724,11 @@ class SidecarConfig(Section, frozen=True):
     """KV events kept for replays, for each rank."""
     stop_s: Annotated[float, Meta(ge=0)] = 30.0
     """How long the command after -- may take to end after SIGTERM. SIGKILL follows."""
+
+    @property
+    def test_interval_s(self) -> float:
+        """Time without progress of the engine after which it gets a test request."""
+        return self.hung_after_s / 3.0
 
 
 class Config(Section, frozen=True):
@@ -806,11 +777,6 @@ class Config(Section, frozen=True):
     watch: bool = False
     """Reload the settings when their file changes, as SIGHUP and POST /admin/v1/reload do. A file with a mistake
     changes nothing."""
-    revisions_kept: Positive = 100
-    """Revisions of the desired state that are kept, for GET /admin/v1/revisions and for a restore."""
-    admin_require_if_match: bool = False
-    """Refuse a change of the desired state (428) unless its If-Match header names the version that it is based on. A
-    reload needs none."""
     workers: tuple[WorkerConfig, ...] = ()
     """The workers. The admin API can add more."""
     discovery: DiscoveryConfig = field(default_factory=DiscoveryConfig)

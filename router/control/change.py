@@ -25,10 +25,6 @@ class HandedOverError(Exception):
     """Another process serves, and decides the state."""
 
 
-class TagRequiredError(Exception):
-    """Changes must name the state that they are based on."""
-
-
 @dataclass(frozen=True, slots=True)
 class Change:
     """One wanted change. `edit` returns the settings as they should become; it may raise, and then nothing changes.

@@ -20,7 +20,6 @@ from router.control.change import (
     HandedOverError,
     Reloaded,
     StaleTagError,
-    TagRequiredError,
 )
 from router.control.change_log import log_revision
 from router.control.desired_state import DesiredState, FoundWorker, LiveSettings, live_settings
@@ -58,6 +57,7 @@ log = logging.getLogger("warmroute.control")
 T = TypeVar("T")
 
 SETTINGS, API = "settings", "api"
+REVISIONS_KEPT = 100
 """Sources of workers beside those that are discovered: the settings of the start, and the admin API."""
 Apply = Callable[[DesiredState], Awaitable[None]]
 """Bring the process, or all processes, to a state. Raise `NotAppliedError` and change nothing if that cannot be."""
@@ -93,7 +93,7 @@ class Control:
     def _adopt(self, start: Initial) -> None:
         self.state = start.stored.state
         self.file = start.stored.file
-        self.history = RevisionHistory(self.config.revisions_kept, start.stored.revisions)
+        self.history = RevisionHistory(REVISIONS_KEPT, start.stored.revisions)
         self.shared = start.stored.shared or NONE_SHARED
         for conflict in start.conflicts:
             log.warning("a change of the admin API was replaced", extra={"reason": str(conflict)})
@@ -295,7 +295,6 @@ class Control:
             OvertakenError: another gateway was first.
             HandedOverError: another process serves.
             StaleTagError: `if_match` names another state.
-            TagRequiredError: `if_match` is missing, and a setting requires it.
             ConfigError: the settings would not be valid.
             NotAppliedError: a process refused the state.
             NotSavedError: the state cannot be written.
@@ -367,9 +366,8 @@ class Control:
 
     def _check_tag(self, change: Change) -> None:
         if change.if_match is None:
-            if self.config.admin_require_if_match and change.source in ("api", "restore"):
-                raise TagRequiredError
-        elif self.state.tag not in (tags := [tag.strip() for tag in change.if_match.split(",")]) and "*" not in tags:
+            return
+        if self.state.tag not in (tags := [tag.strip() for tag in change.if_match.split(",")]) and "*" not in tags:
             raise StaleTagError(change.if_match, self.state.tag)
 
     async def _check(self, wanted: LiveSettings) -> None:
@@ -405,7 +403,7 @@ class Control:
             if state is self.state and file == self.file and shared == self.shared:
                 return
             if changed:
-                history = RevisionHistory(self.config.revisions_kept, history.revisions)
+                history = RevisionHistory(REVISIONS_KEPT, history.revisions)
                 what = change.what + (_APART if shared.apart is True else "")
                 history.add(revision_of(state, changed, what, change.source, change.who))
             await self._save(self._stored(state, file, history, shared))

@@ -28,6 +28,8 @@ LOOK_S = 0.5
 _AGAIN_S = 1.0
 """Pause after a source or a change has failed."""
 _LONGEST_PAUSE_S = 30.0
+_FIRST_ANSWER_S = 600.0
+"""After a takeover, how long workers stay whose source has not answered the new process."""
 
 _REGISTRATIONS = (RedisSource.kind, RegisteredSource.kind)
 """Kinds of sources in which workers register themselves."""
@@ -64,7 +66,7 @@ class Discovery:
     """The sources of workers of one gateway, in the order of precedence.
 
     A source that fails keeps its last answer. The workers that an earlier process had from a source stay until it has
-    answered here, at most for `first_answer_s`.
+    answered here, at most for `_FIRST_ANSWER_S`.
     """
 
     def __init__(
@@ -174,7 +176,7 @@ class Discovery:
     def _awaited(self, worker_id: str, one: FoundWorker) -> bool:
         """Whether a source that named a worker to an earlier process has not answered here so far."""
         since_s = asyncio.get_running_loop().time() - self._started_s
-        if one.leaving or since_s >= self._config.first_answer_s:
+        if one.leaving or since_s >= _FIRST_ANSWER_S:
             return False
         sources = [self._running[name] for name in (one.source, *one.also) if name in self._running]
         return any(source.may_name(worker_id) for source in sources)

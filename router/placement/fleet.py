@@ -74,7 +74,6 @@ class Fleet:
         self.on_evidence: list[Callable[[], None]] = []
         self.pressure_until_s = 0.0
         """After this time no endpoint is backing off: a quick test for the hot path."""
-        self.warm_at_s = -math.inf
         """After this time no endpoint is in its slow start: a quick test for the hot path."""
         self._health = health
         self._residency = residency
@@ -206,8 +205,6 @@ class Fleet:
         endpoint.health.probe_succeeded(now_s)
         if was_down and endpoint.health.condition is WorkerState.HALF_OPEN:
             self._forget_guesses(endpoint)
-        if before is WorkerState.ASLEEP is not endpoint.state:
-            endpoint.health.cold(now_s)
         self._update(endpoint, before, changed=changed)
 
     def restarted(self, endpoint_id: str, now_s: float) -> None:
@@ -216,9 +213,7 @@ class Fleet:
         if endpoint is not None:
             self._forget_guesses(endpoint)
             endpoint.ranks.forget()
-            endpoint.health.cold(now_s)
             self._goes_on(endpoint)
-            self._begins(endpoint)
             self._tell_process(endpoint, True, now_s)
 
     def continues(self, endpoint_id: str, asked_s: float) -> None:
@@ -260,7 +255,6 @@ class Fleet:
         """Record that the half-open endpoint's trial request was placed. If it succeeds, the slow start counts from
         now."""
         endpoint.health.trial_running = True
-        endpoint.health.cold(now_s)
 
     def trial_given_up(self, endpoint: FleetEndpoint) -> None:
         """End the trial without a result, for example because its client left. Another request may become the trial."""
@@ -514,13 +508,8 @@ class Fleet:
     def _update(self, endpoint: FleetEndpoint, before: WorkerState, *, changed: bool = False) -> None:
         if changed or endpoint.state is not before:
             self._forget_candidate_sets()
-            self._begins(endpoint)
             if endpoint.state in SERVING:
                 self._announce()
-
-    def _begins(self, endpoint: FleetEndpoint) -> None:
-        if endpoint.state is WorkerState.READY and self._health.slow_start_s:
-            self.warm_at_s = max(self.warm_at_s, endpoint.health.warm_at_s)
 
     def _forget_candidate_sets(self) -> None:
         self._candidate_sets.clear()

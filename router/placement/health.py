@@ -16,7 +16,6 @@ count, and whether the worker is needed in spite of them.
 
 from __future__ import annotations
 
-import math
 from enum import StrEnum
 
 from router.config.model import HealthConfig
@@ -29,9 +28,8 @@ REOPEN_CAP_S = 60.0
 """The longest wait between trials of a worker that answers probes and fails its trials. The wait doubles up to it."""
 
 
-LEAST_SHARE = 0.1
-"""The share of requests that a cold worker gets at first, which suffices to learn its speed soon. Envoy's slow start
-begins with the same share."""
+_HALF_OPEN_AFTER_S = 1.0
+"""Time after which a worker that traffic ejected gets one trial request, if its probes succeed."""
 
 
 class WorkerState(StrEnum):
@@ -73,24 +71,6 @@ class Health:
         self._traffic_failures = 0
         self._failed_trials = 0
         self._reopen_at_s = 0.0
-        self._cold_since_s = -math.inf
-
-    # slow start
-
-    def cold(self, now_s: float) -> None:
-        """Begin the slow start, because the worker has an empty cache."""
-        self._cold_since_s = now_s
-
-    @property
-    def warm_at_s(self) -> float:
-        """When the slow start ends."""
-        return self._cold_since_s + self._config.slow_start_s
-
-    def share(self, now_s: float) -> float:
-        """Return the share of requests that the endpoint may get."""
-        if now_s >= self.warm_at_s:
-            return 1.0
-        return max(LEAST_SHARE, (now_s - self._cold_since_s) / self._config.slow_start_s)
 
     # probes and traffic
 
@@ -103,16 +83,12 @@ class Health:
         self._probe_failures = self._late_probes = 0
         self.kept_since_s = None
         self._probe_successes += 1
-        if self._probe_successes < self._config.success_threshold:
-            return
         if self.condition is WorkerState.STARTING:
-            self.cold(now_s)
             self._become_ready("probe succeeded")
         elif self.condition is WorkerState.UNHEALTHY and now_s >= self._reopen_at_s:
             self.condition = WorkerState.HALF_OPEN
             self.reason = "probes succeed again; waiting for one request to succeed"
             self.trial_running = False
-            self.cold(now_s)
 
     def probe_failed(self, reason: str, now_s: float) -> None:
         """Record that a probe was refused, broke off or got a wrong answer.
@@ -166,8 +142,7 @@ class Health:
             self._failed_trials += 1
             self._eject(f"trial request failed: {reason}", now_s + self._trial_wait_s())
         elif self.condition is WorkerState.READY and self._traffic_failures >= self._config.failure_threshold:
-            wait_s = self._config.half_open_after_s
-            self._eject(f"{self._traffic_failures} requests in a row failed: {reason}", now_s + wait_s)
+            self._eject(f"{self._traffic_failures} requests in a row failed: {reason}", now_s + _HALF_OPEN_AFTER_S)
 
     def traffic_succeeded(self, *, trial: bool, complete: bool) -> None:
         """Record a first token or, with `complete`, a complete answer.
@@ -211,5 +186,4 @@ class Health:
         self._reopen_at_s = reopen_at_s
 
     def _trial_wait_s(self) -> float:
-        wait_s = self._config.half_open_after_s * 2.0**self._failed_trials
-        return min(wait_s, max(REOPEN_CAP_S, self._config.half_open_after_s))
+        return min(_HALF_OPEN_AFTER_S * 2.0**self._failed_trials, REOPEN_CAP_S)

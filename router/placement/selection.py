@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
-from zlib import crc32
 
 import msgspec
 
@@ -68,8 +67,6 @@ def select(
         ready = tuple(candidate for endpoint in half_open for candidate in endpoint.candidates)
     if not ready:
         return Queued(_why_not_ready(candidate_set.able if fits is None else fits))
-    if now_s < fleet.warm_at_s:
-        ready = _eased(ready, request, now_s)
     return Selection(ready) if now_s >= fleet.pressure_until_s else _without_pressure(ready, now_s)
 
 
@@ -185,27 +182,6 @@ def _longest(model: str, candidate_set: CandidateSet) -> tuple[FleetEndpoint, ..
     return tuple(endpoint for endpoint in serving if endpoint.lengths[model] == longest)
 
 
-def _eased(ready: tuple[Candidate, ...], request: Request, now_s: float) -> tuple[Candidate, ...]:
-    """Leave out each worker in its slow start except for its share of the requests, as long as a worker is warm.
-
-    The request id decides, so that repeated calls give the same answer. If all workers are cold, the fleet has just
-    started and needs all of them.
-    """
-    shares = [candidate.endpoint.health.share(now_s) for candidate in ready]
-    if max(shares) < 1.0:
-        return ready
-    return tuple(
-        candidate
-        for candidate, share in zip(ready, shares, strict=True)
-        if share == 1.0 or _draw(request.id, candidate.endpoint.id) < share
-    )
-
-
-def _draw(request_id: str, endpoint_id: str) -> float:
-    """Return a number from 0 to 1 that depends only on request and endpoint."""
-    return crc32(f"{endpoint_id} {request_id}".encode()) / 2**32
-
-
 def _without_pressure(ready: tuple[Candidate, ...], now_s: float) -> Selection | Reject:
     """Leave out workers that have just refused or failed a request.
 
@@ -238,6 +214,4 @@ def _why_excluded(
         return "its max_model_len is too short for this prompt"
     if endpoint.state is not WorkerState.READY:
         return f"{endpoint.state.value}: {endpoint.reason}"
-    if endpoint.health.share(now_s) < 1.0:
-        return "in its slow start: it gets only a share of the requests"
     return "avoided for a moment: it has just refused or failed a request, or another worker has its trial"

@@ -16,8 +16,8 @@ from router.placement.traffic_routes import DEFAULT, TrafficRoute, bounds_of
 
 
 def check(config: Config) -> Iterator[Finding]:
-    """Find unknown policies, wrong parameters, routes that can match nothing or name what is not there, a lease
-    without time, side channels without an address, and changes of roles that would help
+    """Find unknown policies, wrong parameters, routes that can match nothing or name what is not there, or
+    side channels without an address, and changes of roles that would help
     nobody."""
     yield from _policy(config.policy, ("policy",))
     for name, policy in config.policies.items():
@@ -25,10 +25,6 @@ def check(config: Config) -> Iterator[Finding]:
             yield ("policies", name), "default is the name of the section policy", "choose another name"
         yield from _policy(policy, ("policies", name))
     yield from _routes(config)
-    lease_s, margin_s = config.handover.lease_s, config.handover.lease_margin_s
-    if margin_s >= lease_s:
-        problem = f"handover.lease_margin_s ({margin_s:g}) is not below handover.lease_s ({lease_s:g})"
-        yield ("handover", "lease_margin_s"), problem, "write a smaller margin; with this one no KV handover is used"
     peers = config.handover.pulls or config.handover.connector == OffloadingPeer.name
     for index, worker in enumerate(config.workers if peers else ()):
         label = worker.labels.get(PEER_LABEL)

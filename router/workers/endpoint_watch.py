@@ -60,9 +60,7 @@ class EndpointWatch:
         self._probed_s = -math.inf
         self._woken = asyncio.Event()
         self._subscriptions = Subscriptions(context, self.look_again)
-        self._client = WorkerClient(
-            api_key, context.worker_tls.context_for, context.health.max_metrics_bytes, context.via
-        )
+        self._client = WorkerClient(api_key, context.worker_tls.context_for, via=context.via)
         self._question = HealthQuestion(self._client, endpoint.endpoint, context.health.probe_timeout_s)
         self._self_tests = SelfTests(context, self._client, endpoint, self._subscriptions)
         self._workers: set[str] = set()

@@ -352,7 +352,7 @@ async def test_an_engine_that_hangs_behind_a_healthy_server_is_not_ready(sidecar
             await script.say(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
 
     worker = await ScriptedWorker(script, pages=PAGES).start()
-    limits = ("sidecar.hung_after_s=0.5", "sidecar.test_interval_s=0.1", "health.probe_interval_s=0.05")
+    limits = ("sidecar.hung_after_s=0.5", "health.probe_interval_s=0.05")
     flags = [part for limit in limits for part in ("--set", limit)]
     one = await asyncio.to_thread(sidecar, *flags, worker=f"http://{worker.id}")
     await asyncio.to_thread(one.until, "hung")

@@ -13,7 +13,7 @@ from loadtest.fleet.process import Process, warmroute
 
 PLACES = ("--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--set", "sidecar.drain_port=0")
 EVENT_PORTS = ("--set", "sidecar.kv_events_port=0", "--set", "sidecar.kv_events_replay_port=0")
-QUICK = ("--set", "sidecar.hung_after_s=3", "--set", "sidecar.test_interval_s=0.5")
+QUICK = ("--set", "sidecar.hung_after_s=3")
 SYSTEM = {"role": "system", "content": "You keep the light on the northern cape, and answer every ship. " * 10}
 
 

@@ -9,6 +9,14 @@ from router.diagnosis.finding import Checked, Finding, Pressure, Unsure
 from router.diagnosis.in_force import InForce
 from router.diagnosis.measured import Measured, WorkerMeasured
 
+_KV_USAGE = 0.9
+"""Share of a worker's KV cache that running requests may hold, on average."""
+_PREEMPTIONS_PER_MINUTE = 1.0
+_EVICTED_SHARE = 0.3
+"""Share of a session's earlier prompts that its worker may have evicted when the next turn comes."""
+_UTILISATION = 0.7
+"""Share of time spent on prefills below which a worker counts as modestly used."""
+
 
 def check(measured: Measured, thresholds: DiagnosisConfig, in_force: InForce) -> Checked:
     """Find workers that lack KV memory, and spend little time on prefills."""
@@ -16,17 +24,16 @@ def check(measured: Measured, thresholds: DiagnosisConfig, in_force: InForce) ->
     seen = sum(one.requests for one in known.values())
     if seen < thresholds.min_requests:
         return Unsure(Pressure.KV_CAPACITY, f"{thresholds.min_requests} requests at workers that report their load")
-    short = [name for name, one in known.items() if _starved(one, measured.seconds, thresholds)]
+    short = [name for name, one in known.items() if _starved(one, measured.seconds)]
     if not short:
         return None
     return Finding(
         Pressure.KV_CAPACITY,
         Severity.ADVICE,
         "The KV cache is full, while the workers have time to spare.",
-        f"{len(short)} of {len(known)} workers hold more than kv_usage ({thresholds.kv_usage:g}) of their KV cache for "
-        f"running requests, preempt more than preemptions_per_minute ({thresholds.preemptions_per_minute:g}), or had "
-        f"evicted more than evicted_share ({thresholds.evicted_share:g}) of a session when its next turn came; and "
-        f"they spend less than utilisation ({thresholds.utilisation:g}) of their time on prefills: "
+        f"{len(short)} of {len(known)} workers hold more than {_KV_USAGE:.0%} of their KV cache for running requests, "
+        f"preempt more than {_PREEMPTIONS_PER_MINUTE:g} a minute, or had evicted more than {_EVICTED_SHARE:.0%} of a "
+        f"session when its next turn came; and they spend less than {_UTILISATION:.0%} of their time on prefills: "
         f"{', '.join(short[: evidence.MOST_ROWS])}.",
         [evidence.caches(measured), evidence.turns(measured)],
         to_try(in_force),
@@ -39,11 +46,11 @@ def starved(measured: Measured, thresholds: DiagnosisConfig) -> bool:
     return isinstance(check(measured, thresholds, InForce()), Finding)
 
 
-def _starved(worker: WorkerMeasured, seconds: float, thresholds: DiagnosisConfig) -> bool:
-    modest = worker.utilisation < thresholds.utilisation * worker.requests
-    full = worker.kv_usage > thresholds.kv_usage * worker.reports
-    preempts = worker.preemptions > thresholds.preemptions_per_minute * max(1.0, seconds / 60.0)
-    evicts = worker.requests >= 20 and worker.evicted_tokens > thresholds.evicted_share * worker.earlier_tokens
+def _starved(worker: WorkerMeasured, seconds: float) -> bool:
+    modest = worker.utilisation < _UTILISATION * worker.requests
+    full = worker.kv_usage > _KV_USAGE * worker.reports
+    preempts = worker.preemptions > _PREEMPTIONS_PER_MINUTE * max(1.0, seconds / 60.0)
+    evicts = worker.requests >= 20 and worker.evicted_tokens > _EVICTED_SHARE * worker.earlier_tokens
     return modest and (full or preempts or evicts)
 
 

@@ -10,6 +10,9 @@ from router.diagnosis.histogram import quantile, total
 from router.diagnosis.in_force import InForce
 from router.diagnosis.measured import Measured
 
+_GAP_RATIO = 4.0
+"""How much longer the 99th percentile of the gaps may be while a long prompt is prefilled on the same worker."""
+
 
 def check(measured: Measured, thresholds: DiagnosisConfig, in_force: InForce) -> Checked:
     """Compare the gaps beside a long prefill with the gaps without one, over all workers."""
@@ -19,7 +22,7 @@ def check(measured: Measured, thresholds: DiagnosisConfig, in_force: InForce) ->
         needs = f"{thresholds.min_requests} sampled gaps with and without a prompt of long_prompt_tokens in prefill"
         return Unsure(Pressure.PHASE_INTERFERENCE, f"{needs}; there were {sum(beside)} and {sum(alone)}")
     without, with_long = quantile(alone, ITL_S, 0.99) or 0.0, quantile(beside, ITL_S, 0.99) or 0.0
-    if with_long <= thresholds.gap_ratio * without or with_long <= thresholds.gap_s:
+    if with_long <= _GAP_RATIO * without or with_long <= thresholds.gap_s:
         return None
     rows = [
         [name, sum(counts), *(quantile(counts, ITL_S, share) for share in (0.5, 0.95, 0.99))]
@@ -30,8 +33,8 @@ def check(measured: Measured, thresholds: DiagnosisConfig, in_force: InForce) ->
         Severity.ADVICE,
         "Streams stall while a long prompt is prefilled on their worker.",
         f"The 99th percentile of the gaps between tokens is {with_long:.3g} s beside a prompt of at least "
-        f"{thresholds.long_prompt_tokens:,} tokens, and {without:.3g} s without one: more than gap_ratio "
-        f"({thresholds.gap_ratio:g}) times as long.",
+        f"{thresholds.long_prompt_tokens:,} tokens, and {without:.3g} s without one: more than "
+        f"{_GAP_RATIO:g} times as long.",
         [table("Gaps between tokens, sampled", ["streams", "gaps", "p50 s", "p95 s", "p99 s"], rows)],
         to_try(in_force),
     )

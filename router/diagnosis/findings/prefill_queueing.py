@@ -12,6 +12,9 @@ from router.diagnosis.histogram import PROMPT_TOKENS, named_buckets, quantile
 from router.diagnosis.in_force import InForce
 from router.diagnosis.measured import Measured, PromptsMeasured
 
+_WAIT_SHARE = 0.5
+"""Share of the time to first token that requests may wait before their own prefill."""
+
 
 def check(measured: Measured, thresholds: DiagnosisConfig, in_force: InForce) -> Checked:
     """Find prompt lengths whose time to first token is long, and mostly a wait. A wait for KV memory is not meant."""
@@ -31,7 +34,7 @@ def check(measured: Measured, thresholds: DiagnosisConfig, in_force: InForce) ->
         Severity.ADVICE,
         "Requests wait for the prefills of others before their first token.",
         f"Of prompts of {' and '.join(slow)} tokens, 5 % take longer than ttft_s ({thresholds.ttft_s:g} s), and more "
-        f"than wait_share ({thresholds.wait_share:g}) of their time to first token is a wait. Over all streams the "
+        f"than {_WAIT_SHARE:.0%} of their time to first token is a wait. Over all streams the "
         f"wait is {wait_s:.3g} s on average.",
         [evidence.first_tokens(measured), evidence.inputs(measured)],
         to_try(in_force),
@@ -44,7 +47,7 @@ def _waits(prompts: PromptsMeasured, thresholds: DiagnosisConfig, seen: int) -> 
     if number < max(5, 0.01 * seen):
         return False
     late = (quantile(prompts.ttft, TTFT_S, 0.95) or 0.0) > thresholds.ttft_s
-    return late and prompts.wait_s > thresholds.wait_share * prompts.ttft_s
+    return late and prompts.wait_s > _WAIT_SHARE * prompts.ttft_s
 
 
 def to_try(in_force: InForce) -> list[str]:

@@ -9,6 +9,11 @@ from router.diagnosis.finding import Checked, Finding, Pressure, Unsure
 from router.diagnosis.in_force import InForce
 from router.diagnosis.measured import Measured, Moved
 
+_REUSE_SHARE = 0.7
+"""Share of a session's earlier prompts that the next turn should find cached."""
+_CHANGED_SHARE = 0.2
+"""Share of further turns that may go to another worker than the turn before."""
+
 
 def check(measured: Measured, thresholds: DiagnosisConfig, in_force: InForce) -> Checked:
     """Find sessions that change workers and lose their cached prompts by it.
@@ -22,15 +27,15 @@ def check(measured: Measured, thresholds: DiagnosisConfig, in_force: InForce) ->
         return Unsure(Pressure.PREFIX_REUSE, needs)
     earlier = sum(one.earlier_tokens for one in measured.turns)
     reused = sum(one.reused_tokens for one in measured.turns)
-    if not earlier or reused >= thresholds.reuse_share * earlier or moved <= thresholds.changed_share * further:
+    if not earlier or reused >= _REUSE_SHARE * earlier or moved <= _CHANGED_SHARE * further:
         return None
     return Finding(
         Pressure.PREFIX_REUSE,
         Severity.ADVICE,
         "Sessions lose their cached prompts from turn to turn, because they change workers.",
-        f"Further turns find {reused / earlier:.0%} of the earlier prompts cached, less than reuse_share "
-        f"({thresholds.reuse_share:g}), and {moved / further:.0%} of them leave a worker that had, or may have had, "
-        f"more of them cached: more than changed_share ({thresholds.changed_share:g}).",
+        f"Further turns find {reused / earlier:.0%} of the earlier prompts cached, less than {_REUSE_SHARE:.0%}, and "
+        f"{moved / further:.0%} of them leave a worker that had, or may have had, more of them cached: more than "
+        f"{_CHANGED_SHARE:.0%}.",
         [evidence.turns(measured), evidence.moves(measured)],
         to_try(in_force),
     )

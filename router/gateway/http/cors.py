@@ -15,6 +15,9 @@ _EXPOSED = (
     b"x-warmroute-receipt, retry-after"
 )
 
+_MAX_AGE_S = 600
+"""How long a browser may cache the answer to a preflight."""
+
 
 class Cors:
     """Header lines for responses and preflights. Empty while no origin is allowed."""
@@ -24,7 +27,6 @@ class Cors:
         self._any = b"*" in self._origins
         self._allow_headers = [name.lower().encode("ascii") for name in config.allow_headers if name != "*"]
         self._any_header = "*" in config.allow_headers
-        self._max_age_s = config.max_age_s
 
     @property
     def enabled(self) -> bool:
@@ -52,7 +54,7 @@ class Cors:
         """Return the further header lines of a response to a preflight; empty if `head` is no preflight."""
         if b"access-control-request-method" not in head.fields or b"allow-origin" not in self.lines(head):
             return b""
-        lines = b"access-control-allow-methods: %s\r\naccess-control-max-age: %d\r\n" % (methods, self._max_age_s)
+        lines = b"access-control-allow-methods: %s\r\naccess-control-max-age: %d\r\n" % (methods, _MAX_AGE_S)
         allowed = b", ".join(self._allowed_headers(head))
         if allowed:
             lines += b"access-control-allow-headers: %s\r\n" % allowed

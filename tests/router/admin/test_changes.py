@@ -1,4 +1,3 @@
-import msgspec
 import pytest
 
 from router.control.reconciler import NotAppliedError
@@ -137,15 +136,6 @@ async def test_a_stale_if_match_is_refused(client, system, problem, method, path
     assert system.control.state.version == 1
     headers = {"if-match": system.control.state.tag}
     assert (await client.request(method, path, json=body, headers=headers)).is_success
-
-
-async def test_if_match_can_be_required(client, system, problem):
-    system.join("http://a:1")
-    system.control.config = msgspec.structs.replace(system.config, admin_require_if_match=True)
-    code, detail = problem(await client.post("/admin/v1/workers/a:1/drain"), 428)
-    assert (code, "admin_require_if_match" in detail) == ("if_match_required", True)
-    headers = {"if-match": "*"}
-    assert (await client.post("/admin/v1/workers/a:1/drain", headers=headers)).status_code == 200
 
 
 async def test_if_match_has_no_meaning_on_reads(client, problem):

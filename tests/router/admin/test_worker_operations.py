@@ -131,11 +131,6 @@ async def test_a_worker_that_is_not_there_is_not_found(client, fleet, problem):
     assert problem(await client.post(path("pause", "d:1")), 404)[0] == "not_found"
 
 
-async def test_no_version_of_the_state_is_needed(client, fleet):
-    object.__setattr__(fleet.control, "config", Config(admin_require_if_match=True))
-    assert (await client.post(path("pause"))).status_code == 200
-
-
 async def test_operations_are_audited(client, fleet):
     await client.post(path("load-lora"), json={"name": "x", "path": "/x"})
     (entry,) = (await client.get("/admin/v1/audit?limit=1")).json()["entries"]

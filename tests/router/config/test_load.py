@@ -83,9 +83,9 @@ def test_usage_is_sampled_and_relearning_is_off_unless_asked_for(write):
     plain = Config()
     assert (plain.observe_usage.mode, plain.residency.relearn) == ("inject", "passive")
     file = write("w.yaml", "observe_usage: {mode: passive, sample: 1}\nresidency: {relearn: piggyback}\n")
-    config = load({}, {"WARMROUTE_RESIDENCY__RELEARN_BLOCKS_PER_S": "250"}, file)
+    config = load({}, {}, file)
     assert (config.observe_usage.mode, config.observe_usage.sample) == ("passive", 1.0)
-    assert (config.residency.relearn, config.residency.relearn_blocks_per_s) == ("piggyback", 250)
+    assert config.residency.relearn == "piggyback"
 
 
 def test_empty_variable_counts_as_not_set(write):

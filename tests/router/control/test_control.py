@@ -5,7 +5,7 @@ import pytest
 
 from router.config.model import Config, PolicyConfig
 from router.config.problems import ConfigError
-from router.control.change import Change, StaleTagError, TagRequiredError
+from router.control.change import Change, StaleTagError
 from router.control.edits import WorkerUnknownError, add_worker, remove_worker, set_maintenance, set_policy
 from router.control.reconciler import NotAppliedError
 from router.control.start import initial
@@ -70,14 +70,6 @@ async def test_a_change_may_name_the_state_that_it_is_based_on(fleet):
         await fleet.control.make(change(set_maintenance("a:1", False), if_match=tag))
     await fleet.control.make(change(set_maintenance("a:2", True), if_match="*"))
     await fleet.control.make(change(remove_worker("a:2"), if_match=f'"x", {fleet.control.state.tag}'))
-
-
-async def test_a_change_must_name_its_state_if_a_setting_requires_it():
-    fleet = Fleet(Config(workers=(worker(1),), admin_require_if_match=True))
-    with pytest.raises(TagRequiredError):
-        await fleet.control.make(change(set_maintenance("a:1", True)))
-    await fleet.control.make(change(set_maintenance("a:1", True), source="reload"))
-    await fleet.control.make(change(set_maintenance("a:1", False), if_match=fleet.control.state.tag))
 
 
 async def test_changes_are_made_one_after_another(fleet):

@@ -191,8 +191,9 @@ def test_a_kept_state_that_is_not_valid_is_set_aside_and_the_settings_count(fold
     assert record.reason.startswith("not valid with these settings: workers[2].labels.lane: 'fast' is no lane")
 
 
-async def test_the_history_is_bounded_and_reaches_back_to_every_revision(config):
-    fleet = Fleet(Config(workers=config.workers, policy=config.policy, revisions_kept=5))
+async def test_the_history_is_bounded_and_reaches_back_to_every_revision(config, monkeypatch):
+    monkeypatch.setattr("router.control.control.REVISIONS_KEPT", 5)
+    fleet = Fleet(config)
     for number in range(8):
         await fleet.control.make(Change(set_maintenance("a:1", number % 2 == 0), "a test"))
     history = fleet.control.history

@@ -125,6 +125,6 @@ def test_an_idle_gateway_is_unsure_of_all_but_roles(simulated):
 
 def test_thresholds_decide(simulated):
     sessions = conversations(CHATS, 4, 0)
-    fleet = simulated((WorkerSpec(PROFILE),) * 4, sessions, gap_s=0.005, ttft_s=0.001, wait_share=0.01)
-    assert pressures(fleet.diagnosis) == [Pressure.PREFILL_QUEUEING, Pressure.DECODE_SCHEDULING]
+    fleet = simulated((WorkerSpec(PROFILE),) * 4, sessions, gap_s=0.005)
+    assert pressures(fleet.diagnosis) == [Pressure.DECODE_SCHEDULING]
     assert pressures(simulated((WorkerSpec(PROFILE),) * 4, sessions, min_requests=10_000).diagnosis) == []

@@ -131,12 +131,13 @@ async def test_workers_of_an_earlier_process_stay_until_their_source_has_answere
         await eventually(lambda: after.workers.keys() == {"c:1"})
 
 
-async def test_workers_of_an_earlier_process_do_not_stay_for_ever():
+async def test_workers_of_an_earlier_process_do_not_stay_for_ever(monkeypatch):
+    monkeypatch.setattr("router.discovery.discovery._FIRST_ANSWER_S", 0.05)
     before = Rig()
     async with before.running():
         before.first.names("a:1")
         await eventually(lambda: before.workers)
-    after = Rig(first_answer_s=0.05)
+    after = Rig()
     async with after.running():
         await after.fleet.control.take_over(await before.fleet.control.hand_over())
         await eventually(lambda: not after.workers)

@@ -461,7 +461,7 @@ async def test_a_transfer_that_hangs_is_given_up(shared):
 
 
 async def test_blocks_near_the_end_of_their_lease_are_not_used(shared):
-    gateway, _, decode = await pair(shared, lease_s=1.0, lease_margin_s=1.0)
+    gateway, _, decode = await pair(shared, lease_s=1e-9)
     assert tokens(await gateway.ask()) == (40, 0, 5)
     assert gateway.outcomes == ["lease_expired"]
     assert not any(moved(decode).values())
@@ -470,7 +470,7 @@ async def test_blocks_near_the_end_of_their_lease_are_not_used(shared):
 
 
 async def test_an_answer_that_begins_after_the_lease_is_dropped(shared):
-    gateway = await shared(lease_s=0.6, lease_margin_s=0.2)
+    gateway = await shared(lease_s=0.5)
     prefill, _ = await gateway.add("prefill")
     decode, _ = await gateway.add("decode", time_scale=1.0, speed=1_000.0)
     decode.transfers.faults.slowdown = 1e9

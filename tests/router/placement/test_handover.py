@@ -8,7 +8,7 @@ from backends.worker import ConnectorFacts, Endpoint, LoadReport, ServedModel
 from policies.registry import build_policy
 from policies.spec import PolicySpec
 from policies.view import LifecycleEventKind
-from router.config.model import Config, HandoverConfig, HealthConfig, WorkerConfig
+from router.config.model import HandoverConfig, HealthConfig, WorkerConfig
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet import Fleet
 from router.placement.handover import PlannedHandover
@@ -16,7 +16,6 @@ from router.placement.kv_formats import kv_format
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.placement.policy_runner import PolicyRunner
 from router.placement.selection import exclusions, select
-from router.placement.settings import check
 from router.placement.tickets import Queued, Ticket
 from router.process.shared_memory.ledger import Ledger, make_table
 from router.residency.residency_map import ResidencyMap
@@ -484,14 +483,6 @@ def test_a_decode_worker_that_knows_short_prompts_alone_does_not_look_free_for_l
     planned = placed.dispatcher.plan_handover(ask(16_000, first=500_000), 8.0)
     assert isinstance(planned, PlannedHandover)
     assert planned.cost.alone_s > 0.5 * 60e-6 * 16_000 * (1 + 20 * 0.1)
-
-
-@pytest.mark.parametrize(("lease_s", "margin_s", "problems"), [(30, 5, 0), (5, 5, 1), (5, 6, 1)])
-def test_a_margin_must_leave_time_of_the_lease(lease_s, margin_s, problems):
-    config = Config(handover=HandoverConfig(lease_s=lease_s, lease_margin_s=margin_s))
-    found = list(check(config))
-    assert len(found) == problems
-    assert all(place == ("handover", "lease_margin_s") for place, _, _ in found)
 
 
 def test_what_both_workers_report_must_be_equal(site, ask):

@@ -9,7 +9,7 @@ from backends.worker import LoadReport
 from router.config.model import HandoverConfig
 from router.placement.pinned_blocks import MOST_HANDED, PinnedBlocks
 
-CONFIG = HandoverConfig(connector="nixl_pull", lease_s=30.0, lease_margin_s=5.0, first_event_s=60.0)
+CONFIG = HandoverConfig(connector="nixl_pull", lease_s=30.0, first_event_s=60.0)
 CAPACITY = 100_000
 
 

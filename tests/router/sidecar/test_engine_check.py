@@ -14,7 +14,7 @@ from tests.support.waiting import eventually
 
 ONE_RANK = WorkerFacts(models=(ServedModel("m"),))
 TWO_RANKS = WorkerFacts(models=(ServedModel("m"),), caches={rank: RankCache(16, 10, True) for rank in (0, 1)})
-SETTINGS = SidecarConfig(hung_after_s=0.3, test_interval_s=0.02)
+SETTINGS = SidecarConfig(hung_after_s=0.3)
 
 
 def page(*, running=1, usage=0.5, generated=10, rank=0):
@@ -104,7 +104,7 @@ async def test_gauges_that_change_excuse_a_test_that_waits():
 
 
 async def test_a_moving_engine_gets_no_test():
-    async with checking(answer, SidecarConfig(hung_after_s=0.3, test_interval_s=5.0)) as (check, worker):
+    async with checking(answer, SidecarConfig(hung_after_s=15.0)) as (check, worker):
         check.moved(0)
         await asyncio.sleep(0.1)
         assert worker.requests == []
@@ -151,6 +151,6 @@ async def test_a_worker_that_is_down_is_not_hung(monkeypatch):
 
 
 async def test_without_a_limit_no_test_is_sent():
-    async with checking(answer, SidecarConfig(hung_after_s=0.0, test_interval_s=0.01)) as (check, worker):
+    async with checking(answer, SidecarConfig(hung_after_s=0.0)) as (check, worker):
         await asyncio.sleep(0.1)
         assert worker.requests == [] and check.fault() is None
