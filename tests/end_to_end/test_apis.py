@@ -50,9 +50,14 @@ def ask(system, path, body, *, stream):
     return predicted, reported, text, reply.headers["x-warmroute-worker"]
 
 
+@pytest.fixture(scope="module")
+def three(start_shared):
+    return start_shared(workers=3)
+
+
 @pytest.mark.parametrize(("path", "body"), [("/v1/messages", messages), ("/v1/responses", responses)])
-def test_a_conversation_is_placed_by_prefix_and_predicted_to_the_block(start, path, body):
-    system = start(workers=3)
+def test_a_conversation_is_placed_by_prefix_and_predicted_to_the_block(three, path, body):
+    system = three
     texts, seen = [], []
     for turn in range(6):
         texts.append(f"{turn} {TURN}")
@@ -60,7 +65,7 @@ def test_a_conversation_is_placed_by_prefix_and_predicted_to_the_block(start, pa
         assert predicted == reported
         seen.append((reported, worker))
         texts.append(text)
-    decisions = system.admin.get("/admin/v1/decisions").json()["decisions"]
+    decisions = system.admin.get("/admin/v1/decisions?limit=6").json()["decisions"]
     assert {decision["reported_cached_tokens"] for decision in decisions} == {reported for reported, _ in seen}
     assert len({worker for _, worker in seen}) == 1
     assert all(later > sooner for (sooner, _), (later, _) in pairwise(seen))

@@ -6,7 +6,7 @@ import pytest
 from router.cli.main import main
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_the_log_of_a_gateway_replays_to_the_same_choices(start, monkeypatch, tmp_path, capsys, processes):
     path = tmp_path / "decisions.jsonl"
     monkeypatch.setenv("WARMROUTE_DECISION_LOG__PATH", str(path))

@@ -28,7 +28,7 @@ def kill(system, number):
     os.kill(system.running.workers[number].pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", [pytest.param("1", marks=pytest.mark.nightly), "2"])
 def test_killed_workers_are_a_degraded_fleet_and_then_an_outage(start, processes):
     system = start(workers=2, serve_flags=(*FAST, "--processes", processes))
     assert diagnosed(system)[0] == 0

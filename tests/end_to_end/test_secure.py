@@ -68,7 +68,7 @@ async def eventually(question, limit_s=30):
     return answer
 
 
-@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.nightly), 2])
 async def test_a_secured_gateway_serves_clients_with_keys(processes, tmp_path, count):
     ca = trustme.CA()
     ca_file, pair_file = str(tmp_path / "ca.pem"), str(tmp_path / "both.pem")

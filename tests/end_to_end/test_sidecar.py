@@ -117,6 +117,10 @@ def test_a_sidecar_forwards_and_answers_for_its_worker(sidecar):
     assert one.status("/version").json() == {"version": "0.33.0+simulated"}
     assert [card["id"] for card in one.status("/v1/models").json()["data"]] == [MODEL]
     assert "vllm:num_requests_running" in one.status("/metrics").text
+    assert httpx.get(one.drain_url).status_code == 405
+    assert httpx.post(one.drain_url, headers={"Host": "evil.example"}).status_code == 403
+    assert httpx.post(one.drain_url, headers={"Origin": "http://evil.example"}).status_code == 403
+    one.until("ready")
 
 
 def test_a_key_guards_a_worker_without_one(sidecar, tmp_path):
@@ -154,15 +158,6 @@ def test_drain_answers_504_when_requests_outlast_it(sidecar):
     assert running.answer().status_code == 200
 
 
-def test_drain_is_for_post_on_loopback_names_only(sidecar):
-    one = sidecar()
-    one.until("ready")
-    assert httpx.get(one.drain_url).status_code == 405
-    assert httpx.post(one.drain_url, headers={"Host": "evil.example"}).status_code == 403
-    assert httpx.post(one.drain_url, headers={"Origin": "http://evil.example"}).status_code == 403
-    one.until("ready")
-
-
 def test_a_drained_worker_that_another_process_replaces_takes_requests_again(sidecar, start):
     port = free_ports(1)
     worker = start("worker", "--port", str(port))
@@ -186,11 +181,6 @@ def test_sigterm_ends_the_running_requests_then_the_command(sidecar):
         httpx.get(f"{one.worker}/health")
 
 
-def test_the_commands_exit_code_ends_the_sidecar(sidecar):
-    one = sidecar(command=("sh", "-c", "exit 7"))
-    assert one.process.wait(20) == 7
-
-
 def test_a_worker_that_dies_ends_the_sidecar_at_once(sidecar):
     one = sidecar()
     pid = int(one.process.wait_for(r"command started.*pid=(\d+)")[1])
@@ -201,12 +191,6 @@ def test_a_worker_that_dies_ends_the_sidecar_at_once(sidecar):
     assert one.process.wait(20) == 137
     assert time.monotonic() - began_s < 5
     assert running.answer().status_code in (502, 503)
-
-
-def test_a_command_that_cannot_be_started_ends_the_sidecar_with_127(sidecar):
-    one = sidecar(command=("/no/such/vllm", "serve"))
-    assert one.process.wait(20) == 127
-    assert "the command cannot be started" in one.process.tail()
 
 
 def test_the_commands_output_passes_through(sidecar):

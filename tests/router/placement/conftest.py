@@ -130,6 +130,11 @@ class VirtualFleet:
         self.residency.on_settled.append(self.dispatcher.explained)
         profile = load_profile("llama-3.1-8b-h100")
         self.engines = {}
+        draw = self.rng.randrange
+
+        def sample(state):  # without `self`, so that the engines are freed without the garbage collector
+            return draw(30_000)
+
         for index in range(workers):
             endpoint = self.fleet.add(Endpoint("http", "127.0.0.1", 9000 + index), 0.0)
             self.fleet.probe_succeeded(endpoint.id, make_facts(events=events), 0.0)
@@ -137,7 +142,6 @@ class VirtualFleet:
                 self.residency.link_up(endpoint.candidates[0].slot)
                 self.residency.replay_ended(endpoint.candidates[0].slot, True)
             speed = speeds[index] if speeds else 1.0
-            sample = lambda state: self.rng.randrange(30_000)  # noqa: E731
             self.engines[endpoint.id] = Engine(profile, seed=seed + index, speed=speed, sample=sample, **engine)
         self._events = []
         self._order = itertools.count()

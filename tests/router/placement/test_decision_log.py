@@ -103,26 +103,26 @@ def test_a_copy_of_a_policy_decides_as_the_policy(rule):
 
 @pytest.mark.parametrize("rule", ["marginal_cost", "dynamo_default", "llmd_sticky", "preble"])
 def test_decisions_of_a_large_fleet_replay_from_arrays(rule):
-    sink, recorder = recorded(rule, workers=ARRAYS_FROM + 5, requests=conversations(30, 3))
+    sink, recorder = recorded(rule, workers=ARRAYS_FROM + 5, requests=conversations(10, 3))
     assert any(b'"columns":{' in line for line in sink.lines)
-    found = list(LogReplay(sink.lines))
-    assert len(found) == recorder.decisions >= 90
-    assert all(one.same for one in found)
+    same = [one.same for one in LogReplay(sink.lines)]
+    assert same == [True] * recorder.decisions and len(same) >= 30
 
 
-@pytest.mark.parametrize("workers", [3, ARRAYS_FROM + 5])
-@pytest.mark.parametrize("rule", ["marginal_cost", "random", "lmetric", "round_robin"])
+@pytest.mark.parametrize(
+    ("rule", "workers"),
+    [("marginal_cost", 3), ("random", ARRAYS_FROM + 5), ("lmetric", ARRAYS_FROM + 5), ("round_robin", 3)],
+)
 def test_weights_are_part_of_the_log(rule, workers):
-    sink, recorder = recorded(rule, workers, requests=conversations(30, 3), weight=0.1)
-    found = list(LogReplay(sink.lines))
-    assert len(found) == recorder.decisions >= 90
-    assert all(one.same for one in found)
-    plain, _ = recorded(rule, workers, requests=conversations(30, 3))
-    assert [one.recorded for one in found] != [one.recorded for one in LogReplay(plain.lines)]
+    sink, recorder = recorded(rule, workers, requests=conversations(10, 3), weight=0.1)
+    found = [(one.same, one.recorded) for one in LogReplay(sink.lines)]
+    assert len(found) == recorder.decisions >= 30
+    assert all(same for same, _ in found)
+    plain, _ = recorded(rule, workers, requests=conversations(10, 3))
+    assert [made for _, made in found] != [one.recorded for one in LogReplay(plain.lines)]
 
 
-@pytest.mark.parametrize("wrapped", [False, True], ids=["plain", "hold and lanes"])
-@pytest.mark.parametrize("rule", policy_names())
+@pytest.mark.parametrize(("rule", "wrapped"), [(rule, bool(n % 2)) for n, rule in enumerate(policy_names())])
 def test_every_window_replays_by_itself(rule, wrapped):
     sink, recorder = recorded(rule, hold=wrapped, lanes=wrapped, share=0.5, window_s=0.2)
     starts = [place for place, line in enumerate(sink.lines) if isinstance(decode(line), SnapshotLine)]

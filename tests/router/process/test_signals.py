@@ -4,6 +4,7 @@ import signal
 import subprocess
 import urllib.request
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -67,9 +68,10 @@ def running(*arguments, ready, terminal=False):
 SERVE = ("serve", "--worker", "http://127.0.0.1:1", "--port", "{port}", "--admin-port", "{admin}")
 READY = "admin port listening"
 COMMANDS = {"one": SERVE, "several": (*SERVE, "--processes", "2")}
+at_night = partial(pytest.param, marks=pytest.mark.nightly)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [at_night("one"), "several"])
 def test_a_gateway_logs_other_signals_and_continues(name):
     with running(*COMMANDS[name], ready=READY) as gateway:
         for number in (signal.SIGUSR1, signal.SIGUSR2):
@@ -82,7 +84,7 @@ def test_a_gateway_logs_other_signals_and_continues(name):
         assert gateway.ends() == 0
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", ["one", at_night("several")])
 def test_at_a_terminal_sighup_drains(name):
     with running(*COMMANDS[name], ready=READY, terminal=True) as gateway:
         gateway.child.send_signal(signal.SIGHUP)
@@ -90,7 +92,11 @@ def test_at_a_terminal_sighup_drains(name):
         assert gateway.ends() == 0
 
 
-@pytest.mark.parametrize("number", [*OTHERS, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [at_night(signal.SIGUSR1), at_night(signal.SIGUSR2), signal.SIGHUP, signal.SIGINT],
+    ids=lambda one: one.name,
+)
 def test_terminal_signals_do_not_reach_child_processes(number):
     """Ctrl-C and a closed terminal end the supervisor, which has the others drain."""
     with running(*COMMANDS["several"], ready=READY, terminal=True) as gateway:

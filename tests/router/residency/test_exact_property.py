@@ -263,7 +263,9 @@ class Machine(RuleBasedStateMachine):
 
 def test_the_exact_view_agrees_with_a_worker():
     case = Machine.TestCase
-    case.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+    case.settings = settings(
+        max_examples=max(100, settings.default.max_examples), stateful_step_count=50, deadline=None
+    )
     case().runTest()
 
 
@@ -273,5 +275,5 @@ class FollowingMachine(Machine):
 
 def test_a_followed_view_agrees_with_a_worker():
     case = FollowingMachine.TestCase
-    case.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+    case.settings = settings(max_examples=max(40, settings.default.max_examples), stateful_step_count=50, deadline=None)
     case().runTest()
