@@ -12,10 +12,10 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     try:
         from loadtest.bench import cost, events, gateway, overhead
-        from loadtest.fidelity import command as fidelity
         from loadtest.lab import command as lab
         from loadtest.live import command as live
         from loadtest.peers import command as peers
+        from loadtest.profiles import command as profiles
         from loadtest.rollout import command as rollout
         from loadtest.soak import command as soak
         from loadtest.tournament import command as tournament
@@ -29,7 +29,7 @@ def main() -> int:
         ("cost", cost),
         ("events-bench", events),
         ("peers", peers),
-        ("fidelity", fidelity),
+        ("fit-profile", profiles),
         ("rollout", rollout),
         ("sim", lab),
         ("live", live),

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from backends.engine.profile import DecodeCost, PrefillCost, load_profile
-from loadtest.fidelity.recording import RecordedRequest, Recording
-from loadtest.fidelity.replay import replay
+from loadtest.profiles.recording import RecordedRequest, Recording
+from loadtest.profiles.replay import replay
 
 
 @pytest.fixture(scope="session")
@@ -20,14 +20,14 @@ def profile():
 def make_recording(profile):
     """Requests by Poisson arrivals; their times are those of a replay with `profile`."""
 
-    def make(count=150, per_s=10.0, ranks=1, seed=0, max_num_seqs=48):
+    def make(count=150, per_s=10.0, seed=0, max_num_seqs=48):
         rng = random.Random(seed)
         requests, at_s = [], 0.0
         for number in range(count):
             at_s += rng.expovariate(per_s)
             sizes = rng.randint(100, 3_000), rng.randint(100, 400)
             requests.append(RecordedRequest(f"r{number}", *sizes, at_s, at_s, at_s, at_s))
-        bare = Recording("some/model", "0.19.0", 1, ranks, 2_048, max_num_seqs, tuple(requests))
+        bare = Recording("some/model", 2_048, max_num_seqs, tuple(requests))
         return dataclasses.replace(bare, requests=tuple(replay(bare, profile).modelled(bare.requests)))
 
     return make

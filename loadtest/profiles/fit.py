@@ -15,9 +15,9 @@ from itertools import accumulate
 
 from backends.engine.engine import StepResult
 from backends.engine.profile import DecodeCost, PrefillCost, Profile
-from loadtest.fidelity.least_squares import Row, fit_relative
-from loadtest.fidelity.recording import RecordedRequest, Recording
-from loadtest.fidelity.replay import Replay, replay
+from loadtest.profiles.least_squares import Row, fit_relative
+from loadtest.profiles.recording import RecordedRequest, Recording
+from loadtest.profiles.replay import Replay, replay
 
 ROUNDS = 12
 TOLERANCE = 0.02
@@ -48,7 +48,7 @@ class Constants:
         )
 
 
-def fit(recording: Recording, start: Profile, training: Sequence[int], *, async_scheduling: bool = True) -> Profile:
+def fit(recording: Recording, start: Profile, training: Sequence[int]) -> Profile:
     """Return `start` with costs fitted to the requests at the indices in `training`; other requests' times are not
     read.
 
@@ -58,7 +58,7 @@ def fit(recording: Recording, start: Profile, training: Sequence[int], *, async_
     best: tuple[float, Profile] | None = None
     for _ in range(ROUNDS):
         profile = Constants(*constants).applied_to(start)
-        played = replay(recording, profile, async_scheduling=async_scheduling)
+        played = replay(recording, profile)
         error = training_error(recording, played, training)
         if best is None or error < best[0]:
             best = error, profile
@@ -89,11 +89,10 @@ def _spans(ours: RecordedRequest, theirs: RecordedRequest) -> Iterator[tuple[flo
 
 
 def _rows(recording: Recording, played: Replay, training: Sequence[int]) -> Iterator[Row]:
-    sums = [_Sums(steps) for steps in played.steps]
+    steps = _Sums(played.steps)
     modelled = played.modelled(recording.requests)
     for index in training:
         ours, theirs = modelled[index], recording.requests[index]
-        steps = sums[played.rank_of[index]]
         first = steps.between(ours.scheduled_s, ours.first_token_s)
         yield Row(first, (theirs.first_token_s - theirs.scheduled_s) * 1e3, FIRST_TOKEN_WEIGHT)
         if theirs.output_tokens > 1:

@@ -4,11 +4,11 @@ import subprocess
 
 import pytest
 
-from loadtest.fidelity.recording import RecordingError, read_recording, recording_names
+from loadtest.profiles.recording import RecordingError, read_recording
 
-NAME = "llmservingsim_vllm_GPU_model"
-FLAGS = {"tensor_parallel_size": 2, "data_parallel_size": 1, "max_num_seqs": 128, "max_num_batched_tokens": 2048}
-META = {"model": "some/model", "vllm_version": "0.19.0", "engine_kwargs": {**FLAGS, "seed": 1}, "num_requests": 2}
+NAME = "GPU_model"
+FLAGS = {"data_parallel_size": 1, "max_num_seqs": 128, "max_num_batched_tokens": 2048}
+META = {"model": "some/model", "engine_kwargs": {**FLAGS, "seed": 1}, "num_requests": 2}
 ROWS = [
     {
         "request_id": "late",
@@ -44,10 +44,8 @@ def write(folder, meta=META, rows=ROWS):
 
 def test_a_recording_is_read_on_one_clock_in_order_of_arrival(tmp_path):
     write(tmp_path)
-    assert recording_names(tmp_path) == [NAME]
-    recording = read_recording(tmp_path, NAME)
-    assert (recording.model, recording.tensor_parallel, recording.ranks) == ("some/model", 2, 1)
-    assert (recording.max_num_batched_tokens, recording.max_num_seqs) == (2048, 128)
+    recording = read_recording(tmp_path / f"{NAME}.meta.json")
+    assert (recording.model, recording.max_num_batched_tokens, recording.max_num_seqs) == ("some/model", 2048, 128)
     early, late = recording.requests
     # The quicker hand-over from front end to engine, that of "early", counts as none.
     assert (early.id, early.arrived_s, early.scheduled_s) == ("early", 0.0, 0.0)
@@ -55,29 +53,30 @@ def test_a_recording_is_read_on_one_clock_in_order_of_arrival(tmp_path):
     assert (late.arrived_s, late.ttft_s, late.tpot_s) == (1.0, 1.0, None)
 
 
-def test_a_folder_that_is_not_there_holds_nothing(tmp_path):
-    assert recording_names(tmp_path / "none") == []
-
-
 @pytest.mark.parametrize(
     ("meta", "rows", "words"),
-    [({"model": "x"}, ROWS, "missing required field"), (META, [{"request_id": "a"}], "missing"), (META, [], "no req")],
+    [
+        ({"model": "x"}, ROWS, "missing required field"),
+        (META, [{"request_id": "a"}], "missing"),
+        (META, [], "no req"),
+        ({**META, "engine_kwargs": {**FLAGS, "data_parallel_size": 2}}, ROWS, "2 data-parallel ranks"),
+    ],
 )
 def test_files_of_another_shape_are_refused_by_name(tmp_path, meta, rows, words):
     write(tmp_path, meta, rows)
     with pytest.raises(RecordingError, match=f"{NAME}.*{words}"):
-        read_recording(tmp_path, NAME)
+        read_recording(tmp_path / f"{NAME}.meta.json")
 
 
 def test_a_file_that_is_not_compressed_is_refused(tmp_path):
     write(tmp_path)
     (tmp_path / f"{NAME}.requests.jsonl.zst").write_text("{}")
     with pytest.raises(RecordingError, match="zst"):
-        read_recording(tmp_path, NAME)
+        read_recording(tmp_path / f"{NAME}.meta.json")
 
 
 def test_without_the_zstd_command_the_error_names_it(tmp_path, monkeypatch):
     write(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RecordingError, match="install zstd"):
-        read_recording(tmp_path, NAME)
+        read_recording(tmp_path / f"{NAME}.meta.json")

@@ -1,6 +1,6 @@
 """Per-request timestamps of vLLM on a real GPU, as LLMServingSim's bench recorded them.
 
-The files are read where they lie: ``NAME.meta.json`` beside ``NAME.requests.jsonl.zst``.
+A recording is ``NAME.meta.json`` beside ``NAME.requests.jsonl.zst``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import msgspec
 
 META = ".meta.json"
 REQUESTS = ".requests.jsonl.zst"
-PATTERN = f"llmservingsim_vllm_*{META}"
 
 
 class RecordingError(RuntimeError):
@@ -49,19 +48,15 @@ class RecordedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One run. `ranks` are the data-parallel replicas that shared the requests; `max_*` are vLLM's flags."""
+    """One run of one engine; `max_*` are vLLM's flags."""
 
     model: str
-    vllm_version: str
-    tensor_parallel: int
-    ranks: int
     max_num_batched_tokens: int
     max_num_seqs: int
     requests: tuple[RecordedRequest, ...]
 
 
 class _Flags(msgspec.Struct):
-    tensor_parallel_size: int
     data_parallel_size: int
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -69,7 +64,6 @@ class _Flags(msgspec.Struct):
 
 class _Meta(msgspec.Struct):
     model: str
-    vllm_version: str
     engine_kwargs: _Flags
 
 
@@ -84,35 +78,25 @@ class _Row(msgspec.Struct):
     last_token_ts: float
 
 
-def recording_names(folder: Path) -> list[str]:
-    """Return the sorted names of the recordings in `folder`; empty if there is no such folder."""
-    return sorted(path.name.removesuffix(META) for path in folder.glob(PATTERN))
-
-
-def read_recording(folder: Path, name: str) -> Recording:
+def read_recording(meta_path: Path) -> Recording:
     """Read one recording.
 
     Raises:
-        RecordingError: a file is missing or malformed, or there is no ``zstd`` command.
+        RecordingError: a file is missing or malformed, there is no ``zstd`` command, or several engines shared the
+            requests.
     """
-    path = folder / f"{name}{REQUESTS}"
+    path = meta_path.with_name(meta_path.name.removesuffix(META) + REQUESTS)
     try:
-        meta = msgspec.json.decode((folder / f"{name}{META}").read_bytes(), type=_Meta)
+        meta = msgspec.json.decode(meta_path.read_bytes(), type=_Meta)
         rows = msgspec.json.Decoder(_Row).decode_lines(_decompressed(path))
     except (OSError, msgspec.DecodeError) as error:
         raise RecordingError(f"{path}: {error}") from error
     if not rows:
         raise RecordingError(f"{path}: no requests")
     flags = meta.engine_kwargs
-    return Recording(
-        model=meta.model,
-        vllm_version=meta.vllm_version,
-        tensor_parallel=flags.tensor_parallel_size,
-        ranks=flags.data_parallel_size,
-        max_num_batched_tokens=flags.max_num_batched_tokens,
-        max_num_seqs=flags.max_num_seqs,
-        requests=_requests(rows),
-    )
+    if flags.data_parallel_size != 1:
+        raise RecordingError(f"{meta_path}: {flags.data_parallel_size} data-parallel ranks; only one can be fitted")
+    return Recording(meta.model, flags.max_num_batched_tokens, flags.max_num_seqs, _requests(rows))
 
 
 def _decompressed(path: Path) -> bytes:

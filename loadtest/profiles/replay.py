@@ -1,0 +1,98 @@
+"""Play a recording through the engine model: recorded arrivals and lengths, with the engine's own scheduling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from backends.engine.engine import Engine, EngineRequest, EngineRequestState, StepResult
+from backends.engine.profile import Profile
+from loadtest.profiles.recording import RecordedRequest, Recording
+
+_IDS_PER_REQUEST = 1 << 16
+UNMATCHED_ID = 1 << 31
+"""Generated tokens count up from this id. No prompt contains them, so no prompt hits their blocks."""
+
+
+def unmatched(state: EngineRequestState) -> int:
+    """Return a next token that no prompt contains."""
+    return UNMATCHED_ID + state.output_tokens
+
+
+class VirtualWorker:
+    """One engine on its own virtual clock. `on_step` is called for every step."""
+
+    __slots__ = ("_engine", "_on_step", "now_s")
+
+    def __init__(self, engine: Engine, on_step: Callable[[StepResult], None]) -> None:
+        self._engine = engine
+        self._on_step = on_step
+        self.now_s = 0.0
+
+    def run_until(self, time_s: float) -> None:
+        """Run every step that starts before `time_s`."""
+        while self._engine.has_work and self.now_s < time_s:
+            result = self._engine.step(self.now_s)
+            assert result is not None
+            self._on_step(result)
+            self.now_s += result.duration_s
+
+    def arrive(self, request: EngineRequest, time_s: float) -> EngineRequestState:
+        """Add a request. If a step runs, the engine sees the request when that step ends."""
+        self.run_until(time_s)
+        self.now_s = max(self.now_s, time_s)
+        return self._engine.add(request, time_s)
+
+    def finish(self) -> None:
+        """Run until no request is left."""
+        self.run_until(float("inf"))
+
+    def statistics(self) -> dict[str, int | float]:
+        """Return the engine's statistics."""
+        return self._engine.statistics()
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The model's result: one state per recorded request, and the steps."""
+
+    states: tuple[EngineRequestState, ...]
+    steps: tuple[StepResult, ...]
+
+    def modelled(self, recorded: Sequence[RecordedRequest]) -> list[RecordedRequest]:
+        """Return the recorded requests with the model's times."""
+        return [_with_times(request, state) for request, state in zip(recorded, self.states, strict=True)]
+
+
+def replay(recording: Recording, profile: Profile) -> Replay:
+    """Play the recording. It holds no text, so every prompt is new to the cache."""
+    engine = Engine(
+        profile,
+        sample=unmatched,
+        max_num_batched_tokens=recording.max_num_batched_tokens,
+        max_num_seqs=recording.max_num_seqs,
+        jitter=0.0,
+        async_scheduling=True,
+    )
+    steps: list[StepResult] = []
+    worker = VirtualWorker(engine, steps.append)
+    states = [worker.arrive(_request(index, one), one.arrived_s) for index, one in enumerate(recording.requests)]
+    worker.finish()
+    return Replay(tuple(states), tuple(steps))
+
+
+def _request(index: int, request: RecordedRequest) -> EngineRequest:
+    first_id = index * _IDS_PER_REQUEST
+    return EngineRequest(request.id, range(first_id, first_id + request.prompt_tokens), request.output_tokens)
+
+
+def _with_times(request: RecordedRequest, state: EngineRequestState) -> RecordedRequest:
+    assert state.first_scheduled_s is not None
+    assert state.first_token_s is not None
+    assert state.finished_s is not None
+    return replace(
+        request,
+        scheduled_s=state.first_scheduled_s,
+        first_token_s=state.first_token_s,
+        last_token_s=state.finished_s,
+    )
