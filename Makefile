@@ -203,7 +203,6 @@ test-nightly: vllm-env
 	WARMROUTE_VLLM_ENV=$(VLLM_VENV) $(BIN)/python -m pytest -m nightly
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile=nightly --timeout=3600 $$(grep -rl "@given" tests --include="test_*.py" | sort)
 	$(MAKE) test-vllm
-	$(MAKE) peers-env && $(BIN)/python -m pytest -m "not nightly" tests/loadtest/peers
 	$(MAKE) soak MINUTES=3
 	$(MAKE) soak-attack
 	$(MAKE) test-compiled-nightly
@@ -230,13 +229,14 @@ docs:
 	@sed -i 's#](\.\./\([A-Z]*\.md\))#](\1)#g' site/docs/README.md
 	@cd site && $(CURDIR)/$(DOCS_VENV)/bin/zensical build --strict
 
-# What requests, tokens and KV events cost against the bars (docs/results/cost.md), then both benches of `make bench`.
-# All three run, and it fails at the end if one has failed.
-bench-nightly: compiled
+# What requests, tokens and KV events cost against the bars (docs/results/cost.md), then both benches of `make bench`, and the
+# comparison with other routers over embedded workers. All four run, and it fails at the end if one has failed.
+bench-nightly: compiled peers-env
 	@failed=0; set -x; \
 	$(BIN)/python -m loadtest cost --peers-env $(BENCH_VENV) --compiled-env $(COMPILED_VENV) $(ARGS) || failed=1; \
 	$(BIN)/python -m loadtest gateway-bench --peers --peers-env $(BENCH_VENV) --compiled-env $(COMPILED_VENV) || failed=1; \
 	$(BIN)/python -m loadtest overhead --peers --peers-env $(BENCH_VENV) --compiled-env $(COMPILED_VENV) || failed=1; \
+	$(BIN)/python -m loadtest compare --case twelve-groups --peers-env $(PEERS_VENV) || failed=1; \
 	exit $$failed
 
 clean:

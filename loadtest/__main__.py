@@ -12,9 +12,8 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     try:
         from loadtest.bench import cost, events, gateway, overhead
+        from loadtest.compare import command as compare
         from loadtest.lab import command as lab
-        from loadtest.live import command as live
-        from loadtest.peers import command as peers
         from loadtest.profiles import command as profiles
         from loadtest.rollout import command as rollout
         from loadtest.soak import command as soak
@@ -28,11 +27,10 @@ def main() -> int:
         ("overhead", overhead),
         ("cost", cost),
         ("events-bench", events),
-        ("peers", peers),
+        ("compare", compare),
         ("fit-profile", profiles),
         ("rollout", rollout),
         ("sim", lab),
-        ("live", live),
         ("soak", soak),
         ("tournament", tournament),
         ("results-digest", results_digest),

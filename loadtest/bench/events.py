@@ -31,8 +31,8 @@ from loadtest.bench.bodies import plain_requests
 from loadtest.bench.loops import ClosedLoop
 from loadtest.bench.proxies.entrant import Place, Proxy, running, standin
 from loadtest.bench.proxies.warmroute import starter
+from loadtest.fleet.cpu import tree_cpu_s
 from loadtest.fleet.ports import free_ports
-from loadtest.peers.cpu import tree_cpu_s
 from loadtest.report.summary import percentile
 
 BODY_CHARS = 2000

@@ -1,4 +1,4 @@
-"""Send and time one request: a chat, or the completion of a prompt in token ids.
+"""Send and time one request: a chat, or the completion of a prompt.
 
 Times count from the intended send time, so a delay in the load generator makes the result worse, not better.
 """
@@ -32,8 +32,6 @@ class Timing:
     completion_tokens: int = 0
     worker: str | None = None
     predicted_cached_tokens: int | None = None
-    engine_ttft_s: float | None = None
-    """Seconds from the engine's queue to its first token, if vLLM reports it (``--enable-per-request-metrics``)."""
     error: str | None = None
 
     @property
@@ -51,11 +49,6 @@ class _Usage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
     prompt_tokens_details: _Details | None = None
-
-
-class _Metrics(msgspec.Struct):
-    queue_time_ms: float | None = None
-    time_to_first_token_ms: float | None = None
 
 
 class _Delta(msgspec.Struct):
@@ -77,7 +70,6 @@ class _Choice(msgspec.Struct):
 class _Frame(msgspec.Struct):
     choices: list[_Choice] = []
     usage: _Usage | None = None
-    metrics: _Metrics | None = None
     error: dict[str, Any] | None = None
 
 
@@ -93,19 +85,10 @@ async def chat(
 
 
 async def complete(
-    client: Client,
-    body: dict[str, Any],
-    prompt: bytes,
-    intended_s: float | None = None,
-    headers: dict[str, str] | None = None,
+    client: Client, body: dict[str, Any], intended_s: float | None = None, headers: dict[str, str] | None = None
 ) -> Timing:
-    """Send one streamed completion of a prompt in token ids and read it to its end. Failures are recorded, not raised.
-
-    `prompt` is the inside of a JSON array of ids, so a long prompt costs the load generator only a copy.
-    """
-    rest = msgspec.json.encode({**body, **_STREAMED})
-    payload = b'{"prompt":[%b],%b' % (prompt, rest[1:])
-    return await _send(client, "/v1/completions", payload, intended_s, headers)
+    """Send one streamed completion and read it to its end. Failures are recorded, not raised."""
+    return await _send(client, "/v1/completions", msgspec.json.encode({**body, **_STREAMED}), intended_s, headers)
 
 
 async def _send(
@@ -162,6 +145,4 @@ def _take(frame: _Frame, timing: Timing) -> str:
         timing.completion_tokens = frame.usage.completion_tokens
         details = frame.usage.prompt_tokens_details
         timing.cached_tokens = (details.cached_tokens or 0) if details else 0
-    if frame.metrics is not None and frame.metrics.time_to_first_token_ms is not None:
-        timing.engine_ttft_s = ((frame.metrics.queue_time_ms or 0.0) + frame.metrics.time_to_first_token_ms) / 1e3
     return "".join([choice.words for choice in frame.choices])

@@ -26,41 +26,29 @@ async def play(
     model: str,
     conversations: Sequence[Conversation],
     progress: Callable[[Timing], None] = lambda timing: None,
-    session_header: str | None = None,
 ) -> list[Timing]:
-    """Start each conversation at its time; return one timing per request sent, conversation by conversation.
-
-    With `session_header` each request has a header of that name with its conversation's id.
-    """
+    """Start each conversation at its time; return one timing per request sent, conversation by conversation."""
     client = Client(base_url)
     begin_s = asyncio.get_running_loop().time()
     try:
-        runs = [
-            _play_one(client, model, conversation, begin_s, progress, session_header) for conversation in conversations
-        ]
+        runs = [_play_one(client, model, conversation, begin_s, progress) for conversation in conversations]
         return [timing for timings in await asyncio.gather(*runs) for timing in timings]
     finally:
         client.close()
 
 
 async def _play_one(
-    client: Client,
-    model: str,
-    conversation: Conversation,
-    begin_s: float,
-    progress: Callable[[Timing], None],
-    session_header: str | None,
+    client: Client, model: str, conversation: Conversation, begin_s: float, progress: Callable[[Timing], None]
 ) -> list[Timing]:
     loop = asyncio.get_running_loop()
     due_s = begin_s + conversation.start_s
     messages = conversation.opening()
-    headers = {session_header: conversation.id} if session_header else None
     timings: list[Timing] = []
     for index, turn in enumerate(conversation.turns):
         due_s += turn.pause_s
         await asyncio.sleep(due_s - loop.time())
         messages.append(conversation.message(index))
-        timing = await chat(client, turn_body(model, conversation, index, messages), due_s, headers)
+        timing = await chat(client, turn_body(model, conversation, index, messages), due_s)
         timings.append(timing)
         progress(timing)
         if timing.error is not None:

@@ -15,7 +15,7 @@ from loadtest.bench.caller import Tally
 from loadtest.bench.loops import OpenLoop, send_each_once
 from loadtest.bench.measures.requests import closed_loop
 from loadtest.bench.measures.subject import Sample, Setting, Subject
-from loadtest.peers.cpu import tree_cpu_s
+from loadtest.fleet.cpu import tree_cpu_s
 from loadtest.report.summary import percentile
 
 P50, P99, CPU = "first byte p50", "first byte p99", "request at a third"

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from loadtest.bench.bodies import next_turns, plain_requests
 from loadtest.bench.loops import ClosedLoop, send_each_once
 from loadtest.bench.measures.subject import Measure, Sample, Setting, Subject
-from loadtest.peers.cpu import tree_cpu_s
+from loadtest.fleet.cpu import tree_cpu_s
 
 WARM_SHARE = 0.2
 """Length of the warm-up as a share of the window."""

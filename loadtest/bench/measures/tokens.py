@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from loadtest.bench.bodies import stream_requests
 from loadtest.bench.measures.subject import Measure, Sample, Setting, Subject
 from loadtest.bench.streams import StreamClient, Streams
-from loadtest.peers.cpu import tree_cpu_s
+from loadtest.fleet.cpu import tree_cpu_s
 
 PROMPT_CHARS = 2000
 TOKENS_PER_S = 50

@@ -10,10 +10,10 @@ from loadtest.bench.frames import MODEL
 from loadtest.bench.proxies import envoy, litellm
 from loadtest.bench.proxies.entrant import Entrant, Missing, Place, Proxy
 from loadtest.bench.proxies.environments import InstallError, Package, prepare
+from loadtest.compare.contenders import Site, parse_contender
+from loadtest.compare.launch import running_router
+from loadtest.compare.workers import Worker
 from loadtest.fleet.ports import free_ports
-from loadtest.peers.contenders import Site, parse_contender
-from loadtest.peers.launch import running_router
-from loadtest.peers.workers import Worker
 
 ROUTERS = (Package("sglang-router", "0.3.2"), Package("vllm-router", "0.1.17"), Package("smg", "1.13.0"))
 NOT_PACKAGED = Missing(

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.compare import command as compare
 from loadtest.lab import command
 from loadtest.lab.cell import Slo
 from loadtest.lab.flags import problem, setting
 from loadtest.lab.models import Models, flag
-from loadtest.live import command as live
 from loadtest.sim.handover import HandoverSetting
 
 RIGHT = {
@@ -125,6 +125,6 @@ def options(module):
 def test_the_guide_names_every_model_and_no_flag_that_there_is_not():
     page = Path(__file__).parents[3] / "docs/how-to/judge-a-policy.md"
     named = set(re.findall(r"--[a-z][a-z-]*[a-z]", page.read_text()))
-    there = options(command) | options(live)  # the guide's last section is about `loadtest live`
+    there = options(command) | options(compare)  # the guide's last section is about `loadtest compare`
     assert named <= there
     assert {flag(one) for one in fields(Models)} <= named

@@ -1,0 +1,101 @@
+"""``python -m loadtest compare``: compare rules and other routers over real workers, with one plan over HTTP.
+
+It starts a fleet of embedded workers, or of vLLM's own servers with the GPU replaced by a clock (`make vllm-env`). For
+every seed it plays the same calls through Warmroute under each rule, and through each other router (`make peers-env`),
+in random order and each time from empty caches. The simulator plays the same calls under Warmroute's rules on a model
+of that fleet. A case is a workload, a fleet and contenders under one name; other flags change its settings. A router
+that is not installed is skipped. The exit code is 1 if a call failed, or if live and modelled orders of two rules
+contradict each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from backends.engine.profile import profile_names
+from loadtest.arguments import above_zero, positive, whole
+from loadtest.compare.cases import CASES, Usual
+from loadtest.compare.contenders import Contender, UnknownContender, parse_contender
+from loadtest.lab.flags import policies, seconds, slo
+from loadtest.workload.source import FORM
+
+USUAL = Usual()
+
+
+def register(parser: argparse.ArgumentParser) -> None:
+    """Add the command's flags."""
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--trace", metavar=FORM, help="the workload, as in `sim`")
+    what.add_argument("--case", choices=CASES, help="a named workload with its fleet and contenders")
+    parser.add_argument(
+        "--policy",
+        type=policies,
+        metavar="NAME[:key=value...],NAME...",
+        help="Warmroute's rules (default: the case's); ratios are to the last one",
+    )
+    parser.add_argument(
+        "--peer",
+        action="append",
+        type=_peer,
+        metavar="'ROUTER:POLICY [FLAGS]'",
+        help="sglang-router, vllm-router or smg; repeatable (default: the case's)",
+    )
+    parser.add_argument(
+        "--peers-env", type=Path, default=Path(".venv-peers"), metavar="DIR", help="environment with the other routers"
+    )
+    how_fast = parser.add_mutually_exclusive_group()
+    how_fast.add_argument(
+        "--load",
+        type=above_zero,
+        metavar="L",
+        help=f"fraction of the modelled fleet's saturation (default {USUAL.load:g})",
+    )
+    how_fast.add_argument(
+        "--rate", type=above_zero, metavar="R", help="multiple of the trace's own rate, instead of --load"
+    )
+    parser.add_argument("--seeds", type=positive, metavar="K", help=f"number of seeds (default {USUAL.seeds})")
+    parser.add_argument("--first-seed", type=whole, default=0, metavar="K", help="first seed (default 0)")
+    parser.add_argument(
+        "--window-s", type=above_zero, metavar="S", help=f"length of a run (default {USUAL.window_s:g})"
+    )
+    parser.add_argument(
+        "--warm-up-s", type=seconds, metavar="S", help=f"start of a run, not measured (default {USUAL.warm_up_s:g})"
+    )
+    parser.add_argument("--slo", type=slo, metavar="TTFT_MS:TPOT_MS", help="the SLO (default 2000:200)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder for compare.md, results.json and logs (default: print only)"
+    )
+    _add_fleet(parser.add_argument_group("workers"))
+
+
+def _add_fleet(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--backend", choices=("embedded", "vllm"), default="embedded", help="workers (default: %(default)s)"
+    )
+    group.add_argument("--workers", type=positive, metavar="N", help=f"number of workers (default {USUAL.workers})")
+    group.add_argument("--profile", choices=profile_names(), help=f"engine profile (default: {USUAL.profile})")
+    group.add_argument(
+        "--kv-tokens", type=positive, metavar="N", help="KV cache of each worker (default: the profile's)"
+    )
+    group.add_argument(
+        "--time-scale",
+        type=above_zero,
+        metavar="S",
+        help=f"factor on the step times of both sides, so that a few cores suffice (default {USUAL.time_scale:g})",
+    )
+    group.add_argument("--vllm-env", type=Path, metavar="DIR", help="environment with vLLM (default: the one found)")
+
+
+def _peer(text: str) -> Contender:
+    try:
+        return parse_contender(text)
+    except (UnknownContender, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def run(args: argparse.Namespace) -> int:
+    """Play both sides, then print and write the tables."""
+    from loadtest.compare.run import run as start  # late import: other commands' help must not wait for it
+
+    return start(args)

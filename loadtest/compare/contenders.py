@@ -1,0 +1,177 @@
+"""The contenders, and the command line of each.
+
+A contender is written ``ROUTER:POLICY``, followed by further flags of that router: ``sglang-router:cache_aware
+--balance-abs-threshold 4``. Each router runs with its own defaults. The only exception is a setting without which a
+policy cannot work at all: the KV event sources of vllm-router's ``kv_aware``.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from loadtest.compare.workers import Worker
+from loadtest.fleet.process import warmroute
+from loadtest.lab.policies import parse_policy
+
+PACKAGES = {"sglang-router": "sglang-router", "vllm-router": "vllm-router", "smg": "smg"}
+"""Command of each peer in the environment, and its distribution on PyPI."""
+
+
+class UnknownContender(ValueError):
+    """No router has this name; the message lists the known ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The environment of one router: its two ports, its workers, the model that they serve, and the peers' environment.
+
+    The side port serves metrics, and Warmroute's admin API.
+    """
+
+    port: int
+    side_port: int
+    workers: tuple[Worker, ...]
+    model: str
+    environment: Path
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def worker_urls(self) -> list[str]:
+        return [worker.url for worker in self.workers]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A router with a policy and further flags; `name` is what the user wrote."""
+
+    name: str
+    router: str
+    policy: str
+    flags: tuple[str, ...] = ()
+
+    def command(self, site: Site) -> list[str]:
+        """Return its command line for `site`."""
+        return [*_ROUTERS[self.router].command(self.policy, site), *self.flags]
+
+    def registered(self, site: Site) -> int:
+        """Return the number of workers that the router reports as usable; 0 while it does not answer yet."""
+        try:
+            return _ROUTERS[self.router].registered(site)
+        except httpx.HTTPError:
+            return 0
+
+    def version(self, environment: Path) -> str | None:
+        """Return the installed version, or None if it is not installed in `environment`."""
+        python = environment / "bin" / "python" if self.router in PACKAGES else Path(sys.executable)
+        program = [str(python), "-c", _VERSION, PACKAGES.get(self.router, self.router)]
+        try:
+            return subprocess.run(program, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+        except (OSError, subprocess.SubprocessError):
+            return None
+
+
+_VERSION = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
+
+
+def parse_contender(text: str) -> Contender:
+    """Parse ``ROUTER:POLICY [FLAGS]``.
+
+    Raises:
+        UnknownContender: no router has this name.
+    """
+    first, *flags = shlex.split(text) or [""]
+    router, _, policy = first.partition(":")
+    if router not in _ROUTERS or not policy:
+        raise UnknownContender(f"{text!r} is not ROUTER:POLICY with ROUTER one of {', '.join(_ROUTERS)}")
+    return Contender(" ".join([first, *flags]), router, policy, tuple(flags))
+
+
+def gateway_of(policy: str) -> Contender:
+    """Return Warmroute with a policy, given by the lab's name for it."""
+    spec = parse_policy(policy)
+    flags = [word for key, value in spec.params.items() for word in ("--policy-param", f"{key}={_text(value)}")]
+    for name, given in (("hold", spec.hold), ("lanes", spec.lanes)):
+        if given is not None:
+            flags += ["--set", f"policy.{name}={_text(given)}"]
+    return Contender(policy, "warmroute", spec.rule, tuple(flags))
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+@dataclass(frozen=True, slots=True)
+class _Router:
+    command: Callable[[str, Site], list[str]]
+    registered: Callable[[Site], int]
+
+
+def _warmroute(policy: str, site: Site) -> list[str]:
+    ports = ["--host", "127.0.0.1", "--port", str(site.port), "--admin-port", str(site.side_port)]
+    workers = [flag for url in site.worker_urls for flag in ("--worker", url)]
+    return warmroute("serve", *ports, *workers, "--policy", policy, "--log-level", "warning")
+
+
+def _sglang_router(policy: str, site: Site) -> list[str]:
+    program = [str(site.environment / "bin" / "sglang-router"), "launch"]
+    return [*program, *_common(policy, site), "--log-level", "warn"]
+
+
+def _smg(policy: str, site: Site) -> list[str]:
+    return [str(site.environment / "bin" / "smg"), "launch", *_common(policy, site), "--log-level", "warn"]
+
+
+def _vllm_router(policy: str, site: Site) -> list[str]:
+    command = [str(site.environment / "bin" / "vllm-router"), *_common(policy, site), "--log-level", "warning"]
+    if policy != "kv_aware":
+        return command
+    for worker in site.workers:
+        if worker.events_endpoint is not None:
+            command += ["--kv-event-source", f"{worker.url}={worker.events_endpoint}"]
+        if worker.replay_endpoint is not None:
+            command += ["--kv-event-replay-source", f"{worker.url}={worker.replay_endpoint}"]
+    return [*command, "--kv-event-block-size", "16", "--kv-event-model", site.model]
+
+
+def _common(policy: str, site: Site) -> list[str]:
+    metrics = ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(site.side_port)]
+    listening = ["--host", "127.0.0.1", "--port", str(site.port), *metrics]
+    return ["--worker-urls", *site.worker_urls, "--policy", policy, *listening]
+
+
+def _ready_in_warmroute(site: Site) -> int:
+    listed = _get(f"http://127.0.0.1:{site.side_port}/admin/v1/workers")["workers"]
+    return sum(worker["state"] == "ready" and _settled(worker["candidates"]) for worker in listed)
+
+
+def _settled(candidates: list[dict[str, Any]]) -> bool:
+    return all(candidate["residency"] in ("exact", "approximate") for candidate in candidates)
+
+
+def _healthy_in_list(site: Site) -> int:
+    return sum(worker["is_healthy"] for worker in _get(f"{site.url}/workers")["workers"])
+
+
+def _get(url: str) -> dict[str, Any]:
+    document: dict[str, Any] = httpx.get(url, timeout=2).raise_for_status().json()
+    return document
+
+
+_ROUTERS: Mapping[str, _Router] = {
+    "warmroute": _Router(_warmroute, _ready_in_warmroute),
+    "sglang-router": _Router(_sglang_router, _healthy_in_list),
+    "vllm-router": _Router(_vllm_router, _healthy_in_list),
+    "smg": _Router(_smg, _healthy_in_list),
+}

@@ -1,0 +1,108 @@
+"""One contender's run on real processes: empty caches, a new router, the seed's plan, and the lab's measures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+
+from loadtest.compare.contenders import Contender, Site
+from loadtest.compare.launch import running_router
+from loadtest.compare.modelled import asked
+from loadtest.compare.player import Answered, Player
+from loadtest.compare.usage import Reading, Usage, lags
+from loadtest.compare.wording import Wording
+from loadtest.compare.workers import Worker, empty_caches
+from loadtest.fleet.ports import free_ports
+from loadtest.lab.aggregate import Asked, Played, aggregate
+from loadtest.lab.cell import Cell
+from loadtest.lab.measures import Measures
+from loadtest.report.summary import percentile
+from loadtest.sim.outcome import Outcome
+from loadtest.workload.plan import Call, Plan, Session
+from loadtest.workload.text import Text
+
+WARM_UP_CALLS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What all contenders share: the fleet, its model, the other routers' environment, and the folder of the logs."""
+
+    workers: tuple[Worker, ...]
+    model: str
+    wording: Wording
+    environment: Path
+    logs: Path
+
+    def site(self) -> Site:
+        """Return the environment of one more router."""
+        port = free_ports(2)
+        return Site(port, port + 1, self.workers, self.model, self.environment)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Results of one run."""
+
+    measures: Measures
+    usage: Usage
+    errors: tuple[str, ...]
+
+
+def run_trial(stage: Stage, contender: Contender, cell: Cell, progress: Callable[[], None]) -> Trial:
+    """Play a cell through a contender.
+
+    Raises:
+        StartError: the router did not start, or a worker did not empty its cache.
+    """
+    empty_caches(stage.workers, stage.model)
+    site, found = stage.site(), asked(cell)
+    log = stage.logs / f"seed-{cell.seed}-{contender.name.replace(':', '-').split()[0]}.log"
+    with running_router(contender, site, log) as router:
+        uvloop.run(_play(stage, site, warm_up(), 60.0, lambda: None))
+        before = Reading.take(stage.workers, router.pid)
+        answered, lags_s = uvloop.run(_play(stage, site, found.plan, found.length_s, progress))
+        usage = Reading.take(stage.workers, router.pid).since(before, len(answered), percentile(lags_s, 0.99))
+    measures = measured(cell, [one.outcome for one in answered], found.asked, found.length_s)
+    return Trial(measures, usage, tuple(one.error for one in answered if one.error is not None))
+
+
+def warm_up() -> Plan:
+    """Return short calls that do not count: a router that has just started is not in its normal state."""
+    text, answer = 1 << 61, 1 << 61 | 1 << 60
+    calls = [Call(Text.of([(text | number, 500)]), (answer | number, 8)) for number in range(WARM_UP_CALLS)]
+    return Plan.of("warm-up", [Session(f"warm-up-{at}", 0.1 * at, (call,)) for at, call in enumerate(calls)], 60.0)
+
+
+async def _play(
+    stage: Stage, site: Site, plan: Plan, until_s: float, progress: Callable[[], None]
+) -> tuple[list[Answered], list[float]]:
+    async with lags() as lags_s:
+        return await Player(site.url, stage.model, stage.wording).play(plan, until_s, progress), lags_s
+
+
+def measured(cell: Cell, outcomes: Sequence[Outcome], known: dict[str, Asked], length_s: float) -> Measures:
+    """Return the lab's measures of calls after the warm-up. Executed tokens are derived from the answers."""
+    warm_s = length_s * cell.setting.models.warm_up_s / cell.setting.window_s
+    kept = sorted((one for one in outcomes if one.sent_s >= warm_s), key=lambda one: (one.sent_s, one.id))
+    computed = Counter[str]()
+    for one in kept:
+        computed[one.worker] += one.prompt_tokens - (one.cached_tokens or 0)
+    idle = [0] * (cell.setting.fleet.workers - len(computed))
+    return aggregate(
+        Played(
+            outcomes=kept,
+            asked=known,
+            regrets_s={},
+            executed_tokens=[*computed.values(), *idle],
+            preemptions=[],
+            from_s=warm_s,
+            until_s=length_s,
+            virtual_s=max((one.ended_s for one in outcomes), default=0.0),
+        ),
+        cell.setting.slo,
+    )
