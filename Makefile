@@ -166,7 +166,7 @@ soak: $(STAMP)
 soak-attack: $(STAMP)
 	@limit=--memory-limit=1GiB; \
 	$(BIN)/python -c "from loadtest.fleet.memory_group import MemoryGroup; MemoryGroup(1 << 30).remove()" || limit=; \
-	$(BIN)/python -m loadtest soak --minutes $(or $(MINUTES),2) --attack --no-faults $$limit $(ARGS)
+	$(BIN)/python -m loadtest soak --minutes $(or $(MINUTES),2) --scenario attack $$limit $(ARGS)
 
 soak-compiled: compiled
 	$(COMPILED_VENV)/bin/python -P -m loadtest soak --minutes $(or $(MINUTES),10) $(ARGS)

@@ -15,7 +15,6 @@ def main() -> int:
         from loadtest.compare import command as compare
         from loadtest.lab import command as lab
         from loadtest.profiles import command as profiles
-        from loadtest.rollout import command as rollout
         from loadtest.soak import command as soak
         from loadtest.tournament import command as tournament
         from loadtest.tournament import results_digest
@@ -29,7 +28,6 @@ def main() -> int:
         ("events-bench", events),
         ("compare", compare),
         ("fit-profile", profiles),
-        ("rollout", rollout),
         ("sim", lab),
         ("soak", soak),
         ("tournament", tournament),

@@ -20,11 +20,10 @@ from backends.simulated.settings import shipped_model_dir
 from loadtest.fleet.memory_group import MemoryGroup
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, uninterrupted, warmroute
+from loadtest.soak.attack.attacker import ATTACKED
 from loadtest.soak.relay import LossyRelays
 
 _PORTS_EACH = 3
-ATTACKED = "attacked"
-"""The model that an attacker's requests name."""
 _REPLAY_STEPS = 200
 """A short replay buffer, so that some losses exceed it and the view has to be relearned."""
 
@@ -132,7 +131,7 @@ class Fleet:
         return self._stack.enter_context(MemoryGroup(self.shape.memory_limit_bytes))
 
     def _sink(self) -> str:
-        command = [sys.executable, "-P", "-m", "loadtest.attack.sink", "--model", ATTACKED]
+        command = [sys.executable, "-P", "-m", "loadtest.soak.attack.sink", "--model", ATTACKED]
         with uninterrupted():
             process = Process([*command, "--root", str(shipped_model_dir())], "attacked worker")
             self._stack.callback(process.stop)

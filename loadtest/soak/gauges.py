@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from loadtest.attack.cost import ProcessCost
+from loadtest.fleet.process_cost import ProcessCost
 
 AT_REST = (
     "warmroute_active_requests",

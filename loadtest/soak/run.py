@@ -16,7 +16,7 @@ import httpx
 from rich.console import Console
 
 from loadtest.drive.seen import Kind, Seen
-from loadtest.soak.attack import Attack
+from loadtest.soak.attack.attacker import Attack
 from loadtest.soak.faults import Breaker
 from loadtest.soak.fleet import Admin, Fleet, FleetShape
 from loadtest.soak.gauges import Gauges, Rest, growth_bytes, left_over, slope_bytes_per_s

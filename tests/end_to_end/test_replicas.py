@@ -8,8 +8,8 @@ import pytest
 
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, warmroute
-from loadtest.fleet.redis import redis_server
 from tests.support.redis import needs_redis
+from tests.support.redis_server import redis_server
 from tests.support.waiting import block_until
 
 pytestmark = [pytest.mark.slow, needs_redis]

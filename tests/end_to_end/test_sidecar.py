@@ -11,8 +11,8 @@ import redis
 
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, warmroute
-from loadtest.fleet.redis import redis_server
 from tests.support.redis import needs_redis
+from tests.support.redis_server import redis_server
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import block_until
 

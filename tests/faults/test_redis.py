@@ -2,8 +2,8 @@
 
 import pytest
 
-from loadtest.soak.redis_faults import FAULTS, GATEWAYS, play
 from tests.support.redis import needs_redis
+from tests.support.redis_faults import FAULTS, GATEWAYS, play
 
 SHARED_S = 5.0
 REGISTERED_S = 15.0

@@ -1,9 +1,9 @@
-"""Rolling restarts of gateway and workers under load lose no request. The long run: ``python -m loadtest rollout``."""
+"""Rolling restarts under load lose no request. The long run: ``python -m loadtest soak --scenario restarts``."""
 
 import pytest
 
-from loadtest.rollout.clients import BadAnswer, check_stream, check_whole
-from loadtest.rollout.run import Plan, rollout
+from loadtest.soak.load_client import BadAnswer, check_stream, check_whole
+from loadtest.soak.restarts import Plan, restarts
 
 pytestmark = pytest.mark.slow
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_rolling_restarts_lose_no_request(tmp_path):
     said = []
-    outcome = await rollout(Plan(gateway_restarts=10, worker_restarts=6, clients=8, logs=tmp_path), said.append)
+    outcome = await restarts(Plan(gateway_restarts=10, worker_restarts=6, clients=8, logs=tmp_path), said.append)
     tally = outcome.tally
     assert tally.failures == []
     assert (outcome.gateway_restarts, outcome.worker_restarts, outcome.left) == (10, 6, 0)

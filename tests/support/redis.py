@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from loadtest.fleet.redis import server_program
+from tests.support.redis_server import server_program
 
 needs_redis = pytest.mark.skipif(server_program() is None, reason="no redis-server: apt-get install redis-server")

@@ -16,12 +16,12 @@ import pytest
 import yaml
 
 from backends.simulated.settings import SHIPPED_MODEL, shipped_model_dir
-from loadtest.attack.cost import ProcessCost, core_wait_s
-from loadtest.attack.witness import Waits, Witness
 from loadtest.fleet.memory_group import MemoryGroup, NoMemoryGroup
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, warmroute
+from loadtest.fleet.process_cost import ProcessCost, core_wait_s
 from router.security.keys import KeyEntry, digest_of, new_key
+from tests.support.witness import Waits, Witness
 
 MB = 1_000_000
 LOCAL, ASKED = "tokenized-here", "tokenized-by-worker"
@@ -234,7 +234,7 @@ class Ground:
         """Start a worker that answers at once; return its URL. With `root`, the gateway reads the tokenizer in that
         folder.
         """
-        command = [*warmroute()[:2], "-m", "loadtest.attack.sink", "--model", model, *flags]
+        command = [*warmroute()[:2], "-m", "loadtest.soak.attack.sink", "--model", model, *flags]
         sink = self.process([*command, *(["--root", str(root)] if root else [])], model)
         return "http://" + sink.wait_for(r"sink (\S+)")[1]
 

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from loadtest.attack import shapes
-from loadtest.attack.clients import attack, request
-from loadtest.attack.shapes import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES, TOKENIZE, TRANSCRIPTIONS
+from loadtest.soak.attack import shapes
+from loadtest.soak.attack.clients import attack, request
+from loadtest.soak.attack.shapes import CHAT, COMPLETIONS, EMBEDDINGS, MESSAGES, RESPONSES, TOKENIZE, TRANSCRIPTIONS
 
 pytestmark = [pytest.mark.slow, pytest.mark.measures]
 MB = 1_000_000

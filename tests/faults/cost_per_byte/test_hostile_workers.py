@@ -7,8 +7,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 import pytest
 
-from loadtest.attack.clients import attack, request
-from loadtest.attack.shapes import CHAT, Body
+from loadtest.soak.attack.clients import attack, request
+from loadtest.soak.attack.shapes import CHAT, Body
 
 pytestmark = [pytest.mark.slow, pytest.mark.measures]
 MB = 1_000_000

@@ -5,10 +5,10 @@ import threading
 
 import pytest
 
-from loadtest.attack import shapes
-from loadtest.attack.clients import attack, request
-from loadtest.attack.floods import flood
-from loadtest.attack.shapes import CHAT, Body
+from loadtest.soak.attack import shapes
+from loadtest.soak.attack.clients import attack, request
+from loadtest.soak.attack.floods import flood
+from loadtest.soak.attack.shapes import CHAT, Body
 
 pytestmark = [pytest.mark.slow, pytest.mark.measures]
 GIB = 1_073_741_824

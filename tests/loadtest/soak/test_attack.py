@@ -5,9 +5,8 @@ from random import Random
 import pytest
 
 from loadtest.arguments import size_bytes
-from loadtest.attack.attacker import ATTACKS, Attacker
 from loadtest.fleet.memory_group import MemoryGroup, NoMemoryGroup
-from loadtest.soak.attack import Attack
+from loadtest.soak.attack.attacker import ATTACKS, Attack, Attacker
 from loadtest.soak.command import register, run
 from loadtest.soak.run import first_byte_ms
 
@@ -76,7 +75,7 @@ def test_a_minute_beside_an_attacker_under_a_limit_fails_no_request_of_others(tm
         MemoryGroup(2**30).remove()
     except NoMemoryGroup:
         limit = []
-    flags = ["--minutes", "1", "--calibrate-s", "5", "--rate", "4", "--workers", "2", "--no-faults", "--attack"]
+    flags = ["--minutes", "1", "--calibrate-s", "5", "--rate", "4", "--workers", "2", "--scenario", "attack"]
     code = run(parse(*flags, *limit, "--json", str(tmp_path / "soak.json"), "--logs", str(tmp_path)))
     report = json.loads((tmp_path / "soak.json").read_text())
     assert code == 0, (report["failures"], report["unexplained"], capsys.readouterr().out[-3_000:])

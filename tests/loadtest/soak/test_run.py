@@ -30,6 +30,11 @@ def test_the_verdict_tells_what_failed(tmp_path):
     assert written["passed"] is False and written["outcomes"]["broken"] == 1
 
 
+def test_restarts_need_a_second_worker(capsys):
+    assert run(parse("--scenario", "restarts", "--workers", "1")) == 2
+    assert "--workers 2 or more" in capsys.readouterr().err
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_a_minute_of_it(tmp_path, capsys):

@@ -6,8 +6,8 @@ import pytest
 import trustme
 
 from loadtest.fleet.ports import free_ports
-from loadtest.fleet.redis import SERVERS, redis_cluster, redis_server, sentinels, server_program
 from tests.support.redis import needs_redis
+from tests.support.redis_server import SERVERS, redis_cluster, redis_server, sentinels, server_program
 
 pytestmark = needs_redis
 

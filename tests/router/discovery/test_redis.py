@@ -9,9 +9,9 @@ from backends.discovery import redis as module
 from backends.discovery.redis import RedisSource
 from backends.discovery.registration import MOST_BYTES, Registration, encode, registration_key
 from backends.discovery.report import SourceReport
-from loadtest.fleet.redis import redis_cluster, redis_server, server_program
 from router.config.model import RedisConfig
 from router.replicas.connection import connect
+from tests.support.redis_server import redis_cluster, redis_server, server_program
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(server_program() is None, reason="there is no redis-server (Debian: redis-server)")

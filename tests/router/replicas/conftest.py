@@ -1,6 +1,6 @@
 import pytest
 
-from loadtest.fleet.redis import redis_server
+from tests.support.redis_server import redis_server
 
 
 @pytest.fixture(scope="module")

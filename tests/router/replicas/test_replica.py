@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from loadtest.fleet.redis import SERVERS, redis_cluster, redis_server, sentinels, server_program
 from router.config.model import Config, RedisConfig
 from router.diagnosis.condition import Severity
 from router.diagnosis.finding import Finding, SharedFinding
@@ -17,6 +16,7 @@ from router.replicas.leases import RENEW_S, Registered
 from router.replicas.messages import StateVersion
 from router.replicas.replica import Replica
 from tests.support.redis import needs_redis
+from tests.support.redis_server import SERVERS, redis_cluster, redis_server, sentinels, server_program
 from tests.support.waiting import eventually
 
 pytestmark = needs_redis

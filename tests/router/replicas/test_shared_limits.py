@@ -7,13 +7,13 @@ import signal
 import msgspec
 import pytest
 
-from loadtest.fleet.redis import redis_server
 from router.config.model import Config
 from router.limits.caller import Charge
 from router.limits.registry import RateLimits
 from router.process.shared_memory.replica_rows import ReplicaLedger
 from router.replicas.replica import Replica
 from tests.support.redis import needs_redis
+from tests.support.redis_server import redis_server
 from tests.support.waiting import eventually
 
 pytestmark = needs_redis

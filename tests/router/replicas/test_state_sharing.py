@@ -8,7 +8,6 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from loadtest.fleet.redis import redis_server
 from router.config.model import Config, PolicyConfig, RedisConfig, WorkerConfig
 from router.control.change import Change
 from router.control.control import Control
@@ -20,6 +19,7 @@ from router.process.shared_memory.replica_rows import ReplicaLedger
 from router.replicas import state_sharing
 from router.replicas.replica import Replica
 from tests.support.redis import needs_redis
+from tests.support.redis_server import redis_server
 from tests.support.waiting import eventually
 
 pytestmark = needs_redis

@@ -9,7 +9,6 @@ import redis.asyncio
 from backends.discovery.registration import Registration, decode, registration_key
 from backends.worker import ServedModel, WorkerFacts
 from loadtest.fleet.ports import free_ports
-from loadtest.fleet.redis import redis_server
 from router.config.model import Config, RedisConfig, SidecarConfig, TlsConfig, WorkerConfig
 from router.sidecar import lease as lease_module
 from router.sidecar import registries as registries_module
@@ -17,6 +16,7 @@ from router.sidecar.lease import Lease
 from router.sidecar.registration import WorkerRegistration
 from router.sidecar.registries import GatewayRegistry, RedisRegistry, RegistryError, registries
 from tests.support.redis import needs_redis
+from tests.support.redis_server import redis_server
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import eventually
 

@@ -1,6 +1,6 @@
 """Another client: requests ``/livez`` every few milliseconds from a process of its own, and records the answer times.
 
-    python -m loadtest.attack.witness 127.0.0.1:8000 127.0.0.1:9000
+    python tests/support/witness.py 127.0.0.1:8000 127.0.0.1:9000
 
 Each line that it prints is one answer: the address and four times in seconds. They are the due time and the arrival
 time (monotonic clock), the time taken, and the part of it that the gateway caused itself (`cost.own_share_s`). The last
@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
-from loadtest.attack.cost import ProcessCost, Scheduled, own_share_s
+from loadtest.fleet.process_cost import ProcessCost, Scheduled, own_share_s
 
 PERIOD_S = 0.005
 ANSWER_LIMIT_S = 30.0
@@ -83,7 +83,7 @@ class Witness:
         self._answers: dict[str, list[Answer]] = {address: [] for address in addresses}
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-P", "-m", "loadtest.attack.witness", *self._addresses]
+        command = [sys.executable, "-P", __file__, *self._addresses]
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from loadtest.attack.shapes import Body
+from loadtest.soak.attack.shapes import Body
 
 ANSWER_LIMIT_S = 60.0
 _CHUNK = b"1\r\n%c\r\n"

@@ -1,6 +1,6 @@
 """A worker that reads any body, keeps none of it, and answers at once like a fast engine, or attacks the gateway.
 
-    python -m loadtest.attack.sink --model big --root /path/of/a/tokenizer
+    python -m loadtest.soak.attack.sink --model big --root /path/of/a/tokenizer
 
 It prints ``sink HOST:PORT``. `--endless PATH` (repeatable) makes that path send bytes for ever, `--trickle PATH` one
 byte a second.
@@ -134,7 +134,7 @@ async def _main(args: argparse.Namespace) -> None:
 
 def main() -> None:
     """Serve until killed."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.attack.sink", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m loadtest.soak.attack.sink", description=__doc__)
     parser.add_argument("--model", default="big", help="name of the served model")
     parser.add_argument("--root", help="model folder that it reports (default: the model's name)")
     parser.add_argument("--port", type=int, default=0)

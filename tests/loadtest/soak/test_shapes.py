@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from loadtest.attack import shapes
-from loadtest.attack.clients import request
+from loadtest.soak.attack import shapes
+from loadtest.soak.attack.clients import request
 
 PATHS = (shapes.CHAT, shapes.COMPLETIONS, shapes.MESSAGES, shapes.RESPONSES, shapes.EMBEDDINGS, shapes.TOKENIZE, "/x")
 

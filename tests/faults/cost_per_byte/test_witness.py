@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from loadtest.attack.cost import ProcessCost, core_wait_s, own_share_s
-from loadtest.attack.witness import Answer, spread, summary
+from loadtest.fleet.process_cost import ProcessCost, core_wait_s, own_share_s
+from tests.support.witness import Answer, spread, summary
 
 
 def test_a_long_wait_counts_for_those_who_would_have_come_meanwhile():

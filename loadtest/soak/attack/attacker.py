@@ -1,6 +1,6 @@
 """A hostile client for a soak: it makes one attack after the other, drawn from a seed, until a signal stops it.
 
-    python -m loadtest.attack.attacker --address 127.0.0.1:8000 --model attacked
+    python -m loadtest.soak.attack.attacker --address 127.0.0.1:8000 --model attacked
 
 It prints ``attack NAME COUNTS`` at the end of each attack: the number of requests by status.
 """
@@ -11,18 +11,23 @@ import argparse
 import os
 import socket
 import struct
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from random import Random
+from typing import Self
 
-from loadtest.attack import shapes
-from loadtest.attack.clients import at_once, attack, head, request
-from loadtest.attack.floods import FLOODS, flood
+from loadtest.fleet.process import Process, uninterrupted
+from loadtest.soak.attack import shapes
+from loadtest.soak.attack.clients import at_once, attack, head, request
+from loadtest.soak.attack.floods import FLOODS, flood
 
 SECONDS = 2.0
 PAUSE_S = 0.5
+ATTACKED = "attacked"
+"""The model that an attacker's requests name."""
 _BODY_BYTES = 9_800_000
 _LARGE_BYTES = 15_000_000
 _PATHS = (shapes.CHAT, shapes.COMPLETIONS, shapes.MESSAGES, shapes.RESPONSES, shapes.EMBEDDINGS, shapes.TOKENIZE)
@@ -156,9 +161,50 @@ ATTACKS: dict[str, Callable[[Attacker], Mapping[str, int]]] = {
 """Every attack by name."""
 
 
+class Attack:
+    """Attacks the gateway at `address` for the length of a ``with``."""
+
+    def __init__(self, address: str, seed: int) -> None:
+        command = [sys.executable, "-P", "-m", "loadtest.soak.attack.attacker", "--address", address]
+        self._command = [*command, "--model", ATTACKED, "--seed", str(seed)]
+        self.counts: Counter[str] = Counter()
+        """Attacks by name; filled at the end."""
+        self.requests: Counter[str] = Counter()
+        """The attacker's requests by how they ended; filled at the end."""
+
+    def __enter__(self) -> Self:
+        with uninterrupted():
+            self._process = Process(self._command, "attacker")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        alive = self._process.alive
+        self._process.kill()
+        for line in self._process.rest():
+            self._read(line)
+        if not alive:
+            self.counts["ended early"] += 1
+
+    def _read(self, line: str) -> None:
+        """Count one line of the attacker's output: ``attack NAME STATUS=COUNT ...``."""
+        word, _, rest = line.strip().partition(" ")
+        if word == "attack":
+            name, *counts = rest.split()
+            self.counts[name] += 1
+            for count in counts:
+                status, _, number = count.partition("=")
+                self.requests[status] += int(number)
+
+    @property
+    def troubles(self) -> list[str]:
+        """Return the reasons why the attack proves nothing; empty if it ran."""
+        ended = self.counts["ended early"]
+        return [f"the attacker ended early:\n{self._process.tail()}"] if ended or not self.counts else []
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Attack until killed, or until the parent process has ended."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.attack.attacker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m loadtest.soak.attack.attacker", description=__doc__)
     parser.add_argument("--address", required=True, metavar="HOST:PORT")
     parser.add_argument("--model", required=True)
     parser.add_argument("--seed", type=int, default=0)
