@@ -25,8 +25,8 @@ arrive when the plan says (an open loop). At another load only arrivals come fas
 For a trace, the seed draws where the run's window begins, and the arrival of each row within its tick. For a generator
 it draws everything. Equal seeds give equal plans, on every machine. A trace that is shorter than the window is taken
 whole. Calls that would not fall into the window even after immediate answers are left out. If each row is a call of its
-own (`mooncake`, `burstgpt`, `azure`), all loads have the same calls, sooner or later. With a trace of sessions
-(`bailian`, `sessions`) the window has the same length at every load. A higher load has more sessions in it, and each of
+own (`mooncake`, `azure`), all loads have the same calls, sooner or later. With a trace of
+`sessions` the window has the same length at every load. A higher load has more sessions in it, and each of
 them gets as far as at a lower load. No session is in progress when the window begins.
 
 ## Traces

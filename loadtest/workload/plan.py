@@ -71,11 +71,6 @@ class Plan:
     def prompt_tokens(self) -> int:
         return sum(call.prompt.tokens for session in self.sessions for call in session.calls)
 
-    def faster(self, factor: float) -> Plan:
-        """Return the plan with sessions `factor` times as fast. Pauses stay, because people do not think faster."""
-        sessions = (replace(session, start_s=session.start_s / factor) for session in self.sessions)
-        return Plan.of(self.name, sessions, self.duration_s / factor, self.block_tokens)
-
 
 def within(session: Session, length_s: float) -> Session | None:
     """Return a session's calls that fall into [0, length_s) if answers take no time; None if there are none.

@@ -19,9 +19,6 @@ class Source(Protocol):
     @property
     def name(self) -> str: ...
 
-    @property
-    def about(self) -> str: ...
-
     def draw(self, seed: int, length_s: float, faster: float = 1.0) -> Plan:
         """Draw the traffic of `length_s` seconds at `faster` times the source's rate. Equal arguments give equal plans.
 

@@ -14,13 +14,19 @@ from loadtest.workload.draw import Draws, stream
 from loadtest.workload.errors import TraceError
 from loadtest.workload.plan import Plan, Session, within
 from loadtest.workload.rows import records
-from loadtest.workload.schemas.known import described, recognise
-from loadtest.workload.schemas.reading import typed_rows
+from loadtest.workload.schemas.known import described, recognise, typed_rows
 from loadtest.workload.schemas.schema import Arrival, Schema
-from loadtest.workload.ticks import Ticks
 
 MOMENT_S = 1e-3
 """Added to the last arrival, so that it lies within the trace."""
+LEAST_S, LARGEST_S = 1.0, 10.0
+"""Smaller steps are the real times. Rows further apart than the largest step are so by chance."""
+
+ROUNDING_S = 0.01
+"""Mooncake's ticks of 3 s are off by up to 3 ms."""
+
+MOST_GAPS = 1_000
+"""Timestamps with more different gaps than this have no ticks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +78,6 @@ class Trace:
         """The file's name without its suffixes."""
         return self.path.name.split(".")[0]
 
-    @property
-    def about(self) -> str:
-        """The number of rows, their time and the schema."""
-        return f"{self.timetable.rows:,} rows over {self.timetable.span_s:,.0f} s; {self.schema.about}"
-
     def draw(self, seed: int, length_s: float, faster: float = 1.0) -> Plan:
         """Draw a window of the trace, `length_s` long when it is replayed `faster` times as fast.
 
@@ -108,21 +109,51 @@ class Trace:
     def _arrivals(self, jitter: Random) -> Iterator[Arrival[Any]]:
         for number, row in typed_rows(self.path, self.schema):
             late_s = jitter.uniform(0.0, self.timetable.tick_s)
-            if row.at_s is not None:
-                yield Arrival(number, row.at_s + late_s, row)
+            yield Arrival(number, row.at_s + late_s, row)
 
 
 def timetable(path: Path, schema: Schema[Any]) -> Timetable:
     """Read the times of all rows.
 
     Raises:
-        TraceError: a row is wrong, or none is left.
+        TraceError: a row is wrong.
     """
     first_s, last_s, rows, ticks = inf, -inf, 0, Ticks()
     for _, row in typed_rows(path, schema):
-        if (at_s := row.at_s) is not None:
-            first_s, last_s, rows = min(first_s, at_s), max(last_s, at_s), rows + 1
-            ticks.see(at_s)
-    if not rows:
-        raise TraceError(f"{path} has no row that can be replayed")
+        first_s, last_s, rows = min(first_s, row.at_s), max(last_s, row.at_s), rows + 1
+        ticks.see(row.at_s)
     return Timetable(first_s, last_s, ticks.step_s, rows)
+
+
+class Ticks:
+    """Rounded timestamps of a trace. Replayed as they are, all rows of a tick would arrive at once.
+
+    Reads the timestamps in order, and finds the distance between the ticks to which they were rounded.
+    """
+
+    def __init__(self) -> None:
+        self._before_s: float | None = None
+        self._gaps: set[int] = set()
+        self._shared = False
+
+    def see(self, at_s: float) -> None:
+        """Note the next row's timestamp."""
+        gap = 0 if self._before_s is None else round(abs(at_s - self._before_s) / ROUNDING_S)
+        if gap and len(self._gaps) <= MOST_GAPS:
+            self._gaps.add(gap)
+        self._shared |= self._before_s == at_s
+        self._before_s = at_s
+
+    @property
+    def step_s(self) -> float:
+        """Seconds between ticks; 0 if no two rows share a timestamp, or if gaps are no multiples of the least gap."""
+        step = min(self._gaps, default=0)
+        regular = len(self._gaps) <= MOST_GAPS and all(_multiple(gap, step) for gap in self._gaps)
+        step_s = step * ROUNDING_S
+        return step_s if self._shared and regular and LEAST_S <= step_s <= LARGEST_S else 0.0
+
+
+def _multiple(gap: int, step: int) -> bool:
+    rest = gap % step
+    # Two rounded timestamps put a gap off by up to one ROUNDING_S, in either direction.
+    return min(rest, step - rest) <= 1

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Annotated, ClassVar
 
 from loadtest.workload.draw import Draws
-from loadtest.workload.generators.conversing import Conversing
-from loadtest.workload.generators.shape import Count, Positive, Seconds, Share, Tokens, says
+from loadtest.workload.generators.shape import Conversing, Count, Positive, Seconds, Share, Tokens, says
 from loadtest.workload.plan import Call, Session
 from loadtest.workload.text import Piece, Text
 

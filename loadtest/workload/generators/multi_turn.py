@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Annotated, ClassVar
 
 from loadtest.workload.draw import Draws
-from loadtest.workload.generators.conversing import Conversing
-from loadtest.workload.generators.shape import Count, Positive, Tokens, says
+from loadtest.workload.generators.shape import Conversing, Count, Positive, Tokens, says
 from loadtest.workload.plan import Call, Session
 from loadtest.workload.text import Text
 

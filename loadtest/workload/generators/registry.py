@@ -10,7 +10,6 @@ import msgspec
 
 from loadtest.workload.errors import WorkloadError
 from loadtest.workload.generators.agents import Agents
-from loadtest.workload.generators.document_conversations import DocumentConversations
 from loadtest.workload.generators.documents_beside_chats import DocumentsBesideChats
 from loadtest.workload.generators.hot_prompt import HotPrompt
 from loadtest.workload.generators.multi_turn import MultiTurn
@@ -30,7 +29,6 @@ SHAPES: Mapping[str, type[Shape]] = {
     "hot_prompt": HotPrompt,
     "no_reuse": NoReuse,
     "sibling_bursts": SiblingBursts,
-    "document_conversations": DocumentConversations,
 }
 
 
@@ -40,11 +38,6 @@ class Generator:
 
     name: str
     shape: Shape
-
-    @property
-    def about(self) -> str:
-        """The first sentence of the shape's docstring."""
-        return summary(type(self.shape))
 
     def draw(self, seed: int, length_s: float, faster: float = 1.0) -> Plan:
         """Draw `length_s` seconds of traffic at `faster` times its `rate_per_s`. The seed draws everything."""
@@ -112,12 +105,6 @@ def _parameter(name: str, pair: str) -> tuple[str, str]:
     if not equals:
         raise WorkloadError(f"generator {name}: {pair!r} is not key=value")
     return key.strip(), value.strip()
-
-
-def summary(shape: type[Shape]) -> str:
-    """Return the first sentence of the shape's docstring."""
-    text = " ".join((shape.__doc__ or "").split())
-    return text.split(". ")[0].removesuffix(".") + "."
 
 
 def parameters(shape: type[Shape]) -> list[Parameter]:

@@ -41,7 +41,6 @@ def call(row: Row, draws: Draws) -> Call:
 
 SCHEMA = Schema(
     name="azure",
-    about="Azure LLM inference CSV of 2023: times and lengths, nothing shared, open loop",
     fields=frozenset({"TIMESTAMP", "ContextTokens", "GeneratedTokens"}),
     row_type=Row,
     sessions=OneCallEach(call),

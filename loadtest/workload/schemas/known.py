@@ -1,20 +1,20 @@
-"""All known schemas, and how to find the schema of a row."""
+"""All known schemas, how to find the schema of a row, and the checked rows of a file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
-from loadtest.workload.schemas import azure, bailian, burstgpt, mooncake, sessions
-from loadtest.workload.schemas.schema import Schema
+import msgspec
 
-SCHEMAS: Sequence[Schema[Any]] = (
-    mooncake.SCHEMA,
-    bailian.SCHEMA,
-    burstgpt.SCHEMA,
-    azure.SCHEMA,
-    sessions.SCHEMA,
-)
+from loadtest.workload.errors import TraceError
+from loadtest.workload.rows import records
+from loadtest.workload.schemas import azure, mooncake, sessions
+from loadtest.workload.schemas.schema import RowT, Schema
+
+SCHEMAS: Sequence[Schema[Any]] = (mooncake.SCHEMA, azure.SCHEMA, sessions.SCHEMA)
 
 
 def recognise(names: Iterable[str]) -> Schema[Any] | None:
@@ -27,3 +27,18 @@ def recognise(names: Iterable[str]) -> Schema[Any] | None:
 def described() -> str:
     """Return every schema with its fields, for error messages."""
     return "; ".join(f"{schema.name} ({', '.join(sorted(schema.fields))})" for schema in SCHEMAS)
+
+
+def typed_rows(path: Path, schema: Schema[RowT]) -> Iterator[tuple[int, RowT]]:
+    """Yield every row with its number, from 1, read on demand.
+
+    Raises:
+        TraceError: the file cannot be read, or a row does not fit the schema.
+    """
+    with closing(records(path)) as rows:
+        for number, record in rows:
+            try:
+                # Numbers of a CSV file are strings, which only the lax mode converts.
+                yield number, msgspec.convert(schema.named(record), schema.row_type, strict=False)
+            except (msgspec.ValidationError, ValueError) as error:
+                raise TraceError.at_row(path, number, f"not as {schema.name} rows are: {error}") from None

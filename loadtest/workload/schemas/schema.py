@@ -23,8 +23,8 @@ class Row(Protocol):
     """One row of a trace with checked fields."""
 
     @property
-    def at_s(self) -> float | None:
-        """The recorded time, in seconds on the trace's own clock; None for a row that is left out."""
+    def at_s(self) -> float:
+        """The recorded time, in seconds on the trace's own clock."""
 
 
 RowT = TypeVar("RowT", bound=Row)
@@ -55,7 +55,6 @@ class Schema(Generic[RowT]):
     """
 
     name: str
-    about: str
     fields: frozenset[str]
     row_type: type[RowT]
     sessions: Sessions[RowT]

@@ -69,7 +69,6 @@ def _calls(rows: list[Row], draws: Draws) -> Iterator[Call]:
 
 SCHEMA = Schema(
     name="sessions",
-    about="session CSV or JSONL of agents' rounds, closed loop",
     fields=frozenset(
         {"session_id", "arrival_time", "round", "prefix_len", "input_len", "output_len", "tool_wait_after_ms"}
     ),

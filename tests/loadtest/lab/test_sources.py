@@ -36,8 +36,8 @@ def test_reusable_tokens_are_those_an_endless_cache_would_hold(trace):
 
 def test_calls_of_their_own_are_the_same_at_every_rate(tmp_path):
     path = tmp_path / "rows.csv"
-    rows = "".join(f"{number},ChatGPT,20,9,29,Conversation log\n" for number in range(30))
-    path.write_text("Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n" + rows)
+    rows = "".join(f"2023-11-16T18:00:{number:02},20,9\n" for number in range(30))
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + rows)
     usual, faster = drawn(str(path), 0, 20.0, 1.0, None), drawn(str(path), 0, 20.0, 4.0, None)
     assert faster.length_s == usual.length_s / 4
     moved = [replace(session, start_s=session.start_s / 4) for session in usual.plan.sessions]

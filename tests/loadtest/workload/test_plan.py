@@ -63,13 +63,6 @@ def test_arrivals_order_reuse_across_sessions():
     assert reusable_tokens([early, session("never", 1.0, Call(long, (8, 1)))], 16) == 16
 
 
-def test_a_faster_plan_keeps_its_pauses():
-    slow = Plan.of("p", [session("a", 8.0, Call(Text.of([(1, 16)]), (2, 4), pause_s=3.0)), session("b", 4.0)], 10.0)
-    fast = slow.faster(2.0)
-    assert [(one.id, one.start_s) for one in fast.sessions] == [("b", 2.0), ("a", 4.0)]
-    assert fast.duration_s == 5.0 and fast.sessions[1].calls[0].pause_s == 3.0
-
-
 def test_of_a_session_only_what_can_fall_into_the_run_is_kept():
     calls = [Call(Text.of([(number, 16)]), (100 + number, 1), pause_s=10.0) for number in range(6)]
     whole = Session("a", -25.0, tuple(calls))

@@ -18,7 +18,6 @@ def test_a_file_is_a_trace(tmp_path):
 def test_a_generator_is_named_with_what_differs():
     source = parse_source("generator:rag:documents=50, skew=0.5,")
     assert source.name == "rag:documents=50, skew=0.5,"
-    assert source.about.startswith("Single requests: a system prompt")
     assert source.draw(0, 30.0).calls > 60
 
 

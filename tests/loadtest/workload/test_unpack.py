@@ -5,8 +5,7 @@ import subprocess
 import pytest
 
 from loadtest.workload.errors import TraceError
-from loadtest.workload.rows import records
-from loadtest.workload.unpack import opened
+from loadtest.workload.rows import opened, records
 
 TEXT = "a,b\r\n" + "".join(f"{number},{number * 7}\r\n" for number in range(20_000))
 needs_zstd = pytest.mark.skipif(shutil.which("zstd") is None, reason="needs the zstd command")

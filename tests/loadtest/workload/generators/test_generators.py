@@ -53,7 +53,7 @@ def test_starts_can_be_limited():
 
 @pytest.mark.parametrize(
     "name",
-    [name for name in SHAPES if name not in ("agents", "multi_turn", "documents_beside_chats", "changing_mix")],
+    [name for name in SHAPES if name not in ("agents", "multi_turn", "documents_beside_chats")],
 )
 def test_faster_brings_the_same_sooner(name):
     slow, fast = drawn(name, length_s=60.0), drawn(name, length_s=30.0, faster=2.0)
@@ -159,12 +159,3 @@ def test_every_parameter_has_a_description_and_a_type():
     for shape in SHAPES.values():
         for parameter in (*own_parameters(shape), *common_parameters()):
             assert parameter.about and parameter.type in ("int", "float")
-
-
-def test_conversations_about_a_document_share_it_and_grow():
-    plan = drawn("document_conversations:rate_per_s=2,documents=3,document_tokens=9000,turns=4", length_s=200.0)
-    assert len(plan.sessions) == 192
-    assert len({session.calls[0].prompt.pieces[0] for session in plan.sessions}) == 3
-    for session in plan.sessions:
-        assert len(session.calls) == 4 and session.calls[0].prompt.pieces[0][1] == 9_000
-        assert all(b.prompt.pieces[: len(a.prompt.pieces)] == a.prompt.pieces for a, b in pairwise(session.calls))

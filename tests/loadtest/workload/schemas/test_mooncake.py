@@ -4,8 +4,8 @@ import pytest
 
 from loadtest.workload.draw import FIRST_FRESH_ID
 from loadtest.workload.errors import TraceError
+from loadtest.workload.schemas.known import typed_rows
 from loadtest.workload.schemas.mooncake import SCHEMA
-from loadtest.workload.schemas.reading import typed_rows
 from loadtest.workload.text import chain
 from loadtest.workload.trace import Trace
 
