@@ -24,7 +24,6 @@ USUAL = Usual()
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--trace", metavar=FORM, help="the workload, as in `sim`")
     what.add_argument("--case", choices=CASES, help="a named workload with its fleet and contenders")

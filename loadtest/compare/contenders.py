@@ -62,7 +62,6 @@ class Contender:
     flags: tuple[str, ...] = ()
 
     def command(self, site: Site) -> list[str]:
-        """Return its command line for `site`."""
         return [*_ROUTERS[self.router].command(self.policy, site), *self.flags]
 
     def registered(self, site: Site) -> int:

@@ -63,7 +63,6 @@ class Findings:
         return {rule: [_value(measure, one.modelled[rule]) for one in self.seeds] for rule in self.policies}
 
     def orderings(self) -> list[Ordering]:
-        """Return one ordering of the rules per measure."""
         return [
             ordering(
                 measure.title,
@@ -89,11 +88,9 @@ class Findings:
         return [float(getattr(one.live[name].usage, field)) for one in self.seeds]
 
     def calls(self) -> float:
-        """Return the mean number of measured calls per run."""
         return fmean(one.live[name].measures.all.calls for one in self.seeds for name in self.names)
 
     def errors(self) -> list[str]:
-        """Return the errors of all failed calls, each with its contender and seed."""
         return [
             f"{name}, seed {one.seed}: {error}"
             for one in self.seeds

@@ -52,7 +52,6 @@ def saturates(first: Cell, time_scale: float) -> Saturation:
 
 
 def slowed(profile: Profile, time_scale: float) -> Profile:
-    """Return the same worker with every step `time_scale` times as long."""
     prefill, decode = profile.prefill, profile.decode
     return replace(
         profile,

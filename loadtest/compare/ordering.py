@@ -34,7 +34,6 @@ class Pair:
 
     @property
     def same(self) -> bool:
-        """Whether both sides order the two rules, and in the same way."""
         return self.live * self.modelled > 0
 
 
@@ -49,12 +48,10 @@ class Ordering:
 
     @property
     def same(self) -> int:
-        """Pairs that both sides put in the same order."""
         return sum(pair.same for pair in self.pairs)
 
     @property
     def inverted(self) -> list[Pair]:
-        """Pairs that the two sides put in opposite orders."""
         return [pair for pair in self.pairs if pair.inverted]
 
     @property
@@ -64,7 +61,6 @@ class Ordering:
 
 
 def ordering(measure: str, live: Values, modelled: Values, *, higher_is_better: bool) -> Ordering:
-    """Compare the orders of the rules by one measure."""
     sign = 1.0 if higher_is_better else -1.0
     pairs = tuple(
         Pair(first, second, _better(live, first, second, sign), _better(modelled, first, second, sign))

@@ -137,7 +137,6 @@ def verdict(findings: Findings) -> str:
 
 
 def show(console: Console, findings: Findings) -> None:
-    """Print every sheet on the console."""
     console.print(summary(findings), highlight=False, markup=False)
     for sheet in sheets(findings):
         print_sheet(console, sheet)
@@ -145,7 +144,6 @@ def show(console: Console, findings: Findings) -> None:
 
 
 def page(findings: Findings) -> str:
-    """Return every sheet as one page of Markdown."""
     parts = [summary(findings), verdict(findings)]
     for sheet in sheets(findings):
         lines = [_line(sheet.heads), _line(["---"] * len(sheet.heads)), *map(_line, sheet.rows)]

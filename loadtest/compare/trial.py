@@ -39,7 +39,6 @@ class Stage:
     logs: Path
 
     def site(self) -> Site:
-        """Return the environment of one more router."""
         port = free_ports(2)
         return Site(port, port + 1, self.workers, self.model, self.environment)
 

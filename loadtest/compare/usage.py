@@ -42,7 +42,6 @@ class Reading:
 
     @classmethod
     def take(cls, workers: Sequence[Worker], router_pid: int) -> Reading:
-        """Read all counters now."""
         counters = tuple(read_counters(worker) for worker in workers)
         return cls(tree_cpu_s(router_pid), time.process_time(), machine_cpu_s(), counters)
 

@@ -54,7 +54,6 @@ class Wording:
         return answer if len(offsets) <= tokens else answer[: offsets[tokens - 1][1]]
 
     def length(self, answer: str) -> int:
-        """Return the number of tokens of an answer's text."""
         return len(self._offsets(answer))
 
     def _offsets(self, text: str) -> list[tuple[int, int]]:

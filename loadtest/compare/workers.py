@@ -55,7 +55,6 @@ class FleetShape:
 
     @property
     def blocks(self) -> int:
-        """Number of cache blocks of one worker."""
         return self.kv_tokens // BLOCK_TOKENS
 
 
@@ -171,7 +170,6 @@ def _reset_once(worker: Worker) -> bool:
 
 
 def read_counters(worker: Worker) -> Counters:
-    """Return the current counters of `worker`."""
     page = parse_metrics(httpx.get(f"{worker.url}/metrics", timeout=10).raise_for_status().text)
     queries = sum(load.prefix_queries or 0 for load in page.loads)
     hits = sum(load.prefix_hits or 0 for load in page.loads)

@@ -19,7 +19,6 @@ _FEWEST_WITH_ROLES = 2
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``demo`` to the command line."""
     parser = commands.add_parser(
         "demo",
         help="compare prefix routing with round robin on embedded workers",

@@ -38,7 +38,6 @@ class Setting:
         )
 
     def worker_flags(self) -> list[str]:
-        """Return the flags of ``warmroute worker``."""
         return ["--profile", self.profile, "--time-scale", str(self.time_scale)]
 
 
@@ -69,7 +68,6 @@ def served_model(worker: dict[str, object]) -> str:
 def run_policy(
     console: Console, setting: Setting, policy: str, serve_flags: Sequence[str] = ()
 ) -> tuple[Row, list[Timing]]:
-    """Start a fleet, play the conversations through `policy`, stop the fleet."""
     conversations = generate(setting.shape, setting.seed)
     total = sum(len(conversation.turns) for conversation in conversations)
     with (
@@ -88,5 +86,4 @@ def bar(console: Console) -> Progress:
 
 
 def failures(timings: Sequence[Timing]) -> list[str]:
-    """Return the distinct errors of a run."""
     return sorted({timing.error for timing in timings if timing.error is not None})

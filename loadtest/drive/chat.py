@@ -63,7 +63,6 @@ class _Choice(msgspec.Struct):
 
     @property
     def words(self) -> str:
-        """The text that this frame adds to the answer."""
         return (self.text if self.delta is None else self.delta.content) or ""
 
 

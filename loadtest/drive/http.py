@@ -74,7 +74,6 @@ class Connection(asyncio.Protocol):
         return await self._head
 
     def close(self) -> None:
-        """Close at once; unread data is lost."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -56,7 +56,6 @@ class Seen:
     text: str = ""
 
     def end(self, kind: Kind, detail: str = "") -> None:
-        """Classify the request as `kind`."""
         self.kind, self.detail = kind, detail
 
 
@@ -79,7 +78,6 @@ class _Choice(msgspec.Struct):
 
     @property
     def words(self) -> str:
-        """The text of a completion, of a message, or of a piece of either."""
         part = self.delta or self.message
         return (part.content if part is not None else self.text) or ""
 

@@ -30,7 +30,6 @@ examples:
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add ``fleet`` to the command line."""
     parser = commands.add_parser(
         "fleet",
         help="start vLLM workers without GPUs, or embedded workers",

@@ -99,7 +99,6 @@ class Process:
         return StartError(f"{self.name} ended with code {self._child.wait()}:\n{self.tail()}")
 
     def tail(self) -> str:
-        """Return the last lines that the process printed."""
         return "\n".join(self._lines)
 
     def wait(self, limit_s: float) -> int:

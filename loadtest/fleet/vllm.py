@@ -131,7 +131,6 @@ class RunningVllm:
             time.sleep(0.2)
 
     def reset_prefix_cache(self) -> None:
-        """Empty the prefix cache (needs `VllmWorker.dev_mode`)."""
         httpx.post(f"{self.url}/reset_prefix_cache", timeout=10).raise_for_status()
 
 

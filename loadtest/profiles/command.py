@@ -19,7 +19,6 @@ from loadtest.report.summary import percentile
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
     parser.add_argument("recording", type=Path, metavar="NAME.meta.json", help="the recording")
     parser.add_argument(
         "--start", choices=profile_names(), default="qwen3-32b-2xh100", help="first profile (default: %(default)s)"
@@ -42,7 +41,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def costs(profile: Profile) -> str:
-    """Return the step costs as TOML."""
     prefill, decode = profile.prefill, profile.decode
     return (
         f"[prefill]\na_ms = {prefill.a_ms:.2f}\nb_us = {prefill.b_us:.2f}\nd_ns = {prefill.d_ns:.4f}\n\n"

@@ -30,7 +30,6 @@ class VirtualWorker:
         self.now_s = 0.0
 
     def run_until(self, time_s: float) -> None:
-        """Run every step that starts before `time_s`."""
         while self._engine.has_work and self.now_s < time_s:
             result = self._engine.step(self.now_s)
             assert result is not None
@@ -44,11 +43,9 @@ class VirtualWorker:
         return self._engine.add(request, time_s)
 
     def finish(self) -> None:
-        """Run until no request is left."""
         self.run_until(float("inf"))
 
     def statistics(self) -> dict[str, int | float]:
-        """Return the engine's statistics."""
         return self._engine.statistics()
 
 
@@ -60,7 +57,6 @@ class Replay:
     steps: tuple[StepResult, ...]
 
     def modelled(self, recorded: Sequence[RecordedRequest]) -> list[RecordedRequest]:
-        """Return the recorded requests with the model's times."""
         return [_with_times(request, state) for request, state in zip(recorded, self.states, strict=True)]
 
 

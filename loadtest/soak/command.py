@@ -40,7 +40,6 @@ ATTACKED_GROWTH_MB = 100.0
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    """Add the command's flags."""
     shape = FleetShape()
     parser.add_argument("--scenario", choices=SCENARIOS, default="faults", help="what happens (default: %(default)s)")
     parser.add_argument("--minutes", type=above_zero, default=30.0, help="length of the soak (default 30)")

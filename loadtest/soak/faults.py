@@ -47,7 +47,6 @@ class Window:
     end_s: float = float("inf")
 
     def overlaps(self, begin_s: float, end_s: float) -> bool:
-        """Return whether the fault was active at any time between the two."""
         return self.begin_s <= end_s and begin_s <= self.end_s
 
 
@@ -82,7 +81,6 @@ class Breaker:
         """Workers that did not recover. This is a failure of the gateway, not of a client."""
 
     async def run(self) -> None:
-        """Break until cancelled."""
         while True:
             await asyncio.sleep(self._rng.expovariate(1 / self._every_s))
             # Draw before the check, so that the time in which workers recover does not change the later draws.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
-
-from loadtest.fleet.process_cost import ProcessCost
 
 AT_REST = (
     "warmroute_active_requests",
@@ -42,13 +41,11 @@ class Gauges:
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
-        self._cost = ProcessCost(pid)
         self.samples: list[Sample] = []
         self.blocks: list[float] = []
         """Memory blocks that Python uses, sampled from the gateway's metrics."""
 
     def sample(self, now_s: float) -> None:
-        """Record the memory in use."""
         self.samples.append(Sample(now_s, self._process.memory_info().rss))
 
     @property
@@ -57,12 +54,11 @@ class Gauges:
 
     @property
     def peak_rss_bytes(self) -> int:
-        """Highest resident memory so far."""
-        return self._cost.peak_rss_bytes
+        status = Path("/proc", str(self._process.pid), "status").read_text()
+        return int(status.partition("VmHWM:")[2].split()[0]) * 1_024
 
     @property
     def cpu_s(self) -> float:
-        """CPU seconds so far."""
         times = self._process.cpu_times()
         return float(times.user + times.system)
 

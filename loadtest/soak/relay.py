@@ -51,7 +51,6 @@ class LossyRelays:
         return [line.endpoint for line in self._lines]
 
     def lose(self, index: int, batches: int) -> None:
-        """Drop the next `batches` of one publisher."""
         self._lines[index].to_drop = batches
 
     def _pump(self) -> None:

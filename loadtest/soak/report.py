@@ -54,7 +54,6 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing failed."""
         return not self.failures
 
 
@@ -105,6 +104,5 @@ def _counts(title: str, counts: dict[str, int], total: int | None) -> Table:
 
 
 def write_json(path: Path, verdict: Verdict) -> None:
-    """Write all fields of `verdict` as JSON."""
     document = asdict(verdict) | {"passed": verdict.passed}
     path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")

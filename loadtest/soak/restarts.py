@@ -54,7 +54,6 @@ class Outcome:
     left: int = 0
 
     def progress(self) -> str:
-        """Return the progress in one line."""
         tally = self.tally
         return (
             f"{self.gateway_restarts} gateway and {self.worker_restarts} worker restarts, "
@@ -90,7 +89,6 @@ class Fleet:
 
     @property
     def ids(self) -> list[str]:
-        """The workers' ids in the gateway."""
         return [f"{HOST}:{self._worker_port(number)}" for number, _ in enumerate(self._workers)]
 
     def _worker_port(self, number: int) -> int:
@@ -128,7 +126,6 @@ class Fleet:
         await self.undrain(worker_id)
 
     async def undrain(self, worker_id: str) -> None:
-        """Undrain a worker and wait until it is ready."""
         await self.ask(f"/admin/v1/workers/{worker_id}/undrain?wait_s={READY_WAIT_S}")
 
     async def replace_gateway(self) -> None:
@@ -147,7 +144,6 @@ class Fleet:
         await asyncio.gather(*self._ending, asyncio.to_thread(self._ended, self._gateway))
 
     def stop(self) -> None:
-        """Stop all remaining processes."""
         for child in list(self._alive):
             child.terminate()
         for child in list(self._alive):
@@ -173,7 +169,6 @@ class Fleet:
         raise RestartError(f"{method} {path}: {answer.status_code} {answer.text}")
 
     async def in_flight(self) -> int:
-        """Return the number of requests in progress at all workers."""
         listed = (await self.ask("/admin/v1/workers", "GET")).json()["workers"]
         return sum(worker["in_flight"] for worker in listed)
 

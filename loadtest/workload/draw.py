@@ -36,7 +36,6 @@ class Draws:
         self._ids: Iterator[int] = count(FIRST_FRESH_ID)
 
     def piece(self, tokens: int) -> Piece:
-        """Return new text of `tokens` tokens."""
         return next(self._ids), tokens
 
     def around(self, p50: float, p90: float) -> float:

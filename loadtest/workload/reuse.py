@@ -72,7 +72,6 @@ class SeenTexts:
         return shared
 
     def add(self, text: Text, since: Mark | None = None) -> None:
-        """Note that `text` has been seen."""
         begin = self._begin(text, since)
         place, begun = begin.place, len(begin.text.pieces)
         for index, (id_, tokens) in enumerate(text.pieces[begun:], begun):

@@ -45,7 +45,6 @@ class Timetable:
 
     @property
     def span_s(self) -> float:
-        """Seconds from the first row to the end."""
         return self.end_s - self.first_s
 
 
@@ -137,7 +136,6 @@ class Ticks:
         self._shared = False
 
     def see(self, at_s: float) -> None:
-        """Note the next row's timestamp."""
         gap = 0 if self._before_s is None else round(abs(at_s - self._before_s) / ROUNDING_S)
         if gap and len(self._gaps) <= MOST_GAPS:
             self._gaps.add(gap)

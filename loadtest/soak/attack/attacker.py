@@ -68,7 +68,6 @@ class Attacker:
         return self._send(self._rng.choice(_PATHS), self._rng.choice(shapes.JSON_SHAPES), 2)
 
     def eight(self) -> Mapping[str, int]:
-        """Send eight bodies of 15 MB at the same time."""
         shape = self._rng.choice(shapes.JSON_SHAPES)
         body = shapes.build(shapes.CHAT, shape, _LARGE_BYTES, self._model, self._word())
         return at_once(self._address, [request(body, self._key)] * 8).statuses
@@ -95,7 +94,6 @@ class Attacker:
         return self._hold(_CLIENT_HELLO)
 
     def idle(self) -> Mapping[str, int]:
-        """Open connections and send nothing."""
         return self._hold(b"")
 
     def half_bodies(self) -> Mapping[str, int]:

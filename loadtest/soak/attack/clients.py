@@ -26,7 +26,6 @@ class Sent:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, body_bytes: int, status: str) -> None:
-        """Record the end of one request."""
         with self.lock:
             self.bodies += 1
             self.body_bytes += body_bytes

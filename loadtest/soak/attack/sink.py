@@ -133,7 +133,6 @@ async def _main(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Serve until killed."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.soak.attack.sink", description=__doc__)
     parser.add_argument("--model", default="big", help="name of the served model")
     parser.add_argument("--root", help="model folder that it reports (default: the model's name)")

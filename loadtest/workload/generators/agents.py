@@ -41,7 +41,6 @@ class Agents(Conversing, frozen=True, kw_only=True, forbid_unknown_fields=True):
     context_tokens: Annotated[Tokens, says("longest prompt")] = 200_000
 
     def sessions(self, starts: Iterable[float], draws: Draws) -> Iterator[Session]:
-        """Yield one agent's session per start."""
         systems = [Text.of([draws.piece(self.system_tokens)]) for _ in range(self.systems)]
         for number, start_s in enumerate(starts):
             yield Session(f"agent-{number}", start_s, tuple(self._calls(draws.rng.choice(systems), draws)))

@@ -29,7 +29,6 @@ class DocumentsBesideChats(MultiTurn, frozen=True, kw_only=True, forbid_unknown_
     high_questions: Annotated[Count, says("most questions about a document")] = 3
 
     def sessions(self, starts: Iterable[float], draws: Draws) -> Iterator[Session]:
-        """Yield a chat or an upload per start."""
         systems = [Text.of([draws.piece(self.system_tokens)]) for _ in range(self.systems)]
         for number, start_s in enumerate(starts):
             system = draws.rng.choice(systems)

@@ -31,7 +31,6 @@ class SiblingBursts(Shape, frozen=True, kw_only=True, forbid_unknown_fields=True
     answer_p90_tokens: Annotated[Tokens, says("answer, 90th percentile")] = 900
 
     def sessions(self, starts: Iterable[float], draws: Draws) -> Iterator[Session]:
-        """Yield one group per start."""
         for number, start_s in enumerate(starts):
             prompt = Text.of([draws.piece(draws.tokens(self.prompt_p50_tokens, self.prompt_p90_tokens))])
             for sibling in range(draws.between(self.low_siblings, self.high_siblings)):

@@ -19,9 +19,8 @@ from backends.simulated.settings import SHIPPED_MODEL, shipped_model_dir
 from loadtest.fleet.memory_group import MemoryGroup, NoMemoryGroup
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, warmroute
-from loadtest.fleet.process_cost import ProcessCost, core_wait_s
 from router.security.keys import KeyEntry, digest_of, new_key
-from tests.support.witness import Waits, Witness
+from tests.support.witness import ProcessCost, Waits, Witness, core_wait_s
 
 MB = 1_000_000
 LOCAL, ASKED = "tokenized-here", "tokenized-by-worker"

@@ -2,8 +2,7 @@ import os
 
 import pytest
 
-from loadtest.fleet.process_cost import ProcessCost, core_wait_s, own_share_s
-from tests.support.witness import Answer, spread, summary
+from tests.support.witness import Answer, ProcessCost, core_wait_s, own_share_s, spread, summary
 
 
 def test_a_long_wait_counts_for_those_who_would_have_come_meanwhile():
