@@ -13,9 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+import numpy as np
+from scipy.optimize import nnls
+
 from backends.engine.engine import StepResult
 from backends.engine.profile import DecodeCost, PrefillCost, Profile
-from loadtest.profiles.least_squares import Row, fit_relative
 from loadtest.profiles.recording import RecordedRequest, Recording
 from loadtest.profiles.replay import Replay, replay
 
@@ -28,24 +30,49 @@ FIRST_TOKEN_WEIGHT = 0.2
 From the first to the last token there are hundreds of steps.
 """
 _EDGE_S = 1e-9
+_REWEIGHTINGS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Constants:
-    """A profile's costs with one fixed part for prefill and decode, since both read the weights once."""
+class Row:
+    """One observation: ``sum(features * parameters)`` should be `observed`; errors are relative to it."""
 
-    a_ms: float
-    prefill_b_us: float
-    prefill_d_ns: float
-    decode_b_ms: float
-    decode_k_ns: float
+    features: Sequence[float]
+    observed: float
+    weight: float = 1.0
 
-    def applied_to(self, profile: Profile) -> Profile:
-        return replace(
-            profile,
-            prefill=PrefillCost(self.a_ms, self.prefill_b_us, self.prefill_d_ns),
-            decode=DecodeCost(self.a_ms, self.decode_b_ms, self.decode_k_ns),
-        )
+
+def fit_relative(rows: Sequence[Row], tolerance: float) -> list[float]:
+    """Return parameters of at least 0 that fit `rows` best in relative error.
+
+    An error within `tolerance` (0.02 = 2 %) counts squared, a larger one in proportion to its size. This is Huber's
+    loss, by iteratively reweighted least squares. So a few rows with a cause of their own do not distort the fit.
+    """
+    weights = [row.weight / row.observed**2 for row in rows]
+    parameters = _solve_not_negative(rows, weights)
+    for _ in range(_REWEIGHTINGS):
+        damped = [
+            weight * min(1.0, tolerance / max(relative_error(row, parameters), 1e-12))
+            for row, weight in zip(rows, weights, strict=True)
+        ]
+        parameters = _solve_not_negative(rows, damped)
+    return parameters
+
+
+def relative_error(row: Row, parameters: Sequence[float]) -> float:
+    """Return the absolute error of one row, as a share of the observed value."""
+    return abs(sum(f * p for f, p in zip(row.features, parameters, strict=True)) / row.observed - 1.0)
+
+
+def _solve_not_negative(rows: Sequence[Row], weights: Sequence[float]) -> list[float]:
+    """Return the weighted least-squares solution without negative parameters; an unused parameter is 0."""
+    scale = np.sqrt(np.array(weights))
+    matrix = np.array([row.features for row in rows]) * scale[:, None]
+    # Features differ by many orders of magnitude (steps, tokens, tokens squared), but `nnls` has one tolerance for all.
+    norms = np.linalg.norm(matrix, axis=0)
+    norms[norms == 0.0] = 1.0
+    solution, _ = nnls(matrix / norms, np.array([row.observed for row in rows]) * scale)
+    return [float(value) for value in solution / norms]
 
 
 def fit(recording: Recording, start: Profile, training: Sequence[int]) -> Profile:
@@ -57,7 +84,9 @@ def fit(recording: Recording, start: Profile, training: Sequence[int]) -> Profil
     constants = [start.decode.a_ms, start.prefill.b_us, start.prefill.d_ns, start.decode.b_ms, start.decode.k_ns]
     best: tuple[float, Profile] | None = None
     for _ in range(ROUNDS):
-        profile = Constants(*constants).applied_to(start)
+        a_ms, b_us, d_ns, b_ms, k_ns = constants
+        # One fixed part for prefill and decode, since both read the weights once.
+        profile = replace(start, prefill=PrefillCost(a_ms, b_us, d_ns), decode=DecodeCost(a_ms, b_ms, k_ns))
         played = replay(recording, profile)
         error = training_error(recording, played, training)
         if best is None or error < best[0]:
@@ -103,7 +132,7 @@ def _rows(recording: Recording, played: Replay, training: Sequence[int]) -> Iter
 class _Sums:
     """Running sums of the quantities that determine a step's cost.
 
-    They are in the order of `Constants`, in milliseconds per unit.
+    They are in the order of the constants of `fit`, in milliseconds per unit.
     """
 
     def __init__(self, steps: Sequence[StepResult]) -> None:

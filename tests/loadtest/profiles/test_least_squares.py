@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from loadtest.profiles.least_squares import Row, fit_relative, relative_error
+from loadtest.profiles.fit import Row, fit_relative, relative_error
 
 
 def rows(parameters, count=60, seed=0):
