@@ -197,7 +197,7 @@ test-vllm-old: vllm-env-old
 	WARMROUTE_VLLM_ENV=$(VLLM_OLD_VENV) $(BIN)/python -m pytest -m "real_vllm and any_version" tests/real_vllm
 
 # Every shape of request body on every path (docs/reference/limits.md), the search for leaks, 1,000 new examples of each
-# property, both soaks, the compiled build in full, further cases on vLLM, the older vLLM, and real KV cache between servers
+# property, the three soaks, the compiled build in full, further cases on vLLM, the older vLLM, and real KV cache between servers
 # where an index has PyTorch for CPUs: three hours.
 test-nightly: vllm-env
 	WARMROUTE_VLLM_ENV=$(VLLM_VENV) $(BIN)/python -m pytest -m nightly
@@ -205,6 +205,7 @@ test-nightly: vllm-env
 	$(MAKE) test-vllm
 	$(MAKE) soak MINUTES=3
 	$(MAKE) soak-attack
+	$(BIN)/python -m loadtest soak --scenario restarts
 	$(MAKE) test-compiled-nightly
 	$(MAKE) test-vllm-old
 	if $(MAKE) pd-env; then $(MAKE) test-handover; else echo "real KV cache: not tested"; fi
