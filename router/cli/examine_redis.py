@@ -83,7 +83,7 @@ def _explained(error: Exception) -> tuple[str, str]:
         case NoPermissionError():
             return (
                 f"lacks a permission: {said}",
-                "allow the user the keys and channels of redis.prefix and @all commands",
+                "allow the user the keys and channels of warmroute:* and @all commands",
             )
         case ResponseError():
             return f"refuses a command: {said}", "write the URL of a master, and of a cluster with redis+cluster"

@@ -417,9 +417,6 @@ class ScalingConfig(Section, frozen=True):
     """Share of time spent on prefills."""
     queue_wait_s: Seconds = 1.0
     """Estimated time until the prefill of a new prompt would start."""
-    service_level: Annotated[float, Meta(gt=0, le=1)] = 0.95
-    """Least share of streams that meet their `slo`. It counts only while another measure is above half of its
-    target."""
 
 
 class RetriesConfig(Section, frozen=True):
@@ -429,9 +426,8 @@ class RetriesConfig(Section, frozen=True):
     """Workers tried for one request. Once two workers have failed with the request, there is no further retry."""
     budget_ratio: Annotated[float, Meta(ge=0, le=1)] = 0.2
     """Retry budget, as a share of the requests of the last half minute. A failed connect does not count, because no
-    worker did any work."""
-    budget_floor_per_s: Annotated[float, Meta(ge=0)] = 3.0
-    """Retries per second that are always allowed, so that a gateway with few requests can retry."""
+    worker did any work. 3 retries a second are allowed beside it, so that a gateway with few requests can retry. 0: no
+    retries."""
     query_of_death_s: Annotated[float, Meta(ge=0)] = 600.0
     """How long the gateway refuses a query of death (422, `request_crashes_workers`). A body becomes one when two
     workers die before they begin to answer it, each with at most four different unanswered requests. The gateway keeps
@@ -599,8 +595,6 @@ class TracingConfig(Section, frozen=True):
     """Further attributes of the resource, such as deployment.environment.name."""
     timeout_s: Seconds = 10.0
     """Timeout of one request to the receiver."""
-    queue: Positive = 2_048
-    """Requests whose traces wait to be sent. Those of a further request are dropped."""
     ca_file: str | None = None
     """PEM file with the CAs of the receiver. Default: the system's CAs."""
 
@@ -689,10 +683,8 @@ class RedisConfig(Section, frozen=True):
     """Password of the sentinels, if they ask for one."""
     ca: str | None = None
     """PEM file with the CAs to trust. Default: the system's CAs."""
-    prefix: str = "warmroute"
-    """Start of the names of all keys and channels."""
     fleet: str = "default"
-    """Name of the fleet. Gateways with the same prefix and fleet share their state."""
+    """Name of the fleet. Gateways with the same fleet share their state."""
 
 
 class SidecarConfig(Section, frozen=True):

@@ -9,7 +9,7 @@ from backends.discovery.redis import RedisClient, RedisSource
 from backends.discovery.report import Source
 from router.config.model import Config, DiscoverySourceConfig, KubernetesSourceConfig
 from router.discovery.settings import kinds_of
-from router.replicas.connection import connect
+from router.replicas.connection import PREFIX, connect
 
 
 def sources_of(config: Config) -> dict[str, Source]:
@@ -29,7 +29,7 @@ def _source(config: DiscoverySourceConfig, settings: Config) -> Source:
     if config.redis is not None:
         redis = settings.redis
         fleet = config.redis.fleet or redis.fleet
-        return RedisSource(lambda: cast("RedisClient", connect(redis)), redis.prefix, fleet)
+        return RedisSource(lambda: cast("RedisClient", connect(redis)), PREFIX, fleet)
     raise ValueError(f"a source without a kind: {kinds_of(config)}")
 
 

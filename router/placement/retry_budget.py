@@ -20,6 +20,10 @@ class RefusalObserver(Protocol):
     def retry_refused(self) -> None: ...
 
 
+_FLOOR_PER_S = 3.0
+"""Retries per second that are always allowed, so that a gateway with few requests can retry."""
+
+
 class RetryBudget:
     """The limit on the attempts at one request, and the retry budget that all requests share."""
 
@@ -28,7 +32,7 @@ class RetryBudget:
     def __init__(self, retries: RetriesConfig | None, observer: RefusalObserver | None) -> None:
         retries = retries or RetriesConfig()
         self._max_attempts = retries.max_attempts
-        self._budget = AttemptBudget(retries.budget_ratio, retries.budget_floor_per_s)
+        self._budget = AttemptBudget(retries.budget_ratio, _FLOOR_PER_S if retries.budget_ratio else 0.0)
         self._observer = observer
 
     def exhausted(self, ticket: Ticket, point: FailurePoint) -> bool:

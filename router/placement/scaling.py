@@ -24,6 +24,8 @@ WINDOW_S = 60.0
 """Memory of the attainment of service levels."""
 LEAST_JUDGED = 5.0
 """Judged streams within the window below which the attainment is not known."""
+_SERVICE_LEVEL = 0.95
+"""Least share of streams that meet their `slo`."""
 _LOADED = 0.5
 """Share of a target above which missed service levels count."""
 _ROUNDING = 0.05
@@ -105,7 +107,7 @@ def _of_role(
     ratios = [occupancy / targets.kv_occupancy, utilisation / targets.prefill_utilisation]
     ratios.append(wait_s / targets.queue_wait_s)
     if attainment is not None and max(ratios) > _LOADED:
-        ratios.append(targets.service_level / max(attainment, targets.service_level / MOST_GROWTH))
+        ratios.append(_SERVICE_LEVEL / max(attainment, _SERVICE_LEVEL / MOST_GROWTH))
     ratio = min(max(ratios), MOST_GROWTH)
     desired = max(1, ceil(len(serving) * ratio - _ROUNDING))
     return Needed(len(serving), occupancy, utilisation, wait_s, attainment, desired)

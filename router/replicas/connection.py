@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 RedisClient: TypeAlias = "Redis | RedisCluster"
 
+PREFIX = "warmroute"
+"""Start of the names of all keys and channels in Redis."""
 INSTALL = "run pip install 'warmroute[redis]'"
 CALL_S = 0.25
 """Longest wait for a connection or for an answer. With the library's 5 s and its retries, a call to a Redis that is
@@ -55,7 +57,7 @@ def connect(config: RedisConfig, call_s: float = CALL_S) -> RedisClient:
 
 def key(config: RedisConfig, *parts: str) -> str:
     """Return a key of the fleet. The hash tag keeps all of them on one node of a cluster."""
-    return ":".join((config.prefix, f"{{{config.fleet}}}", *parts))
+    return ":".join((PREFIX, f"{{{config.fleet}}}", *parts))
 
 
 def authorities(config: RedisConfig) -> None:

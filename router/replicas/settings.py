@@ -17,9 +17,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 def check(config: Config) -> Iterator[Finding]:
     section = config.redis
-    for key in ("prefix", "fleet"):
-        if _NAME.fullmatch(name := getattr(section, key)) is None:
-            yield ("redis", key), f"redis.{key} is {name!r}", "write 1 to 64 letters, digits, and _ . -"
+    if _NAME.fullmatch(section.fleet) is None:
+        yield ("redis", "fleet"), f"redis.fleet is {section.fleet!r}", "write 1 to 64 letters, digits, and _ . -"
     for key in ("password", "sentinel_password"):
         if getattr(section, key) == STRUCK_OUT:
             problem = f"redis.{key} is {STRUCK_OUT}, which stands for one that is not shown"

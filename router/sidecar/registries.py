@@ -13,7 +13,7 @@ import msgspec
 from backends.discovery.registration import LEASE_S, Registration, encode, registration_key
 from router.config.model import Config, RedisConfig, SidecarConfig
 from router.replicas.address import parse_address
-from router.replicas.connection import connect
+from router.replicas.connection import PREFIX, connect
 from router.security.pem import load_authorities
 
 CALL_S = 2.0
@@ -65,7 +65,7 @@ class RedisRegistry:
         await self._client.aclose()
 
     def _key(self, registration: Registration) -> str:
-        return registration_key(self._config.prefix, self._config.fleet, registration.worker_id)
+        return registration_key(PREFIX, self._config.fleet, registration.worker_id)
 
     async def _call(self, command: str, *arguments: Any, **options: Any) -> None:
         from redis.exceptions import RedisError

@@ -40,6 +40,10 @@ class _PartialSuccess(msgspec.Struct, rename="camel"):
     rejected_spans: str | int = 0
 
 
+QUEUED_REQUESTS = 2_048
+"""Requests whose traces wait to be sent. Those of a further request are dropped."""
+
+
 class _Answer(msgspec.Struct, rename="camel"):
     partial_success: _PartialSuccess | None = None
 
@@ -54,7 +58,6 @@ class TraceExporter:
         self._timeout_s = wanted.timeout_s
         self._ca_file = wanted.ca_file
         self._queue: deque[bytes] = deque()
-        self._most = wanted.queue
         self._before, self._after = envelope(_resource(wanted), _version())
         self._due = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -63,7 +66,7 @@ class TraceExporter:
 
     def export(self, spans: bytes) -> None:
         """Queue the spans of one request; drop them if the queue is full."""
-        if len(self._queue) >= self._most:
+        if len(self._queue) >= QUEUED_REQUESTS:
             self._counts["dropped"] += 1
             return
         self._queue.append(spans)

@@ -22,7 +22,7 @@ from backends.discovery.registration import Registration, registration_key
 from loadtest.fleet.process import Process, StartError, uninterrupted, warmroute
 from loadtest.soak.load_client import LoadClient, Tally
 from router.config.model import RedisConfig
-from router.replicas.connection import RedisClient, connect
+from router.replicas.connection import PREFIX, RedisClient, connect
 from router.replicas.leases import ReplicaLeases
 from router.sidecar.lease import Lease
 from router.sidecar.registries import RedisRegistry
@@ -196,7 +196,7 @@ class Registry:
         self._leases = ReplicaLeases(client, config)
         self._client = client
         ids = [Registration(url=url).worker_id for url in urls]
-        self._workers = [registration_key(config.prefix, config.fleet, worker_id) for worker_id in ids]
+        self._workers = [registration_key(PREFIX, config.fleet, worker_id) for worker_id in ids]
 
     async def complete(self) -> bool:
         try:

@@ -42,13 +42,13 @@ def test_a_redis_that_is_away_is_named_with_a_fix(inside):
 
 
 def test_login_and_permissions_of_the_user_are_tried(inside):
-    user = ("--user", "warm", "on", ">secret", "~warmroute:*", "&warmroute:*", "+@all")
+    user = ("--user", "warm", "on", ">secret", "~warmroute:{default}:*", "&warmroute:{default}:*", "+@all")
     with redis_server(("--user", "default", "off", *user)) as server:
         named = ["check", "--set", f"redis.url={server.url}", "--set", "redis.username=warm"]
         assert inside(*named, "--set", "redis.password=secret").returncode == 0
         ran = inside(*named, "--set", "redis.password=wrong")
         assert ran.returncode == 1 and "refuses the login" in ran.stderr and "wrong" not in ran.stderr.split(": ")[-1]
-        ran = inside(*named, "--set", "redis.password=secret", "--set", "redis.prefix=other")
+        ran = inside(*named, "--set", "redis.password=secret", "--set", "redis.fleet=other")
         assert ran.returncode == 1 and "lacks a permission" in ran.stderr
 
 

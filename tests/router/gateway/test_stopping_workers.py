@@ -44,7 +44,7 @@ async def test_the_request_goes_on_elsewhere_and_no_other_follows(rig, error, bo
 
 
 async def test_it_is_no_fault_of_the_worker_or_of_the_request(rig):
-    gate = await rig(stops(), stops(), stops(), answer_json, retries={"budget_ratio": 0, "budget_floor_per_s": 0})
+    gate = await rig(stops(), stops(), stops(), answer_json, retries={"budget_ratio": 0})
     assert (await gate.ask(post(body=PLAIN))).status == 503  # three workers were tried, as many as are allowed
     assert (await gate.ask(post(body=PLAIN))).status == 200  # although no budget allows a retry
     assert states(gate) == [DRAINING] * 3 + [READY]

@@ -108,7 +108,7 @@ async def test_the_last_404_is_relayed_if_no_worker_serves_the_model(rig):
     assert gate.idle
 
 
-@pytest.mark.parametrize("retries", [{"max_attempts": 1}, {"budget_ratio": 0.0, "budget_floor_per_s": 0.0}])
+@pytest.mark.parametrize("retries", [{"max_attempts": 1}, {"budget_ratio": 0.0}])
 async def test_a_404_is_relayed_without_retries(rig, retries):
     gate = await rig(*[FRAMINGS["chunks"]] * 2, retries=retries)
     models = asked(gate)

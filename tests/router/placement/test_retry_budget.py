@@ -10,6 +10,7 @@ from policies.registry import build_policy
 from policies.spec import PolicySpec
 from router.config.model import HealthConfig, RetriesConfig
 from router.errors import ErrorKind
+from router.placement import retry_budget
 from router.placement.dispatcher import Dispatcher, Reject, Ticket
 from router.placement.fleet import Fleet
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
@@ -55,7 +56,7 @@ def load(dispatcher):
 
 @pytest.mark.parametrize("point", PHASES)
 def test_without_budget_the_client_gets_the_error_it_would_get_alone(build, point):
-    poor = build(retries=RetriesConfig(budget_ratio=0.0, budget_floor_per_s=0.0))
+    poor = build(retries=RetriesConfig(budget_ratio=0.0))
     lonely = build(workers=1)
     answers = [each.retry(each.dispatch(ask(), 0.0), point, 0.0, "why") for each in (poor, lonely)]
     assert all(isinstance(answer, Reject) for answer in answers)
@@ -66,14 +67,15 @@ def test_without_budget_the_client_gets_the_error_it_would_get_alone(build, poin
 
 
 def test_a_connection_that_could_not_be_made_is_free(build):
-    poor = build(retries=RetriesConfig(budget_ratio=0.0, budget_floor_per_s=0.0))
+    poor = build(retries=RetriesConfig(budget_ratio=0.0))
     again = poor.retry(poor.dispatch(ask(), 0.0), FailurePoint.CONNECT, 0.0, "refused")
     assert isinstance(again, Ticket)
     assert poor.refused == []
 
 
-def test_a_sick_fleet_is_not_stormed(build):
-    dispatcher = build(retries=RetriesConfig(budget_ratio=0.2, budget_floor_per_s=0.0))
+def test_a_sick_fleet_is_not_stormed(build, monkeypatch):
+    monkeypatch.setattr(retry_budget, "_FLOOR_PER_S", 0.0)
+    dispatcher = build(retries=RetriesConfig(budget_ratio=0.2))
     attempts = 0
     for number in range(3_000):
         now_s = number / 50

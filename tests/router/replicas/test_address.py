@@ -60,7 +60,6 @@ def test_a_wrong_url_is_named_without_its_secret(url, why):
         ({"redis.url": "redis://a", "redis.password": "***"}, "redis.password", "not shown"),
         ({"redis.url": "redis://a", "redis.sentinel_password": "p"}, "redis.sentinel_password", "no sentinels"),
         ({"redis.url": "rediss://a", "redis.ca": "nowhere"}, "redis.ca", "cannot read 'nowhere'"),
-        ({"redis.prefix": "a:b"}, "redis.prefix", "'a:b'"),
         ({"redis.fleet": "{x}"}, "redis.fleet", "'{x}'"),
         ({"redis.fleet": ""}, "redis.fleet", "''"),
     ],

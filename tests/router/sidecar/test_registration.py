@@ -266,10 +266,10 @@ def server():
 
 @needs_redis
 async def test_redis_holds_the_document_for_the_lease(server):
-    config = RedisConfig(url=server.url, prefix="p", fleet="f")
+    config = RedisConfig(url=server.url, fleet="f")
     registry = RedisRegistry(config)
     client = redis.asyncio.Redis.from_url(server.url)
-    key = registration_key("p", "f", "10.0.0.5:8080")
+    key = registration_key("warmroute", "f", "10.0.0.5:8080")
     await registry.register(WORKER)
     assert decode(await client.get(key)) == WORKER
     assert 10 < await client.ttl(key) <= 15

@@ -42,8 +42,9 @@ async def test_traces_arrive_with_the_settings_headers_and_resource():
     assert resource.keys() >= {"service.version", "service.instance.id"}
 
 
-async def test_a_full_queue_drops_further_traces():
-    traces = exporter("http://127.0.0.1:9", queue=5)
+async def test_a_full_queue_drops_further_traces(monkeypatch):
+    monkeypatch.setattr("router.telemetry.trace_exporter.QUEUED_REQUESTS", 5)
+    traces = exporter("http://127.0.0.1:9")
     for _ in range(8):
         traces.export(one())
     assert traces.statistics() == {"sent": 0, "dropped": 3, "failed": 0}

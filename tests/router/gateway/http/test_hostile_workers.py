@@ -405,7 +405,7 @@ async def test_a_request_on_a_closed_idle_connection_is_resent_without_a_retry(r
         await closing.wait()
 
     closing, tasks = asyncio.Event(), []
-    gate = await rig(answers_and_closes_late, retries={"budget_ratio": 0.0, "budget_floor_per_s": 0.0}, timeouts=LIMITS)
+    gate = await rig(answers_and_closes_late, retries={"budget_ratio": 0.0}, timeouts=LIMITS)
     await gate.ask(post())
     client = await gate.connect()
     client.writer.write(post())
