@@ -67,7 +67,6 @@ from router.process.shared_memory.pins import ResponsePins
 from router.process.shared_memory.replica_rows import ReplicaLedger
 from router.replicas.fleet_placements import FleetPlacements
 from router.replicas.replica import Replica
-from router.residency.followed import FollowedIndex
 from router.residency.residency_map import ResidencyMap
 from router.security.admin_security import guard_of
 from router.security.instance import Instance
@@ -103,7 +102,6 @@ from router.telemetry.readings import (
 from router.telemetry.snapshot import Snapshot
 from router.telemetry.trace_exporter import TraceExporter
 from router.tokenization.identity import Identity
-from router.workers.ingest_line import IngestLine
 from router.workers.operations import WorkerOperations, WorkerOutcome
 from router.workers.watch_context import WorkerObserver
 from router.workers.watcher import SPREAD_S, Watcher
@@ -143,8 +141,7 @@ class System:
         if self._replica_ledger is not None:
             ledger = self._replica_ledger.ledger
         self.metrics = Metrics()
-        followed = FollowedIndex() if resources is not None and config.residency.shared_events else None
-        self.residency = ResidencyMap(VIEWS.of(config.residency), followed=followed)
+        self.residency = ResidencyMap(VIEWS.of(config.residency))
         self.fleet = Fleet(
             config.health,
             self.residency,
@@ -158,7 +155,7 @@ class System:
         self._decision_log = open_decision_log(config.decision_log)
         self.dispatcher = self._build_dispatcher(ledger)
         self.traffic = TrafficHistory(self._own_traffic)
-        self.watcher = self._build_watcher(followed)
+        self.watcher = self._build_watcher()
         self.operations = WorkerOperations(self.fleet, self.residency, self.watcher)
         self._traces = TraceExporter(config.tracing) if config.tracing.endpoint is not None else None
         self.gateway = self._build_gateway()
@@ -206,10 +203,7 @@ class System:
         self.fleet.on_load.append(measurements.load_reported)
         return measurements
 
-    def _build_watcher(self, followed: FollowedIndex | None) -> Watcher:
-        resources, line = self._resources, None
-        if resources is not None and followed is not None:
-            line = IngestLine(resources.events, self.residency, followed, self.metrics)
+    def _build_watcher(self) -> Watcher:
         watcher = Watcher(
             self.fleet,
             self.residency,
@@ -218,9 +212,8 @@ class System:
             self.metrics,
             clock=self.now_s,
             worker_tls=self.worker_tls,
-            self_test_lock=resources.ledger if resources is not None else None,
+            self_test_lock=self._resources.ledger if self._resources is not None else None,
             observer=self._observer,
-            ingest_line=line,
             via=self._instance.name,
         )
         self.fleet.on_unknown_model.append(lambda model: watcher.look_again())

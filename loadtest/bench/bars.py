@@ -8,17 +8,14 @@ from dataclasses import dataclass
 
 from loadtest.bench.intervals import interval, ratio_of_medians
 from loadtest.bench.measures import first_byte, memory
-from loadtest.bench.measures.catalogue import EVENT_CPU, EVENT_FIGURES, FIGURES
+from loadtest.bench.measures.catalogue import EVENT_FIGURES, FIGURES
 from loadtest.bench.proxies.peers import ROUTERS
 from loadtest.bench.proxies.warmroute import COMPILED, SOURCE
 from loadtest.bench.results import Results
 
 PEERS = tuple(package.distribution for package in ROUTERS)
 WITH_EVENTS, WITHOUT_EVENTS = f"{COMPILED}, with events", f"{COMPILED}, without events"
-WITH_SHARED_EVENTS = f"{COMPILED}, with events that one process ingests"
 """Names of the sides of a measure beside KV events."""
-SHARED_BY_FOUR, BY_ONE = f"{COMPILED}, 4 processes, one ingests", f"{COMPILED}, 1 process"
-"""Names of the sides of the measure of the CPU time of KV events."""
 
 FEWEST_ROUNDS = 4
 """The interval of fewer rounds says nothing."""
@@ -43,12 +40,7 @@ BARS = (
     Bar(first_byte.P99, COMPILED, 2.0, ()),
     Bar(memory.IDLE, COMPILED, 1.0),
     Bar(memory.STREAM, COMPILED, 1.0),
-    *(
-        Bar(figure, ours, 1.1, (WITHOUT_EVENTS,))
-        for figure in EVENT_FIGURES.values()
-        for ours in (WITH_EVENTS, WITH_SHARED_EVENTS)
-    ),
-    Bar(EVENT_CPU, SHARED_BY_FOUR, 1.3, (BY_ONE,)),
+    *(Bar(figure, WITH_EVENTS, 1.1, (WITHOUT_EVENTS,)) for figure in EVENT_FIGURES.values()),
 )
 
 

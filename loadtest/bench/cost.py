@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from loadtest.arguments import positive, whole
-from loadtest.bench.bars import BY_ONE, FEWEST_ROUNDS, SHARED_BY_FOUR, WITH_EVENTS, WITH_SHARED_EVENTS, WITHOUT_EVENTS
-from loadtest.bench.events import Load, beside, cpu_of_events
-from loadtest.bench.measures.catalogue import COST, EVENT_CPU, EVENT_CPU_RATE, EVENT_FIGURES
+from loadtest.bench.bars import FEWEST_ROUNDS, WITH_EVENTS, WITHOUT_EVENTS
+from loadtest.bench.events import Load, beside
+from loadtest.bench.measures.catalogue import COST, EVENT_FIGURES
 from loadtest.bench.measures.subject import Sample
 from loadtest.bench.page import cost_page
 from loadtest.bench.proxies.entrant import Entrant, Missing
@@ -28,8 +27,6 @@ from loadtest.bench.runs import QUICK, add_flags, busy_share, command_line, meas
 WORKERS = 4
 PROCESSES = 2
 EVENT_CONNECTIONS = 4
-EVENT_CPU_S = 4.0
-"""Length of one measurement of the CPU time of KV events."""
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -80,23 +77,16 @@ def _event_rounds(args: argparse.Namespace, listed: Sequence[Entrant | Missing])
 
 
 def _add_events(results: Results, load: Load) -> None:
-    """Add one round: first bytes without KV events and at each rate, then the CPU time of KV events alone."""
+    """Add one round: first bytes without KV events and at each rate."""
     without = _sample(partial(_first_byte, load, 0))
     for rate, figure in EVENT_FIGURES.items():
         results.add(figure, WITHOUT_EVENTS, without)
         results.add(figure, WITH_EVENTS, _sample(partial(_first_byte, load, rate)))
-        results.add(figure, WITH_SHARED_EVENTS, _sample(partial(_first_byte, replace(load, shared=True), rate)))
-    for side, processes in ((BY_ONE, 1), (SHARED_BY_FOUR, 4)):
-        results.add(EVENT_CPU, side, _sample(partial(_cpu, load, processes)))
 
 
 def _first_byte(load: Load, blocks_per_s: int) -> Sample:
     cost, _ = beside(load, blocks_per_s)
     return Sample(cost.first_byte_ms[1], load.requests, 0.0, cost.errors)
-
-
-def _cpu(load: Load, processes: int) -> Sample:
-    return Sample(cpu_of_events(EVENT_CPU_RATE, EVENT_CPU_S, processes, processes > 1, load.program), 0, EVENT_CPU_S, 0)
 
 
 def _sample(measure: Callable[[], Sample]) -> Sample:

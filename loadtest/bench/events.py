@@ -2,9 +2,6 @@
 
 One gateway runs in front of the stand-in worker. Rounds of the same closed-loop load alternate: with a publisher of
 `--blocks-per-s`, and without. The command prints the time to the first body byte and the event loop's lag.
-
-With ``--cpu-of N`` there are no requests: the command prints the CPU time that events cost a gateway of N processes, as
-a ratio to a gateway of one process in the same round.
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ import re
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -36,8 +32,6 @@ from loadtest.fleet.ports import free_ports
 from loadtest.report.summary import percentile
 
 BODY_CHARS = 2000
-START_S = 30.0
-"""Time for all processes of a gateway to start."""
 BUCKET = re.compile(r'warmroute_loop_lag_seconds_bucket\{le="([^"]+)"\} (\S+)')
 
 
@@ -52,14 +46,12 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The requests of a round, and the gateway: its processes, and its program (default: this tree's). With `shared`
-    its processes share the KV events."""
+    """The requests of a round, and the gateway: its processes, and its program (default: this tree's)."""
 
     requests: int
     connections: int
     processes: int = 1
     program: Sequence[str] | None = None
-    shared: bool = False
 
 
 def register(parser: argparse.ArgumentParser) -> None:
@@ -71,18 +63,11 @@ def register(parser: argparse.ArgumentParser) -> None:
         "--blocks-per-s", type=float, default=50_000, help="blocks stored and removed per second (default 50000)"
     )
     parser.add_argument("--processes", type=int, default=1, help="processes of the gateway (default 1)")
-    parser.add_argument(
-        "--cpu-of", type=int, metavar="N", help="compare the CPU time of events: N processes against one"
-    )
-    parser.add_argument("--shared", action="store_true", help="one process ingests for all (residency.shared_events)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="length of one measurement of CPU time (default 5)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print; return 1 if any request failed."""
-    if args.cpu_of is not None:
-        return _compare_cpu(args)
-    load = Load(args.requests, args.connections, args.processes, shared=args.shared)
+    load = Load(args.requests, args.connections, args.processes)
     rows: dict[bool, list[tuple[Cost, float]]] = {False: [], True: []}
     for number in range(args.rounds):
         for events in (False, True):
@@ -104,72 +89,6 @@ def run(args: argparse.Namespace) -> int:
     return 1 if any(cost.errors for results in rows.values() for cost, _ in results) else 0
 
 
-def _compare_cpu(args: argparse.Namespace) -> int:
-    """Print the CPU time of events with several processes as a ratio to one."""
-    ratios = []
-    for number in range(args.rounds):
-        one, several = (
-            cpu_of_events(args.blocks_per_s, args.seconds, processes, args.shared) for processes in (1, args.cpu_of)
-        )
-        ratios.append(several / one)
-        Console().print(
-            f"round {number + 1}/{args.rounds}: {one:.2f} and {several:.2f} CPU seconds, {several / one:.2f}"
-        )
-    low, high = min(ratios), max(ratios)
-    Console().print(
-        f"CPU of events at {args.blocks_per_s:,.0f} blocks/s, {args.cpu_of} processes against one: "
-        f"{statistics.median(ratios):.2f} ({low:.2f} to {high:.2f})"
-    )
-    return 0
-
-
-def cpu_of_events(
-    blocks_per_s: float, seconds: float, processes: int, shared: bool, program: Sequence[str] | None = None
-) -> float:
-    """Return the CPU seconds of a gateway without requests in `seconds` with KV events, less those of as long without.
-
-    `program` starts it (default: this tree's).
-
-    Raises:
-        RuntimeError: a process did not get ready, or no KV event reached it.
-        StartError: a process did not start.
-    """
-
-    def spent(rate: float) -> float:
-        with tempfile.TemporaryDirectory(prefix="warmroute-bench-") as name, ExitStack() as stack:
-            folder = Path(name)
-            place = Place(stack.enter_context(standin(folder)), folder)
-            flags = _publisher(stack, place, rate) if rate else []
-            admin = free_ports(1)
-            flags += ["--admin-port", str(admin), *_process_flags(processes, shared)]
-            proxy = stack.enter_context(starter("gateway", flags, program)(place))
-            deadline_s = time.monotonic() + START_S
-            while not _settled(admin, processes, rate > 0):
-                if time.monotonic() >= deadline_s:
-                    raise RuntimeError("a process does not serve, or no KV event reached the gateway")
-                time.sleep(0.1)
-            time.sleep(1.0)  # the whole cache of the publisher is known, and the imports of all processes are over
-            before_s = tree_cpu_s(proxy.pid)
-            time.sleep(seconds)
-            return tree_cpu_s(proxy.pid) - before_s
-
-    return spent(blocks_per_s) - spent(0)
-
-
-def _process_flags(processes: int, shared: bool) -> list[str]:
-    return ["--processes", str(processes), "--set", f"residency.shared_events={'true' if shared else 'false'}"]
-
-
-def _settled(admin: int, processes: int, events: bool) -> bool:
-    """Return whether all processes serve, and events have arrived if there are any."""
-    try:
-        ready = httpx.get(f"http://127.0.0.1:{admin}/readyz").json()
-    except httpx.TransportError:
-        return False
-    serving = ready.get("processes_ready", 1) == processes
-    return serving and (not events or _indexed(admin) > 0)
-
-
 def beside(load: Load, blocks_per_s: float) -> tuple[Cost, float]:
     """Start a gateway beside KV events at this rate (0: none); return its cost, and its loop's lag (p99, seconds).
 
@@ -182,7 +101,7 @@ def beside(load: Load, blocks_per_s: float) -> tuple[Cost, float]:
         place = Place(stack.enter_context(standin(folder)), folder)
         flags = _publisher(stack, place, blocks_per_s) if blocks_per_s else []
         admin = free_ports(1)
-        flags += ["--admin-port", str(admin), *_process_flags(load.processes, load.shared)]
+        flags += ["--admin-port", str(admin), "--processes", str(load.processes)]
         proxy = stack.enter_context(starter("gateway", flags, load.program)(place))
         uvloop.run(_cost(proxy, load.requests // 4, load.connections))
         before = _lag_buckets(admin)

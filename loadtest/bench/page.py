@@ -10,7 +10,7 @@ from statistics import median
 
 from loadtest.bench.bars import FEWEST_ROUNDS, most_rounds
 from loadtest.bench.bars import table as bars_table
-from loadtest.bench.measures.catalogue import BASELINE, EVENT_CPU, EVENT_FIGURES, FIGURES
+from loadtest.bench.measures.catalogue import BASELINE, EVENT_FIGURES, FIGURES
 from loadtest.bench.plot import draw
 from loadtest.bench.proxies.warmroute import COMPILED
 from loadtest.bench.results import Results, Spread, read
@@ -101,15 +101,13 @@ stand-in and proxy share the cores.
 - First byte: Poisson arrivals at a third of the proxy's own rate; the same asked of a stand-in directly is taken off.
 - Memory: growth of the resident set over {memory} connections. A stream's figure includes its connection.
 - KV events: two compiled processes, 4 clients in a closed loop; a publisher, which shares the cores, too, stores and
-  removes blocks at the stated rate. Each process ingests all events, or one more process ingests them for both
-  (`residency.shared_events`).
-- CPU time of KV events: that of all processes without requests, less that of as many processes without KV events.
+  removes blocks at the stated rate. Each process ingests all events.
 """
 
 
 def cost_page(results: Results) -> str:
     """Return the page of ``python -m loadtest cost``."""
-    figures = [name for name in FIGURES if name in results.samples and name not in (*EVENT_FIGURES.values(), EVENT_CPU)]
+    figures = [name for name in FIGURES if name in results.samples and name not in EVENT_FIGURES.values()]
     compiled = any(row.name == COMPILED and row.missing is None for row in results.rows)
     parts = [
         "# What a request, a token and a KV event cost, against the bars",

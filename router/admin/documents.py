@@ -338,9 +338,7 @@ class PredictedCached(Shape):
 class Events(Shape):
     """The KV event stream of one candidate.
 
-    `ingested_by` is the id of the process that ingests the events for several gateway processes; null with one process,
-    or while no process does. `lag_s` is the age of the newest batch on arrival, by the clocks of both hosts. `gaps`
-    counts losses,
+    `lag_s` is the age of the newest batch on arrival, by the clocks of both hosts. `gaps` counts losses,
     `replayed_batches` batches fetched again, `decode_errors` unreadable batches. After a loss that a replay did not
     fill, `relearn_asks` counts requests that asked the worker to announce cached blocks again. `reannounced_blocks`
     counts these blocks, and `relearned_blocks` the new blocks among them. `relearned` counts how often the view became
@@ -349,7 +347,6 @@ class Events(Shape):
 
     endpoint: str
     linked: bool = False
-    ingested_by: int | None = None
     links: int = 0
     lag_s: float | None = None
     replaying: bool = False

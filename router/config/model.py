@@ -440,9 +440,6 @@ class ResidencyConfig(Section, frozen=True):
 
     kv_events: bool = True
     """Subscribe to a worker's KV events if it publishes them."""
-    shared_events: bool = False
-    """With several processes, one more process ingests the KV events of all workers, and the others read its index in
-    shared memory, which saves CPU time. If that process ends, all views start again. New."""
     self_test: bool = True
     """Send one short prompt twice to each new worker, to check whether the view of its cache is exact. The gateway
     repeats the test if the result is not clear."""

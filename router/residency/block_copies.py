@@ -45,7 +45,7 @@ class TierCopies:
 class BlockCopies:
     """All tiers of one view, and the view's bit in the index."""
 
-    __slots__ = ("_doubled", "below", "bit", "discards", "index", "tiers")
+    __slots__ = ("_doubled", "bit", "index", "tiers")
 
     def __init__(self, index: BlockIndex) -> None:
         self.index = index
@@ -53,10 +53,6 @@ class BlockCopies:
         self.tiers: dict[tuple[str | None, int], TierCopies] = {}
         self._doubled: dict[str | None, dict[int, int]] = {None: {}}
         """Medium -> row -> engine keys beyond the first for the same block."""
-        self.below: list[tuple[str, int]] | None = None
-        """Where not None, blocks that enter or leave slower tiers are appended, with the medium."""
-        self.discards = 0
-        """How often blocks were discarded without a departure."""
 
     def tier_copies(self, medium: str | None, group: int) -> TierCopies | None:
         """Return the copies of a tier, created on first use; None beyond `MEDIA_KEPT` tiers, which no worker has."""
@@ -124,8 +120,6 @@ class BlockCopies:
                 doubled[row] = doubled.get(row, 0) + 1
             else:
                 index.hold(row, bit, medium)
-                if self.below is not None:
-                    self.below.append((medium, block_hash))
             held[engine] = row
 
     def remove(self, tier_copies: TierCopies, engines: Iterable[int], departed: array[int] | None = None) -> list[int]:
@@ -154,8 +148,6 @@ class BlockCopies:
             else:
                 if departed is not None:
                     departed.append(hash_of[row])
-                if medium is not None and self.below is not None:
-                    self.below.append((medium, hash_of[row]))
                 index.unhold(row, bit, medium)
         return missing
 
@@ -168,7 +160,6 @@ class BlockCopies:
 
     def discard_oldest(self, tier_copies: TierCopies, blocks: int) -> None:
         """Forget the `blocks` that were stored first, with all their copies."""
-        self.discards += 1
         for engine in list(islice(tier_copies.held, blocks)):
             tier_copies.extra.pop(engine, None)
             self.remove(tier_copies, (engine,))

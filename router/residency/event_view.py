@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from backends.vllm.events import WireError, decode_batch
 from policies.view import Residency
 from router.residency.blocks import BlockIndex
-from router.residency.changes import ViewChange
 from router.residency.difference import Difference
 from router.residency.drift import DriftMonitor, PredictedHit, ViewMark
 from router.residency.exact import ExactView
-from router.residency.followed import FollowedIndex, FollowedView
 from router.residency.prompt import Prompt
 from router.residency.sequence import EventSequence, SequenceStep
 from router.residency.view import Ingest, IngestOutcome
@@ -49,17 +47,13 @@ class EventView:
         "begun",
         "drift",
         "last_event_ts_s",
-        "losses",
         "sequence",
         "topic",
         "view",
     )
 
     def __init__(self, index: BlockIndex, block_size: int, capacity_blocks: int | None) -> None:
-        if isinstance(index, FollowedIndex):
-            self.view: ExactView = FollowedView(index, block_size, capacity_blocks)
-        else:
-            self.view = ExactView(index, block_size, capacity_blocks)
+        self.view = ExactView(index, block_size, capacity_blocks)
         self.sequence = EventSequence()
         self.drift = DriftMonitor()
         self.address = ""
@@ -70,8 +64,6 @@ class EventView:
         self._connected = False
         self._proved = False
         self._loss = ""
-        self.losses = 0
-        """How often batches were lost."""
         self._lapses = 0
         self._reports_before = 0
         self._generation = 0
@@ -140,70 +132,6 @@ class EventView:
             self.relearned()
         return True
 
-    def change(self, publisher: int, bit: int) -> ViewChange:
-        """Return the state of the view, without its blocks."""
-        sequence = self.sequence
-        return ViewChange(
-            publisher,
-            bit,
-            self._connected,
-            self.begun,
-            sequence.next_seq,
-            sequence.verified,
-            sequence.replaying,
-            sequence.assumed,
-            sequence.replayed,
-            self._batches,
-            self._live_batches,
-            self.last_event_ts_s,
-            self.view.block_copies.blocks - len(self.view.reported),
-            self.view.orphans.waiting_blocks,
-            self.view.orphans.added,
-        )
-
-    @property
-    def whole(self) -> tuple[int, int, int]:
-        """Return counts, one of which grows whenever blocks are forgotten other than one by one."""
-        return self._generation, self.losses, self.view.block_copies.discards
-
-    @property
-    def loss(self) -> str:
-        """Return why batches were missed; "" if none were, or if what they said is known again."""
-        return self._loss
-
-    def follow_change(self, change: ViewChange) -> None:
-        """Take the place of the view from which `change` comes. Only for a `FollowedView`."""
-        view, sequence = self.view, self.sequence
-        assert isinstance(view, FollowedView)
-        if self._connected and not change.linked:
-            self._proved = False
-            self._lapse()
-        self._connected, self.begun = change.linked, change.begun
-        sequence.next_seq, sequence.verified = change.next_seq, change.verified
-        sequence.replaying, sequence.assumed = change.replaying, change.assumed
-        sequence.replayed = change.replayed
-        self._batches, self._live_batches = change.batches, change.live_batches
-        self.last_event_ts_s = change.last_event_ts_s
-        if change.begins_again:
-            view.clear()
-            self._begin_again()
-        if change.loss is not None:
-            self._lose(change.loss)
-        view.follow(change)
-        if view.relearning.over:
-            self.relearned()
-            if view.ingester is not None:
-                view.ingester.relearned()
-        self._prove()
-
-    def forget(self) -> None:
-        """Forget everything that events said, until the next whole change."""
-        self.link_lost()
-        self.begun = False
-        self.view.clear()
-        if isinstance(self.view, FollowedView):
-            self.view.leave()
-
     def relearned(self) -> None:
         """Record that no block is missing: every missed block was evicted or announced again."""
         self._loss = ""
@@ -229,7 +157,6 @@ class EventView:
 
     def _lose(self, loss: str) -> None:
         self._loss = loss
-        self.losses += 1
         self._reports_before = self.view.reported.clock
         self._lapse()
         self.view.forget_events()
@@ -416,5 +343,4 @@ class EventView:
             "decode_errors": self._decode_errors,
             "reports": self.view.reported.clock,
             **self.drift.statistics(),
-            **(self.view.figures if isinstance(self.view, FollowedView) else {}),
         }

@@ -96,19 +96,6 @@ class EvictionLog:
         """Return the blocks that arrived from position `arrivals` on and are still kept."""
         return self._arrived.since(arrivals)
 
-    def follow(self, arrived: bytes, departed: bytes, runs: bytes, departed_by_run: bytes) -> None:
-        """Append what another log had appended, packed as here."""
-        self._arrived.entries.frombytes(arrived)
-        self._departed.entries.frombytes(departed)
-        self._runs.entries.frombytes(runs)
-        self._departed_by_run.entries.frombytes(departed_by_run)
-
-    def restart(self, arrivals: int, departures: int) -> None:
-        """Forget all entries, and count on from these numbers of arrivals and departures."""
-        for log in (self._arrived, self._departed, self._runs, self._departed_by_run):
-            log.forget(len(log.entries))
-        self._arrived.before, self._departed.before = arrivals, departures
-
     def bound(self) -> None:
         """Drop the oldest half once there are twice as many entries as `KEPT_BLOCKS`."""
         if len(self._departed.entries) > 2 * KEPT_BLOCKS:

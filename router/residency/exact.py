@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 
 from backends.vllm.events import BlockRemoved, BlockStored, Event, EventBatch
 from router.residency.block_copies import LOWER_TIER_BLOCKS, BlockCopies, TierCopies, engine_key, engine_keys
 from router.residency.blocks import BlockIndex
 from router.residency.chain import SEED, extend_chain
-from router.residency.changes import ViewFacts
 from router.residency.eviction_log import EvictionLog
 from router.residency.orphans import OrphanBlocks, OrphanRun
 from router.residency.relearning import Relearning
@@ -50,26 +48,21 @@ class ExactView:
         "removed_blocks",
         "reported",
         "skipped_blocks",
-        "starts",
         "stored_blocks",
         "unknown_events",
         "unknown_removals",
     )
 
-    def __init__(
-        self, index: BlockIndex, block_size: int, capacity_blocks: int | None, block_copies: BlockCopies | None = None
-    ) -> None:
+    def __init__(self, index: BlockIndex, block_size: int, capacity_blocks: int | None) -> None:
         self.block_size = block_size
         self.capacity_blocks = capacity_blocks
-        self.block_copies = BlockCopies(index) if block_copies is None else block_copies
+        self.block_copies = BlockCopies(index)
         self.eviction_log = EvictionLog()
         self.orphans = OrphanBlocks()
         self.relearning = Relearning()
         self.recomputing: dict[int, int] = {}
         """First block of each running request that reads no cache. The blocks that it computes are new copies."""
         self.reported = ReportedHits(self.block_copies)
-        self.starts: list[tuple[int, bytes]] | None = None
-        """Where not None, runs that follow no block computed before are appended (`changes.ViewChange.starts`)."""
         self.doubts: dict[str, str] = {}
         self._adopted = False
         self.accepts_hashes = False
@@ -144,11 +137,6 @@ class ExactView:
         self.doubts.clear()
         self.reported.carry_over()
         self._adopted = False
-
-    @property
-    def facts(self) -> ViewFacts:
-        """Return what the view knows beside its blocks."""
-        return ViewFacts(self.block_size, self.capacity_blocks, self._adopted, dict(self.doubts), self.has_slower_tiers)
 
     def asks(self, ticket_id: int, now_s: float, blocks_per_s: float) -> bool:
         """Return whether a placed request should ask for its cached blocks (`Relearning.ask`)."""
@@ -274,9 +262,6 @@ class ExactView:
             return
         hashes = extend_chain(parent, token_bytes, self.block_size, extras) if own is None else own
         if tier_copies.medium is None and hashes:
-            if self.starts is not None and event.parent_block_hash is None:
-                unknown = [one for one in hashes if not self.holds(one)] if self.relearning.active else []
-                self.starts.append((self.eviction_log.arrivals, array("Q", unknown).tobytes()))
             copies = self._follow(event, hashes, copies) or self._is_recomputed(event, hashes[0])
         fresh = (
             set() if copies or not self.orphans else {engine for engine in engines if engine not in tier_copies.held}
@@ -339,8 +324,6 @@ class ExactView:
                     new_copies=run.new_copies,
                 )
                 if run.tier_copies.medium is None:
-                    if self.starts is not None and below:
-                        self.starts.append((self.eviction_log.arrivals, b""))  # may be older than a loss: no witness
                     self.eviction_log.arrive(below)
                 self.stored_blocks += len(copies)
                 if self.reported and run.tier_copies.medium is None:

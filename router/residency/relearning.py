@@ -196,11 +196,6 @@ class Relearning:
 
     # Events.
 
-    @property
-    def listens(self) -> bool:
-        """Whether an announcement may answer a request that asked."""
-        return bool(self._asked)
-
     def expects(self, first: int) -> bool:
         """Return whether blocks announced from `first` on may be the answer to a request that asked."""
         return first in self._asked

@@ -7,10 +7,8 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from policies.view import Residency, WorkerId
 from router.residency.blocks import BlockIndex
 from router.residency.cache_view import CacheView, ViewChanges, usable_chain
-from router.residency.changes import ViewChange
 from router.residency.difference import Difference
 from router.residency.event_view import EventView
-from router.residency.followed import FollowedIndex, FollowedView, ViewIngester
 from router.residency.in_flight import ReservedBlocks, ResidencyReservation
 from router.residency.lookup import by_tier, resident_lengths
 from router.residency.matching import each_bit, lengths
@@ -41,16 +39,11 @@ class ResidencyMap:
     `sequence.PENDING_BYTES`. `approximate_bytes` bounds all approximate views together.
     """
 
-    def __init__(
-        self,
-        approximate_bytes: int = 134_217_728,
-        relearn_blocks_per_s: int = 1_000,
-        followed: FollowedIndex | None = None,
-    ) -> None:
+    def __init__(self, approximate_bytes: int = 134_217_728, relearn_blocks_per_s: int = 1_000) -> None:
         self._approximate_bytes = approximate_bytes
         self._relearn_blocks_per_s = relearn_blocks_per_s
         self._modelled_bytes = 0
-        self._index = BlockIndex() if followed is None else followed
+        self._index = BlockIndex()
         self._in_flight = ReservedBlocks()
         self._slots: dict[int, CacheView] = {}
         self._changes = ViewChanges()
@@ -169,40 +162,6 @@ class ResidencyMap:
         if view.event_view.drift.settled:
             self._pass_on_settled(view.event_view)
         return ingest
-
-    def follow(self, slot: int, change: ViewChange, ingester: ViewIngester) -> bool:
-        """Apply a change of the slot's view that another process ingested; False if the whole view is needed first."""
-        view = self._slots.get(slot)
-        if view is None or view.event_view is None or not isinstance(view.event_view.view, FollowedView):
-            return True
-        followed = view.event_view.view
-        if change.whole_from is None and followed.ingester is None:
-            return False
-        followed.ingester = ingester
-        view.mark_stale()
-        view.event_view.follow_change(change)
-        self._pass_on_settled(view.event_view)
-        return True
-
-    def take_figures(self, slot: int, figures: dict[str, int]) -> None:
-        """Take the counters of the process that ingests the slot's events."""
-        view = self._slots.get(slot)
-        if view is not None and view.event_view is not None and isinstance(view.event_view.view, FollowedView):
-            view.event_view.view.figures = figures
-
-    def unfollow(self, slot: int) -> None:
-        """Record that the process that ingested the slot's events has ended."""
-        view = self._slots.get(slot)
-        if view is not None and view.event_view is not None and isinstance(view.event_view.view, FollowedView):
-            self.link_lost(slot)
-            view.event_view.view.ingester = None
-
-    def forget_events(self, slot: int) -> None:
-        """Forget the slot's events, because another process starts to ingest them."""
-        view = self._slots.get(slot)
-        if view is not None and view.event_view is not None:
-            view.mark_stale()
-            view.event_view.forget()
 
     def replay_ended(self, slot: int, ok: bool) -> Ingest:
         """Record the END marker (`ok`) or a failed replay (no socket, timeout, error). The result may ask for one more

@@ -445,7 +445,7 @@ WATCH = (
         "state_files_set_aside",
         "Files in state_dir that this process could not use in whole, and kept under another name.",
     ),
-    _counter("process_restarts", "Gateway processes and ingesters that ended unexpectedly and were restarted."),
+    _counter("process_restarts", "Gateway processes that ended unexpectedly and were restarted."),
     _experimental(
         _counter(
             "traces",

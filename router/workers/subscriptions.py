@@ -11,7 +11,6 @@ import zmq
 from backends.worker import KvEventSource
 from router.placement.fleet import Candidate
 from router.residency.cache_view import SWITCHED_OFF
-from router.workers.ingest_line import FollowedPublisher
 from router.workers.subscriber import Subscriber
 from router.workers.watch_context import WatchContext
 
@@ -26,7 +25,7 @@ class Subscriptions:
     def __init__(self, context: WatchContext, on_lost: Callable[[], None]) -> None:
         self._context = context
         self._on_lost = on_lost
-        self._subscribers: dict[Candidate, Subscriber | FollowedPublisher] = {}
+        self._subscribers: dict[Candidate, Subscriber] = {}
         self._refused: dict[str, KvEventSource] = {}
 
     def fit(self, candidates: Sequence[Candidate], sources: Sequence[KvEventSource]) -> None:
@@ -72,7 +71,7 @@ class Subscriptions:
     def statistics(self) -> dict[str, Any]:
         return {candidate.id: subscriber.statistics() for candidate, subscriber in self._subscribers.items()}
 
-    def _ask_again(self, subscriber: Subscriber | FollowedPublisher) -> None:
+    def _ask_again(self, subscriber: Subscriber) -> None:
         if self._context.residency.unproved(subscriber.slot) and subscriber.source.replay_endpoint is not None:
             subscriber.relearn()
 
@@ -87,17 +86,14 @@ class Subscriptions:
         else:
             self._subscribers[candidate] = subscriber
 
-    def _subscriber(self, candidate: Candidate, source: KvEventSource) -> Subscriber | FollowedPublisher:
-        slot, worker, on_lost = candidate.slot, candidate.id, self._on_lost
-        if self._context.ingest_line is not None:
-            return self._context.ingest_line.publisher(slot=slot, worker=worker, source=source, on_lost=on_lost)
+    def _subscriber(self, candidate: Candidate, source: KvEventSource) -> Subscriber:
         return Subscriber(
             self._context.zmq_context,
             self._context.pump,
             self._context.residency,
             self._context.metrics,
-            slot=slot,
-            worker=worker,
+            slot=candidate.slot,
+            worker=candidate.id,
             source=source,
-            on_lost=on_lost,
+            on_lost=self._on_lost,
         )

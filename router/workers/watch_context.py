@@ -17,7 +17,6 @@ from router.placement.lateness import LateVerdict
 from router.residency.residency_map import ResidencyMap
 from router.security.worker_tls import WorkerTls
 from router.workers.event_pump import EventPump
-from router.workers.ingest_line import IngestLine
 from router.workers.selftest_rendering import PromptIdentifier
 
 
@@ -96,5 +95,3 @@ class WatchContext:
     """Ask each worker for its KV connector."""
     via: str = ""
     """The name of this gateway, which probes carry."""
-    ingest_line: IngestLine | None = None
-    """The connection to the process that ingests KV events; None if this one does."""

@@ -18,7 +18,6 @@ from router.residency.residency_map import ResidencyMap
 from router.security.worker_tls import WorkerTls
 from router.workers.endpoint_watch import EndpointWatch
 from router.workers.event_pump import EventPump
-from router.workers.ingest_line import IngestLine
 from router.workers.watch_context import (
     LearningIdentifier,
     SelfTestLock,
@@ -53,7 +52,6 @@ class Watcher:
         worker_tls: WorkerTls | None = None,
         self_test_lock: SelfTestLock | None = None,
         observer: WorkerObserver | None = None,
-        ingest_line: IngestLine | None = None,
         via: str = "",
     ) -> None:
         self._fleet = fleet
@@ -65,7 +63,6 @@ class Watcher:
         self._worker_tls = worker_tls or WorkerTls(config.worker_tls)
         self._self_test_lock = self_test_lock
         self._observer = observer
-        self._ingest_line = ingest_line
         self._via = via
         self._pump = EventPump(metrics.event_iteration)
         self._context: WatchContext | None = None
@@ -99,11 +96,8 @@ class Watcher:
             self_test_lock=self._self_test_lock,
             observer=self._observer,
             asks_connector=self._config.handover.connector is not None,
-            ingest_line=self._ingest_line,
             via=self._via,
         )
-        if self._ingest_line is not None:
-            self._ingest_line.start()
         for endpoint in self._fleet.endpoints:
             self.watch(endpoint.id)
 
@@ -191,8 +185,6 @@ class Watcher:
         for endpoint_id in list(self._watches):
             self._end(endpoint_id)
         await asyncio.gather(*self._ending, return_exceptions=True)
-        if self._ingest_line is not None:
-            await self._ingest_line.aclose()
         if self._context is not None:
             self._context.zmq_context.destroy(linger=0)
             self._context = None

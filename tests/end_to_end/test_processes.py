@@ -102,12 +102,6 @@ def processes_ready(system) -> int:
     return answer.json()["processes_ready"] if answer.status_code == 200 else 0
 
 
-def ingester(system) -> int | None:
-    """Return the id of the process that ingests KV events, as the gateways know it."""
-    found = [candidate["events"] for worker in system.workers().values() for candidate in worker["candidates"]]
-    return found[0]["ingested_by"] if found and found[0] else None
-
-
 def children(system) -> list[psutil.Process]:
     return sorted(psutil.Process(system.running.gateway.pid).children(), key=lambda child: child.pid)
 
@@ -297,22 +291,6 @@ def exact(system) -> bool:
         for worker in system.workers().values()
         for candidate in worker["candidates"]
     )
-
-
-def test_one_process_ingests_and_is_replaced_when_it_dies(two, clients):
-    system = two(serve_flags=("--set", "residency.shared_events=true"))
-    system.wait_for(lambda: exact(system), what="exact views")
-    asked = clients(system, 8)
-    asked.ask()
-    killed = ingester(system)
-    os.kill(killed, signal.SIGKILL)
-    system.wait_for(lambda: ingester(system) not in (killed, None), what="the next process that ingests")
-    system.wait_for(lambda: exact(system), what="exact views, after a replay")
-    assert system.metric("warmroute_process_restarts_total") == 1
-    assert set(asked.ask()) == {200}
-    listed = system.admin.get("/admin/v1/decisions?limit=8").json()["decisions"]
-    assert {decision["process"] for decision in listed} == {0, 1}
-    assert all(decision["predicted_cached_tokens"] > 0 for decision in listed)
 
 
 def test_a_hanging_process_blocks_no_connection(shared_two, clients):

@@ -28,10 +28,6 @@ class Figure:
 
 EVENT_FIGURES: Mapping[int, str] = {50_000: "events-50k", 500_000: "events-500k"}
 """The figures of the time to the first body byte beside KV events, by blocks per second."""
-EVENT_CPU = "events-cpu"
-"""The figure of the CPU time of KV events."""
-EVENT_CPU_RATE = 100_000
-"""Blocks per second of `EVENT_CPU`."""
 FIGURES: Mapping[str, Figure] = {
     "request-2k": Figure("CPU per request, 2 kB body", "us"),
     "rate": Figure("requests/s in a closed loop", "1/s", digits=0),
@@ -59,7 +55,6 @@ FIGURES: Mapping[str, Figure] = {
         name: Figure(f"time to first body byte beside {rate:,} blocks/s of KV events, two processes, p99", "ms")
         for rate, name in EVENT_FIGURES.items()
     },
-    EVENT_CPU: Figure(f"CPU time of {EVENT_CPU_RATE:,} blocks/s of KV events", "s"),
 }
 
 

@@ -1,8 +1,7 @@
 """Measure the residency index against its limits: ``python -m loadtest.bench.parts.residency [--blocks N]``.
 
-The command prints KV event ingest (decode, hash, upsert) in blocks per second of one core, what events cost the process
-that ingests them for others and what they cost these, and the times of a match and of a reservation. It also prints the
-memory per block for the first and for each further holder, with the hash map.
+The command prints KV event ingest (decode, hash, upsert) in blocks per second of one core, and the times of a match and
+of a reservation. It also prints the memory per block for the first and for each further holder, with the hash map.
 """
 
 from __future__ import annotations
@@ -19,15 +18,9 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from policies.view import WorkerId
-from router.residency.blocks import BlockIndex
 from router.residency.chain import SEED, extend_chain, pack_tokens
-from router.residency.changes import ViewChange
-from router.residency.event_view import EventView
-from router.residency.followed import FollowedIndex
-from router.residency.ingested import IngestedView, SharedTables
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
-from router.residency.shared_blocks import SharedBlocksWriter
 
 BLOCK_TOKENS = 16
 EVENT_BLOCKS = 128
@@ -108,44 +101,6 @@ def churn_rate(blocks: int) -> float:
     return len(payloads) * EVENT_BLOCKS / (time.process_time() - started)
 
 
-def shares_of_several(blocks: int) -> dict[str, float]:
-    """Return the CPU time of ingesting a full cache's events for other processes, and of following them, each as a
-    share of the time of ingesting them for one process alone. One change has the blocks of 10 batches."""
-    payloads = churn(blocks)
-    alone_s = ingesting_s = following_s = 0.0
-    residency = ResidencyMap()
-    residency.add(0, WorkerId("w:1"), BLOCK_TOKENS, None, True)
-    made: list[tuple[memoryview, int, int]] = []
-    memory: list[memoryview] = []
-
-    def allocate(size: int) -> memoryview:
-        memory.append(memoryview(bytearray(size)))
-        return memory[-1]
-
-    def table(medium: str | None) -> SharedBlocksWriter:
-        return SharedBlocksWriter(allocate, lambda places, words: made.append((memory[-1], places, words)))
-
-    view = IngestedView(BlockIndex(), SharedTables(table), 0, BLOCK_TOKENS, None)
-    followed = EventView(FollowedIndex(), BLOCK_TOKENS, None)
-    followed.follow_change(view.joined())
-    for start in range(0, len(payloads), 10):
-        part = list(enumerate(payloads[start : start + 10], start))
-        began_s = time.process_time()
-        for seq, payload in part:
-            residency.ingest(0, seq, payload)
-        alone_s += time.process_time() - began_s
-        began_s = time.process_time()
-        for seq, payload in part:
-            view.event_view.ingest(seq, payload, False)
-        frame = msgspec.msgpack.encode(view.changed())
-        ingesting_s += time.process_time() - began_s
-        began_s = time.process_time()
-        followed.follow_change(msgspec.msgpack.decode(frame, type=ViewChange))
-        following_s += time.process_time() - began_s
-    assert followed.view.block_copies.blocks == residency.state(0).blocks
-    return {"ingest_for_others_share": ingesting_s / alone_s, "follow_share": following_s / alone_s}
-
-
 def bytes_per_block(blocks: int) -> tuple[float, float]:
     """Return traced bytes per block for the first holder, and for a second one with different hashes."""
     residency = ResidencyMap()
@@ -215,7 +170,6 @@ def main() -> None:
         "ingest_rows_blocks_per_s": ingest_rate("row", options.ingest_blocks),
         "ingest_churn_blocks_per_s": churn_rate(options.ingest_blocks),
     }
-    figures |= shares_of_several(options.ingest_blocks)
     for slots, distinct in ((64, False), (64, True), (512, False), (512, True)):
         for name, value in deciding(slots, distinct).items():
             figures[f"{name}_{slots}{'_distinct' if distinct else ''}_us"] = value
@@ -225,7 +179,7 @@ def main() -> None:
         return
     for name, value in figures.items():
         bar = f"   bar {BARS[name]:,}" if name in BARS else ""
-        print(f"{name:36} {value:14,.{3 if name.endswith('_share') else 1}f}{bar}")
+        print(f"{name:36} {value:14,.1f}{bar}")
 
 
 if __name__ == "__main__":

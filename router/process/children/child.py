@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from pathlib import Path
 from typing import Protocol
 
 import uvloop
@@ -20,11 +19,10 @@ from router.process.children.child_resources import ChildResources
 from router.process.shared_memory.ledger import Ledger
 from router.process.shared_memory.replica_rows import ledger_rows
 from router.telemetry.logs import log_interpreter_messages, setup_logging
-from router.workers.ingester import Ingester
 
 
 class ChildGateway(Protocol):
-    """What a child process runs: `router.app.System`, or the process that ingests KV events."""
+    """What a child process runs: `router.app.System`."""
 
     async def start(self) -> None: ...
 
@@ -73,10 +71,7 @@ class StopTrigger:
 async def serve(start: ChildConfig, line: socket.socket, build: Build) -> int:
     """Serve until the supervisor stops this process; return the exit code."""
     ending = StopTrigger(asyncio.get_running_loop(), line)
-    if start.ingests:
-        system: ChildGateway = Ingester(socket.socket(fileno=start.admin), Path(start.events).parent)
-    else:
-        system = build(start.config, resources_of(start))
+    system = build(start.config, resources_of(start))
     await system.start()
     line.send(READY)
     await ending.wait()
@@ -91,7 +86,6 @@ def resources_of(start: ChildConfig) -> ChildResources:
         public=[socket.socket(fileno=descriptor) for descriptor in start.public],
         admin=socket.socket(fileno=start.admin),
         ledger=ledger,
-        events=Path(start.events),
         accept_order=LeastConnections(ledger, start.processes, start.process),
         process=start.process,
         processes=start.processes,

@@ -20,9 +20,8 @@ _SIZE_BYTES = 4
 
 
 class ChildConfig(msgspec.Struct, frozen=True):
-    """Everything a child needs. `public`, `admin` and `table` are inherited file descriptors. `events`
-    is the Unix socket of the process that ingests KV events; with `ingests` it is this one, and `admin` is that socket,
-    which listens. `replica` is the gateway's id in its fleet, if it has one, and `instance` its name in Via.
+    """Everything a child needs. `public`, `admin` and `table` are inherited file descriptors. `replica` is
+    the gateway's id in its fleet, if it has one, and `instance` its name in Via.
     """
 
     process: int
@@ -32,10 +31,8 @@ class ChildConfig(msgspec.Struct, frozen=True):
     public: tuple[int, ...]
     admin: int
     table: int
-    events: str
     replica: str = ""
     instance: str = ""
-    ingests: bool = False
 
 
 async def send_config(line: socket.socket, start: ChildConfig) -> None:

@@ -46,9 +46,7 @@ class ChildCallbacks:
 class ChildProcess:
     """One child process, by its number, over all its restarts. `client` is set while it serves."""
 
-    def __init__(
-        self, number: int, folder: Path, callbacks: ChildCallbacks, module: str, *, kind: str = "process"
-    ) -> None:
+    def __init__(self, number: int, folder: Path, callbacks: ChildCallbacks, module: str) -> None:
         self.number = number
         self.client: ChildClient | None = None
         self.settled = asyncio.Event()
@@ -59,8 +57,6 @@ class ChildProcess:
         self._folder = folder
         self._callbacks = callbacks
         self._module = module
-        self._kind = kind
-        """What the log calls it."""
         self._starts = 0
         self._process: asyncio.subprocess.Process | None = None
         self._line: socket.socket | None = None
@@ -77,7 +73,7 @@ class ChildProcess:
             self._callbacks.ended(self.number)
             if not self._stopping.is_set():
                 self.restarts += 1
-                log.error(f"{self._kind} ended", extra={"process_index": self.number, "how": how})
+                log.error("process ended", extra={"process_index": self.number, "how": how})
                 await self._pause()
 
     def stop(self) -> None:
@@ -151,7 +147,7 @@ class ChildProcess:
         self.client = ChildClient(self.number, path)
         self.settled.set()
         self._callbacks.ready()
-        log.info(f"{self._kind} ready", extra={"process_index": self.number, "pid": process.pid})
+        log.info("process ready", extra={"process_index": self.number, "pid": process.pid})
         return loop.time()
 
     async def _clean_up(self, path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from router.control.desired_state import DesiredState
 from router.process.children.accept_balancer import LeastConnections
@@ -23,8 +22,6 @@ class ChildResources:
     public: Sequence[socket.socket]
     admin: socket.socket
     ledger: Ledger
-    events: Path
-    """The Unix socket of the process that ingests KV events."""
     accept_order: LeastConnections
     replica: str = ""
     """The gateway's id in its fleet."""

@@ -38,7 +38,7 @@ from router.process.children.admin_operations import operations_for_all
 from router.process.children.changes import Changes
 from router.process.children.child_client import ChildClient
 from router.process.children.child_config import ChildConfig, config_of
-from router.process.children.child_process import TRIES, ChildCallbacks, ChildProcess, listening_at
+from router.process.children.child_process import TRIES, ChildCallbacks, ChildProcess
 from router.process.children.in_flight import in_flight_of
 from router.process.children.measured_traffic import known_by
 from router.process.children.metric_totals import MetricTotals
@@ -58,7 +58,6 @@ from router.telemetry.logs import log_level, say
 from router.telemetry.readings import control_readings, discovery_readings, replica_readings, state_readings
 from router.telemetry.snapshot import Snapshot
 from router.workers.operations import WorkerOutcome
-from router.workers.table_files import remove_memory
 
 log = logging.getLogger("warmroute.process")
 
@@ -87,10 +86,6 @@ class Supervisor:
         self._served = asyncio.Event()
         callbacks = ChildCallbacks(self._begin, self._served.set, self._ended)
         self.children = [ChildProcess(number, self._folder, callbacks, child_module) for number in range(processes)]
-        self._events = self._folder / "events.sock"
-        ingesting = ChildCallbacks(self._begin_ingester, lambda: None, self._ingester_ended)
-        self.ingester = ChildProcess(processes, self._folder, ingesting, child_module, kind="ingester")
-        """The process that ingests the workers' KV events for the others."""
         self.changes = Changes(self.children)
         self.control = Control(sources, sources.initial(), self.changes.apply)
         self.replica: Replica | None = None
@@ -107,8 +102,6 @@ class Supervisor:
         self._socket_file: SocketFile | None = None
         self._admin: AdminServer | None = None
         self._keeping: list[asyncio.Task[None]] = []
-        self._listening: socket.socket | None = None
-        self._ingesting: asyncio.Task[None] | None = None
         self._announcing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -128,9 +121,6 @@ class Supervisor:
         self._admin = AdminServer(app, listener, self.config, tls)
         self._files.start()
         self._keeping = [asyncio.create_task(child.keep(), name=f"process {child.number}") for child in self.children]
-        if self.config.residency.shared_events:
-            self._listening = listening_at(self._events)
-            self._ingesting = asyncio.create_task(self.ingester.keep(), name="KV events")
         self._announcing = asyncio.create_task(self._announce(self._admin), name="announce")
         self.accepting = True
 
@@ -190,7 +180,6 @@ class Supervisor:
         for listener in self._public:
             listener.close()
         await self._all_ended()
-        await self._end_ingester()
         if self._socket_file is not None:
             remove_socket_file(self._socket_file)
         if self._admin is not None:
@@ -200,14 +189,12 @@ class Supervisor:
             await self.replica.aclose()
         self._ledger.close()
         os.close(self._table)
-        remove_memory(self._folder)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def statistics(self) -> dict[str, Any]:
         """Return the state of each process and of the shared memory."""
         return {
             "processes": {child.number: child.statistics() for child in self.children},
-            "kv_event_ingester": None if self._ingesting is None else self.ingester.statistics(),
             "ledger": self._ledger.statistics(),
         }
 
@@ -221,40 +208,18 @@ class Supervisor:
             child.kill()
         await asyncio.gather(*self._keeping, return_exceptions=True)
 
-    async def _end_ingester(self) -> None:
-        if self._ingesting is None:
-            return
-        self.ingester.stop()
-        _, late = await asyncio.wait([self._ingesting], timeout=_GRACE_S)
-        if late:
-            self.ingester.kill()
-            await asyncio.gather(self._ingesting, return_exceptions=True)
-        if self._listening is not None:
-            self._listening.close()
-
-    async def _begin_ingester(self, number: int, admin: int, start: Callable[[ChildConfig], Awaitable[None]]) -> None:
-        """Start the process that ingests KV events. Its socket stays, so that followers wait there for the next."""
-        assert self._listening is not None
-        await start(self._child_config(number, self._listening.fileno(), ingests=True))
-
-    def _ingester_ended(self, number: int) -> None:
-        if self.accepting:
-            self.totals.restarted()
-
-    def _child_config(self, number: int, admin: int, *, ingests: bool = False) -> ChildConfig:
+    def _child_config(self, number: int, admin: int) -> ChildConfig:
         state, processes = self.control.state, len(self.children)
         return ChildConfig(
             process=number,
             processes=processes,
             config=replace(config_of(self.config, state, number, processes), log_level=log_level()),
             state=state,
-            public=() if ingests else tuple(listener.fileno() for listener in self._public),
+            public=tuple(listener.fileno() for listener in self._public),
             admin=admin,
             table=self._table,
-            events=str(self._events),
             replica=self.replica.id if self.replica is not None else "",
             instance=self._instance.name,
-            ingests=ingests,
         )
 
     async def _begin(self, number: int, admin: int, start: Callable[[ChildConfig], Awaitable[None]]) -> None:

@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from policies.view import Residency
 from router.residency.difference import Difference
 from router.residency.residency_map import ResidencyMap
-from tests.support.followed import FollowedMap
 from tests.support.kv_wire import Wire, engine_hash, ids_prompt
 
 B = 4
@@ -91,8 +90,6 @@ prompts = st.lists(st.sampled_from([0, 1]), min_size=1, max_size=5 * B).map(
 class Machine(RuleBasedStateMachine):
     """A gateway subscribed to one worker. Replays are answered at once or later, whole or not at all."""
 
-    make = ResidencyMap
-
     @initialize(
         shape=st.sampled_from(["map", "row"]),
         capacity=st.integers(5, 12),
@@ -101,7 +98,7 @@ class Machine(RuleBasedStateMachine):
     )
     def start(self, shape, capacity, buffered, linked):
         self.worker = FakeWorker(shape, capacity, buffered)
-        self.map = self.make()
+        self.map = ResidencyMap()
         self.map.add(0, "w:1", B, capacity, True)
         self.asked = None
         self.connected = False
@@ -266,14 +263,4 @@ def test_the_exact_view_agrees_with_a_worker():
     case.settings = settings(
         max_examples=max(100, settings.default.max_examples), stateful_step_count=50, deadline=None
     )
-    case().runTest()
-
-
-class FollowingMachine(Machine):
-    make = FollowedMap
-
-
-def test_a_followed_view_agrees_with_a_worker():
-    case = FollowingMachine.TestCase
-    case.settings = settings(max_examples=max(40, settings.default.max_examples), stateful_step_count=50, deadline=None)
     case().runTest()
