@@ -10,7 +10,7 @@ import asyncio
 import errno
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -27,8 +27,6 @@ _MOST_REQUEST_BYTES = 1_024
 _RETRY_S = 0.002
 STALLED_S = 30.0
 """A replay ends if its receiver takes nothing for this time."""
-_BATCH_BYTES = 150
-"""Memory of one batch beside its payload."""
 
 Batch = tuple[int, bytes]
 """Sequence number and payload."""
@@ -37,14 +35,12 @@ _number = itemgetter(0)
 
 
 class EventBuffer:
-    """The last batches of one publisher, at most `max_batches` and about `max_bytes`, and always the last one."""
+    """The last batches of one publisher, at most `max_batches`."""
 
-    def __init__(self, *, max_batches: int = sys.maxsize, max_bytes: int = sys.maxsize) -> None:
+    def __init__(self, max_batches: int = sys.maxsize) -> None:
         self._max_batches = max_batches
-        self._max_bytes = max_bytes
         self._batches: list[Batch] = []
         self._first = 0
-        self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._batches) - self._first
@@ -52,41 +48,29 @@ class EventBuffer:
     def append(self, seq: int, payload: bytes) -> None:
         """Keep a batch. Its number must be larger than those before it."""
         self._batches.append((seq, payload))
-        self._bytes += len(payload) + _BATCH_BYTES
-        while len(self) > 1 and (len(self) > self._max_batches or self._bytes > self._max_bytes):
-            self._bytes -= len(self._batches[self._first][1]) + _BATCH_BYTES
+        while len(self) > max(1, self._max_batches):
             self._batches[self._first] = _DROPPED
             self._first += 1
         if self._first > len(self._batches) // 2:
             del self._batches[: self._first]
             self._first = 0
 
-    def clear(self) -> None:
-        self._batches.clear()
-        self._first = self._bytes = 0
-
     def since(self, seq: int, most: int) -> Sequence[Batch]:
         """Return up to `most` batches from number `seq` on."""
         begin = bisect_left(self._batches, seq, lo=self._first, key=_number)
         return self._batches[begin : begin + most]
 
-    def statistics(self) -> dict[str, int]:
-        """Return the batches kept and their bytes."""
-        return {"buffered_batches": len(self), "buffered_bytes": self._bytes}
-
 
 class EventSockets:
     """PUB and replay socket of one publisher, on the running event loop.
 
-    A subscriber that is slow loses batches beyond `hwm`, as with vLLM. A replay waits for its receiver. While
-    `answers()` is false, replay requests get no answer.
+    A subscriber that is slow loses batches beyond `hwm`, as with vLLM. A replay waits for its receiver.
     """
 
-    def __init__(self, topic: str, buffer: EventBuffer, hwm: int, answers: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, topic: str, buffer: EventBuffer, hwm: int) -> None:
         self._topic = topic.encode()
         self._buffer = buffer
         self._hwm = hwm
-        self._answers = answers
         self._replays = 0
         self._replayed_batches = 0
         self._replies: dict[bytes, asyncio.Task[None]] = {}
@@ -147,7 +131,7 @@ class EventSockets:
                 frames = self._replay_socket.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
                 return
-            if len(frames) == 3 and frames[1] == b"" and len(frames[2]) == SEQ_BYTES and self._answers():
+            if len(frames) == 3 and frames[1] == b"" and len(frames[2]) == SEQ_BYTES:
                 self._begin_replay(frames[0], int.from_bytes(frames[2], "big"))
 
     def _begin_replay(self, client: bytes, start: int) -> None:

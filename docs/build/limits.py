@@ -13,7 +13,6 @@ from typing import Any
 from msgspec import inspect as kinds
 
 from backends.vllm.control import MAX_CALLS
-from backends.vllm.event_publisher import MOST_REPLAYS
 from router.admin.connection import MOST_BODY_BYTES, MOST_PIPELINED, MOST_UNSENT_BYTES
 from router.admin.operations import MAX_BODY_BYTES
 from router.config.budgets import BYTE_BUDGETS
@@ -44,7 +43,6 @@ from router.replicas.messages import MOST_MESSAGE_BYTES
 from router.replicas.state_sharing import MOST_BYTES as MOST_SHARED_BYTES
 from router.residency.orphans import ORPHAN_BYTES
 from router.residency.sequence import PENDING_BYTES
-from router.sidecar.event_relay import HWM
 from router.telemetry import log_writer
 from router.tokenization import multipart
 from router.tokenization.body_bounds import MAX_BRACKETS, MAX_COMMAS, MAX_DECODED_BYTES
@@ -121,7 +119,6 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     "timeouts.drain_s": ("seconds", "503 `shutting_down`, or an error event in a started stream"),
     "timeouts.drain_idle_s": ("seconds", "the connection is closed"),
     "timeouts.takeover_ready_s": ("seconds", _NOTHING),
-    "sidecar.kv_events_buffer_bytes": ("bytes", "nothing: a gateway that starts later learns less of the cache"),
     "retries.max_attempts": ("workers", "503 `worker_failed` or `overloaded`, with `Retry-After`"),
     "retries.query_of_death_s": ("seconds", "422 `request_crashes_workers`"),
     "residency.memo_bytes": ("bytes", "nothing: a forgotten prompt is tokenised again"),
@@ -234,12 +231,6 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("Messages of KV events that wait, per publisher", MAX_QUEUED, "messages", "nothing: the worker keeps them"),
     Fixed("Replayed KV events that wait, per publisher", MAX_BUFFERED_BYTES, "bytes", "nothing: the replay ends"),
     Fixed("KV events of a publisher kept while missing ones are fetched", PENDING_BYTES, "bytes", _NOTHING),
-    Fixed(
-        "Replays of KV events that a sidecar answers at once", MOST_REPLAYS, "replays", "nothing: a gateway asks again"
-    ),
-    Fixed(
-        "KV events that wait for one slow gateway in a sidecar", HWM, "messages", "nothing: the gateway asks for them"
-    ),
     Fixed("Blocks of one view whose parent block is unknown", ORPHAN_BYTES, "bytes", _NOTHING),
     Fixed("Body of a request to the admin API", MAX_BODY_BYTES, "bytes", "413 problem document"),
     Fixed("Bodies of all requests to the admin port", MOST_BODY_BYTES, "bytes", "503 problem document"),

@@ -704,13 +704,6 @@ class SidecarConfig(Section, frozen=True):
     advertise_url: str | None = None
     """URL at which gateways reach the sidecar. Default: its own address on the way to the registry, and its public
     port."""
-    kv_events_port: Port = 5657
-    """Port on which the sidecar publishes the worker's KV events to gateways. Other data-parallel ranks use the next
-    ports. 0: chosen by the system."""
-    kv_events_replay_port: Port = 5757
-    """Port of the replay socket, likewise."""
-    kv_events_buffer_bytes: Positive = 268_435_456
-    """KV events kept for replays, for each rank."""
     stop_s: Annotated[float, Meta(ge=0)] = 30.0
     """How long the command after -- may take to end after SIGTERM. SIGKILL follows."""
 

@@ -3,8 +3,7 @@
 vLLM's server and its engine are two processes. If the engine stops, ``/health`` answers 200 until the server notices,
 which may never happen, and the gauges of ``/metrics`` keep their last values. So an engine without progress gets a
 test request of one token, through the same queue as every request. It hangs if that request waits for `hung_after_s`
-while nothing moves: no counter or gauge of ``/metrics``, and no KV event. Each of them changes during a long prefill,
-so a slow engine does not hang.
+while no counter or gauge of ``/metrics`` moves. They change during a long prefill, so a slow engine does not hang.
 """
 
 from __future__ import annotations
@@ -99,11 +98,6 @@ class EngineCheck:
         for load in page.loads:
             if (progress := self._ranks.get(load.rank)) is not None:
                 progress.load_read(load, self._now_s())
-
-    def moved(self, rank: int) -> None:
-        """Record a sign of progress of one rank's engine."""
-        if (progress := self._ranks.get(rank)) is not None:
-            progress.moved(self._now_s())
 
     def fault(self) -> str | None:
         """Return why the worker counts as hung; None if it does not."""

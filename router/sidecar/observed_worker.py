@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import StrEnum
@@ -12,7 +13,8 @@ from router.gateway.local import Answer
 from router.placement.fleet import Fleet
 from router.placement.health import SERVING
 from router.sidecar.engine_check import EngineCheck
-from router.sidecar.event_relays import EventRelays
+
+_LOOPBACK = re.compile(r"//(?:127\.0\.0\.1|\[::1\]|localhost):")
 
 
 class SidecarState(StrEnum):
@@ -31,7 +33,6 @@ class ObservedWorker:
 
     def __init__(self, check: EngineCheck) -> None:
         self._check = check
-        self._relays: EventRelays | None = None
         self._fleet: Fleet | None = None
         self._draining: Callable[[], bool] = lambda: False
         self.facts: WorkerFacts | None = None
@@ -41,10 +42,9 @@ class ObservedWorker:
         self.on_facts: Callable[[], None] = lambda: None
         """Called when the worker reports other facts than before."""
 
-    def serve(self, fleet: Fleet, relays: EventRelays, draining: Callable[[], bool]) -> None:
-        """Answer from the state of `fleet`, of the drain and of the relays, which follow the facts."""
+    def serve(self, fleet: Fleet, draining: Callable[[], bool]) -> None:
+        """Answer from the state of `fleet` and of the drain."""
         self._fleet = fleet
-        self._relays = relays
         self._draining = draining
 
     def answers(self) -> Mapping[str, Callable[[], Answer]]:
@@ -66,8 +66,6 @@ class ObservedWorker:
         if facts != before:
             self.on_facts()
         self._check.learned(endpoint, facts)
-        if self._relays is not None:
-            self._relays.fit(facts.event_sources)
         first = {rank: cache for rank, cache in facts.caches.items() if rank == 0}
         return replace(facts, caches=first, event_sources=())
 
@@ -108,7 +106,20 @@ class ObservedWorker:
         return 200, {"version": (self.facts.version if self.facts is not None else None) or "unknown"}
 
     def _event_sources(self) -> Answer:
-        return 200, self._relays.describe() if self._relays is not None else {}
+        """The engine's own publishers. A loopback host becomes ``*``: a gateway puts the sidecar's host there."""
+        sources = self.facts.event_sources if self.facts is not None else ()
+        return 200, {
+            str(source.rank): {
+                "enable_kv_cache_events": True,
+                "publisher": "zmq",
+                "endpoint": _LOOPBACK.sub("//*:", source.endpoint),
+                "replay_endpoint": source.replay_endpoint and _LOOPBACK.sub("//*:", source.replay_endpoint),
+                "buffer_steps": source.buffer_steps,
+                "hwm": source.hwm,
+                "topic": source.topic,
+            }
+            for source in sources
+        }
 
     def _engine(self) -> Answer:
         fault = self._check.fault()

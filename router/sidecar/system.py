@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec.structs import replace
 
 from backends.vllm.control import WorkerClient
-from backends.worker import parse_endpoint
 from router.app import System
 from router.config.model import Config, DiscoveryConfig, RedisConfig
 from router.control.start import Sources
@@ -17,7 +16,6 @@ from router.placement.health import SERVING, WorkerState
 from router.security.worker_tls import WorkerTls
 from router.sidecar.drain_port import Drained, DrainPort
 from router.sidecar.engine_check import EngineCheck
-from router.sidecar.event_relays import EventRelays, RelayEvents
 from router.sidecar.observed_worker import ObservedWorker
 from router.sidecar.registration import WorkerRegistration
 from router.sidecar.registries import WorkerRegistry
@@ -48,12 +46,7 @@ class SidecarSystem(System):
         # a sidecar has its own worker only, and no part in what the gateways of a fleet share
         alone = replace(config, redis=RedisConfig(), discovery=DiscoveryConfig())
         super().__init__(alone, sources=sources, observer=self._worker, answers=self._worker.answers())
-        worker = parse_endpoint(config.workers[0].url).authority
-        events = RelayEvents(
-            self._check.moved, lambda: self.watcher.look_for_process(worker), self.metrics.event_iteration
-        )
-        self._relays = EventRelays(config, worker, self.metrics, events)
-        self._worker.serve(self.fleet, self._relays, lambda: self._drain is not None or self._closing)
+        self._worker.serve(self.fleet, lambda: self._drain is not None or self._closing)
         self._drain: asyncio.Task[Drained] | None = None
         self._return: asyncio.Task[None] | None = None
         self._drain_port = DrainPort(config, self.drain)
@@ -76,14 +69,10 @@ class SidecarSystem(System):
         return int(name[1]) if isinstance(name, tuple) else 0
 
     def further_readings(self) -> Iterator[Reading]:
-        """Yield the engine's test, the relays and the registrations."""
+        """Yield the engine's test and the registrations."""
         check = self._check.statistics()
         yield "warmroute_sidecar_engine_tests", (), check["tests"]
         yield "warmroute_sidecar_engine_stuck_seconds", (), check["stuck_s"]
-        for rank, relay in self._relays.statistics().items():
-            yield "warmroute_sidecar_events_open", (str(rank),), float(relay["open"])
-            yield "warmroute_sidecar_events_buffered_bytes", (str(rank),), relay["buffered_bytes"]
-            yield "warmroute_sidecar_events_replays", (str(rank),), relay["replays"]
         yield from self._registration.readings()
 
     async def drain(self) -> Drained:
@@ -162,7 +151,6 @@ class SidecarSystem(System):
         await super().aclose(min(limit_s, LAST_ERRORS_S) if dead else limit_s)
         if self._child is not None:
             await self._child.stop(self.config.sidecar.stop_s)
-        self._relays.close()
         await self._drain_port.aclose()
         if self._drain is not None:
             self._drain.cancel()

@@ -482,9 +482,6 @@ REPLICAS = (
 SIDECAR = (
     _counter("sidecar_engine_tests", "Test requests to an engine without progress (warmroute sidecar only)."),
     _gauge("sidecar_engine_stuck_seconds", "How long a test request has waited while the engine made no progress."),
-    _gauge("sidecar_events_open", "1 while the sidecar publishes a rank's KV events.", "rank"),
-    _gauge("sidecar_events_buffered_bytes", "KV events kept for replays.", "rank"),
-    _counter("sidecar_events_replays", "Replays answered to gateways.", "rank"),
     _gauge("sidecar_registered", "1 while a registry holds the worker.", "registry"),
     _counter("sidecar_registrations", "Registrations and renewals (outcome: ok or failed).", "registry", "outcome"),
 )

@@ -1,4 +1,4 @@
-"""Feed one rank's KV events from the publisher's socket into a sink, such as the residency map."""
+"""Feed one rank's KV events from the publisher's socket into the residency map."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import zmq
 
 from backends.vllm.events import split_frames
 from backends.worker import KvEventSource
-from router.residency.view import Ingest, ViewState
+from router.residency.residency_map import ResidencyMap
+from router.residency.view import Ingest
 from router.workers.event_pump import EventPump
 from router.workers.event_sockets import keep_alive
 from router.workers.replay import IDLE_S, MAX_MESSAGE_BYTES, Replay, ReplayOutcome
@@ -38,34 +39,8 @@ class SubscriberMetrics(Protocol):
         """Count a replay that ended filled, empty, partial (some events are lost), timeout, broken or unavailable."""
 
 
-class EventSink(Protocol):
-    """Takes the batches of one publisher by slot, and says which replay it needs: the residency map, or the sidecar's
-    relay."""
-
-    def events_from(self, slot: int, address: str, topic: str = "") -> None: ...
-
-    def link_up(self, slot: int) -> Ingest:
-        """Record that the subscription is connected."""
-
-    def link_lost(self, slot: int) -> None:
-        """Record that the subscription dropped."""
-
-    def ingest(self, slot: int, seq: int, payload: bytes, *, replayed: bool = False) -> Ingest:
-        """Take one batch. Never raises for any payload."""
-
-    def replay_ended(self, slot: int, ok: bool) -> Ingest:
-        """Record the end of a replay, or that there is none."""
-
-    def state(self, slot: int) -> ViewState:
-        """Return the state of the slot's view.
-
-        Raises:
-            KeyError: there is none.
-        """
-
-
 class Subscriber:
-    """A SUB socket on the running loop. It requests a replay where the sink asks for one.
+    """A SUB socket on the running loop. It requests a replay where the residency map asks for one.
 
     `on_lost` is called when the link drops, which shows a stopped worker before its next probe does.
     """
@@ -74,7 +49,7 @@ class Subscriber:
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         pump: EventPump,
-        sink: EventSink,
+        residency: ResidencyMap,
         metrics: SubscriberMetrics,
         *,
         slot: int,
@@ -87,7 +62,7 @@ class Subscriber:
         self.source = source
         self._context = context
         self._pump = pump
-        self._sink = sink
+        self._residency = residency
         self._metrics = metrics
         self._worker = worker
         self._on_lost = on_lost
@@ -110,7 +85,7 @@ class Subscriber:
         Raises:
             zmq.ZMQError: the address cannot be used.
         """
-        self._sink.events_from(self.slot, self.source.endpoint, self.source.topic)
+        self._residency.events_from(self.slot, self.source.endpoint, self.source.topic)
         self._open()
 
     def _open(self) -> None:
@@ -150,8 +125,8 @@ class Subscriber:
     def relearn(self) -> None:
         """Prove the view again with a replay, because the worker may be another process or a replay failed."""
         if self._linked and self._replay is None:
-            self._sink.link_lost(self.slot)
-            self._follow(self._sink.link_up(self.slot))
+            self._residency.link_lost(self.slot)
+            self._follow(self._residency.link_up(self.slot))
 
     def statistics(self) -> dict[str, Any]:
         """Return link and traffic. `lag_s` is the age of the newest batch at its arrival, by the clocks of the two
@@ -169,7 +144,7 @@ class Subscriber:
 
     def _lag_s(self) -> float | None:
         try:
-            sent_s = self._sink.state(self.slot).last_event_ts_s
+            sent_s = self._residency.state(self.slot).last_event_ts_s
         except KeyError:  # the candidate has left
             return None
         received_s = self._received_wall_s
@@ -180,14 +155,14 @@ class Subscriber:
         self._links += 1
         if self._relink is not None:
             self._relink.cancel()
-        self._follow(self._sink.link_up(self.slot))
+        self._follow(self._residency.link_up(self.slot))
 
     def _link_lost(self) -> None:
         if not self._linked:
             return
         self._linked = False
         self._end_replay()
-        self._sink.link_lost(self.slot)
+        self._residency.link_lost(self.slot)
         self._relink = asyncio.get_running_loop().call_later(RELINK_S, self._begin_again)
         self._on_lost()
 
@@ -222,7 +197,7 @@ class Subscriber:
             return
         self._batches += 1
         self._bytes += len(payload)
-        self._follow(self._sink.ingest(self.slot, seq, payload))
+        self._follow(self._residency.ingest(self.slot, seq, payload))
 
     def _follow(self, ingest: Ingest) -> None:
         if ingest.replay_from is not None:
@@ -245,15 +220,15 @@ class Subscriber:
     def _unavailable(self) -> None:
         self._metrics.replayed(self._worker, "unavailable")
         # The result is ignored: it could only ask for the replay that was just found to be impossible.
-        self._sink.replay_ended(self.slot, False)
+        self._residency.replay_ended(self.slot, False)
 
     def _replayed(self, seq: int, payload: bytes) -> None:
         self._received_wall_s = time.time()
-        self._missing += self._sink.ingest(self.slot, seq, payload, replayed=True).missing
+        self._missing += self._residency.ingest(self.slot, seq, payload, replayed=True).missing
 
     def _replay_ended(self, outcome: ReplayOutcome) -> None:
         replay, self._replay = self._replay, None
-        ended = self._sink.replay_ended(self.slot, outcome is ReplayOutcome.COMPLETE)
+        ended = self._residency.replay_ended(self.slot, outcome is ReplayOutcome.COMPLETE)
         word = outcome.value
         if outcome is ReplayOutcome.COMPLETE:
             filled = "filled" if replay is not None and replay.batches else "empty"

@@ -391,8 +391,9 @@ class TestWorkers:
         objects = rendered(EVERYTHING)
         assert "--host=127.0.0.1" in container(one(objects, "Deployment", "warmroute-workers"), "vllm")["args"]
         ports = {each["name"]: each["port"] for each in one(objects, "Service", "warmroute-workers")["spec"]["ports"]}
-        assert ports == {"http": 8080, "kv-events": 5657, "kv-replay": 5757}
-        opened = container(one(objects, "Deployment", "warmroute-workers"), "sidecar")["ports"]
+        assert ports == {"http": 8080, "kv-events": 5557, "kv-replay": 5558}
+        workers = one(objects, "Deployment", "warmroute-workers")
+        opened = [*container(workers, "sidecar")["ports"], *container(workers, "vllm")["ports"]]
         assert {each["name"]: each["containerPort"] for each in opened} == ports
 
     @pytest.mark.parametrize("values", [EVERYTHING, WITHOUT_SIDECAR], ids=["sidecar", "without sidecar"])

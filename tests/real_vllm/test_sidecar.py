@@ -12,7 +12,6 @@ from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, warmroute
 
 PLACES = ("--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--set", "sidecar.drain_port=0")
-EVENT_PORTS = ("--set", "sidecar.kv_events_port=0", "--set", "sidecar.kv_events_replay_port=0")
 QUICK = ("--set", "sidecar.hung_after_s=3")
 SYSTEM = {"role": "system", "content": "You keep the light on the northern cape, and answer every ship. " * 10}
 
@@ -34,7 +33,7 @@ def sidecar():
     started = []
 
     def begin(*flags):
-        started.append(Process(warmroute("sidecar", *PLACES, *EVENT_PORTS, *flags), "sidecar"))
+        started.append(Process(warmroute("sidecar", *PLACES, *flags), "sidecar"))
         return Sidecar(started[-1])
 
     yield begin

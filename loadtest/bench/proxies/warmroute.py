@@ -20,7 +20,6 @@ from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import StartError
 from loadtest.fleet.process import warmroute as our_own
 
-FREE_PORTS = ("sidecar.drain_port=0", "sidecar.kv_events_port=0", "sidecar.kv_events_replay_port=0")
 ROUND_ROBIN = ("--policy", "round_robin", "--set", "residency.kv_events=false")
 READY_LIMIT_S = 60.0
 SOURCE, COMPILED = "warmroute", "warmroute compiled"
@@ -113,8 +112,8 @@ def starter(
 
 
 def sidecar(name: str, program: Sequence[str]) -> Callable[[Place], AbstractContextManager[Proxy]]:
-    """Return a start function of a sidecar beside the stand-in, with its defaults and its relay of KV events."""
-    return starter(name, [part for port in FREE_PORTS for part in ("--set", port)], program, "sidecar")
+    """Return a start function of a sidecar beside the stand-in, with its defaults."""
+    return starter(name, ["--set", "sidecar.drain_port=0"], program, "sidecar")
 
 
 def _wait_until_ready(name: str, admin: int) -> None:

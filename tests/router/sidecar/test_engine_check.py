@@ -86,7 +86,8 @@ async def test_an_engine_that_answers_no_test_hangs_until_it_moves_again():
         await eventually(lambda: check.fault() is not None)
         assert "the engine hangs: a request of one token has waited" in check.fault()
         assert check.statistics()["stuck_s"] >= 0.3
-        check.moved(0)
+        check.load_read(page(generated=1))
+        check.load_read(page(generated=2))
         assert check.fault() is None
 
 
@@ -105,7 +106,8 @@ async def test_gauges_that_change_excuse_a_test_that_waits():
 
 async def test_a_moving_engine_gets_no_test():
     async with checking(answer, SidecarConfig(hung_after_s=15.0)) as (check, worker):
-        check.moved(0)
+        check.load_read(page(generated=1))
+        check.load_read(page(generated=2))
         await asyncio.sleep(0.1)
         assert worker.requests == []
 

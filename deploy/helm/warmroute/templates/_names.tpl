@@ -116,8 +116,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 {{- if .Values.workers.enabled -}}
 {{- $source := dict "kubernetes" (dict "service" (printf "%s-workers" (include "warmroute.name" .))) -}}
-{{- /* A sidecar names its ports of KV events by itself. */ -}}
-{{- if not .Values.workers.sidecar.enabled }}{{ $_ := set $source "defaults" (dict "kv-events-port" "5557" "kv-replay-port" "5558") }}{{ end -}}
+{{- $_ := set $source "defaults" (dict "kv-events-port" "5557" "kv-replay-port" "5558") -}}
 {{- $_ := set $sources "workers" $source -}}
 {{- end -}}
 {{- range $name, $_ := default dict (default dict .Values.config.discovery).sources -}}
