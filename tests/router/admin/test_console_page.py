@@ -158,7 +158,7 @@ def row(page, worker):
     return page.get_by_role("row", name=worker)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
 async def test_every_panel_is_accessible_in_light_and_dark(opened, system, scheme):
     fill(system)
     system.clock_s += 90.0
