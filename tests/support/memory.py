@@ -7,20 +7,20 @@ import platform
 _trim = ctypes.CDLL(None).malloc_trim if platform.libc_ver()[0] == "glibc" else lambda _: 0
 
 
-def status_bytes(name):
+def status_bytes(name: str) -> int:
     """A size that the kernel states for this process, such as VmRSS."""
     with open("/proc/self/status", encoding="ascii") as lines:
         return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) << 10
 
 
-def resident_bytes():
+def resident_bytes() -> int:
     """The resident size without garbage and without freed blocks that the allocator holds."""
     gc.collect()
     _trim(0)
     return status_bytes("VmRSS")
 
 
-def start_peak():
+def start_peak() -> int:
     """Return the resident size from which `peak_bytes` counts."""
     before = resident_bytes()
     with open("/proc/self/clear_refs", "w", encoding="ascii") as peak:
@@ -28,6 +28,6 @@ def start_peak():
     return before
 
 
-def peak_bytes():
+def peak_bytes() -> int:
     """The largest resident size since `start_peak`."""
     return status_bytes("VmHWM")
