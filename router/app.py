@@ -295,7 +295,7 @@ class System:
                 lambda: watch_readings(self.watcher.statistics()),
                 lambda: gateway_readings(self.gateway.statistics()),
                 lambda: limit_readings(self.limits()),
-                lambda: policy_readings(self.dispatcher.named_statistics(), self._decision_log),
+                lambda: policy_readings(self.dispatcher.named_statistics()),
                 lambda: discovery_readings({} if self.discovery is None else self.discovery.statistics()),
                 lambda: control_readings(self.control.statistics()),
                 lambda: identity_readings(self.identity.statistics()),

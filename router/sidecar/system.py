@@ -70,9 +70,7 @@ class SidecarSystem(System):
 
     def further_readings(self) -> Iterator[Reading]:
         """Yield the engine's test and the registrations."""
-        check = self._check.statistics()
-        yield "warmroute_sidecar_engine_tests", (), check["tests"]
-        yield "warmroute_sidecar_engine_stuck_seconds", (), check["stuck_s"]
+        yield "warmroute_sidecar_engine_stuck_seconds", (), self._check.statistics()["stuck_s"]
         yield from self._registration.readings()
 
     async def drain(self) -> Drained:

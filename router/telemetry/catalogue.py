@@ -196,18 +196,18 @@ GATEWAY = (
         "or failed, which leaves the old content in use.",
         *("what", "outcome"),
     ),
-    _counter("request_bytes", "Request body bytes received from clients."),
-    _counter("response_bytes", "Response bytes sent to clients."),
+    _counter("client_bytes", "Request body bytes received from clients, and response bytes sent.", "direction"),
     _counter(
         "rewrites",
         "Request bodies that the gateway changed, by rewrite: isolate_cache, observe_usage, relearn or model.",
         "rewrite",
     ),
     _gauge("client_connections", "Open client connections, including TLS handshakes."),
-    _counter("connections_refused", "Client connections refused because limits.max_connections was reached."),
     _counter(
-        "connections_evicted",
-        "Client connections closed in favour of new ones: the longest idle, or slow TLS handshakes.",
+        "connections_closed",
+        "Client connections closed at limits.max_connections, by reason: refused; or evicted (the longest idle, or "
+        "slow TLS handshakes) in favour of new ones.",
+        "reason",
     ),
     _gauge("worker_connections", "Open connections to workers, including idle ones."),
     _gauge("tasks", "Tasks of the event loop: a few per worker, and one per scrape."),
@@ -274,9 +274,7 @@ DECISIONS = (
     _counter("decisions", "Placed requests, by worker and residency of its view.", "worker", "residency"),
     _counter("route_decisions", "Placed requests, by route and policy.", "route", "policy"),
     _counter("shadow_skipped", "Sampled requests that shadow policies did not see: 100 decisions per second are made."),
-    _counter("decision_log_decisions", "Decisions written to the decision log."),
     _counter("decision_log_lost_windows", "Windows of the decision log that ended early because a line was lost."),
-    _counter("decision_log_bytes", "Bytes written to the decision log, before compression."),
     _counter("rejections", "Requests that no worker could take, by error code.", "code"),
     _counter("attempt_failures", "Attempts that a worker failed, by worker and failure point.", "worker", "point"),
     _counter("policy_errors", "Times the policy raised or returned an invalid decision, and was bypassed.", "policy"),
@@ -387,7 +385,6 @@ RESIDENCY = (
         "Age of the newest batch of KV events at its arrival, by the clocks of worker and gateway.",
         "worker",
     ),
-    _counter("event_bytes", "Bytes of KV events received.", "worker"),
     _counter("event_batches", "Batches of KV events applied.", "worker"),
     _counter("event_gaps", "Gaps in the sequence of a worker's KV events.", "worker"),
     _counter("event_restarts", "Restarts of a worker's event sequence.", "worker"),
@@ -397,16 +394,12 @@ RESIDENCY = (
         *("worker", "outcome"),
     ),
     _counter("relearn_asks", "Requests that asked the worker to announce their cached blocks again.", "worker"),
-    _counter("reannounced_blocks", "Blocks announced again on request, including known ones.", "worker"),
-    _common("relearned_blocks", "Blocks learned by such announcements since the last loss of events.", "worker"),
-    _counter("event_decode_errors", "Batches of KV events that could not be read.", "worker"),
-    _counter("event_malformed", "KV events of a known type that could not be read.", "worker"),
     _counter(
-        "event_skipped_blocks",
-        "Blocks in slower tiers that an event names by an unknown hash or in another size, skipped.",
-        "worker",
+        "event_faults",
+        "What was not read of a worker's KV events, by kind: batch, event (of a known type), unknown_event (of another "
+        "type), or block (in a slower tier, by an unknown hash or in another size).",
+        *("worker", "kind"),
     ),
-    _counter("event_unknown", "KV events of an unknown type, skipped.", "worker"),
 )
 
 WATCH = (
@@ -437,10 +430,7 @@ WATCH = (
         *("version", "python", "compiled"),
     ),
     _common("discovery_up", "Whether a source of workers answers (1) or fails (0).", "source"),
-    _common("discovery_workers", "Workers in the last answer of a source.", "source"),
-    _common("discovery_refused_workers", "Entries of the last answer of a source that cannot be used.", "source"),
-    _counter("discovery_failures", "Failures of a source of workers, which keeps its last answer.", "source"),
-    _common("discovery_changed_timestamp_seconds", "When the answer of a source changed last, since 1970.", "source"),
+    _common("discovery_workers", "Entries of a source's last answer, by whether they can be used.", "source", "usable"),
     _common(
         "state_files_set_aside",
         "Files in state_dir that this process could not use in whole, and kept under another name.",
@@ -469,8 +459,6 @@ REPLICAS = (
         "replicas_apart",
         "Gateways of the fleet that have another version of the shared changes, or a lease and are not heard.",
     ),
-    _common("replica_lag_seconds", "Time from sending to hearing the gateway's last own message."),
-    _counter("replica_messages", "Messages on the fleet's channel, by direction: sent or received.", "direction"),
     _counter(
         "replica_faults",
         "Failed calls of Redis (errors), messages of other gateways that did not arrive (missed), and messages that "
@@ -480,7 +468,6 @@ REPLICAS = (
 )
 
 SIDECAR = (
-    _counter("sidecar_engine_tests", "Test requests to an engine without progress (warmroute sidecar only)."),
     _gauge("sidecar_engine_stuck_seconds", "How long a test request has waited while the engine made no progress."),
     _gauge("sidecar_registered", "1 while a registry holds the worker.", "registry"),
     _counter("sidecar_registrations", "Registrations and renewals (outcome: ok or failed).", "registry", "outcome"),

@@ -17,6 +17,7 @@ from router.telemetry.instruments import Counter, Histogram, Labels
 
 log = logging.getLogger("warmroute.policy")
 
+_RECEIVED, _SENT = ("received",), ("sent",)
 COMPILED = not __file__.endswith(".py")
 """Whether the hot path, of which this module is a part, is compiled."""
 _SPECS = {spec.name: spec for spec in CATALOGUE}
@@ -90,8 +91,7 @@ class Metrics:
         self._aborts = counter("client_aborts")
         self._keyed = counter("requests_by_key")
         self._reloads = counter("reloads")
-        self._request_bytes = counter("request_bytes")
-        self._response_bytes = counter("response_bytes")
+        self._client_bytes = counter("client_bytes")
         self._decisions = counter("decisions")
         self._route_decisions = counter("route_decisions")
         self._service_levels = counter("service_level_requests")
@@ -193,8 +193,8 @@ class Metrics:
         self._reloads.add(1.0, (what, "ok" if ok else "failed"))
 
     def relayed(self, request_bytes: int, response_bytes: int) -> None:
-        self._request_bytes.add(request_bytes)
-        self._response_bytes.add(response_bytes)
+        self._client_bytes.add(request_bytes, _RECEIVED)
+        self._client_bytes.add(response_bytes, _SENT)
 
     def decision_took(self, duration_s: float) -> None:
         self._decision.observe(duration_s)

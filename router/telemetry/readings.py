@@ -17,7 +17,6 @@ from router.placement.health import SERVING
 from router.placement.links import Link
 from router.placement.scaling import Needed
 from router.residency.residency_map import ResidencyMap
-from router.telemetry.decision_log_file import DecisionLogFile
 from router.telemetry.exposition import Reading
 from router.telemetry.logs import lines_dropped
 from router.telemetry.metrics import COMPILED
@@ -101,6 +100,9 @@ def residency_readings(fleet: Fleet, residency: ResidencyMap) -> Iterator[Readin
         for metric, key in _EVENT_FIGURES:
             if key in figures:
                 yield metric, labels, figures[key]
+        for kind, key in _EVENT_FAULTS:
+            if key in figures:
+                yield "warmroute_event_faults", (candidate.id, kind), figures[key]
 
 
 def watch_readings(watched: Mapping[str, Any]) -> Iterator[Reading]:
@@ -108,7 +110,6 @@ def watch_readings(watched: Mapping[str, Any]) -> Iterator[Reading]:
     for endpoint in watched["endpoints"].values():
         for worker, subscription in endpoint["subscriptions"].items():
             yield "warmroute_event_link_up", (worker,), float(subscription["linked"])
-            yield "warmroute_event_bytes", (worker,), subscription["bytes"]
             if subscription["lag_s"] is not None:
                 yield "warmroute_event_lag_seconds", (worker,), subscription["lag_s"]
 
@@ -120,9 +121,6 @@ def replica_readings(replica: Mapping[str, Any] | None) -> Iterator[Reading]:
     yield "warmroute_replicas", (), replica["replicas"]
     yield "warmroute_replica_alone", (), float(replica["alone"])
     yield "warmroute_replicas_apart", (), len(replica["apart"])
-    yield "warmroute_replica_lag_seconds", (), replica["lag_s"]
-    yield "warmroute_replica_messages", ("sent",), replica["sent"]
-    yield "warmroute_replica_messages", ("received",), replica["received"]
     for key in ("errors", "missed", "malformed"):
         yield "warmroute_replica_faults", (key,), replica[key]
 
@@ -140,8 +138,8 @@ def placement_readings(member: Mapping[str, Any] | None) -> Iterator[Reading]:
 def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
     """Yield gauges of the data plane, from `Gateway.statistics()` (empty while it does not listen)."""
     yield "warmroute_client_connections", (), plane.get("connections", 0)
-    yield "warmroute_connections_refused", (), plane.get("connections_refused", 0)
-    yield "warmroute_connections_evicted", (), plane.get("connections_evicted", 0)
+    yield "warmroute_connections_closed", ("refused",), plane.get("connections_refused", 0)
+    yield "warmroute_connections_closed", ("evicted",), plane.get("connections_evicted", 0)
     yield "warmroute_worker_connections", (), plane.get("pools", {}).get("open", 0)
     yield "warmroute_tasks", (), plane.get("tasks", 0)
     yield "warmroute_active_requests", (), plane.get("streams", 0)
@@ -179,23 +177,19 @@ def limit_readings(accounts: Sequence[Mapping[str, Any]]) -> Iterator[Reading]:
             yield "warmroute_limit_refusals", (name, limit), count
 
 
-def policy_readings(named: Mapping[str, Any], log: DecisionLogFile | None) -> Iterator[Reading]:
+def policy_readings(named: Mapping[str, Any]) -> Iterator[Reading]:
     """Yield the counts of shadow policies and of the decision log, from `Dispatcher.named_statistics()`."""
     yield "warmroute_shadow_skipped", (), named["shadow_skipped"]
-    recorded = named["recorded"] or {"decisions": 0, "lost_windows": 0}
-    yield "warmroute_decision_log_decisions", (), recorded["decisions"]
+    recorded = named["recorded"] or {"lost_windows": 0}
     yield "warmroute_decision_log_lost_windows", (), recorded["lost_windows"]
-    yield "warmroute_decision_log_bytes", (), 0 if log is None else log.bytes_written
 
 
 def discovery_readings(sources: Mapping[str, Mapping[str, Any]]) -> Iterator[Reading]:
     """Yield the state of each source of workers, from `Discovery.statistics()`."""
     for name, state in sources.items():
         yield "warmroute_discovery_up", (name,), float(state["failing_since"] is None)
-        yield "warmroute_discovery_workers", (name,), state["workers"]
-        yield "warmroute_discovery_refused_workers", (name,), state["refused"]
-        yield "warmroute_discovery_failures", (name,), state["failures"]
-        yield "warmroute_discovery_changed_timestamp_seconds", (name,), state["changed_at"] or 0.0
+        yield "warmroute_discovery_workers", (name, "true"), state["workers"]
+        yield "warmroute_discovery_workers", (name, "false"), state["refused"]
 
 
 def control_readings(kept: Mapping[str, int]) -> Iterator[Reading]:
@@ -251,13 +245,13 @@ _EVENT_FIGURES = (
     ("warmroute_event_batches", "batches"),
     ("warmroute_event_gaps", "gaps"),
     ("warmroute_event_restarts", "restarts"),
-    ("warmroute_event_decode_errors", "decode_errors"),
-    ("warmroute_event_unknown", "unknown_events"),
-    ("warmroute_event_malformed", "malformed_events"),
-    ("warmroute_event_skipped_blocks", "skipped_blocks"),
     ("warmroute_relearn_asks", "relearn_asks"),
-    ("warmroute_reannounced_blocks", "reannounced_blocks"),
-    ("warmroute_relearned_blocks", "relearned_blocks"),
+)
+_EVENT_FAULTS = (
+    ("batch", "decode_errors"),
+    ("event", "malformed_events"),
+    ("unknown_event", "unknown_events"),
+    ("block", "skipped_blocks"),
 )
 _BUDGETS = (
     ("warmroute_buffered_body_limit_bytes", BODIES),

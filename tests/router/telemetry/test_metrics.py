@@ -103,7 +103,7 @@ def test_every_call_appears_in_the_exposition():
     for reason in ("evicted_while_queued", "other"):
         assert page["warmroute_cached_differences_total", (("reason", reason), ("worker", "h:1"))] == 1
     assert page["warmroute_rejections_total", (("code", "model_not_found"),)] == 1
-    assert page["warmroute_response_bytes_total", ()] == 2000
+    assert page["warmroute_client_bytes_total", (("direction", "sent"),)] == 2000
 
 
 def test_policy_errors_are_counted_and_logged_once(caplog):

@@ -15,7 +15,6 @@ from router.placement.scaling import Needed
 from router.placement.tickets import Ticket
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.catalogue import CATALOGUE
-from router.telemetry.decision_log_file import DecisionLogFile
 from router.telemetry.exposition import Exposition
 from router.telemetry.metrics import Metrics
 from router.telemetry.readings import (
@@ -112,7 +111,7 @@ def test_residency_readings_have_views_and_links():
     assert read["warmroute_index_hashes", ()] == 0
     assert read["warmroute_view_residency", ("h:1", "unknown")] == 1
     assert read["warmroute_view_residency", ("h:1", "exact")] == 0
-    assert ("warmroute_event_gaps", ("h:1",)) in read and ("warmroute_event_decode_errors", ("h:1",)) in read
+    assert ("warmroute_event_gaps", ("h:1",)) in read and ("warmroute_event_faults", ("h:1", "batch")) in read
     residency.set_self_test(slot, Residency.OFF, "nothing found")
     read = {(name, labels): value for name, labels, value in residency_readings(fleet, residency)}
     assert read["warmroute_view_residency", ("h:1", "off")] == 1
@@ -120,7 +119,6 @@ def test_residency_readings_have_views_and_links():
     links = {name: value for name, _, value in watch_readings(watched)}
     assert links == {
         "warmroute_event_link_up": 1.0,
-        "warmroute_event_bytes": 9,
         "warmroute_event_lag_seconds": 0.5,
     }
 
@@ -181,15 +179,10 @@ def test_decisions_are_counted():
     assert b'warmroute_prompt_tokens_total{worker="h:1"} 10.0' in page
 
 
-def test_the_decision_log_and_skipped_shadows_are_counted(tmp_path):
-    file = DecisionLogFile(tmp_path / "d.jsonl.gz", 1_000, 2)
-    file.write(b"12345\n")
-    file.close()
+def test_the_decision_log_and_skipped_shadows_are_counted():
     named = {"policies": {}, "shadow_skipped": 3, "recorded": {"decisions": 7, "lost_windows": 1}}
-    assert list(policy_readings(named, file)) == [
+    assert list(policy_readings(named)) == [
         ("warmroute_shadow_skipped", (), 3),
-        ("warmroute_decision_log_decisions", (), 7),
         ("warmroute_decision_log_lost_windows", (), 1),
-        ("warmroute_decision_log_bytes", (), 6),
     ]
-    assert [value for _, _, value in policy_readings({**named, "recorded": None}, None)] == [3, 0, 0, 0]
+    assert [value for _, _, value in policy_readings({**named, "recorded": None})] == [3, 0]
