@@ -11,7 +11,7 @@ VLLM_OLD_VENV := .venv-vllm-0.23
 PEERS_VENV := .venv-peers
 # The gateway with its hot path compiled (docs/how-to/compile-it.md).
 COMPILED_VENV := .venv-compiled
-# The routers from PyPI that the benches measure: `--peers-env` of loadtest/bench/runs.py.
+# The routers from PyPI that the benches measure: `--peers-env` of `loadtest bench`.
 BENCH_VENV := .venv-bench
 # Where `make wheels` builds.
 WHEELS_VENV := .venv-wheels
@@ -218,8 +218,7 @@ lint: $(STAMP)
 
 # Without the routers from PyPI and the compiled build: `make bench-nightly` adds them.
 bench: $(STAMP)
-	$(BIN)/python -m loadtest gateway-bench
-	$(BIN)/python -m loadtest overhead
+	$(BIN)/python -m loadtest bench --measure requests,tokens,first-byte,memory,overhead --against nginx,haproxy,envoy,direct $(ARGS)
 
 # The site in site/html, from docs/ and the pages at the root. A link or an anchor that leads nowhere is an error.
 DOCS_ROOT_PAGES := CONTRIBUTING CHANGELOG SECURITY
@@ -230,13 +229,17 @@ docs:
 	@sed -i 's#](\.\./\([A-Z]*\.md\))#](\1)#g' site/docs/README.md
 	@cd site && $(CURDIR)/$(DOCS_VENV)/bin/zensical build --strict
 
-# What requests, tokens and KV events cost against the bars (docs/results/cost.md), then both benches of `make bench`, and the
-# comparison with other routers over embedded workers. All four run, and it fails at the end if one has failed.
+# What requests, tokens and KV events cost against the bars (docs/results/cost.md), then what a proxy adds, the parts, and the
+# comparison with other routers over embedded workers.
+# All run, and it fails at the end if one has failed.
+PEERS_ADD := sglang-router:round_robin,vllm-router:round_robin,smg:round_robin,litellm
 bench-nightly: compiled peers-env
 	@failed=0; set -x; \
-	$(BIN)/python -m loadtest cost --peers-env $(BENCH_VENV) --compiled-env $(COMPILED_VENV) $(ARGS) || failed=1; \
-	$(BIN)/python -m loadtest gateway-bench --peers --peers-env $(BENCH_VENV) --compiled-env $(COMPILED_VENV) || failed=1; \
-	$(BIN)/python -m loadtest overhead --peers --peers-env $(BENCH_VENV) --compiled-env $(COMPILED_VENV) || failed=1; \
+	$(BIN)/python -m loadtest bench --measure requests,tokens,first-byte,memory,events --everything-on --workers 4 \
+	  --against compiled=$(COMPILED_VENV),sglang-router,vllm-router,smg --peers-env $(BENCH_VENV) --rounds 6 --window-s 0.6 $(ARGS) || failed=1; \
+	$(BIN)/python -m loadtest bench --measure overhead --peers-env $(BENCH_VENV) --rounds 3 --window-s 3 \
+	  --against direct,nginx,haproxy,envoy,compiled=$(COMPILED_VENV),$(PEERS_ADD) || failed=1; \
+	for part in decision identity residency; do $(BIN)/python -m loadtest.bench.parts.$$part || failed=1; done; \
 	$(BIN)/python -m loadtest compare --case twelve-groups --peers-env $(PEERS_VENV) || failed=1; \
 	exit $$failed
 

@@ -11,7 +11,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtest", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     try:
-        from loadtest.bench import cost, events, gateway, overhead
+        from loadtest.bench import command as bench
         from loadtest.compare import command as compare
         from loadtest.lab import command as lab
         from loadtest.profiles import command as profiles
@@ -21,11 +21,8 @@ def main() -> int:
     except ModuleNotFoundError as error:
         sys.stderr.write(f"python -m loadtest needs the extra: pip install 'warmroute[loadtest]' ({error})\n")
         return 2
-    for name, bench in (
-        ("gateway-bench", gateway),
-        ("overhead", overhead),
-        ("cost", cost),
-        ("events-bench", events),
+    for name, module in (
+        ("bench", bench),
         ("compare", compare),
         ("fit-profile", profiles),
         ("sim", lab),
@@ -33,10 +30,10 @@ def main() -> int:
         ("tournament", tournament),
         ("results-digest", results_digest),
     ):
-        text = (bench.__doc__ or "").split("\n\n")[0].split(": ", 1)[1].strip()
-        command = commands.add_parser(name, help=text, description=bench.__doc__)
-        bench.register(command)
-        command.set_defaults(run=bench.run)
+        text = (module.__doc__ or "").split("\n\n")[0].split(": ", 1)[1].strip()
+        command = commands.add_parser(name, help=text, description=module.__doc__)
+        module.register(command)
+        command.set_defaults(run=module.run)
     args = parser.parse_args()
     code: int = args.run(args)
     return code

@@ -7,15 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from loadtest.bench.intervals import interval, ratio_of_medians
-from loadtest.bench.measures import first_byte, memory
-from loadtest.bench.measures.catalogue import EVENT_FIGURES, FIGURES
+from loadtest.bench.measures import events, first_byte, memory
+from loadtest.bench.measures.catalogue import FIGURES
 from loadtest.bench.proxies.peers import ROUTERS
 from loadtest.bench.proxies.warmroute import COMPILED, SOURCE
 from loadtest.bench.results import Results
 
 PEERS = tuple(package.distribution for package in ROUTERS)
-WITH_EVENTS, WITHOUT_EVENTS = f"{COMPILED}, with events", f"{COMPILED}, without events"
-"""Names of the sides of a measure beside KV events."""
 
 FEWEST_ROUNDS = 4
 """The interval of fewer rounds says nothing."""
@@ -40,7 +38,7 @@ BARS = (
     Bar(first_byte.P99, COMPILED, 2.0, ()),
     Bar(memory.IDLE, COMPILED, 1.0),
     Bar(memory.STREAM, COMPILED, 1.0),
-    *(Bar(figure, WITH_EVENTS, 1.1, (WITHOUT_EVENTS,)) for figure in EVENT_FIGURES.values()),
+    *(Bar(figure, COMPILED, 1.1, ()) for figure in events.RATES),
 )
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from loadtest.bench.machine import Machine
-from loadtest.bench.measures.catalogue import BASELINE
 from loadtest.bench.measures.subject import Sample
 
 
@@ -41,7 +40,7 @@ class Results(msgspec.Struct):
 
     `samples` has one entry per round, by figure and proxy. `failures` are those of whole proxies. `direct_rates` are
     the rates of the closed loop's clients without a proxy, per round. `busy_share` is the CPU use of other programs
-    before the run, 0 to 1, if it was measured.
+    before the run, 0 to 1.
     """
 
     command: str
@@ -52,7 +51,8 @@ class Results(msgspec.Struct):
     connections: int
     memory_connections: int
     rows: list[Row]
-    busy_share: float | None = None
+    busy_share: float
+    everything_on: bool = False
     failures: list[str] = msgspec.field(default_factory=list)
     direct_rates: list[float] = msgspec.field(default_factory=list)
     samples: dict[str, dict[str, list[Sample]]] = msgspec.field(default_factory=dict)
@@ -87,10 +87,6 @@ class Results(msgspec.Struct):
         rates = [sample.rate for sample in self._of(figure, proxy) if sample.counts]
         return statistics.median(rates) if rates else None
 
-    def ratio(self, figure: str, proxy: str) -> Spread | None:
-        """Return the ratio to the baseline, taken within each round."""
-        return _spread([one / base for one, base in self.pairs(figure, proxy, BASELINE) if base > 0])
-
     def errors(self, figure: str, proxy: str) -> int:
         """Return the number of failed requests over all rounds."""
         return sum(sample.errors for sample in self._of(figure, proxy))
@@ -120,8 +116,3 @@ def _spread(values: Sequence[float]) -> Spread | None:
 
 def write(path: Path, results: Results) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")
-
-
-def read(path: Path) -> Results:
-    """Read a file written by `write`."""
-    return msgspec.json.decode(path.read_bytes(), type=Results)

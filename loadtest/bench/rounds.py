@@ -38,7 +38,9 @@ class _Running:
 
     def subject(self, seed: int) -> Subject:
         proxy = self.proxy
-        return Subject(proxy.name, proxy.url, proxy.pid, self.standin_url, seed, lines=proxy.lines)
+        return Subject(
+            proxy.name, proxy.url, proxy.pid, self.standin_url, seed, lines=proxy.lines, program=proxy.program
+        )
 
 
 class Bench:

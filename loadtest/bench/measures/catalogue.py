@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from loadtest.bench.measures import bounded_rate, first_byte, footprint, memory, one_connection, stalls
+from loadtest.bench.measures import bounded_rate, events, first_byte, footprint, memory, one_connection, stalls
 from loadtest.bench.measures.requests import next_turn_of, requests_of
 from loadtest.bench.measures.subject import Measure
 from loadtest.bench.measures.tokens import tokens_of
-
-BASELINE = "nginx"
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One column of the results.
 
-    With `relative` the figure is shown as a ratio to nginx. Differences near zero have no meaningful ratio.
+    With `relative` the figures of two proxies are shown as a ratio. Differences near zero have no meaningful ratio.
     """
 
     title: str
@@ -26,8 +24,6 @@ class Figure:
     digits: int = 1
 
 
-EVENT_FIGURES: Mapping[int, str] = {50_000: "events-50k", 500_000: "events-500k"}
-"""The figures of the time to the first body byte beside KV events, by blocks per second."""
 FIGURES: Mapping[str, Figure] = {
     "request-2k": Figure("CPU per request, 2 kB body", "us"),
     "rate": Figure("requests/s in a closed loop", "1/s", digits=0),
@@ -51,15 +47,20 @@ FIGURES: Mapping[str, Figure] = {
     footprint.BEFORE: Figure("memory before the first request", "MiB", relative=False),
     footprint.UNDER_LOAD: Figure("memory under load", "MiB", relative=False),
     footprint.AFTER: Figure("memory after the load", "MiB", relative=False),
+    events.WITHOUT: Figure("time to first body byte, two processes without KV events, p99", "ms", digits=2),
     **{
-        name: Figure(f"time to first body byte beside {rate:,} blocks/s of KV events, two processes, p99", "ms")
-        for rate, name in EVENT_FIGURES.items()
+        name: Figure(f"the same beside {rate:,} blocks/s of KV events, as a multiple", "x", relative=False, digits=2)
+        for name, rate in events.RATES.items()
     },
+    events.CPU: Figure(f"CPU time of {events.CPU_RATE:,} blocks/s of KV events in {events.CPU_S:g} s", "s", digits=2),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
+    """One part of the measure `group`, and the figures it gives."""
+
+    group: str
     name: str
     figures: tuple[str, ...]
     measure: Measure
@@ -67,29 +68,25 @@ class Kind:
 
 KINDS = (
     # First, while the proxy is fresh: a process does not give back memory that it has used.
-    Kind("memory", (memory.IDLE, memory.STREAM), memory.memory),
-    Kind("request-2k", ("request-2k", "rate"), requests_of(2_000, "request-2k", "rate")),
-    Kind("request-200k", ("request-200k",), requests_of(200_000, "request-200k")),
-    Kind("tokens-64", ("tokens-64",), tokens_of(64, "tokens-64")),
-    Kind("tokens-512", ("tokens-512",), tokens_of(512, "tokens-512")),
-    Kind("tokens-2000", ("tokens-2000",), tokens_of(2_000, "tokens-2000")),
-    Kind("first-byte", (first_byte.P50, first_byte.P99, first_byte.CPU), first_byte.first_byte),
+    Kind("memory", "connections", (memory.IDLE, memory.STREAM), memory.memory),
+    Kind("overhead", "footprint", (footprint.BEFORE, footprint.UNDER_LOAD, footprint.AFTER), footprint.footprint),
+    Kind("requests", "request-2k", ("request-2k", "rate"), requests_of(2_000, "request-2k", "rate")),
+    Kind("requests", "request-200k", ("request-200k",), requests_of(200_000, "request-200k")),
+    Kind("requests", "next-turn", ("next-turn",), next_turn_of("next-turn")),
+    *(
+        Kind("tokens", f"tokens-{count}", (f"tokens-{count}",), tokens_of(count, f"tokens-{count}"))
+        for count in (64, 200, 512, 2_000)
+    ),
+    Kind("first-byte", "first-byte", (first_byte.P50, first_byte.P99, first_byte.CPU), first_byte.first_byte),
+    Kind("overhead", "one-connection", (one_connection.P50, one_connection.P99), one_connection.one_connection),
+    Kind("overhead", "bounded-rate", (bounded_rate.RATE,), bounded_rate.bounded_rate),
+    Kind("overhead", "stalls", (stalls.STREAMS,), stalls.stalls),
+    Kind("events", "events", (events.WITHOUT, *events.RATES, events.CPU), events.events),
 )
-_NEXT_TURN = Kind("next-turn", ("next-turn",), next_turn_of("next-turn"))
-_TOKENS_200 = Kind("tokens-200", ("tokens-200",), tokens_of(200, "tokens-200"))
-COST = (*KINDS[:2], _NEXT_TURN, KINDS[3], _TOKENS_200, *KINDS[4:])
-"""The measures of ``python -m loadtest cost``."""
-OVERHEAD = (
-    Kind("footprint", (footprint.BEFORE, footprint.UNDER_LOAD, footprint.AFTER), footprint.footprint),
-    Kind("one-connection", (one_connection.P50, one_connection.P99), one_connection.one_connection),
-    Kind("bounded-rate", (bounded_rate.RATE,), bounded_rate.bounded_rate),
-    Kind("stalls", (stalls.STREAMS,), stalls.stalls),
-)
-"""The measures of ``python -m loadtest overhead``."""
-NAMES = (*(kind.name for kind in KINDS), "rate")
-"""Names that a user may choose. `rate` is measured in the loop of request-2k."""
+NAMES = ("requests", "tokens", "first-byte", "memory", "events", "overhead")
+"""The measures."""
 
 
 def chosen(names: Collection[str]) -> list[Kind]:
-    """Return the measures with these names, in the order in which they are taken."""
-    return [kind for kind in KINDS if kind.name in names or ("rate" in names and "rate" in kind.figures)]
+    """Return the measures and parts with these names, in the order in which they are taken."""
+    return [kind for kind in KINDS if kind.name in names or kind.group in names]

@@ -24,6 +24,7 @@ class Subject:
 
     `capacity` is the proxy's closed-loop rate of 2 kB requests per second. `tokens_per_s` is the most that its streams
     can deliver, or None if no measure has exceeded that. `lines` are header lines of each request.
+    `program` starts the proxy if it is a Warmroute.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Subject:
     capacity: float | None = None
     tokens_per_s: float | None = None
     lines: str = ""
+    program: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

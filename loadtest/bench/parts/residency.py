@@ -1,7 +1,7 @@
 """Measure the residency index against its limits: ``python -m loadtest.bench.parts.residency [--blocks N]``.
 
-The command prints KV event ingest (decode, hash, upsert) in blocks per second of one core, and the times of a match and
-of a reservation. It also prints the memory per block for the first and for each further holder, with the hash map.
+The command prints KV event ingest (decode, hash, upsert) in blocks per second of one core, the times of a match and of
+a reservation, and the memory per block for the first and for each further holder, with the hash map.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def ingest_rate(shape: str, blocks: int) -> float:
     return best
 
 
-def churn(blocks: int) -> list[bytes]:
-    """Return payloads of a full cache, where each stored block evicts another."""
+def churn_rate(blocks: int) -> float:
+    """Return blocks stored per second of CPU time in a full cache, where each stored block evicts another."""
     kept: list[list[int]] = []
     payloads = []
     for payload in batches("map", blocks, 3, 4):
@@ -87,12 +87,6 @@ def churn(blocks: int) -> list[bytes]:
             events = [{"type": "BlockRemoved", "block_hashes": [one], "medium": "GPU"} for one in kept.pop(0)[::-1]]
             events.append(event)
         payloads.append(msgspec.msgpack.encode([ts, events, rank]))
-    return payloads
-
-
-def churn_rate(blocks: int) -> float:
-    """Return blocks stored per second of CPU time in a full cache."""
-    payloads = churn(blocks)
     residency = ResidencyMap()
     residency.add(0, WorkerId("w:1"), BLOCK_TOKENS, None, True)
     started = time.process_time()
@@ -118,6 +112,7 @@ def bytes_per_block(blocks: int) -> tuple[float, float]:
 
 
 def median_us(call: Callable[[], object], times: int = 300) -> float:
+    """Return the median wall time of a call in microseconds."""
     taken = []
     for _ in range(times):
         started = time.perf_counter()

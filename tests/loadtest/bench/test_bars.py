@@ -1,22 +1,21 @@
-import argparse
+"""The bars of what things cost: intervals, verdicts and the page."""
+
 import itertools
 import json
 import statistics
 
-import msgspec
 import pytest
 
-from loadtest.bench import bars, cost
+from loadtest.bench import bars
 from loadtest.bench.bars import PEERS
 from loadtest.bench.bodies import next_turns
 from loadtest.bench.intervals import interval, ratio_of_medians
 from loadtest.bench.machine import Machine
 from loadtest.bench.measures import first_byte
 from loadtest.bench.measures.subject import Sample
-from loadtest.bench.page import cost_page
-from loadtest.bench.proxies.entrant import Entrant, Missing
+from loadtest.bench.page import page
 from loadtest.bench.proxies.warmroute import COMPILED, SOURCE
-from loadtest.bench.results import Results, Row, read
+from loadtest.bench.results import Results, Row
 
 
 def sample(value, errors=0):
@@ -26,7 +25,9 @@ def sample(value, errors=0):
 @pytest.fixture
 def results():
     rows = [Row(name, "1", "a setting") for name in (SOURCE, COMPILED, *PEERS)]
-    return Results("a command", "2026-11-26", Machine("A CPU", 2, 23.5, "Linux 6", "3.11.7"), 6, 0.6, 32, 250, rows)
+    return Results(
+        "a command", "2026-11-26", Machine("A CPU", 2, 23.5, "Linux 6", "3.11.7"), 6, 0.6, 32, 250, rows, 0.0, True
+    )
 
 
 def row(results, figure, ours):
@@ -69,11 +70,11 @@ def test_too_few_rounds_that_count_decide_nothing(results):
         results.add("request-2k", COMPILED, sample(90.0))
         results.add("request-2k", "smg", sample(100.0, errors))
     assert row(results, "request-2k", COMPILED)[-1] == "too few rounds"
-    assert "This page is no result" in cost_page(results)
+    assert "This page is no result" in page(results)
     results.add("request-2k", COMPILED, sample(90.0))
     results.add("request-2k", "smg", sample(100.0))
     assert row(results, "request-2k", COMPILED)[-1] == "met"
-    assert "This page is no result" not in cost_page(results)
+    assert "This page is no result" not in page(results)
 
 
 def test_the_peer_with_the_least_median_is_compared(results):
@@ -97,52 +98,7 @@ def test_a_figure_with_errors_has_failed_and_is_named(results):
         results.add("request-2k", COMPILED, sample(1.0, errors))
         results.add("request-2k", "smg", sample(100.0))
     assert row(results, "request-2k", COMPILED)[2:] == ["smg", "3 failed", "", "1 x", "failed"]
-    assert "warmroute compiled, request-2k: 3 failed (status 503)" in cost_page(results)
-
-
-@pytest.fixture
-def arguments(monkeypatch):
-    monkeypatch.setattr(cost, "busy_share", lambda: 0.0)
-    parser = argparse.ArgumentParser()
-    cost.register(parser)
-    return parser.parse_args
-
-
-def test_a_run_whose_event_rounds_fail_still_writes_its_page(monkeypatch, tmp_path, arguments, results):
-    monkeypatch.setattr(cost, "with_everything_on", lambda *_: [Entrant(COMPILED, "1", "a setting", None)])
-    monkeypatch.setattr(
-        cost, "measured", lambda _, __, command, *___: msgspec.structs.replace(results, command=command)
-    )
-
-    def broken(*_):
-        raise RuntimeError("no KV event reached the gateway")
-
-    monkeypatch.setattr(cost, "beside", broken)
-    files = tmp_path / "cost.json", tmp_path / "cost.md"
-    flags = ["--event-rounds", "1", "--event-requests", "50", "--json", str(files[0]), "--markdown", str(files[1])]
-    assert cost.run(arguments(flags)) == 1
-    page = files[1].read_text()
-    assert "--event-rounds 1 --event-requests 50`, after `make compiled`; do not edit" in page
-    assert "no KV event reached the gateway" in page
-    assert cost_page(read(files[0])) == page
-
-
-@pytest.mark.parametrize("flags", [["--quick"], ["--only", SOURCE]])
-def test_a_quick_run_and_one_without_the_compiled_build_have_no_event_rounds(monkeypatch, tmp_path, arguments, flags):
-    one = Missing(COMPILED, "not there") if "--only" in flags else Entrant(COMPILED, "1", "a setting", None)
-    results = Results("", "2026-11-26", Machine("A CPU", 2, 23.5, "Linux 6", "3.11.7"), 6, 0.6, 32, 250, [])
-    monkeypatch.setattr(cost, "with_everything_on", lambda *_: [one])
-    monkeypatch.setattr(
-        cost, "measured", lambda _, __, command, *___: msgspec.structs.replace(results, command=command)
-    )
-    page = tmp_path / "cost.md"
-    assert cost.run(arguments([*flags, "--event-rounds", "3", "--markdown", str(page)])) == 0
-    assert "--event-rounds 0`; do not edit" in page.read_text()
-
-
-def test_event_rounds_are_not_negative(arguments):
-    with pytest.raises(SystemExit):
-        arguments(["--event-rounds", "-1"])
+    assert "warmroute compiled, request-2k: 3 failed (status 503)" in page(results)
 
 
 def test_each_next_turn_asks_something_new_after_the_same_conversation():
