@@ -18,7 +18,6 @@ import msgspec
 from loadtest.lab.models import Models
 from loadtest.lab.policies import parse_policy
 from loadtest.sim.handover import HandoverSetting
-from loadtest.sim.pulls import PullSetting
 from loadtest.workload.source import GENERATOR
 from policies.hold import AdmissionHold
 from policies.prefill_lanes import PrefillLanes
@@ -35,7 +34,7 @@ _WHAT_DECIDES = (
 )
 """Packages whose code can change what a cell measures. Of `policies`, the rule's own modules count, too."""
 _PRICES = "policies.handover_cost"
-"""The module whose prices decide between one worker, two workers and a pull, whatever the rule."""
+"""The module whose prices decide between one worker and two, whatever the rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class Slo:
 class Setting:
     """The settings that all cells of a sweep share. A sensitivity run varies `models`.
 
-    With `handover` the workers have roles, and with `pulls` host memory. At most `at_once` sessions are open.
+    With `handover` the workers have roles.
     """
 
     fleet: Fleet
@@ -67,8 +66,6 @@ class Setting:
     window_s: float
     regret: bool = True
     handover: HandoverSetting | None = None
-    pulls: PullSetting | None = None
-    at_once: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

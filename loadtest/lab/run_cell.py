@@ -105,7 +105,6 @@ class Stage:
             models.network_s,
             arrival_s=models.tokenise_s + models.network_s,
             until_s=length_s,
-            at_once=cell.setting.at_once,
         )
         self._before = _Counts([0] * len(self._workers), [0] * len(self._workers))
 
@@ -124,9 +123,8 @@ class Stage:
         )
         shared = models.replicas > 1 or models.reservation_delay_s > 0.0
         spec = parse_policy(cell.policy)
-        handover, pulls = cell.setting.handover, cell.setting.pulls
-        moves = handover or pulls
-        network = None if moves is None else moves.network(self._time)
+        handover = cell.setting.handover
+        network = None if handover is None else handover.network(self._time)
         return [
             SimulatedGateway(
                 self._time,
@@ -139,7 +137,6 @@ class Stage:
                 ledger=ledgers.of(number) if shared else None,
                 handover=handover,
                 network=network,
-                pulls=pulls,
                 more=self._more,
                 seed=cell.seed * 1_000 + number,
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from math import inf
@@ -11,8 +10,7 @@ from typing import Protocol
 from loadtest.sim.exchange import Direct, PlacedCall, Placement
 from loadtest.sim.held import HeldCall
 from loadtest.sim.outcome import Ending, Outcome
-from loadtest.sim.placements import PulledPlacement, Rejected, SharedPlacement
-from loadtest.sim.pulled_call import PulledCall
+from loadtest.sim.placements import Rejected, SharedPlacement
 from loadtest.sim.sessions import Asked, Session
 from loadtest.sim.shared_call import SharedCall
 from loadtest.sim.virtual_time import VirtualTime
@@ -30,8 +28,7 @@ class Clients:
     """Sends each session's calls in order, each after the end of the one before, and collects `outcomes` as they end.
 
     A call is placed `arrival_s` after it was sent: the time to reach the gateway, and the gateway's work before the
-    decision. Nothing is sent from `until_s` on. At most `at_once` sessions are open, and a later one begins when one
-    ends, in the order of their starts. None: each begins at its start.
+    decision. Nothing is sent from `until_s` on.
     """
 
     def __init__(
@@ -43,7 +40,6 @@ class Clients:
         *,
         arrival_s: float = 0.0,
         until_s: float = inf,
-        at_once: int | None = None,
     ) -> None:
         self.outcomes: list[Outcome] = []
         self._time = time
@@ -52,8 +48,6 @@ class Clients:
         self._request_s = request_s
         self._arrival_s = arrival_s
         self._until_s = until_s
-        self._free: float = inf if at_once is None else at_once
-        self._later: deque[Session] = deque()
         self._sent = 0
 
     @property
@@ -63,14 +57,7 @@ class Clients:
 
     def play(self, session: Session) -> None:
         """Schedule the session's first call."""
-        self._time.at(session.start_s, self._begin, session)
-
-    def _begin(self, session: Session) -> None:
-        if self._free < 1:
-            self._later.append(session)
-            return
-        self._free -= 1
-        self._send(session, 0)
+        self._time.at(session.start_s, self._send, session, 0)
 
     def _send(self, session: Session, number: int) -> None:
         if self._time.now_s >= self._until_s:
@@ -102,8 +89,6 @@ class Clients:
         if isinstance(placed, SharedPlacement):
             alone = partial(self._alone, placed, session, number, sent_s)
             SharedCall(*where, placed, self._request_s, ended, alone, sent_s)
-        elif isinstance(placed, PulledPlacement):
-            PulledCall(*where, placed, self._request_s, ended, sent_s)
         else:
             PlacedCall(*where, placed, self._request_s, ended, sent_s)
 
@@ -129,10 +114,6 @@ class Clients:
         self.outcomes.append(outcome)
         if number + 1 < len(session.calls):
             self._time.after(session.calls[number + 1].pause_s, self._send, session, number + 1)
-            return
-        self._free += 1
-        if self._later:
-            self._begin(self._later.popleft())
 
     def statistics(self) -> dict[str, int]:
         return {"ended": len(self.outcomes)}

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from random import Random
 
-from backends.engine.host_blocks import HostBlocks
 from backends.worker import Endpoint, KvEventSource, RankCache, ServedModel, WorkerFacts
 from loadtest.sim.handover import HandoverSetting, handover_rule
 from loadtest.sim.held import HeldCall, HeldCalls
 from loadtest.sim.link import EventLink
 from loadtest.sim.network import Network
-from loadtest.sim.placements import AnyPlacement, GatewayPlacement, PulledPlacement, Rejected, SharedPlacement
-from loadtest.sim.pulls import COST, NEVER, PullSetting, pull_rule
+from loadtest.sim.placements import AnyPlacement, GatewayPlacement, Rejected, SharedPlacement
 from loadtest.sim.sessions import Asked
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
@@ -26,8 +23,6 @@ from router.placement.endpoints import FleetEndpoint
 from router.placement.fleet import Fleet
 from router.placement.handover_roles import CONNECTOR
 from router.placement.lifecycle_events import Request
-from router.placement.placing import Decided
-from router.placement.pulls import PlannedPull
 from router.placement.residency_source import ResidencySource
 from router.placement.shared_load import SharedLedger
 from router.residency.residency_map import ResidencyMap
@@ -57,9 +52,8 @@ class SimulatedGateway:
     the workers' KV events in vLLM's wire format, late and with the losses of `Delays`; `seed` draws the lost batches.
     Otherwise the workers say that they publish none. `usage_share` is the share of responses that report usage. With a
     `ledger` the gateway is one of several that share these workers. With `handover` the workers have roles, and KV
-    caches move over the `network`. With `pulls` the
-    workers have host memory, and pull over it. The gateway reads the workers' loads while `more` returns true; by
-    default, while any event is pending.
+    caches move over the `network`. The gateway reads the workers' loads while `more` returns true; by default, while any
+    event is pending.
     """
 
     def __init__(
@@ -76,7 +70,6 @@ class SimulatedGateway:
         ledger: SharedLedger | None = None,
         handover: HandoverSetting | None = None,
         network: Network | None = None,
-        pulls: PullSetting | None = None,
         more: Callable[[], bool] | None = None,
         seed: int = 0,
     ) -> None:
@@ -85,11 +78,7 @@ class SimulatedGateway:
         self._handover = handover
         self._network = network
         self._pays = handover_rule("never" if handover is None else handover.rule)
-        self._pulls = pulls
-        self._pulls_pay = pull_rule(NEVER if pulls is None else pulls.rule)
         config = None if handover is None else handover.config
-        if pulls is not None:
-            config = pulls.config
         self.fleet = Fleet(HealthConfig(), residency, connector=None if config is None else config.connector)
         self.dispatcher = Dispatcher(self.fleet, residency, policy, spec=spec, ledger=ledger, handover=config)
         self._time = time
@@ -98,15 +87,12 @@ class SimulatedGateway:
         self._workers: dict[str, EngineWorker] = {}
         published = residency if publishes_events and isinstance(residency, ResidencyMap) else None
         for number, worker in enumerate(workers):
-            if pulls is not None and worker.host is None:
-                worker.host = HostBlocks(pulls.host_blocks)
             endpoint = self._join(number, worker, published is not None)
             if published is not None:
                 slot = endpoint.candidates[0].slot
                 lost = _losses(delays.kv_lost_share, Random(f"{seed} {number}"))
                 link = EventLink(time, published, slot, delays.kv_event_s, lost=lost, replays=delays.kv_replays)
                 worker.on_events.append(link.published)
-                worker.on_host_events.append(partial(link.published, medium="CPU"))
         self._held_calls = HeldCalls(time, self._dispatch)
         self.dispatcher.on_prefills_done.append(self._held_calls.relieved)
         time.after(delays.load_interval_s, self._read_loads)
@@ -139,34 +125,14 @@ class SimulatedGateway:
         return self._held_calls.enter(request, answer) if isinstance(answer, Held) else answer
 
     def place_alone(self, request: Request) -> GatewayPlacement | Rejected:
-        answer = self._one_worker(request, None, may_hold=False)
+        answer = self._one_worker(request, may_hold=False)
         assert not isinstance(answer, Held)
         return answer
 
     def _dispatch(self, request: Request) -> AnyPlacement | Held:
         self.hear()
         shared = self._two_workers(request)
-        if shared is not None:
-            return shared
-        pulled = self._pulled(request)
-        return pulled if isinstance(pulled, PulledPlacement) else self._one_worker(request, pulled, may_hold=True)
-
-    def _pulled(self, request: Request) -> PulledPlacement | Decided | None:
-        """Reserve a worker that pulls if the rule wants it; else return the policy's decision, if it was asked.
-
-        Any rule but `cost` takes the policy's worker as it is.
-        """
-        if self._pulls is None or self._network is None or self._pulls.rule == NEVER:
-            return None
-        now_s = self._time.now_s
-        planned = self.dispatcher.plan_pull(request, now_s, even_if_dearer=self._pulls.rule != COST)
-        if not isinstance(planned, PlannedPull):
-            return planned
-        if not self._pulls_pay(planned):
-            return planned.decided
-        ticket = self.dispatcher.pull(request, planned, now_s)
-        workers = self._workers[planned.source.endpoint.id], self._worker_of(ticket)
-        return PulledPlacement(self, ticket, planned, workers, self._network)
+        return self._one_worker(request, may_hold=True) if shared is None else shared
 
     def _two_workers(self, request: Request) -> SharedPlacement | None:
         """Reserve a pair of workers if the rule wants it."""
@@ -185,10 +151,8 @@ class SimulatedGateway:
     def _worker_of(self, ticket: Ticket) -> EngineWorker:
         return self._workers[ticket.candidate.endpoint.id]
 
-    def _one_worker(
-        self, request: Request, decided: Decided | None, *, may_hold: bool
-    ) -> GatewayPlacement | Rejected | Held:
-        answer = self.dispatcher.dispatch(request, self._time.now_s, may_hold=may_hold, decided=decided)
+    def _one_worker(self, request: Request, *, may_hold: bool) -> GatewayPlacement | Rejected | Held:
+        answer = self.dispatcher.dispatch(request, self._time.now_s, may_hold=may_hold)
         if isinstance(answer, Ticket):
             return GatewayPlacement(self, answer, self._worker_of(answer))
         if isinstance(answer, Held):

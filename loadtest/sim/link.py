@@ -49,9 +49,9 @@ class EventLink:
         residency.replay_ended(slot, True)
         residency.accept_hashes(slot)
 
-    def published(self, events: list[CacheEvent], medium: str = "GPU") -> None:
-        """Publish the events of a step that has ended, in one medium."""
-        wire = [to_wire(event, medium) for event in _together(events)]
+    def published(self, events: list[CacheEvent]) -> None:
+        """Publish the events of a step that has ended."""
+        wire = [to_wire(event, "GPU") for event in _together(events)]
         seq, payload = self._next_seq, self._encode([self._time.now_s, wire, 0])
         self._next_seq += 1
         self._kept.append((seq, payload))

@@ -14,7 +14,6 @@ from router.placement.dispatcher import Dispatcher, Ticket
 from router.placement.handover import HandoverTickets
 from router.placement.lifecycle_events import Request, Usage
 from router.placement.links import Transfer
-from router.placement.pulls import PlannedPull
 
 
 class Follows(Protocol):
@@ -83,43 +82,6 @@ class GatewayPlacement:
     def left(self) -> None:
         """Report that the client closed its connection."""
         self._gateway.dispatcher.cancelled(self._ticket, self._gateway.time.now_s)
-
-
-class PulledPlacement(GatewayPlacement):
-    """The ticket of a call whose worker pulls from `source` over `network`."""
-
-    __slots__ = ("_planned", "_transfer", "network", "source")
-
-    def __init__(
-        self,
-        gateway: Follows,
-        ticket: Ticket,
-        planned: PlannedPull,
-        workers: tuple[EngineWorker, EngineWorker],
-        network: Network,
-    ) -> None:
-        self.source, worker = workers
-        super().__init__(gateway, ticket, worker)
-        self._planned = planned
-        self._transfer: Transfer | None = None
-        self.network = network
-
-    def begins(self) -> None:
-        dispatcher = self._gateway.dispatcher
-        self._transfer = dispatcher.pull_begins(self._planned, self._ticket, self._time.now_s)
-
-    def progressed(self, tokens: int) -> None:
-        if tokens == 1:
-            dispatcher = self._gateway.dispatcher
-            dispatcher.arrived(self._ticket)
-            if self._transfer is not None:
-                dispatcher.transferred(self._transfer, self._time.now_s)
-        super().progressed(tokens)
-
-    def finished(self, state: EngineRequestState) -> None:
-        """Report the end of the stream. What it reports as cached was cached on the source."""
-        usage = Usage(None, state.output_tokens) if self._gateway.tells_usage() else Usage()
-        self._gateway.dispatcher.finished(self._ticket, usage, self._time.now_s)
 
 
 class SharedPlacement:

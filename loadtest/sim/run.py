@@ -10,7 +10,6 @@ from loadtest.sim.clients import Clients
 from loadtest.sim.gateway import Delays, SimulatedGateway
 from loadtest.sim.handover import HandoverSetting
 from loadtest.sim.outcome import Outcome
-from loadtest.sim.pulls import PullSetting
 from loadtest.sim.sessions import Session
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker, WorkerSpec
@@ -34,7 +33,6 @@ class Setting:
     usage_share: float = 1.0
     delays: Delays = field(default_factory=Delays)
     handover: HandoverSetting | None = None
-    pulls: PullSetting | None = None
     seed: int = 0
 
 
@@ -55,7 +53,6 @@ def simulate(setting: Setting, sessions: Iterable[Session]) -> Run:
         EngineWorker(time, f"worker-{number}", spec, setting.seed + number, delays.response_s)
         for number, spec in enumerate(setting.workers)
     ]
-    moves = setting.handover or setting.pulls
     gateway = SimulatedGateway(
         time,
         workers,
@@ -66,8 +63,7 @@ def simulate(setting: Setting, sessions: Iterable[Session]) -> Run:
         publishes_events=setting.publishes_events,
         usage_share=setting.usage_share,
         handover=setting.handover,
-        network=None if moves is None else moves.network(time),
-        pulls=setting.pulls,
+        network=None if setting.handover is None else setting.handover.network(time),
     )
     clients = Clients(time, gateway, workers, delays.request_s)
     for session in sessions:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from backends.engine.engine import Engine, EngineRequest, EngineRequestState, FinishReason, StepOutput
 from backends.engine.events import CacheEvent
-from backends.engine.host_blocks import HostBlocks
 from backends.engine.profile import Profile
 from backends.worker import LoadReport
 from loadtest.sim.answers import Answer, Follow, StepEnds
@@ -43,8 +42,7 @@ class EngineWorker:
     finds the next step begun. With `every_step` the engine goes step by step and reports every token: results are
     equal, but it is slower.
 
-    Callbacks in `on_events` receive each step's cache events at the end of the step, and those in `on_host_events` the
-    events of host memory, if the worker has some. A request loads what that holds of its prompt, at once.
+    Callbacks in `on_events` receive each step's cache events at the end of the step.
     """
 
     __slots__ = (
@@ -58,10 +56,8 @@ class EngineWorker:
         "_steps",
         "_time",
         "engine",
-        "host",
         "name",
         "on_events",
-        "on_host_events",
     )
 
     def __init__(
@@ -76,8 +72,6 @@ class EngineWorker:
     ) -> None:
         self.name = name
         self.on_events: list[Callable[[list[CacheEvent]], None]] = []
-        self.on_host_events: list[Callable[[list[CacheEvent]], None]] = []
-        self.host: HostBlocks | None = None
         self.engine = Engine(
             spec.profile,
             sample=self._next_token,
@@ -109,21 +103,10 @@ class EngineWorker:
             RequestRefused: the request can never run on this worker.
         """
         self._settle()
-        if self.host is not None and not request.received:
-            request = replace(request, loaded_tokens=max(request.loaded_tokens, self.host_tokens(request)))
         state = self.engine.add(request, self._time.now_s)
         answer = self._answers[request.id] = Answer(state, output_ids, self._steps, follow)
         self._wake()
         return answer
-
-    def host_tokens(self, request: EngineRequest) -> int:
-        """Return the tokens at the start of a prompt that host memory holds: whole blocks, never the whole prompt."""
-        if self.host is None:
-            return 0
-        size = self.engine.block_size
-        state = EngineRequestState(request, size, 0.0)
-        state.hash_blocks()
-        return self.host.prefix(state.block_hashes[: (state.prompt_tokens - 1) // size]) * size
 
     def abort(self, name: str) -> None:
         """Drop a request if it still runs, and the blocks kept for it; nothing more is reported for it."""
@@ -249,9 +232,6 @@ class EngineWorker:
         if events:
             for callback in self.on_events:
                 callback(events)
-            copied = [] if self.host is None else self.host.copy(events)
-            for callback in self.on_host_events if copied else ():
-                callback(copied)
         if news:
             self._time.after(self._response_s, self._deliver, news)
         self._make_room()

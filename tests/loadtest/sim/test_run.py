@@ -4,13 +4,10 @@ from random import Random
 
 import pytest
 
-from loadtest.sim.clients import Clients
 from loadtest.sim.conversations import Shape, conversations, small_workers
 from loadtest.sim.gateway import Delays
 from loadtest.sim.outcome import Ending
-from loadtest.sim.placements import Rejected
 from loadtest.sim.run import Setting, simulate
-from loadtest.sim.virtual_time import VirtualTime
 
 NO_DELAYS = Delays(request_s=0.0, response_s=0.0, kv_event_s=0.0, load_interval_s=1.0)
 SMALL = Shape(
@@ -42,24 +39,6 @@ def test_two_turns_by_hand(spec, make_call, make_session):
     assert cold.tpot_s == pytest.approx(0.002)
     assert (warm.sent_s, warm.ttft_s, warm.tpot_s) == (pytest.approx(1.020), pytest.approx(0.015), None)
     assert (cold.error_tokens, warm.error_tokens) == (0, 0)
-
-
-def test_a_session_begins_when_another_ends_if_so_many_are_open_at_once(make_call, make_session):
-    """Every call ends at once, and the second turn follows 100 ms later."""
-    time, began_s = VirtualTime(), {}
-
-    class Full:
-        def place(self, name, session, call):
-            began_s[name] = time.now_s
-            return Rejected("full")
-
-    clients = Clients(time, Full(), (), 0.0, at_once=2)
-    turns = make_call([1], [2]), make_call([1, 2, 3], [4], pause_s=0.1)
-    for number in range(4):
-        clients.play(make_session(f"s{number}", *turns, start_s=0.01 * number))
-    time.run()
-    assert [began_s[f"s{number}/0"] for number in range(4)] == pytest.approx([0.0, 0.01, 0.1, 0.11])
-    assert len(clients.outcomes) == 8
 
 
 def test_delays_add_up(spec, make_call, make_session):
