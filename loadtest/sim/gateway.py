@@ -52,8 +52,8 @@ class SimulatedGateway:
     the workers' KV events in vLLM's wire format, late and with the losses of `Delays`; `seed` draws the lost batches.
     Otherwise the workers say that they publish none. `usage_share` is the share of responses that report usage. With a
     `ledger` the gateway is one of several that share these workers. With `handover` the workers have roles, and KV
-    caches move over the `network`. The gateway reads the workers' loads while `more` returns true; by default, while any
-    event is pending.
+    caches move over the `network`. The gateway reads the workers' loads while `more` returns true; by default, while
+    any event is pending.
     """
 
     def __init__(

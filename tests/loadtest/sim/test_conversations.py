@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from loadtest.sim.conversations import LONG_TAIL, conversations
+from tests.support.simulated_conversations import LONG_TAIL, conversations
 
 DRIFT = replace(LONG_TAIL, sessions=200, direct_share=0.25, leaving_share=0.15)
 

@@ -5,12 +5,12 @@ from random import Random
 import pytest
 
 from loadtest.sim import run as run_module
-from loadtest.sim.conversations import Shape, conversations, small_workers
 from loadtest.sim.run import Setting, simulate
 from loadtest.sim.sessions import sessions_of
 from loadtest.sim.worker import EngineWorker
 from loadtest.workload.plan import Call, Plan, Session
 from loadtest.workload.text import Text
+from tests.support.simulated_conversations import Shape, conversations, small_workers
 
 BUSY = Shape(
     sessions=24,

@@ -7,7 +7,6 @@ from random import Random
 import pytest
 
 from backends.engine.events import BlocksCached, BlocksEvicted, CacheCleared
-from loadtest.sim.conversations import small_workers
 from loadtest.sim.link import EventLink
 from loadtest.sim.run import Setting, simulate
 from loadtest.sim.sessions import Call, Session, TextCall
@@ -18,6 +17,7 @@ from policies.view import Residency, WorkerId
 from router.residency.chain import SEED, extend_chain
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
+from tests.support.simulated_conversations import small_workers
 
 BLOCK = 16
 

@@ -13,7 +13,6 @@ import pytest
 
 from loadtest.sim import gateway as simulated
 from loadtest.sim.clients import Clients
-from loadtest.sim.conversations import LONG_TAIL, conversations, small_workers
 from loadtest.sim.gateway import Delays, SimulatedGateway
 from loadtest.sim.outcome import Ending
 from loadtest.sim.virtual_time import VirtualTime
@@ -28,6 +27,7 @@ from router.placement.lifecycle_events import Request
 from router.residency.chain import SEED, extend_chain
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
+from tests.support.simulated_conversations import LONG_TAIL, conversations, small_workers
 
 pytestmark = pytest.mark.source_only  # parts are replaced by classes derived from them
 

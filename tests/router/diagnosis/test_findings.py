@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from backends.engine.profile import load_profile
-from loadtest.sim.conversations import Shape, conversations
 from loadtest.sim.worker import WorkerSpec
 from policies.spec import PolicySpec
 from router.diagnosis.finding import Pressure
 from router.diagnosis.measured import Moved
+from tests.support.simulated_conversations import Shape, conversations
 
 pytestmark = pytest.mark.source_only
 """The rig puts its own functions in place of the dispatcher's, which compiled classes do not allow."""

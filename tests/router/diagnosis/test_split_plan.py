@@ -5,7 +5,6 @@ import pytest
 
 from backends.engine.profile import load_profile
 from backends.worker import ServedModel
-from loadtest.sim.conversations import Shape, conversations
 from loadtest.sim.worker import WorkerSpec
 from policies.handover_cost import STREAM_WEIGHT
 from router.config.model import DiagnosisConfig
@@ -19,6 +18,7 @@ from router.placement.handover_split import Split
 from router.placement.health import WorkerState
 from router.placement.links import LinkSpeed
 from router.placement.speed import Speed, attention
+from tests.support.simulated_conversations import Shape, conversations
 
 LINK = LinkSpeed(1e-5, 0.01)
 WORK = WorkMeasured(
