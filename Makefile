@@ -218,7 +218,7 @@ lint: $(STAMP)
 
 # Without the routers from PyPI and the compiled build: `make bench-nightly` adds them.
 bench: $(STAMP)
-	$(BIN)/python -m loadtest bench --measure requests,tokens,first-byte,memory,overhead --against nginx,haproxy,envoy,direct $(ARGS)
+	$(BIN)/python -m loadtest bench --measure requests,tokens,first-byte,memory,overhead --against nginx,haproxy,direct $(ARGS)
 
 # The site in site/html, from docs/ and the pages at the root. A link or an anchor that leads nowhere is an error.
 DOCS_ROOT_PAGES := CONTRIBUTING CHANGELOG SECURITY
