@@ -7,13 +7,15 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
+from tests.support.examples import USUAL
+
 # tests that fetch say from where
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 # On a machine with other work to do, time says nothing about the code.
 _ANY_MACHINE = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
 
-settings.register_profile("usual", max_examples=30, derandomize=True, **_ANY_MACHINE)
+settings.register_profile("usual", max_examples=USUAL, derandomize=True, **_ANY_MACHINE)
 settings.register_profile("nightly", max_examples=1_000, **_ANY_MACHINE)
 settings.register_profile("long", max_examples=50_000, **_ANY_MACHINE)
 

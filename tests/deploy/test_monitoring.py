@@ -204,25 +204,28 @@ def test_each_alert_has_a_case():
     assert list(CASES) == list(ALERTS)
 
 
-def fired(alert, values, tmp_path):
-    make, *_ = CASES[alert]
-    expected = {"eval_time": "110m", "alertname": alert, "exp_alerts": []}
-    given = {"interval": "1m", "input_series": make(values), "alert_rule_test": [expected]}
+def fired(values, tmp_path):
+    """Those of the alerts which Prometheus fires after 110 minutes with these values, each by itself."""
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": CASES[alert][0](given),
+            "alert_rule_test": [{"eval_time": "110m", "alertname": alert, "exp_alerts": []}],
+        }
+        for alert, given in values.items()
+    ]
     file = tmp_path / "case.yml"
-    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [given]}))
-    done = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True, timeout=60)
+    file.write_text(yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}))
+    done = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True, timeout=100)
     said = done.stdout + done.stderr
     assert done.returncode == 0 or "got:" in said, said
-    if done.returncode:
-        assert f'alertname="{alert}"' in said
-    return done.returncode != 0
+    return set(re.findall(r'alertname="(\w+)"', said)) if done.returncode else set()
 
 
 @needs_promtool
-@pytest.mark.parametrize("alert", CASES)
-def test_an_alert_fires_on_its_trouble_and_not_without(alert, tmp_path):
-    _, quiet, trouble = CASES[alert]
-    assert (fired(alert, quiet, tmp_path), fired(alert, trouble, tmp_path)) == (False, True)
+def test_each_alert_fires_on_its_trouble_and_not_without(tmp_path):
+    assert fired({alert: quiet for alert, (_, quiet, _) in CASES.items()}, tmp_path) == set()
+    assert fired({alert: trouble for alert, (_, _, trouble) in CASES.items()}, tmp_path) == set(CASES)
 
 
 @needs_promtool

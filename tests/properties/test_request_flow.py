@@ -19,6 +19,7 @@ from router.gateway.flow.transitions import (
     Guard,
     RequestState,
 )
+from tests.support.examples import examples
 
 PLACEMENTS = (Event.PLACED, Event.NO_WORKER, Event.HOLD, Event.REFUSED)
 """The answers to an effect that asks for a worker."""
@@ -165,7 +166,7 @@ def test_every_transition_is_reached_and_keeps_the_invariants():
 
 
 @given(legs=st.integers(1, 3), picks=st.lists(st.integers(0, 255), max_size=60))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_a_request_ends_once_and_releases_each_reservation_once(legs, picks):
     driver = replay(legs, picks)
     if not driver.ends:

@@ -4,7 +4,7 @@ import ctypes
 import gc
 import platform
 
-_trim = ctypes.CDLL(None).malloc_trim if platform.libc_ver()[0] == "glibc" else lambda _: 0
+_GLIBC = platform.libc_ver()[0] == "glibc"
 
 
 def status_bytes(name: str) -> int:
@@ -16,7 +16,8 @@ def status_bytes(name: str) -> int:
 def resident_bytes() -> int:
     """The resident size without garbage and without freed blocks that the allocator holds."""
     gc.collect()
-    _trim(0)
+    if _GLIBC:
+        ctypes.CDLL(None).malloc_trim(0)
     return status_bytes("VmRSS")
 
 

@@ -48,6 +48,7 @@ def test_help_of_serve_names_defaults_and_variables(inside):
     ("arguments", "said"),
     [
         (["serve", "--port", "x"], '--port: port is "x" (text); write a whole number from 0 to 65535, such as 8000'),
+        (["serve", "--processes", "0"], "--processes: processes is 0; write a whole number of at least 1 or auto"),
         (
             ["serve", "--worker", "ftp://a"],
             "--worker: 'ftp://a' has scheme 'ftp'; write http://HOST:PORT or https://HOST:PORT",

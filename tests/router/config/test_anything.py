@@ -12,6 +12,7 @@ from router.config.problems import ConfigError
 from router.config.schema import settings as all_settings
 from router.config.sources.environment import variable
 from router.settings import load
+from tests.support.examples import examples
 
 PATHS = [path for path, _ in all_settings()]
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
@@ -40,7 +41,7 @@ def in_file(text: str) -> None:
         settled({}, {}, file)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.text(alphabet=st.sampled_from("ab:-[]{}&*!|>'\"#%,? \n\t0.<~@\x85\u2028"), max_size=60))
 @example("? [a, b]\n: 1\n")
 @example("!!python/object:os.system x\n")
@@ -58,7 +59,7 @@ def test_any_yaml_text_loads_or_names_a_place(text):
     in_file(text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.sampled_from(PATHS), VALUES)
 def test_any_value_of_any_setting_loads_or_names_a_place(path, value):
     tree = value
@@ -68,7 +69,7 @@ def test_any_value_of_any_setting_loads_or_names_a_place(path, value):
     settled({".".join(path): value}, {}, None)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.sampled_from(PATHS), st.text(alphabet=st.characters(exclude_characters="\0"), max_size=30))
 @example(("workers",), '[{"url": {"a": 1}}]')
 @example(("port",), "9" * 5_000)

@@ -40,6 +40,7 @@ from router.control.named_settings import KEY_LIMITS, MODELS, TENANT_LIMITS, TEN
 from router.control.start import settings_problems
 from router.control.state_file import decode, encode
 from tests.router.control.conftest import Fleet, worker
+from tests.support.examples import examples
 
 PORTS = st.integers(1, 5)
 LABELS = st.dictionaries(st.sampled_from(["lane", "rack", "a.b"]), st.sampled_from(["prefill", "decode"]), max_size=2)
@@ -137,7 +138,7 @@ FILES = st.builds(
     st.dictionaries(st.sampled_from("ab"), LIMIT, max_size=1),
 ).map(lambda config: config if not settings_problems(config, live_settings(config)) else Config(auth=AUTH))
 STEPS = st.lists(st.one_of(EDITS, EDITS, EDITS, FILES), min_size=40, max_size=60)
-EXAMPLES = 200
+EXAMPLES = examples(60)
 """At 50 changes each."""
 
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.residency.approximate import RUN_BYTES, ApproximateView
+from tests.support.examples import examples
 
 B = 4
 
@@ -106,7 +107,7 @@ steps = st.lists(
 
 
 @given(st.integers(1, 14), steps)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_the_model_agrees_with_a_naive_cache(capacity, taken):
     view, naive, reserved = ApproximateView(B, capacity), Naive(capacity), []
     for kind, (bits, rest), extra, hits in taken:

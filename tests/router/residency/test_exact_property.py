@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from policies.view import Residency
 from router.residency.difference import Difference
 from router.residency.residency_map import ResidencyMap
+from tests.support.examples import examples
 from tests.support.kv_wire import Wire, engine_hash, ids_prompt
 
 B = 4
@@ -260,7 +261,5 @@ class Machine(RuleBasedStateMachine):
 
 def test_the_exact_view_agrees_with_a_worker():
     case = Machine.TestCase
-    case.settings = settings(
-        max_examples=max(100, settings.default.max_examples), stateful_step_count=50, deadline=None
-    )
+    case.settings = settings(max_examples=examples(100), stateful_step_count=50, deadline=None)
     case().runTest()

@@ -17,6 +17,7 @@ from router.tokenization.hashing import CacheKeys
 from router.tokenization.identity import Identity
 from router.tokenization.local_tokenizer import LocalModel
 from router.tokenization.rendering import PromptMemory, segmented_text
+from tests.support.examples import examples
 
 OFF = {
     "all_normalized": "no added token that is looked for in raw text",
@@ -52,7 +53,7 @@ def references(folders: dict[str, Path]) -> dict[str, Tokenizer]:
     return {kind: Tokenizer.from_file(str(folder / "tokenizer.json")) for kind, folder in folders.items()}
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_memoised_ids_equal_direct_ones(
     loaded: dict[str, LocalModel], references: dict[str, Tokenizer], kind: str, data: st.DataObject

@@ -95,7 +95,7 @@ def test_old_texts_are_released(loaded: dict[str, LocalModel]) -> None:
     ids = memory.of_ids([array("I", range(64))], keys, PromptSource.IDS)
     placed = list(early.chain(16))
     for number in range(20):
-        ask(memory, model, f"{number} " * 200_000, keys, framed=False)
+        memory.of_ids([array("I", [number]) * 400_000], keys, PromptSource.IDS)
     assert list(early.chain(16)) == placed and list(early.chain(24)) == [] and list(ids.chain(16)) == []
     assert memory.statistics()["recent"]["bytes"] <= RECENT_BYTES + 1_000_000
 
