@@ -3,11 +3,11 @@
 Rows with their tests elsewhere:
 
 - one "imbalanced" switch sends everything to one worker: tests/router/placement/test_herding.py,
-end_to_end/test_spread.py - an unknown field in a KV event rejects the batch: tests/backends/vllm/test_events.py - a
-worker killed in prefill, in mid-stream, by RST; a gateway restarted in front of warm workers: test_workers.py - clients
-that leave in another state than prefill: test_clients.py - 60 client errors, a slow reader of 400 MB, concurrency
-limits: with the tests of health and limits in
-  tests/router/gateway and tests/router/placement
+  tests/end_to_end/test_spread.py
+- an unknown field in a KV event rejects the batch: tests/backends/vllm/test_events.py
+- a worker killed in prefill, by RST; a gateway restarted in front of warm workers: test_workers.py
+- clients that leave in another state than prefill, paths that change a worker, a 429, death in mid-stream, 60 client
+  errors, a slow reader of 400 MB, concurrency limits: tests/router/gateway
 - bodies and headers are rebuilt: tests/router/gateway/http/test_forwarding.py and the conformance tests
 - drain closes the listener at once: with the tests of rollouts
 """
@@ -79,27 +79,6 @@ async def test_a_client_that_leaves_in_prefill_frees_the_worker_within_100_ms(la
     await lab.at_rest()
 
 
-async def test_a_client_that_leaves_frees_the_engine(lab):
-    """The scheduler of an embedded worker drops the request of a client that has left."""
-    took_s = []
-    for _ in range(5):
-        connection = await lab.connect()
-        await asyncio.get_running_loop().sock_sendall(connection, b"".join(lab.raw(tokens=2_000)))
-        await lab.eventually(lambda: _in_engines(lab))
-        left_s = time.monotonic()
-        connection.close()
-        while await _in_engines(lab):
-            pass
-        took_s.append(time.monotonic() - left_s)
-    assert statistics.median(took_s) < 0.1  # the time includes the reading of three metrics pages
-    await lab.at_rest()
-
-
-async def _in_engines(lab):
-    metrics = ("vllm:num_requests_running", "vllm:num_requests_waiting")
-    return sum(await asyncio.gather(*(lab.engine(worker, name) for worker in lab.workers for name in metrics)))
-
-
 async def test_a_revived_worker_has_traffic_within_2_s(lab):
     """With sglang-router, vllm-router and smg it had no traffic within 28 s."""
     victim = lab.workers[0]
@@ -121,43 +100,6 @@ async def _ejected(lab, worker):
 
 async def _counted(lab, worker, metric):
     return await lab.engine(worker, metric) > 0
-
-
-async def test_death_in_mid_stream_is_an_event_and_a_clean_end(lab, scripted, joins):
-    """The same three routers cut the transfer: their clients saw a broken connection without a reason."""
-
-    async def dies(script):
-        await script.say(STREAM_HEAD + word("one"))
-        await asyncio.sleep(0.05)
-        await script.die()
-
-    async with joins(lab, await scripted(dies, model="dying")):
-        status, _, body = await exchange(lab, b"".join(lab.raw(model="dying")))
-    frames = [frame for frame in body.split(b"\n\n") if frame]
-    assert status == 200
-    assert frames[-1] == b"data: [DONE]"
-    assert json.loads(frames[-2][6:])["error"]["code"] == "worker_died_in_stream"
-    assert len(frames) == 3
-    await lab.at_rest()
-
-
-@pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_no_open_doors(lab, scripted, joins, method):
-    """vllm-router forwards any path. Here none of these paths reaches a worker, in any spelling."""
-
-    async def welcoming(script):
-        await script.say(answer())
-
-    names = ["sleep", "wake_up", "collective_rpc", "load_lora_adapter", "v1/load_lora_adapter", "reset_prefix_cache"]
-    names += ["v1/unload_lora_adapter", "pause", "resume", "update_weights", "init_weight_transfer_engine"]
-    names += ["server_info", "start_profile", "metrics", "scale_elastic_ep"]
-    disguises = ["/sleep?level=1", "/%73leep", "//sleep", "/v1/../sleep", "/./sleep", "/sleep/", "/v1/%2e%2e/sleep"]
-    async with joins(lab, await scripted(welcoming)) as worker:
-        for path in [f"/{name}" for name in names] + disguises:
-            request = f"{method} {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{{}}".encode()
-            status, _, body = await exchange(lab, request)
-            assert (status, json.loads(body)["error"]["code"]) == (404, "path_not_found"), path
-        assert worker.requests_to(CHAT) == []
 
 
 async def test_the_first_token_is_never_late_by_a_delayed_acknowledgement(lab, scripted, joins):
@@ -210,22 +152,6 @@ async def test_a_saturated_fleet_is_not_stormed(lab, scripted, joins):
     assert {status for status, _, _ in answers} == {503}
     assert {json.loads(body)["error"]["code"] for _, _, body in answers} == {"overloaded"}
     assert all(10 <= int(headers["retry-after"]) <= 20 for _, headers, _ in answers)
-    await lab.at_rest()
-
-
-async def test_a_429_goes_to_its_client_with_its_retry_after_and_costs_the_worker_nothing(lab, scripted, joins):
-    """The 429 is one client's limit. It is forwarded unchanged, and the next request still goes to that worker."""
-    body = b'{"error":{"message":"slow down","type":"rate_limit","code":429}}'
-
-    async def limiting(script):
-        await script.say(answer(b"429 Too Many Requests", b"retry-after: 7\r\n", body))
-
-    async with joins(lab, await scripted(limiting, model="limited")) as worker:
-        request = b"".join(lab.raw(model="limited"))
-        answers = [await exchange(lab, request) for _ in range(10)]
-        assert await lab.state(worker.id) == "ready"
-    assert {(status, headers["retry-after"], got) for status, headers, got in answers} == {(429, "7", body)}
-    assert len(worker.requests_to(CHAT)) == 10
     await lab.at_rest()
 
 

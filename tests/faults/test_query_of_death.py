@@ -68,16 +68,6 @@ async def test_a_body_costs_two_workers_however_often_it_is_sent(own_lab, how):
     await lab.at_rest()
 
 
-@pytest.mark.nightly
-async def test_eight_copies_at_once_cost_two_workers(own_lab):
-    """Prefix routing sends all copies to one worker first."""
-    lab = await own_lab(workers=4, worker_program=program("kill"))
-    outcomes = await asyncio.gather(*(sdk(lab, stream=number % 2 == 0) for number in range(8)))
-    # streams and whole answers are two bodies
-    assert len(dead(lab)) <= 4
-    assert {status for status, _ in outcomes} <= {422, 503}
-
-
 @pytest.mark.timeout(300)  # starts 23 processes, one after the other
 async def test_twenty_kills_under_load_refuse_no_good_request(own_lab):
     """One body is repeated and is on every worker that dies. Two other bodies are sent at the same time."""

@@ -1,5 +1,4 @@
 import asyncio
-import json
 import time
 
 import pytest
@@ -12,29 +11,12 @@ pytestmark = pytest.mark.slow
 
 CHAT = b"/v1/chat/completions"
 DIED = "error_event:worker_died_in_stream"
-MODEL = "warmroute-simulated"
 
 
 def only(load, *allowed):
     """Assert that clients saw only whole answers, and outcomes in `allowed`."""
     others = [f"\n{seen}" for seen in load.seen if seen.kind is not Kind.COMPLETE]
     assert load.kinds() <= {"complete", *allowed}, "".join(others)
-
-
-async def test_a_killed_worker_returns_on_its_port(lab):
-    victim = lab.workers[0]
-    async with lab.load() as load:
-        await asyncio.to_thread(lab.fleet.kill, victim)
-        since = len(load.seen)
-        await lab.eventually(lambda: len(load.seen) > since + 8)  # the load continues without the worker
-        await asyncio.to_thread(lab.fleet.restart, victim)
-        again = len(load.seen)
-        await lab.eventually(lambda: load.answered_by(victim, again))
-    # only started streams failed, with an error event; unstarted whole answers were retried on another worker
-    only(load, DIED, "cut")
-    assert {seen.worker for seen in load.seen if seen.kind is not Kind.COMPLETE} <= {victim.id}
-    assert len(load.seen) - len(load.of(Kind.COMPLETE)) <= 8
-    await lab.at_rest()
 
 
 async def test_a_kill_in_prefill_is_invisible_to_clients(own_lab):
@@ -56,45 +38,6 @@ async def _busy(lab, count):
 
 async def _holds(lab, worker, count):
     return sum([await lab.engine(worker, f"vllm:num_requests_{what}") for what in ("running", "waiting")]) >= count
-
-
-async def test_a_short_stall_costs_nothing_but_time(lab):
-    victim = lab.workers[1]
-    async with lab.load() as load:
-        lab.fleet.pause(victim)
-        await asyncio.sleep(1.5)
-        lab.fleet.resume(victim)
-    only(load)
-    await lab.at_rest()
-
-
-async def test_a_long_stall_ends_started_streams_with_an_event(lab):
-    victim = lab.workers[1]
-    async with lab.load() as load:
-        lab.fleet.pause(victim)
-        # a fixed wait: the stalled requests reach their idle timeout, and the load continues on the other workers
-        # meanwhile
-        await asyncio.sleep(7.0)
-        lab.fleet.resume(victim)
-        again = len(load.seen)
-        await lab.eventually(lambda: load.answered_by(victim, again))
-    only(load, "error_event:stream_idle_timeout", "cut")
-    assert {seen.worker for seen in load.seen if seen.kind is not Kind.COMPLETE} <= {victim.id}
-    await lab.at_rest()
-
-
-async def test_drained_through_the_admin_port_and_taken_back(lab):
-    victim = lab.workers[2]
-    async with lab.load() as load:
-        await lab.admin.drain(victim.id, True)
-        await lab.eventually(lambda: _idle(lab, victim))
-        since = len(load.seen)
-        await lab.eventually(lambda: len(load.seen) > since + 8)
-        assert not load.answered_by(victim, since + 8)
-        await lab.admin.drain(victim.id, False)
-        await lab.eventually(lambda: load.answered_by(victim, since + 8))
-    only(load)
-    await lab.at_rest()
 
 
 async def _idle(lab, worker):
@@ -145,53 +88,6 @@ async def test_reset_connections_are_like_closed_ones(lab, scripted, joins, rese
     await lab.at_rest()
 
 
-async def test_another_model_on_the_same_port(lab):
-    """Requests for the old model go to other workers, and requests for the new model to this one."""
-    victim = lab.workers[2]
-    async with lab.load() as load:
-        await asyncio.to_thread(lab.fleet.kill, victim)
-        await asyncio.to_thread(lab.fleet.restart, victim, ("--served-model-name", "another"))
-        await lab.eventually(lambda: _serves(lab, victim, "another"))
-        since = len(load.seen)
-        await lab.eventually(lambda: len(load.seen) > since + 16)
-        asked = await lab.ask(model="another")
-    assert (asked.kind, asked.worker) == (Kind.COMPLETE, victim.id)
-    only(load, DIED, "cut")
-    await asyncio.to_thread(lab.fleet.kill, victim)
-    await asyncio.to_thread(lab.fleet.restart, victim)
-    await lab.eventually(lambda: _serves(lab, victim, MODEL))
-    await lab.at_rest()
-
-
-async def test_a_model_taken_off_a_worker(lab, scripted, joins):
-    """A LoRA adapter is unloaded, and only a 404 shows that. No client sees the 404, and soon no request goes to the
-    worker.
-    """
-    mistake = {"message": "The model does not exist.", "type": "NotFoundError", "param": "model", "code": 404}
-    body = json.dumps({"error": mistake}).encode()
-
-    async def answer(script):
-        if worker.requests_to(CHAT):
-            worker.pages[b"/v1/models"] = b'{"object":"list","data":[{"id":"another","object":"model"}]}'
-        await script.say(b"HTTP/1.1 404 Not Found\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
-
-    worker = await scripted(answer)
-    async with joins(lab, worker), lab.load() as load:
-        await lab.eventually(lambda: _serves(lab, worker, "another"), 5.0)
-        since = len(load.seen)
-        await lab.eventually(lambda: len(load.seen) > since + 8)  # requests that were on their way have arrived
-        asked = len(worker.requests_to(CHAT))
-        await lab.eventually(lambda: len(load.seen) > since + 24)
-        assert len(worker.requests_to(CHAT)) == asked
-    only(load)
-    await lab.at_rest()
-
-
-async def _serves(lab, worker, model):
-    (own,) = [each for each in await lab.admin.workers() if each["id"] == worker.id]
-    return own["state"] in ("ready", "half_open") and [card["id"] for card in own["models"]] == [model]
-
-
 async def test_a_gateway_killed_in_front_of_warm_workers(own_lab):
     lab = await own_lab(workers=2)
     text = "The same words again and again. " * 60
@@ -208,23 +104,6 @@ async def test_a_gateway_killed_in_front_of_warm_workers(own_lab):
         await lab.eventually(lambda worker=worker: _exact(lab, worker))
     # the view is warm: replay has restored the blocks
     assert all(each["candidates"][0]["blocks"] for each in await lab.admin.workers())
-
-
-async def test_addresses_where_nobody_is_cost_no_request(lab):
-    """The addresses are a closed port, a name that does not exist, and a network that does not answer."""
-    addresses = ["127.0.0.1:1", "no-such-host.invalid:8000", "192.0.2.1:9"]
-    for address in addresses:
-        (await lab.admin.add(f"http://{address}")).raise_for_status()
-    try:
-        async with lab.load() as load:
-            since = len(load.seen)
-            await lab.eventually(lambda: len(load.seen) > since + 8)
-        only(load)
-        assert [await lab.state(address) for address in addresses] == ["starting"] * 3
-    finally:
-        for address in addresses:
-            await lab.admin.remove(address)
-    await lab.at_rest()
 
 
 async def test_restarted_on_its_port_it_is_exact_again(own_lab):
