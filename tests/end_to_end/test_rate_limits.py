@@ -50,14 +50,6 @@ def test_openais_client_reads_the_limits_and_waits_as_asked(start):
     system.wait_for(lambda: account(system)["running_requests"] == 0)
 
 
-def test_the_client_does_not_retry_a_request_that_can_never_pass(start):
-    system = start(workers=1, serve_flags=with_limits(tokens_per_minute=1_000))
-    with pytest.raises(openai.RateLimitError) as refused:
-        client(system, max_retries=5).chat.completions.create(model=system.model, messages=MESSAGES, max_tokens=100_000)
-    assert refused.value.code == "request_above_token_limit"
-    assert system.metric("warmroute_limit_refusals_total") == 1
-
-
 def test_a_limit_of_60_is_60_for_four_processes(start):
     system = start(workers=1, serve_flags=("--processes", "4", *with_limits(requests_per_minute=60)))
     system.wait_for(lambda: ready(system) == 4, limit_s=60.0, what="four processes")
@@ -101,27 +93,3 @@ def ready(system):
 
 def ask(client, body):
     return client.post("/v1/chat/completions", json=body).status_code
-
-
-def test_a_limit_that_is_changed_at_run_time_counts_in_two_processes(start):
-    system = start(workers=1, serve_flags=("--processes", "2"))
-    system.wait_for(lambda: ready(system) == 2, limit_s=60.0, what="two processes")
-    body = {"model": system.model, "messages": MESSAGES, "max_tokens": 1}
-    clients = [httpx.Client(base_url=system.url, timeout=30) for _ in range(8)]
-
-    def passed() -> int:
-        with ThreadPoolExecutor(8) as threads:
-            return sum(status == 200 for _ in range(5) for status in threads.map(lambda each: ask(each, body), clients))
-
-    def limit(**limits):
-        return system.admin.put("/admin/v1/limits/tenants/default", json=limits).status_code
-
-    assert passed() == 40
-    assert limit(requests_per_minute=1, burst_requests=20) == 200
-    assert passed() == 20, "on connections that were open before"
-    assert limit(requests_per_minute=1, burst_requests=30) == 200
-    assert passed() <= 1, "the bucket keeps its fill"
-    with pytest.raises(openai.RateLimitError):
-        client(system, max_retries=0).chat.completions.create(**body)
-    assert system.admin.delete("/admin/v1/limits/tenants/default").status_code == 204
-    assert passed() == 40

@@ -247,26 +247,6 @@ def test_a_worker_behind_its_sidecar_is_exact_also_for_a_gateway_that_starts_lat
     assert httpx.get(f"{one.url}/kv_event_sources").json()["0"]["endpoint"].startswith("tcp://*:")
 
 
-def test_a_worker_that_restarts_behind_its_sidecar_has_an_empty_cache_and_is_exact_again(sidecar, front, start):
-    ports = free_ports(3)
-    command = ("worker", *("--port", str(ports)), "--kv-events-port", str(ports + 1))
-    command = (*command, "--kv-events-replay-port", str(ports + 2))
-    worker = start(*command)
-    one = sidecar(worker=f"http://127.0.0.1:{ports}")
-    gateway = front(one)
-    gateway.until("exact")
-    prompt = list(range(1_000, 1_100))
-    gateway.cached(prompt)
-    assert gateway.cached(prompt) == (96, 96)
-    worker.stop()
-    one.until("unhealthy")
-    start(*command)
-    one.until("ready")
-    gateway.until("exact")
-    assert gateway.cached(prompt) == (0, 0)
-    assert gateway.cached(prompt) == (96, 96)
-
-
 @needs_redis
 def test_a_worker_is_in_redis_from_its_first_answer_until_its_drain(sidecar):
     with redis_server() as server:
@@ -344,21 +324,4 @@ async def test_an_engine_that_hangs_behind_a_healthy_server_is_not_ready(sidecar
     assert (await asyncio.to_thread(one.status, "/livez")).status_code == 200
     hangs.clear()
     await asyncio.to_thread(one.until, "ready")
-    await worker.stop()
-
-
-async def test_the_gateways_choice_of_a_rank_reaches_the_worker(sidecar):
-    async def script(script):
-        await script.say(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
-
-    ranks = b"".join(
-        b'vllm:cache_config_info{block_size="16",num_gpu_blocks="9",engine="%d"} 1\n' % rank for rank in (0, 1)
-    )
-    worker = await ScriptedWorker(script, pages=PAGES | {b"/metrics": ranks}).start()
-    one = await asyncio.to_thread(sidecar, worker=f"http://{worker.id}")
-    await asyncio.to_thread(one.until, "ready")
-    answer = await asyncio.to_thread(one.complete, model="m", headers={"X-data-parallel-rank": "1"})
-    assert answer.status_code == 200
-    (seen,) = worker.requests_to(b"/v1/completions")
-    assert [line for line in seen.lines if b"rank" in line.lower()] == [b"X-data-parallel-rank: 1"]
     await worker.stop()

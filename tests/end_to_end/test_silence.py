@@ -1,7 +1,6 @@
 """A gateway as a process before workers that are late, silent, shut down or dead: what it infers, and when."""
 
 import asyncio
-import json
 import os
 import signal
 import time
@@ -12,14 +11,13 @@ import pytest
 
 from loadtest.fleet.process import Process, warmroute
 from tests.end_to_end.conftest import URL
-from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, chunk, event, json_head
+from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, chunk, event
 from tests.support.late_worker import LateWorker
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
 FAST = ("health.probe_timeout_s=0.3", "health.probe_interval_s=0.1", "health.load_interval_s=0.1")
-SHUTDOWN = json.dumps({"error": {"message": "cannot schedule new futures after shutdown", "code": 500}}).encode()
 WHOLE = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 STREAMED = {**WHOLE, "stream": True}
 
@@ -86,11 +84,6 @@ async def tokens(script):
     await script.say(chunk(DONE), END)
 
 
-async def quiet(script):
-    await script.say(STREAM_HEAD, chunk(event("a")))
-    await script.gone()
-
-
 async def load(gateway, seconds, clients=6):
     end_s = time.monotonic() + seconds
     statuses = []
@@ -116,16 +109,6 @@ async def test_all_workers_are_busy_and_answer_health_late(health_s):
         assert await gateway.states() == ["ready", "ready"]
 
 
-@pytest.mark.parametrize("health_s", [1.0, None], ids=["late", "never"])
-async def test_one_slow_worker_of_two_keeps_its_prefills(health_s):
-    workers = [LateWorker(after(2.5)) for _ in range(2)]
-    async with serving(*workers) as gateway:
-        workers[0].health_s, workers[0].works = health_s, True
-        replies = await asyncio.gather(*[gateway.ask() for _ in range(8)])
-        assert {reply.status_code for reply in replies} == {200}
-        assert sum(worker.chats for worker in workers) == 8  # none was torn off and sent again
-
-
 async def test_a_gateway_that_was_stopped_blames_no_worker():
     workers = [LateWorker(tokens) for _ in range(2)]
     settings = (*FAST, "timeouts.stream_idle_s=0.5", "health.failure_threshold=1")
@@ -141,75 +124,3 @@ async def test_a_gateway_that_was_stopped_blames_no_worker():
             assert reply.content.count(b'"x"') == 150 and b"error" not in reply.content
         listed = await gateway.workers()
         assert [worker["state"] for worker in listed.values()] == ["ready", "ready"]
-
-
-async def test_a_worker_that_stopped_is_out_and_its_requests_move():
-    workers = [LateWorker(after(0.05)) for _ in range(2)]
-    async with serving(*workers) as gateway:
-
-        async def silent(script):
-            await script.gone()
-
-        workers[0].chat, workers[0].health_s, workers[0].metrics_s = silent, None, None
-        began_s = time.monotonic()
-        replies = await asyncio.gather(*[gateway.ask() for _ in range(4)])
-        assert {reply.status_code for reply in replies} == {200}
-        assert time.monotonic() - began_s < 5.0
-        assert (await gateway.workers())[workers[0].id]["state"] == "unhealthy"
-        workers[0].health_s, workers[0].metrics_s, workers[0].chat = 0.0, 0.0, answer_json
-        await gateway.until("half_open", workers[0])
-        await load(gateway, 0.2)
-        assert await gateway.states() == ["ready", "ready"]
-
-
-async def test_a_quiet_stream_of_a_worker_that_refuses_ends_within_two_seconds():
-    worker = LateWorker(quiet)
-    async with serving(worker, settings=()) as gateway:  # the default times
-        streams = [asyncio.create_task(gateway.ask(STREAMED)) for _ in range(3)]
-        await eventually(lambda: worker.chats == 3)
-        await asyncio.sleep(0.5)
-        worker.server.close()  # the connections stay open, as in vLLM's shutdown
-        worker.close_idle()
-        began_s = time.monotonic()
-        for reply in await asyncio.gather(*streams):
-            assert b"worker_died_in_stream" in reply.content
-        assert time.monotonic() - began_s < 2.5
-
-
-async def test_a_worker_that_shuts_down_as_vllm_does():
-    """First 500 for new requests beside 200 for `/health`, then an engine that is gone, and a port that refuses."""
-    workers = [LateWorker(tokens) for _ in range(2)]
-    async with serving(*workers, settings=()) as gateway:
-        leaving, other = workers
-        ended = asyncio.Event()
-
-        async def stopping(script):
-            await script.say(json_head(len(SHUTDOWN), b"500 Internal Server Error"), SHUTDOWN)
-
-        async def until_ended(script):
-            await script.say(STREAM_HEAD)
-            while not ended.is_set():
-                await script.say(chunk(event("x")))
-                await asyncio.sleep(0.02)
-            await script.gone()
-
-        leaving.chat = until_ended
-        streams = [asyncio.create_task(gateway.ask(STREAMED)) for _ in range(4)]
-        await eventually(lambda: leaving.chats >= 1 and leaving.chats + other.chats == 4)
-        running = leaving.chats
-        leaving.chat, other.chat = stopping, answer_json
-        assert set(await load(gateway, 1.5)) == {200}
-        assert leaving.chats <= running + 6  # one of each client, at once
-        reason = (await gateway.workers())[leaving.id]
-        assert reason["state"] == "draining" and "shuts down" in reason["reason"]
-        ended.set()
-        leaving.server.close()
-        leaving.close_idle()
-        began_s = time.monotonic()
-        contents = [reply.content for reply in await asyncio.gather(*streams)]
-        assert time.monotonic() - began_s < 3.5  # those of the other worker end by themselves
-        assert sum(b"worker_died_in_stream" in content for content in contents) == running
-        await gateway.until("unhealthy", leaving)
-        leaving.chat = answer_json
-        await leaving.start(leaving.port)
-        await gateway.until("half_open", leaving)

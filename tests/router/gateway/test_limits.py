@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.answers import END, answer_json, answer_stream, chunk
+from tests.support.answers import END, answer_stream, chunk
 from tests.support.memory import resident_bytes, status_bytes
-from tests.support.raw_client import PLAIN, get, post
+from tests.support.raw_client import get, post
 from tests.support.waiting import eventually, iterations
 
 STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -265,16 +265,3 @@ async def test_a_thousand_stalled_readers_stay_within_the_memory_limit(rig, fire
 
 
 # slow senders
-
-
-async def test_a_slow_head_and_a_slow_body_each_get_408(rig):
-    gate = await rig(answer_json, timeouts={"client_header_s": 0.3, "client_body_s": 0.3})
-    raw = post(body=PLAIN)
-    for at_once in (raw[:1], raw[: -len(PLAIN)]):  # the rest arrives byte by byte
-        client = await gate.connect()
-        client.writer.write(at_once)
-        dripping = asyncio.create_task(client.drip(raw[len(at_once) :], 0.02))
-        reply = await client.read()
-        assert (reply.status, reply.code) == (408, "request_timeout")
-        dripping.cancel()
-    assert gate.dispatcher.events == []

@@ -57,15 +57,6 @@ async def test_requests_above_the_limit_are_refused_as_openai_refuses_them(rig):
     assert gate.metrics.named("error") == [("requests_per_minute_exceeded", "before_first")]
 
 
-async def test_a_caller_that_sends_on_is_refused_before_its_prompt_is_identified(rig):
-    gate = await rig(answer_json, **default(requests_per_minute=1))
-    replies = [await gate.ask(post(body=PLAIN)) for _ in range(4)]
-    assert [reply.status for reply in replies] == [200, 429, 429, 429]
-    assert len(gate.metrics.named("identified")) == 2
-    assert headers(replies[-1])["limit-requests"] == "1"
-    assert account(gate)["refused"]["requests_per_minute"] == 3
-
-
 async def test_anthropics_clients_get_their_own_error(rig):
     gate = await rig(answer_json, **default(requests_per_minute=1))
     for status in (200, 429):
@@ -182,80 +173,6 @@ async def test_a_stream_that_ends_early_costs_the_text_that_was_sent(rig, path, 
     assert 2_000 <= account(gate)["used_tokens"] <= 2_200
 
 
-async def test_text_that_looks_like_events_is_charged_in_full(rig):
-    text = "data: " * 400  # would be 400 events
-
-    async def endless(script):
-        await script.say(STREAM_HEAD, *(chunk(event(text)) for _ in range(4)))
-        await asyncio.Event().wait()
-
-    gate = await rig(endless, **default(tokens_per_minute=60_000))
-    client = await gate.connect()
-    client.writer.write(post(body=body(stream=True)))
-    got = b""
-    while got.count(text.encode()) < 4:
-        got += await client.reader.read(65_536)
-    client.leave()
-    await eventually(lambda: account(gate)["running"] == 0)
-    assert account(gate)["used_tokens"] >= 2_400
-
-
-@pytest.mark.parametrize(("max_tokens", "charged"), [(1_000_000, (160, 4_000)), (20, (60, 60))])
-async def test_a_client_that_cancels_pays_little_of_a_large_limit_and_never_more_than_its_limit(
-    rig, max_tokens, charged
-):
-    frame = {"id": "chatcmpl-" + "0" * 32, "object": "chat.completion.chunk", "created": 1_700_000_000, "model": "m"}
-
-    def token(text):
-        choice = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": None}
-        return b"data: " + json.dumps({**frame, "choices": [choice]}, separators=(",", ":")).encode() + b"\n\n"
-
-    async def endless(script):
-        await script.say(STREAM_HEAD, *(chunk(token("word")) for _ in range(120)))
-        await asyncio.Event().wait()
-
-    gate = await rig(endless, **default(tokens_per_minute=2_000_000))
-    client = await gate.connect()
-    client.writer.write(post(body=body(stream=True, max_tokens=max_tokens)))
-    got = b""
-    while got.count(b"word") < 120:
-        got += await client.reader.read(65_536)
-    client.leave()
-    await eventually(lambda: account(gate)["running"] == 0)
-    assert charged[0] <= account(gate)["used_tokens"] <= charged[1]
-
-
-async def test_an_answer_in_one_piece_that_is_left_costs_the_text_that_was_sent(rig):
-    piece = json.dumps({"choices": [{"message": {"content": WORDS * 4}}]})[:-4].encode()
-
-    async def slow(script):
-        await script.say(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9000000\r\n\r\n", piece)
-        await asyncio.Event().wait()
-
-    gate = await rig(slow, **default(tokens_per_minute=60_000))
-    client = await gate.connect()
-    client.writer.write(post(body=body(max_tokens=20_000)))
-    got = b""
-    while got.count(b"word ") < 1_600:
-        got += await client.reader.read(65_536)
-    client.leave()
-    await eventually(lambda: account(gate)["running"] == 0)
-    assert 2_040 <= account(gate)["used_tokens"] <= 2_080
-
-
-async def test_vectors_cost_their_prompt_whatever_their_size(rig):
-    vectors = json.dumps({"data": [{"embedding": [0.125] * 4_000}]}).encode()
-
-    async def embed(script):
-        await answer_json(script, body=vectors)
-
-    gate = await rig(embed, **default(tokens_per_minute=6_000))
-    sent = json.dumps({"model": "m", "input": "x" * 400}).encode()
-    reply = await gate.ask(post(b"/v1/embeddings", sent))
-    assert headers(reply)["remaining-tokens"] == str(6_000 - len(sent) // 4)
-    await eventually(lambda: account(gate)["used_tokens"] == len(sent) // 4)
-
-
 async def test_usage_that_a_response_repeats_from_its_tools_is_no_report(rig):
     tools = [{"type": "function", "name": "f", "parameters": {"usage": {"input_tokens": 0, "output_tokens": 0}}}]
     queued = json.dumps({"id": "resp_1", "status": "queued", "tools": tools, "usage": None}).encode()
@@ -267,16 +184,6 @@ async def test_usage_that_a_response_repeats_from_its_tools_is_no_report(rig):
     sent = {"model": "m", "input": "hi", "background": True, "max_output_tokens": 500, "tools": tools}
     await gate.ask(post(b"/v1/responses", json.dumps(sent).encode()))
     await eventually(lambda: account(gate)["used_tokens"] == 540)
-
-
-async def test_usage_below_zero_gives_no_tokens_back(rig):
-    async def lie(script):
-        await answer_json(script, body=b'{"usage":{"prompt_tokens":-9000,"completion_tokens":-9000}}')
-
-    gate = await rig(lie, **default(tokens_per_minute=6_000))
-    await gate.ask(post(body=PLAIN))
-    await eventually(lambda: account(gate)["running"] == 0)
-    assert account(gate)["used_tokens"] == 0
 
 
 async def test_a_client_that_waits_and_leaves_pays_for_what_its_worker_generated(rig):
@@ -397,28 +304,6 @@ async def test_a_server_error_that_is_passed_on_costs_nothing(rig):
     await eventually(lambda: account(gate)["requests"]["remaining"] == 60)
 
 
-async def test_a_client_that_leaves_pays_for_the_prompt_that_its_worker_computed(rig):
-    gate = await rig(lambda script: asyncio.Event().wait(), **default(tokens_per_minute=6_000))
-    client = await gate.connect()
-    client.writer.write(post(body=body(max_tokens=1_000)))
-    await eventually(lambda: gate.workers[0].requests)
-    assert account(gate)["running"] == 1
-    client.leave()
-    await eventually(lambda: account(gate)["running"] == 0)
-    assert account(gate)["used_tokens"] == 40
-
-
-async def test_a_worker_that_dies_in_a_stream_ends_its_charge(rig):
-    async def die(script):
-        await script.say(STREAM_HEAD, chunk(event("a")), chunk(event("b")))
-        script.writer.transport.abort()
-
-    gate = await rig(die, **default(tokens_per_minute=6_000, max_concurrent_requests=1))
-    assert (await gate.ask(post(body=body(stream=True)))).status == 200
-    await eventually(lambda: account(gate)["running"] == 0)
-    assert 40 <= account(gate)["used_tokens"] <= 60
-
-
 async def test_requests_at_once_are_limited_by_tenant(rig):
     go = asyncio.Event()
 
@@ -441,17 +326,6 @@ async def test_requests_at_once_are_limited_by_tenant(rig):
     assert (await gate.ask(post(body=PLAIN, extra=bearer(RED)))).status == 200
 
 
-async def test_the_keys_of_a_tenant_share_its_buckets_and_have_their_own(rig):
-    limits = {"tenants": {"red": {"requests_per_minute": 3}}, "keys": {"red": {"requests_per_minute": 2}}}
-    gate = await rig(answer_json, auth=AUTH, tenants=TENANTS, limits=limits)
-    statuses = [(await gate.ask(post(body=PLAIN, extra=bearer(RED)))).status for _ in range(3)]
-    assert statuses == [200, 200, 429]
-    statuses = [(await gate.ask(post(body=PLAIN, extra=bearer(RED_TOO)))).status for _ in range(2)]
-    assert statuses == [200, 429]
-    reply = await gate.ask(post(body=PLAIN, extra=bearer(BLUE)))
-    assert (reply.status, headers(reply)) == (200, {})
-
-
 async def test_a_request_above_the_burst_is_refused_for_good(rig):
     gate = await rig(answer_json, **default(tokens_per_minute=600, burst_tokens=100))
     reply = await gate.ask(post(body=body(max_tokens=61)))
@@ -468,13 +342,6 @@ async def test_odd_limits_of_output_charge_no_less_than_the_prompt(rig, max_toke
     assert reply.status in (200, 429)
     if reply.status == 200:
         assert int(headers(reply)["remaining-tokens"]) <= 5_960
-
-
-async def test_paths_that_run_no_model_cost_a_request_and_no_tokens(rig):
-    gate = await rig(answer_json, **default(requests_per_minute=60, tokens_per_minute=600))
-    reply = await gate.ask(post(b"/tokenize", body(max_tokens=1_000_000)))
-    assert reply.status == 200
-    assert (headers(reply)["remaining-requests"], headers(reply)["remaining-tokens"]) == ("59", "600")
 
 
 async def test_answers_of_the_gateway_itself_are_not_limited(rig):

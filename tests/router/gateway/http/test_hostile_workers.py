@@ -5,9 +5,9 @@ from itertools import repeat
 
 import pytest
 
-from tests.support.answers import DONE, END, answer_json, answer_stream, chunk, event, json_head
+from tests.support.answers import DONE, END, answer_stream, chunk, event, json_head
 from tests.support.memory import resident_bytes, status_bytes
-from tests.support.raw_client import PLAIN, post
+from tests.support.raw_client import post
 from tests.support.scripted_worker import SocketWorker
 from tests.support.waiting import WAIT_S, delivered, eventually
 
@@ -181,15 +181,6 @@ async def test_a_worker_that_breaks_http_before_the_first_event_is_replaced(rig,
     await all_connections_are_good(gate)
 
 
-@pytest.mark.parametrize("hostile", BEFORE_AN_EVENT, ids=name)
-async def test_a_lone_worker_that_breaks_http_gives_a_503_before_the_total_limit(rig, hostile):
-    gate = await rig(hostile, timeouts=LIMITS)
-    reply = await gate.ask(post())
-    assert (reply.status, reply.code) == (503, "worker_failed"), "at its limit a whole request gets total_timeout"
-    await eventually(lambda: gate.idle)
-    await eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
-
-
 async def all_connections_are_good(gate):
     """Check that every remaining connection is idle and answers the next request."""
     pools = gate.gateway.statistics()["pools"]
@@ -263,19 +254,6 @@ async def test_a_started_stream_that_breaks_http_ends_at_its_deadline(rig, hosti
     await eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
 
 
-async def test_a_trickling_response_is_cut(rig):
-    async def trickles(script):
-        await script.say(json_head(1_000))
-        await script.drip(each_byte(b"x" * 1_000), 0.1)
-
-    gate = await rig(trickles, timeouts=LIMITS)
-    client = await gate.connect()
-    client.writer.write(post(body=PLAIN))
-    await client.closed()
-    assert gate.metrics.named("error") == [("stream_idle_timeout", "stream")]
-    assert gate.idle
-
-
 async def test_slow_events_and_large_events_are_not_cut(rig):
     async def slow_but_sound(script):
         await script.say(STREAM)
@@ -291,57 +269,6 @@ async def test_slow_events_and_large_events_are_not_cut(rig):
 
 
 # wrong lengths, and unsolicited answers
-
-
-async def chunk_after_the_end(script):
-    await script.say(STREAM, chunk(event("a")), END, b"5\r\nhello\r\n")
-
-
-async def more_than_announced(script):
-    await script.say(json_head(2), b"{}", b"more")
-
-
-async def a_second_answer(script):
-    await script.say(json_head(2), b"{}", json_head(2), b"[]")
-
-
-@pytest.mark.parametrize("hostile", [chunk_after_the_end, more_than_announced, a_second_answer], ids=name)
-@pytest.mark.parametrize("late", [False, True])
-async def test_bytes_after_the_end_of_a_response_reach_no_client(rig, hostile, late):
-    async def misbehaves(script):
-        parts = []
-        say = script.say
-        script.say = lambda *more: collect(parts, more)
-        await hostile(script)
-        for part in parts if late else [b"".join(parts)]:
-            await say(part)
-            await delivered()
-
-    async def collect(parts, more):
-        parts.extend(more)
-
-    gate = await rig(misbehaves, timeouts=LIMITS)
-    for number in (1, 2):
-        reply = await gate.ask(post())
-        assert not any(stray in reply.raw for stray in (b"hello", b"more", b"[]"))
-        assert reply.status == (200 if late else 503)
-        await eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
-        assert gate.workers[0].connections == number
-        assert gate.idle
-
-
-async def test_a_short_response_is_visible_as_truncated(rig):
-    async def short(script):
-        await script.say(json_head(100), b"{}")
-        await script.gone()
-
-    gate = await rig(short, timeouts=LIMITS)
-    client = await gate.connect()
-    client.writer.write(post(body=PLAIN))
-    with pytest.raises(asyncio.IncompleteReadError):
-        await client.read()
-    assert gate.metrics.named("error") == [("stream_idle_timeout", "stream")]
-    await eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
 
 
 class Hasty(SocketWorker):
@@ -378,19 +305,6 @@ async def test_an_early_response_is_relayed_and_its_connection_closed(rig):
 # idle connections
 
 
-async def test_an_idle_worker_connection_is_closed_after_its_idle_time(rig):
-    gate = await rig(answer_stream, timeouts={"upstream_idle_s": 0.2})
-    await gate.ask(post())
-    assert gate.gateway.statistics()["pools"]["idle"] == 1
-    await eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
-    assert gate.config.timeouts.upstream_idle_s < 5.0
-
-
-async def test_the_default_idle_time_is_below_vllms(rig):
-    gate = await rig()
-    assert type(gate.config)().timeouts.upstream_idle_s < 5.0
-
-
 async def test_a_request_on_a_closed_idle_connection_is_resent_without_a_retry(rig):
     async def answers_and_closes_late(script):
         await answer_stream(script)
@@ -418,17 +332,3 @@ async def test_a_request_on_a_closed_idle_connection_is_resent_without_a_retry(r
 
 
 # a client's own mistakes
-
-
-async def test_client_errors_eject_no_worker(rig):
-    async def refuses(script):
-        body = b'{"error":{"message":"no such field","type":"BadRequestError","code":400}}'
-        await answer_json(script, b"400 Bad Request", body)
-
-    gate = await rig(refuses, refuses)
-    for _ in range(60):
-        assert (await gate.ask(post())).status == 400
-    assert [endpoint.state.value for endpoint in gate.fleet.endpoints] == ["ready", "ready"]
-    assert [endpoint.health.ejections for endpoint in gate.fleet.endpoints] == [0, 0]
-    assert sum(len(worker.requests) for worker in gate.workers) == 60
-    assert gate.fleet.pressure_until_s == 0.0
