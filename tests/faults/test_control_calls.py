@@ -249,16 +249,10 @@ async def check(client: WorkerClient, endpoint: Endpoint) -> None:
 
 
 CALLS = [
-    ("/health", health),
-    ("/metrics", metrics),
-    ("/version", everything),
-    ("/v1/models", everything),
-    ("/kv_event_sources", everything),
-    ("/tokenize", ids),
-    ("/tokenize", rendering),
-    ("/v1/completions", self_test),
+    ("/health", health), ("/metrics", metrics), ("/version", everything), ("/v1/models", everything),
+    ("/kv_event_sources", everything), ("/tokenize", ids), ("/tokenize", rendering), ("/v1/completions", self_test),
     ("/v1/completions", check),
-]
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -35,28 +35,10 @@ HEAD = parse_head(
 PATHS = st.sampled_from([*sorted(PROMPT_PATHS), "/v1/embeddings"])
 NAMES = [json.dumps(name).encode() for name in (*BodyFields.__struct_fields__, "role", "content", "type", "text")]
 SCALARS = [
-    b"null",
-    b"true",
-    b"0",
-    b"-1",
-    b"1e400",
-    b"1.5",
-    b"NaN",
-    b"-Infinity",
-    b"9" * 30,
-    b"9" * 5_000,
-    b'""',
-    b'"m"',
-    b'"user"',
-    b'"true"',
-    b'"\\ud800"',
-    b'"\\ud83d\\ude00"',
-    b'"\xed\xa0\x80"',
-    b'"\xff"',
-    b'"\x00"',
-    b'"\\u0000"',
+    b"null", b"true", b"0", b"-1", b"1e400", b"1.5", b"NaN", b"-Infinity", b"9" * 30, b"9" * 5_000, b'""', b'"m"',
+    b'"user"', b'"true"', b'"\\ud800"', b'"\\ud83d\\ude00"', b'"\xed\xa0\x80"', b'"\xff"', b'"\x00"', b'"\\u0000"',
     b'"' + b"x" * 300 + b'"',
-]
+]  # fmt: skip
 MARKS = [b"{", b"}", b"[", b"]", b",", b":", b" ", b"\n", b'"', b"\\", b"//", b"\xef\xbb\xbf", b"\xff\xfe", b"'"]
 TOKEN = st.sampled_from([*NAMES, *SCALARS, *MARKS])
 VALUE = st.recursive(
@@ -146,27 +128,10 @@ def test_grown_json_costs_linear_time(path, before, unit, behind):
 
 
 FORM = [
-    b"--xyz\r\n",
-    b"\r\n--xyz\r\n",
-    b"\r\n--xyz--\r\n",
-    b"--xyz",
-    b"Content-Disposition: form-data",
-    b"content-disposition:",
-    b'; name="model"',
-    b"; name=model",
-    b'; filename="a"',
-    b";",
-    b"=",
-    b'"',
-    b"\\",
-    b"\r\n\r\n",
-    b"\r\n",
-    b"whisper",
-    b" ",
-    b"\t",
-    b"\xff",
-    b"a",
-]
+    b"--xyz\r\n", b"\r\n--xyz\r\n", b"\r\n--xyz--\r\n", b"--xyz", b"Content-Disposition: form-data",
+    b"content-disposition:", b'; name="model"', b"; name=model", b'; filename="a"', b";", b"=", b'"', b"\\",
+    b"\r\n\r\n", b"\r\n", b"whisper", b" ", b"\t", b"\xff", b"a",
+]  # fmt: skip
 FORM_BYTES = st.lists(st.sampled_from(FORM), max_size=30).map(b"".join)
 TYPES = st.sampled_from(["multipart/form-data; boundary=xyz", 'multipart/form-data;boundary="xyz"', "boundary=", "x"])
 
@@ -205,20 +170,8 @@ def test_grown_content_types_cost_linear_time(unit):
 
 
 HEAD_PIECES = [
-    *PIECES,
-    b"X: y\r\n",
-    b"X",
-    b": ",
-    b"a",
-    b"GET ",
-    b"/",
-    b"Host",
-    b"%",
-    b"1\r\nx\r\n",
-    b"[",
-    b"0",
-    b";a=b",
-]
+    *PIECES, b"X: y\r\n", b"X", b": ", b"a", b"GET ", b"/", b"Host", b"%", b"1\r\nx\r\n", b"[", b"0", b";a=b",
+]  # fmt: skip
 HEADS = st.sampled_from(
     [b"", P, P + H, P + H + b"X:", P + b"Host: ", P + H + b"Connection: ", P + H + b"Transfer-Encoding: "]
 )

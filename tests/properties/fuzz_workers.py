@@ -107,21 +107,8 @@ def test_changed_answers_are_read_or_refused(path, mutations, noise):
 
 
 JSON_PARTS = [
-    b"{",
-    b"}",
-    b"[",
-    b"]",
-    b",",
-    b":",
-    b'"',
-    b"\\",
-    b"0",
-    b'"id"',
-    b'{"id":"m"}',
-    b'{"id":"m"},',
-    b"null",
-    b" ",
-]
+    b"{", b"}", b"[", b"]", b",", b":", b'"', b"\\", b"0", b'"id"', b'{"id":"m"}', b'{"id":"m"},', b"null", b" ",
+]  # fmt: skip
 
 
 @grown_budget(1)

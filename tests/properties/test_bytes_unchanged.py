@@ -22,19 +22,8 @@ NUMBER = st.sampled_from(
     ["0", "-0", "1.0", "1E+2", "1e-400", "1e400", "-0.0e0", "9007199254740993", "1" * 400, "0.1000000000000000055"]
 ) | st.integers(-(10**40), 10**40).map(str)
 ESCAPED = [
-    "\\u00e9",
-    "\\u00E9",
-    "é",
-    "\\ud83d\\ude00",
-    "😀",
-    "\\/",
-    "/",
-    "\\u0000",
-    "\\n",
-    '\\"',
-    "\u2028",
-    "\x7f",
-]
+    "\\u00e9", "\\u00E9", "é", "\\ud83d\\ude00", "😀", "\\/", "/", "\\u0000", "\\n", '\\"', "\u2028", "\x7f",
+]  # fmt: skip
 STRING = st.lists(st.sampled_from([*ESCAPED, "a", "usage", "data: ", "[DONE]"]), max_size=6).map(
     lambda parts: f'"{"".join(parts)}"'
 )
@@ -85,14 +74,8 @@ def body(draw):
 
 
 OURS = (
-    b"content-length",
-    b"transfer-encoding",
-    b"host",
-    b"expect",
-    b"x-request-id",
-    b"content-type",
-    b"x-vllm-priority",
-)
+    b"content-length", b"transfer-encoding", b"host", b"expect", b"x-request-id", b"content-type", b"x-vllm-priority",
+)  # fmt: skip
 NAMES = st.from_regex(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,10}", fullmatch=True).filter(
     lambda name: name.lower() not in HOP_BY_HOP and name.lower() not in OURS
 ) | st.sampled_from([b"Accept", b"accept", b"Cookie", b"AUTHORIZATION", b"X-Forwarded-For", b"traceparent", b"Via"])

@@ -30,27 +30,11 @@ NOT_RENDERED = {
 }
 """Bodies that vLLM renders and the gateway does not. Their prompts are identified by text or a worker's /tokenize."""
 REFUSED_BY_VLLM_ALONE = {
-    "call arguments missing",
-    "call arguments null",
-    "call arguments object",
-    "call idless",
-    "call nameless",
-    "call typeless",
-    "developer null",
-    "documents number",
-    "effort wrong",
-    "kwargs self",
-    "name null",
-    "name number",
-    "null system",
-    "null user",
-    "other parts",
-    "part no text",
-    "string parts",
-    "tool nameless",
-    "tool null",
+    "call arguments missing", "call arguments null", "call arguments object", "call idless", "call nameless",
+    "call typeless", "developer null", "documents number", "effort wrong", "kwargs self", "name null", "name number",
+    "null system", "null user", "other parts", "part no text", "string parts", "tool nameless", "tool null",
     "tools empty",
-}
+}  # fmt: skip
 """Bodies that the gateway renders and vLLM answers with 400. This is harmless: the worker refuses the placed
 request.
 """

@@ -5,14 +5,9 @@ import pytest
 from backends.engine.profile import UnknownProfile, load_profile, profile_names
 
 NAMES = [
-    "llama-3.1-70b-4xh100",
-    "llama-3.1-8b-a100",
-    "llama-3.1-8b-h100",
-    "llama-3.1-8b-h200",
-    "llama-3.1-8b-rtxpro6000",
-    "qwen3-32b-2xh100",
-    "qwen3-32b-2xrtxpro6000",
-]
+    "llama-3.1-70b-4xh100", "llama-3.1-8b-a100", "llama-3.1-8b-h100", "llama-3.1-8b-h200", "llama-3.1-8b-rtxpro6000",
+    "qwen3-32b-2xh100", "qwen3-32b-2xrtxpro6000",
+]  # fmt: skip
 RECORDED = {"llama-3.1-8b-rtxpro6000", "qwen3-32b-2xrtxpro6000"}
 
 

@@ -83,36 +83,14 @@ VALUES = unique(
     )
 )
 NAMES = (
-    b"content-length",
-    b"CONTENT-LENGTH",
-    b"cOnTeNt-LeNgTh",
-    b"Content_Length",
-    b"Content Length",
-    b"ContentLength",
-    b"Content-Length\r\n ",
-    b"Content-Lengt",
-    b"Content-Lengths",
-    b"X-Content-Length",
-    b"xContent-Length",
-    b'"Content-Length"',
-    b"Content\xe2\x80\x90Length",
-    b"Content-Length;",
-    b"Content%2dLength",
-)
+    b"content-length", b"CONTENT-LENGTH", b"cOnTeNt-LeNgTh", b"Content_Length", b"Content Length", b"ContentLength",
+    b"Content-Length\r\n ", b"Content-Lengt", b"Content-Lengths", b"X-Content-Length", b"xContent-Length",
+    b'"Content-Length"', b"Content\xe2\x80\x90Length", b"Content-Length;", b"Content%2dLength",
+)  # fmt: skip
 PAIRED = (
-    DIGITS,
-    b"0",
-    b"1",
-    b"0" + DIGITS,
-    b"+" + DIGITS,
-    b"",
-    b"x",
-    DIGITS + b",",
-    DIGITS + b"\x00",
-    b"-1",
-    b"\x0b" + DIGITS,
-    b"%d" % (2**64),
-)
+    DIGITS, b"0", b"1", b"0" + DIGITS, b"+" + DIGITS, b"", b"x", DIGITS + b",", DIGITS + b"\x00", b"-1",
+    b"\x0b" + DIGITS, b"%d" % (2**64),
+)  # fmt: skip
 
 
 def with_lines(lines):

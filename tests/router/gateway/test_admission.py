@@ -12,45 +12,24 @@ from tests.support.raw_client import PLAIN, post
 ALICE, OURS = new_key(), new_key()
 PROMPT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 JSON_PATHS = (
-    b"/v1/chat/completions",
-    b"/v1/completions",
-    b"/v1/messages",
-    b"/v1/responses",
-    b"/v1/chat/completions/batch",
-    b"/v1/embeddings",
-    b"/cohere/v2/chat",
-    b"/inference/v1/generate",
-    b"/tokenize",
-    b"/v1/mine",
-)
+    b"/v1/chat/completions", b"/v1/completions", b"/v1/messages", b"/v1/responses", b"/v1/chat/completions/batch",
+    b"/v1/embeddings", b"/cohere/v2/chat", b"/inference/v1/generate", b"/tokenize", b"/v1/mine",
+)  # fmt: skip
 REFUSED = [
     b'"kv_transfer_params":{"do_remote_prefill":true}',
     b'"kv_transfer_params":{"prompt_token_ids":[1],"do_remote_decode":true}',
-    b'"kv_transfer_params":{"do_remote_prefill":null}',
-    b'"kv_transfer_params":"text"',
-    b'"kv_transfer_params":[]',
-    b'"kv_transfer_params":false',
-    b'"kv_transfer_params":null,"kv_transfer_params":{"a":1}',
+    b'"kv_transfer_params":{"do_remote_prefill":null}', b'"kv_transfer_params":"text"', b'"kv_transfer_params":[]',
+    b'"kv_transfer_params":false', b'"kv_transfer_params":null,"kv_transfer_params":{"a":1}',
     b'"kv_transfer_params":{"prompt_token_ids":[1]},"kv\\u005ftransfer_params":{"a":1}',
-    b'"\\u006bv_transfer_params":{"a":1}',
-    b'"kv_transfer_params":{"a":NaN}',
-    b'"x":NaN,"kv_transfer_params":{"a":1}',
-    b'"ec_transfer_params":{}',
-    b'"ec_transfer_params":{"ec_items":[]}',
-    b'"ec_transfer_params":0',
-    b'"vllm_xargs":{"kv_transfer_params":"text"}',
-    b'"vllm_xargs":{"ec_transfer_params":[1]}',
-]
+    b'"\\u006bv_transfer_params":{"a":1}', b'"kv_transfer_params":{"a":NaN}', b'"x":NaN,"kv_transfer_params":{"a":1}',
+    b'"ec_transfer_params":{}', b'"ec_transfer_params":{"ec_items":[]}', b'"ec_transfer_params":0',
+    b'"vllm_xargs":{"kv_transfer_params":"text"}', b'"vllm_xargs":{"ec_transfer_params":[1]}',
+]  # fmt: skip
 ACCEPTED = [
-    b'"kv_transfer_params":null,"ec_transfer_params":null',
-    b'"kv_transfer_params":{"prompt_token_ids":[1,2,3]}',
-    b'"kv_transfer_params":{}',
-    b'"vllm_xargs":{"session_id":"s"}',
-    b'"vllm_xargs":{"kv_transfer_params":null}',
-    b'"metadata":{"kv_transfer_params":{"do_remote_prefill":true}}',
-    b'"priority":0',
-    b'"priority":null',
-]
+    b'"kv_transfer_params":null,"ec_transfer_params":null', b'"kv_transfer_params":{"prompt_token_ids":[1,2,3]}',
+    b'"kv_transfer_params":{}', b'"vllm_xargs":{"session_id":"s"}', b'"vllm_xargs":{"kv_transfer_params":null}',
+    b'"metadata":{"kv_transfer_params":{"do_remote_prefill":true}}', b'"priority":0', b'"priority":null',
+]  # fmt: skip
 
 
 def line(name, key):

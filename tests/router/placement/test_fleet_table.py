@@ -19,35 +19,15 @@ from router.placement.speed import Speed, median_speed
 from router.residency.residency_map import ResidencyMap
 
 WHOLE = (
-    "cached_tokens",
-    "uncached_tokens",
-    "queued_tokens",
-    "running_requests",
-    "kv_tokens",
-    "kv_capacity_tokens",
-    "queued_requests",
-    "idle_tokens",
-)
+    "cached_tokens", "uncached_tokens", "queued_tokens", "running_requests", "kv_tokens", "kv_capacity_tokens",
+    "queued_requests", "idle_tokens",
+)  # fmt: skip
 IN_SECONDS = ("queue_wait_s", "prefill_s", "utilisation", "error_s", "decode_externality_s", "kv_wait_s")
 TOKEN_S = 1e-3
 ACTIONS = [
-    *["ask"] * 5,
-    *["first"] * 2,
-    *["report"] * 2,
-    "progress",
-    "finish",
-    "serve",
-    "cancel",
-    "fail",
-    "retry",
-    "wait",
-    "join",
-    "leave",
-    "capacity",
-    "drain",
-    "learn",
-    "count",
-]
+    *["ask"] * 5, *["first"] * 2, *["report"] * 2, "progress", "finish", "serve", "cancel", "fail", "retry", "wait",
+    "join", "leave", "capacity", "drain", "learn", "count",
+]  # fmt: skip
 STEPS_S = [0.01, 0.01, 0.1, 0.2, 1.5, STALE_S + 1.0]
 
 

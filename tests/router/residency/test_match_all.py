@@ -21,23 +21,9 @@ PROMPTS = [
 """Blocks of four equal tokens each, with common prefixes, and three tokens more."""
 VERDICTS = [Residency.UNKNOWN, Residency.EXACT, Residency.EXACT, Residency.APPROXIMATE, Residency.OFF]
 ACTIONS = [
-    *["stored"] * 6,
-    *["reserve"] * 4,
-    *["serve"] * 4,
-    "removed",
-    "cleared",
-    "missed",
-    "link_up",
-    "link_lost",
-    "replayed",
-    "verdict",
-    "add",
-    "remove",
-    "configure",
-    "first_token",
-    "finished",
-    "release",
-]
+    *["stored"] * 6, *["reserve"] * 4, *["serve"] * 4, "removed", "cleared", "missed", "link_up", "link_lost",
+    "replayed", "verdict", "add", "remove", "configure", "first_token", "finished", "release",
+]  # fmt: skip
 
 
 class Machine:

@@ -101,23 +101,18 @@ def test_a_head_of_another_field_is_skipped(head: bytes) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b'content-disposition: form-data; name="model',
-        b'content-disposition: form-data; name="a"; name="model"',
-        b'content-disposition: form-data; name="model" x',
-        b"content-disposition: form-data; name*=utf-8''model",
+        b'content-disposition: form-data; name="model', b'content-disposition: form-data; name="a"; name="model"',
+        b'content-disposition: form-data; name="model" x', b"content-disposition: form-data; name*=utf-8''model",
         b'content-disposition: form-data; name="model"; filename="m"',
         b"content-disposition: form-data; name=\"model\"; filename*=utf-8''m",
         b'content-disposition: form-data; filename="\\\\"; name="model"',
         b'content-disposition: form-data; name="a"\r\ncontent-disposition: form-data; name="model"',
         b'content-disposition : form-data; name="model"',
         b'content-type: a\r\n content-disposition: form-data; name="model"',
-        b'content-type: a\ncontent-disposition: form-data; name="model"',
-        b"content-type: text/plain",
-        b'content-disposition: form-data; name="model"' + b"\r\nx: y" * 16,
-        b"x",
-        b"",
+        b'content-type: a\ncontent-disposition: form-data; name="model"', b"content-type: text/plain",
+        b'content-disposition: form-data; name="model"' + b"\r\nx: y" * 16, b"x", b"",
     ],
-)
+)  # fmt: skip
 def test_a_head_in_doubt_is_refused(head: bytes) -> None:
     assert refusal(one_part(head)).startswith("The form has ")
 

@@ -135,27 +135,12 @@ async def switches_protocols_unasked(script):
 
 
 BEFORE_AN_EVENT = [
-    never_answers,
-    drips_its_head,
-    stops_in_its_head,
-    sends_garbage,
-    speaks_another_protocol,
-    sends_5_gb_of_header,
-    sends_endless_header_lines,
-    floods_1xx,
-    drips_1xx,
-    sends_a_gigantic_chunk_extension,
-    comments_for_ever,
-    sends_endless_trailers,
-    announces_two_lengths,
-    announces_a_length_and_chunks,
-    announces_a_negative_length,
-    ends_a_stream_without_an_event,
-    sends_a_wrong_chunk_size,
-    sends_an_enormous_chunk_size,
-    closes_at_once,
+    never_answers, drips_its_head, stops_in_its_head, sends_garbage, speaks_another_protocol, sends_5_gb_of_header,
+    sends_endless_header_lines, floods_1xx, drips_1xx, sends_a_gigantic_chunk_extension, comments_for_ever,
+    sends_endless_trailers, announces_two_lengths, announces_a_length_and_chunks, announces_a_negative_length,
+    ends_a_stream_without_an_event, sends_a_wrong_chunk_size, sends_an_enormous_chunk_size, closes_at_once,
     switches_protocols_unasked,
-]
+]  # fmt: skip
 
 
 def name(value):

@@ -18,19 +18,9 @@ ALICE, BOB, CAROL = new_key(), new_key(), new_key()
 SALT = "0123abcd"
 PLACED = (b"/v1/chat/completions", b"/v1/completions", b"/v1/messages", b"/v1/responses")
 SALTED = (
-    *PLACED,
-    b"/v1/chat/completions/batch",
-    b"/v1/embeddings",
-    b"/pooling",
-    b"/classify",
-    b"/v1/score",
-    b"/v2/rerank",
-    b"/invocations",
-    b"/generative_scoring",
-    b"/inference/v1/generate",
-    b"/v1/decisions",
-    b"/v1/systemone",
-)
+    *PLACED, b"/v1/chat/completions/batch", b"/v1/embeddings", b"/pooling", b"/classify", b"/v1/score", b"/v2/rerank",
+    b"/invocations", b"/generative_scoring", b"/inference/v1/generate", b"/v1/decisions", b"/v1/systemone",
+)  # fmt: skip
 UNSALTED = (b"/v2/embed", b"/cohere/v2/chat", b"/tokenize", b"/v1/messages/count_tokens", b"/v1/mine")
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"prompt":"hi","input":"hi"}'
 
