@@ -80,17 +80,3 @@ def test_the_apis_share_one_cache(start):
     assert first[1] == 0 and second[0] == second[1] > 100
     details = third.json()["usage"]["prompt_tokens_details"]
     assert details["cached_tokens"] == int(third.headers["x-warmroute-predicted-cached-tokens"]) == second[1]
-
-
-def test_a_killed_worker_ends_a_messages_stream_as_its_clients_expect(start):
-    system = start(workers=1, worker_flags=("--time-scale", "1"))
-    body = {"model": system.model, **messages([TURN]), "max_tokens": 2_000, "stream": True}
-    with httpx.stream("POST", f"{system.url}/v1/messages", json=body, timeout=30) as reply:
-        lines = []
-        for line in reply.iter_lines():
-            lines.append(line)
-            if len(lines) == 12:
-                system.running.workers[0].kill()
-    assert lines[-3] == "event: error"
-    told = json.loads(lines[-2].removeprefix("data: "))
-    assert (told["type"], told["error"]["type"]) == ("error", "api_error")

@@ -1,6 +1,4 @@
-import json
 import os
-import random
 import signal
 import threading
 from contextlib import contextmanager
@@ -8,15 +6,9 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from backends.simulated.settings import shipped_model_dir
-from router.security.keys import KeyEntry, digest_of
 from tests.support.waiting import block_until
 
 pytestmark = pytest.mark.slow
-
-ABSENT = [f"127.0.0.1:{port}" for port in (1, 2, 3)]
-"""Workers that nobody serves, to add and remove."""
-RULES = ["lpwl", "random", "round_robin", "marginal_cost"]
 
 
 @pytest.fixture(autouse=True)
@@ -47,87 +39,6 @@ def load(url, model, key="unused"):
     done.set()
     for thread in threads:
         thread.join()
-
-
-def change(admin, rng) -> httpx.Response:
-    known = admin.get("/admin/v1/desired-state").json()["settings"]["workers"]
-    added = [worker for worker in ABSENT if worker in known]
-    missing = [worker for worker in ABSENT if worker not in known]
-    kind = rng.choice(["add", "remove", "drain", "undrain", "policy", "restore", "models", "limits", "tenants"])
-    if kind == "add" and missing:
-        labels = {"rack": str(rng.randrange(3))}
-        return admin.post("/admin/v1/workers", json={"url": f"http://{rng.choice(missing)}", "labels": labels})
-    if kind == "remove" and added:
-        return admin.delete(f"/admin/v1/workers/{rng.choice(added)}")
-    if kind in ("drain", "undrain") and added:
-        return admin.post(f"/admin/v1/workers/{rng.choice(added)}/{kind}")
-    if kind == "restore":
-        kept = admin.get("/admin/v1/revisions?limit=5").json()["revisions"]
-        return admin.post(f"/admin/v1/revisions/{rng.choice(kept)['number']}/restore")
-    if kind == "models":
-        models = {name: model(rng) for name in rng.sample(["m", "org/n"], rng.randrange(3))}
-        return admin.put("/admin/v1/models", json={"models": models})
-    if kind == "limits":
-        name, limit = rng.choice(["tenants/default", "keys/a", "keys/b"]), rng.choice([6_000, 9_000])
-        return admin.put(f"/admin/v1/limits/{name}", json={"requests_per_minute": limit * 1_000})
-    if kind == "tenants":
-        return admin.put("/admin/v1/tenants", json={"tenants": {"red": {"keys": rng.sample("ab", 1)}}})
-    return admin.put("/admin/v1/policy", json={"rule": rng.choice(RULES)})
-
-
-def model(rng) -> dict:
-    """Return random settings of a model, at times with a tokenizer."""
-    folder = str(shipped_model_dir()) if rng.randrange(3) else None
-    return {"dir": folder, "slo": {"ttft": rng.choice([1, 2])}, "fallback": rng.choice([None, "z"])}
-
-
-def running(admin) -> dict:
-    """Return the fleet and the policy as the processes report them. Notes name processes that differ."""
-    workers = admin.get("/admin/v1/workers").json()["workers"]
-    assert not [note for worker in workers for note in worker["notes"] if "process" in note], workers
-    return {worker["id"]: worker["labels"] for worker in workers}
-
-
-def limits_in_force(admin) -> dict:
-    accounts = admin.get("/admin/v1/limits").json()["accounts"]
-    return {each["account"]: each["requests"]["per_minute"] for each in accounts}
-
-
-def limits_wanted(settings) -> dict:
-    """Return the limit of each account by the settings, with the key `a` and its tenant among them."""
-    limits = settings["limits"]
-    found = {f"key:{name}": each["requests_per_minute"] for name, each in limits["keys"].items()}
-    default = limits["tenants"].get("default", {}).get("requests_per_minute")
-    if default:
-        found |= {f"tenant:{name}": default for name in settings["tenants"]}
-        free = {"a", "b"} - {key for each in settings["tenants"].values() for key in each["keys"]}
-        found |= {f"key:{name}": default for name in free if name not in limits["keys"]}
-    return found
-
-
-def test_two_hundred_changes_reach_both_processes_and_the_file(start, tmp_path):
-    keys = json.dumps([KeyEntry(name, digest_of(name.encode())).line for name in "ab"])
-    flags = ("--processes", "2", "--state-dir", str(tmp_path / "state"), "--set", f"auth.api_keys={keys}")
-    system = start(serve_flags=flags)
-    system.wait_for(lambda: system.admin.get("/readyz").json().get("processes_ready") == 2, what="both processes")
-    rng = random.Random(5371)
-    with load(system.url, system.model, "a") as failed:
-        for number in range(200):
-            answer = change(system.admin, rng)
-            assert answer.is_success, answer.text
-            wanted = system.admin.get("/admin/v1/desired-state").json()
-            assert answer.headers["etag"].strip('"').endswith(f".{wanted['version']}")
-            stored = json.loads((tmp_path / "state/state.json").read_text())["state"]
-            assert stored["version"] == wanted["version"]
-            assert stored["settings"] == wanted["settings"]
-            if number % 10 == 0:
-                now = running(system.admin)
-                assert now == {name: each["labels"] for name, each in wanted["settings"]["workers"].items()}
-                rule = system.admin.get("/admin/v1/policy").json()["rule"]
-                assert rule == wanted["settings"]["policy"]["rule"]
-                assert limits_in_force(system.admin) == limits_wanted(wanted["settings"])
-        assert system.metric("warmroute_process_restarts_total") == 0
-    assert failed == []
 
 
 def shadow_and_split(admin):
@@ -214,23 +125,3 @@ def test_a_handover_passes_the_state_on_and_a_lost_successor_gives_it_back(site,
         state = admin.get(f"{site.admin}/admin/v1/desired-state").json()
         assert (state["version"], state["settings"]["policy"]["rule"]) == (4, "round_robin")
         assert admin.put(f"{site.admin}/admin/v1/policy", json={"rule": "lpwl"}).status_code == 200
-
-
-def test_a_watched_file_changes_the_gateway(site, tmp_path):
-    file = tmp_path / "warmroute.yaml"
-    file.write_text("policy: {rule: lpwl}\n")
-    gateway = site.first("--config", str(file), "--watch")
-    file.write_text("policy: {rule: random}\n")
-    gateway.wait_for("settings reloaded.*the file has changed")
-    assert httpx.get(f"{site.admin}/admin/v1/policy").json()["rule"] == "random"
-
-
-def test_a_state_that_cannot_be_read_is_kept_and_does_not_stop_the_start(site, tmp_path):
-    (tmp_path / "state.json").write_text("{")
-    gateway = site.gateway("--state-dir", str(tmp_path))
-    gateway.wait_for(r"starts from the settings.*state\.unread-.*not a state that this version can read")
-    admin = gateway.wait_for(r"admin port.*(http://[^\s\"]+)")[1]
-    (kept,) = tmp_path.glob("state.unread-*.json")
-    assert kept.read_text() == "{"
-    assert json.loads((tmp_path / "state.json").read_text())["state"]["version"] == 1
-    assert "warmroute_state_files_set_aside 1.0" in httpx.get(f"{admin}/metrics").text

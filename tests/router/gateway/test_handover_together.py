@@ -246,15 +246,6 @@ async def test_a_restarted_prefill_worker_is_known_again_after_one_request(toget
     assert moved(decode)["waiting"] == 0
 
 
-async def test_a_prefill_that_ends_by_a_stop_token_sends_nothing_with_mooncake(together):
-    gateway, prefill, decode = await pair(together, "mooncake")
-    prefill._draw_stop = lambda: 0.0
-    asked = gateway.begin(prompt=list(range(500, 540)))
-    assert tokens(await asked)[0] == 40
-    assert gateway.outcomes == ["handed_over"]  # ignore_eos is set
-    await gateway.frees(prefill, decode)
-
-
 # the decode fails
 
 

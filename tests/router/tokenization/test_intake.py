@@ -67,20 +67,6 @@ def test_fields_are_converted_as_pydantic_does(field: str, value: object, attrib
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        b'{"model": "m", "messages": [], "temperature": NaN, "top_p": Infinity}',
-        b'\xef\xbb\xbf{"model": "m", "messages": []}',
-        '{"model": "m", "messages": []}'.encode("utf-16"),
-        b'{"model": "x", "model": "m", "messages": []}',
-        b'  {"model": "m"}  ',
-    ],
-)
-def test_json_that_only_python_accepts_is_read(body: bytes) -> None:
-    assert read(body).model == "m"
-
-
-@pytest.mark.parametrize(
     "body", [b"", b"{", b'{"a": 1,}', b"\xff\xfe\xfd", b'{"a": ' + b"[" * 10_000, b'{"model": "m"} x']
 )
 def test_a_body_that_is_not_json_is_refused(body: bytes) -> None:
@@ -149,12 +135,6 @@ def test_surrogate_pairs_and_escaped_backslashes_are_accepted() -> None:
     assert read(rb'{"model": "m", "messages": ["\ud83d\ude00", "\\ud800"]}').model == "m"
     hangul = "\ud7a3\ud7ff\ue000"
     assert read(json.dumps({"model": hangul}, ensure_ascii=False).encode()).model == hangul
-
-
-def test_a_number_of_thousands_of_digits_is_refused() -> None:
-    with pytest.raises(RequestError) as caught:
-        read(b'{"max_tokens": ' + b"9" * 5_000 + b"}")
-    assert caught.value.kind is ErrorKind.INVALID_JSON
 
 
 def test_the_prompt_of_a_large_body_is_not_decoded() -> None:

@@ -7,19 +7,15 @@ import ssl
 import struct
 import time
 
-import httpx
 import pytest
 import trustme
 
-from router.gateway.listen import connection_limit
 from router.security.reload import FileWatch
 from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, answer_stream, chunk, event, json_head
 from tests.support.memory import peak_bytes, start_peak
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.scripted_worker import ScriptedWorker
 from tests.support.waiting import WAIT_S, eventually, settled
-
-MESSAGES = "/v1/chat/completions"
 
 
 class Authority:
@@ -240,28 +236,6 @@ async def test_an_abandoned_handshake_does_not_delay_a_drain(rig, pair):
     await asyncio.wait_for(gateway.gateway.aclose(2 * WAIT_S), WAIT_S)
 
 
-async def test_handshakes_count_as_connections(rig, authority, pair):
-    gateway = await rig(answer_stream, tls=pair, limits={"max_connections": 3})
-    silent = [await gateway.connect() for _ in range(8)]  # no byte of a handshake
-    await eventually(lambda: gateway.gateway.statistics()["connections_refused"] == 5)
-    assert [await each.closed() for each in silent[3:]] == [b""] * 5
-    assert gateway.gateway.statistics()["connections"] == 3
-    for each in silent[:2]:
-        each.leave()
-    await eventually(lambda: gateway.gateway.statistics()["connections"] == 1)
-    assert (await (await gateway.connect(ssl=authority.client())).ask(get())).status == 200
-
-
-async def test_a_slow_handshake_is_closed_for_a_new_connection(rig, authority, pair, monkeypatch):
-    monkeypatch.setattr(connection_limit, "HANDSHAKE_GRACE_S", 0.0)
-    gateway = await rig(answer_stream, tls=pair, limits={"max_connections": 1})
-    silent = await gateway.connect()
-    await eventually(lambda: gateway.gateway.statistics()["connections"] == 1)
-    assert (await (await gateway.connect(ssl=authority.client())).ask(get())).status == 200
-    assert await silent.closed() == b""
-    assert gateway.gateway.statistics()["connections_evicted"] == 1
-
-
 async def test_plain_http_on_the_tls_port_is_refused(rig, pair):
     gateway = await rig(answer_stream, tls=pair)
     client = await gateway.connect()
@@ -458,13 +432,3 @@ async def test_a_closed_idle_tls_connection_is_dialled_again(rig, authority, wor
     for _ in range(5):
         assert (await client.ask(post(body=PLAIN))).status == 200
     assert worker.connections == 5
-
-
-async def test_httpx_reads_a_stream_over_tls(rig, authority, pair):
-    gateway = await rig(answer_stream, tls=pair)
-    async with (
-        httpx.AsyncClient(verify=authority.client(), trust_env=False) as client,
-        client.stream("POST", f"https://{gateway.address}{MESSAGES}", json={"model": "m", "messages": []}) as response,
-    ):
-        lines = [line async for line in response.aiter_lines() if line]
-    assert lines[-1] == "data: [DONE]"
