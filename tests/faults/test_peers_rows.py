@@ -2,8 +2,7 @@
 
 Rows with their tests elsewhere:
 
-- one "imbalanced" switch sends everything to one worker: tests/router/placement/test_herding.py,
-  tests/end_to_end/test_spread.py
+- one "imbalanced" switch sends everything to one worker: tests/router/placement/test_herding.py
 - an unknown field in a KV event rejects the batch: tests/backends/vllm/test_events.py
 - a worker killed in prefill, by RST; a gateway restarted in front of warm workers: test_workers.py
 - clients that leave in another state than prefill, paths that change a worker, a 429, death in mid-stream, 60 client

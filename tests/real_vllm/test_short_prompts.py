@@ -5,13 +5,6 @@ pytestmark = pytest.mark.any_version
 BLOCK = 16
 
 
-def test_a_prompt_shorter_than_a_block_is_predicted(talk):
-    for tokens in (1, 2, 7, 15):
-        for _ in range(2):
-            assert talk.complete(list(range(100, 100 + tokens))).reported == 0
-    talk.exact(8)
-
-
 def test_a_short_prompt_whose_answer_fills_blocks(talk):
     prompt = [100, 101, 102]
     answer = talk.complete(prompt, max_tokens=40, return_token_ids=True)
@@ -19,18 +12,6 @@ def test_a_short_prompt_whose_answer_fills_blocks(talk):
     # the last token's own KV is never computed: 42 tokens are two full blocks
     assert talk.complete([*prompt, *generated, 7, 8, 9]).reported == 2 * BLOCK
     talk.exact(2)
-
-
-@pytest.mark.parametrize("blocks", [1, 2, 5])
-@pytest.mark.parametrize("beyond", [-1, 0, 1])
-def test_prompts_around_an_exact_multiple_are_predicted(talk, blocks, beyond):
-    length = blocks * BLOCK + beyond
-    prompt = [200 + number % 700 for number in range(length)]
-    assert talk.complete(prompt, max_tokens=1).reported == 0
-    # the last token is always computed again
-    assert talk.complete(prompt, max_tokens=1).reported == (length - 1) // BLOCK * BLOCK
-    assert talk.complete([*prompt, 9], max_tokens=1).reported == length // BLOCK * BLOCK
-    talk.exact(3)
 
 
 def test_prompts_of_every_length_over_three_blocks_are_predicted(talk):

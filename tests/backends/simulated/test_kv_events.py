@@ -149,32 +149,6 @@ async def test_a_replay_sends_the_batches_from_a_number_on(worker_with, context)
         assert client.worker.publisher.statistics()["replays"] == 2
 
 
-async def test_replay_is_bounded_by_the_buffer(worker_with, context):
-    async with worker_with(kv_events_buffer_steps=3) as client:
-        for start in range(0, 1000, 100):
-            await ask(client, list(range(start, start + 17)))
-        assert [seq for _, seq, _ in await replay(context, client, 0)] == [7, 8, 9]
-
-
-async def test_long_replay_is_complete(worker_with, context):
-    async with worker_with() as client:
-        publisher = client.worker.publisher
-        from backends.engine.events import BlocksEvicted
-
-        for n in range(3000):
-            publisher.publish([BlocksEvicted((n,))], 0.0)
-        assert [seq for _, seq, _ in await replay(context, client, 0)] == list(range(3000))
-
-
-async def test_replay_is_prompt_on_an_idle_engine(worker_with, context):
-    async with worker_with() as client:
-        await replay(context, client, 0)
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        await replay(context, client, 0)
-        assert loop.time() - started < 0.1
-
-
 async def test_withheld_batch_leaves_a_gap_that_replay_fills(worker_with, context):
     async with worker_with() as client:
         socket = await subscribe(context, client)
@@ -187,13 +161,3 @@ async def test_withheld_batch_leaves_a_gap_that_replay_fills(worker_with, contex
         replies = await replay(context, client, before)
         assert [number for _, number, _ in replies] == [before, before + 1]
         assert client.worker.publisher.statistics()["dropped_batches"] == 1
-
-
-async def test_odd_replay_requests_are_ignored(worker_with, context):
-    async with worker_with() as client:
-        socket = context.socket(zmq.DEALER)
-        socket.connect(client.running.bound.kv_events_replay_endpoint)
-        for frames in ([b"x"], [b"", b"123"], [b"", b"1", b"2"]):
-            await socket.send_multipart(frames)
-        assert await replay(context, client, 0) == []
-        assert client.worker.publisher.statistics()["replays"] == 1

@@ -189,27 +189,6 @@ async def test_a_taken_port_is_named(serve, side):
     assert f"(--{side}port, " in said
 
 
-@pytest.mark.parametrize("side", [pytest.param("", marks=pytest.mark.nightly), "admin-"])
-async def test_a_host_of_another_machine_is_named(serve, side):
-    said = await refused(await serve(f"--{side}host", "192.0.2.1"))
-    assert f"{side.strip('-') or 'public'} port 192.0.2.1:0: cannot assign requested address; set an address" in said
-    assert f"(--{side}host, " in said
-
-
-async def test_a_unix_socket_in_use_is_not_taken_over_and_goes_at_the_end(serve, tmp_path):
-    path = tmp_path / "public.sock"
-    first = await serve("--uds", str(path))
-    assert (await first.until("public port listening"))["url"] == f"unix:{path}"
-    said = await refused(await serve("--uds", str(path)))
-    assert f"cannot listen: public socket {path}: a process listens on it; stop that process" in said
-    transport = httpx.AsyncHTTPTransport(uds=str(path))
-    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-        assert (await client.get("/livez")).status_code == 200
-    await first.until("admin port listening")
-    assert await first.stop() == 0
-    assert not path.exists()
-
-
 async def test_two_processes_on_a_unix_socket(serve, tmp_path):
     path = tmp_path / "public.sock"
     gateway = await serve("--uds", str(path), "--processes", "2")
@@ -220,17 +199,6 @@ async def test_two_processes_on_a_unix_socket(serve, tmp_path):
         assert (await client.get("/livez")).status_code == 200
     assert await gateway.stop() == 0
     assert not path.exists()
-
-
-async def test_a_stale_unix_socket_is_replaced(serve, tmp_path):
-    path = tmp_path / "public.sock"
-    killed = await serve("--uds", str(path))
-    await killed.until("admin port listening")
-    await killed.stop(signal.SIGKILL)
-    assert path.is_socket()
-    gateway = await serve("--uds", str(path))
-    await gateway.until("admin port listening")
-    assert await gateway.stop() == 0
 
 
 async def test_a_key_opens_a_worker_and_stays_out_of_sight(serve, guarded):

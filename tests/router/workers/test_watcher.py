@@ -94,38 +94,6 @@ async def test_a_worker_becomes_ready_with_an_exact_view(wire, system, metrics, 
         assert verdict["verdict"] == "exact" and "reported" in verdict["reason"]
 
 
-async def test_predicted_cached_tokens_equal_reported_ones(wire, system, metrics):
-    async with serving(FAST) as worker:
-        its = system()
-        endpoint = its.follow(worker.url)
-        await eventually(lambda: metrics.verdicts)
-        text = "the quick brown fox jumps over the lazy dog " * 20
-        first = await ask(worker.url, text)
-        assert first["prompt_tokens_details"]["cached_tokens"] == 0
-        prompt = await its.identify(text)
-        slot = endpoint.candidates[0].slot
-        await eventually(lambda: its.residency.match(prompt, [slot])[slot].tokens > 0)
-        predicted = its.residency.match(prompt, [slot])[slot].tokens
-        second = await ask(worker.url, text)
-        assert second["prompt_tokens_details"]["cached_tokens"] == predicted
-
-
-async def test_a_dropped_event_is_replayed(wire, system, metrics):
-    async with serving(FAST) as worker:
-        its = system()
-        endpoint = its.follow(worker.url)
-        await eventually(lambda: metrics.verdicts)
-        worker.worker.publisher.drop_next(1)
-        await ask(worker.url, "alpha " * 100)
-        await ask(worker.url, "beta " * 100)
-        slot = endpoint.candidates[0].slot
-        for text in ("alpha " * 100, "beta " * 100):
-            prompt = await its.identify(text)
-            await eventually(lambda prompt=prompt: its.residency.match(prompt, [slot])[slot].tokens >= 96)
-        await eventually(lambda: view(its, endpoint).residency is Residency.EXACT)
-        assert metrics.replays[-1] == "filled"
-
-
 async def test_a_restarted_worker_gets_an_exact_view_again(wire, system, metrics, caplog):
     caplog.set_level(logging.INFO, "warmroute")
     its = system()
