@@ -92,27 +92,6 @@ def test_two_gateways_admit_one_limit_and_a_restarted_one_remembers(start):
         assert both + again.passed(40) <= 60 + gained()
 
 
-def test_two_gateways_know_what_the_other_placed_on_a_worker_without_events(start):
-    port = free_ports(1)
-    start("worker", "--port", str(port), "--no-kv-events", "--default-max-tokens", "1").wait_for("worker http")
-    with redis_server() as server:
-
-        def gateway(processes):
-            places = ("--host", "127.0.0.1", "--port", "0", "--admin-port", "0", "--processes", str(processes))
-            flags = ("--set", f"redis.url={server.url}")
-            return Gateway(start("serve", *places, "--worker", f"http://127.0.0.1:{port}", *flags))
-
-        one, two = gateway(1), gateway(2)
-
-        def both_know():
-            for gateway in (one, two):
-                body = {"model": "warmroute-simulated", "prompt": f"{time.monotonic()} " * 64, "max_tokens": 1}
-                assert httpx.post(f"{gateway.url}/v1/completions", json=body, timeout=30).status_code == 200
-            return one.stored() and two.stored() >= 2
-
-        block_until(both_know, START_S)
-
-
 def test_a_stored_response_is_found_through_the_other_gateway(start):
     ports = (free_ports(1), free_ports(1))
     for port in ports:

@@ -127,17 +127,6 @@ async def test_a_request_that_the_policy_holds_is_explained_with_the_longest_wai
     assert out.splitlines()[0] == f"{sentence} Reason: a better moment comes."
 
 
-async def test_at_the_limit_of_every_worker_the_request_would_be_rejected(gateway, explain):
-    async with gateway(1, limits={"max_requests_per_worker": 1}) as gate:
-        system, body = gate.system, json.dumps({"model": gate.model, **BODY}).encode()
-        request = (await system.request_of("/v1/chat/completions", {}, body)).request
-        ticket = system.dispatcher.dispatch(request, system.now_s())
-        _, out, _ = await explain({"model": gate.model, **BODY}, "--url", gate.url)
-        system.dispatcher.cancelled(ticket, system.now_s())
-    assert out.startswith("Reject: the gateway would refuse the request. Reason: Every worker for this model has 1 ")
-    assert f"  {ticket.candidate.id}: its requests have reached limits.max_requests_per_worker (1)." in out
-
-
 async def test_a_fallback_that_would_serve_is_explained_with_the_models_before_it(gateway, explain):
     fallbacks = {"big": {"aliases": ["chat"], "fallback": "middle"}}
     async with gateway(1) as gate:
@@ -164,14 +153,6 @@ async def test_a_fallback_that_would_serve_is_explained_with_the_models_before_i
     assert f"Not considered for {gate.model}:\n  {worker}: draining" in nobody
 
 
-async def test_a_request_for_an_unknown_model_would_be_rejected(gateway, explain):
-    async with gateway(1) as gate:
-        returncode, out, _ = await explain({"model": "no-such-model", **BODY}, "--url", gate.url)
-    assert returncode == 0
-    assert out.startswith("Reject: the gateway would refuse the request. Reason: ")
-    assert "no-such-model" in out.splitlines()[0]
-
-
 async def test_a_token_is_needed_and_taken_from_option_file_or_environment(gateway, explain, tmp_path, monkeypatch):
     (tmp_path / "token").write_text(f"{TOKEN}\n")
     async with gateway(1, admin_token=TOKEN) as gate:
@@ -187,26 +168,12 @@ async def test_a_token_is_needed_and_taken_from_option_file_or_environment(gatew
         assert "digest of a token" in (await explain(body, "--url", gate.url))[2]
 
 
-async def test_a_problem_document_is_printed_with_its_detail(gateway, explain):
-    async with gateway(1) as gate:
-        returncode, _, err = await explain(BODY, "--url", gate.url, "--path", "/v2/chat")
-    assert returncode == 1
-    assert err.startswith(f"warmroute: {gate.url}: 404 ")
-    assert "/v2/chat" in err
-
-
 async def test_a_port_that_is_no_admin_port_is_named(gateway, explain):
     async with gateway(1) as gate:
         worker = gate.system.config.workers[0].url
         returncode, _, err = await explain({"model": gate.model, **BODY}, "--url", worker)
     assert returncode == 1
     assert "not as an admin port answers; write the gateway's admin port as --url" in err
-
-
-async def test_without_a_gateway_the_fix_is_named(explain, dead_port):
-    returncode, _, err = await explain(BODY, "--url", f"http://127.0.0.1:{dead_port}")
-    assert returncode == 1
-    assert "no answer from the admin port" in err and "start `warmroute serve`" in err
 
 
 @pytest.mark.parametrize(

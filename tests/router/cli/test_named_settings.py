@@ -71,13 +71,6 @@ async def test_an_entry_that_is_not_there_is_named(run, command):
         assert (code, f"there is no {command[:-1]} 'none'" in err) == (1, True)
 
 
-async def test_the_gateway_names_what_does_not_fit_the_other_settings(run):
-    code, _, err = await run("models", "set", "big", "fallback=big")
-    assert (code, "422" in err and "models.big.fallback" in err) == (1, True)
-    code, _, err = await run("limits", "set", "tenant:nobody", "requests_per_minute=1")
-    assert (code, "limits.tenants.nobody" in err) == (1, True)
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
