@@ -296,11 +296,6 @@ class Engine:
         usable_blocks = (prompt_tokens - 1) // self.block_size
         return len(self._cache.match(chain, usable_blocks)) * self.block_size
 
-    def awaits_first_token(self, request_id: str) -> bool:
-        """Return whether the engine has this request and has generated no token for it."""
-        state = self._states.get(request_id)
-        return state is not None and state.first_token_s is None
-
     def reset_prefix_cache(self) -> bool:
         """Forget all cached blocks; return False without effect while any request holds blocks, as in vLLM.
 

@@ -58,7 +58,7 @@ def first_cell(args: argparse.Namespace) -> Cell:
         async_scheduling=args.backend == "vllm",
         warm_up_s=args.warm_up_s,
     )
-    setting = Setting(Fleet(args.workers, args.profile), args.slo, models, args.window_s, regret=False)
+    setting = Setting(Fleet(args.workers, args.profile), args.slo, models, args.window_s)
     return Cell(args.trace, RULE, 1.0, 0, setting)
 
 

@@ -96,7 +96,6 @@ def measured(cell: Cell, outcomes: Sequence[Outcome], known: dict[str, Asked], l
         Played(
             outcomes=kept,
             asked=known,
-            regrets_s={},
             executed_tokens=[*computed.values(), *idle],
             preemptions=[],
             from_s=warm_s,

@@ -22,14 +22,13 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """The measured part of a run. `asked` and `regrets_s` are keyed by the outcomes' ids.
+    """The measured part of a run. `asked` is keyed by the outcomes' ids.
 
     `executed_tokens` and `preemptions` have one value per worker, counted from the end of the warm-up.
     """
 
     outcomes: Sequence[Outcome]
     asked: Mapping[str, Asked]
-    regrets_s: Mapping[str, float]
     executed_tokens: Sequence[int]
     preemptions: Sequence[int]
     from_s: float
@@ -63,7 +62,6 @@ def _figures(played: Played, outcomes: Sequence[Outcome], slo: Slo, span_s: floa
     tpots_ms = sorted(one.tpot_s * 1e3 for one in answered if one.tpot_s is not None)
     whole_ms = sorted((one.ended_s - one.sent_s) * 1e3 for one in answered)
     gaps_s = sorted(chain.from_iterable(one.gaps_s() for one in answered))
-    regrets_ms = sorted(played.regrets_s[one.id] * 1e3 for one in outcomes if one.id in played.regrets_s)
     met = sum(meets(one, slo) for one in answered)
     cached = sum(one.cached_tokens or 0 for one in outcomes)
     prompts = sum(one.prompt_tokens for one in outcomes)
@@ -88,8 +86,6 @@ def _figures(played: Played, outcomes: Sequence[Outcome], slo: Slo, span_s: floa
         prompt_tokens=prompts,
         hit_share=_ratio(cached, prompts),
         reuse_share=_ratio(cached, sum(played.asked[one.id].reusable_tokens for one in outcomes)),
-        regret_mean_ms=_mean(regrets_ms) if regrets_ms else None,
-        regret_p99_ms=_quantile(regrets_ms, 0.99) if regrets_ms else None,
         handed_over_share=_ratio(sum(one.prefilled_by is not None for one in outcomes), len(outcomes)),
     )
 

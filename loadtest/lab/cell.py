@@ -64,7 +64,6 @@ class Setting:
     slo: Slo
     models: Models
     window_s: float
-    regret: bool = True
     handover: HandoverSetting | None = None
 
 

@@ -35,7 +35,6 @@ MEASURES = (
     Measure("reuse_share", "hit / reusable tokens", lambda one: one.measures.all.reuse_share, ".3f", True),
     Measure("amplification", "prefill amplification", lambda one: one.measures.amplification, ".2f"),
     Measure("imbalance", "imbalance", lambda one: one.measures.imbalance, ".2f"),
-    Measure("regret_mean_ms", "regret mean, ms", lambda one: one.measures.all.regret_mean_ms or 0.0, ",.0f"),
     Measure("handed_over_share", "handed over, share", lambda one: one.measures.all.handed_over_share, ".3f", None),
 )
 MEASURED = Measure("decision_p50_us", "decision p50, CPU us", lambda one: one.measured.decision_p50_us, ",.0f", None)
@@ -74,8 +73,7 @@ class Findings:
         return len(self.results) // (len(self.policies) * len(self.loads))
 
     def measures(self) -> list[Measure]:
-        left_out = {"regret_mean_ms": not self.setting.regret, "handed_over_share": self.setting.handover is None}
-        return [one for one in MEASURES if not left_out.get(one.name)]
+        return [one for one in MEASURES if one.name != "handed_over_share" or self.setting.handover is not None]
 
     def at(self, policy: str, load: float, results: Sequence[Result] | None = None) -> list[Result]:
         """Return one rule's results at one load, by seed."""

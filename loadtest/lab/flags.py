@@ -70,7 +70,6 @@ def register(parser: argparse.ArgumentParser) -> None:
         help="skip the search for round_robin's load 1.0, which is only reported",
     )
     _register_handover(parser)
-    parser.add_argument("--no-regret", action="store_true", help="leave regret out (a little faster)")
     _register_models(parser)
 
 
@@ -137,7 +136,7 @@ def setting(args: argparse.Namespace) -> Setting:
     """Return the setting that all cells share."""
     models = Models(**{one.name: getattr(args, one.name) for one in fields(Models)})
     fleet = Fleet(args.workers, args.profile)
-    return Setting(fleet, args.slo, models, args.window_s, not args.no_regret, _handover(args))
+    return Setting(fleet, args.slo, models, args.window_s, _handover(args))
 
 
 def _handover(args: argparse.Namespace) -> HandoverSetting | None:

@@ -14,8 +14,7 @@ class Figures(msgspec.Struct, frozen=True):
     and calls whose client left, do not meet the SLO. `goodput_share` is the share of all calls that met the SLO,
     `goodput_per_s` their number per second of arrivals. `itl_p99_ms` covers all gaps between two tokens of one answer.
     `hit_share` is cached tokens over prompt tokens. `reuse_share` is cached tokens over the tokens that an endless
-    cache would hold. `handed_over_share` is the share of calls that two workers shared. Regret comes from `regret`;
-    None if it was not computed.
+    cache would hold. `handed_over_share` is the share of calls that two workers shared.
     """
 
     calls: int
@@ -38,8 +37,6 @@ class Figures(msgspec.Struct, frozen=True):
     prompt_tokens: int
     hit_share: float
     reuse_share: float
-    regret_mean_ms: float | None = None
-    regret_p99_ms: float | None = None
     handed_over_share: float = 0.0
 
 

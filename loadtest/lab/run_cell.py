@@ -10,16 +10,14 @@ from dataclasses import dataclass, replace
 from backends.engine.profile import Profile, load_profile
 from loadtest.lab.aggregate import Played, aggregate
 from loadtest.lab.cell import Cell
-from loadtest.lab.front import Front, Notes
+from loadtest.lab.front import Front
 from loadtest.lab.measures import Measured, Measures
 from loadtest.lab.policies import parse_policy
-from loadtest.lab.regret import regrets_s
 from loadtest.lab.sources import Drawn, drawn
 from loadtest.report.summary import percentile
 from loadtest.sim.clients import Clients
 from loadtest.sim.gateway import Delays, SimulatedGateway
 from loadtest.sim.late_ledger import LateLedgers
-from loadtest.sim.outcome import Outcome
 from loadtest.sim.sessions import Session, sessions_of
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker, WorkerSpec
@@ -81,7 +79,6 @@ class Stage:
         self._time = VirtualTime()
         self._length_s = length_s
         self._warm_s = length_s * models.warm_up_s / cell.setting.window_s
-        self._speeds = speeds(cell)
         self._workers = [
             EngineWorker(
                 self._time,
@@ -90,14 +87,10 @@ class Stage:
                 cell.seed * 1_000 + number,
                 models.network_s,
             )
-            for number, speed in enumerate(self._speeds)
+            for number, speed in enumerate(speeds(cell))
         ]
-        self._notes = (
-            Notes(self._time, self._workers, self._speeds, profile, models.network_s) if cell.setting.regret else None
-        )
         self._routers = self._gateways(cell)
-        note = self._notes.note if self._notes is not None else None
-        self.front = Front(self._routers, clock.thread_time, note, profile.block_size)
+        self.front = Front(self._routers, clock.thread_time, profile.block_size)
         self._clients = Clients(
             self._time,
             self.front,
@@ -177,22 +170,15 @@ class Stage:
         """Return the measured part of the run."""
         after, outcomes = self._counts(), self._clients.outcomes
         measured = sorted((one for one in outcomes if one.sent_s >= self._warm_s), key=lambda one: (one.sent_s, one.id))
-        notes = self._notes.placed if self._notes is not None else []
         return Played(
             outcomes=measured,
             asked=found.asked,
-            regrets_s=regrets_s(notes, {one.id: _began_s(one) for one in outcomes}),
             executed_tokens=_less(after.executed_tokens, self._before.executed_tokens),
             preemptions=_less(after.preemptions, self._before.preemptions),
             from_s=self._warm_s,
             until_s=self._length_s,
             virtual_s=max((one.ended_s for one in outcomes), default=0.0),
         )
-
-
-def _began_s(outcome: Outcome) -> float:
-    """Return when the call got its first token, or left without one."""
-    return outcome.ended_s if outcome.ttft_s is None else outcome.sent_s + outcome.ttft_s
 
 
 def _less(after: Sequence[int], before: Sequence[int]) -> list[int]:

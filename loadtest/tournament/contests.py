@@ -121,7 +121,7 @@ class Extent:
 
     def study(self, contest: Contest, trace: str) -> Study:
         models = Models(block_tokens=contest.block_tokens, warm_up_s=WARM_UP_SHARE * self.window_s)
-        setting = Setting(contest.fleet, contest.slo, models, self.window_s, regret=False)
+        setting = Setting(contest.fleet, contest.slo, models, self.window_s)
         return Study(trace, self.policies, self.loads, self.seeds, setting, self.first_seed)
 
 

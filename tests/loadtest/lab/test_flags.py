@@ -34,7 +34,7 @@ def test_a_flag_not_given_has_the_models_default():
     args = parsed()
     assert setting(args).models == Models()
     assert setting(args).slo == Slo(2000.0, 100.0)
-    assert args.load == [0.3, 0.9] and setting(args).regret
+    assert args.load == [0.3, 0.9]
     assert (args.seeds, args.first_seed) == (10, 0)
 
 

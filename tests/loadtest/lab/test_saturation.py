@@ -128,7 +128,7 @@ def test_long_prompts_on_a_slow_fleet_end_the_search_on_virtual_time(cell, tmp_p
         for n in range(24)
     ]
     trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    long = cell({"warm_up_s": 6.0, "block_tokens": 512, "kv_tokens": None}, regret=False)
+    long = cell({"warm_up_s": 6.0, "block_tokens": 512, "kv_tokens": None})
     fleet = replace(long.setting.fleet, profile="llama-3.1-70b-4xh100")
     setting = replace(long.setting, fleet=fleet, slo=Slo(2000.0, 200.0), window_s=72.0)
     tried = []

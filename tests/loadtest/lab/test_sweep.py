@@ -14,7 +14,7 @@ from tests.support.waiting import block_until
 
 @pytest.fixture
 def quick(cell):
-    return [cell(seed=seed, rate=0.2, regret=False) for seed in range(3)]
+    return [cell(seed=seed, rate=0.2) for seed in range(3)]
 
 
 def test_results_come_in_the_order_asked_for_and_are_those_of_this_process(quick, tmp_path):
@@ -28,7 +28,7 @@ def test_results_come_in_the_order_asked_for_and_are_those_of_this_process(quick
 
 
 def test_a_killed_process_ends_the_sweep_and_what_had_finished_is_kept(cell, tmp_path):
-    quick = [cell(seed=seed, rate=0.2, regret=False) for seed in range(20)]
+    quick = [cell(seed=seed, rate=0.2) for seed in range(20)]
     with Sweep(Store(tmp_path), jobs=1) as sweep:
 
         def kill(result):
