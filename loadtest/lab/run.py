@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Column
 
 from backends.engine.profile import load_profile
 from loadtest.lab import flags, output, tables
-from loadtest.lab.cell import Cell, Setting
+from loadtest.lab.cell import Setting
 from loadtest.lab.findings import Doubt, Findings
+from loadtest.lab.progress import watched
 from loadtest.lab.run_cell import RuleFailed
-from loadtest.lab.saturation import USUAL_TRIES, Saturation, SaturationError
+from loadtest.lab.saturation import SaturationError
 from loadtest.lab.sources import drawn
-from loadtest.lab.store import Result, Store, StoreError
+from loadtest.lab.store import Store, StoreError
 from loadtest.lab.study import Study
-from loadtest.lab.sweep import Sweep, SweepError
+from loadtest.lab.sweep import SweepError
 from loadtest.workload.errors import WorkloadError
 
 INTERRUPTED = 130
@@ -42,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
         wrong = flags.problem(args) or _unreadable(args)
         if wrong is not None:
             return _refuse(console, wrong)
-        findings = _Lab(args, console, Store(args.out)).find()
+        findings = _find(args, console, Store(args.out))
     except (StoreError, SaturationError, RuleFailed, SweepError, WorkloadError) as error:
         return _refuse(console, str(error))
     except KeyboardInterrupt:
@@ -83,91 +73,31 @@ def _no_room(args: argparse.Namespace, trace_block_tokens: int) -> str | None:
     )
 
 
-class _Lab:
-    """The work of one command."""
-
-    def __init__(self, args: argparse.Namespace, console: Console, store: Store) -> None:
-        self._args = args
-        self._console = console
-        self._store = store
-        asked = (args.trace, args.policy, args.load, args.seeds, flags.setting(args), args.first_seed)
-        self._study = Study(*asked, not args.no_round_robin)
-        if store.foreign:
-            console.print(f"{store.path}: {store.foreign} cells of other code are left out", style="yellow")
-
-    def find(self) -> Findings:
-        with _bar(self._console) as bar, Sweep(self._store, self._args.jobs) as sweep:
-            ours, theirs = self._saturations(bar, sweep)
-            results = _watched(bar, sweep, "cells", self._study.cells(ours))
-            doubts = [self._doubt(bar, sweep, ours, *variant) for variant in self._variants()]
-        return self._study.findings(ours, theirs, results, doubts)
-
-    def _saturations(self, bar: Progress, sweep: Sweep) -> tuple[Saturation, Saturation | None]:
-        tasks: dict[str, TaskID] = {}
-
-        def tried(cells: list[Cell]) -> list[Result]:
-            rule, rate = cells[0].policy, cells[0].rate
-            if rule not in tasks:
-                tasks[rule] = bar.add_task(f"load 1.0 by {rule}", total=USUAL_TRIES * len(cells))
-            if not self._console.is_terminal:
-                self._console.print(f"load 1.0 by {rule}: {rate:.2f} x the trace's rate", highlight=False)
-            task = bar.tasks[bar.task_ids.index(tasks[rule])]
-            bar.update(task.id, total=max(task.total or 0.0, task.completed + len(cells)))
-            return sweep.results(cells, lambda result: bar.advance(task.id))
-
-        found = self._study.saturations(tried)
-        for task in tasks.values():
-            bar.remove_task(task)
-        return found
-
-    def _variants(self) -> list[tuple[str, Setting]]:
-        if not self._args.sensitivity:
-            return []
-        profile = load_profile(self._args.profile)
-        sizes = {
-            "chunk_tokens": profile.max_num_batched_tokens,
-            "max_num_seqs": profile.max_num_seqs,
-            "kv_tokens": profile.kv_tokens,
-        }
-        variants = self._study.setting.models.variants(sizes)
-        return [
-            (name, replace(self._study.setting, models=models))
-            for name, models in variants
-            if models.warm_up_s < self._args.window_s
+def _find(args: argparse.Namespace, console: Console, store: Store) -> Findings:
+    asked = (args.trace, args.policy, args.load, args.seeds, flags.setting(args), args.first_seed)
+    study = Study(*asked, not args.no_round_robin)
+    with watched(console, store, args.jobs) as sweep:
+        ours, theirs = sweep.saturations(study)
+        results = sweep.results("cells", study.cells(ours))
+        doubts = [
+            Doubt(name, tuple(sweep.results(name, study.cells(ours, setting))))
+            for name, setting in _variants(args, study)
         ]
-
-    def _doubt(self, bar: Progress, sweep: Sweep, one: Saturation, name: str, setting: Setting) -> Doubt:
-        """Run the same cells, at the same rates, with one parameter changed."""
-        return Doubt(name, tuple(_watched(bar, sweep, name, self._study.cells(one, setting))))
+    return study.findings(ours, theirs, results, doubts)
 
 
-def _bar(console: Console) -> Progress:
-    """Return a progress bar for 80 columns: a narrower terminal would cut off the time left."""
-    name = Column(max_width=28, no_wrap=True, overflow="ellipsis")
-    return Progress(
-        TextColumn("{task.description}", table_column=name),
-        BarColumn(bar_width=16),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-        console=console,
-        transient=True,
-    )
-
-
-def _watched(bar: Progress, sweep: Sweep, name: str, cells: Sequence[Cell]) -> list[Result]:
-    """Run cells under the bar. Without a terminal for the bar, print a line at each tenth."""
-    task: TaskID = bar.add_task(name, total=len(cells))
-    done = 0
-
-    def heard(result: Result) -> None:
-        nonlocal done
-        bar.advance(task)
-        done += 1
-        if not bar.console.is_terminal and done * 10 // len(cells) > (done - 1) * 10 // len(cells):
-            bar.console.print(f"{name}: {done} of {len(cells)}", highlight=False)
-
-    results = sweep.results(cells, heard)
-    bar.remove_task(task)
-    return results
+def _variants(args: argparse.Namespace, study: Study) -> list[tuple[str, Setting]]:
+    """Return the settings with one parameter of the models changed, by name."""
+    if not args.sensitivity:
+        return []
+    profile = load_profile(args.profile)
+    sizes = {
+        "chunk_tokens": profile.max_num_batched_tokens,
+        "max_num_seqs": profile.max_num_seqs,
+        "kv_tokens": profile.kv_tokens,
+    }
+    return [
+        (name, replace(study.setting, models=models))
+        for name, models in study.setting.models.variants(sizes)
+        if models.warm_up_s < args.window_s
+    ]

@@ -1,7 +1,7 @@
 """The tournament, ``python -m loadtest tournament``: all rules on six workloads, and the page with the ranking.
 
-A `contests.Contest` is a workload with its fleet, and an `Extent` says how much of it is played. `match` plays the
-contests with the lab's own sweep and bisection, and `pace` estimates the time left. The results become
+A `contests.Contest` is a workload with its fleet, and an `Extent` says how much of it is played. `run` plays the
+contests with the lab's own sweep and bisection. The results become
 `scores.Scores`, which is results.json. `ranking` and `overall` compute places, losses and the two halves from it, and
 `page` writes them as Markdown. Only the command line imports this package.
 """

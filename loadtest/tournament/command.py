@@ -2,8 +2,8 @@
 
 The workloads are the conversation trace, agents, a hot prompt, shared prefixes, documents beside chats, and requests
 without reuse. Each is played at five loads over ten seeds of 20-minute windows; --quick plays two loads, three seeds
-and five minutes. Load 1.0 is defined as in `python -m loadtest sim`. After one run of each workload the command prints
-an estimate. It stores each finished run in --out; after Ctrl-C the same command resumes. It then writes tournament.md,
+and five minutes. Load 1.0 is defined as in `python -m loadtest sim`. The command
+stores each finished run in --out; after Ctrl-C it resumes. It then writes tournament.md,
 plots and results.json. With --update it plays only --policy's rules, at the rates of a finished tournament, and keeps
 the results of the others.
 """

@@ -1,29 +1,39 @@
-"""The command: select contests, estimate, play, write."""
+"""The command: select contests, play, write."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from loadtest.lab import plots
+from loadtest.lab.findings import Findings
+from loadtest.lab.progress import Watched, watched
 from loadtest.lab.run import INTERRUPTED
 from loadtest.lab.run_cell import RuleFailed
-from loadtest.lab.saturation import SaturationError
+from loadtest.lab.saturation import Saturation, SaturationError
 from loadtest.lab.store import Store, StoreError
-from loadtest.lab.sweep import Sweep, SweepError
+from loadtest.lab.study import Study
+from loadtest.lab.sweep import SweepError
 from loadtest.tournament import page, scores, update
 from loadtest.tournament.contests import CONTESTS, WARM_UP_SHARE, Contest, Extent, full, quick
-from loadtest.tournament.match import Games, Played
 from loadtest.tournament.overall import overall
-from loadtest.tournament.pace import Course, Pace, duration
 from loadtest.tournament.ranking import losses
 from loadtest.workload.errors import WorkloadError
 from loadtest.workload.source import parse_source
 from policies.registry import BUILT_IN
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A contest to be played; `load_1` if it is known before."""
+
+    contest: Contest
+    study: Study
+    load_1: Saturation | None = None
 
 
 def run(args: argparse.Namespace) -> int:
@@ -104,13 +114,14 @@ def hold(
                 console, "no workload is left to be played; name another --workload, or say where --traces are"
             )
         store = Store(out)
-        played = _play(console, store, courses, extent, jobs)
+        with watched(console, store, jobs) as sweep:
+            workloads = [scores.workload(one.contest, _findings(console, sweep, one)) for one in courses]
     except (StoreError, SaturationError, RuleFailed, SweepError, WorkloadError) as error:
         return _refuse(console, str(error))
     except KeyboardInterrupt:
         console.print(f"\nstopped; what had finished is kept in {out}: the same command goes on from there")
         return INTERRUPTED
-    found = _scores(extent, played, left_out, asked)
+    found = scores.scores(extent, workloads, left_out, WARM_UP_SHARE * extent.window_s, asked)
     found = found if before is None else update.updated(before, found)
     _write(out, found)
     _say(console, found, out)
@@ -146,50 +157,11 @@ def _left_out(contests: Sequence[Contest], courses: Sequence[Course], traces: Pa
     return [f"{contest.title} ({contest.trace}*): {why}" for contest in contests if contest.name not in there]
 
 
-def _play(console: Console, store: Store, courses: Sequence[Course], extent: Extent, jobs: int) -> list[Played]:
-    if store.foreign:
-        console.print(f"{store.path}: {store.foreign} cells of other code are left out", style="yellow")
-    pace = Pace(courses, jobs)
-    with _bar(console) as bar, Sweep(store, jobs) as sweep:
-        task = bar.add_task("", total=1.0, left="")
-
-        def report(what: str) -> None:
-            bar.update(task, description=what, completed=pace.share(), left=_left(pace))
-
-        games = Games(courses, sweep, pace, report, lambda line: console.print(line, highlight=False, markup=False))
-        games.firsts()
-        console.print(_estimate(extent, courses, pace, jobs), highlight=False, markup=False)
-        return games.play()
-
-
-def _bar(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}"),
-        console=console,
-        transient=True,
-    )
-
-
-def _left(pace: Pace) -> str:
-    return f"{duration(pace.left_s())} left" if pace.statistics()["cells"] else ""
-
-
-def _estimate(extent: Extent, courses: Sequence[Course], pace: Pace, jobs: int) -> str:
-    cells = len(courses) * len(extent.policies) * len(extent.loads) * extent.seeds
-    size = "a look, not to be published: " if extent.quick else ""
-    return (
-        f"{size}{len(extent.policies)} rules x {len(courses)} workload(s) x {len(extent.loads)} loads x {extent.seeds}"
-        f" seed(s) = {cells:,} cells of {extent.window_s:g} s, and the search for load 1.0 of each. By a first cell of"
-        f" each workload: {duration(pace.left_s())} with {jobs} process(es), less what is kept from before."
-    )
-
-
-def _scores(extent: Extent, played: Sequence[Played], left_out: Sequence[str], asked: str) -> scores.Scores:
-    workloads = [scores.workload(one.course.contest, one.findings) for one in played]
-    return scores.scores(extent, workloads, left_out, WARM_UP_SHARE * extent.window_s, asked)
+def _findings(console: Console, sweep: Watched, course: Course) -> Findings:
+    title, study = course.contest.title, course.study
+    one, robin = sweep.saturations(study, f"{title}: ") if course.load_1 is None else (course.load_1, None)
+    console.print(f"{title}: load 1.0 is {one.arrivals_per_s:.2f} calls/s", highlight=False, markup=False)
+    return study.findings(one, robin, sweep.results(title, study.cells(one)))
 
 
 def _write(out: Path, found: scores.Scores) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from loadtest.lab import command, saturation
+from loadtest.lab import command, progress, saturation
 from loadtest.lab import run as running
 from loadtest.lab.models import Models
 from loadtest.lab.run_cell import run_cell
@@ -54,7 +54,7 @@ def finished(tmp_path_factory):
     """A folder in which the command has run, and what it said."""
     out, said = tmp_path_factory.mktemp("lab"), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(said):
-        patch.setattr(running, "Sweep", Here())
+        patch.setattr(progress, "Sweep", Here())
         patch.setattr(saturation, "PRECISION", 0.3)
         assert start(out) == 0
     return out, said.getvalue()
@@ -65,7 +65,7 @@ def copied(finished, tmp_path, monkeypatch):
     """A copy of that folder, and a sweep that must not run anything."""
     monkeypatch.setattr(saturation, "PRECISION", 0.3)
     here = Here(stop_after=0)
-    monkeypatch.setattr(running, "Sweep", here)
+    monkeypatch.setattr(progress, "Sweep", here)
     shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
     return tmp_path, here
 
@@ -127,7 +127,7 @@ def test_seeds_begin_where_they_are_said_to(copied):
 def test_round_robins_rate_is_left_out_if_it_is_not_wanted(tmp_path, finished, monkeypatch, capsys):
     monkeypatch.setattr(saturation, "PRECISION", 0.3)
     here = Here()
-    monkeypatch.setattr(running, "Sweep", here)
+    monkeypatch.setattr(progress, "Sweep", here)
     assert start(tmp_path, "--no-round-robin") == 0
     said = capsys.readouterr().out
     assert "Load 1.0, where lpwl's p90 TTFT crosses the SLO" in said and "round_robin's there" not in said
@@ -170,7 +170,7 @@ def test_how_far_it_is_is_said_where_there_is_no_terminal(finished):
 
 def test_the_bar_says_how_much_is_left_in_80_columns(monkeypatch):
     terminal = Console(file=io.StringIO(), width=80, force_terminal=True)
-    with running._bar(terminal) as bar:
+    with progress.progress_bar(terminal) as bar:
         task = bar.add_task("--kv-lost-share 0.01 --no-kv-replay", total=1_500, completed=0)
         for number in range(0, 1_400, 20):
             bar.update(task, completed=number)
@@ -233,6 +233,6 @@ def test_a_sensitivity_run_repeats_every_cell_with_each_parameter_changed(copied
     ],
 )
 def test_an_impossible_run_is_refused_with_the_fix(tmp_path, monkeypatch, capsys, more, says):
-    monkeypatch.setattr(running, "Sweep", Here())
+    monkeypatch.setattr(progress, "Sweep", Here())
     assert start(tmp_path, *more) == 2
     assert says in " ".join(capsys.readouterr().out.split())

@@ -9,13 +9,12 @@ from contextlib import redirect_stdout
 
 import pytest
 
-from loadtest.lab import saturation
+from loadtest.lab import progress, saturation
 from loadtest.lab.cell import Fleet
-from loadtest.lab.sweep import SweepError
+from loadtest.lab.sweep import Sweep, SweepError
 from loadtest.tournament import command, scores
 from loadtest.tournament import run as running
 from loadtest.tournament.contests import CONTESTS, Contest, Extent
-from loadtest.tournament.pace import Pace
 from loadtest.tournament.page import page
 from loadtest.tournament.run import hold
 
@@ -25,17 +24,20 @@ EXTENT = Extent(("marginal_cost", "round_robin"), (0.5, 0.9), 2, 30.0)
 CELLS = 2 * 2 * 2
 
 
-class Watched(Pace):
-    """Hears of every result; one may be the last."""
+class Stopped(Sweep):
+    """Ends after a number of results."""
 
-    heard = 0
-    stop_after = None
+    left = None
 
-    def done(self, name, result):
-        super().done(name, result)
-        type(self).heard += 1
-        if self.stop_after is not None and self.heard > self.stop_after:
-            raise KeyboardInterrupt
+    def results(self, cells, on_done):
+        def heard(result):
+            on_done(result)
+            if self.left is not None:
+                type(self).left -= 1
+                if self.left < 0:
+                    raise KeyboardInterrupt
+
+        return super().results(cells, heard)
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +53,9 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def copied(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(saturation, "PRECISION", 0.3)
-    monkeypatch.setattr(running, "Pace", type("Here", (Watched,), {}))
+    monkeypatch.setattr(progress, "Sweep", type("Here", (Stopped,), {}))
     shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
-    return tmp_path, running.Pace
+    return tmp_path, progress.Sweep
 
 
 def lines(out):
@@ -64,7 +66,7 @@ def test_a_failed_process_is_reported(tmp_path, monkeypatch, capsys):
     def killed(*play):
         raise SweepError("a process was killed")
 
-    monkeypatch.setattr(running, "_play", killed)
+    monkeypatch.setattr(running, "_findings", killed)
     assert hold(EXTENT, [TINY], None, tmp_path, 1) == 2
     assert "a process was killed" in capsys.readouterr().out
 
@@ -93,13 +95,11 @@ def test_its_pictures_are_those_the_page_shows(finished):
     assert sorted(shown) == sorted(path.name for path in out.glob("*.png")) and len(shown) == 3
 
 
-def test_left_out_workloads_and_the_estimate_are_printed(finished):
+def test_left_out_workloads_and_progress_are_printed(finished):
     out, said = finished
     line = "conversation trace (conversation_trace.jsonl*): --traces is not given"
     assert f"left out: {line}" in said and f"**Left out:** {line}." in (out / "tournament.md").read_text()
-    assert "2 rules x 1 workload(s) x 2 loads x 2 seed(s) = 8 cells of 30 s" in said
-    assert "By a first cell of each workload:" in said
-    assert "tiny requests: load 1.0 is" in said and "left of all" in said
+    assert "tiny requests: load 1.0 is" in said and "tiny requests: 8 of 8" in said
     assert "1. " in said and "marginal_cost loses" in said
 
 
@@ -112,18 +112,18 @@ def test_with_all_cells_kept_nothing_is_run_and_the_same_is_written(copied):
 
 
 def test_ctrl_c_keeps_cells_and_the_same_command_goes_on(copied, capsys):
-    out, pace = copied
+    out, sweep = copied
     first = (out / "results.json").read_bytes()
     (out / "results.json").unlink()
     every = lines(out)
     (out / "cells.jsonl").write_bytes(b"".join(every[:-CELLS]))
-    pace.stop_after = pace.heard + len(every) - CELLS + 3
+    sweep.left = len(every) - CELLS + 2
     assert hold(EXTENT, [TINY], None, out, 1) == 130
     assert "stopped; what had finished is kept in" in capsys.readouterr().out
     assert not (out / "results.json").exists()
     kept = lines(out)
     assert len(every) - CELLS < len(kept) < len(every)
-    pace.stop_after = None
+    sweep.left = None
     assert hold(EXTENT, [TINY, CONTESTS[0]], None, out, 1) == 0
     assert lines(out)[: len(kept)] == kept and len(lines(out)) == len(every)
     assert (out / "results.json").read_bytes() == first
