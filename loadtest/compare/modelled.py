@@ -15,7 +15,7 @@ from loadtest.lab.store import Result
 from loadtest.sim.sessions import sessions_of
 from loadtest.workload.plan import Call, Plan, Session
 
-UNMEASURED = Measured(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+UNMEASURED = Measured(0.0, 0.0)
 
 
 def asked(cell: Cell) -> Drawn:

@@ -16,7 +16,7 @@ from loadtest.compare.findings import COMPARED, TTFTS, Findings
 from loadtest.compare.ordering import Ordering
 from loadtest.lab.cell import as_json
 from loadtest.lab.findings import Measure
-from loadtest.lab.tables import Sheet, print_sheet
+from loadtest.lab.tables import Sheet, markdown, print_sheet
 from loadtest.report.confidence import Interval, interval
 
 TIMES = 4
@@ -144,15 +144,7 @@ def show(console: Console, findings: Findings) -> None:
 
 
 def page(findings: Findings) -> str:
-    parts = [summary(findings), verdict(findings)]
-    for sheet in sheets(findings):
-        lines = [_line(sheet.heads), _line(["---"] * len(sheet.heads)), *map(_line, sheet.rows)]
-        parts += [f"**{sheet.title[0].upper()}{sheet.title[1:]}** ({sheet.note})", "\n".join(lines)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return "\n\n".join([summary(findings), verdict(findings), *map(markdown, sheets(findings))]) + "\n"
 
 
 def write(folder: Path, findings: Findings, commands: Mapping[str, str]) -> None:

@@ -59,14 +59,7 @@ class Measures(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """Times of a run by this machine's clocks: CPU time of a decision (with lookup, without hashing), and run times.
+    """Times of a run by this machine's clocks: CPU time of a decision (with lookup, without hashing) and of the run."""
 
-    `speedup` is virtual seconds per CPU second.
-    """
-
-    decision_mean_us: float
     decision_p50_us: float
-    decision_p99_us: float
-    wall_s: float
     cpu_s: float
-    speedup: float

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         return INTERRUPTED
     output.write(args.out, findings)
     tables.print_findings(wide, findings)
-    wide.print(f"results.json, cells.csv, plots and report.html are in {args.out}", highlight=False, markup=False)
+    wide.print(f"results.json, plots and report.md are in {args.out}", highlight=False, markup=False)
     return 0
 
 

@@ -37,13 +37,13 @@ def run_cell(cell: Cell) -> tuple[Measures, Measured]:
     """
     models = cell.setting.models
     found = drawn(cell.trace, cell.seed, cell.setting.window_s, cell.rate, models.block_tokens)
-    begun_s, cpu_s = clock.perf_counter(), clock.process_time()
+    cpu_s = clock.process_time()
     stage = Stage(cell, profile_of(cell, found), found.length_s)
     stage.play(sessions_of(found.plan, models.timeout_s))
     stage.check()
     measures = aggregate(stage.played(found), cell.setting.slo)
-    wall_s, cpu_s = clock.perf_counter() - begun_s, clock.process_time() - cpu_s
-    return measures, _measured(stage.front.decisions_s, wall_s, cpu_s, measures.virtual_s)
+    decision_us = percentile(stage.front.decisions_s, 0.5) * 1e6
+    return measures, Measured(decision_us, clock.process_time() - cpu_s)
 
 
 def profile_of(cell: Cell, found: Drawn) -> Profile:
@@ -183,14 +183,3 @@ class Stage:
 
 def _less(after: Sequence[int], before: Sequence[int]) -> list[int]:
     return [now - then for now, then in zip(after, before, strict=True)]
-
-
-def _measured(decisions_s: Sequence[float], wall_s: float, cpu_s: float, virtual_s: float) -> Measured:
-    return Measured(
-        decision_mean_us=sum(decisions_s) / len(decisions_s) * 1e6 if decisions_s else 0.0,
-        decision_p50_us=percentile(decisions_s, 0.5) * 1e6,
-        decision_p99_us=percentile(decisions_s, 0.99) * 1e6,
-        wall_s=wall_s,
-        cpu_s=cpu_s,
-        speedup=virtual_s / cpu_s,
-    )

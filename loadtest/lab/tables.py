@@ -45,6 +45,14 @@ def print_sheet(console: Console, sheet: Sheet) -> None:
     console.print(table)
 
 
+def markdown(sheet: Sheet) -> str:
+    """Return the sheet as a paragraph with its title and note, and a table."""
+    note = f" ({sheet.note})" if sheet.note else ""
+    rows = (sheet.heads, ["---"] * len(sheet.heads), *sheet.rows)
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return f"**{sheet.title[0].upper()}{sheet.title[1:]}**{note}\n\n{table}"
+
+
 def summary(findings: Findings) -> str:
     """Return the setting and load 1.0."""
     fleet, slo = findings.setting.fleet, findings.setting.slo
