@@ -9,12 +9,12 @@ import pytest
 
 from backends.engine.profile import load_profile
 from loadtest.sim import worker
-from loadtest.sim.run import Setting, simulate
 from loadtest.sim.sessions import sessions_of
 from loadtest.sim.worker import WorkerSpec
 from loadtest.workload.plan import Call, Plan, Session
 from loadtest.workload.text import Text
 from policies.spec import PolicySpec
+from tests.support.simulation import Setting, simulate
 
 ROOT = Path(__file__).parents[3]
 SOURCE = worker.__file__.endswith(".py")

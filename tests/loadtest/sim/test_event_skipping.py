@@ -4,13 +4,13 @@ from random import Random
 
 import pytest
 
-from loadtest.sim import run as run_module
-from loadtest.sim.run import Setting, simulate
 from loadtest.sim.sessions import sessions_of
 from loadtest.sim.worker import EngineWorker
 from loadtest.workload.plan import Call, Plan, Session
 from loadtest.workload.text import Text
+from tests.support import simulation as run_module
 from tests.support.simulated_conversations import Shape, conversations, small_workers
+from tests.support.simulation import Setting, simulate
 
 BUSY = Shape(
     sessions=24,

@@ -7,7 +7,7 @@ import pytest
 from loadtest.sim.gateway import Delays
 from loadtest.sim.handover import HandoverSetting, handover_rule
 from loadtest.sim.outcome import Ending
-from loadtest.sim.run import Setting, simulate
+from tests.support.simulation import Setting, simulate
 
 NO_DELAYS = Delays(request_s=0.0, response_s=0.0, kv_event_s=0.0, load_interval_s=1.0)
 ALWAYS = HandoverSetting(("prefill", "decode"), "always", tokens_per_s=1_000.0, latency_s=0.1)

@@ -8,7 +8,6 @@ import pytest
 
 from backends.engine.events import BlocksCached, BlocksEvicted, CacheCleared
 from loadtest.sim.link import EventLink
-from loadtest.sim.run import Setting, simulate
 from loadtest.sim.sessions import Call, Session, TextCall
 from loadtest.sim.virtual_time import VirtualTime
 from loadtest.workload import plan
@@ -18,6 +17,7 @@ from router.residency.chain import SEED, extend_chain
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
 from tests.support.simulated_conversations import small_workers
+from tests.support.simulation import Setting, simulate
 
 BLOCK = 16
 

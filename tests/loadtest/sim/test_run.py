@@ -6,8 +6,8 @@ import pytest
 
 from loadtest.sim.gateway import Delays
 from loadtest.sim.outcome import Ending
-from loadtest.sim.run import Setting, simulate
 from tests.support.simulated_conversations import Shape, conversations, small_workers
+from tests.support.simulation import Setting, simulate
 
 NO_DELAYS = Delays(request_s=0.0, response_s=0.0, kv_event_s=0.0, load_interval_s=1.0)
 SMALL = Shape(
