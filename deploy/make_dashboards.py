@@ -69,6 +69,10 @@ def common(gauge: str, *labels: str) -> str:
     return f"max{by} (warmroute_{gauge}{JOB})"
 
 
+def worker_requests(state: str) -> str:
+    return f'max by (worker) (warmroute_worker_requests{{job=~"$job", state="{state}"}})'
+
+
 def or_zero(query: str) -> str:
     """Return 0 before the first event of a counter, which has no series until then."""
     return f"{query} or vector(0)"
@@ -111,8 +115,7 @@ FLEET = Dashboard(
                 "Measures",
                 "Means of each role: KV cache in use, time spent on prefills, streams in their service level.",
                 {
-                    "KV cache: {{role}}": common("role_kv_occupancy_ratio", "role"),
-                    "prefills: {{role}}": common("role_prefill_utilisation_ratio", "role"),
+                    "{{resource}}: {{role}}": common("role_utilisation_ratio", "role", "resource"),
                     "service level: {{role}}": f"min by (role) (warmroute_role_service_level_ratio{JOB})",
                 },
                 "percentunit",
@@ -135,11 +138,9 @@ FLEET = Dashboard(
             Panel(
                 "Running requests",
                 "As vLLM last reported.",
-                {"{{worker}}": common("worker_running_requests", "worker")},
+                {"{{worker}}": worker_requests("running")},
             ),
-            Panel(
-                "Waiting requests", "In vLLM's own queue.", {"{{worker}}": common("worker_waiting_requests", "worker")}
-            ),
+            Panel("Waiting requests", "In vLLM's own queue.", {"{{worker}}": worker_requests("waiting")}),
             Panel(
                 "Requests placed",
                 "By worker, with retries.",
@@ -166,8 +167,11 @@ FLEET = Dashboard(
                 "Hit share by worker",
                 "Prompt tokens found in vLLM's prefix cache.",
                 {
-                    "{{worker}}": f"max by (worker) ({rate('worker_prefix_hits_total')}) / "
-                    f"max by (worker) ({rate('worker_prefix_queries_total')})"
+                    "{{worker}}": share(
+                        rate("worker_prefix_tokens_total", 'kind="hit"'),
+                        rate("worker_prefix_tokens_total", 'kind="queried"'),
+                        " by (worker)",
+                    ).replace("sum by", "max by")
                 },
                 "percentunit",
                 1,
@@ -198,7 +202,10 @@ FLEET = Dashboard(
             Panel(
                 "Lost events",
                 "Gaps in the sequence, and restarts of it.",
-                {"gaps": f"sum ({rate('event_gaps_total')})", "restarts": f"sum ({rate('event_restarts_total')})"},
+                {
+                    "gaps": f"sum ({rate('event_gaps_total')})",
+                    "restarts": "sum (" + rate("event_faults_total", 'kind="restart"') + ")",
+                },
             ),
         ),
     },
@@ -213,8 +220,8 @@ ROUTING = Dashboard(
                 "Cached share",
                 "Prompt tokens that the workers reported as cached, of all prompt tokens placed.",
                 {
-                    "reported": share(rate("reported_cached_tokens_total"), rate("prompt_tokens_total")),
-                    "predicted": share(rate("predicted_cached_tokens_total"), rate("prompt_tokens_total")),
+                    "reported": share(rate("cached_tokens_total", 'source="reported"'), rate("prompt_tokens_total")),
+                    "predicted": share(rate("cached_tokens_total", 'source="predicted"'), rate("prompt_tokens_total")),
                 },
                 "percentunit",
                 1,
@@ -296,11 +303,8 @@ ROUTING = Dashboard(
         "Prompts": (
             Panel(
                 "Prompt tokens",
-                "Known: found in the memory of tokenised prefixes.",
-                {
-                    "known": f"sum ({rate('prompt_tokens_known_total')})",
-                    "tokenised": f"sum ({rate('prompt_tokens_tokenised_total')})",
-                },
+                "By source: the memory of tokenised prefixes, or the tokenizer.",
+                {"{{source}}": f"sum by (source) ({rate('identified_prompt_tokens_total')})"},
                 stack=True,
             ),
             Panel(
@@ -406,12 +410,7 @@ GATEWAY = Dashboard(
                 "Buffers",
                 "Share of their limits. Full: requests get 503, slow readers are cut off.",
                 {
-                    "bodies {{instance}}": (
-                        f"warmroute_buffered_body_bytes{JOB} / warmroute_buffered_body_limit_bytes{JOB}"
-                    ),
-                    "responses {{instance}}": (
-                        f"warmroute_buffered_response_bytes{JOB} / warmroute_buffered_response_limit_bytes{JOB}"
-                    ),
+                    "{{content}} {{instance}}": f"warmroute_buffered_bytes{JOB} / warmroute_buffered_limit_bytes{JOB}",
                 },
                 "percentunit",
                 1,
@@ -432,7 +431,7 @@ GATEWAY = Dashboard(
             Panel("Open files", "", {"{{instance}}": f"process_open_fds{JOB}"}),
             Panel(
                 "Gateways",
-                "Processes that answer, and gateways that each one hears through Redis.",
+                "By version, and the processes of each that answer.",
                 {
                     "{{version}}": f"sum by (version) (warmroute_build_info{JOB})",
                     "processes {{instance}}": f"warmroute_processes{JOB}",
@@ -444,7 +443,7 @@ GATEWAY = Dashboard(
                 {
                     "restarts": f"sum ({rate('process_restarts_total')})",
                     "log lines dropped": f"sum ({rate('log_lines_dropped_total')})",
-                    "slow readers": f"sum ({rate('slow_readers_cut_total')})",
+                    "slow readers": "sum (" + rate("connections_closed_total", 'reason="slow_reader"') + ")",
                 },
             ),
         ),
@@ -558,9 +557,8 @@ LEVELS = Dashboard(
                 "Requests by route",
                 "Held by the policy. For routes with a limit or a queue: those in it, and those on workers or held.",
                 {
-                    "{{route}} held": or_zero(f"sum by (route) (warmroute_route_held_requests{REQUEST})"),
-                    "{{route}} queued": or_zero(f"sum by (route) (warmroute_route_queued_requests{ROUTE})"),
-                    "{{route}} running": or_zero(f"sum by (route) (warmroute_route_running_requests{ROUTE})"),
+                    "{{route}} held": or_zero(f"sum by (route) (warmroute_held_requests{REQUEST})"),
+                    "{{route}} {{state}}": or_zero(f"sum by (route, state) (warmroute_route_requests{ROUTE})"),
                 },
             ),
         ),

@@ -583,10 +583,9 @@ class System:
     async def _own_traffic(self) -> Snapshot:
         """Return the counters and histograms, and the requests that wait. A snapshot of all workers takes longer."""
         snapshot, plane = instruments_of(self.metrics.registry), self.gateway.statistics()
-        for name in ("held", "queued"):
-            snapshot.values[f"warmroute_{name}_requests"] = {(): plane.get(name, 0)}
+        snapshot.values["warmroute_queued_requests"] = {(): plane.get("queued", 0)}
         held = plane.get("held_by_route", ())
-        snapshot.values["warmroute_route_held_requests"] = {(route, model): number for route, model, number in held}
+        snapshot.values["warmroute_held_requests"] = {(route, model): number for route, model, number in held}
         return snapshot
 
     def known(self) -> ProcessKnows:

@@ -13,7 +13,7 @@ AT_REST = (
     "warmroute_active_requests",
     "warmroute_queued_requests",
     "warmroute_held_requests",
-    "warmroute_buffered_body_bytes",
+    "warmroute_buffered_bytes",
     "warmroute_client_connections",
 )
 """Metrics that are 0 without clients."""

@@ -306,14 +306,7 @@ GATEWAY = (
     ),
     Condition(
         "buffers_full", DEGRADED, "gateway",
-        Joined(
-            Signal(Ratio(Gauge(Metric("buffered_body_bytes")), Gauge(Metric("buffered_body_limit_bytes"))), ">", 0.8),
-            Signal(
-                Ratio(Gauge(Metric("buffered_response_bytes")), Gauge(Metric("buffered_response_limit_bytes"))),
-                ">", 0.8,
-            ),
-            "or",
-        ),
+        Signal(Ratio(Gauge(Metric("buffered_bytes")), Gauge(Metric("buffered_limit_bytes"))), ">", 0.8),
         "The buffers of {instance} are nearly full", "The gateway's buffers are nearly full.",
         "Large requests then get 503, and slow readers are cut off.",
         fixed("add gateways, or give tenants max_buffered_body_bytes"), alert_after="5m", finding_after_s=10.0,

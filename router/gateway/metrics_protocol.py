@@ -93,6 +93,3 @@ class GatewayMetrics(Protocol):
 
     def reloaded(self, what: str, ok: bool) -> None:
         """Changed files of `what` (``api_keys``, ``tls``, ...) were read again. `ok`: they are in use."""
-
-    def relayed(self, request_bytes: int, response_bytes: int) -> None:
-        """Body bytes read from a client and response bytes written to it, once per request."""

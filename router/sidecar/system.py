@@ -69,8 +69,6 @@ class SidecarSystem(System):
         return int(name[1]) if isinstance(name, tuple) else 0
 
     def further_readings(self) -> Iterator[Reading]:
-        """Yield the engine's test and the registrations."""
-        yield "warmroute_sidecar_engine_stuck_seconds", (), self._check.statistics()["stuck_s"]
         yield from self._registration.readings()
 
     async def drain(self) -> Drained:

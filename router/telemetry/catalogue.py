@@ -196,7 +196,6 @@ GATEWAY = (
         "or failed, which leaves the old content in use.",
         *("what", "outcome"),
     ),
-    _counter("client_bytes", "Request body bytes received from clients, and response bytes sent.", "direction"),
     _counter(
         "rewrites",
         "Request bodies that the gateway changed, by rewrite: isolate_cache, observe_usage, relearn or model.",
@@ -205,22 +204,30 @@ GATEWAY = (
     _gauge("client_connections", "Open client connections, including TLS handshakes."),
     _counter(
         "connections_closed",
-        "Client connections closed at limits.max_connections, by reason: refused; or evicted (the longest idle, or "
-        "slow TLS handshakes) in favour of new ones.",
+        "Client connections that the gateway closed, by reason: refused at limits.max_connections; evicted there (the "
+        "longest idle, or slow TLS handshakes) in favour of new ones; or slow_reader, when the unsent response bytes "
+        "of all clients exceeded their limit.",
         "reason",
     ),
     _gauge("worker_connections", "Open connections to workers, including idle ones."),
     _gauge("tasks", "Tasks of the event loop: a few per worker, and one per scrape."),
-    _gauge("buffered_body_bytes", "Request body bytes kept until their worker answers."),
-    _gauge("buffered_body_limit_bytes", "Limit of buffered_body_bytes: limits.max_buffered_body_bytes."),
-    _gauge("buffered_response_bytes", "Response bytes that slow clients have not read yet."),
-    _gauge("buffered_response_limit_bytes", "Limit of buffered_response_bytes: limits.max_buffered_response_bytes."),
-    _counter(
-        "slow_readers_cut", "Clients cut off because the unsent response bytes of all clients exceeded the limit."
+    _gauge(
+        "buffered_bytes",
+        "Bytes in buffers, by content: requests (bodies, until their worker answers) or responses (not read yet by "
+        "slow clients).",
+        "content",
+    ),
+    _gauge(
+        "buffered_limit_bytes",
+        "Limit of buffered_bytes: limits.max_buffered_body_bytes and limits.max_buffered_response_bytes.",
+        "content",
     ),
     _gauge("active_requests", "Requests in flight, including streams."),
-    _gauge("route_running_requests", "A route's requests on workers or held now, if it has a limit or queue.", "route"),
-    _gauge("route_queued_requests", "A route's requests that wait now, if it has a limit or queue.", "route"),
+    _gauge(
+        "route_requests",
+        "A route's requests now, if it has a limit or queue, by state: running (on workers or held) or queued.",
+        *("route", "state"),
+    ),
     _counter("route_refusals", "Requests refused because their route's queue was full or too slow.", "route"),
     _counter(
         "service_level_requests",
@@ -251,8 +258,11 @@ GATEWAY = (
         *("account", "limit"),
     ),
     _gauge("queued_requests", "Requests queued now because no worker is ready."),
-    _gauge("held_requests", "Requests held now: the policy waits for a better moment to send them."),
-    _experimental(_gauge("route_held_requests", "Requests held now, by route and model.", "route", "model")),
+    _gauge(
+        "held_requests",
+        "Requests held now by route and model: the policy waits for a better moment to send them.",
+        *("route", "model"),
+    ),
 )
 
 IDENTITY = (
@@ -262,25 +272,34 @@ IDENTITY = (
         "prompts have no token ids.",
         "tokenizer",
     ),
-    _counter("prompt_tokens_known", "Prompt tokens found in the cache of tokenised prefixes."),
-    _counter("prompt_tokens_tokenised", "Prompt tokens that were tokenised."),
-    _gauge(
-        "prompt_memory_bytes", "Memory of known prompts: at most residency.memo_bytes, and 8 MiB of the latest texts."
+    _counter(
+        "identified_prompt_tokens",
+        "Prompt tokens of identified requests, by source: memory (of tokenised prefixes) or tokenizer.",
+        "source",
     ),
-    _gauge("prompt_memory_limit_bytes", "Limit of prompt_memory_bytes without the latest texts: residency.memo_bytes."),
+    _gauge(
+        "cache_bytes",
+        "Memory of what the gateway keeps, by cache: prompts (with 8 MiB of the latest texts beside their limit), or "
+        "views (the approximate ones).",
+        "cache",
+    ),
+    _gauge("cache_limit_bytes", "Limit of cache_bytes: residency.memo_bytes and residency.approximate_bytes.", "cache"),
 )
 
 DECISIONS = (
     _counter("decisions", "Placed requests, by worker and residency of its view.", "worker", "residency"),
     _counter("route_decisions", "Placed requests, by route and policy.", "route", "policy"),
-    _counter("shadow_skipped", "Sampled requests that shadow policies did not see: 100 decisions per second are made."),
     _counter("decision_log_lost_windows", "Windows of the decision log that ended early because a line was lost."),
     _counter("rejections", "Requests that no worker could take, by error code.", "code"),
     _counter("attempt_failures", "Attempts that a worker failed, by worker and failure point.", "worker", "point"),
     _counter("policy_errors", "Times the policy raised or returned an invalid decision, and was bypassed.", "policy"),
     _counter("prompt_tokens", "Prompt tokens of placed requests.", "worker"),
-    _counter("predicted_cached_tokens", "Cached tokens predicted, for responses that report them.", "worker"),
-    _counter("reported_cached_tokens", "Cached tokens that the worker reported.", "worker"),
+    _counter(
+        "cached_tokens",
+        "Cached tokens of responses that report them, by source: predicted (by the gateway) or reported (by the "
+        "worker).",
+        *("worker", "source"),
+    ),
     _counter("cached_comparisons", "Predictions compared with reports: equal, over or under.", "worker", "outcome"),
     _experimental(
         _counter(
@@ -320,26 +339,17 @@ FLEET = (
             merge=Merge.MIN,
         )
     ),
-    _experimental(
-        _common(
-            "kv_transfer_latency_seconds",
-            "Time of a KV transfer to the worker beside its tokens, as learned: its slowest link.",
-            *("worker", "kind"),
-        )
+    _common(
+        "worker_requests",
+        "Requests on the worker, as it last reported, by state: running or waiting.",
+        "worker",
+        "state",
     ),
-    _common("worker_running_requests", "Requests running on the worker, as it last reported.", "worker"),
-    _common("worker_waiting_requests", "Requests waiting on the worker, as it last reported.", "worker"),
     _common("worker_kv_usage_ratio", "Share of the worker's KV cache in use, as it last reported.", "worker"),
     _counter(
-        "worker_prefix_queries",
-        "Prompt tokens looked up in the worker's cache, as it last reported.",
-        "worker",
-        merge=Merge.MAX,
-    ),
-    _counter(
-        "worker_prefix_hits",
-        "Prompt tokens found in the worker's cache, as it last reported.",
-        "worker",
+        "worker_prefix_tokens",
+        "Prompt tokens in the worker's cache, as it last reported, by kind: queried (looked up) or hit (found).",
+        *("worker", "kind"),
         merge=Merge.MAX,
     ),
     _experimental(
@@ -358,8 +368,12 @@ SCALING = tuple(
         (
             _common("desired_replicas", "Workers that the load of a role needs, by the targets in `scaling`.", "role"),
             _common("ready_replicas", "Workers of a role that get requests.", "role"),
-            _common("role_kv_occupancy_ratio", "Mean share of the KV cache that requests in progress use.", "role"),
-            _common("role_prefill_utilisation_ratio", "Mean share of time spent on prefills.", "role"),
+            _common(
+                "role_utilisation_ratio",
+                "Mean share of a role's workers in use, by resource: kv_cache (by requests in progress) or prefill "
+                "(time spent on prefills).",
+                *("role", "resource"),
+            ),
             _common("role_queued_prefill_seconds", "Mean queue wait of a role's workers.", "role"),
             _gauge(
                 "role_service_level_ratio",
@@ -377,27 +391,22 @@ RESIDENCY = (
     ),
     _common("index_blocks", "Blocks known to be resident on the worker.", "worker"),
     _common("index_hashes", "Distinct block hashes known over all workers."),
-    _gauge("approximate_bytes", "Memory of all approximate views."),
-    _gauge("approximate_limit_bytes", "Limit of approximate_bytes: residency.approximate_bytes."),
     _gauge("event_link_up", "1 while the worker's KV event publisher is connected.", "worker", merge=Merge.MIN),
     _common(
         "event_lag_seconds",
         "Age of the newest batch of KV events at its arrival, by the clocks of worker and gateway.",
         "worker",
     ),
-    _counter("event_batches", "Batches of KV events applied.", "worker"),
     _counter("event_gaps", "Gaps in the sequence of a worker's KV events.", "worker"),
-    _counter("event_restarts", "Restarts of a worker's event sequence.", "worker"),
     _counter(
         "event_replays",
         "Replays requested, by outcome: filled, empty, partial, timeout, broken or unavailable.",
         *("worker", "outcome"),
     ),
-    _counter("relearn_asks", "Requests that asked the worker to announce their cached blocks again.", "worker"),
     _counter(
         "event_faults",
         "What was not read of a worker's KV events, by kind: batch, event (of a known type), unknown_event (of another "
-        "type), or block (in a slower tier, by an unknown hash or in another size).",
+        "type), block (in a slower tier, by an unknown hash or in another size), or restart (of the sequence).",
         *("worker", "kind"),
     ),
 )
@@ -414,9 +423,6 @@ WATCH = (
     _counter("self_tests", "Self-tests ended, by verdict.", "verdict"),
     _common("self_test_on", "1 while new workers are tested (residency.self_test)."),
     _common("state_unsaved", "1 while the state of the admin API's changes could not be written to state_dir."),
-    _histogram(
-        "event_iteration_seconds", CPU_S, "Time one iteration of the event loop spent on KV events of one worker."
-    ),
     _histogram("loop_lag_seconds", LAG_S, "Delay of the event loop in waking a timer."),
     _common("memory_limit_bytes", "Memory limit of the process, by its source.", "source"),
     _gauge(
@@ -430,7 +436,6 @@ WATCH = (
         *("version", "python", "compiled"),
     ),
     _common("discovery_up", "Whether a source of workers answers (1) or fails (0).", "source"),
-    _common("discovery_workers", "Entries of a source's last answer, by whether they can be used.", "source", "usable"),
     _common(
         "state_files_set_aside",
         "Files in state_dir that this process could not use in whole, and kept under another name.",
@@ -453,7 +458,6 @@ REPLICAS = (
         "ones that were not sent.",
         "outcome",
     ),
-    _common("replicas", "Gateways of the fleet that this one hears through Redis, with itself."),
     _common("replica_alone", "1 while Redis is configured and this gateway's own messages do not come back."),
     _common(
         "replicas_apart",
@@ -468,7 +472,6 @@ REPLICAS = (
 )
 
 SIDECAR = (
-    _gauge("sidecar_engine_stuck_seconds", "How long a test request has waited while the engine made no progress."),
     _gauge("sidecar_registered", "1 while a registry holds the worker.", "registry"),
     _counter("sidecar_registrations", "Registrations and renewals (outcome: ok or failed).", "registry", "outcome"),
 )

@@ -22,7 +22,6 @@ _OUTPUTS = "warmroute_request_output_tokens"
 _ERRORS = "warmroute_errors"
 _ROUTE_ERRORS = "warmroute_route_errors"
 _ROUTE_TOKENS = "warmroute_route_prompt_tokens"
-_ROUTE_HELD = "warmroute_route_held_requests"
 _MISROUTED = "warmroute_misrouted_requests"
 _COMPARED = "warmroute_cached_comparisons"
 _HELD = "warmroute_held_requests"
@@ -123,7 +122,7 @@ class _Period:
         self._ttft, self._gaps, self._outputs = (_since(before, now, name) for name in (_TTFT, _GAPS, _OUTPUTS))
         self._tokens, self._errors = self._risen(_ROUTE_TOKENS), self._risen(_ROUTE_ERRORS)
         self._tokens_of, self._errors_of = _by_key(self._tokens), _by_key(self._errors)
-        self._held = now.values.get(_ROUTE_HELD, {})
+        self._held = now.values.get(_HELD, {})
 
     def point(self, at: float) -> TrafficPoint:
         """Return the point of this period, which ended `at`."""
@@ -134,7 +133,7 @@ class _Period:
             cached_share=_cached_share(self._tokens),
             misrouted_share=_share(_sum(self._risen(_MISROUTED)), _sum(self._risen(_COMPARED))),
             errors=_by_last(self._risen(_ERRORS)),
-            held=int(_sum(self._now.values.get(_HELD, {}))),
+            held=int(_sum(self._held)),
             queued=int(_sum(self._now.values.get(_QUEUED, {}))),
         )
 

@@ -17,7 +17,6 @@ from router.telemetry.instruments import Counter, Histogram, Labels
 
 log = logging.getLogger("warmroute.policy")
 
-_RECEIVED, _SENT = ("received",), ("sent",)
 COMPILED = not __file__.endswith(".py")
 """Whether the hot path, of which this module is a part, is compiled."""
 _SPECS = {spec.name: spec for spec in CATALOGUE}
@@ -91,7 +90,6 @@ class Metrics:
         self._aborts = counter("client_aborts")
         self._keyed = counter("requests_by_key")
         self._reloads = counter("reloads")
-        self._client_bytes = counter("client_bytes")
         self._decisions = counter("decisions")
         self._route_decisions = counter("route_decisions")
         self._service_levels = counter("service_level_requests")
@@ -99,8 +97,7 @@ class Metrics:
         self._attempt_failures = counter("attempt_failures")
         self._policy_errors = counter("policy_errors")
         self._prompt_tokens = counter("prompt_tokens")
-        self._predicted = counter("predicted_cached_tokens")
-        self._reported = counter("reported_cached_tokens")
+        self._cached_tokens = counter("cached_tokens")
         self._comparisons = counter("cached_comparisons")
         self._differences = counter("cached_differences")
         self._misrouted = counter("misrouted_requests")
@@ -108,7 +105,6 @@ class Metrics:
         self._late_probes = counter("late_probes")
         self._self_tests = counter("self_tests")
         self._event_replays = counter("event_replays")
-        self._event_iteration = histogram("event_iteration_seconds").at()
         self._loop_lag = histogram("loop_lag_seconds").at()
 
     # GatewayMetrics
@@ -192,10 +188,6 @@ class Metrics:
     def reloaded(self, what: str, ok: bool) -> None:
         self._reloads.add(1.0, (what, "ok" if ok else "failed"))
 
-    def relayed(self, request_bytes: int, response_bytes: int) -> None:
-        self._client_bytes.add(request_bytes, _RECEIVED)
-        self._client_bytes.add(response_bytes, _SENT)
-
     def decision_took(self, duration_s: float) -> None:
         self._decision.observe(duration_s)
 
@@ -217,8 +209,8 @@ class Metrics:
         self._attempt_failures.add(1.0, (ticket.candidate.id, point.value))
 
     def compared(self, worker: WorkerId, predicted_tokens: int, reported_tokens: int) -> None:
-        self._predicted.add(predicted_tokens, (worker,))
-        self._reported.add(reported_tokens, (worker,))
+        self._cached_tokens.add(predicted_tokens, (worker, "predicted"))
+        self._cached_tokens.add(reported_tokens, (worker, "reported"))
         difference = predicted_tokens - reported_tokens
         outcome = "equal" if difference == 0 else "over" if difference > 0 else "under"
         self._comparisons.add(1.0, (worker, outcome))
@@ -253,9 +245,6 @@ class Metrics:
 
     def replayed(self, worker: str, outcome: str) -> None:
         self._event_replays.add(1.0, (worker, outcome))
-
-    def event_iteration(self, duration_s: float) -> None:
-        self._event_iteration.observe(duration_s)
 
     def worker_gone(self, worker: str) -> None:
         self.registry.forget("worker", worker)

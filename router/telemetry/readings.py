@@ -56,14 +56,12 @@ def queue_readings(views: Iterable[WorkerView]) -> Iterator[Reading]:
 
 def link_readings(links: Iterable[Link]) -> Iterator[Reading]:
     """Yield the slowest link to each candidate that KV cache has moved to, from `Dispatcher.links`."""
-    slowest: dict[tuple[str, str], tuple[float, float]] = {}
+    slowest: dict[tuple[str, str], float] = {}
     for link in links:
         labels: tuple[str, str] = (link.receiver.id, link.kind)
-        speed, latency_s = slowest.get(labels, (link.tokens_per_s, link.latency_s))
-        slowest[labels] = min(speed, link.tokens_per_s), max(latency_s, link.latency_s)
-    for place, (speed, latency_s) in slowest.items():
-        yield "warmroute_kv_transfer_tokens_per_second", place, speed
-        yield "warmroute_kv_transfer_latency_seconds", place, latency_s
+        slowest[labels] = min(slowest.get(labels, link.tokens_per_s), link.tokens_per_s)
+    for labels, speed in slowest.items():
+        yield "warmroute_kv_transfer_tokens_per_second", labels, speed
 
 
 def pinned_readings(stuck_tokens: Mapping[str, int]) -> Iterator[Reading]:
@@ -80,8 +78,8 @@ def scaling_readings(roles: Mapping[str, Needed]) -> Iterator[Reading]:
         if found.attainment is not None:
             yield "warmroute_role_service_level_ratio", (role,), found.attainment
         if found.ready:
-            yield "warmroute_role_kv_occupancy_ratio", (role,), found.kv_occupancy
-            yield "warmroute_role_prefill_utilisation_ratio", (role,), found.utilisation
+            yield "warmroute_role_utilisation_ratio", (role, "kv_cache"), found.kv_occupancy
+            yield "warmroute_role_utilisation_ratio", (role, "prefill"), found.utilisation
             yield "warmroute_role_queued_prefill_seconds", (role,), found.queue_wait_s
 
 
@@ -89,7 +87,7 @@ def residency_readings(fleet: Fleet, residency: ResidencyMap) -> Iterator[Readin
     """Yield the state of the cache views and of their event streams."""
     statistics: Mapping[str, Any] = residency.statistics()
     yield "warmroute_index_hashes", (), statistics["blocks"]
-    yield "warmroute_approximate_bytes", (), statistics["approximate_bytes"]
+    yield "warmroute_cache_bytes", ("views",), statistics["approximate_bytes"]
     for candidate in fleet.candidates:
         state, labels = residency.state(candidate.slot), (candidate.id,)
         for residence in Residency:
@@ -97,9 +95,8 @@ def residency_readings(fleet: Fleet, residency: ResidencyMap) -> Iterator[Readin
             yield "warmroute_view_residency", (candidate.id, residence.value), value
         yield "warmroute_index_blocks", labels, state.blocks
         figures = statistics["slots"].get(candidate.slot, {})
-        for metric, key in _EVENT_FIGURES:
-            if key in figures:
-                yield metric, labels, figures[key]
+        if "gaps" in figures:
+            yield "warmroute_event_gaps", labels, figures["gaps"]
         for kind, key in _EVENT_FAULTS:
             if key in figures:
                 yield "warmroute_event_faults", (candidate.id, kind), figures[key]
@@ -118,7 +115,6 @@ def replica_readings(replica: Mapping[str, Any] | None) -> Iterator[Reading]:
     """Yield the state of the fleet's channel, from `Replica.statistics()`; nothing without Redis."""
     if replica is None:
         return
-    yield "warmroute_replicas", (), replica["replicas"]
     yield "warmroute_replica_alone", (), float(replica["alone"])
     yield "warmroute_replicas_apart", (), len(replica["apart"])
     for key in ("errors", "missed", "malformed"):
@@ -144,17 +140,16 @@ def gateway_readings(plane: Mapping[str, Any]) -> Iterator[Reading]:
     yield "warmroute_tasks", (), plane.get("tasks", 0)
     yield "warmroute_active_requests", (), plane.get("streams", 0)
     yield "warmroute_queued_requests", (), plane.get("queued", 0)
-    yield "warmroute_held_requests", (), plane.get("held", 0)
     for route, model, number in plane.get("held_by_route", ()):
-        yield "warmroute_route_held_requests", (route, model), number
-    yield "warmroute_buffered_body_bytes", (), plane.get("buffered_body_bytes", 0)
-    yield "warmroute_buffered_response_bytes", (), plane.get("buffered_response_bytes", 0)
-    yield "warmroute_slow_readers_cut", (), plane.get("slow_readers_cut", 0)
+        yield "warmroute_held_requests", (route, model), number
+    yield "warmroute_buffered_bytes", ("requests",), plane.get("buffered_body_bytes", 0)
+    yield "warmroute_buffered_bytes", ("responses",), plane.get("buffered_response_bytes", 0)
+    yield "warmroute_connections_closed", ("slow_reader",), plane.get("slow_readers_cut", 0)
     for rewrite, key in _REWRITES:
         yield "warmroute_rewrites", (rewrite,), plane.get("rewrites", {}).get(key, 0)
     for route, figures in plane.get("routes", {}).items():
-        yield "warmroute_route_running_requests", (route,), figures["running"]
-        yield "warmroute_route_queued_requests", (route,), figures["queued"]
+        yield "warmroute_route_requests", (route, "running"), figures["running"]
+        yield "warmroute_route_requests", (route, "queued"), figures["queued"]
         yield "warmroute_route_refusals", (route,), figures["refused"]
     for tenant, figures in plane.get("tenants", {}).items():
         yield "warmroute_tenant_queued_requests", (tenant,), figures["queued"]
@@ -178,8 +173,7 @@ def limit_readings(accounts: Sequence[Mapping[str, Any]]) -> Iterator[Reading]:
 
 
 def policy_readings(named: Mapping[str, Any]) -> Iterator[Reading]:
-    """Yield the counts of shadow policies and of the decision log, from `Dispatcher.named_statistics()`."""
-    yield "warmroute_shadow_skipped", (), named["shadow_skipped"]
+    """Yield the losses of the decision log, from `Dispatcher.named_statistics()`."""
     recorded = named["recorded"] or {"lost_windows": 0}
     yield "warmroute_decision_log_lost_windows", (), recorded["lost_windows"]
 
@@ -188,8 +182,6 @@ def discovery_readings(sources: Mapping[str, Mapping[str, Any]]) -> Iterator[Rea
     """Yield the state of each source of workers, from `Discovery.statistics()`."""
     for name, state in sources.items():
         yield "warmroute_discovery_up", (name,), float(state["failing_since"] is None)
-        yield "warmroute_discovery_workers", (name, "true"), state["workers"]
-        yield "warmroute_discovery_workers", (name, "false"), state["refused"]
 
 
 def control_readings(kept: Mapping[str, int]) -> Iterator[Reading]:
@@ -202,15 +194,15 @@ def identity_readings(known: Mapping[str, Any]) -> Iterator[Reading]:
     memo = known["memo"]
     for tokenizer, key in (("local", "models_local"), ("worker", "models_by_worker"), ("none", "models_text_only")):
         yield "warmroute_models", (tokenizer,), known[key]
-    yield "warmroute_prompt_tokens_known", (), memo["found_tokens"]
-    yield "warmroute_prompt_tokens_tokenised", (), memo["new_tokens"]
+    yield "warmroute_identified_prompt_tokens", ("memory",), memo["found_tokens"]
+    yield "warmroute_identified_prompt_tokens", ("tokenizer",), memo["new_tokens"]
     held = (memo, known["requests"], known["turns"], known["recent"], known["workers"])
-    yield "warmroute_prompt_memory_bytes", (), sum(part["bytes"] for part in held)
+    yield "warmroute_cache_bytes", ("prompts",), sum(part["bytes"] for part in held)
 
 
 def budget_readings(config: Config, limit: MemoryLimit | None) -> Iterator[Reading]:
-    for metric, budget in _BUDGETS:
-        yield metric, (), budget.within(config)
+    for metric, content, budget in _BUDGETS:
+        yield metric, (content,), budget.within(config)
     if limit is not None:
         yield "warmroute_memory_limit_bytes", (limit.source,), limit.size_bytes
 
@@ -241,23 +233,18 @@ def process_readings() -> Iterator[Reading]:
     yield "warmroute_build_info", (_version(), platform.python_version(), str(COMPILED).lower()), 1.0
 
 
-_EVENT_FIGURES = (
-    ("warmroute_event_batches", "batches"),
-    ("warmroute_event_gaps", "gaps"),
-    ("warmroute_event_restarts", "restarts"),
-    ("warmroute_relearn_asks", "relearn_asks"),
-)
 _EVENT_FAULTS = (
     ("batch", "decode_errors"),
     ("event", "malformed_events"),
     ("unknown_event", "unknown_events"),
     ("block", "skipped_blocks"),
+    ("restart", "restarts"),
 )
 _BUDGETS = (
-    ("warmroute_buffered_body_limit_bytes", BODIES),
-    ("warmroute_buffered_response_limit_bytes", RESPONSES),
-    ("warmroute_prompt_memory_limit_bytes", PROMPTS),
-    ("warmroute_approximate_limit_bytes", VIEWS),
+    ("warmroute_buffered_limit_bytes", "requests", BODIES),
+    ("warmroute_buffered_limit_bytes", "responses", RESPONSES),
+    ("warmroute_cache_limit_bytes", "prompts", PROMPTS),
+    ("warmroute_cache_limit_bytes", "views", VIEWS),
 )
 _REWRITES = (
     ("isolate_cache", "salted"),
@@ -275,13 +262,13 @@ def _version() -> str:
 
 
 def _load(candidate: Candidate) -> Iterator[Reading]:
-    load, labels = candidate.load, (candidate.id,)
+    load = candidate.load
     if load is None:
         return
-    yield "warmroute_worker_running_requests", labels, load.running
-    yield "warmroute_worker_waiting_requests", labels, load.waiting
-    yield "warmroute_worker_kv_usage_ratio", labels, load.kv_usage
+    yield "warmroute_worker_requests", (candidate.id, "running"), load.running
+    yield "warmroute_worker_requests", (candidate.id, "waiting"), load.waiting
+    yield "warmroute_worker_kv_usage_ratio", (candidate.id,), load.kv_usage
     if load.prefix_queries is not None:
-        yield "warmroute_worker_prefix_queries", labels, load.prefix_queries
+        yield "warmroute_worker_prefix_tokens", (candidate.id, "queried"), load.prefix_queries
     if load.prefix_hits is not None:
-        yield "warmroute_worker_prefix_hits", labels, load.prefix_hits
+        yield "warmroute_worker_prefix_tokens", (candidate.id, "hit"), load.prefix_hits

@@ -21,10 +21,9 @@ because there may be more).
 
 
 class EventPump:
-    """A fair queue of sockets to drain. `observe` receives the seconds that each iteration took."""
+    """A fair queue of sockets to drain."""
 
-    def __init__(self, observe: Callable[[float], None], slice_s: float = SLICE_S) -> None:
-        self._observe = observe
+    def __init__(self, slice_s: float = SLICE_S) -> None:
         self._slice_s = slice_s
         self._ready: deque[Drain] = deque()
         self._scheduled: asyncio.Handle | None = None
@@ -63,5 +62,4 @@ class EventPump:
                 break
         self._iterations += 1
         self._worst_s = max(self._worst_s, now_s - started_s)
-        self._observe(now_s - started_s)
         self._schedule()

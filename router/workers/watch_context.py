@@ -31,9 +31,6 @@ class WatchMetrics(Protocol):
     def replayed(self, worker: str, outcome: str) -> None:
         """Count a replay of KV events."""
 
-    def event_iteration(self, duration_s: float) -> None:
-        """Observe the time that one iteration of the event loop spent on KV events."""
-
     def worker_gone(self, worker: str) -> None:
         """Drop the series of a candidate that has left."""
 

@@ -64,7 +64,7 @@ class Watcher:
         self._self_test_lock = self_test_lock
         self._observer = observer
         self._via = via
-        self._pump = EventPump(metrics.event_iteration)
+        self._pump = EventPump()
         self._context: WatchContext | None = None
         self._looked_s = -math.inf
         self._watches: dict[str, EndpointWatch] = {}

@@ -173,7 +173,8 @@ CASES = {
     "WarmrouteEventLoopSlow": (lags, LAG[0], LAG[1]),
     "WarmrouteMemoryHigh": (MEMORY, ("5x120", "10x120"), ("9.5x120", "10x120")),
     "WarmrouteBuffersFull": (
-        beside(of("buffered_body_bytes"), of("buffered_body_limit_bytes")), ("5x120", "10x120"), ("9x120", "10x120")
+        beside(of("buffered_bytes", content="requests"), of("buffered_limit_bytes", content="requests")),
+        ("5x120", "10x120"), ("9x120", "10x120")
     ),
     "WarmrouteProcessRestarts": (of("process_restarts_total"), "0x120", "0+1x120"),
     "WarmrouteReloadFailed": (of("reloads_total", what="tls", outcome="failed"), "1x120", "0+1x120"),

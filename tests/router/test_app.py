@@ -21,7 +21,7 @@ async def test_every_reading_is_in_the_catalogue():
     system = System(Config())
     page, content_type = system.exposition()
     assert b"warmroute_index_hashes" in page
-    assert b"warmroute_buffered_body_bytes" in page
+    assert b"warmroute_buffered_bytes" in page
     assert content_type.startswith("text/plain")
     await system.aclose()
 

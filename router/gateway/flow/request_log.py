@@ -130,7 +130,6 @@ class RequestLog:
             sent = request.trace.ended(request, status, duration_s, self._ttft_s, self.usage, error)
             self._trace_id = trace_id if sent else None
         sinks.metrics.request_ended(labels, status, duration_s, self._trace_id)
-        sinks.metrics.relayed(request.size_bytes, response_bytes)
         if self._ttft_s is not None:
             prompt_tokens, cached_tokens = self._prompt_tokens(), self._cached_tokens()
             sinks.metrics.lengths(labels, prompt_tokens, self.output_tokens)

@@ -122,8 +122,7 @@ def traffic(system, points=60):
         metrics.error("stream_idle_timeout", "stream")
         metrics.route_error(BATCH, "stream")
         snapshot = instruments_of(metrics.registry)
-        snapshot.values["warmroute_route_held_requests"] = {BATCH[1:]: 3}
-        snapshot.values["warmroute_held_requests"] = {(): 3}
+        snapshot.values["warmroute_held_requests"] = {BATCH[1:]: 3}
         system.traffic.observe(snapshot)
 
 

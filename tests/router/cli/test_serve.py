@@ -156,7 +156,7 @@ async def test_memory_budgets_are_stated_at_the_start_and_in_effect(serve, dead_
         page = (await client.get(f"{admin}/metrics")).text
     assert config["residency"]["memo_bytes"] == stated["memo_bytes"]
     read = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
-    assert float(read["warmroute_prompt_memory_limit_bytes"]) == stated["memo_bytes"]
+    assert float(read['warmroute_cache_limit_bytes{cache="prompts"}']) == stated["memo_bytes"]
     assert float(read[f'warmroute_memory_limit_bytes{{source="{stated["source"]}"}}']) == stated["limit_bytes"]
     assert await gateway.stop() == 0
 

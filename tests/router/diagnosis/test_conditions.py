@@ -57,8 +57,8 @@ CASES = {
         {("process_resident_memory_bytes",): 9.5, ("memory_limit_bytes", "cgroup"): 10},
     ),
     "buffers_full": (
-        {("buffered_response_bytes",): 5, ("buffered_response_limit_bytes",): 10},
-        {("buffered_response_bytes",): 9, ("buffered_response_limit_bytes",): 10},
+        {("buffered_bytes", "responses"): 5, ("buffered_limit_bytes", "responses"): 10},
+        {("buffered_bytes", "responses"): 9, ("buffered_limit_bytes", "responses"): 10},
     ),
     "process_restarts": ({("process_restarts",): 0}, {("process_restarts",): "+1"}),
     "reload_failed": ({("reloads", "tls", "ok"): "+1"}, {("reloads", "tls", "failed"): "+1"}),

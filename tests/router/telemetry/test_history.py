@@ -15,12 +15,11 @@ class Traffic:
         self.history = TrafficHistory(None, lambda: self.at)
         self.look()
 
-    def look(self, seconds=0.0, held_by_route=None, **waiting):
+    def look(self, seconds=0.0, held=None, queued=0):
         self.at += seconds
         snapshot = instruments_of(self.metrics.registry)
-        snapshot.values["warmroute_route_held_requests"] = held_by_route or {}
-        for name in ("held", "queued"):
-            snapshot.values[f"warmroute_{name}_requests"] = {(): waiting.get(name, 0)}
+        snapshot.values["warmroute_held_requests"] = held or {}
+        snapshot.values["warmroute_queued_requests"] = {(): queued}
         self.history.observe(snapshot)
         return self.history.points[-1] if self.history.points else None
 
@@ -38,7 +37,7 @@ def test_a_point_has_the_rates_and_quantiles_since_the_one_before(traffic):
     traffic.metrics.reported(CHAT, 3_000, 1_000)
     traffic.metrics.reported(OTHER, 1_000, 0)
     traffic.metrics.error("no_worker", "before_first")
-    point = traffic.look(10.0, held=2, queued=1)
+    point = traffic.look(10.0, held={CHAT[1:]: 2}, queued=1)
     (route,) = point.routes
     assert (route.route, route.model, route.streams_per_s, route.answers_per_s) == ("default", "llama", 0.4, 0.4)
     assert route.output_tokens_per_s == 20.0
@@ -61,7 +60,7 @@ def test_cached_share_errors_and_held_requests_are_by_route_and_model(traffic):
     ):
         traffic.metrics.error("code", phase)
         traffic.metrics.route_error(labels, phase)
-    point = traffic.look(10.0, held_by_route={("batch", "llama"): 3})
+    point = traffic.look(10.0, held={("batch", "llama"): 3})
     by_route = {one.route: (one.cached_share, one.errors, one.held) for one in point.routes}
     assert by_route == {"batch": (0.0, {}, 3), "default": (0.6, {"stream": 2, "before_first": 1}, 0)}
     assert (point.cached_share, point.errors) == (0.3, {"stream": 2, "before_first": 1, "request": 1})

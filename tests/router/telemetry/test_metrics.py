@@ -46,7 +46,6 @@ def exercised():
     metrics.pulled("missed")
     metrics.redialled()
     metrics.client_aborted("stream")
-    metrics.relayed(100, 2000)
     metrics.decision_took(0.0002)
     ticket = SimpleNamespace(
         candidate=SimpleNamespace(id="h:1"),
@@ -63,11 +62,9 @@ def exercised():
     metrics.differed("h:1", Difference.EVICTED_WHILE_QUEUED)
     metrics.differed("h:1", Difference.OTHER)
     metrics.misrouted("h:1")
-    metrics.probed("quick", True)
     metrics.probed("load", False)
     metrics.self_tested("exact")
     metrics.replayed("h:1", "filled")
-    metrics.event_iteration(0.0005)
     metrics.loop_lag(0.003)
     return metrics
 
@@ -92,8 +89,8 @@ def test_every_call_appears_in_the_exposition():
     pulls = [page["warmroute_pulls_total", (("outcome", outcome),)] for outcome in ("pulled", "missed")]
     assert pulls == [1, 2]
     assert page["warmroute_decisions_total", (("residency", "exact"), ("worker", "h:1"))] == 1
-    assert page["warmroute_predicted_cached_tokens_total", (("worker", "h:1"),)] == 80
-    assert page["warmroute_reported_cached_tokens_total", (("worker", "h:1"),)] == 80
+    for source in ("predicted", "reported"):
+        assert page["warmroute_cached_tokens_total", (("source", source), ("worker", "h:1"))] == 80
     outcomes = [
         page["warmroute_cached_comparisons_total", (("outcome", o), ("worker", "h:1"))]
         for o in ("equal", "over", "under")
@@ -103,7 +100,6 @@ def test_every_call_appears_in_the_exposition():
     for reason in ("evicted_while_queued", "other"):
         assert page["warmroute_cached_differences_total", (("reason", reason), ("worker", "h:1"))] == 1
     assert page["warmroute_rejections_total", (("code", "model_not_found"),)] == 1
-    assert page["warmroute_client_bytes_total", (("direction", "sent"),)] == 2000
 
 
 def test_policy_errors_are_counted_and_logged_once(caplog):

@@ -50,7 +50,7 @@ def test_fleet_readings_have_states_and_loads():
     assert read["warmroute_worker_state", ("h:1", "ready")] == 1
     assert read["warmroute_worker_state", ("h:1", "starting")] == 0
     assert read["warmroute_worker_state", ("down:2", "starting")] == 1
-    assert read["warmroute_worker_prefix_hits", ("h:1",)] == 60
+    assert read["warmroute_worker_prefix_tokens", ("h:1", "hit")] == 60
     assert not any(labels == ("down:2",) for _, labels in read)
 
 
@@ -72,7 +72,6 @@ def test_link_readings_have_the_slowest_link_to_each_worker():
     links = [Link("pull", candidate, candidate, 100.0, 0.1, 3), Link("pull", candidate, candidate, 50.0, 0.05, 1)]
     assert set(link_readings(links)) == {
         ("warmroute_kv_transfer_tokens_per_second", ("h:1", "pull"), 50.0),
-        ("warmroute_kv_transfer_latency_seconds", ("h:1", "pull"), 0.1),
     }
 
 
@@ -82,10 +81,10 @@ def test_stuck_blocks_are_a_reading_of_their_worker():
 
 def test_scaling_readings_leave_out_what_was_not_measured():
     roles = {"mixed": Needed(2, 0.5, 0.3, 0.1, 0.9, 3), "down": Needed(0, 0.0, 0.0, 0.0, None, 4)}
-    read = {(name.removeprefix("warmroute_"), role): value for name, (role,), value in scaling_readings(roles)}
+    read = {(name.removeprefix("warmroute_"), *labels): value for name, labels, value in scaling_readings(roles)}
     assert read == {
         ("desired_replicas", "mixed"): 3, ("ready_replicas", "mixed"): 2, ("role_service_level_ratio", "mixed"): 0.9,
-        ("role_kv_occupancy_ratio", "mixed"): 0.5, ("role_prefill_utilisation_ratio", "mixed"): 0.3,
+        ("role_utilisation_ratio", "mixed", "kv_cache"): 0.5, ("role_utilisation_ratio", "mixed", "prefill"): 0.3,
         ("role_queued_prefill_seconds", "mixed"): 0.1, ("desired_replicas", "down"): 4, ("ready_replicas", "down"): 0,
     }  # fmt: skip
 
@@ -94,10 +93,10 @@ def test_every_byte_budget_has_a_gauge_of_its_limit_and_one_of_its_use():
     plan = plan_memory(Config(), 1, MemoryLimit(1 << 30, "cgroup v2"))
     read = {(name, labels): value for name, labels, value in budget_readings(plan.config, plan.limit)}
     assert read["warmroute_memory_limit_bytes", ("cgroup v2",)] == 1 << 30
-    limits = {name: value for (name, labels), value in read.items() if not labels}
+    limits = {place: value for place, value in read.items() if place[0] != "warmroute_memory_limit_bytes"}
     assert list(limits.values()) == list(plan.budgets.values())
-    declared = {spec.name for spec in CATALOGUE}
-    assert {name.replace("_limit_bytes", "_bytes") for name in limits} <= declared
+    declared = {spec.name: spec.labels for spec in CATALOGUE}
+    assert all(declared[name] == declared[name.replace("_limit_bytes", "_bytes")] for name, _ in limits)
     assert Exposition(Metrics().registry, [lambda: budget_readings(plan.config, plan.limit)]).render()
 
 
@@ -127,13 +126,13 @@ def test_identity_readings_have_memory_and_savings():
     memo, lru = {"found_tokens": 30, "new_tokens": 10, "bytes": 700}, {"bytes": 40}
     known = {"memo": memo, "requests": lru, "turns": lru, "recent": lru, "workers": lru}
     known |= {"models_local": 3, "models_by_worker": 2, "models_text_only": 1}
-    assert {labels[0] if labels else name: value for name, labels, value in identity_readings(known)} == {
+    assert {labels[0]: value for _, labels, value in identity_readings(known)} == {
         "local": 3,
         "worker": 2,
         "none": 1,
-        "warmroute_prompt_tokens_known": 30,
-        "warmroute_prompt_tokens_tokenised": 10,
-        "warmroute_prompt_memory_bytes": 860,
+        "memory": 30,
+        "tokenizer": 10,
+        "prompts": 860,
     }
 
 
@@ -179,10 +178,7 @@ def test_decisions_are_counted():
     assert b'warmroute_prompt_tokens_total{worker="h:1"} 10.0' in page
 
 
-def test_the_decision_log_and_skipped_shadows_are_counted():
-    named = {"policies": {}, "shadow_skipped": 3, "recorded": {"decisions": 7, "lost_windows": 1}}
-    assert list(policy_readings(named)) == [
-        ("warmroute_shadow_skipped", (), 3),
-        ("warmroute_decision_log_lost_windows", (), 1),
-    ]
-    assert [value for _, _, value in policy_readings({**named, "recorded": None})] == [3, 0]
+def test_the_losses_of_the_decision_log_are_counted():
+    named = {"policies": {}, "recorded": {"decisions": 7, "lost_windows": 1}}
+    assert list(policy_readings(named)) == [("warmroute_decision_log_lost_windows", (), 1)]
+    assert [value for _, _, value in policy_readings({**named, "recorded": None})] == [0]

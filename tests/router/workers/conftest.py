@@ -137,9 +137,6 @@ class CountedMetrics:
     def replayed(self, worker, outcome):
         self.replays.append(outcome)
 
-    def event_iteration(self, duration_s):
-        pass
-
     def worker_gone(self, worker):
         self.gone.append(worker)
 
@@ -170,7 +167,7 @@ def metrics():
 
 @pytest.fixture
 async def pump():
-    return EventPump(lambda duration_s: None)
+    return EventPump()
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ async def iterate_until(pump, condition):
 
 
 async def test_an_iteration_is_bounded_and_fair(monkeypatch):
-    durations, now_s = [], [0.0]
+    now_s = [0.0]
     monkeypatch.setattr(event_pump, "time", SimpleNamespace(perf_counter=lambda: now_s[0]))
-    pump = EventPump(durations.append, slice_s=0.002)
+    pump = EventPump(slice_s=0.002)
     left = {"a": 30, "b": 30}
     order = []
 
@@ -35,14 +35,14 @@ async def test_an_iteration_is_bounded_and_fair(monkeypatch):
     pump.wake(first)
     pump.wake(second)
     await iterate_until(pump, lambda: not any(left.values()))
-    assert len(durations) > 3
-    assert max(durations) < 0.003
     assert set(order[:20]) == {"a", "b"}
-    assert pump.statistics()["waiting"] == 0 and pump.statistics()["iterations"] == len(durations)
+    statistics = pump.statistics()
+    assert statistics["waiting"] == 0 and statistics["iterations"] > 3
+    assert statistics["worst_iteration_s"] < 0.003
 
 
 async def test_other_callbacks_run_between_iterations():
-    pump = EventPump(lambda duration_s: None, slice_s=0.0)
+    pump = EventPump(slice_s=0.0)
     seen = []
     left = [5]
 
@@ -58,7 +58,7 @@ async def test_other_callbacks_run_between_iterations():
 
 
 async def test_a_dropped_socket_is_not_drained():
-    pump = EventPump(lambda duration_s: None)
+    pump = EventPump()
     called, later = [], []
     pump.wake(called.append)
     pump.drop(called.append)
