@@ -313,7 +313,7 @@ class System:
         """Return how many workers of each role the load needs."""
         now_s = self.now_s()
         attained = self.gateway.attainment(now_s)
-        return needed(self.fleet.endpoints, self.dispatcher.views(now_s), attained, self.config.scaling)
+        return needed(self.fleet.endpoints, self.dispatcher.views(now_s), attained)
 
     def further_readings(self) -> Iterable[Reading]:
         """Return the readings of parts that not every gateway has."""

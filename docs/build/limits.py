@@ -28,7 +28,10 @@ from router.gateway.http.chunked_body import CHUNKS_PER_ITERATION, MAX_LINE_BYTE
 from router.gateway.http.client_input import LINGER_BYTES, LINGER_S
 from router.gateway.http.pipelining import REQUESTS_PER_ITERATION
 from router.gateway.http.request_head import MAX_HEADER_LINES
+from router.gateway.http.send_buffer_limit import WRITE_BUFFER_BYTES
 from router.gateway.http.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES
+from router.gateway.http.upstream_pool import UPSTREAM_HEAD_S
+from router.gateway.listen.accept import TLS_HANDSHAKE_S
 from router.gateway.listen.connection_limit import BETWEEN_REQUESTS_S, HANDSHAKE_GRACE_S
 from router.gateway.listen.sockets import KERNEL_UNSENT_BYTES
 from router.gateway.pins import PINS
@@ -76,11 +79,9 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     "limits.max_body_bytes": ("bytes", "413 `body_too_large`, which names the limit in effect; connection closed"),
     "limits.max_buffered_body_bytes": ("bytes", "503 `too_many_requests` with `Retry-After`, or 413 `body_too_large`"),
     "limits.max_queued_requests": ("requests", "503 `too_many_requests` with `Retry-After`"),
-    "limits.max_held_requests": ("requests", "nothing: the request goes to a worker at once"),
     "limits.max_concurrent_requests": ("requests", "503 `concurrency_limit` with `Retry-After`"),
     "limits.max_requests_per_worker": ("requests", "503 `overloaded` with `Retry-After`"),
     "decision_log.max_bytes": ("bytes", "nothing: the next decision begins a new file, and the oldest one is deleted"),
-    "limits.write_buffer_bytes": ("bytes", "nothing: the gateway stops reading from the worker until the client reads"),
     "limits.max_buffered_response_bytes": ("bytes", "a client that does not read is cut off"),
     **{
         f"limits.{kind}.NAME.{name}": row
@@ -100,7 +101,6 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     ),
     "timeouts.connect_s": ("seconds", _ANOTHER),
     "timeouts.first_event_s": ("seconds", _ANOTHER),
-    "timeouts.upstream_head_s": ("seconds", _ANOTHER),
     "timeouts.stream_idle_s": (
         "seconds",
         "an error event `stream_idle_timeout` and the stream's end, or the connection is cut, unless the worker still "
@@ -110,7 +110,6 @@ SETTINGS: Mapping[str, tuple[str, str]] = {
     "timeouts.client_header_s": ("seconds", "408 `request_timeout`, connection closed"),
     "timeouts.client_body_s": ("seconds", "408 `request_timeout`, connection closed"),
     "timeouts.client_idle_s": ("seconds", "the connection is closed"),
-    "timeouts.tls_handshake_s": ("seconds", "the connection is closed"),
     "timeouts.upstream_idle_s": ("seconds", _NOTHING),
     "timeouts.queue_s": ("seconds", "503 `no_worker_available` with `Retry-After`"),
     "timeouts.header_delay_s": ("seconds", "status 200 and comments; a later failure is an error event"),
@@ -159,6 +158,9 @@ FIXED: tuple[Fixed, ...] = (
     ),
     Fixed("Bytes read after a refusal", LINGER_BYTES, "bytes", "the connection is reset"),
     Fixed("Time of reading after a refusal", LINGER_S, "seconds", "the connection is reset"),
+    Fixed("TLS handshake of a client", TLS_HANDSHAKE_S, "seconds", "the connection is closed"),
+    Fixed("Head of a worker's response, from its first byte", UPSTREAM_HEAD_S, "seconds", _ANOTHER),
+    Fixed("Unsent bytes of a stream at which its worker waits", WRITE_BUFFER_BYTES, "bytes", _NOTHING),
     Fixed("Unsent bytes of a connection in the kernel", KERNEL_UNSENT_BYTES, "bytes", _NOTHING),
     Fixed("Silence of a stream whose worker works", QUIET_LIMITS, "times `stream_idle_s`", "as `stream_idle_s`"),
     Fixed(

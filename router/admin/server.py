@@ -111,7 +111,7 @@ class _AdminUvicorn(uvicorn.Server):
         self.serves = asyncio.Event()
         self.accepts = True
         self.port = _port_of(config, ConnectionLimit(config.limits.max_admin_connections, loop.time))
-        self.acceptor = Acceptor(loop, self._connection, self.port.places, tls, config.timeouts.tls_handshake_s)
+        self.acceptor = Acceptor(loop, self._connection, self.port.places, tls)
         self.listening: list[Listener] = []
         self.servers = []
 

@@ -319,17 +319,14 @@ class LimitsConfig(Section, frozen=True):
     limit gets 503. A single body larger than the limit gets 413, even if max_body_bytes allows it. auto: a share of the
     memory limit, at most 1 GiB. With several processes, no body may then be larger than one process's share."""
     max_queued_requests: Count = 1_000
-    """Requests in the queue at once, because no worker is ready for them. A further request gets 503."""
-    max_held_requests: Count = 1_000
-    """Requests that the policy may hold at once. A further request goes to a worker without delay."""
+    """Requests in the queue at once, because no worker is ready for them. A further request gets 503. The policy may
+    hold as many beside them; a further one goes to a worker without delay."""
     max_concurrent_requests: Count = 0
     """Requests in progress at once in all processes, with queued and held requests. A further request gets 503 with
     Retry-After. 0: no limit."""
     max_requests_per_worker: Count = 0
     """Requests at once on one worker, or on one data-parallel rank. If every worker has reached the limit, a request
     gets 503 with Retry-After; if its model has a fallback, it waits in the queue and then goes there. 0: no limit."""
-    write_buffer_bytes: Positive = 65_536
-    """Unsent response bytes of one stream at which the gateway stops reading from its worker."""
     max_buffered_response_bytes: Bytes = "auto"
     """Unsent response bytes of all slow clients. Above half of the limit, a stream pauses as soon as it has unsent
     bytes. Above the limit, the gateway cuts off the client that has read nothing for longest. auto: a share of the
@@ -353,8 +350,6 @@ class TimeoutsConfig(Section, frozen=True):
     first_event_s: Seconds = 600.0
     """Streams: from the sent request to the first real event of the response. An answer in one piece has no early byte;
     total_s alone limits it."""
-    upstream_head_s: Seconds = 10.0
-    """From the first byte of a worker's response headers to their end."""
     stream_idle_s: Seconds = 120.0
     """Time between two reads of a started response. A quiet stream goes on while its worker generates tokens, up to 20
     times as long. A response is also stalled if it brings no event and fewer than 16 bytes per second for this time."""
@@ -367,8 +362,6 @@ class TimeoutsConfig(Section, frozen=True):
     """From the end of the headers to the end of the body (408)."""
     client_idle_s: Seconds = 75.0
     """How long a keep-alive connection of a client may be idle."""
-    tls_handshake_s: Seconds = 10.0
-    """TLS handshake of a client."""
     upstream_idle_s: Seconds = 4.0
     """How long a connection to a worker may be idle. vLLM closes its side after 5 s."""
     queue_s: Annotated[float, Meta(ge=0)] = 10.0
@@ -394,7 +387,7 @@ class HealthConfig(Section, frozen=True):
     """When a worker counts as healthy, by probes and by its traffic."""
 
     probe_interval_s: Seconds = 1.0
-    """Time between two probes of one worker."""
+    """Time between two probes of one worker, and between two reads of its /metrics."""
     probe_timeout_s: Seconds = 2.0
     """Timeout of one probe."""
     failure_threshold: Positive = 3
@@ -403,20 +396,6 @@ class HealthConfig(Section, frozen=True):
     """Least share of a model's workers that stay in use when probes only time out: without an answer, a refusal or
     progress. Envoy's panic threshold has the same default. Refused connections and wrong answers eject any number of
     workers. 0: time-outs do, too. 1: time-outs eject none."""
-    load_interval_s: Seconds = 1.0
-    """Time between two reads of a worker's /metrics."""
-
-
-class ScalingConfig(Section, frozen=True):
-    """What the workers of a role should have at most, on average, for the metric warmroute_desired_replicas. The
-    gateway starts and stops no workers."""
-
-    kv_occupancy: Annotated[float, Meta(gt=0, le=1)] = 0.8
-    """Share of the KV cache that requests in progress use."""
-    prefill_utilisation: Annotated[float, Meta(gt=0, le=0.97)] = 0.7
-    """Share of time spent on prefills."""
-    queue_wait_s: Seconds = 1.0
-    """Estimated time until the prefill of a new prompt would start."""
 
 
 class RetriesConfig(Section, frozen=True):
@@ -552,8 +531,6 @@ class DecisionLogConfig(Section, frozen=True):
     max_bytes: Positive = 268_435_456
     """Size of one file before compression, about. The next decision begins a new file with a snapshot of every policy,
     also within a window."""
-    files: Positive = 5
-    """Files kept."""
 
 
 class DiagnosisConfig(Section, frozen=True):
@@ -570,8 +547,6 @@ class DiagnosisConfig(Section, frozen=True):
     """Time to first token that 95 % of the requests of each prompt length should meet."""
     gap_s: Seconds = 0.1
     """Gap between two tokens that 95 % of a worker's gaps should meet while no long prompt is prefilled."""
-    slo_share: Annotated[float, Meta(gt=0, le=1)] = 0.95
-    """Share of a route's streams that should meet its service levels (`slo`)."""
 
 
 class TracingConfig(Section, frozen=True):
@@ -704,8 +679,6 @@ class SidecarConfig(Section, frozen=True):
     advertise_url: str | None = None
     """URL at which gateways reach the sidecar. Default: its own address on the way to the registry, and its public
     port."""
-    stop_s: Annotated[float, Meta(ge=0)] = 30.0
-    """How long the command after -- may take to end after SIGTERM. SIGKILL follows."""
 
     @property
     def test_interval_s(self) -> float:
@@ -789,8 +762,6 @@ class Config(Section, frozen=True):
     """Durations."""
     health: HealthConfig = field(default_factory=HealthConfig)
     """When a worker is ready."""
-    scaling: ScalingConfig = field(default_factory=ScalingConfig)
-    """Targets of the metric warmroute_desired_replicas."""
     retries: RetriesConfig = field(default_factory=RetriesConfig)
     """Retries on another worker."""
     handover: HandoverConfig = field(default_factory=HandoverConfig)

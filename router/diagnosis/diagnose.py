@@ -22,6 +22,8 @@ from router.diagnosis.measured import Measured
 from router.telemetry.catalogue import CATALOGUE
 from router.telemetry.instruments import Labels
 
+_SLO_SHARE = 0.95
+"""Share of a route's streams that should meet its service levels (`slo`)."""
 CHECKS: tuple[Callable[[Measured, DiagnosisConfig, InForce], Checked], ...] = (
     prefill_queueing.check,
     decode_scheduling.check,
@@ -35,7 +37,7 @@ _LEVEL_LABELS = next(spec.labels for spec in CATALOGUE if spec.name == SERVICE_L
 
 
 class ServiceLevel(msgspec.Struct, frozen=True):
-    """How many of a route's streams met a target (ttft or tpot). `out`: fewer than `slo_share` of them did."""
+    """How many of a route's streams met a target (ttft or tpot). `out`: fewer than 95 % of them did."""
 
     route: str
     target: str
@@ -99,7 +101,7 @@ def _service_levels(measured: Measured, thresholds: DiagnosisConfig) -> list[Ser
             target,
             met,
             missed,
-            out=met + missed >= thresholds.min_requests and met < thresholds.slo_share * (met + missed),
+            out=met + missed >= thresholds.min_requests and met < _SLO_SHARE * (met + missed),
         )
         for (route, target), (met, missed) in sorted(measured.levels.items())
         if met + missed

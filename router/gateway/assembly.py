@@ -110,7 +110,7 @@ class Assembly:
         self.routes = RouteQueues(config.routes, loop)
         self.traffic_routes = TrafficRoutes(config.routes)
         self.service_levels = ServiceLevels(config)
-        self.hold_queue = HoldQueue(context.dispatcher, fleet, loop, limits.max_held_requests)
+        self.hold_queue = HoldQueue(context.dispatcher, fleet, loop, limits.max_queued_requests)
         self.lost_workers = LostWorkers(fleet, loop, self.running)
         fleet.on_evidence.append(self._note_reads)
         query_of_death = QueryOfDeathTracker(config.retries.query_of_death_s)
@@ -288,6 +288,5 @@ def _pools(
         outbox,
         config.timeouts.upstream_idle_s,
         config.limits.max_header_bytes,
-        config.timeouts.upstream_head_s,
         (worker_tls or WorkerTls(config.worker_tls)).context_for,
     )

@@ -17,7 +17,7 @@ from router.gateway.assembly import Assembly, GatewayContext
 from router.gateway.client import ClientConnection
 from router.gateway.flow.request_trace import TraceSink
 from router.gateway.last_look import LastLook
-from router.gateway.listen.accept import Acceptor, listen
+from router.gateway.listen.accept import TLS_HANDSHAKE_S, Acceptor, listen
 from router.gateway.listen.connection_limit import AcceptOrder
 from router.gateway.listen.drain import SETTLE_S, ListeningServer, close_listeners
 from router.gateway.listen.sockets import public_sockets
@@ -108,10 +108,9 @@ class Gateway:
             return ClientConnection(parts.clients)
 
         tls = serving_tls(self._config.tls)
-        handshake_s = self._config.timeouts.tls_handshake_s if tls is not None else None
-        self._handshake_s = handshake_s or SETTLE_S
+        self._handshake_s = TLS_HANDSHAKE_S if tls is not None else SETTLE_S
         context = tls.context if tls is not None else None
-        acceptor = self._acceptor = Acceptor(loop, connection, parts.drain.places, context, handshake_s)
+        acceptor = self._acceptor = Acceptor(loop, connection, parts.drain.places, context)
         self._passed = listeners is not None
         self._listeners = list(listeners) if listeners is not None else public_sockets(self._config, BACKLOG)
         parts.pins.shared = pins
@@ -302,7 +301,6 @@ def sweep_interval_s(config: Config) -> float:
     shortest_s = min(
         timeouts.connect_s,
         timeouts.first_event_s,
-        timeouts.upstream_head_s,
         timeouts.stream_idle_s,
         timeouts.total_s,
         timeouts.client_header_s,

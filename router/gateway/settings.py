@@ -45,7 +45,7 @@ def _prefix_name(header: str) -> Iterator[Finding]:
 
 def _timeouts(config: Config) -> Iterator[Finding]:
     limits, defaults = config.timeouts, TimeoutsConfig()
-    for key in ("connect_s", "upstream_head_s", "first_event_s", "stream_idle_s", "queue_s"):
+    for key in ("connect_s", "first_event_s", "stream_idle_s", "queue_s"):
         value = getattr(limits, key)
         # A lower total_s alone limits every step; only a step that was set can contradict it.
         if value > limits.total_s and value != getattr(defaults, key):

@@ -17,7 +17,7 @@ class WorkerEvidence:
 
     `progress_s` is the last sign of the engine's work, as far as it was noted: `Fleet.evidence` also asks for the
     latest reads of answers. `generation_s` is when the token counters of `/metrics` were last seen to move, which may
-    be up to `health.load_interval_s` after they did. `counts_tokens` says whether the worker publishes any.
+    be up to `health.probe_interval_s` after they did. `counts_tokens` says whether the worker publishes any.
     """
 
     __slots__ = ("_reports", "answered_s", "counts_tokens", "generation_s", "progress_s", "refused_s", "reset_s")

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from backends.worker import LoadReport
 from policies.view import WorkerView
-from router.config.model import ScalingConfig
 from router.placement.endpoints import FleetEndpoint
 from router.placement.health import SERVING, WorkerState
 
@@ -24,6 +23,12 @@ WINDOW_S = 60.0
 """Memory of the attainment of service levels."""
 LEAST_JUDGED = 5.0
 """Judged streams within the window below which the attainment is not known."""
+KV_OCCUPANCY = 0.8
+"""Share of the KV cache that requests in progress may use. An autoscaler with another target takes the measures."""
+PREFILL_UTILISATION = 0.7
+"""Share of time that may go into prefills."""
+QUEUE_WAIT_S = 1.0
+"""Longest estimated time until the prefill of a new prompt would start."""
 _SERVICE_LEVEL = 0.95
 """Least share of streams that meet their `slo`."""
 _LOADED = 0.5
@@ -79,7 +84,6 @@ def needed(
     endpoints: Iterable[FleetEndpoint],
     views: Sequence[WorkerView],
     attained: Mapping[str, float | None],
-    targets: ScalingConfig,
 ) -> dict[str, Needed]:
     """Return what each role needs. Workers in maintenance do not count, because no autoscaler put them there."""
     by_id: dict[str, WorkerView] = {view.id: view for view in views}
@@ -87,14 +91,13 @@ def needed(
     for endpoint in endpoints:
         if endpoint.state is not WorkerState.DRAINING:
             roles.setdefault(endpoint.role, []).append(endpoint)
-    return {role: _of_role(members, by_id, attained.get(role), targets) for role, members in roles.items()}
+    return {role: _of_role(members, by_id, attained.get(role)) for role, members in roles.items()}
 
 
 def _of_role(
     members: Sequence[FleetEndpoint],
     views: Mapping[str, WorkerView],
     attainment: float | None,
-    targets: ScalingConfig,
 ) -> Needed:
     serving = [endpoint for endpoint in members if endpoint.state in SERVING]
     candidates = [candidate for endpoint in serving for candidate in endpoint.candidates]
@@ -104,8 +107,7 @@ def _of_role(
     occupancy = _mean(_occupancy(view, load) for view, load in seen)
     utilisation = _mean(view.utilisation for view, _ in seen)
     wait_s = _mean(view.queue_wait_s for view, _ in seen)
-    ratios = [occupancy / targets.kv_occupancy, utilisation / targets.prefill_utilisation]
-    ratios.append(wait_s / targets.queue_wait_s)
+    ratios = [occupancy / KV_OCCUPANCY, utilisation / PREFILL_UTILISATION, wait_s / QUEUE_WAIT_S]
     if attainment is not None and max(ratios) > _LOADED:
         ratios.append(_SERVICE_LEVEL / max(attainment, _SERVICE_LEVEL / MOST_GROWTH))
     ratio = min(max(ratios), MOST_GROWTH)

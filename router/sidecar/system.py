@@ -23,6 +23,8 @@ from router.sidecar.worker_process import WorkerProcess
 from router.telemetry.exposition import Reading
 
 LOOK_S = 0.05
+STOP_S = 30.0
+"""How long the command after -- may take to end after SIGTERM. Its requests have been drained, and SIGKILL follows."""
 LAST_ERRORS_S = 1.0
 """How long requests get to fail after the worker's process has ended."""
 
@@ -146,7 +148,7 @@ class SidecarSystem(System):
         await self._registration.aclose()
         await super().aclose(min(limit_s, LAST_ERRORS_S) if dead else limit_s)
         if self._child is not None:
-            await self._child.stop(self.config.sidecar.stop_s)
+            await self._child.stop(STOP_S)
         await self._drain_port.aclose()
         if self._drain is not None:
             self._drain.cancel()

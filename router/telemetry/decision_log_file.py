@@ -21,6 +21,8 @@ GATHER_S = 0.5
 _COMPRESSION = 1
 """The fastest of zlib's. Compression is most of what a compressed log costs."""
 _ROTATE = b""
+FILES = 5
+"""Files kept of a decision log; `decision_log.max_bytes` sets their size."""
 
 
 class DecisionLogFile:
@@ -139,7 +141,7 @@ def open_decision_log(settings: DecisionLogConfig) -> DecisionLogFile | None:
     if settings.path is None:
         return None
     try:
-        return DecisionLogFile(Path(settings.path), settings.max_bytes, settings.files)
+        return DecisionLogFile(Path(settings.path), settings.max_bytes, FILES)
     except OSError as error:
         log.error("the decision log cannot be opened", extra={"path": settings.path, "reason": str(error)})
         return None

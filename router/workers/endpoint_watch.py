@@ -170,7 +170,7 @@ class EndpointWatch:
 
     async def _load_round(self, now_s: float) -> None:
         if self._up and now_s >= self._load_due_s:
-            self._load_due_s = now_s + self._context.health.load_interval_s
+            self._load_due_s = now_s + self._context.health.probe_interval_s
             await self._read_load()
             if self._facts is not None and not self._late:
                 self._self_tests.consider(self._facts)

@@ -17,6 +17,7 @@ from router.cli.options import read_settings
 from router.security.token import admin_tokens
 from router.settings import load
 from router.sidecar.defaults import sidecar_config
+from router.sidecar.system import STOP_S
 from tests.support.compose import (
     COMPOSE,
     MAKE_SECRETS,
@@ -78,7 +79,7 @@ class TestConfig:
         assert [source.redis is None for source in settings(services, "gateway-1").discovery.sources.values()] == [
             False
         ]
-        stop_s = config.timeouts.drain_delay_s + config.timeouts.drain_s + config.sidecar.stop_s
+        stop_s = config.timeouts.drain_delay_s + config.timeouts.drain_s + STOP_S
         assert seconds(profile["sidecar"]["stop_grace_period"]) > stop_s + 5
 
     @pytest.mark.parametrize("name", GATEWAYS)

@@ -99,7 +99,7 @@ async def test_two_thousand_workers_are_listed_in_time_and_their_first_probes_ar
     every = WorkerSettings(host="0.0.0.0", kv_events=False)
     async with (
         serving(every) as worker,
-        Gateway(tmp_path / "w.json", probe_interval_s=60, load_interval_s=60) as gateway,
+        Gateway(tmp_path / "w.json", probe_interval_s=60) as gateway,
     ):
         port = worker.url.rpartition(":")[2]
         urls = [f"http://127.1.{number // 250}.{number % 250 + 1}:{port}" for number in range(WORKERS)]

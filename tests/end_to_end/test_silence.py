@@ -17,7 +17,7 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
-FAST = ("health.probe_timeout_s=0.3", "health.probe_interval_s=0.1", "health.load_interval_s=0.1")
+FAST = ("health.probe_timeout_s=0.3", "health.probe_interval_s=0.1")
 WHOLE = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 STREAMED = {**WHOLE, "stream": True}
 

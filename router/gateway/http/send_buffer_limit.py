@@ -22,6 +22,10 @@ class SlowReader(Protocol):
         """Close in the next loop iteration. A write to the connection may be in progress now."""
 
 
+WRITE_BUFFER_BYTES = 65_536
+"""Unsent bytes of one response at which its worker is paused: a few reads of a socket."""
+
+
 class SendBufferLimit:
     """Counts unsent bytes of paused connections, oldest pause first.
 
@@ -34,9 +38,9 @@ class SendBufferLimit:
 
     __slots__ = ("_limit_bytes", "_paused", "_tight", "_write_buffer_bytes", "cut", "used_bytes")
 
-    def __init__(self, limits: LimitsConfig) -> None:
+    def __init__(self, limits: LimitsConfig, write_buffer_bytes: int = WRITE_BUFFER_BYTES) -> None:
         self._limit_bytes = RESPONSES.of(limits)
-        self._write_buffer_bytes = limits.write_buffer_bytes
+        self._write_buffer_bytes = write_buffer_bytes
         self._paused: dict[SlowReader, int] = {}
         self._tight = False
         self.used_bytes = 0

@@ -31,6 +31,10 @@ class Dialler(Protocol):
         """One of the calls above raised. Called while the exception is handled."""
 
 
+UPSTREAM_HEAD_S = 10.0
+"""From the first byte of a response's head to its last: a worker sends it in one piece."""
+
+
 class ConnectionPool:
     """Idle connections by endpoint. The last used one is taken first, since its worker is least likely to close it.
 
@@ -44,13 +48,12 @@ class ConnectionPool:
         outbox: WriteCoalescer,
         idle_s: float,
         max_head_bytes: int,
-        head_s: float,
         tls_for: Callable[[Endpoint], ssl.SSLContext | None] = lambda endpoint: None,
     ) -> None:
         self.on_refusal: Callable[[Endpoint], None] | None = None
         """Called when an endpoint refuses a connection."""
         self.outbox = outbox
-        self.head_s = head_s
+        self.head_s = UPSTREAM_HEAD_S
         self._loop = loop
         self._idle_s = idle_s
         self._max_head_bytes = max_head_bytes

@@ -26,6 +26,8 @@ STEP_BACK_S = 0.001
 PATIENCE_S = 0.05
 """If no other process accepts for this long, the processes with fewer connections count as stuck. Until one of them
 accepts again, this process accepts one connection per try. It takes no more, because the others may only be slow."""
+TLS_HANDSHAKE_S = 10.0
+"""Longest TLS handshake of a client: a few round trips, also on a slow path."""
 ACCEPTS_PER_ITERATION = 32
 """Most connections that a single process accepts per event-loop iteration."""
 EXHAUSTED_S = 0.5
@@ -48,13 +50,12 @@ class Acceptor:
         connection: Callable[[], Any],
         limit: ConnectionLimit,
         tls: ssl.SSLContext | None = None,
-        tls_handshake_s: float | None = None,
     ) -> None:
         self.limit = limit
         self._loop = loop
         self._connection = connection
         self._tls = tls
-        self._tls_handshake_s = tls_handshake_s
+        self.tls_handshake_s = TLS_HANDSHAKE_S
         self._tasks: set[asyncio.Task[None]] = set()
 
     def take(self, client: socket.socket) -> asyncio.Task[None] | None:
@@ -94,7 +95,7 @@ class Acceptor:
                 lambda: connection,
                 client,
                 ssl=tls,
-                ssl_handshake_timeout=self._tls_handshake_s if tls is not None else None,
+                ssl_handshake_timeout=self.tls_handshake_s if tls is not None else None,
                 ssl_shutdown_timeout=TLS_SHUTDOWN_S if tls is not None else None,
             )
         except OSError:  # the client left, or its handshake failed

@@ -100,7 +100,6 @@ def share_of(limits: LimitsConfig, process: int, processes: int) -> LimitsConfig
         limits,
         max_connections=part(limits.max_connections),
         max_queued_requests=part(limits.max_queued_requests),
-        max_held_requests=part(limits.max_held_requests),
         max_concurrent_requests=requests + (process < more),
         max_buffered_body_bytes=max(part(BODIES.of(limits)), limits.max_body_bytes),
         max_buffered_response_bytes=part(RESPONSES.of(limits)),

@@ -64,7 +64,7 @@ YAML = [
     ),
     ("retries:\n  budget_ratio: 2\n", "w.yaml:2", "retries.budget_ratio is 2", "a number from 0 to 1"),
     ("retries:\n  max_attempts: 0\n", "w.yaml:2", "retries.max_attempts is 0", "a whole number"),
-    ("timeouts:\n  total_s: 5\n  upstream_head_s: 6\n", "w.yaml:3", "upstream_head_s (6) is above", "a smaller one"),
+    ("timeouts:\n  total_s: 5\n  connect_s: 6\n", "w.yaml:3", "connect_s (6) is above", "a smaller one"),
     ("port: 9\nadmin_port: 9\n", "w.yaml:2", "port and admin_port are both 9", "two different ports"),
     ("port: 8001\n", "admin_port", "port and admin_port are both 8001", "two different ports"),
     ("host: http://a\n", "w.yaml:1", "host is 'http://a'", "without scheme"),

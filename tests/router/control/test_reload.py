@@ -158,11 +158,13 @@ async def test_models_tenants_and_limits_apply_and_the_other_limits_are_pending(
     fleet = Fleet(config)
     limited = {"red": RateLimitsConfig(requests_per_minute=60)}
     fleet.read = replace(
-        config, models={"m": ModelConfig(aliases=("chat",))}, limits=LimitsConfig(max_held_requests=7, tenants=limited)
+        config,
+        models={"m": ModelConfig(aliases=("chat",))},
+        limits=LimitsConfig(max_queued_requests=7, tenants=limited),
     )
     found = await fleet.control.reload()
     assert [str(one).split(":")[0] for one in found.outcome.differences] == ["models[m]", "limits.tenants[red]"]
-    assert [one.place for one in found.pending] == ["limits.max_held_requests"]
+    assert [one.place for one in found.pending] == ["limits.max_queued_requests"]
     assert fleet.agree()
     assert fleet.processes[0].limits.tenants == limited
 

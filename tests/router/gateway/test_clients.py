@@ -490,11 +490,3 @@ async def test_after_many_streams_no_connection_and_no_load_is_left(rig):
     assert all(0 < len(each[0]) <= 64 for each in gaps)
     assert {each[1] for each in gaps} == {("/v1/chat/completions", "default", "m")}
     assert any(each.startswith("progress") for each in gate.dispatcher.events)
-
-
-async def test_the_write_buffer_has_the_configured_size(rig):
-    gate = await rig(limits={"write_buffer_bytes": 12_345})
-    await gate.connect()
-    await eventually(lambda: gate.gateway._parts.drain.connections)
-    (connection,) = gate.gateway._parts.drain.connections
-    assert connection.output._transport.get_write_buffer_limits()[1] == 12_345

@@ -150,8 +150,8 @@ async def test_a_held_request_is_sent_when_the_client_before_it_leaves(gate):
     assert (await made.second.read()).status == 200
 
 
-async def test_a_request_above_max_held_requests_is_sent_at_once(gate):
-    made = await gate(limits={"max_held_requests": 1})
+async def test_a_request_above_max_queued_requests_is_sent_at_once(gate):
+    made = await gate(limits={"max_queued_requests": 1})
     third = await made.connect()
     third.writer.write(post())
     await eventually(lambda: len(made.slow.waiting) == 2)

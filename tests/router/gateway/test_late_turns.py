@@ -58,7 +58,8 @@ async def test_an_answer_that_has_arrived_is_in_time(rig, limit):
 
 async def test_the_rest_of_a_head_that_has_arrived_is_in_time(rig):
     sockets = []
-    gate = await rig(begins(STREAM_HEAD[:20], sockets), timeouts={"upstream_head_s": LIMIT_S})
+    gate = await rig(begins(STREAM_HEAD[:20], sockets))
+    gate.gateway._parts.pools.head_s = LIMIT_S
     client = await gate.connect()
     client.writer.write(post())
     (request,) = await started(gate)

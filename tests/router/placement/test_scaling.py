@@ -4,11 +4,8 @@ import pytest
 
 from backends.worker import LoadReport
 from policies.view import Residency, WorkerView
-from router.config.model import ScalingConfig
 from router.placement.health import WorkerState
 from router.placement.scaling import WINDOW_S, Attainment, needed
-
-TARGETS = ScalingConfig()
 
 
 def role(count, *, kv=0, busy=0.0, wait_s=0.0, reported=None, states=WorkerState.READY, role="mixed", first=0):
@@ -23,7 +20,7 @@ def role(count, *, kv=0, busy=0.0, wait_s=0.0, reported=None, states=WorkerState
 
 def found(*groups, attained=None):
     workers, views = ([each for group in groups for each in group[part]] for part in (0, 1))
-    return needed(workers, views, attained or {}, TARGETS)
+    return needed(workers, views, attained or {})
 
 
 @pytest.mark.parametrize(

@@ -39,12 +39,11 @@ def test_limits_are_divided_and_one_body_always_fits():
     limits = LimitsConfig(
         max_connections=10,
         max_queued_requests=1,
-        max_held_requests=3,
         max_buffered_body_bytes=100,
         max_body_bytes=60,
     )
     share = share_of(limits, 0, 3)
-    assert (share.max_connections, share.max_queued_requests, share.max_held_requests) == (4, 1, 1)
+    assert (share.max_connections, share.max_queued_requests) == (4, 1)
     assert share.max_buffered_body_bytes == 60
     assert share.max_body_bytes == 60
 

@@ -18,7 +18,7 @@ from tests.support.late_worker import LateWorker
 from tests.support.waiting import eventually
 
 LATE_S = 0.2
-HEALTH = HealthConfig(probe_interval_s=0.05, load_interval_s=0.05, probe_timeout_s=LATE_S)
+HEALTH = HealthConfig(probe_interval_s=0.05, probe_timeout_s=LATE_S)
 READY, UNHEALTHY = WorkerState.READY, WorkerState.UNHEALTHY
 
 
@@ -130,7 +130,7 @@ async def test_refusals_and_resets_eject_a_worker_that_works(watched, how):
 
 
 async def test_a_gateway_that_stood_still_blames_no_worker(watched, metrics):
-    its = await watched(2, health=HealthConfig(0.05, LATE_S, 1, load_interval_s=0.05))
+    its = await watched(2, health=HealthConfig(0.05, LATE_S, 1))
     for _ in range(3):
         asked = [worker.asked for worker in its.workers]
         for worker in its.workers:

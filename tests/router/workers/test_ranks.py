@@ -15,7 +15,7 @@ from router.tokenization.identity import Identity
 from router.workers.watcher import Watcher
 from tests.support.waiting import eventually
 
-HEALTH = HealthConfig(probe_interval_s=0.05, load_interval_s=0.05)
+HEALTH = HealthConfig(probe_interval_s=0.05)
 CONFIG = Config(health=HEALTH, residency=ResidencyConfig(self_test=False))
 
 

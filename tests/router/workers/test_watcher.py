@@ -24,7 +24,7 @@ from router.workers.watcher import Watcher
 from tests.support.waiting import eventually, iterations
 
 FAST = WorkerSettings(time_scale=0.0)
-HEALTH = HealthConfig(probe_interval_s=0.05, load_interval_s=0.05, probe_timeout_s=1.0, failure_threshold=2)
+HEALTH = HealthConfig(probe_interval_s=0.05, probe_timeout_s=1.0, failure_threshold=2)
 
 
 @pytest.fixture

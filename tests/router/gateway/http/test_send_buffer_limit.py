@@ -1,4 +1,3 @@
-import msgspec
 import pytest
 
 from router.config.model import LimitsConfig
@@ -19,9 +18,7 @@ class Reader:
 
 @pytest.fixture
 def unsent():
-    return SendBufferLimit(
-        msgspec.structs.replace(LimitsConfig(), write_buffer_bytes=100, max_buffered_response_bytes=1_000)
-    )
+    return SendBufferLimit(LimitsConfig(max_buffered_response_bytes=1_000), 100)
 
 
 def test_the_allowance_shrinks_at_half_and_grows_back_at_a_quarter(unsent):

@@ -206,7 +206,8 @@ async def test_idle_tls_connections_close_at_shutdown(rig, authority, pair):
 
 
 async def test_an_endless_handshake_is_closed(rig, authority, pair):
-    gateway = await rig(answer_stream, tls=pair, timeouts={"tls_handshake_s": 0.3})
+    gateway = await rig(answer_stream, tls=pair)
+    gateway.gateway._acceptor.tls_handshake_s = 0.3
     silent = await gateway.connect()
     began_s = time.monotonic()
     assert await silent.closed() == b""
@@ -215,7 +216,8 @@ async def test_an_endless_handshake_is_closed(rig, authority, pair):
 
 
 async def test_a_handshake_started_before_a_drain_gets_a_response(rig, authority, pair):
-    gateway = await rig(answer_stream, tls=pair, timeouts={"tls_handshake_s": 2.0})
+    gateway = await rig(answer_stream, tls=pair)
+    gateway.gateway._acceptor.tls_handshake_s = 2.0
     began, silent = await gateway.connect(), await gateway.connect()
     parts = gateway.gateway._parts
     await eventually(lambda: parts.drain.places.opening == 2)
@@ -275,7 +277,8 @@ async def test_the_end_of_a_tls_response_reaches_a_slow_reader(rig, authority, c
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         gone = asyncio.create_task(asyncio.to_thread(answer_and_go, listener))
-        gateway = await rig(worker_tls={"ca_file": authority.file}, limits={"write_buffer_bytes": 4_096})
+        gateway = await rig(worker_tls={"ca_file": authority.file})
+        gateway.gateway._parts.unsent._write_buffer_bytes = 4_096
         gateway.join(f"https://127.0.0.1:{listener.getsockname()[1]}")
         client = await gateway.connect(limit=65_536)
         client.writer.transport.pause_reading()
