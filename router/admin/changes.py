@@ -23,12 +23,12 @@ from router.control.change import (
     Change,
     ChangeOutcome,
     HandedOverError,
+    NotAppliedError,
     Reloaded,
     StaleTagError,
 )
 from router.control.desired_state import worker_id
 from router.control.differences import SettingDifference, without_secrets
-from router.control.reconciler import NotAppliedError
 from router.control.revisions import Source
 from router.control.sharing import OvertakenError
 from router.control.state_file import NotSavedError

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from backends.vllm.histogram_bounds import ITL_S
 from policies.view import WorkerView
 from router.admin.documents import FleetOverview, FleetRow
@@ -80,17 +82,11 @@ def _row(
     endpoint, load = candidate.endpoint, system.dispatcher.worker_load(candidate)
     cache, accuracy, speed = system.residency.state(candidate.slot), load.accuracy, load.speed
     capacity = view.kv_capacity_tokens if view is not None else 0
-    return FleetRow(
+    return replace(
+        _unknown(endpoint, in_flight),
         id=candidate.id,
-        worker=endpoint.id,
-        name=endpoint.name,
-        state=endpoint.state.value,
-        reason=endpoint.reason,
-        draining=endpoint.draining,
-        role=endpoint.role,
         residency=cache.residency.value,
         view_reason=cache.reason,
-        in_flight=in_flight,
         queue_wait_s=round(view.queue_wait_s, 2) if view is not None else 0.0,
         kv_usage=None if candidate.load is None else round(candidate.load.kv_usage, 2),
         idle_share=round(view.idle_tokens / capacity, 2) if view is not None and capacity else None,

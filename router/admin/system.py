@@ -21,6 +21,7 @@ from router.residency.residency_map import ResidencyMap
 from router.telemetry.history import TrafficHistory
 from router.tokenization.identity import Identity
 from router.workers.operations import WorkerOutcome
+from router.workers.watcher import Watcher
 
 
 class HandoverState(StrEnum):
@@ -33,13 +34,6 @@ class HandoverState(StrEnum):
     NONE = "none"
     OFFERED = "offered"
     DONE = "done"
-
-
-class Watching(Protocol):
-    """The part of `router.workers.watcher.Watcher` that the admin API reads."""
-
-    def statistics(self) -> dict[str, Any]:
-        """Per endpoint: restarts seen, self-tests and event subscriptions of its candidates."""
 
 
 class AdminSystem(Protocol):
@@ -69,7 +63,7 @@ class AdminSystem(Protocol):
         """The cache view of each candidate, and the degree to which it can be trusted."""
 
     @property
-    def watcher(self) -> Watching:
+    def watcher(self) -> Watcher:
         """Probes, event subscriptions and self-tests."""
 
     @property

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from router.config.problems import ConfigError
-from router.control.change import HandedOverError, Reloaded
+from router.control.change import HandedOverError, NotAppliedError, Reloaded
 from router.control.change_log import log_reload
 from router.control.config_watch import ConfigWatch
-from router.control.reconciler import NotAppliedError
 from router.control.state_file import NotSavedError
 
 log = logging.getLogger("warmroute.control")

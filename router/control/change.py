@@ -21,6 +21,10 @@ class StaleTagError(Exception):
         super().__init__(f"the desired state is {now}, and If-Match names {given[:80]}")
 
 
+class NotAppliedError(Exception):
+    """The process cannot be brought to the state and stays as it was. The message says why."""
+
+
 class HandedOverError(Exception):
     """Another process serves, and decides the state."""
 

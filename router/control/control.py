@@ -18,6 +18,7 @@ from router.control.change import (
     Change,
     ChangeOutcome,
     HandedOverError,
+    NotAppliedError,
     Reloaded,
     StaleTagError,
 )
@@ -29,7 +30,6 @@ from router.control.edits import drain_only
 from router.control.effective import with_effective
 from router.control.merge import api_changes, reloaded
 from router.control.pending import pending
-from router.control.reconciler import NotAppliedError
 from router.control.revisions import RevisionHistory
 from router.control.sharing import (
     NONE_SHARED,

@@ -2,75 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterator
 
-from policies.view import Policy
-from router.config.model import ModelConfig, PolicyConfig, TenantConfig, WorkerConfig
-from router.control.desired_state import DesiredState, LiveLimits, LiveSettings
-from router.control.routing import BuiltRouting, Routing, routing_of
+from router.config.model import PolicyConfig
+from router.control.change import NotAppliedError
+from router.control.desired_state import DesiredState, LiveSettings
+from router.control.routing import routing_of
+from router.control.running_gateway import RunningGateway
 
 Step = Callable[[], object]
-
-
-class NotAppliedError(Exception):
-    """The process cannot be brought to the state and stays as it was. The message says why."""
-
-
-class Running(Protocol):
-    """The running parts of one process. Every call takes effect at once, between two events of the event loop."""
-
-    @property
-    def workers(self) -> Mapping[str, WorkerConfig]:
-        """The workers by id as they are now, with `maintenance` as in the fleet."""
-
-    @property
-    def policy(self) -> PolicyConfig: ...
-
-    @property
-    def routing(self) -> Routing:
-        """The further policies and the routes in use."""
-
-    def build_routing(self, routing: Routing, policy: PolicyConfig) -> BuiltRouting:
-        """Build further policies and shadow policies without using them. `policy` is the one that will be in use.
-
-        Raises:
-            PolicyError: one cannot be built.
-        """
-
-    def use_routing(self, routing: Routing, built: BuiltRouting) -> None:
-        """Use other policies and routes from the next request on."""
-
-    @property
-    def models(self) -> Mapping[str, ModelConfig]: ...
-
-    def use_models(self, models: Mapping[str, ModelConfig]) -> None:
-        """Use other names, service levels and files of models from the next request on."""
-
-    @property
-    def tenants(self) -> Mapping[str, TenantConfig]: ...
-
-    @property
-    def limits(self) -> LiveLimits: ...
-
-    def use_callers(self, tenants: Mapping[str, TenantConfig], limits: LiveLimits) -> None: ...
-
-    def build_policy(self, policy: PolicyConfig) -> Policy:
-        """Build a policy without using it.
-
-        Raises:
-            PolicyError: it cannot be built.
-        """
-
-    def add_worker(self, worker: WorkerConfig) -> None:
-        """Add a worker that is not in the fleet."""
-
-    def remove_worker(self, name: str) -> None: ...
-
-    def change_worker(self, worker: WorkerConfig) -> None:
-        """Change the settings of a worker of the fleet. Its requests continue."""
-
-    def use_policy(self, policy: PolicyConfig, built: Policy) -> None: ...
 
 
 class Reconciler:
@@ -80,7 +20,7 @@ class Reconciler:
     A second call with the same state changes nothing.
     """
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: RunningGateway) -> None:
         self._running = running
         self.version = 0
         """The version of the state that the process was last brought to; 0 before the first."""

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from policies.registry import build_policy
 from policies.view import Policy
 from router.config.model import Config, ModelConfig, PolicyConfig, TenantConfig, WorkerConfig
+from router.control.change import NotAppliedError
 from router.control.desired_state import LiveLimits, LiveSettings, endpoint_of, live_settings, worker_id
-from router.control.reconciler import NotAppliedError
 from router.control.routing import BuiltRouting, Failed, ProcessShare, Routing, routing_of
 from router.gateway.server import Gateway
 from router.placement.chosen_policy import spec_of
@@ -22,7 +22,7 @@ from router.workers.watcher import Watcher
 
 
 class RunningGateway:
-    """Change one process. Satisfies `router.control.reconciler.Running`.
+    """Change one process. Every call takes effect at once, between two events of the event loop.
 
     `share` says which of several processes it is. `failed` is called when a policy fails.
     """

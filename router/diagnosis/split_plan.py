@@ -64,8 +64,7 @@ class SplitPlan:
     """The plan for the workers that serve `models`.
 
     `delay_s` is the added delay under the split `now`, in seconds per second, and `recommended_delay_s` under
-    `recommended`. All are None while too little is known: `needs` says what. `handed_share` is the share of the prefill
-    work that was handed over.
+    `recommended`. All are None while too little is known: `needs` says what.
     """
 
     models: tuple[str, ...]
@@ -75,7 +74,6 @@ class SplitPlan:
     delay_s: float | None = None
     recommended_delay_s: float | None = None
     load: PhaseLoad | None = None
-    handed_share: float = 0.0
     needs: str | None = None
 
 
@@ -143,7 +141,6 @@ def _planned(
         delay_s(load, split),
         least_s,
         load,
-        _handed_share(work),
     )
 
 

@@ -16,10 +16,9 @@ from typing import Protocol
 from router.admin.system import HandoverState
 from router.config.model import Config
 from router.config.problems import ConfigError
-from router.control.change import Change
+from router.control.change import Change, NotAppliedError
 from router.control.control import Control
 from router.control.edits import drain_only
-from router.control.reconciler import NotAppliedError
 from router.gateway.listen.sockets import ListenError
 from router.placement.fleet import Fleet
 from router.placement.health import WorkerState

@@ -64,7 +64,7 @@ class Line:
         self._tasks: list[asyncio.Task[None]] = []
         self._alone = True
         self._problem = ""
-        self.sent = self.received = self.errors = self.connects = 0
+        self.sent = self.received = self.errors = 0
 
     def start(self) -> None:
         self._tasks = [
@@ -113,7 +113,6 @@ class Line:
         subscription: Any = self._client.pubsub()  # partly without types
         try:
             await subscription.subscribe(self._channel)
-            self.connects += 1
             self._since_s = loop.time()
             owed_s, ended_s = 0.0, loop.time()
             while loop.time() - max(self._since_s, self._echo_s) <= ECHO_S:

@@ -19,8 +19,8 @@ import msgspec
 from backends.foreign_json import read_json
 from router.config.model import RedisConfig
 from router.config.problems import ConfigError
+from router.control.change import NotAppliedError
 from router.control.control import Control
-from router.control.reconciler import NotAppliedError
 from router.control.sharing import ApartError, SharedChanges
 from router.control.state_file import NotSavedError
 from router.replicas.connection import RedisClient, key

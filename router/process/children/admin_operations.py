@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from backends.foreign_json import read_json
-from router.admin import changes, documents, fleet_rows, health, prefixes, routes, what_if
+from router.admin import changes, documents, fleet_rows, prefixes, routes, what_if
 from router.admin.decisions import LogPlace
 from router.admin.documents import WhatIfDocument
 from router.admin.named_settings import NAMED_OPERATIONS
@@ -25,7 +25,6 @@ from router.admin.table import OPERATIONS
 from router.admin.workers import still_busy, still_not_ready
 from router.placement.health import SERVING
 from router.process.children.aggregate import merge_worker, merge_workers
-from router.process.children.changes import Child
 from router.process.children.child_client import (
     ChildClient,
     ChildReply,
@@ -34,6 +33,7 @@ from router.process.children.child_client import (
     ask_all,
     ask_each,
 )
+from router.process.children.child_process import ChildProcess
 from router.process.children.decision_logs import cursor_for, merge_logs
 from router.process.children.metric_totals import MetricTotals
 from router.telemetry.snapshot import page
@@ -50,7 +50,7 @@ class SupervisorState(Protocol):
     """The parts of the supervisor that its admin port reads."""
 
     @property
-    def children(self) -> Sequence[Child]: ...
+    def children(self) -> Sequence[ChildProcess]: ...
     @property
     def totals(self) -> MetricTotals: ...
     @property
@@ -67,7 +67,7 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
     """
     request = _AllChildren(supervisor)
     named: dict[str, Handler] = {
-        "live": request.live,
+        **dict.fromkeys(("live", "get_config"), _here),
         "ready": request.ready,
         "metrics": request.metrics,
         "list_workers": request.list_workers,
@@ -91,7 +91,6 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
         **dict.fromkeys(("list_audit", "whoami", "show_traffic", "diagnose"), _here),
         **dict.fromkeys(("get_log_level", "list_replicas"), _here),
         "set_log_level": request.set_log_level,
-        "get_config": request.config,
         **dict.fromkeys(("list_policies", "put_policy", "remove_policy"), _here),
         **dict.fromkeys(("list_routes", "get_route", "set_routes"), _here),
         "compare_shadows": request.shadows,
@@ -103,7 +102,7 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
 
 
 async def _here(operation: Operation, call: Call) -> Answer:
-    """Answer in the supervisor, which has the desired state, its history and the audit."""
+    """Answer in the supervisor, which has the whole settings, the desired state, its history and the audit."""
     return await operation.handle(call)
 
 
@@ -119,14 +118,6 @@ class _AllChildren:
         self._supervisor = supervisor
 
     # reads
-
-    async def live(self, _: Operation, call: Call) -> Answer:
-        """Answer for the supervisor's own event loop."""
-        return await health.live(call)
-
-    async def config(self, _: Operation, call: Call) -> Answer:
-        """Return the settings, with whole limits and the desired state."""
-        return await health.config(call)
 
     async def shadows(self, operation: Operation, call: Call) -> Answer:
         """Return the shadow policies of one route, with the sums of all processes."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Protocol
 
 from router.admin.problems import no_process
 from router.config.model import ModelConfig
+from router.control.change import NotAppliedError
 from router.control.desired_state import DesiredState
-from router.control.reconciler import NotAppliedError
-from router.process.children.child_client import CHANGE_S, ChildClient, ChildReply, NoReplyError
+from router.process.children.child_client import CHANGE_S, ChildReply, NoReplyError
+from router.process.children.child_process import ChildProcess
 from router.process.children.state_channel import prepare_request, state_request
 
 PREPARE_S = 120.0
@@ -25,22 +25,10 @@ PREPARE_S = 120.0
 log = logging.getLogger("warmroute.process")
 
 
-class Child(Protocol):
-    """The part of `router.process.children.child_process.ChildProcess` that changes need."""
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def client(self) -> ChildClient | None: ...
-    @property
-    def settled(self) -> asyncio.Event: ...
-    def kill(self) -> None: ...
-
-
 class Changes:
     """Send states to the children. The caller holds the lock without which no process may start."""
 
-    def __init__(self, children: Sequence[Child]) -> None:
+    def __init__(self, children: Sequence[ChildProcess]) -> None:
         self._children = children
         self._models: dict[str, ModelConfig] = {}
         """The settings of models in the last state that all processes could prepare for."""
@@ -73,7 +61,7 @@ class Changes:
                 raise NotAppliedError(answer.detail)
         self._models = state.settings.models
 
-    def behind(self, state: DesiredState) -> list[Child]:
+    def behind(self, state: DesiredState) -> list[ChildProcess]:
         """Return the children whose last reply was from another version than that of `state`."""
         return [
             child
@@ -85,21 +73,21 @@ class Changes:
         """Bring every process that is `behind` to `state`."""
         await asyncio.gather(*(self._bring(child, state) for child in self.behind(state)))
 
-    async def _ask_first(self, state: DesiredState, waiting: list[Child]) -> ChildReply:
+    async def _ask_first(self, state: DesiredState, waiting: list[ChildProcess]) -> ChildReply:
         """Return the reply of the first child that answers. Remove all children that were asked from `waiting`."""
         while waiting:
             if (answer := await self._ask(waiting.pop(0), state)) is not None:
                 return answer
         raise no_process()
 
-    async def _bring(self, child: Child, state: DesiredState) -> None:
+    async def _bring(self, child: ChildProcess, state: DesiredState) -> None:
         answer = await self._ask(child, state)
         if answer is not None and not answer.is_success:
             fields = {"process_index": child.number, "version": state.version, "reason": answer.detail}
             log.error("process ended: it refused the desired state", extra=fields)
             child.kill()
 
-    async def _ask(self, child: Child, state: DesiredState) -> ChildReply | None:
+    async def _ask(self, child: ChildProcess, state: DesiredState) -> ChildReply | None:
         client = child.client
         if client is None:
             return None

@@ -13,9 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backends.foreign_json import read_json
 from router.admin.problems import AdminError, problem_response
+from router.control.change import NotAppliedError
 from router.control.control import Control
 from router.control.desired_state import DesiredState, LiveSettings
-from router.control.reconciler import NotAppliedError
 from router.process.children.child_client import STATE_VERSION, ChildRequest
 
 STATE_PATH = "/private/desired-state"

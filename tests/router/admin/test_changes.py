@@ -1,6 +1,6 @@
 import pytest
 
-from router.control.reconciler import NotAppliedError
+from router.control.change import NotAppliedError
 from router.control.state_file import NotSavedError
 
 NEW = {"url": "http://c:1", "api_key": "k-5371", "labels": {"rack": "7"}}

@@ -10,7 +10,7 @@ from router.control.start import Sources, initial
 
 
 class Process:
-    """A process in memory. Satisfies `router.control.reconciler.Running`, and fails where it should."""
+    """A process in memory in place of `RunningGateway`, which fails where it should."""
 
     def __init__(self, config: Config) -> None:
         self.workers = live_settings(config).workers

@@ -2,9 +2,10 @@ import msgspec
 import pytest
 
 from router.config.model import PolicyConfig
+from router.control.change import NotAppliedError
 from router.control.desired_state import DesiredState, live_settings
 from router.control.edits import add_worker, remove_worker, set_maintenance, set_policy
-from router.control.reconciler import NotAppliedError, Reconciler
+from router.control.reconciler import Reconciler
 from tests.router.control.conftest import Process, worker
 
 

@@ -64,7 +64,7 @@ def test_the_load_is_that_of_the_period():
     (one,) = planned(fleet(0, 4))
     load = one.load
     assert (load.prefills_per_s, load.answers_per_s, load.gaps) == (2, 2, 200)
-    assert (load.prefill_s, load.moved_s, one.handed_share) == (0.5, pytest.approx(0.09), 0.0)
+    assert (load.prefill_s, load.moved_s) == (0.5, pytest.approx(0.09))
     assert (load.step_token_s, load.context_tokens, load.kv_tokens) == (pytest.approx(1e-7), 8_000, 400_000)
     assert one.models == ("m",) and one.now == Split(0, 4, 0)
 

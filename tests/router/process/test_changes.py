@@ -4,8 +4,8 @@ import pytest
 
 from router.admin.problems import AdminError
 from router.config.model import Config, ModelConfig
+from router.control.change import NotAppliedError
 from router.control.desired_state import DesiredState, live_settings
-from router.control.reconciler import NotAppliedError
 from router.process.children.changes import Changes
 
 SENT = ("PUT", "/private/desired-state")

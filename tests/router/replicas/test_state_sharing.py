@@ -9,10 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from router.config.model import Config, PolicyConfig, RedisConfig, WorkerConfig
-from router.control.change import Change
+from router.control.change import Change, NotAppliedError
 from router.control.control import Control
 from router.control.edits import add_worker, set_maintenance, set_policy
-from router.control.reconciler import NotAppliedError
 from router.control.sharing import OvertakenError
 from router.control.start import Sources, initial
 from router.process.shared_memory.replica_rows import ReplicaLedger
