@@ -23,7 +23,7 @@ DEPLOY_VENV := .venv-deploy
 # The generator of the documentation's site.
 DOCS_VENV := .venv-docs
 
-.PHONY: demo demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-quick test-vllm-old test-handover pd-env vllm-env vllm-env-old peers-env deploy-env manifests docs image-test compiled compiled-tools test-compiled test-compiled-nightly wheels tournament soak soak-attack soak-compiled lint bench bench-nightly clean lock test-floors audit
+.PHONY: demo demo-plot test test-fast test-slow test-nightly test-vllm test-vllm-quick test-vllm-old test-handover pd-env vllm-env vllm-env-old peers-env deploy-env manifests docs image-test compiled compiled-tools test-compiled test-compiled-nightly wheels tournament soak soak-attack soak-compiled lint size bench bench-nightly clean lock test-floors audit
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) (once) ..."
@@ -209,6 +209,10 @@ test-nightly: vllm-env
 	$(MAKE) test-compiled-nightly
 	$(MAKE) test-vllm-old
 	if $(MAKE) pd-env; then $(MAKE) test-handover; else echo "real KV cache: not tested"; fi
+
+# The size of the product beside its bars.
+size: $(STAMP)
+	@$(BIN)/python -m docs.build.size
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
