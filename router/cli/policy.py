@@ -1,15 +1,14 @@
-"""``warmroute policy``: show the policy of a running gateway, choose another one, or go back to an earlier one."""
+"""``warmroute policy``: show the policy of a running gateway, or choose another one."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import Any
 from urllib.parse import quote
 
 from router.cli.formats import seconds, share
-from router.cli.operating import add_command, as_json, call, changed, group, print_differences, print_table
+from router.cli.operating import add_command, as_json, call, changed, group, print_table
 from router.cli.options import Commands, pairs
 
 
@@ -22,11 +21,8 @@ def register(commands: Commands) -> None:
     _add_wanted(wanted)
     removed = add_command(policy, "remove", "remove a further policy", _remove, changes=True)
     removed.add_argument("name", help="a policy, as `warmroute policy show` shows them")
-    _add_wanted(add_command(policy, "diff", "show what a choice would change", _diff))
     asked = "show what a policy would have chosen at the latest decisions"
     _add_wanted(add_command(policy, "what-if", asked, _what_if), "default: that of the rule")
-    restore = add_command(policy, "restore", "go back to the policy of a revision", _restore, changes=True)
-    restore.add_argument("number", type=int, help="a revision, as `warmroute revisions list` shows them")
 
 
 def _add_wanted(parser: argparse.ArgumentParser, without: str = "default: as it is now") -> None:
@@ -77,13 +73,6 @@ def _remove(arguments: argparse.Namespace) -> int:
     return changed(arguments, reply, f"removed policy {arguments.name}")
 
 
-def _diff(arguments: argparse.Namespace) -> int:
-    reply = call(arguments, "PUT", "/policy", _wanted(arguments), dry_run=True)
-    if not as_json(arguments, reply):
-        print_differences(reply.document["differences"])
-    return 0
-
-
 def _what_if(arguments: argparse.Namespace) -> int:
     """Show how the choices of another policy differ, and by the gateway's predictions, by how much."""
     reply = call(arguments, "POST", "/what-if", _wanted(arguments))
@@ -105,23 +94,6 @@ def _what_if(arguments: argparse.Namespace) -> int:
     if found["failures"]:
         print(f"at {found['failures']:,} of them the policy failed, and least tokens chose")
     return 0
-
-
-def _restore(arguments: argparse.Namespace) -> int:
-    """Restore a revision that differs in nothing but the policy from the present state."""
-    path = f"/revisions/{arguments.number}/restore"
-    tried = call(arguments, "POST", path, dry_run=True)
-    others = [one["path"] for one in tried.document["differences"] if not one["path"].startswith("policy")]
-    if others:
-        more = f"and {len(others) - 1} more" if len(others) > 1 else "apart from the policy"
-        print(
-            f"warmroute: revision {arguments.number} also differs in {others[0]} {more}; "
-            f"write `warmroute revisions restore {arguments.number}` to restore all of it",
-            file=sys.stderr,
-        )
-        return 1
-    reply = tried if arguments.dry_run else call(arguments, "POST", path, if_match=arguments.if_match or tried.tag)
-    return changed(arguments, reply, f"the policy is that of revision {arguments.number}")
 
 
 def _wanted(arguments: argparse.Namespace) -> dict[str, Any]:

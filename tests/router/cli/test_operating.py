@@ -79,8 +79,8 @@ async def test_a_dry_run_prints_the_differences(run, system):
     code, out, _ = await run("workers", "add", f"http://{ADDED}", "--dry-run")
     assert (code, f"workers[{ADDED}]" in out) == (0, True)
     assert system.fleet.endpoints == ()
-    assert (await run("policy", "diff", "marginal_cost"))[1] == "no difference\n"
-    assert "policy.rule" in (await run("policy", "diff", "lpwl"))[1]
+    assert (await run("policy", "set", "marginal_cost", "--dry-run"))[1] == "no difference\n"
+    assert "policy.rule" in (await run("policy", "set", "lpwl", "--dry-run"))[1]
     document = json.loads((await run("policy", "set", "lpwl", "--dry-run", "-o", "json"))[1])
     assert document["dry_run"] and system.dispatcher.policy_spec.rule == "marginal_cost"
 
@@ -96,7 +96,7 @@ async def test_what_if_prints_how_many_would_have_gone_elsewhere(run, system, mo
     assert (code, "no such policy" in err) == (1, True)
 
 
-async def test_a_policy_is_set_shown_and_restored(run, system):
+async def test_a_policy_is_set_and_shown(run, system):
     assert (await run("policy", "set", "chwbl", "--param", "load_factor=1.5", "--hold"))[1] == "the policy is chwbl\n"
     assert system.control.state.settings.policy.params == {"load_factor": 1.5}
     assert system.control.state.settings.policy.hold is True
@@ -105,18 +105,6 @@ async def test_a_policy_is_set_shown_and_restored(run, system):
     assert json.loads((await run("policy", "show", "-o", "json"))[1])["rule"] == "chwbl"
     listed = (await run("policy", "list"))[1]
     assert "round_robin" in listed
-    assert (await run("policy", "restore", "1"))[1] == "the policy is that of revision 1\n"
-    assert system.dispatcher.policy_spec.rule == "marginal_cost"
-
-
-async def test_restoring_a_policy_changes_no_worker(run, system):
-    await run("policy", "set", "lpwl")
-    await run("workers", "add", f"http://{ADDED}")
-    code, _, err = await run("policy", "restore", "1")
-    assert code == 1
-    assert f"revision 1 also differs in workers[{ADDED}] apart from the policy" in err
-    assert "write `warmroute revisions restore 1`" in err
-    assert system.control.state.version == 3
 
 
 async def test_revisions_are_listed_shown_and_restored(run, system):
@@ -125,6 +113,7 @@ async def test_revisions_are_listed_shown_and_restored(run, system):
     assert "chose policy lpwl" in listed and "started" in listed
     assert "policy.rule" in (await run("revisions", "show", "2"))[1]
     assert (await run("revisions", "restore", "1"))[1] == "restored revision 1\n"
+    assert system.dispatcher.policy_spec.rule == "marginal_cost"
     assert system.control.state.version == 3
     code, _, err = await run("revisions", "show", "99")
     assert (code, "there is no revision 99" in err) == (1, True)
