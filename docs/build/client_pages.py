@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from docs.build.read_headers import READ_HEADERS
 from docs.build.tables import MADE, table
 from router.errors import ErrorKind, Fault
 from router.gateway.http.error_format import anthropic_type
-from router.gateway.http.read_headers import READ_HEADERS
 from router.security.callers import VOUCHING
 
 _FAULTS = {

@@ -3,10 +3,9 @@
 import ast
 from pathlib import Path
 
-from router.gateway.http.read_headers import READ_HEADERS
+from docs.build.read_headers import READ_HEADERS
 
 ROUTER = Path(__file__).parents[2] / "router"
-TABLE = "read_headers.py"
 RESPONSES = {"response_head.py"}
 """Modules whose `fields` are those of a worker's response."""
 LISTED = {name.lower().encode() for headers in READ_HEADERS.values() for name in headers}
@@ -15,7 +14,7 @@ LISTED = {name.lower().encode() for headers in READ_HEADERS.values() for name in
 def sources():
     for package in ("gateway", "security", "limits", "control", "tokenization"):
         for path in (ROUTER / package).rglob("*.py"):
-            if path.name not in {TABLE, *RESPONSES}:
+            if path.name not in RESPONSES:
                 yield path, ast.parse(path.read_text(encoding="utf-8"))
 
 

@@ -4,15 +4,12 @@ from itertools import count
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from docs.build.request_flow import EFFECT_TEXT, EVENT_TEXT, GUARD_TEXT, STATE_TEXT
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.transitions import (
     ASKS,
     ATTEMPT_EVENTS,
-    EFFECT_TEXT,
-    EVENT_TEXT,
-    GUARD_TEXT,
     RELEASES,
-    STATE_TEXT,
     TRANSITIONS,
     Effect,
     Event,

@@ -78,63 +78,6 @@ class Guard(IntEnum):
 BEGUN: Final = (RequestState.STREAMING, RequestState.TUNNEL)
 """The states in which the client has part of a worker's answer, and bytes extend the deadline."""
 
-STATE_TEXT: Final = {
-    RequestState.IDENTIFYING: "the body is read, and the prompt is identified",
-    RequestState.PLACING: "the dispatcher is asked for a worker",
-    RequestState.QUEUED: "no worker is ready, or the route is at its limit",
-    RequestState.HELD: "the policy keeps the request back for a better moment",
-    RequestState.WAITING: "an attempt runs; the client has seen no part of a worker's answer",
-    RequestState.STREAMING: "the attempt's answer goes to the client",
-    RequestState.TUNNEL: "the protocols were switched; bytes go both ways",
-    RequestState.OVER: "the request has ended; no row leaves this state",
-}
-EVENT_TEXT: Final = {
-    Event.IDENTIFIED: "the request is ready to be placed",
-    Event.REFUSED: "the gateway or the dispatcher refuses the request",
-    Event.PLACED: "load is reserved on a worker for a new attempt",
-    Event.NO_WORKER: "no worker is ready, or the route is at its limit",
-    Event.HOLD: "the policy holds the request",
-    Event.OFFERED: "a queue offers the request again",
-    Event.OPENED: "the attempt's first real event or body byte arrived",
-    Event.ANSWERED: "the attempt's answer is complete",
-    Event.DECLINED: "the attempt's answer is complete and its status is 4xx",
-    Event.ERRED: "the attempt's answer is a complete server error, and no other worker can take over",
-    Event.FAILED: "the attempt failed",
-    Event.SWITCHED: "the worker agreed to a protocol switch",
-    Event.COMMENT_DUE: "the client of a stream has seen nothing for a while",
-    Event.QUEUE_EXPIRED: "the request has been queued for too long",
-    Event.STALLED: "the worker sent nothing, or too little, for too long",
-    Event.CLIENT_STALLED: "the client read nothing for too long",
-    Event.STOPPED: "the total time is up, the gateway shuts down, or the gateway has a defect",
-    Event.CLIENT_GONE: "the client's connection is closed",
-}
-EFFECT_TEXT: Final = {
-    Effect.PLACE: "ask the dispatcher for a worker",
-    Effect.NEXT_LEG: "go on with the plan's next leg: ask the dispatcher for its worker",
-    Effect.QUEUE: "enter the queue of the route at its limit, or else the no-worker queue",
-    Effect.HOLD: "enter the hold queue",
-    Effect.LEAVE: "leave the queues and stop identification",
-    Effect.SEND: "send the request to the attempt's worker",
-    Effect.CANCEL: "abort the attempt and release its load as cancelled",
-    Effect.RETRY: "release the attempt's load as failed, and ask for another worker",
-    Effect.FAIL: "release the attempt's load as failed",
-    Effect.FINISH: "release the attempt's load as finished, with the usage it reported",
-    Effect.FINISH_LEG: "release the attempt's load as finished, and keep its answer for the next leg",
-    Effect.RESPOND: "write the response head and the bytes so far; later reads go directly to the client",
-    Effect.COMPLETE: "end the client's response",
-    Effect.PASS_ERROR: "release the attempt's load as failed, and pass its error on",
-    Effect.SWITCH: "write the 101 response and connect both sides",
-    Effect.COMMENT: "write an SSE comment to the client",
-    Effect.REPLY: "answer with an error of the gateway",
-    Effect.BREAK_OFF: "end the begun response with an error event, or cut it",
-    Effect.ABORT_CLIENT: "close the client's connection",
-    Effect.END: "write the request log; the client may send the next request",
-}
-GUARD_TEXT: Final = {
-    Guard.ALWAYS: "",
-    Guard.EARLIER_LEG: "not the plan's last leg",
-    Guard.COMMENTED: "comments were written",
-}
 ATTEMPT_EVENTS: Final = frozenset(
     {
         Event.PLACED,
