@@ -11,7 +11,6 @@ _NO_ANSWER = frozenset({errno.ETIMEDOUT, errno.ENETDOWN, errno.ENETUNREACH, sock
 
 
 def is_refusal(error: OSError) -> bool:
-    """Return whether all addresses of the host refused the connection."""
     if error.errno is not None:
         return error.errno == errno.ECONNREFUSED
     # asyncio joins the errors of several addresses in one message

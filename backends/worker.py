@@ -34,7 +34,6 @@ class Endpoint:
 
     @property
     def tls_name(self) -> str:
-        """Return the name for SNI, which the certificate must have."""
         return urlsplit(f"//{self.host_header}").hostname or self.host if self.host_header else self.host
 
     @property
@@ -45,7 +44,6 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """Return the endpoint's base URL, without a slash at its end."""
         return f"{self.scheme}://{self.authority}{self.base_path}"
 
 

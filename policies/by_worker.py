@@ -41,12 +41,10 @@ class ByWorker:
         return found[1]
 
     def changed(self, worker: WorkerId) -> None:
-        """Read the facts of one worker again."""
         for roster, arrays in self._arrays.values():
             place = roster.places.get(worker)
             if place is not None:
                 arrays[:, place] = self._find(worker)
 
     def clear(self) -> None:
-        """Read all facts again."""
         self._arrays.clear()

@@ -43,7 +43,6 @@ class PairCost(NamedTuple):
 
     @property
     def pays(self) -> bool:
-        """Whether the pair costs less than any worker alone."""
         return self.pair_s < self.alone_s
 
 
@@ -74,7 +73,6 @@ class PullCost(NamedTuple):
 
     @property
     def pays(self) -> bool:
-        """Whether it costs less than the worker without it."""
         return self.pull_s < self.alone_s
 
 
@@ -89,7 +87,6 @@ def alone_s(fleet: FleetView) -> Column:
 
 
 def stalled_s(fleet: FleetView) -> Column:
-    """Return what the prompt's prefill on each worker costs the requests that run there."""
     cost_s: Column = STREAM_WEIGHT * low_end_s(fleet.prefill_s, fleet.error_s) * fleet.running_requests
     return cost_s
 
@@ -133,7 +130,6 @@ def low_end_s(seconds: Matrix | Column, error_s: Matrix | Column) -> Matrix:
 
 
 def cheapest(costs_s: Matrix, alone: FleetView) -> PairCost:
-    """Return the cheapest pair by the costs of all (`pair_s`), and the cost of the cheapest worker of `alone`."""
     place = int(costs_s.argmin())
     row, column = divmod(place, costs_s.shape[1])
     return PairCost(row, column, float(costs_s[row, column]), float(alone_s(alone).min()))

@@ -23,7 +23,6 @@ TERMS: Mapping[str, str] = MappingProxyType(
 
 
 def alone_terms(fleet: FleetView, place: int) -> dict[str, float]:
-    """Return the terms of `handover_cost.alone_s` for the candidate at `place`."""
     return {
         **_first_token(fleet, place),
         "kv_wait_s": float(fleet.kv_wait_s[place]),

@@ -68,7 +68,6 @@ class Past:
             self.chunks.popitem(last=False)
 
     def expire(self, placed: Placement) -> None:
-        """Remove a request that left the window."""
         self.load = self.load.plus(placed.load, -1)
         for chunk in placed.chunks:
             if self.chunks.get(chunk):
@@ -149,5 +148,4 @@ def chunks_of(request: RequestView) -> tuple[int, ...]:
 
 
 def chunk_capacity(view: WorkerView) -> int:
-    """Return the number of chunks that fit into the worker's cache."""
     return max(1, view.kv_capacity_tokens // CHUNK_TOKENS) if view.kv_capacity_tokens else CHUNKS_KEPT

@@ -16,7 +16,6 @@ def fits(view: WorkerView) -> bool:
 
 
 def columns_fit(fleet: FleetView) -> NDArray[np.bool_]:
-    """Return `fits` of every candidate."""
     held_tokens, capacity_tokens = fleet.kv_tokens + fleet.idle_tokens, fleet.kv_capacity_tokens
     within: NDArray[np.bool_] = held_tokens + fleet.uncached_tokens <= capacity_tokens
     within |= held_tokens == 0.0

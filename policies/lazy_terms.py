@@ -30,7 +30,6 @@ class LazyTerms(Mapping[WorkerId, Mapping[str, float]]):
 
 
 def view_terms(fleet: FleetView, explain: Callable[[WorkerView], Mapping[str, float]]) -> LazyTerms:
-    """Return terms that `explain` computes from the view of a worker."""
     return LazyTerms(fleet, lambda place: explain(fleet.worker(place)))
 
 

@@ -22,7 +22,6 @@ class LeastRecentlyUsed:
         self._by_worker = ByWorker(1, self._fields)
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Record a reservation and ignore other events."""
         if event.kind is not LifecycleEventKind.RESERVED:
             return
         self._count += 1

@@ -166,7 +166,6 @@ def lane_prices_s(policy: Policy, request: RequestView, fleet: FleetView) -> Seq
 def _with_price(
     fleet: FleetView, terms: Mapping[WorkerId, Mapping[str, float]], price_s: Column
 ) -> Mapping[WorkerId, Mapping[str, float]]:
-    """Return the terms with the price, which is no part of the cost."""
     ids = fleet.ids
     return LazyTerms(fleet, lambda place: {**terms.get(ids[place], {}), TERM: float(price_s[place])})
 
@@ -225,7 +224,6 @@ class ModelLane:
         return found[1]
 
     def reserved(self, request: RequestView, placed: WorkerView, fleet: FleetView) -> None:
-        """Record that a request was placed on `placed`, one of the workers of `fleet`."""
         longest_s = max([view.prefill_s for view in fleet.workers]) if fleet.by_row else float(fleet.prefill_s.max())
         self._histogram.observe(placed, longest_s, request.decode_s, fleet.now_s)
         if self._fleet is None or len(fleet) >= len(self._fleet):

@@ -27,7 +27,6 @@ Terms: TypeAlias = Mapping[str, Fact | float]
 
 
 def by_cost(fleet: FleetView, cost: Fact, reason: str, unit: str, terms: Terms, ties: Sequence[Fact] = ()) -> Decision:
-    """Rank by lowest `cost`, then by lowest `ties`, then in the fleet's order."""
     costs = values(fleet, cost)
     order = _order(fleet, [costs, *[values(fleet, tie) for tie in ties]])
     in_order = costs[order].tolist() if isinstance(costs, np.ndarray) else [float(costs[place]) for place in order]
@@ -87,19 +86,16 @@ def _terms_at(fleet: FleetView, place: int, terms: Terms) -> Mapping[str, float]
 
 
 def where(condition: Value, then: Value, otherwise: Value) -> Value:
-    """Return `then` where `condition` holds."""
     if isinstance(condition, np.ndarray):
         return np.where(condition, then, otherwise)
     return then if condition else otherwise
 
 
 def at_least(value: Value, bound: float) -> Value:
-    """Return `value`, or `bound` where that is more."""
     return np.maximum(bound, value) if isinstance(value, np.ndarray) else max(bound, value)
 
 
 def at_most(value: Value, bound: float) -> Value:
-    """Return `value`, or `bound` where that is less."""
     return np.minimum(bound, value) if isinstance(value, np.ndarray) else min(bound, value)
 
 

@@ -98,7 +98,6 @@ def _built(rule: str, cls: type[Any], params: Params, rng: random.Random) -> Pol
 
 
 def params_of(spec: PolicySpec) -> Params:
-    """Return the parameters of the rule."""
     return converted(spec.rule, "params", _params_type(spec.rule, rule_class(spec.rule)), spec.params)
 
 
@@ -154,7 +153,6 @@ def _summary(cls: type[Any]) -> str:
 
 
 def terms_of(spec: PolicySpec) -> dict[str, str]:
-    """Return the terms of a policy's cost, each with its meaning in one line."""
     terms = dict(getattr(rule_class(spec.rule), "terms", {}))
     return terms if lanes_of(spec) is None else {**terms, TERM: PrefillLanes.meaning}
 

@@ -20,7 +20,6 @@ _SEED_BITS = (1 << 64) - 1
 
 
 def text_key(text: str) -> int:
-    """Return a key from a text such as a session id."""
     return xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"))
 
 

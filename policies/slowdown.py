@@ -40,7 +40,6 @@ class Slowdown:
         self._delays: OrderedDict[int, _Delay] = OrderedDict()
 
     def observe(self, event: LifecycleEvent, prefix: int | None) -> None:
-        """Record an event of a request whose prompt begins with `prefix`."""
         if event.kind is LifecycleEventKind.RESERVED:
             if prefix is not None:
                 self._reserved[event.request.id] = (event.now_s, prefix)

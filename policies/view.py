@@ -44,13 +44,11 @@ class Roster:
 
     @property
     def places(self) -> Mapping[WorkerId, int]:
-        """The place of each worker in the order."""
         if not self._places:
             self._places = {worker: place for place, worker in enumerate(self.ids)}
         return self._places
 
     def among(self, places: Sequence[int]) -> Roster:
-        """Return the roster of the candidates at `places`."""
         return Roster(
             tuple([self.ids[place] for place in places]),
             [self.labels[place] for place in places],
@@ -176,11 +174,9 @@ class FleetView:
 
     @property
     def has_views(self) -> bool:
-        """Whether the views of single candidates have been made."""
         return self._workers is not None
 
     def worker(self, place: int) -> WorkerView:
-        """Return the view of the candidate at `place`."""
         if self._workers is not None:
             return self._workers[place]
         columns, roster = self.columns, self.roster
@@ -204,7 +200,6 @@ class FleetView:
         return 0.0 if self._running_share is None else self._running_share(worker, request, blocks)
 
     def column(self, fact: str) -> Column:
-        """Return one of `FACTS` as an array."""
         column = self._arrays.get(fact)
         if column is None:
             column = self._arrays[fact] = np.array([getattr(view, fact) for view in self.workers], np.float64)
@@ -269,13 +264,11 @@ class FleetView:
         return (FleetView, (self.now_s, self.workers) if self.by_row else (self.now_s, None, self.roster, self.columns))
 
     def with_facts(self, workers: tuple[WorkerView, ...] | None, columns: Columns | None) -> FleetView:
-        """Return the same candidates with other facts, in one of the two forms."""
         fleet = FleetView(self.now_s, workers, self._roster, columns, self._running_share)
         fleet.lane_price_s = self.lane_price_s
         return fleet
 
     def listening(self, heard: RunningShare) -> FleetView:
-        """Return the same fleet, whose running shares come from `heard`."""
         fleet = self._copy()
         fleet._running_share = heard
         return fleet
@@ -350,5 +343,4 @@ class Policy(Protocol):
     `prices_in_seconds = True` a rule adds `FleetView.lane_price_s` to its costs.
     """
 
-    def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Rank every candidate of `fleet` for `request`."""
+    def decide(self, request: RequestView, fleet: FleetView) -> Decision: ...

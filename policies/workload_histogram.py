@@ -65,7 +65,6 @@ class WorkloadHistogram:
         self._aged_s = 0.0
 
     def observe(self, placed: WorkerView, longest_s: float, decode_s: float, now_s: float) -> None:
-        """Record a placed request; `longest_s` is its longest prefill time on any worker."""
         if now_s >= self._aged_s + _AGED_EACH_S:
             self._age(now_s)
         prefill_s = placed.prefill_s

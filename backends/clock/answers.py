@@ -38,7 +38,6 @@ class Answers:
         self._closing = frozenset(id_ for id_, text in enumerate(texts) if text in _CLOSING)
 
     def draw(self, known: KnownRequest, bitmask_row: Sequence[int] | None = None) -> int:
-        """Draw the next token of a request and remember it as the last one."""
         token = self._free(known) if bitmask_row is None else self._constrained(known, bitmask_row)
         known.last_token = token
         known.answered = True
@@ -60,7 +59,6 @@ class Answers:
         return allowed[int(self._random() * len(allowed))] if allowed else self._free(known)
 
     def statistics(self) -> dict[str, int]:
-        """Return the tokens drawn and the number of words."""
         return {"tokens": self._tokens, **self._vocabulary.statistics()}
 
 

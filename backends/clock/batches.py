@@ -83,7 +83,6 @@ class Batches:
         return self._requests[request_id]
 
     def statistics(self) -> dict[str, int]:
-        """Return the requests held and the steps seen."""
         return {"requests": len(self._requests), "steps": self._steps}
 
 

@@ -121,7 +121,6 @@ class ClockConnector(KVConnectorBase_V1, SupportsHMA):
     # each step
 
     def build_connector_meta(self, scheduler_output: Any) -> ClockTransfers:
-        """Return what has ended since the last step."""
         sent, expired, late = self._leases.take_ended()
         self._stats.data["num_kv_expired_reqs"] += [1] * expired
         self._stats.data["num_notifications_after_expiry"] += [1] * late
@@ -147,7 +146,6 @@ class ClockConnector(KVConnectorBase_V1, SupportsHMA):
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> NixlKVConnectorStats:
-        """Return counts in NIXL's form."""
         return NixlKVConnectorStats() if data is None else NixlKVConnectorStats(data=data)
 
     @classmethod
@@ -156,22 +154,14 @@ class ClockConnector(KVConnectorBase_V1, SupportsHMA):
         return NixlPromMetrics(*args)
 
     def shutdown(self) -> None:
-        """Stop the side channel."""
         self._side_channel.close()
 
     # The worker's side, which is never created.
 
-    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Do nothing: nothing moves."""
-
-    def wait_for_layer_load(self, layer_name: str) -> None:
-        """Do nothing: nothing moves."""
-
-    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
-        """Do nothing: nothing moves."""
-
-    def wait_for_save(self) -> None:
-        """Do nothing: nothing moves."""
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None: ...
+    def wait_for_layer_load(self, layer_name: str) -> None: ...
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None: ...
+    def wait_for_save(self) -> None: ...
 
 
 def _above_zero(config: Any, name: str, default: float) -> float:

@@ -30,7 +30,6 @@ class Device:
         return self._busy_until_s
 
     def wait(self, end_s: float) -> None:
-        """Sleep until `end_s`."""
         left_s = end_s - self._clock()
         if left_s > 0:
             self._sleep(left_s)

@@ -55,8 +55,7 @@ class ClockPlatform(Platform):
         _log.warning("no GPU: step times of %s, time scale %g", settings.profile, settings.time_scale)
 
     @classmethod
-    def update_block_size_for_backend(cls, vllm_config: Any) -> None:
-        """Do nothing: no attention backend sets the block size."""
+    def update_block_size_for_backend(cls, vllm_config: Any) -> None: ...
 
     @classmethod
     def validate_request(cls, processed_inputs: Any, params: Any, *rest: Any) -> None:
@@ -77,12 +76,10 @@ class ClockPlatform(Platform):
 
     @classmethod
     def get_device_total_memory(cls, device_id: int = 0) -> int:
-        """Return more than any request needs."""
         return _HOST_GIB
 
     @classmethod
     def get_current_memory_usage(cls, device: Any = None) -> float:
-        """Return 0: nothing is computed."""
         return 0.0
 
     @classmethod
@@ -91,16 +88,13 @@ class ClockPlatform(Platform):
         return torch.no_grad()
 
     @classmethod
-    def set_device(cls, device: Any) -> None:
-        """Do nothing: there is no device."""
+    def set_device(cls, device: Any) -> None: ...
 
     @classmethod
-    def manual_seed_all(cls, seed: int) -> None:
-        """Do nothing: the seed is WARMROUTE_CLOCK_SEED."""
+    def manual_seed_all(cls, seed: int) -> None: ...
 
     @classmethod
     def is_pin_memory_available(cls) -> bool:
-        """Return False: no device, no pinned memory."""
         return False
 
     @classmethod

@@ -55,7 +55,6 @@ def read_settings(environ: Mapping[str, str]) -> ClockSettings:
 
 
 def clock_variables() -> set[str]:
-    """Return the names of the variables, without the switch."""
     return {_PREFIX + name.upper() for name in _READERS}
 
 

@@ -57,12 +57,10 @@ class Leases:
         self._late = 0
 
     def begin(self, request_id: str) -> None:
-        """Begin the lease of a request's blocks."""
         with self._lock:
             self._ends_s[request_id] = self._clock() + self._lease_s
 
     def answer(self, call: BlockCall) -> BlockAnswer:
-        """Renew a lease, or end it, as a reader asks."""
         if call.engine_id != self._engine_id:
             return BlockAnswer(known=False, held=False)
         with self._lock:

@@ -37,7 +37,6 @@ class PendingOutput(AsyncModelRunnerOutput):
         return self._output
 
     def get_kv_connector_output(self) -> Any:
-        """Return the step's finished transfers, None without a connector."""
         return self._output.kv_connector_output
 
 
@@ -74,11 +73,9 @@ class ClockWorker(worker_base.WorkerBase):
             return []
         return list(stop) if isinstance(stop, list | tuple) else [int(stop)]
 
-    def load_model(self, **kwargs: Any) -> None:
-        """Load no weights."""
+    def load_model(self, **kwargs: Any) -> None: ...
 
     def get_model(self) -> Any:
-        """Raise: there is no model to inspect."""
         raise NotImplementedError("this worker runs without a model (WARMROUTE_CLOCK=1)")
 
     def get_kv_cache_spec(self) -> dict[str, Any]:
@@ -93,7 +90,6 @@ class ClockWorker(worker_base.WorkerBase):
         return {f"layers.{n}.attn": spec for n in range(config.get_num_layers(self.parallel_config))}
 
     def get_supported_kv_cache_layouts(self) -> list[str]:
-        """Return any layout: nothing is stored."""
         return ["NHD"]
 
     def determine_available_memory(self) -> int:
@@ -106,26 +102,21 @@ class ClockWorker(worker_base.WorkerBase):
         blocks = self._profile.kv_tokens // self.cache_config.block_size
         return int(blocks * sum(layer.page_size_bytes for layer in layers))
 
-    def initialize_from_config(self, kv_cache_config: Any) -> None:
-        """Allocate nothing."""
-
-    def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None:
-        """Allocate nothing (the call of older versions)."""
+    def initialize_from_config(self, kv_cache_config: Any) -> None: ...
+    def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None: ...
 
     def update_max_model_len(self, max_model_len: int) -> None:
         """Take over a ``--max-model-len auto`` that was limited to the cache."""
         self.model_config.max_model_len = max_model_len
 
     def compile_or_warm_up_model(self) -> Any:
-        """Compile nothing."""
         times = getattr(worker_base, "CompilationTimes", None)
         return times(0.0, 0.0) if times is not None else 0.0
 
     def get_supported_tasks(self) -> tuple[str, ...]:
         return ("generate",)
 
-    def get_kv_connector_handshake_metadata(self) -> None:
-        """Return None: the connector has no worker's side."""
+    def get_kv_connector_handshake_metadata(self) -> None: ...
 
     # Steps.
 
@@ -140,7 +131,6 @@ class ClockWorker(worker_base.WorkerBase):
         return None
 
     def sample_tokens(self, grammar_output: Any) -> Any:
-        """Return the tokens of the step launched last, available when it is over."""
         assert self._launched is not None and self._answers is not None
         step, end_s, moved = self._launched
         self._launched = None
@@ -162,13 +152,11 @@ class ClockWorker(worker_base.WorkerBase):
     def execute_dummy_batch(self) -> None:
         """Run the step of an idle data-parallel rank."""
 
-    def take_draft_token_ids(self) -> None:
-        """Return None: no speculation."""
+    def take_draft_token_ids(self) -> None: ...
 
     # Adapters, sleep and caches: bookkeeping only.
 
     def add_lora(self, lora_request: Any) -> bool:
-        """Record an adapter, which needs no weights here."""
         self._adapters.add(lora_request.lora_int_id)
         return True
 
@@ -181,23 +169,13 @@ class ClockWorker(worker_base.WorkerBase):
         return lora_id in self._adapters
 
     def list_loras(self) -> set[int]:
-        """Return the ids of the loaded adapters."""
         return set(self._adapters)
 
-    def sleep(self, level: int = 1) -> None:
-        """Unload nothing."""
-
-    def wake_up(self, tags: list[str] | None = None) -> None:
-        """Load nothing."""
-
-    def reset_mm_cache(self) -> None:
-        """Do nothing: there is no such cache."""
-
-    def reset_encoder_cache(self) -> None:
-        """Do nothing: there is no such cache."""
-
-    def profile(self, is_start: bool = True, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: there is nothing to profile."""
+    def sleep(self, level: int = 1) -> None: ...
+    def wake_up(self, tags: list[str] | None = None) -> None: ...
+    def reset_mm_cache(self) -> None: ...
+    def reset_encoder_cache(self) -> None: ...
+    def profile(self, is_start: bool = True, *args: Any, **kwargs: Any) -> None: ...
 
 
 def _moved(transfers: Any) -> Any:
@@ -210,7 +188,6 @@ def _moved(transfers: Any) -> Any:
 
 
 def _grammar_rows(grammar_output: Any) -> dict[str, Any]:
-    """Return each constrained request's row of the bitmask."""
     if grammar_output is None:
         return {}
     return dict(zip(grammar_output.structured_output_request_ids, grammar_output.grammar_bitmask, strict=False))

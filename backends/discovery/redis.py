@@ -35,7 +35,6 @@ class RedisClient(Protocol):
     """The part of a client of redis-py's asyncio that is used. It answers bytes."""
 
     def scan_iter(self, match: str, count: int) -> AsyncIterator[bytes]: ...
-
     def pipeline(self, transaction: bool) -> RedisPipeline: ...
 
     async def info(self, section: str) -> dict[str, Any]:
@@ -177,5 +176,4 @@ def _servers(info: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def _escaped(text: str) -> str:
-    """Return `text` as a pattern that matches only itself."""
     return "".join(f"\\{letter}" if letter in "*?[]\\^" else letter for letter in text)

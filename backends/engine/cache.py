@@ -47,12 +47,10 @@ class BlockCache:
 
     @property
     def usable_blocks(self) -> int:
-        """Blocks that all requests together can use."""
         return self.num_blocks - 1
 
     @property
     def free_blocks(self) -> int:
-        """Blocks without references, with or without cached content."""
         return len(self._free)
 
     @property
@@ -111,11 +109,9 @@ class BlockCache:
         self._events.append(run)
 
     def announce(self, run: BlocksCached) -> None:
-        """Announce cached blocks again, without any other effect."""
         self._events.append(run)
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Drop one reference to each block of a sequence, given in the sequence's order."""
         references = self._references
         free = self._free
         unfilled: list[int] = []

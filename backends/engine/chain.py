@@ -36,7 +36,6 @@ class BlockHasher:
         )
 
     def extend(self, hashes: list[int], tokens: array[int]) -> None:
-        """Append the hashes of the full blocks of `tokens` that `hashes` does not have."""
         start = len(hashes)
         end = len(tokens) // self._block_tokens
         if start == end:

@@ -31,7 +31,6 @@ class HostBlocks:
         return made
 
     def prefix(self, hashes: Sequence[int]) -> int:
-        """Return how many of the blocks are there, from the first on."""
         for number, block_hash in enumerate(hashes):
             if block_hash not in self._held:
                 return number

@@ -67,7 +67,6 @@ def load_profile(name: str) -> Profile:
 
 
 def profile_names() -> list[str]:
-    """Return the names of all packaged profiles, sorted."""
     return sorted(entry.name.removesuffix(".toml") for entry in _folder().iterdir() if entry.name.endswith(".toml"))
 
 

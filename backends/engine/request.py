@@ -137,7 +137,6 @@ class EngineRequestState:
 
     @property
     def natural_end(self) -> FinishReason:
-        """Return the reason with which the last token of `output_limit` ends the request."""
         stop_after = self.request.stop_after
         stops = stop_after is not None and stop_after <= self.request.max_tokens
         return FinishReason.STOP if stops else FinishReason.LENGTH

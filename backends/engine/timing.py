@@ -105,5 +105,4 @@ class StepTiming:
 
 
 def attended_pairs(chunks: Sequence[tuple[int, int]]) -> float:
-    """Return the number of pairs of a new token and a token that it attends to, over (new, cached) chunks."""
     return sum([new * (cached + 0.5 * new) for new, cached in chunks])

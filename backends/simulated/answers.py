@@ -209,7 +209,6 @@ class AnswerPath(ABC):
             self._worker.abort(generation)
 
     async def _complete(self, call: EngineCall, receive: Receive) -> None:
-        """Take tokens until all answers have ended."""
         vocabulary = self._worker.vocabulary
         async with self._watched(call, receive):
             while any(generation.finish_reason is None for generation in call.generations):
@@ -273,7 +272,6 @@ class AnswerApp(AnswerPath):
 
 
 def _cached_tokens(call: EngineCall, generation: Generation) -> int:
-    """Return the prompt tokens that were cached here, or at the worker that has computed the prompt."""
     own = generation.state.cached_tokens or 0
     return own if call.remote_cached_tokens is None else call.remote_cached_tokens
 

@@ -39,17 +39,13 @@ class Dialect(Protocol):
     ) -> dict[str, Any]:
         """Return a response that is not streamed; `prompt` if token ids are requested."""
 
-    def introduction(self, head: AnswerHead) -> bytes:
-        """Return the events at the start of a stream."""
-
-    def opening(self, head: AnswerHead, generation: Generation) -> bytes:
-        """Return the events with the first token, before its text."""
+    def introduction(self, head: AnswerHead) -> bytes: ...
+    def opening(self, head: AnswerHead, generation: Generation) -> bytes: ...
 
     def token(self, json_text: bytes) -> bytes:
         """Return the event of one token; `json_text` is its text as the inside of a JSON string."""
 
-    def closing(self, head: AnswerHead, generation: Generation, cached_tokens: int) -> bytes:
-        """Return the events after the last token."""
+    def closing(self, head: AnswerHead, generation: Generation, cached_tokens: int) -> bytes: ...
 
 
 class MessagesDialect:

@@ -31,7 +31,6 @@ class ApiError(Exception):
 
 
 def unknown_model(name: str) -> ApiError:
-    """Return a 404 for a model that is not served here."""
     return ApiError(f"The model `{name}` is not served here.", status=HTTPStatus.NOT_FOUND, param="model")
 
 

@@ -121,7 +121,6 @@ class Frames:
         return _frame({**self._object, "choices": [choice], **keeps})
 
     def usage(self, numbers: dict[str, Any]) -> bytes:
-        """Return the usage frame, which has no choices."""
         return _frame({**self._object, "choices": [], "usage": numbers})
 
 

@@ -58,7 +58,6 @@ class KvStore:
             file.touch()
 
     def _stored_tokens(self, prompt: Sequence[int]) -> int:
-        """Return the tokens of the full blocks before the last token."""
         return max(0, len(prompt) - 1) // self._block_tokens * self._block_tokens
 
     def _file(self, prompt: Sequence[int], salt: str | None, adapter: str | None) -> Path | None:

@@ -96,7 +96,6 @@ class KvTransfers:
         """These requests by the names of their transfers, where the connector has such names."""
 
     async def aclose(self) -> None:
-        """Stop all leases, and close the connections to other workers."""
         for timer in self._leases.values():
             timer.cancel()
         self._leases.clear()

@@ -149,7 +149,6 @@ class PushTransfers(WaitingTransfers):
         return Endpoint("http", str(params["remote_host"]), int(params["remote_port"]))
 
     def offered(self, state: EngineRequestState, params: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Return what a prefill's answer says of its worker."""
         offered = super().offered(state, params)
         if offered is None:
             return None

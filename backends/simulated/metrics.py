@@ -33,7 +33,6 @@ class TokenHistogram:
         self.sum += value
 
     def family(self, labels: Mapping[str, str]) -> Metric:
-        """Return the histogram as prometheus-client's value."""
         total = 0
         buckets: list[tuple[str, float]] = []
         for bound, count in zip((*map(str, map(float, self.bounds)), "+Inf"), self._counts, strict=True):
@@ -97,7 +96,6 @@ class WorkerMetrics(Collector):
         return generate_latest(self._registry)
 
     def token(self, generation: Generation, now_s: float) -> None:
-        """Count a delivered token of `generation`."""
         if generation.first_token_s is None:
             generation.first_token_s = now_s
             self.ttft.observe(now_s - generation.state.arrived_s)
@@ -200,5 +198,4 @@ class WorkerMetrics(Collector):
         yield success
 
     def statistics(self) -> dict[str, Any]:
-        """Return the requests finished by reason, and refused."""
         return {"finished": {reason.value: n for reason, n in self._finished.items()}, "rejected": self._rejected}

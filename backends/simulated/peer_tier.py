@@ -66,7 +66,6 @@ class PeerTier:
         await self._client.aclose()
 
     def answer(self, lookup: PeerLookup) -> PeerHeld:
-        """Answer another worker's look-up."""
         known = lookup.prefill is None or lookup.prefill in self._prefills
         return PeerHeld(self.host.prefix(lookup.hashes) if known else 0)
 

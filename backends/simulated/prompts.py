@@ -75,5 +75,4 @@ class PromptReader:
         return self._renderer.decode(ids)
 
     def strings(self, ids: Sequence[int]) -> list[str]:
-        """Return each id as the tokenizer spells it."""
         return [self.tokenizer.id_to_token(id_) for id_ in ids]

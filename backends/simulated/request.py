@@ -64,7 +64,6 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def announces_reuse(self) -> bool:
-        """Whether reused cached blocks are announced again."""
         return self.vllm_xargs is not None and self.vllm_xargs.get("kv_cache_report_mode") == "full"
 
 

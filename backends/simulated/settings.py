@@ -107,6 +107,5 @@ class BoundWorker:
 
     @property
     def url(self) -> str:
-        """Return the base URL of the worker's HTTP."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"

@@ -80,7 +80,6 @@ class Vocabulary:
         return known
 
     def text(self, token_id: int) -> str:
-        """Return the word's text with its space."""
         return self._texts[token_id]
 
     def json_text(self, token_id: int) -> bytes:

@@ -125,7 +125,6 @@ class SimulatedWorker:
 
     @property
     def alive(self) -> bool:
-        """Whether the engine's clock runs."""
         return self._clock_task is not None and not self._clock_task.done()
 
     async def aclose(self) -> None:
@@ -276,7 +275,6 @@ class SimulatedWorker:
             self.engine.reset_prefix_cache()
 
     def resume(self) -> None:
-        """Take work again, and continue the work that was held."""
         self.pause_mode = None
         self.clock.thaw()
 

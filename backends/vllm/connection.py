@@ -40,12 +40,10 @@ class WorkerAnswer:
     body: bytes = b""
 
     def header(self, name: bytes) -> str:
-        """Return a header's value; "" if absent."""
         return self.headers.get(name, b"").decode("latin-1")
 
     @property
     def compressed(self) -> bool:
-        """Return whether the body has a content coding."""
         return self.header(b"content-encoding") not in ("", "identity")
 
 
@@ -86,7 +84,6 @@ class Connection(asyncio.Protocol):
         self._expiry = asyncio.get_running_loop().call_later(limit_s, self.close)
 
     def wake(self) -> None:
-        """Stay open without a limit again."""
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -133,7 +130,6 @@ class Connection(asyncio.Protocol):
     # Callbacks of llhttp.
 
     def on_message_begin(self) -> None:
-        """Begin an answer, possibly an interim one."""
         self._behind = self._complete
         if not self._complete:
             self._headers.clear()

@@ -188,7 +188,6 @@ class _WorkerConnections:
 
     @property
     def idle(self) -> bool:
-        """Return whether no call runs and no connection is kept."""
         return not self._calls and not any(connection.alive for connection in self._idle)
 
     async def ask(self, request: bytes, max_bytes: int, error_bytes: int) -> WorkerAnswer:

@@ -156,7 +156,6 @@ def _tool_call(call: object, typed: bool) -> dict[str, Any]:
 
 
 def _with_rest(known: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Return the `known` fields, then the others of `given`."""
     return {**known, **{key: value for key, value in given.items() if key not in known}}
 
 

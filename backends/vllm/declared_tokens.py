@@ -47,7 +47,6 @@ class DeclaredTokens:
         return {name: _token(found[name]) for name in (*NAMES, *(found.keys() - set(NAMES))) if name in found}
 
     def missing_in(self, tokenizer: Tokenizer) -> list[AddedToken]:
-        """Return declared tokens that `tokenizer` does not have as added tokens, or has with other flags."""
         table = list(tokenizer.get_added_tokens_decoder().values())
         named, known = self.named(), {_identity(token) for token in table}
         missing = [token for token in self._by_id() if _identity(token) not in known]
@@ -75,7 +74,6 @@ class DeclaredTokens:
         return [_token(value) for value in listed if _is_token(value)] if isinstance(listed, list) else []
 
     def _by_id(self) -> list[AddedToken]:
-        """Return the tokens with an id of their own, in the order of ids."""
         if not self._counts_all_files:
             entries = self.config["added_tokens_decoder"] or {}
             ordered = sorted(entries.items(), key=lambda item: int(item[0]))

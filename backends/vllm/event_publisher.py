@@ -56,7 +56,6 @@ class EventBuffer:
             self._first = 0
 
     def since(self, seq: int, most: int) -> Sequence[Batch]:
-        """Return up to `most` batches from number `seq` on."""
         begin = bisect_left(self._batches, seq, lo=self._first, key=_number)
         return self._batches[begin : begin + most]
 
@@ -121,7 +120,6 @@ class EventSockets:
         self._context.destroy(linger=0)
 
     def publish(self, seq: int, payload: bytes) -> None:
-        """Send one batch to the subscribers."""
         self._publish_socket.send_multipart((self._topic, seq.to_bytes(SEQ_BYTES, "big"), payload), zmq.DONTWAIT)
 
     def _on_replay_request(self) -> None:
@@ -176,5 +174,4 @@ class EventSockets:
                 return
 
     def statistics(self) -> dict[str, Any]:
-        """Return the replay requests answered, and their batches."""
         return {"replays": self._replays, "replayed_batches": self._replayed_batches}

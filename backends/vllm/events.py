@@ -197,7 +197,6 @@ def _build(kind: type[Event], fields: dict[str, Any]) -> Event | None:
 
 
 def _is_below(fields: Mapping[str, Any]) -> bool:
-    """Return whether the event is about a tier other than the worker's own GPU."""
     medium = fields.get("medium")
     return fields.get("locality") == "REMOTE" or (isinstance(medium, str) and medium != "GPU")
 

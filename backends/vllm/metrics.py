@@ -223,7 +223,6 @@ def _within_the_endpoint(page: MetricsPage) -> MetricsPage:
 
 
 def _count(text: str | None, most: int) -> int | None:
-    """Return a number from 1 to `most`."""
     number = _int(text)
     return number if number is not None and 1 <= number <= most else None
 

@@ -35,7 +35,6 @@ class WorkerOperation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limit_s(self) -> float:
-        """The longest time that it may take on one worker."""
         if self.operation == "pause":
             return self.wait_s + _PAUSE_MARGIN_S
         return _LIMITS_S.get(self.operation, _LIMIT_S)
@@ -96,7 +95,6 @@ def _why(error: RefusedError, wanted: WorkerOperation) -> str:
 
 
 def _message(body: bytes) -> str:
-    """Return the message of an error, in one of the forms that vLLM has."""
     try:
         document = read_json(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

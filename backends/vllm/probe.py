@@ -134,7 +134,6 @@ async def probe(
 async def learn(
     client: WorkerClient, endpoint: Endpoint, *, events: KvEventSource | None = None, timeout_s: float = 2.0
 ) -> WorkerFacts:
-    """Learn about a healthy `endpoint` what `probe` does, with the same errors."""
     notes: list[str] = []
     version = await _version(client, endpoint, timeout_s, notes)
     models = await _models(client, endpoint, timeout_s, notes)

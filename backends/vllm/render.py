@@ -81,7 +81,6 @@ class ChatRenderer:
         return _guarded(lambda: self._render(body))
 
     def is_turn_local(self, *, with_tools: bool) -> bool:
-        """Return whether each message of a chat is rendered from itself and the first one alone."""
         name = "tool_use" if with_tools and "tool_use" in self._templates else "default"
         template = self._templates.get(name)
         return template is not None and template.is_turn_local
@@ -184,7 +183,6 @@ class ChatRenderer:
 
 
 def gives_token_ids(chat_template_kwargs: object) -> bool:
-    """Return whether transformers tokenises the template's text, without the tokenizer's own tokens."""
     return isinstance(chat_template_kwargs, dict) and bool(chat_template_kwargs.get("tokenize"))
 
 
@@ -232,7 +230,6 @@ def _render_open_ended(template: ChatTemplate, variables: dict[str, Any], messag
 
 
 def _template_text(chat_template: str | None) -> str | None:
-    """Return a template given as text or as a file's path."""
     if chat_template is None or any(character in chat_template for character in "{}\n"):
         return chat_template
     try:

@@ -110,7 +110,6 @@ def _add_message(messages: list[Message], item: Item) -> None:
 
 
 def _first_text(item: Item, parts: list[Any]) -> str:
-    """Return the text of an assistant message's first part, the only one that counts."""
     kinds = {part.get("type") if isinstance(part, dict) else None for part in parts}
     own = item.get("type") == "message"
     if not kinds or not (kinds <= {"input_text"} or (own and kinds <= {"output_text"})):

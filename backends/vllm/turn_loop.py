@@ -118,7 +118,6 @@ def _use_the_first_message_only(around: list[nodes.Node], names: frozenset[str])
 
 
 def _knows_only_the_first_pass(loop: nodes.For) -> bool:
-    """Return whether the loop asks about its own progress only to find its first pass."""
     uses = sum(1 for node in _own(loop.body) if _is_of(node, ("loop",)))
     return uses == sum(map(_asks_for_first_pass, _own(loop.body)))
 

@@ -108,7 +108,6 @@ class MarginalCost:
         return Decision(found.ids, _reason(found), found.costs_s, "s", explained)
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Follow which workers were used."""
         self._last_used.observe(event)
 
 

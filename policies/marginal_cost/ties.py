@@ -76,7 +76,6 @@ def by_column(fleet: FleetView, costs_s: Column, last_used: LeastRecentlyUsed) -
 
 
 def _first(fleet: FleetView, places: NDArray[np.int64], costs_s: Column, last_used: LeastRecentlyUsed) -> int:
-    """Return the place with the fewest running requests, then the least recently used, then the cheapest."""
     if len(places) == 1:
         return int(places[0])
     running = fleet.running_requests[places]

@@ -51,7 +51,6 @@ class AibrixPrefix:
         self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Matches that qualify first, the others by requests."""
         tokens = max(1, request.prompt_tokens)
         requests = counts(fleet, running_requests)
         imbalanced = max(requests) - min(requests) > self._params.imbalance_requests
@@ -72,7 +71,6 @@ class AibrixPrefix:
         )
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Record which worker was used."""
         self._last_used.observe(event)
 
 

@@ -94,7 +94,6 @@ class CacheAware:
         return by_keys(fleet, (key,), reason, terms)
 
     def _criterion(self, matches: Sequence[int], request: RequestView, fleet: FleetView) -> tuple[Fact, str]:
-        """Return the key to rank by, and the reason."""
         params = self._params
         largest, fewest = most(fleet, running_requests), least(fleet, running_requests)
         if largest - fewest > params.balance_abs_threshold and largest > params.balance_rel_threshold * fewest:
@@ -107,7 +106,6 @@ class CacheAware:
         return running_requests, f"fewest requests (best match {share:.0%})"
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Insert the prompt into the tree of its worker."""
         if event.kind is not LifecycleEventKind.RESERVED:
             return
         tree = self._trees.pop(event.worker, None) or _Tree()
@@ -121,7 +119,6 @@ class CacheAware:
         return tree.match(request.block_hashes) if tree else 0
 
     def _size(self, of: Facts) -> Value:
-        """Return the size of a worker's tree, or that of every candidate."""
         if isinstance(of, FleetView):
             return [self._blocks(worker) for worker in of.ids]
         return self._blocks(of.id)

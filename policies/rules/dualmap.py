@@ -59,7 +59,6 @@ class DualMap:
         self._arrivals: dict[int, int] = {}
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """The better of the pair, the other one, then the rest."""
         order = places(fleet, (_estimate, running_requests))
         key = self._key(request, len(order))
         if key is None or len(order) == 1:
@@ -72,7 +71,6 @@ class DualMap:
         return _decision(fleet, [pair[best], pair[1 - best], *rest], reason)
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Count the prefixes of the latest requests."""
         if event.kind is not LifecycleEventKind.RESERVED:
             return
         keys = self._keys(event.request)
@@ -105,7 +103,6 @@ class DualMap:
         return keys[-1] if keys else None
 
     def _better(self, first: WorkerView, second: WorkerView) -> tuple[int, str]:
-        """Return 0 for the first or 1 for the second, and the reason."""
         shorter = int(_estimate(second) < _estimate(first))
         if first.cached_tokens == second.cached_tokens:
             return shorter, "shorter estimate of the prefix's two workers"

@@ -58,7 +58,6 @@ class DynamoDefault:
         self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Rank by the sum."""
         params, tokens, block = self._params, request.prompt_tokens, request.block_tokens or _BLOCK_TOKENS
 
         def prefill(of: Facts) -> Value:

@@ -51,7 +51,6 @@ class DynamoTwoTier:
         self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Rank by the tier that applies."""
         best, reason = self._tier(request, fleet)
         keys = (running_requests, self._last_used.of)
         terms: Terms = {"match": cached_tokens, "requests": running_requests}

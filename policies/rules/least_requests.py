@@ -22,7 +22,6 @@ class LeastRequests:
         self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Rank by running requests."""
         reason = "fewest running requests"
         return by_cost(fleet, running_requests, reason, "requests", {}, (self._last_used.of,))
 

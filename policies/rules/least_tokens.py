@@ -23,7 +23,6 @@ class LeastTokens:
         self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Rank by queued tokens."""
         ties = (running_requests, self._last_used.of)
         return by_cost(fleet, queued_tokens, "fewest queued tokens", "tokens", {}, ties)
 

@@ -90,7 +90,6 @@ class LlmdSticky:
         return self._params.affinity_threshold * (max(0, request.prompt_tokens - 1) // block * block) or inf
 
     def _kept(self, fleet: FleetView, sticky: FactOf, other: FactOf) -> tuple[bool, str]:
-        """Return whether sticky workers come first, and the reason."""
         count = total(fleet, sticky)
         if count in (0, len(fleet)):
             return False, "least queued and uncached tokens: " + ("all sticky" if count else "none sticky")

@@ -36,7 +36,6 @@ class Lmetric:
         self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Rank by the product."""
         reason, unit = "least prefill work x requests", "tokens x requests"
         return by_cost(fleet, _product, reason, unit, _TERMS, (self._last_used.of,))
 

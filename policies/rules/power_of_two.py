@@ -22,7 +22,6 @@ class PowerOfTwo:
         self._rng = rng
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Shuffle, then order the first two by load."""
         order = shuffled(fleet, self._rng)
         requests = counts(fleet, running_requests)
         order[:2] = sorted(order[:2], key=requests.__getitem__)

@@ -70,13 +70,11 @@ class Preble:
         return self._exploit(fleet, loads, best.cached_tokens)
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Record the placement and its time to first token."""
         if event.kind is LifecycleEventKind.RESERVED:
             self._history.record(event)
         self._slowdown.observe(event, _root(event.request))
 
     def _loads(self, fleet: FleetView) -> list[float]:
-        """Return the load of each candidate by place."""
         placed = self._history.loads(fleet.now_s)
         return [_load(view, placed.get(view.id, PlacedLoad())) for view in fleet.workers]
 
@@ -118,7 +116,6 @@ def _load(view: WorkerView, placed: PlacedLoad) -> float:
 
 
 def _token_s(view: WorkerView) -> float:
-    """Prefill time of one token, as estimated for this request."""
     return view.prefill_s / max(1, view.uncached_tokens)
 
 

@@ -19,7 +19,6 @@ class RoundRobin:
         self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Rank by time since the last reservation."""
         return by_keys(fleet, (self._last_used.of,), "least recently used", {})
 
     def observe(self, event: LifecycleEvent) -> None:

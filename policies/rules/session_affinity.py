@@ -45,7 +45,6 @@ class SessionAffinity:
         self._last_used = LeastRecentlyUsed()
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Rank in the session's order, workers over the bound last."""
         if request.session_id:
             return bounded(text_key(request.session_id), fleet, self._params.load_factor, "session")
         keys = (running_requests, self._last_used.of)

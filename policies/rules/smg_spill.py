@@ -77,7 +77,6 @@ class SmgSpill:
         return best, f"longest match ({share:.0%} of the prompt)"
 
     def _limit(self, fleet: FleetView) -> float:
-        """Return the requests above which a worker spills."""
         mean = total(fleet, running_requests) / len(fleet)
         margin = min(self._params.spill_max, max(self._params.spill_min, 2.0 * sqrt(mean)))
         return max(self._params.spill_rel * mean, mean + margin)

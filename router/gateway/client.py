@@ -158,7 +158,6 @@ class ClientConnection(asyncio.Protocol):
         return self.output.unsent_bytes + waiting
 
     def allow_unsent(self, size_bytes: int) -> None:
-        """Set the number of unsent bytes above which the worker is paused."""
         self.output.allow_unsent(size_bytes)
 
     # requests
@@ -219,7 +218,6 @@ class ClientConnection(asyncio.Protocol):
             self.abort()
 
     def serve_next(self) -> None:
-        """Serve one request that waited in the pipeline scheduler."""
         self._in_pipelines = False
         try:
             self._advance()
@@ -330,7 +328,6 @@ class ClientConnection(asyncio.Protocol):
     # endings
 
     def expired(self, now_s: float) -> None:
-        """Act on a deadline that has passed."""
         if self._request is not None:
             self._request.expired(now_s)
         elif self._over or not self.writable:
@@ -397,7 +394,6 @@ class ClientConnection(asyncio.Protocol):
     # for a request
 
     def body_done(self) -> None:
-        """Release the memory of the request's body."""
         self._framer.give_back()
 
     def open_tunnel(self, tunnel: Tunnel) -> None:

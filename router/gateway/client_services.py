@@ -81,6 +81,5 @@ class ClientServices:
         self.running = running
 
     def allow_unsent(self) -> None:
-        """Set the changed allowance of unsent bytes on every connection."""
         for connection in list(self.drain.connections):
             connection.allow_unsent(self.unsent.allowance_bytes)

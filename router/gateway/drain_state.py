@@ -18,17 +18,10 @@ class OpenConnection(CountedConnection, Protocol):
     def shorten_idle(self, by_s: float) -> None:
         """Shorten the wait for the next request by `by_s`; a negative value extends it."""
 
-    def allow_unsent(self, size_bytes: int) -> None:
-        """Set the number of unsent bytes above which the worker is paused."""
-
-    def expired(self, now_s: float) -> None:
-        """Act on a deadline that has passed."""
-
-    def shut_down(self) -> None:
-        """End the request in progress with an error, then the connection."""
-
-    def abort(self) -> None:
-        """Close at once."""
+    def allow_unsent(self, size_bytes: int) -> None: ...
+    def expired(self, now_s: float) -> None: ...
+    def shut_down(self) -> None: ...
+    def abort(self) -> None: ...
 
 
 class DrainState:

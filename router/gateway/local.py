@@ -120,7 +120,6 @@ class LocalAnswers:
         return name
 
     def answer(self, head: RequestHead, peer: str, close: bool, key_name: str | None = None) -> bytes:
-        """Return the answer to a request without a route."""
         if head.method == "OPTIONS":
             status, body, lines = 204, b"", self._options(head)
         else:

@@ -40,8 +40,7 @@ class GatewayMetrics(Protocol):
     def lengths(self, labels: Labels, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """Tokens of an answered request's prompt, and of its answer if that is complete; None if not known."""
 
-    def reported(self, labels: Labels, prompt_tokens: int, cached_tokens: int) -> None:
-        """The prompt tokens of an answer that reported how many of them were cached."""
+    def reported(self, labels: Labels, prompt_tokens: int, cached_tokens: int) -> None: ...
 
     def identified(self, wait_s: float, source: str) -> None:
         """Time to parse and identify one request. `source` is a `PromptSource` or ``none``."""
@@ -88,8 +87,7 @@ class GatewayMetrics(Protocol):
     def client_aborted(self, phase: str) -> None:
         """The client left. `phase`: ``request``, ``before_first`` or ``stream``."""
 
-    def let_in(self, key_name: str) -> None:
-        """A request carried the API key of this name."""
+    def let_in(self, key_name: str) -> None: ...
 
     def reloaded(self, what: str, ok: bool) -> None:
         """Changed files of `what` (``api_keys``, ``tls``, ...) were read again. `ok`: they are in use."""

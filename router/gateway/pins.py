@@ -23,8 +23,7 @@ def stored_response_id(pieces: list[bytes]) -> str | None:
 class SharedPins(Protocol):
     """The pins that all processes of one gateway share."""
 
-    def learn(self, response_id: str, worker: WorkerId) -> None:
-        """Remember that `worker` made `response_id`."""
+    def learn(self, response_id: str, worker: WorkerId) -> None: ...
 
     def worker(self, response_id: str) -> WorkerId | None:
         """Return the worker that made `response_id`; None if it is not known."""

@@ -39,8 +39,7 @@ class RunningRequest(Protocol):
         """The quarantine's key of the body; 0 without a body, because such a request is never suspected."""
 
     @property
-    def unanswered(self) -> tuple[FleetEndpoint, ...]:
-        """The endpoints that have received the request and have not begun to answer."""
+    def unanswered(self) -> tuple[FleetEndpoint, ...]: ...
 
     @property
     def awaited(self) -> tuple[FleetEndpoint, ...]:

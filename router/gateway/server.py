@@ -138,7 +138,6 @@ class Gateway:
             self._parts.use_models(models)
 
     def use_callers(self, tenants: Mapping[str, TenantConfig], limits: LimitsConfig) -> None:
-        """Use other tenants, and other limits of tenants and keys, for the requests that follow."""
         self._configure(tenants=dict(tenants), limits=limits)
         if self._parts is not None:
             self._parts.use_callers(tenants, limits)
@@ -316,7 +315,6 @@ def sweep_interval_s(config: Config) -> float:
 
 
 def address_of(name: Any) -> str:
-    """Return the result of `getsockname` as text."""
     if isinstance(name, tuple):
         return f"[{name[0]}]:{name[1]}" if ":" in name[0] else f"{name[0]}:{name[1]}"
     return name.decode() if isinstance(name, bytes) else str(name)

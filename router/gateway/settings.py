@@ -89,7 +89,6 @@ def check_models(config: Config) -> Iterator[Finding]:
 
 
 def _misplaced(base: str, name: str, first: str, aliases: Mapping[str, str]) -> str | None:
-    """Return what is wrong with a name that workers of `base` resolve on request; `first` is its first base."""
     if not name or "*" in name[:-1]:
         return f"{name!r} is neither a name nor the start of one"
     if name == base:

@@ -28,9 +28,7 @@ class ComparisonObserver(Protocol):
     """Receives every comparison. Must not raise."""
 
     def compared(self, worker: WorkerId, predicted_tokens: int, reported_tokens: int) -> None: ...
-
-    def differed(self, worker: WorkerId, difference: Difference) -> None:
-        """A difference between report and prediction has been explained."""
+    def differed(self, worker: WorkerId, difference: Difference) -> None: ...
 
     def misrouted(self, worker: WorkerId) -> None:
         """A prompt found fewer cached tokens than predicted, and fewer than another worker was predicted to have."""
@@ -99,7 +97,6 @@ class Comparisons:
             self._observer.differed(ticket.candidate.id, difference)
 
     def statistics(self) -> dict[str, int]:
-        """Return the number of differences without explanation so far."""
         return {"unexplained": len(self._unexplained)}
 
 

@@ -192,7 +192,6 @@ class DecisionLog:
         return bool(self._whole) and record.place >= self._whole[0][0].place
 
     def has_prompt(self, record: DecisionRecord) -> bool:
-        """Return whether the hashes of the record's prompt were kept."""
         return bool(self._with_prompt) and record.place >= self._with_prompt[0].place
 
     def latest(self, limit: int, before: tuple[float, int] | None = None) -> list[DecisionRecord]:

@@ -47,7 +47,6 @@ class WorkCounter:
         self._held_tokens = context_tokens
 
     def began(self, prompt_tokens: int, uncached_tokens: int, attention: float, now_s: float) -> None:
-        """Record the end of a prefill and the start of its decode."""
         self._pass(now_s)
         self._held_tokens += prompt_tokens
         self._tokens += uncached_tokens
@@ -88,7 +87,6 @@ class StepEstimate:
         return self._fit.coefficients[1] if self._fit.count >= ENOUGH else None
 
     def observe(self, gaps: int, context_tokens: float, prefill_s: float, decode_s: float) -> None:
-        """Learn that `gaps` tokens after the first took `decode_s`, with `context_tokens` (S) and `prefill_s` (P)."""
         if gaps >= 1 and decode_s >= SHORTEST_S:
             features = (float(gaps), gaps * context_tokens, prefill_s)
             self._fit.observe(features, decode_s, self._fit.predict(features))

@@ -93,14 +93,12 @@ class Dispatcher(TicketLife):
         return self._runner.spec
 
     def spec_of(self, policy: str) -> PolicySpec:
-        """Return a policy by its name in `policies`, or the policy in force."""
         return self._policies.of(policy).spec
 
     def policy_statistics(self) -> dict[str, Any]:
         return self._runner.shown()
 
     def set_policy(self, policy: Policy, spec: PolicySpec) -> None:
-        """Use `policy` from the next decision on."""
         self._runner.adopt(policy, spec)
 
     def use_policies(self, named: Mapping[str, PolicyRunner], shadows: Mapping[str, RouteShadows]) -> None:
@@ -111,7 +109,6 @@ class Dispatcher(TicketLife):
         return self._policies.statistics()
 
     def record(self, recorder: Recorder) -> None:
-        """Record every decision and lifecycle event from now on."""
         self._policies.recorder = recorder
         recorder.later = self._later
         self._view_builder.running_share = recorder.listening(self._loads.running_share)
@@ -303,7 +300,6 @@ class Dispatcher(TicketLife):
         return self._pulls.plan(request, alone, sources, now_s, even_if_dearer=even_if_dearer)
 
     def pull(self, request: Request, planned: PlannedPull, now_s: float) -> Ticket:
-        """Reserve the load of a planned pull, at the time of the plan."""
         self._counts["dispatched"] += 1
         ticket = self._pulls.reserve(request, planned, now_s)
         self._later(self._note_traffic, ticket)
@@ -377,7 +373,6 @@ class Dispatcher(TicketLife):
         return self._policies.shadows_of(route)
 
     def expected_output_tokens(self, request: Request) -> int:
-        """Return the largest number of output tokens that the request allows, or else the number expected of it."""
         tokens = request.max_tokens
         if tokens is None:
             tokens = math.ceil(self._output_lengths.expected_tokens(request))
@@ -397,7 +392,6 @@ class Dispatcher(TicketLife):
         return self._loads.views(self._fleet.candidates, None, 1, now_s)
 
     def worker_load(self, candidate: Candidate) -> WorkerLoad:
-        """Return the account, the estimates and the counters of a candidate."""
         return self._loads.of(candidate)
 
     def speed_sources(self, now_s: float) -> dict[WorkerId, SpeedSource]:
@@ -467,7 +461,6 @@ class Dispatcher(TicketLife):
     def _alternatives(
         self, ticket: Ticket, point: FailurePoint, now_s: float, within: Container[str] | None = None
     ) -> Selection | None:
-        """Return the candidates that may take over from a ticket that fails at `point`; None to give up."""
         if self._retry_budget.exhausted(ticket, point):
             return None
         selection = self._select(ticket.request, tried(ticket), now_s, within)

@@ -160,7 +160,6 @@ class FleetEndpoint:
         return self.facts is not None and bool(self.facts.models)
 
     def may_serve(self, model: str | None) -> bool:
-        """Return whether the worker serves `model`, or has not listed its models."""
         if self.facts is None:
             return False
         if model is None or not self.facts.models:

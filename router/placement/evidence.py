@@ -36,7 +36,6 @@ class WorkerEvidence:
 
     @property
     def life_s(self) -> float:
-        """When the endpoint last gave any sign of life."""
         return max(self.progress_s, self.answered_s)
 
     @property
@@ -49,7 +48,6 @@ class WorkerEvidence:
         self.progress_s = max(self.progress_s, at_s)
 
     def generated(self, at_s: float) -> None:
-        """Record that a token counter moved."""
         self.generation_s = max(self.generation_s, at_s)
         self.progressed(at_s)
 
@@ -61,7 +59,6 @@ class WorkerEvidence:
         self.refused_s = max(self.refused_s, at_s)
 
     def reset(self, at_s: float) -> None:
-        """Record that the connection of a probe broke."""
         self.reset_s = max(self.reset_s, at_s)
 
     def reported(self, report: LoadReport, now_s: float) -> None:

@@ -100,7 +100,6 @@ class Fleet:
 
     @property
     def serving(self) -> int:
-        """The number of endpoints that take requests now."""
         return sum(endpoint.state in SERVING for endpoint in self._endpoints.values())
 
     def get(self, endpoint_id: str) -> FleetEndpoint | None:
@@ -124,7 +123,6 @@ class Fleet:
         return endpoint.evidence
 
     def lost(self, endpoint: FleetEndpoint) -> bool:
-        """Return whether `endpoint` has been ejected or removed."""
         here = self._endpoints.get(endpoint.id) is endpoint
         return not here or endpoint.health.condition is WorkerState.UNHEALTHY
 
@@ -177,7 +175,6 @@ class Fleet:
             self._forget_candidate_sets()
 
     def drain(self, endpoint_id: str) -> None:
-        """Send no new requests to the endpoint."""
         self._set_draining(endpoint_id, True)
 
     def undrain(self, endpoint_id: str) -> None:
@@ -217,7 +214,6 @@ class Fleet:
             self._tell_process(endpoint, True, now_s)
 
     def continues(self, endpoint_id: str, asked_s: float) -> None:
-        """Record that the same process as before answered a question asked at `asked_s`."""
         endpoint = self._endpoints.get(endpoint_id)
         if endpoint is not None:
             self._tell_process(endpoint, False, asked_s)
@@ -239,7 +235,6 @@ class Fleet:
                 self._lose(endpoint)
 
     def load_reported(self, endpoint_id: str, report: LoadReport, now_s: float) -> None:
-        """Store one rank's gauges."""
         endpoint = self._endpoints.get(endpoint_id)
         if endpoint is not None:
             endpoint.evidence.reported(report, now_s)
@@ -273,7 +268,6 @@ class Fleet:
         self.traffic_succeeded(endpoint, trial=True, complete=True)
 
     def traffic_failed(self, endpoint: FleetEndpoint, reason: str, now_s: float, *, trial: bool) -> None:
-        """Record that a request could not be sent to the worker, or failed there."""
         before = endpoint.state
         endpoint.health.traffic_failed(reason, now_s, trial=trial)
         self._under_pressure(endpoint)
@@ -299,7 +293,6 @@ class Fleet:
     def traffic_refused(
         self, endpoint: FleetEndpoint, retry_after_s: float | None, now_s: float, *, trial: bool
     ) -> None:
-        """Record that the worker answered 503."""
         endpoint.health.refused(now_s, retry_after_s)
         self._under_pressure(endpoint)
         if trial:
@@ -387,7 +380,6 @@ class Fleet:
         return is_needed(endpoint, peers, self._health.panic_threshold)
 
     def only_prefills(self, endpoint: FleetEndpoint) -> bool:
-        """Return whether the endpoint is no candidate for whole requests."""
         return self._connector is not None and endpoint.role == PREFILL
 
     def _takes(self, endpoint: FleetEndpoint, prefill: bool) -> bool:
@@ -403,7 +395,6 @@ class Fleet:
         return model if model in adapters or self.base(model) is not None else None
 
     def lists(self, model: str) -> bool:
-        """Return whether any worker lists `model`, or did when it last answered."""
         listed = self._listed
         if listed is None:
             listed = self._listed = frozenset(card.id for card in self._cards())
@@ -452,7 +443,6 @@ class Fleet:
         return tuple(endpoint for endpoint in self._endpoints.values() if endpoint.facts is None)
 
     def statistics(self) -> dict[str, Any]:
-        """Return the number of endpoints by state, and each endpoint's statistics."""
         states = [endpoint.state for endpoint in self._endpoints.values()]
         return {
             "states": {state.value: states.count(state) for state in WorkerState},

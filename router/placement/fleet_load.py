@@ -34,7 +34,6 @@ class WorkerLoads:
     """The load of every candidate by slot: created when first needed, replaced when the slot gets a new candidate."""
 
     def __init__(self, ledger: SharedLedger | None = None, *, kv_moves: bool = False) -> None:
-        """`kv_moves`: KV cache moves between workers."""
         self._ledger = ledger
         self._kv_moves = kv_moves
         self._loads: list[WorkerLoad | None] = []
@@ -98,7 +97,6 @@ class WorkerLoads:
         return 0.0 if load is None else load.account.running_share(request.block_hashes, blocks)
 
     def observe(self, load: WorkerLoad, situation: Situation, ttft_s: float, now_s: float) -> None:
-        """Record a first token."""
         load.observe(situation, ttft_s, now_s)
         self._learned(load)
         self._stale = True
@@ -107,7 +105,6 @@ class WorkerLoads:
             load.speed = load.estimate.speed(common)
 
     def decoded(self, load: WorkerLoad, since: WorkDone, tokens: int | None, decode_s: float, now_s: float) -> None:
-        """Record a complete answer of `tokens`."""
         if tokens:
             load.decoded(since, tokens - 1, decode_s, now_s)
             self._learned(load)
@@ -119,7 +116,6 @@ class WorkerLoads:
             self._table.learn(load.candidate.slot, load.learned, load.steps.context_token_s)
 
     def arrived(self, hashes: Sequence[int], now_s: float) -> None:
-        """Record a prompt with these blocks that is about to be placed."""
         self._reuse_value.arrived(hashes, now_s)
 
     def released(
@@ -147,7 +143,6 @@ class WorkerLoads:
         return load.speed if tested else common
 
     def speed_source(self, candidate: Candidate, now_s: float) -> SpeedSource:
-        """Return where the speed comes from that estimates about the candidate use now."""
         load = self.of(candidate)
         speed = self._speed(load, now_s)
         if speed is None:
@@ -167,7 +162,6 @@ class WorkerLoads:
         return self._common_step_s
 
     def load_reported(self, candidate: Candidate, report: LoadReport, now_s: float) -> None:
-        """Record a scrape of the candidate's gauges."""
         load = self.of(candidate)
         capacity_tokens, foreign = candidate.capacity_tokens, load.account.foreign
         foreign.observe(report, load.reserved(), capacity_tokens, now_s, kv_moves=self._kv_moves)
@@ -222,7 +216,6 @@ class WorkerLoads:
         return tuple(seen)
 
     def roster(self, candidates: Sequence[Candidate]) -> Roster | None:
-        """Return the roster of the candidates of the last decision; None for others."""
         seen, _, roster = self._seen
         return roster if candidates is seen else None
 

@@ -152,7 +152,6 @@ class FleetTable:
         return found
 
     def rows(self, candidates: Sequence[Candidate]) -> Rows:
-        """Return the rows of `candidates`: those of the last call if it was for the same tuple."""
         if self._rows is None or self._rows.candidates is not candidates:
             slots = np.array([candidate.slot for candidate in candidates], np.int64)
             first, last = int(slots[0]), int(slots[-1])
@@ -224,7 +223,6 @@ class FleetTable:
 
 
 def roster_of(candidates: Sequence[Candidate]) -> Roster:
-    """Return ids, labels and weights of the candidates."""
     return Roster(
         tuple([candidate.id for candidate in candidates]),
         [candidate.endpoint.labels for candidate in candidates],
@@ -293,7 +291,6 @@ def _load(cells: NDArray[np.float64], held_share: Column | None, now_s: float) -
 
 
 def _foreign_weight(cells: NDArray[np.float64], now_s: float) -> Column:
-    """Return the weight of each worker's last comparison (`ForeignLoad.weight`)."""
     interval_s = cells[FOREIGN_INTERVAL_S]
     known = interval_s > 0.0
     missed = np.zeros_like(interval_s)
@@ -303,7 +300,6 @@ def _foreign_weight(cells: NDArray[np.float64], now_s: float) -> Column:
 
 
 def _prior_times(queued_tokens: Column, uncached_tokens: Column) -> _Times:
-    """Return the times while no worker has learned its speed."""
     unknown = np.zeros_like(queued_tokens)
     return _Times(PRIOR_TOKEN_S * queued_tokens, PRIOR_TOKEN_S * uncached_tokens, unknown, unknown)
 
@@ -316,7 +312,6 @@ def _times(
     cached_tokens: Column,
     uncached_tokens: Column,
 ) -> _Times:
-    """Return the times by the workers' own speeds, or the `common` one."""
     token_s, fixed_s, attention_s, decode_s, relative_error, token_error_s, reach_tokens = _speeds(cells, now_s, common)
     queue_wait_s = _queue_wait_s(
         fixed_s + decode_s * cells[DECODE_TOKENS],
@@ -340,7 +335,6 @@ def _speeds(cells: NDArray[np.float64], now_s: float, common: Speed) -> Sequence
 
 
 def _queue_wait_s(fixed_s: Column, queued_s: Column, queued_requests: Column, elapsed_s: Column) -> Column:
-    """Return `WorkerLoad.queue_wait_s` of each worker."""
     total_s = fixed_s + queued_s
     left_s = total_s - elapsed_s
     waits_s = fixed_s + np.where(left_s >= 0.0, np.minimum(queued_s, left_s), -left_s)
@@ -349,7 +343,6 @@ def _queue_wait_s(fixed_s: Column, queued_s: Column, queued_requests: Column, el
 
 
 def _utilisation(token_s: Column, attention_s: Column, cells: NDArray[np.float64], now_s: float) -> Column:
-    """Return `Utilisation.share` of each worker."""
     work_s = token_s * cells[WORK_TOKENS] + attention_s * cells[WORK_ATTENTION]
     work_s *= np.exp((cells[WORK_AT_S] - now_s) / WINDOW_S)
     work_s /= -WINDOW_S * np.expm1((cells[WORK_SINCE_S] - WARM_UP_S - now_s) / WINDOW_S)
@@ -358,7 +351,6 @@ def _utilisation(token_s: Column, attention_s: Column, cells: NDArray[np.float64
 
 
 def _kv_wait_s(demand: Demand, held_tokens: Column, running: Column, capacity_tokens: Column) -> Column:
-    """Return `kv_occupancy.kv_wait_s` of each worker."""
     excess = held_tokens + demand.prompt_tokens - capacity_tokens
     wait_s = np.zeros_like(held_tokens)
     full = np.flatnonzero((excess > 0.0) & (held_tokens > 0.0) & (capacity_tokens > 0.0) & (running > 0.0))

@@ -218,7 +218,6 @@ class HandoverPlanner:
 
 
 def decided(seen: Seen, place: int, runner: PolicyRunner, reason: str) -> Decided:
-    """Return the decision for the candidate at `place`."""
     ids = seen.fleet.ids
     ranked = (ids[place], *ids[:place], *ids[place + 1 :])
     return Decided(*seen, runner, Decision(ranked, reason))

@@ -73,7 +73,6 @@ def explained(
 
 
 def alone_explained(singles: FleetView) -> tuple[ExplainedWorker, ...]:
-    """Return the best workers for the whole request."""
     costs_s = alone_s(singles)
     return tuple(
         ExplainedWorker(singles.ids[place], float(costs_s[place]), alone_terms(singles, place))
@@ -82,7 +81,6 @@ def alone_explained(singles: FleetView) -> tuple[ExplainedWorker, ...]:
 
 
 def _least(costs_s: Matrix) -> list[tuple[int, int]]:
-    """Return the places of the least finite costs, least first."""
     flat = costs_s.ravel()
     few = np.argpartition(flat, SHOWN - 1)[:SHOWN] if len(flat) > SHOWN else np.arange(len(flat))
     ordered = few[np.argsort(flat[few], kind="stable")]

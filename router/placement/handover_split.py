@@ -99,7 +99,6 @@ def wait_s(load: PhaseLoad, split: Split, share: float) -> float:
 
 
 def prices(load: PhaseLoad, split: Split) -> Price:
-    """Return what one more worker of each role would save."""
     now_s = delay_s(load, split)
     more = [split._replace(**{role: getattr(split, role) + 1}) for role in Split._fields]
     return Price(*[max(0.0, now_s - delay_s(load, one)) for one in more])
@@ -123,7 +122,6 @@ def best(load: PhaseLoad, split: Split) -> tuple[Split, float]:
 
 
 def stretched(busy: Array) -> Array:
-    """Return 1 / (1 - busy), continued by its tangent from `MOST_BUSY` on."""
     idle = 1.0 - MOST_BUSY
     found: Array = 1.0 / (1.0 - np.minimum(busy, MOST_BUSY)) + np.maximum(busy - MOST_BUSY, 0.0) / (idle * idle)
     return found

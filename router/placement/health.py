@@ -79,7 +79,6 @@ class Health:
         return self._probe_failures + self._probe_successes > 0
 
     def probe_succeeded(self, now_s: float) -> None:
-        """Record that the worker answered a probe."""
         self._probe_failures = self._late_probes = 0
         self.kept_since_s = None
         self._probe_successes += 1

@@ -26,13 +26,11 @@ class KvFormat(NamedTuple):
     reported: KvReport
 
     def understands(self, other: KvFormat) -> bool:
-        """Return whether a worker with the other format can read the KV cache."""
         both = zip(self.reported, other.reported, strict=True)
         return self[:-1] == other[:-1] and all(here == there or None in (here, there) for here, there in both)
 
 
 def kv_format(candidate: Candidate, model: str | None) -> KvFormat:
-    """Return the format of a worker's KV cache of `model`."""
     endpoint, facts = candidate.endpoint, candidate.endpoint.facts
     roots = () if facts is None else tuple(card.root for card in facts.models if model in (None, card.id))
     version = None if facts is None else facts.version
@@ -40,7 +38,6 @@ def kv_format(candidate: Candidate, model: str | None) -> KvFormat:
 
 
 def alike_formats(senders: Sequence[Candidate], receivers: Sequence[Candidate], model: str | None) -> NDArray[np.bool_]:
-    """Return whether each sender (row) and each receiver (column) have one format, and are two workers."""
     formats: dict[KvFormat, int] = {}
     rows, columns = (
         np.array([formats.setdefault(kv_format(one, model), len(formats)) for one in side])

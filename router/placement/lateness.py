@@ -25,7 +25,6 @@ class LateVerdict(StrEnum):
 def probe_late(
     fleet: Fleet, config: HealthConfig, endpoint: FleetEndpoint, reason: str, began_s: float, now_s: float
 ) -> LateVerdict:
-    """Record a probe of `endpoint` that began at `began_s` and got no answer in time."""
     if endpoint.health.condition not in SERVING:
         fleet.probe_failed(endpoint.id, reason, now_s, late_since_s=began_s)
         return LateVerdict.COUNTED

@@ -64,7 +64,6 @@ class LoadAccount:
 
     @property
     def queued_requests(self) -> int:
-        """Prefills that wait or run."""
         return len(self.queue)
 
     @property
@@ -73,12 +72,10 @@ class LoadAccount:
         return 1.0 - self.running.shared_tokens / self.kv_tokens if self.kv_tokens else 1.0
 
     def running_share(self, hashes: Sequence[int], blocks: int) -> float:
-        """Return the share of running requests whose prompts begin with the first `blocks` of `hashes`."""
         return self.running.alike(hashes, blocks) / self.running_requests if self.running_requests else 0.0
 
     @property
     def head(self) -> LoadReservation | None:
-        """The prefill that runs, or runs next."""
         return next(iter(self.queue), None)
 
     def change(self) -> None:
@@ -191,7 +188,6 @@ class LoadAccount:
         self.queued_attention = self.queued_attention - reservation.attention if left else 0.0
 
     def statistics(self) -> dict[str, Any]:
-        """Return the reserved load, and the number of requests from elsewhere."""
         return {
             "queued_requests": len(self.queue),
             "queued_tokens": self.queued_tokens,
@@ -245,7 +241,6 @@ class ForeignLoad:
         return (0.0 if self._at_s is None else self._at_s), self._interval_s
 
     def weight(self, now_s: float) -> float:
-        """Return the weight of the last comparison, from 1 to 0."""
         if self._at_s is None or self._interval_s <= 0.0:
             return 0.0
         missed = (now_s - self._at_s) / self._interval_s - 1.0

@@ -124,7 +124,6 @@ class Links:
         """`_Link.facts`, as columns."""
 
     def observe(self, transfer: Transfer, now_s: float) -> None:
-        """Learn that the first event after a transfer arrived now."""
         sender, receiver, tokens = transfer.sender, transfer.receiver, transfer.tokens
         seconds = max(now_s - transfer.began_s - transfer.own_s, SHORTEST_S)
         if tokens < 1 or transfer.queue_s > QUEUE_SHARE * seconds:
@@ -141,7 +140,6 @@ class Links:
             self._facts[:, row] = self._links[row].facts
 
     def _row(self, sender: Candidate, receiver: Candidate) -> int:
-        """Return the row of a link, made if there is none."""
         for candidate in (sender, receiver):
             if self._owners.get(candidate.slot) is not candidate:
                 self._drop_all(candidate.slot)
@@ -165,7 +163,6 @@ class Links:
             self._drop(row)
 
     def _drop(self, row: int) -> None:
-        """Drop a link, and put the last one in its place."""
         last = len(self._links) - 1
         del self._rows[int(self._slots[0, row]), int(self._slots[1, row])]
         if row != last:
@@ -175,7 +172,6 @@ class Links:
         del self._links[last]
 
     def fleet(self, now_s: float) -> LinkSpeed:
-        """Return the speed of a link of which nothing is known."""
         return LinkSpeed(*_blended(self._all.facts, self._prior, now_s, FLEET_HALF_LIFE_S))
 
     def speeds(

@@ -50,7 +50,6 @@ class NamedPolicies:
         }
 
     def of(self, name: str) -> PolicyRunner:
-        """Return the policy called `name`, or the default one if there is none."""
         return self._runners.get(name, self.default)
 
     def decide(self, name: str, request: RequestView, fleet: FleetView) -> tuple[PolicyRunner, Decision]:
@@ -65,7 +64,6 @@ class NamedPolicies:
 
     @property
     def observes(self) -> bool:
-        """Whether any policy follows lifecycle events."""
         return self.default.observes or bool(self._runners) or bool(self._shadows) or self.recorder is not None
 
     def observe(self, event: LifecycleEvent) -> None:
@@ -89,7 +87,6 @@ class NamedPolicies:
         return self._shadows.get(route)
 
     def statistics(self) -> dict[str, Any]:
-        """Return the behaviour of each policy in `policies`, by name, and the requests that no shadow policy saw."""
         return {
             "policies": {name: runner.statistics() for name, runner in self._runners.items()},
             "shadow_skipped": self._budget.skipped,

@@ -93,7 +93,6 @@ class PinnedBlocks:
             watched.publish()
 
     def reported(self, candidate: Candidate, report: LoadReport, reserved: ReservedLoad, now_s: float) -> None:
-        """Compare a report with the requests that are `reserved` there."""
         watched = self._watched.get(candidate.id)
         if watched is None:
             return
@@ -127,6 +126,5 @@ class PinnedBlocks:
         return min(tokens for _, tokens in reports)
 
     def statistics(self, present: Iterable[WorkerId]) -> dict[str, int]:
-        """Return the stuck tokens of each worker of `present` that can be judged."""
         found = {worker: self.stuck_tokens(worker) for worker in present}
         return {str(worker): tokens for worker, tokens in found.items() if tokens is not None}

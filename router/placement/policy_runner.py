@@ -43,7 +43,6 @@ class PolicyRunner:
         self.adopt(policy, spec)
 
     def adopt(self, policy: Policy, spec: PolicySpec) -> None:
-        """Use `policy` from the next decision on."""
         self.policy = policy
         self.spec = spec
         self.rule = spec.rule
@@ -110,7 +109,6 @@ class PolicyRunner:
             self._failed(self.name, problem, first)
 
     def statistics(self) -> dict[str, Any]:
-        """Return the number of decisions, fallbacks and errors."""
         return {
             "policy": self.name,
             "rule": self.rule,

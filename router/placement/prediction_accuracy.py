@@ -36,7 +36,6 @@ class PredictionAccuracy:
         """Paths on which a response has reported its cached tokens, among requests placed by prefix."""
 
     def compare(self, predicted_tokens: int, reported_tokens: int) -> None:
-        """Record that a response reported `reported_tokens` when `predicted_tokens` were expected."""
         self.equal += predicted_tokens == reported_tokens
         self.over += predicted_tokens > reported_tokens
         self.under += predicted_tokens < reported_tokens
@@ -50,7 +49,6 @@ class PredictionAccuracy:
             self.differences[difference] += 1
 
     def settle(self, difference: Difference) -> None:
-        """Record the final explanation of a pending difference."""
         self.pending -= 1
         self.explain(difference)
 

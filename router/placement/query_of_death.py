@@ -54,8 +54,7 @@ class Deaths(Protocol):
     def times(self, body: int) -> tuple[float, ...]:
         """Return when workers died with `body`, the last `MAX_DEATHS` of them, oldest first."""
 
-    def clear(self, body: int) -> None:
-        """Clear `body`, which has been served."""
+    def clear(self, body: int) -> None: ...
 
     @property
     def latest_s(self) -> float:
@@ -93,7 +92,6 @@ class Served:
         self._due_s = 0.0
 
     def add(self, body: int, now_s: float) -> None:
-        """Record that `body` has been answered."""
         latest = self._latest
         if now_s >= self._due_s or len(latest) >= SERVED_KEPT:
             self._earlier = latest if now_s < self._due_s + SERVED_S else set()
@@ -102,7 +100,6 @@ class Served:
         latest.add(body)
 
     def holds(self, body: int, now_s: float) -> bool:
-        """Return whether `body` was answered recently."""
         return now_s < self._due_s + SERVED_S and (body in self._latest or body in self._earlier)
 
 
@@ -146,7 +143,6 @@ class QueryOfDeathTracker:
         return bool(self._incidents) or self.deaths.latest_s > 0.0
 
     def active(self, now_s: float) -> bool:
-        """Return whether any body may be suspected now."""
         self.expire(now_s)
         return bool(self._incidents) or now_s - self.deaths.latest_s < self._keep_s
 
@@ -235,7 +231,6 @@ class QueryOfDeathTracker:
         self.deaths.clear(body)
 
     def expire(self, now_s: float) -> None:
-        """Drop incidents that have not been proven in time."""
         for worker, incidents in list(self._incidents.items()):
             self._keep(worker, [incident for incident in incidents if now_s - incident.opened_s < PROOF_S])
 
@@ -248,12 +243,10 @@ class QueryOfDeathTracker:
     # verdicts
 
     def waits(self, worker: str, now_s: float) -> bool:
-        """Return whether an incident at `worker` waits for proof."""
         incidents = self._incidents.get(worker, ())
         return any(now_s - incident.opened_s < PROOF_S and incident.proven_s is None for incident in incidents)
 
     def verdict(self, body: int, now_s: float) -> BodyVerdict:
-        """Return which workers may receive `body` now."""
         if self.served.holds(body, now_s):
             return BodyVerdict.FREE
         lost = self._proven(body, now_s)
@@ -272,7 +265,6 @@ class QueryOfDeathTracker:
         return [one.worker for one in self._open(body, now_s) if not one.lost and now_s - one.opened_s < ERROR_DOUBT_S]
 
     def companions(self, body: int) -> set[int]:
-        """Return the other bodies that may have crashed the same worker."""
         incidents = [one for incidents in self._incidents.values() for one in incidents if body in one.bodies]
         return {other for incident in incidents for other in incident.bodies} - {body}
 

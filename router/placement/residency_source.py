@@ -31,14 +31,9 @@ class ResidencySource(Protocol):
         """Change the known properties of a candidate's cache; None leaves a value unchanged."""
 
     def remove(self, slot: int) -> None: ...
-
     def set_self_test(self, slot: int, verdict: Residency, reason: str) -> None: ...
-
-    def match(self, prompt: Prompt, slots: Iterable[int]) -> dict[int, Match]:
-        """Return the cached tokens of `prompt` on each of `slots`."""
-
-    def match_all(self, prompt: Prompt, slots: Slots) -> Matches:
-        """Return the cached tokens of `prompt` on each of `slots` as arrays."""
+    def match(self, prompt: Prompt, slots: Iterable[int]) -> dict[int, Match]: ...
+    def match_all(self, prompt: Prompt, slots: Slots) -> Matches: ...
 
     def held_below(self, prompt: Prompt, slots: Iterable[int], media: Container[str]) -> dict[int, int]:
         """Return the tokens of the longest prefix of `prompt` that each of `slots` holds in slower tiers."""

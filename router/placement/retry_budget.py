@@ -36,13 +36,11 @@ class RetryBudget:
         self._observer = observer
 
     def exhausted(self, ticket: Ticket, point: FailurePoint) -> bool:
-        """Return whether `ticket`, failing at `point`, was the last attempt."""
         if point in (FailurePoint.STREAM, FailurePoint.LOCAL) or ticket.attempt >= self._max_attempts:
             return True
         return sent_failures(ticket, point) >= MAX_SENT_FAILURES
 
     def pay(self, requests: int, now_s: float) -> bool:
-        """Pay for one retry; `requests` is the total so far."""
         paid = self._budget.take(requests, now_s)
         if not paid and self._observer is not None:
             self._observer.retry_refused()
@@ -61,14 +59,12 @@ FREE: Final = frozenset({FailurePoint.CONNECT, FailurePoint.STOPPING})
 
 
 def follow(ticket: Ticket, again: Ticket, point: FailurePoint, refusal_s: float | None) -> None:
-    """Let `again` inherit the history of `ticket`, which fails at `point`."""
     again.tried = tried(ticket)
     again.refusal_s = longest(ticket.refusal_s, refusal_s)
     again.sent_failures = sent_failures(ticket, point)
 
 
 def longest(*pauses_s: float | None) -> float | None:
-    """Return the longest Retry-After of several attempts."""
     return max((pause_s for pause_s in pauses_s if pause_s is not None), default=None)
 
 

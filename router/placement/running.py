@@ -158,7 +158,6 @@ class RunningRequests:
         return sum([len(other.hashes) > place and other.hashes[place] == wanted for other in alike.running])
 
     def idle_tokens(self, now_s: float) -> int:
-        """Return the tokens of idle context that no running request holds."""
         if not self._expiry:
             return 0
         self._expire(now_s)
@@ -234,7 +233,6 @@ def _running_heir(hashes: Sequence[int], common: int, others: Iterable[LoadReser
 
 
 def _heir(hashes: Sequence[int], common: int, others: Iterable[LoadReservation]) -> LoadReservation:
-    """Return the same among running and idle ones."""
     return next(other for other in others if other.start == common and _holds(other, hashes, common))
 
 

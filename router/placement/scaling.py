@@ -76,7 +76,6 @@ class Attainment:
         return total * kept, good * kept
 
     def statistics(self, now_s: float) -> dict[str, float | None]:
-        """Return the share of each role."""
         return {role: self.share(role, now_s) for role in self._sums}
 
 

@@ -73,7 +73,6 @@ def select(
 def below_concurrency_limit(
     selection: Selection, limit: int, running: Callable[[Candidate], int]
 ) -> Selection | Reject:
-    """Return `selection` without the workers that run `limit` requests or more."""
     fits = [candidate for candidate in selection.candidates if running(candidate) < limit]
     if len(fits) == len(selection.candidates):
         return selection
@@ -84,7 +83,6 @@ def below_concurrency_limit(
 
 
 def trial_first(decision: Decision, selection: Selection) -> Decision:
-    """Return `decision`, with the endpoint of the trial first if there is one."""
     if selection.trial is None:
         return decision
     on_trial = [candidate.id for candidate in selection.trial.candidates]
@@ -147,7 +145,6 @@ def _nobody(fleet: Fleet, request: Request) -> Queued | Reject:
 
 
 def computed(request: Request, selection: Selection, first: WorkerId) -> bool:
-    """Return whether worker `first` will prefill the request, and not refuse its length."""
     if request.prompt is None or request.model is None or request.prompt.multiple:
         return request.prompt is not None
     endpoint = next(one.endpoint for one in selection.candidates if one.id == first)

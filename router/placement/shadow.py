@@ -73,7 +73,6 @@ class _Minutes:
         return self._kept[-1][1]
 
     def since(self, start_s: float) -> ShadowTotals:
-        """Return the sums of the minutes that ended after `start_s`."""
         found = ShadowTotals()
         for minute, totals in self._kept:
             if (minute + 1) * MINUTE_S > start_s:
@@ -99,11 +98,9 @@ class RouteShadows:
         return self._share, tuple([(runner.name, runner.settings) for runner in self._runners])
 
     def sampled(self) -> bool:
-        """Draw whether the shadow policies see a request."""
         return self._share >= 1.0 or self._rng.random() < self._share
 
     def decide(self, request: RequestView, fleet: FleetView, decision: Decision) -> Sample:
-        """Let every shadow policy decide, and compare its choice with that of `decision`."""
         chosen = _view(fleet, decision.ranked[0])
         compared = []
         for runner in self._runners:
@@ -116,7 +113,6 @@ class RouteShadows:
         return Sample(compared, ttft_s(chosen))
 
     def observe(self, event: LifecycleEvent) -> None:
-        """Pass a lifecycle event to every shadow policy."""
         for runner in self._runners:
             runner.observe(event)
 
@@ -137,7 +133,6 @@ class ShadowBudget:
         """Sampled requests that no shadow policy saw, because the budget was used up."""
 
     def take(self, decisions: int, now_s: float) -> bool:
-        """Return whether `decisions` more are allowed now, and count them."""
         self._left = min(_BURST, self._left + PER_S * max(0.0, now_s - self._seen_s))
         self._seen_s = now_s
         if self._left < decisions:
@@ -148,7 +143,6 @@ class ShadowBudget:
 
 
 def first_token(sample: Sample, ttft_s: float) -> None:
-    """Record the time to first token of a sampled request."""
     for totals in sample.totals:
         totals.ttfts += 1
         totals.reported_ttft_s += ttft_s
@@ -156,7 +150,6 @@ def first_token(sample: Sample, ttft_s: float) -> None:
 
 
 def finished(sample: Sample, cached_tokens: int | None) -> None:
-    """Record the cached tokens that the answer to a sampled request reported."""
     if cached_tokens is not None:
         for totals in sample.totals:
             totals.hits += 1
@@ -164,7 +157,6 @@ def finished(sample: Sample, cached_tokens: int | None) -> None:
 
 
 def ttft_s(view: WorkerView) -> float:
-    """Return the estimated time to first token at a worker."""
     return view.queue_wait_s + view.kv_wait_s + view.prefill_s
 
 

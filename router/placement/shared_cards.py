@@ -29,7 +29,6 @@ class TransferUnderWay:
 
     @property
     def tokens(self) -> float:
-        """The tokens of others on the busier card."""
         return max(self._sent_tokens, self._received_tokens)
 
     @property
@@ -55,7 +54,6 @@ class TransfersUnderWay:
         """By the id of the ticket."""
 
     def begin(self, ticket: Ticket, sender: Candidate) -> None:
-        """Record that the ticket's worker receives `moved_tokens` from `sender`."""
         begun = TransferUnderWay(ticket, sender)
         for other in self._now():
             begun.meets(other)
@@ -66,7 +64,6 @@ class TransfersUnderWay:
         return self._known.get(ticket.id)
 
     def seen(self, senders: Sequence[Candidate], receiver: Candidate) -> list[UnderWay]:
-        """Return the transfers that are under way, and which of these candidates share their cards."""
         return [
             UnderWay(
                 np.array([one.endpoint is other.sender.endpoint for one in senders]),

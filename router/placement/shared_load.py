@@ -71,8 +71,7 @@ class SharedAccount(Protocol):
         """Publish the tokens of the prompts that this process has had computed there for a decode worker, and that are
         not read yet; infinite if it does not know them all."""
 
-    def others_handed(self) -> float:
-        """Return the sum of these tokens over the other processes."""
+    def others_handed(self) -> float: ...
 
     def close(self) -> None:
         """Close the row of a candidate that has left. Later updates are ignored."""

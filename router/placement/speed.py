@@ -37,7 +37,6 @@ class Speed:
     reach_tokens: float = 0.0
 
     def coefficients(self) -> tuple[float, ...]:
-        """Return all seven values in the order of the fields."""
         return (
             self.token_s,
             self.fixed_s,

@@ -26,10 +26,7 @@ class DispatchObserver(ComparisonObserver, RefusalObserver, Protocol):
     """Receives the dispatcher's actions, for metrics and logs. Must not raise."""
 
     def decided(self, ticket: Ticket) -> None: ...
-
-    def rejected(self, request: Request, error: RequestError) -> None:
-        """A request was rejected, at once or after its last attempt."""
-
+    def rejected(self, request: Request, error: RequestError) -> None: ...
     def failed(self, ticket: Ticket, point: FailurePoint, reason: str) -> None: ...
 
     def policy_failed(self, policy: str, reason: str, first: bool) -> None:
@@ -39,11 +36,8 @@ class DispatchObserver(ComparisonObserver, RefusalObserver, Protocol):
 class TrafficObserver(Protocol):
     """Measures the traffic. Must not raise."""
 
-    def placed(self, ticket: Ticket, fleet: FleetView) -> None:
-        """The first attempt at a request was placed, with `fleet` as the policy saw it."""
-
-    def first_token(self, ticket: Ticket, now_s: float) -> None:
-        """The first event of a stream arrived."""
+    def placed(self, ticket: Ticket, fleet: FleetView) -> None: ...
+    def first_token(self, ticket: Ticket, now_s: float) -> None: ...
 
     def progressed(self, ticket: Ticket, gaps_s: Sequence[float], now_s: float) -> None:
         """A stream brought some tokens, with `gaps_s` between them. The last one arrived at `now_s`."""
@@ -110,7 +104,6 @@ class TicketLife:
         self._tell_prefills_done(ticket)
 
     def _read(self, ticket: Ticket) -> None:
-        """Record that a decode worker, if it is one, has read what was handed over."""
         leg = ticket.record.leg
         if leg is not None and leg.part == "decode":
             self.pinned.read(leg.worker, leg.plan)

@@ -171,6 +171,5 @@ def gave_up(point: FailurePoint, reason: str, refusal_s: float | None) -> Reject
 
 
 def full(limit: int) -> Reject:
-    """Return the result when every worker has reached the `limit` of reserved requests."""
     message = f"Every worker for this model has {limit} requests in progress, the limit; try again later."
     return Reject(RequestError(ErrorKind.OVERLOADED, message, retry_after_s=RETRY_AFTER_S), at_limit=True)

@@ -54,12 +54,10 @@ class TrafficRoute:
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """Names of the policies that may decide."""
         return self._names or (self.policy,)
 
     @property
     def matches_all(self) -> bool:
-        """Whether the route has no condition."""
         return not self.checks
 
     def policy_of(self, request_id: str, session_id: str | None) -> str:
@@ -80,7 +78,6 @@ class TrafficRoutes:
         self.adopt(routes)
 
     def adopt(self, routes: Sequence[RouteConfig]) -> None:
-        """Use other routes for the requests that follow."""
         self.all = tuple([TrafficRoute(route) for route in routes]) or (TrafficRoute(RouteConfig(name=DEFAULT)),)
         self._table = {route.name: route for route in self.all}
 

@@ -50,7 +50,6 @@ class Utilisation:
         self._since_s: float | None = None
 
     def dispatched(self, uncached_tokens: int, attention: float, now_s: float) -> None:
-        """Record that a prefill was sent to the worker."""
         if self._since_s is None:
             self._since_s = self._at_s = now_s
         kept = exp((self._at_s - now_s) / WINDOW_S)

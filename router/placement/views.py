@@ -24,7 +24,6 @@ class Found(msgspec.Struct, frozen=True):
     by_place: Matches | None
 
     def match(self, slot: int, place: int) -> Match | None:
-        """Return the match of the candidate at `place`, whose slot is `slot`."""
         if self.by_place is not None:
             return self.by_place.at(place)
         return None if self.by_slot is None else self.by_slot.get(slot)
@@ -44,7 +43,6 @@ class ViewBuilder:
     def build(
         self, request: Request, candidates: Sequence[Candidate], now_s: float
     ) -> tuple[RequestView, FleetView, Found | None]:
-        """Return the views of the request and of `candidates` in their order, and what their caches hold of it."""
         prompt = request.prompt
         expected_tokens = self._output_lengths.expected_tokens(request)
         output = Output(expected_tokens, self._output_lengths.mean_tokens)
@@ -70,7 +68,6 @@ class ViewBuilder:
         return view, fleet, Found(None, cached) if reads_cache else None
 
     def request_view(self, request: Request, now_s: float) -> RequestView:
-        """Return the view of the request alone, without its prompt."""
         return self._request_view(request, now_s, self._output_lengths.expected_tokens(request))
 
     def _request_view(

@@ -86,7 +86,6 @@ class WorkerLoad:
         self.uncached_tokens.observe(reservation.uncached_tokens)
 
     def reserved(self) -> ReservedLoad:
-        """Return the load reserved here by all processes that share the ledger."""
         account = self.account
         return account if account.shared is None else combined(account, account.shared.others())
 

@@ -86,7 +86,6 @@ class ApproximateView:
 
     @property
     def size_bytes(self) -> int:
-        """Return the approximate memory."""
         return len(self._order) * RUN_BYTES + self.blocks * HASH_BYTES
 
     @property
@@ -139,7 +138,6 @@ class ApproximateView:
         return reserved
 
     def end_running(self, reserved: int) -> None:
-        """Release the space of a running request."""
         self.reserved_blocks -= reserved
 
     def finished(self, chain: Sequence[int], tokens: int, generated_tokens: int, hit_blocks: int) -> None:
@@ -245,7 +243,6 @@ class ApproximateView:
             self._evict_to_fit()
 
     def resize(self, capacity_blocks: int) -> None:
-        """Set the capacity that the worker reports."""
         if capacity_blocks != self.capacity_blocks:
             self.capacity_blocks = capacity_blocks
             self.unseen_blocks = 0
@@ -314,7 +311,6 @@ class ApproximateView:
         return run
 
     def _identify(self, parent: CachedRun, hit_blocks: int) -> None:
-        """Give the generated blocks of `parent` to the prompt that continued it and hit them."""
         generated = parent.generated
         if generated is None or hit_blocks <= 0:
             return
@@ -343,7 +339,6 @@ class ApproximateView:
         self._shorten(run, min(blocks, run.blocks))
 
     def _shorten(self, run: CachedRun, blocks: int) -> None:
-        """Remove `blocks` from the end of a run without children."""
         self.blocks -= blocks
         run.blocks -= blocks
         if run.blocks == 0:
@@ -383,7 +378,6 @@ class ApproximateView:
                 waiting.extend(_below(run))
 
     def _cut(self, run: CachedRun, keep: int) -> None:
-        """Keep the first `keep` blocks of a run, and drop all runs below it."""
         self._drop_below(run)
         self._shorten(run, run.blocks - keep)
 

@@ -159,7 +159,6 @@ class BlockCopies:
                     del tier_copies.extra[engine]
 
     def discard_oldest(self, tier_copies: TierCopies, blocks: int) -> None:
-        """Forget the `blocks` that were stored first, with all their copies."""
         for engine in list(islice(tier_copies.held, blocks)):
             tier_copies.extra.pop(engine, None)
             self.remove(tier_copies, (engine,))

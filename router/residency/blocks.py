@@ -57,7 +57,6 @@ class BlockIndex:
         return 1 << (self._next_bit - 1)
 
     def drop(self, bit: int, rows: Iterable[int]) -> None:
-        """Give up `bit`, which is set in no rows other than `rows`."""
         self._dirty.append((bit, iter(rows)))
 
     def sweep(self, limit: int) -> int:
@@ -95,13 +94,11 @@ class BlockIndex:
             tier.pop(row, None)
 
     def intern(self, mask: int) -> int:
-        """Return the one shared object equal to `mask`."""
         if len(self.shared) > _MASKS_KEPT:
             self.shared.clear()
         return self.shared.setdefault(mask, mask)
 
     def row_of(self, block_hash: int) -> int:
-        """Return the block's row, created on first use."""
         key = block_hash & KEY_MASK
         row = self.rows.get(key)
         if row is not None:

@@ -98,7 +98,6 @@ class CacheView:
         self._changes.stale.add(self)
 
     def refresh(self) -> None:
-        """Copy the values that a match reads from the views."""
         before = self._matched_by()
         self._refresh()
         self._changes.stale.discard(self)
@@ -201,7 +200,6 @@ class CacheView:
             reservation.reserved_blocks = model.running(chain, prompt.tokens + model.half_answer_tokens)
 
     def first_token(self, ticket_id: int) -> None:
-        """Mark the reserved request as running."""
         reservation = self.reservations.get(ticket_id)
         if reservation is not None:
             reservation.running = True
@@ -284,7 +282,6 @@ class CacheView:
         reservation.reserved_blocks = 0
 
     def trust(self) -> tuple[Residency, str]:
-        """Return how far the slot's view can be trusted, and why."""
         verdict, tested = self.self_test
         if verdict is Residency.OFF:
             return verdict, tested

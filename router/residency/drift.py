@@ -89,7 +89,6 @@ class DisputedHit:
         self.seen = self._possible and self._agrees()
 
     def look(self, eviction_log: EvictionLog) -> bool:
-        """Read the events since the last look."""
         if self.seen or not self._possible:
             return self.seen
         if not eviction_log.reaches(self._arrivals, self._departures):
@@ -194,7 +193,6 @@ class DriftMonitor:
         self.found = ""
 
     def statistics(self) -> dict[str, int]:
-        """Return the number of unexplained and of pending differences."""
         return {"mismatches": self.mismatches, "pending_differences": len(self._pending)}
 
 

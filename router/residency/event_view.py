@@ -74,7 +74,6 @@ class EventView:
         self._decode_errors = 0
 
     def follow(self, address: str, topic: str) -> None:
-        """Set the address of the publisher and the subscribed topic."""
         if (address, topic) != (self.address, self.topic):
             self.address, self.topic = address, topic
             self._live_batches = self._unheard_hits = 0
@@ -89,7 +88,6 @@ class EventView:
         self.sequence.link_lost()
 
     def ingest(self, seq: int, payload: bytes, replayed: bool) -> Ingest:
-        """Apply one batch, live or replayed."""
         self._connected = self.begun = True
         if replayed:
             return self._do(self.sequence.offer_replayed(seq, payload))
@@ -97,7 +95,6 @@ class EventView:
         return self._do(self.sequence.offer(seq, payload))
 
     def replay_ended(self, ok: bool) -> Ingest:
-        """Record that a replay is complete (`ok`) or failed."""
         return self._do(self.sequence.replay_ended(ok))
 
     def _do(self, step: SequenceStep) -> Ingest:
@@ -187,7 +184,6 @@ class EventView:
             self._unheard_hits += 1
 
     def served(self) -> None:
-        """Count a served request with token ids."""
         if self.unproved:
             self._absent_requests += 1
 
@@ -239,7 +235,6 @@ class EventView:
         return self.incomplete and self.view.asks(ticket_id, now_s, blocks_per_s)
 
     def found(self, ticket_id: int, cached_tokens: int) -> None:
-        """Record the cached tokens that the response to a placed request reported."""
         chain = self.view.relearning.chain_of(ticket_id)
         hits = min(cached_tokens // self.view.block_size, len(chain))
         if chain and self._known_blocks(chain, hits) == hits:
@@ -262,7 +257,6 @@ class EventView:
 
     @property
     def heard(self) -> bool:
-        """Whether live batches have arrived."""
         return self._live_batches > 0
 
     @property
@@ -274,7 +268,6 @@ class EventView:
 
     @property
     def informative(self) -> bool:
-        """Whether the events' view is worth more than a model of the cache."""
         if not self.begun or self._silent or (self.unproved and self._absent_requests >= ABSENT_REQUESTS):
             return False
         return self._batches > 0 or self.sequence.verified
@@ -291,7 +284,6 @@ class EventView:
         return heard and not (self._loss or self.view.doubts or self.drift.found or sequence.assumed)
 
     def trust(self) -> tuple[Residency, str]:
-        """Return how far the view can be trusted, and why."""
         at = f" at {self.address}" if self.address else ""
         if not self.begun:
             return Residency.APPROXIMATE, f"KV events cannot be reached{at}; {MODELLED}"
@@ -335,7 +327,6 @@ class EventView:
         return f"{words}; {waiting} blocks wait for their parents" if waiting else words
 
     def statistics(self) -> dict[str, int]:
-        """Return counters since the view was made."""
         return {
             **self.view.statistics(),
             **self.sequence.statistics(),

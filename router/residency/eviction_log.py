@@ -36,7 +36,6 @@ class NumberLog:
         self.before += entries
 
     def since(self, position: int) -> array[int]:
-        """Return the entries from `position` on that are still kept."""
         return self.entries[max(0, position - self.before) :]
 
     def positions(self, wanted: int, position: int) -> Iterator[int]:
@@ -71,7 +70,6 @@ class EvictionLog:
 
     @property
     def arrivals(self) -> int:
-        """Return how many blocks have arrived so far."""
         return self._arrived.position
 
     @property
@@ -88,7 +86,6 @@ class EvictionLog:
         self._arrived.entries.extend(hashes)
 
     def runs_since(self, arrivals: int) -> tuple[array[int], array[int]]:
-        """Return the positions of the runs from `arrivals` on, and the number of departures before each."""
         first = bisect_left(self._runs.entries, arrivals)
         return self._runs.entries[first:], self._departed_by_run.entries[first:]
 

@@ -147,7 +147,6 @@ class ExactView:
         self.recomputing[ticket_id] = block
 
     def released(self, ticket_id: int) -> None:
-        """Record that a placed request is over."""
         self.relearning.closed(ticket_id)
         self.recomputing.pop(ticket_id, None)
 

@@ -80,7 +80,6 @@ class ReservedBlocks:
         self._more: dict[int, dict[int, int]] = {}
 
     def add(self, bit: int, hashes: Sequence[int]) -> None:
-        """Add the `hashes` of a reservation on the slot of `bit`."""
         masks = self.masks
         more = self._more.setdefault(bit, {})
         for block_hash in hashes:
@@ -91,7 +90,6 @@ class ReservedBlocks:
                 masks[block_hash] = mask | bit
 
     def take_back(self, bit: int, hashes: Sequence[int]) -> None:
-        """Remove the `hashes` that a reservation added."""
         masks = self.masks
         more = self._more.get(bit, {})
         for block_hash in hashes:

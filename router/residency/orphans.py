@@ -34,7 +34,6 @@ class OrphanRun:
     own: Sequence[int] | None = None
 
     def hashes_after(self, parent: int, block_size: int) -> Sequence[int]:
-        """Return the hashes of the blocks after a parent with this hash."""
         return extend_chain(parent, self.token_bytes, block_size, self.extras) if self.own is None else self.own
 
     def begins(self, chain: Sequence[int], parent: int, block_size: int) -> bool:
@@ -117,14 +116,12 @@ class OrphanBlocks:
             yield run
 
     def adopt(self, parent: int) -> list[OrphanRun]:
-        """Take out the runs that waited for `parent`."""
         runs = self._by_parent.pop(parent, [])
         for run in runs:
             self._leave(run)
         return runs
 
     def take_removals(self, run: OrphanRun) -> list[int]:
-        """Take out the removals that arrived for blocks of `run` while it waited."""
         found = []
         for engine in run.engines:
             place = (id(run.tier_copies), engine)

@@ -38,7 +38,6 @@ class AnnouncementBudget:
         self._at_s = 0.0
 
     def has_any(self, now_s: float, blocks_per_s: float) -> bool:
-        """Return whether blocks are left at `now_s`."""
         full = blocks_per_s * BURST_S
         left = full if self._blocks is None else self._blocks + (now_s - self._at_s) * blocks_per_s
         self._blocks = min(full, left)
@@ -127,7 +126,6 @@ class Relearning:
         self._rounds = 0
 
     def begin(self) -> None:
-        """Start relearning after events were missed."""
         self.active = True
         self.learned_blocks = 0
         self._uncertain.clear()
@@ -142,7 +140,6 @@ class Relearning:
     # Requests.
 
     def may_find_more(self, chain: Sequence[int], known: int, usable: int) -> bool:
-        """Return whether the worker may have more of the prompt than the first `known` of its `usable` blocks."""
         return known < usable and (not known or chain[known - 1] in self._uncertain)
 
     def opened(self, ticket_id: int, chain: Sequence[int]) -> None:
@@ -152,7 +149,6 @@ class Relearning:
         self._open[ticket_id] = OpenRequest(chain)
 
     def chain_of(self, ticket_id: int) -> Sequence[int]:
-        """Return the blocks that an open request can use."""
         request = self._open.get(ticket_id)
         return () if request is None else request.chain
 
@@ -225,7 +221,6 @@ class Relearning:
             self._witnesses.update(run[1 : WITNESSES + 1])
 
     def evicted(self, block_hash: int) -> None:
-        """Record that the last known copy of a block was evicted."""
         self._uncertain.discard(block_hash)
         if block_hash not in self._witnesses:
             return

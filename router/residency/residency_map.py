@@ -126,7 +126,6 @@ class ResidencyMap:
             view.event_view.view.accepts_hashes = True
 
     def events_switched_off(self, slot: int) -> None:
-        """Record that the configuration switches off this worker's events."""
         if view := self._slots.get(slot):
             view.switched_off = True
 

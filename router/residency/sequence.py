@@ -96,7 +96,6 @@ class EventSequence:
         return self._ask_to_know(IngestOutcome.GAP)
 
     def forget_assumptions(self) -> None:
-        """Record that events before now do not matter any more."""
         self.assumed = False
 
     def link_lost(self) -> None:
@@ -104,7 +103,6 @@ class EventSequence:
         self.verified = False
 
     def offer(self, seq: int, payload: bytes) -> SequenceStep:
-        """Take a live batch."""
         if seq <= self._last_live or seq < self.next_seq:
             if self._contradicts(seq, payload) and not self._outrun(seq):
                 return self._restart(seq, payload)
@@ -153,7 +151,6 @@ class EventSequence:
         return SequenceStep(IngestOutcome.STALE)
 
     def replay_ended(self, ok: bool) -> SequenceStep:
-        """Record that the replay is complete (`ok`) or will not come."""
         if not self.replaying:
             return SequenceStep(IngestOutcome.STALE)
         if self._discarding and ok:

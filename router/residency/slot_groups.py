@@ -45,7 +45,6 @@ class Matches:
         self.by_tier = by_tier
 
     def at(self, place: int) -> Match:
-        """Return the match of the slot at `place`."""
         tokens = int(self.tokens[place])
         reserved_tokens = tokens - int(self.resident_tokens[place])
         return Match(tokens, reserved_tokens, self.residency[place], self.by_tier.get(place))
@@ -136,7 +135,6 @@ class SlotGroups:
         tokens: int,
         asked: NDArray[np.bool_],
     ) -> list[tuple[int, Slots]]:
-        """Return numbers of cached blocks, and the slots of the group that hold as many."""
         found: list[tuple[int, Slots]] = []
         if group.closed or group.open_:
             ends = lengths(index.probe(chain), usable, group.closed, group.open_)

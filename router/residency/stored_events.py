@@ -46,7 +46,6 @@ def is_announced_again(event: BlockStored, events: Sequence[Event], position: in
 
 
 def own_hashes(event: BlockStored) -> Sequence[int]:
-    """Return the block hashes of a publisher that hashes as this router does."""
     return [value if isinstance(value, int) else engine_key(value) for value in event.block_hashes]
 
 

@@ -73,7 +73,6 @@ class Sampler:
         self._first = randbelow(_SAMPLED_OF)
 
     def sample(self, body: bytes) -> bytes:
-        """Return one byte in `_SAMPLED_OF`, from another first byte each time."""
         self._first = (self._first + _NEXT_SAMPLE) % _SAMPLED_OF
         return body[self._first :: _SAMPLED_OF]
 

@@ -52,11 +52,9 @@ class ByteBoundedLru(Generic[K, V]):
             self._bytes -= freed
 
     def drop(self, key: K) -> None:
-        """Forget `key` if present."""
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._bytes -= entry[1]
 
     def statistics(self) -> dict[str, int]:
-        """Return entries, bytes, hits and misses."""
         return {"entries": len(self._entries), "bytes": self._bytes, "hits": self._hits, "misses": self._misses}

@@ -37,7 +37,6 @@ class CacheKeys:
         return _keys(adapter, cache_salt)
 
     def extras(self, first_block: int, blocks: int) -> Sequence[bytes] | None:
-        """Return the extra bytes of `blocks` blocks from block number `first_block` on."""
         if not self.first or not blocks:
             return None
         if first_block:
@@ -59,6 +58,5 @@ _kept_keys = lru_cache(maxsize=1_024)(_keys)
 
 
 def chain_of(packed: bytes, block_tokens: int, keys: CacheKeys) -> array[int]:
-    """Return the block hashes of a whole prompt, given as packed ids."""
     blocks = len(packed) // (block_tokens * TOKEN_BYTES)
     return extend_chain(SEED, packed, block_tokens, keys.extras(0, blocks))

@@ -132,7 +132,6 @@ class Identity:
             return None
 
     def charge_to(self, memory: MemoryBudget) -> None:
-        """Charge the memory of decoded bodies to `memory`."""
         self._threads.memory = memory
 
     # Learning.
@@ -189,7 +188,6 @@ class Identity:
             await asyncio.wait([asyncio.wrap_future(future) for future in pending])
 
     async def aclose(self) -> None:
-        """Close connections to workers and stop the threads."""
         self._sources.close()
         self._deadlines.close()
         self._threads.close()
@@ -426,12 +424,10 @@ class Identity:
         return prompt
 
 
-async def _no_prompt() -> None:
-    """Return None: not even the text of the prompt is known."""
+async def _no_prompt() -> None: ...
 
 
 async def _settled(answer: IdentityResult) -> Prompt | None:
-    """Continue from result to result until one is final."""
     while answer is not None and not isinstance(answer, Prompt):
         if isinstance(answer, AwaitingTokenizer):
             raise Unrenderable("tokenizer files are still being read")

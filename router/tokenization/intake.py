@@ -156,7 +156,6 @@ class ParsedBody:
             raise invalid_json(error) from None
 
     def read_whole(self) -> None:
-        """Decode all messages of a shortened body."""
         self.fields, self.whole, self.shortened = self.decoded(), True, False
 
     def drop_prompt(self) -> None:
@@ -245,7 +244,6 @@ def parse_at_once(path: str, body: bytes, known: KnownBodies | None = None) -> P
 
 
 def _chat(body: bytes, known: KnownBodies) -> ParsedBody:
-    """Read a chat, without the messages of its start if that is known."""
     search = known.search(body)
     fields = _shortened(search)
     if fields is None:
@@ -307,7 +305,6 @@ def _by_python(path: str, body: bytes) -> ParsedBody:
 
 
 def _is_other(body: bytes, text: bytes) -> bool:
-    """Return whether `text` has more changes than a mark that is gone."""
     return text is not body and not body.endswith(text)
 
 
@@ -366,7 +363,6 @@ def _skimmed(
 
 
 def _given_in(body: bytes, skim: LargeObjectScan) -> str | None:
-    """Return the transfer field that is present and not null."""
     return next((name for name, (start, _) in skim.spans.items() if body[start : start + 1] != b"n"), None)
 
 

@@ -170,7 +170,6 @@ def _only_reused(params: memoryview) -> bool:
 
 
 def _given(value: memoryview) -> bool:
-    """Return whether a field is present and not null."""
     return len(value) > 0 and value[0] != _NULL
 
 

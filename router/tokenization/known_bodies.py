@@ -80,7 +80,6 @@ class KnownBodies:
         self._starts: ByteBoundedLru[int, BodyStart] = ByteBoundedLru(max_bytes)
 
     def search(self, body: bytes) -> BodySearch:
-        """Look for a known start of `body`."""
         search = BodySearch(body)
         if not len(self._starts):
             return search
@@ -138,7 +137,6 @@ def _digest_to(body: bytes, place: int) -> int:
 
 
 def _message_ends(body: bytes) -> Iterator[int]:
-    """Yield places at which messages may end, from the end of `body` on."""
     least, end = max(0, len(body) - MOST_NEW_BYTES), len(body)
     for _ in range(MOST_NEW_MESSAGES):
         role = body.rfind(b'"role"', least, end)

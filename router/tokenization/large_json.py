@@ -99,7 +99,6 @@ class LargeObjectScan:
             self.others = True
 
     def _value(self, place: int) -> Steps:
-        """Return the place after the value that begins at `place`."""
         opening = self._body[place : place + 1]
         if opening == b'"':
             return (yield from self._string(place))
@@ -111,7 +110,6 @@ class LargeObjectScan:
         return end
 
     def _string(self, place: int) -> Steps:
-        """Return the place after the string that begins at `place`."""
         if self._body[place : place + 1] != b'"':
             raise _broken(place)
         end = yield from self._past(_STRING, place + 1)
@@ -161,7 +159,6 @@ class LargeObjectScan:
         return end - (len(window) - len(window.rstrip(b"\\"))) % 2
 
     def _closing(self, place: int, depth: int, in_string: bool) -> int:
-        """Return the place in this window at which the depth becomes zero."""
         body = self._body
         while place < self._size:
             byte = body[place]

@@ -81,7 +81,6 @@ class LocalModel:
         return self.prefix + ids if framed else ids
 
     def _framing(self) -> tuple[array[int], array[int]]:
-        """Return the ids that the tokenizer puts before and after a text."""
         for probe in _PROBES:
             bare, framed = self.renderer.encode(probe, False), self.renderer.encode(probe, True)
             for start in range(len(framed) - len(bare) + 1):

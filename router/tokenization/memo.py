@@ -54,7 +54,6 @@ class MemoNode(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def own_bytes(self) -> int:
-        """Return its memory without its prefixes."""
         return self.path_bytes - (self.parent.path_bytes if self.parent is not None else 0)
 
 

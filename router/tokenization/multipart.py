@@ -64,7 +64,6 @@ class Form:
     transfer: str | None
 
     def renamed(self, body: bytes, model: str) -> tuple[bytes, Form]:
-        """Return the form with `model` in its field of that name, or in a new first part."""
         value = model.encode()
         before, after = body[: self.start], body[self.end :]
         if not self.named:

@@ -49,11 +49,9 @@ class PromptRequest:
     truncation: Truncation | None
 
     def shortened(self, ids: array[int], frame: int) -> array[int]:
-        """Return the `ids` that the request's truncation leaves."""
         return self.truncation.shortened(ids, frame) if self.truncation is not None else ids
 
     def encoded(self, local: LocalModel, text: str, *, framed: bool) -> array[int]:
-        """Return the ids of a whole text after the request's truncation."""
         frame = len(local.prefix) if framed else 0
         return self.shortened(local.encode(text, framed=framed), frame)
 

@@ -76,7 +76,6 @@ class WorkerTokenizer:
         self._failed = 0
 
     def known(self, key: int) -> array[int] | None:
-        """Return the cached ids of `key`."""
         return self._known.get(key)
 
     async def ask(
@@ -153,7 +152,6 @@ def id_pieces(text: bytes) -> Iterator[bytes]:
 
 
 def answer_limit_bytes(tokenize_question: bytes) -> int:
-    """Return the largest answer to `tokenize_question` that is read."""
     return min(MAX_ANSWER_BYTES, BYTES_PER_ID * len(tokenize_question) + SLACK_BYTES)
 
 

@@ -65,7 +65,6 @@ def _parts(data: bytes, segments: Segments) -> list[bytes]:
 
 
 def with_turns(text: SegmentedText, turns: ChatTurns) -> SegmentedText:
-    """Return the whole text of `turns` with the places where turns end."""
     return replace(text, turns=places_of(turns, text.data))
 
 
@@ -183,7 +182,6 @@ class PromptMemory:
         return prompt
 
     def _keep_ends(self, text: SegmentedText, node: MemoNode, turns: TurnPlaces) -> None:
-        """Remember where the turns of a text end, whose last prefix is `node`."""
         starts = text.segments.starts
         for key, place in turns.places.items():
             segment = text.local.segmenter.settled(text.data, text.segments, place)

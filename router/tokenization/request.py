@@ -78,7 +78,6 @@ def render_chat(path: str, fields: BodyFields, renderer: ChatRenderer) -> str:
 
 
 def api_body(path: str, fields: BodyFields) -> dict[str, Any]:
-    """Return the part of the body that its prompt depends on."""
     body = {name: value for name in _PASSED_ON[path] if (value := getattr(fields, name)) is not None}
     if path == CHAT_PATH:
         for name in ("add_generation_prompt", "continue_final_message"):

@@ -107,7 +107,6 @@ def _alike(token: str) -> tuple[str, ...]:
 
 
 def _tried(special: Sequence[SpecialToken]) -> list[str]:
-    """Return all tokens with special behaviour, and a sample of the rest."""
     odd = [t.text for t in special if t.lstrip or t.rstrip or t.single_word or t.normalized or not t.special]
     known = frozenset(odd)
     plain = [t.text for t in special if t.text not in known]

@@ -80,7 +80,6 @@ class Segmenter:
         return self.enabled and not self._lstrip
 
     def disable(self) -> None:
-        """Treat every text as one segment from now on."""
         self.enabled = False
 
     def segments(self, data: bytes, least_bytes: int = MIN_SEGMENT_BYTES, before_bytes: int = 0) -> Segments:

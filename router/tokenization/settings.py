@@ -38,7 +38,6 @@ def _is_tokenizer(path: FilePath) -> bool:
 
 
 def missing_files(model: ModelConfig, path: Path) -> Iterator[Finding]:
-    """Find missing files of one model, whose settings are at `path`."""
     yield from _tokenizer(model.tokenizer, path)
     if model.dir is not None:
         yield from _unused(model.tokenizer, (*path, "dir"))

@@ -326,7 +326,6 @@ class ModelSources:
 
 
 def home_files(config: Config) -> ModelFiles | None:
-    """Return the files of the models that have no folder of their own in the settings."""
     if config.tokenizer == WORKER:
         return None
     tokenizer = path_of(config.tokenizer)
@@ -336,7 +335,6 @@ def home_files(config: Config) -> ModelFiles | None:
 
 
 def named_files(model: ModelConfig, home: ModelFiles | None) -> ModelFiles | None:
-    """Return the files that the settings of a model name; `home` are those of `home_files`."""
     if model.tokenizer == WORKER:
         return None
     tokenizer = path_of(model.tokenizer)

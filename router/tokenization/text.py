@@ -47,7 +47,6 @@ class TokenLengths:
         return self._learned.get(model or "", float(TEXT_BYTES_PER_TOKEN))
 
     def observe(self, model: str, text_bytes: int, prompt_tokens: int) -> None:
-        """Learn from a text of `text_bytes` bytes that was reported as `prompt_tokens` tokens."""
         if text_bytes <= 0 or prompt_tokens <= 0 or (model not in self._learned and len(self._learned) >= MAX_MODELS):
             return
         seen = min(16.0, max(0.5, text_bytes / prompt_tokens))

@@ -20,9 +20,7 @@ MAX_WAITING_BYTES = 33_554_432
 class MemoryBudget(Protocol):
     """Memory that decoded bodies share with others; `router.gateway.http.body_buffer_limit.BodyBufferLimit` is one."""
 
-    def lend(self, size_bytes: int) -> bool:
-        """Take `size_bytes` if they are available."""
-
+    def lend(self, size_bytes: int) -> bool: ...
     def give_back(self, size_bytes: int) -> None: ...
 
 
@@ -104,7 +102,6 @@ class TokenizerThread:
         self._turn.release()
 
     def close(self) -> None:
-        """Begin nothing more."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 

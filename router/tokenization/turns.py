@@ -49,7 +49,6 @@ class ChatTurns:
         return xxh3_64_intdigest(self.hashes[index].to_bytes(8, "little"), self.others)
 
     def render(self, messages: Sequence[Any]) -> str:
-        """Return the text of the first message and of `messages`, without what follows the last turn."""
         return self.local.renderer.render_turns({**self.body, "messages": [self.first, *messages]})
 
 

@@ -82,7 +82,6 @@ class EndpointWatch:
         return self._task
 
     def probe_later(self, delay_s: float) -> None:
-        """Probe for the first time after `delay_s`."""
         self._probe_due_s = self._context.clock() + delay_s
 
     def look_again(self) -> None:

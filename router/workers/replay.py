@@ -104,7 +104,6 @@ class Replay:
         return False
 
     def _take(self, deadline_s: float) -> bool:
-        """Receive batches; return False when there are no more."""
         while time.perf_counter() < deadline_s:
             try:
                 batch = parse_replay(self._socket.recv_multipart(zmq.DONTWAIT))

@@ -19,7 +19,6 @@ _EVENT_ADDRESS = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc://.+")
 
 
 def check(config: Config) -> Iterator[Finding]:
-    """Find mistakes in workers, workers or names that are there twice."""
     yield from _names(config)
     seen: dict[str, int] = {}
     for index, worker in enumerate(config.workers):

@@ -119,7 +119,6 @@ class Subscriber:
 
     @property
     def linked(self) -> bool:
-        """Whether the socket is connected to the publisher."""
         return self._linked
 
     def relearn(self) -> None:

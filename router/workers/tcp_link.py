@@ -22,7 +22,6 @@ class LinkMonitor:
         self._loop.call_soon(self._read)
 
     def close(self) -> None:
-        """Stop. Call this before the monitored socket is closed."""
         if not self._events.closed:
             self._loop.remove_reader(self._events.FD)
             self._watched.disable_monitor()

@@ -25,11 +25,8 @@ class WatchMetrics(Protocol):
         """Count a probe; `kind` is quick, full or load."""
 
     def probed_late(self, verdict: LateVerdict) -> None: ...
-
     def self_tested(self, verdict: str) -> None: ...
-
-    def replayed(self, worker: str, outcome: str) -> None:
-        """Count a replay of KV events."""
+    def replayed(self, worker: str, outcome: str) -> None: ...
 
     def worker_gone(self, worker: str) -> None:
         """Drop the series of a candidate that has left."""

@@ -181,7 +181,6 @@ class Watcher:
             watch.look_for_process()
 
     async def aclose(self) -> None:
-        """Stop all watches and close every socket."""
         for endpoint_id in list(self._watches):
             self._end(endpoint_id)
         await asyncio.gather(*self._ending, return_exceptions=True)
@@ -205,5 +204,4 @@ class Watcher:
 
 
 def configured_events(events: KvEventsConfig) -> KvEventSource:
-    """Return the configured publisher of rank 0."""
     return KvEventSource(0, events.endpoint, events.replay_endpoint, events.topic, buffer_steps=10_000)

@@ -42,7 +42,6 @@ def slice_workers(item: Json, port: str | None) -> Found:
 
 
 def pod_workers(item: Json, port: str | None) -> Found:
-    """Yield the worker of a pod that is ready and not about to end."""
     address = _ready_address(item)
     if address is None:
         return

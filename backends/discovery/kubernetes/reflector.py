@@ -119,7 +119,6 @@ class Reflector:
                     self._changed()
 
     def _event(self, event: Json) -> bool:
-        """Take one event of a watch; return whether it changed an object."""
         kind, item = event.get("type"), event.get("object")
         if not isinstance(item, dict):
             raise ApiServerError(f"{self._path}: an event without an object")

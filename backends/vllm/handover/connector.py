@@ -97,7 +97,6 @@ class Connector(ABC):
     """Whether closing the decode worker's connection at any time frees the blocks on both workers."""
 
     def peer(self, host: str, rank: int | None, labels: Mapping[str, str]) -> HandoverPeer:
-        """Return what URL, rank and labels of a worker say of it."""
         return HandoverPeer(host=host, rank=rank)
 
     @abstractmethod

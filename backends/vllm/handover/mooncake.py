@@ -39,7 +39,6 @@ class Mooncake(Connector):
     dropped_decode_frees: ClassVar[bool] = False
 
     def prefill_params(self, legs: Legs) -> TransferParams:
-        """Ask the worker to send the blocks of this transfer."""
         return {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": legs.transfer_id}
 
     def decode_params(self, legs: Legs, handed: TransferParams | None) -> TransferParams:

@@ -43,7 +43,6 @@ class NixlPull(Connector):
         }
 
     def handed_over(self, answer: PrefillAnswer) -> TransferParams:
-        """Return the complete parameters of the worker's answer."""
         self.check_end(answer)
         handed = parameters.checked_object(answer.params)
         parameters.check_members(handed, self.checks)
@@ -52,14 +51,12 @@ class NixlPull(Connector):
         return handed
 
     def decode_params(self, legs: Legs, handed: TransferParams | None) -> TransferParams:
-        """Return the worker's parameters, with a host that the decode worker can reach."""
         if handed is None:
             raise HandoverError("the prefill worker has handed nothing over")
         return with_reachable_host(handed, legs.prefill, legs.decode)
 
 
 def with_reachable_host(params: TransferParams, owner: HandoverPeer, reader: HandoverPeer) -> TransferParams:
-    """Return the parameters of `owner`'s blocks with a host at which `reader` can read them."""
     if not misses_side_channel_host(str(params["remote_host"]), owner, reader):
         return params
     return {**params, "remote_host": owner.host}

@@ -35,7 +35,6 @@ class OffloadingPeer(Connector):
     marks_prefill: ClassVar[bool] = False
 
     def peer(self, host: str, rank: int | None, labels: Mapping[str, str]) -> HandoverPeer:
-        """Return a worker with the side channel that its label names."""
         address = labelled_address(labels.get(PEER_LABEL, ""), host)
         if address is None:
             return HandoverPeer(host=host, rank=rank)
@@ -46,7 +45,6 @@ class OffloadingPeer(Connector):
         return {"remote_decoder": {"kv_request_id": legs.transfer_id}}
 
     def decode_params(self, legs: Legs, handed: TransferParams | None) -> TransferParams:
-        """Name the worker that has all blocks of the prompt."""
         return {"remote_prefiller": _source(legs.transfer_id, legs.prefill)}
 
 

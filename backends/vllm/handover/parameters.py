@@ -57,17 +57,14 @@ def check_members(params: TransferParams, checks: Checks) -> None:
 
 
 def is_text(value: object) -> bool:
-    """Return whether `value` is a short text that is not empty."""
     return isinstance(value, str) and 0 < len(value) <= MAX_TEXT_CHARACTERS
 
 
 def is_host(value: object) -> bool:
-    """Return whether `value` is the name or the address of a host."""
     return isinstance(value, str) and len(value) <= 255 and _HOST.fullmatch(value) is not None
 
 
 def is_port(value: object) -> bool:
-    """Return whether `value` is a port number."""
     return is_count(value) and 0 < value <= 65_535
 
 
@@ -92,7 +89,6 @@ def is_count(value: object) -> TypeGuard[int]:
 
 
 def is_positive(value: object) -> bool:
-    """Return whether `value` is a whole number from 1."""
     return is_count(value) and value != 0
 
 
@@ -106,7 +102,6 @@ def is_block_ids(value: object) -> bool:
 
 
 def is_token_ids(value: object) -> bool:
-    """Return whether `value` is a list of token ids that is not empty."""
     return isinstance(value, list) and 0 < len(value) <= MAX_TOKEN_IDS and _all_counts(value)
 
 

@@ -105,7 +105,6 @@ def _decoded(decoder: msgspec.json.Decoder[Body], body: bytes, kind: str) -> Bod
 
 
 def answer_limit_bytes(request_bytes: int) -> int:
-    """Return the longest answer to a request of this size that is read."""
     return min(MAX_ANSWER_BYTES, _BYTES_PER_BYTE * request_bytes + _SLACK_BYTES)
 
 

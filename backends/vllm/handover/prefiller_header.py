@@ -11,7 +11,6 @@ MAX_VALUE_BYTES = 300
 
 
 def header_line(prefill: Endpoint) -> bytes:
-    """Return the header line that sends a request's prefill to this worker."""
     return b"%b: %b" % (NAME, prefill.authority.encode("ascii"))
 
 

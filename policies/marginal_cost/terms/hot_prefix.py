@@ -63,7 +63,6 @@ def _prices_s(request: RequestView, fleet: FleetView, busier: list[int], least: 
 
 
 def _calmest(fleet: FleetView, least: int) -> WorkerView:
-    """Return the worker with `least` running requests that has most of the prompt."""
     if fleet.by_row:
         return min([view for view in fleet.workers if view.running_requests == least], key=_uncached_tokens)
     places = np.flatnonzero(fleet.running_requests == least)

@@ -379,7 +379,6 @@ class Attempt:
 
     @property
     def content(self) -> bytes:
-        """The body of a complete answer."""
         return b"" if self.connection is None else b"".join(self.connection.pieces)
 
     def _stream_error(self) -> None:
@@ -526,7 +525,6 @@ class Attempt:
 
     @property
     def point_if_given_up(self) -> FailurePoint:
-        """The failure point that `give_up` would report now."""
         return FailurePoint.SENT if self.sent else FailurePoint.CONNECT
 
     def comment(self) -> None:
@@ -569,12 +567,10 @@ class Attempt:
 
 
 def _nothing() -> bytes:
-    """Return nothing of an abandoned answer."""
     return b""
 
 
-def _ignore(data: bytes) -> None:
-    """Discard bytes of an abandoned answer."""
+def _ignore(data: bytes) -> None: ...
 
 
 def _ignore_pause(writable: bool) -> None:

@@ -44,7 +44,6 @@ class Limits:
         self.comment_interval_s: Final = timeouts.comment_interval_s
 
     def deadline_s(self, attempt: Attempt) -> float:
-        """Return the deadline of an attempt that was sent, or began to dial."""
         if not attempt.sent:
             return attempt.since_s + self.connect_s
         limit_s = attempt.limit_s
@@ -85,15 +84,12 @@ class RequestDeadlines:
         """When the worker of a quiet stream last worked on any request, as far as that was asked."""
 
     def comments_from(self, arrived_s: float) -> None:
-        """Schedule the first comment of a stream whose request arrived at `arrived_s`."""
         self._comment_s = arrived_s + self._limits.header_delay_s
 
     def commented(self, now_s: float) -> None:
-        """Schedule the next comment."""
         self._comment_s = now_s + self._limits.comment_interval_s
 
     def attempt_began(self, attempt: Attempt) -> float:
-        """Return the earliest deadline after `attempt` was sent, or began to dial."""
         if self._flow.attempt is not attempt:
             return self.next_s(0.0)
         return min(
@@ -126,7 +122,6 @@ class RequestDeadlines:
         return min(self._state_s(last_read_s), self._end_s, self._next_comment_s(last_read_s))
 
     def due(self, now_s: float, last_read_s: float) -> Due:
-        """Return the most important deadline that has passed."""
         if now_s >= self._state_s(last_read_s):
             return Due.STATE
         if now_s >= self._end_s:

@@ -70,7 +70,6 @@ class Flow:
 
     @property
     def in_earlier_leg(self) -> bool:
-        """Whether the answer of the present leg is not for the client."""
         return self.leg < self.legs - 1
 
     def skip_to_last_leg(self) -> None:

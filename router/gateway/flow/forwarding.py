@@ -119,7 +119,6 @@ class ForwardedRequest:
         return any(ticket.candidate.id == worker for ticket in self.tickets)
 
     def offer(self) -> None:
-        """Ask for a worker again."""
         try:
             self._on(Event.OFFERED)
         except Exception:
@@ -140,7 +139,6 @@ class ForwardedRequest:
 
     @property
     def endpoints(self) -> tuple[FleetEndpoint, ...]:
-        """The endpoints at which the request runs."""
         found = tuple(ticket.candidate.endpoint for ticket in self.tickets)
         return found if self._beside is None else (*found, self._beside.endpoint)
 
@@ -178,13 +176,11 @@ class ForwardedRequest:
             self._end_crashed(attempt)
 
     def refuse(self, error: RequestError) -> None:
-        """End the request with `error` before its first attempt, or after the last one was released."""
         self._identifying = None
         self._responder.error = error.with_traceback(None)  # its frames hold the error and this request, a cycle
         self._on(Event.REFUSED)
 
     def _stop(self, kind: ErrorKind, message: str) -> None:
-        """End the request without a retry, and without recording a failure of a worker."""
         self._responder.error = RequestError(kind, message)
         self._on(Event.STOPPED)
 
@@ -380,7 +376,6 @@ class ForwardedRequest:
         self._on(Event.FAILED, attempt)
 
     def _stream_failed(self, event: Event, kind: ErrorKind, message: str) -> None:
-        """Report that the worker failed an answer that had begun."""
         attempt = self._responder.worker_failed(kind, message)
         if attempt is not None:
             self._on(event, attempt)
@@ -567,7 +562,6 @@ class ForwardedRequest:
 
 
 def _first_ticket(placed: Placement) -> Ticket | Queued | Held | RequestError:
-    """Return the placement of the first attempt, or why there is none."""
     if isinstance(placed, KvHandover):
         return placed.prefill
     return placed.ticket if isinstance(placed, KvPull) else placed

@@ -92,7 +92,6 @@ class KvHandover:
 
     @property
     def first(self) -> Ticket:
-        """The placement of the first request to a worker."""
         return self.prefill
 
     def line(self, ticket: Ticket) -> bytes:
@@ -110,7 +109,6 @@ class KvHandover:
     # the prefill
 
     def prefills_at(self, ticket: Ticket) -> bool:
-        """Return whether `ticket` is the placement of the prefill."""
         return ticket is self.prefill
 
     def again(self, ticket: Ticket) -> None:
@@ -122,7 +120,6 @@ class KvHandover:
         self.decode.record.leg = leg._replace(worker=ticket.candidate.id)
 
     def prefilled(self, body: bytes, status: int, now_s: float) -> Usage:
-        """Take the prefill worker's answer. Return its usage."""
         connector, usage = self._handovers.connector, Usage()
         try:
             if status != 200:
@@ -260,7 +257,6 @@ class KvHandover:
     # the end
 
     def finished(self, ticket: Ticket, usage: Usage) -> bool:
-        """Return whether the worker of `ticket` received the prompt's KV cache from the other one."""
         return ticket is self.decode and self._received
 
     def settle(self, outcome: str) -> None:
@@ -292,11 +288,9 @@ class SidecarHandover(KvHandover):
 
     @property
     def first(self) -> Ticket:
-        """The placement of the only request to a worker."""
         return self.decode
 
     def line(self, ticket: Ticket) -> bytes:
-        """Return the header line that names the prefill worker."""
         return header_line(self.prefill.candidate.endpoint.endpoint) if self.depends_at(ticket) else b""
 
     def limit_s(self, ticket: Ticket, now_s: float) -> float:
@@ -305,7 +299,6 @@ class SidecarHandover(KvHandover):
         return config.prefill_s + config.first_event_s if self.depends_at(ticket) else math.inf
 
     def outgoing(self, ticket: Ticket, now_s: float) -> bytes | None:
-        """Return None: the worker gets the client's body."""
         self._sent_s = now_s
         return None
 

@@ -27,14 +27,12 @@ class Heartbeat:
         self._timer: asyncio.TimerHandle | None = None
 
     def listen(self) -> None:
-        """Begin to beat, if this is the only listener."""
         self._listeners += 1
         if self._timer is None:
             self._beat_s = self._loop.time()
             self._timer = self._loop.call_later(_BEAT_S, self._beat)
 
     def leave(self) -> None:
-        """Stop to beat after the last listener."""
         self._listeners -= 1
         if not self._listeners and self._timer is not None:
             self._timer.cancel()

@@ -313,7 +313,6 @@ class Identifier:
     async def _finish(
         self, outbound: OutboundRequest, read: Reading | None, reading: Reading | None, request: IdentifiedRequest
     ) -> None:
-        """Go on with a request that was `read`, or also named (`reading`)."""
         try:
             described = False
             if reading is None:

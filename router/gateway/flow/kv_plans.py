@@ -63,7 +63,6 @@ class KvPlans:
 
 
 def may_be_shared(request: Request, headers: Mapping[bytes, bytes], body: bytes) -> bool:
-    """Return whether workers can share the request, as far as that is known without its body."""
     prompt = request.prompt
     if request.path not in ANSWER_APIS or prompt is None or prompt.multiple or request.pinned is not None:
         return False

@@ -53,11 +53,9 @@ class KvPull:
         self._settled = False
 
     def depends_at(self, ticket: Ticket) -> bool:
-        """Return whether `ticket` is the placement of the pull, and the pull has not ended."""
         return ticket is self.ticket and not self._settled
 
     def prefills_at(self, ticket: Ticket) -> bool:
-        """Return False: the worker that pulls writes the answer."""
         return False
 
     def limit_s(self, ticket: Ticket, now_s: float) -> float:
@@ -78,7 +76,6 @@ class KvPull:
         return with_params(body, pull_params(token_hex(16), peer))
 
     def opened(self, ticket: Ticket, now_s: float) -> None:
-        """Note the first event of the answer."""
         if self.depends_at(ticket):
             self._pulls.dispatcher.arrived(ticket)
             self._first_s = now_s if ticket.request.stream else None
@@ -136,5 +133,4 @@ class Pulls:
         return planned
 
     def begin(self, request: Request, planned: PlannedPull, now_s: float) -> KvPull:
-        """Reserve the load of the worker that pulls."""
         return KvPull(self, planned, self.dispatcher.pull(request, planned, now_s))

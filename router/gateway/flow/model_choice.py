@@ -45,7 +45,6 @@ class ModelChoice:
         return request.pinned is None and bool(self._names.fallbacks(request.model))
 
     def serving(self, name: str | None) -> tuple[str, ...]:
-        """Return the models that may have served requests for `name`; none if any model may."""
         if name is None:
             return ()
         model = self._names.target(name)

@@ -103,12 +103,10 @@ class OutboundRequest:
 
     @property
     def handover(self) -> KvHandover | None:
-        """The plan, if it is a handover."""
         plan = self.plan
         return plan if isinstance(plan, KvHandover) else None
 
     def id_for(self, ticket: Ticket) -> bytes:
-        """Return the X-Request-Id for the ticket's worker."""
         handover = self.handover
         own = None if handover is None else handover.request_id(ticket)
         return self.id if own is None else own

@@ -91,7 +91,6 @@ class PrefillBeside:
         return True
 
     def held_back(self) -> list[Outcome]:
-        """Return the outcomes of the decode that were held back, in their order."""
         return self._held_back
 
     # the prefill's answer

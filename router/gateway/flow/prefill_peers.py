@@ -58,7 +58,6 @@ class PrefillPeers:
         return self._connector.facts_from is not FactSource.NOWHERE and candidate not in self._facts
 
     def learn(self, candidate: Candidate, peer: HandoverPeer) -> None:
-        """Store what is known of a worker now."""
         if candidate not in self._facts:
             self._facts = {one: facts for one, facts in self._facts.items() if one.live}
         self._facts[candidate] = peer
@@ -89,7 +88,6 @@ class PrefillPeers:
             self._lost(endpoint)
 
     def _changed(self) -> None:
-        """Ask the prefill workers of which nothing is known."""
         for endpoint in self._fleet.endpoints:
             lacking = any(map(self.lacks, endpoint.candidates))
             if lacking and prefills(endpoint.role, endpoint.labels, self._connector.name):

@@ -86,24 +86,20 @@ class RequestLog:
         return "" if self.ticket is None else self.ticket.candidate.id
 
     def first_event(self, now_s: float) -> None:
-        """Record the first real event, or body byte."""
         self._ttft_s = now_s - self._request.arrived_s
         self._labels = self._labelled()
         self._sinks.metrics.first_event(self._labels, self._ttft_s, self._trace_id)
 
     def gaps(self, gaps_s: Sequence[float]) -> None:
-        """Record the gaps between some reads of the answer, after `first_event`."""
         assert self._labels is not None
         self._sinks.metrics.gaps(gaps_s, self._labels)
 
     @property
     def served_as(self) -> tuple[str, str]:
-        """The labels of the request's route and model."""
         _, route, model = self._labels or self._labelled()
         return route, model
 
     def error(self, code: str, phase: str) -> None:
-        """Record an error that the gateway answers with."""
         metrics = self._sinks.metrics
         metrics.error(code, phase)
         metrics.route_error(self._labels or self._labelled(), phase)
@@ -187,7 +183,6 @@ class RequestLog:
         }
 
     def _tokens(self, events: int) -> dict[str, Any]:
-        """Return token counts: as reported, or None."""
         usage = self.usage
         return {
             "prompt_tokens": self._prompt_tokens(),
@@ -202,7 +197,6 @@ class RequestLog:
         return ticket.record.reported_cached_tokens if reported is None and ticket is not None else reported
 
     def _prompt_tokens(self) -> int | None:
-        """Return the prompt tokens as reported, or else those of the identified prompt."""
         if self.usage.prompt_tokens is not None:
             return self.usage.prompt_tokens
         request = self._request.request

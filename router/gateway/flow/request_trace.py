@@ -71,7 +71,6 @@ class Tracer:
         """Attributes that are the same for many requests, as text."""
 
     def keep(self, key: tuple[object, ...], attributes: Sequence[str]) -> str:
-        """Return the attributes as text, and keep it in `written`."""
         if len(self.written) >= _WRITTEN:
             self.written.clear()
         text = self.written[key] = ",".join(attributes)
@@ -270,7 +269,6 @@ def _title(method: str, path: str, _: str, model: str | None) -> str:
 
 
 def _common(method: str, path: str, route: str, model: str | None) -> list[str]:
-    """Return the attributes that a request shares with others of its route and model."""
     said = [names.METHOD.text(method), names.HTTP_ROUTE.text(path)]
     if route:
         said.append(names.ROUTE.text(route))
@@ -281,6 +279,5 @@ def _common(method: str, path: str, route: str, model: str | None) -> list[str]:
 
 
 def _served(worker: str, host: str, residency: str, model: str | None) -> list[str]:
-    """Return the attributes that an attempt shares with others at its worker."""
     said = [names.WORKER.text(worker), names.SERVER.text(host), names.RESIDENCY.text(residency)]
     return said if model is None else [*said, names.RESPONSE_MODEL.text(model)]

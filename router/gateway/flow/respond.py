@@ -262,7 +262,6 @@ class Relay:
         self._send_pieces()
 
     def flush(self) -> None:
-        """Count and report the reads since the last call."""
         if self._reads:
             reads, self._reads = b"".join(self._reads), []
             self.response_bytes += len(reads)
@@ -287,7 +286,6 @@ class Relay:
     # the end
 
     def close(self) -> None:
-        """Drop the references to the connection and to the request."""
         self._write = self._batch = _ignore
         self.connection = None
 
@@ -358,7 +356,6 @@ class Relay:
         self._send(self._framed(content))
 
     def _send_own(self, data: bytes) -> None:
-        """Write bytes that are no part of a worker's answer."""
         self.own_bytes += len(data)
         self._send(data)
 
@@ -368,5 +365,4 @@ class Relay:
             self.response_bytes += len(data)
 
 
-def _ignore(*_: object) -> None:
-    """Ignore calls after the end."""
+def _ignore(*_: object) -> None: ...

@@ -118,7 +118,6 @@ class Responder:
         self.log.first_event(now_s)
 
     def _progressed(self, gaps_s: Sequence[float], events: int) -> None:
-        """Count a batch of reads of the answer."""
         self.log.gaps(gaps_s)
         if self.answering is not None:
             self._services.placements.progress(self.answering, events, gaps_s, self.relay.last_read_s)
@@ -165,7 +164,6 @@ class Responder:
         self._services.placements.fail(attempt, self._services.time())
 
     def cancel(self, attempt: Attempt) -> None:
-        """Abort the attempt, and release it as cancelled."""
         self.answering = None
         self._services.placements.cancel(attempt, self._services.time())
 
@@ -183,13 +181,11 @@ class Responder:
         return usage
 
     def complete(self, attempt: Attempt) -> None:
-        """End the response: the attempt's answer is complete."""
         relay = self.relay
         self._keep = relay.end_as_event() if relay.out is _COMMENTS else relay.end()
         attempt.let_go(reusable=True)
 
     def pass_error(self, attempt: Attempt) -> None:
-        """Release the attempt as failed, and begin the response with its server error."""
         assert attempt.connection is not None and attempt.response is not None
         self._services.placements.fail(attempt, self._services.time())
         relay, lines = self.relay, self._lines(attempt.ticket)

@@ -34,7 +34,6 @@ class ServiceLevels:
         """Whether any target is set."""
 
     def of(self, route: str, model: str | None) -> SloConfig:
-        """Return the targets of a request, each from the route or else from the model."""
         by_route = self._routes.get(route, _NONE)
         by_model = self._models.get(model, _NONE) if model is not None else _NONE
         return SloConfig(

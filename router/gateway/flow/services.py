@@ -41,14 +41,12 @@ class RequestClient(Protocol):
     def open_tunnel(self, tunnel: Tunnel) -> None:
         """Give the tunnel the bytes that were read ahead; it also gets all later ones."""
 
-    def body_done(self) -> None:
-        """Release the memory of the request's body."""
+    def body_done(self) -> None: ...
 
     def request_ended(self, keep_alive: bool) -> None:
         """Continue after the request; close the connection unless `keep_alive`."""
 
-    def abort(self) -> None:
-        """Close at once."""
+    def abort(self) -> None: ...
 
 
 class ResponseLines:

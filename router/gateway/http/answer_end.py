@@ -167,7 +167,6 @@ ANSWER_ENDS: Final[dict[str, AnswerEnd]] = {
 
 
 def _near(expression: re.Pattern[bytes], word: bytes, text: bytes, begin: int = 0) -> bool:
-    """Return whether `expression`, which contains `word`, is found where the word is last found."""
     at = text.rfind(word, begin)
     return at >= 0 and expression.search(text, max(0, at - _LEAD_BYTES)) is not None
 

@@ -120,7 +120,6 @@ class ChunkedBody:
         self._break = b"" if self._in_trailers else b"\r\n"
 
     def _trailer(self, line: bytes) -> None:
-        """Read one trailer line, or the empty line after the section."""
         self._trailer_bytes -= len(line) + 2
         if not line:
             self.complete = True

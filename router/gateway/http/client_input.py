@@ -26,7 +26,6 @@ class ClientInput:
         self.paused = False
 
     def connected(self, transport: asyncio.Transport) -> None:
-        """Control the reading of `transport` from now on."""
         self._transport = transport
 
     def lost(self) -> None:
@@ -52,7 +51,6 @@ class ClientInput:
         return False
 
     def give_back_ahead(self) -> None:
-        """Stop counting bytes of further requests."""
         if self.ahead_bytes:
             self._bodies.give_back(self.ahead_bytes)
             self.ahead_bytes = 0

@@ -26,7 +26,6 @@ class ClientOutput:
         self.write_now: Callable[[bytes], None] = _nowhere
 
     def connected(self, transport: asyncio.Transport) -> None:
-        """Write to `transport` from now on."""
         self._transport = transport
         self.write_now = transport.write
 
@@ -60,7 +59,6 @@ class ClientOutput:
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that were written and that the client has not read."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def allow_unsent(self, size_bytes: int) -> None:
@@ -77,7 +75,6 @@ class ClientOutput:
                 self._transport.close()
 
     def close(self) -> None:
-        """Close the connection after everything is written."""
         self.flush()
         if self._transport is not None:
             self._transport.close()
@@ -89,5 +86,4 @@ class ClientOutput:
             self._transport.abort()
 
 
-def _nowhere(data: bytes) -> None:
-    """Discard bytes for a client that has left."""
+def _nowhere(data: bytes) -> None: ...

@@ -33,7 +33,6 @@ class Cors:
         return bool(self._origins)
 
     def lines(self, head: RequestHead) -> bytes:
-        """Return the CORS header lines of a response to `head`."""
         if not self._origins:
             return b""
         vary = b"" if self._any else b"vary: origin\r\n"

@@ -29,7 +29,6 @@ _ANTHROPIC_TYPES = {
 
 
 def error_body(error: RequestError, path: str) -> bytes:
-    """Return the body of an error response to a request for `path`."""
     if path.startswith(_MESSAGES):
         return msgspec.json.encode(_anthropic(error.kind, error.message))
     return errors.body(error.kind, error.message, error.param)
@@ -56,7 +55,6 @@ def body_event(body: bytes, path: str) -> bytes:
 
 
 def is_error(body: bytes) -> bool:
-    """Return whether `body` is a JSON object with an error object."""
     try:
         return isinstance(read_json(body, dict[str, Any]).get("error"), dict)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

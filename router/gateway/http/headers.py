@@ -182,7 +182,6 @@ def _written(
 
 
 def _host(head: RequestHead, endpoint: Endpoint) -> bytes | None:
-    """Return the Host that replaces the client's line, or None to keep it."""
     if endpoint.host_header is not None:
         return endpoint.sent_host.encode("ascii")
     if head.authority is None and b"host" in head.fields:
@@ -219,7 +218,6 @@ def response_to_client(response: ResponseHead, extra: bytes, *, reframed: bool, 
 
 
 def _passed(response: ResponseHead, *, reframed: bool, own_cors: bool) -> bytes:
-    """Return the lines of a worker's head that the client gets."""
     dropped = _dropped(_TO_CLIENT_REFRAMED if reframed else _TO_CLIENT, response.fields)
     if response.status == 101:
         dropped -= {b"connection", b"upgrade"}
@@ -240,7 +238,6 @@ def own_reply(status: int, body: bytes, extra: bytes, *, without_body: bool) -> 
 
 
 def connection_line(head: RequestHead | None, close: bool) -> bytes:
-    """Return the Connection header line of a reply to `head`, or nothing."""
     if close:
         return b"connection: close\r\n"
     return b"connection: keep-alive\r\n" if head is not None and head.minor == 0 else b""

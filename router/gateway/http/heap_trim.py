@@ -39,7 +39,6 @@ class HeapTrimmer:
         self.trims = 0
 
     def freed(self, size_bytes: int) -> None:
-        """Count memory of a body, or of its decoded form, that was freed."""
         if size_bytes < LARGE_BYTES or self._trim is None:
             return
         self._freed_bytes += size_bytes
@@ -60,7 +59,6 @@ class HeapTrimmer:
 
 
 def trimmer() -> Callable[[], object] | None:
-    """Return a call of glibc's malloc_trim, or None without glibc."""
     libc = _glibc()
     return None if libc is None else lambda: libc.malloc_trim(0)
 

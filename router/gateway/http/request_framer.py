@@ -71,7 +71,6 @@ class RequestFramer:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes fed and not read yet."""
         return len(self._pending) - self._at
 
     @property
@@ -83,7 +82,6 @@ class RequestFramer:
         self._pending = self.take_pending() + data if self._pending else data
 
     def take_pending(self) -> bytes:
-        """Remove and return the bytes that are not read yet."""
         pending = self._pending[self._at :] if self._at else self._pending
         self._pending, self._at = b"", 0
         return pending
@@ -218,5 +216,4 @@ class RequestFramer:
         self._body_bytes += size_bytes
 
 
-def _nobody(head: RequestHead) -> None:
-    """The `head_read` callback of a closed framer."""
+def _nobody(head: RequestHead) -> None: ...

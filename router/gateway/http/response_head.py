@@ -37,7 +37,6 @@ class ResponseHead(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def until_close(self) -> bool:
-        """Whether the body ends when the worker closes the connection."""
         return not (self.chunked or self.bodiless) and self.length is None
 
 

@@ -12,11 +12,8 @@ class SlowReader(Protocol):
     """A client connection that does not read fast enough."""
 
     @property
-    def unsent_bytes(self) -> int:
-        """Bytes that wait to be sent now."""
-
-    def allow_unsent(self, size_bytes: int) -> None:
-        """Pause the worker when more than `size_bytes` wait to be sent."""
+    def unsent_bytes(self) -> int: ...
+    def allow_unsent(self, size_bytes: int) -> None: ...
 
     def cut_off(self) -> None:
         """Close in the next loop iteration. A write to the connection may be in progress now."""

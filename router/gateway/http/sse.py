@@ -64,7 +64,6 @@ class FirstEvent:
         self.preamble = False
 
     def feed(self, piece: bytes) -> bool | StreamError:
-        """Return False before the first event with content, True from then on, or the error that came first."""
         verdict = self._judge(piece)
         if verdict is not False:
             self._pending = bytearray()  # the stream keeps this object, not its first event

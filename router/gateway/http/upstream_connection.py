@@ -33,11 +33,8 @@ class OwningPool(Protocol):
     outbox: WriteCoalescer
     head_s: float
 
-    def repeated(self, endpoint: Endpoint) -> RepeatedResponse:
-        """Return the last head of an endpoint's answers."""
-
+    def repeated(self, endpoint: Endpoint) -> RepeatedResponse: ...
     def closed(self, connection: UpstreamConnection) -> None: ...
-
     def put(self, connection: UpstreamConnection) -> None: ...
 
 
@@ -50,8 +47,7 @@ class ResponseReader(Protocol):
     def response_read(self) -> Callable[[bytes], None]:
         """Takes body bytes with their framing. Their content is in the connection's `pieces` already."""
 
-    def judge(self, data: bytes) -> AnswerFault:
-        """Judge the answer with the read `data`, which is in the connection's `pieces` and is not passed on yet."""
+    def judge(self, data: bytes) -> AnswerFault: ...
 
     def answer_broken(self, fault: AnswerFault) -> None:
         """The answer has a fault. The end of its HTTP has not been passed on, if that was possible."""
@@ -60,7 +56,6 @@ class ResponseReader(Protocol):
         """The body is complete. Called after the last `response_read`."""
 
     def worker_lost(self, reason: str, broke_http: bool) -> None: ...
-
     def worker_writable(self, writable: bool) -> None: ...
 
     def crashed(self) -> None:
@@ -237,7 +232,6 @@ class UpstreamConnection(asyncio.Protocol):
     # for the request that uses the connection
 
     def send(self, reader: ResponseReader, head: bytes, body: bytes, to_head_request: bool) -> None:
-        """Send one request. Its response goes to `reader`."""
         assert self._transport is not None
         self.reader = reader
         self.response = None
@@ -267,12 +261,10 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def usable(self) -> bool:
-        """Whether the connection can take a request."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
     def silent(self) -> bool:
-        """Whether no byte of the response has arrived."""
         return self.response is None and not self._raw_head
 
     @property
@@ -283,12 +275,10 @@ class UpstreamConnection(asyncio.Protocol):
 
     @property
     def ends_event(self) -> bool:
-        """Whether the bytes passed on end with a chunk that ends an event."""
         return self._last.endswith((b"\n\n\r\n", b"\r\n\r\n\r\n"))
 
     @property
     def exact_end(self) -> bool:
-        """Whether the bytes read end exactly where the response ends."""
         response = self.response
         if response is not None and response.bodiless:
             return True
@@ -323,12 +313,10 @@ class UpstreamConnection(asyncio.Protocol):
             self.abort()
 
     def write(self, data: bytes) -> None:
-        """Write raw bytes, for a tunnel."""
         if self._transport is not None:
             self._transport.write(data)
 
     def pause_reading(self) -> None:
-        """Stop reading, for a client that does not read."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 

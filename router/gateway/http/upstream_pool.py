@@ -21,8 +21,7 @@ log = logging.getLogger("warmroute.gateway")
 class Dialler(Protocol):
     """The caller of `ConnectionPool.dial`."""
 
-    def dialled(self, connection: UpstreamConnection) -> None:
-        """The connection is open and belongs to this caller."""
+    def dialled(self, connection: UpstreamConnection) -> None: ...
 
     def dial_failed(self, reason: str, *, own_shortage: bool) -> None:
         """The dial failed. `own_shortage`: this process lacks file descriptors, memory or ports."""
@@ -65,7 +64,6 @@ class ConnectionPool:
         self.reuses = 0
 
     def take(self, endpoint: Endpoint) -> UpstreamConnection | None:
-        """Return an idle, usable connection to `endpoint`, or None."""
         idle = self._idle.get(endpoint)
         oldest_s = self._loop.time() - self._idle_s
         while idle:
@@ -115,7 +113,6 @@ class ConnectionPool:
             dialler.dial_failed("the worker closed the connection at once", own_shortage=False)
 
     def repeated(self, endpoint: Endpoint) -> RepeatedResponse:
-        """Return the last head of an endpoint's answers, which its connections share."""
         return self._heads.setdefault(endpoint, RepeatedResponse())
 
     def closed(self, connection: UpstreamConnection) -> None:
@@ -125,7 +122,6 @@ class ConnectionPool:
             idle.remove(connection)
 
     def put(self, connection: UpstreamConnection) -> None:
-        """Keep `connection` for the next request to its endpoint."""
         connection.idle_since_s = self._loop.time()
         self._idle.setdefault(connection.endpoint, []).append(connection)
 

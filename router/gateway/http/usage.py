@@ -24,7 +24,6 @@ _DECODER = json_decoder(ReportedUsage)
 
 
 def find_usage(pieces: Iterable[bytes]) -> Usage:
-    """Return the last usage object in a body's tail, or an empty `Usage`."""
     tail = b"".join(pieces)
     start = tail.rfind(b'"usage"')
     while start >= 0:
@@ -58,6 +57,5 @@ def _all_input(usage: ReportedUsage) -> int | None:
 
 
 def trim(pieces: list[bytes], keep_bytes: int = TAIL_BYTES) -> None:
-    """Shorten `pieces` in place to their last `keep_bytes`."""
     if len(pieces) > 1 or (pieces and len(pieces[0]) > keep_bytes):
         pieces[:] = [b"".join(pieces)[-keep_bytes:]]

@@ -13,8 +13,7 @@ log = logging.getLogger("warmroute.gateway")
 class Writer(Protocol):
     """A connection with bytes to write."""
 
-    def flush(self) -> None:
-        """Write the bytes now."""
+    def flush(self) -> None: ...
 
 
 class WriteCoalescer:
@@ -41,7 +40,6 @@ class WriteCoalescer:
         self._writers.append(writer)
 
     def note_after(self, note: Callable[[Any], None], about: Any) -> None:
-        """Call `note` with `about` after the writes of this iteration."""
         if not self._writers and not self._notes:
             self._call_soon(self._flush)
         self._notes.append((note, about))

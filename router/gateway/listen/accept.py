@@ -85,7 +85,6 @@ class Acceptor:
         return connection  # type: ignore[no-any-return]
 
     def secures(self, listener: socket.socket) -> bool:
-        """Return whether connections from `listener` begin with a TLS handshake."""
         return self._tls is not None and listener.family != socket.AF_UNIX
 
     async def _open(self, client: socket.socket, connection: Any) -> None:
@@ -194,7 +193,6 @@ async def listen(
     backlog: int,
     accept_order: AcceptOrder | None = None,
 ) -> ListeningServer:
-    """Accept from `listener`, by the event loop's own server if possible."""
     if accept_order is not None or acceptor.secures(listener):
         return Listener(loop, acceptor, listener, accept_order)
     prepare_accepted(listener)

@@ -18,17 +18,13 @@ class AcceptOrder(Protocol):
     """Decides which of several processes accepts the next connection."""
 
     def open(self) -> None: ...
-
     def close(self) -> None: ...
-
-    def goes_first(self) -> bool:
-        """Return whether this process accepts the next connection."""
+    def goes_first(self) -> bool: ...
 
     def accepted_by_others(self) -> int:
         """Return a number that changes whenever another process accepts."""
 
     def accepted(self) -> None: ...
-
     def closed(self) -> None: ...
 
 
@@ -36,11 +32,8 @@ class CountedConnection(Protocol):
     """A connection that counts against the limit."""
 
     @property
-    def unsent_bytes(self) -> int:
-        """Response bytes that wait to be sent."""
-
-    def evict(self) -> None:
-        """Close at once, for a new connection."""
+    def unsent_bytes(self) -> int: ...
+    def evict(self) -> None: ...
 
 
 class ConnectionLimit:
@@ -68,7 +61,6 @@ class ConnectionLimit:
 
     @property
     def open(self) -> int:
-        """Sockets that count against the limit."""
         return len(self._held)
 
     @property
@@ -93,7 +85,6 @@ class ConnectionLimit:
         self._held.add(connection)
 
     def handshake_started(self, connection: CountedConnection, cancel: Callable[[], object]) -> None:
-        """Start a connection's handshake, which `cancel` ends."""
         self._opening[connection] = self._time(), cancel
 
     def opened(self, connection: CountedConnection) -> None:
@@ -103,13 +94,11 @@ class ConnectionLimit:
             self._unused[connection] = self._time()
 
     def idle(self, connection: CountedConnection, since_s: float) -> None:
-        """The connection waits for its next request."""
         self.busy(connection)
         if connection in self._held:
             self._kept[connection] = since_s
 
     def busy(self, connection: CountedConnection) -> None:
-        """A request started, or the connection is about to close."""
         if self._kept.pop(connection, None) is None:
             self._unused.pop(connection, None)
 

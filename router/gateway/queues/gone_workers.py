@@ -32,8 +32,7 @@ class PlacedRequest(Protocol):
     """A request that may have an attempt at a worker."""
 
     @property
-    def endpoints(self) -> tuple[FleetEndpoint, ...]:
-        """The endpoints at which the request runs."""
+    def endpoints(self) -> tuple[FleetEndpoint, ...]: ...
 
     def worker_gone(self, endpoint: FleetEndpoint) -> None:
         """Give up what runs at `endpoint`: no answer will come from it."""
@@ -110,7 +109,6 @@ class GoneWorkers:
 
 
 async def refuses(loop: asyncio.AbstractEventLoop, endpoint: Endpoint, limit_s: float) -> bool:
-    """Dial `endpoint`, and return whether it refused the connection within `limit_s`."""
     try:
         async with asyncio.timeout(limit_s):
             transport, _ = await loop.create_connection(asyncio.Protocol, endpoint.host, endpoint.port)

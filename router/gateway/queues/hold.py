@@ -23,8 +23,7 @@ class HeldRequest(QueuedRequest, Protocol):
     def served_as(self) -> tuple[str, str]:
         """The route and the model that metrics name."""
 
-    def sent_to(self, worker: WorkerId | None) -> bool:
-        """Return whether the request was placed on `worker`."""
+    def sent_to(self, worker: WorkerId | None) -> bool: ...
 
 
 class HoldQueue:
@@ -50,7 +49,6 @@ class HoldQueue:
 
     @property
     def open(self) -> bool:
-        """Whether another request may enter."""
         return len(self._waiting) < self._limit
 
     def enter(self, request: HeldRequest, held: Held) -> None:
@@ -60,7 +58,6 @@ class HoldQueue:
         self._timers[request] = self._loop.call_at(held.until_s, self._offer_one, request)
 
     def leave(self, request: HeldRequest) -> None:
-        """Remove `request` if it is here."""
         if self._waiting.leave(request):
             self._timers.pop(request).cancel()
             count(request, -1)
@@ -83,7 +80,6 @@ class HoldQueue:
         self.changed()
 
     def by_route(self) -> list[tuple[str, str, int]]:
-        """Return the number of requests by route and model."""
         counts: dict[tuple[str, str], int] = {}
         for request in self._waiting:
             counts[request.served_as] = counts.get(request.served_as, 0) + 1

@@ -17,8 +17,7 @@ class AwaitingRequest(Protocol):
     """A request that may wait for the first event of a worker."""
 
     @property
-    def awaited(self) -> tuple[FleetEndpoint, ...]:
-        """The endpoints whose first event the request waits for."""
+    def awaited(self) -> tuple[FleetEndpoint, ...]: ...
 
     def endpoint_lost(self, endpoint: FleetEndpoint) -> None:
         """Move the request away from `endpoint` if another worker is ready."""

@@ -65,7 +65,6 @@ class NoWorkerQueue:
                 self._room_timer = self._loop.call_later(_ROOM_CHECK_S, self._check_room)
 
     def any_for(self, model: str | None) -> bool:
-        """Return whether requests wait for room on the model's workers."""
         return model in self._for_room
 
     def leave(self, request: QueuedRequest) -> None:

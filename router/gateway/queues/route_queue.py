@@ -61,7 +61,6 @@ class RouteQueue:
 
     @property
     def idle(self) -> bool:
-        """Whether no request runs or waits."""
         return not self.running and not self.queued
 
     def admit(self, *, waited: bool) -> bool:
@@ -90,7 +89,6 @@ class RouteQueue:
         self._waiting[request] = None
 
     def waits_elsewhere(self, request: QueuedRequest) -> None:
-        """Count an admitted request that waits for a ready worker."""
         self._elsewhere.add(request)
 
     def leave(self, request: QueuedRequest) -> None:
@@ -102,17 +100,14 @@ class RouteQueue:
 
     @property
     def queued(self) -> int:
-        """Requests that wait, here or for a ready worker."""
         return len(self._waiting) + len(self._elsewhere)
 
     @property
     def limit_reached(self) -> str:
-        """Why a request waits here."""
         return f"{self._limit} of its requests are in progress, its limit"
 
     @property
     def open(self) -> bool:
-        """Whether another request may wait."""
         return self._longest is None or self.queued < self._longest
 
     def refusal(self, why: str) -> RequestError:
@@ -122,7 +117,6 @@ class RouteQueue:
         return RequestError(kind, f"route {self.config.name}: {why}; try again later", retry_after_s=self._retry_s())
 
     def _retry_s(self) -> float:
-        """Return the time in which the requests that wait now will probably have left."""
         return min(_LONGEST_RETRY_S, max(_SHORTEST_RETRY_S, self._gap_s * (self.queued + 1)))
 
     def _offer_soon(self) -> None:
@@ -138,7 +132,6 @@ class RouteQueue:
             self._offer_soon()  # the request may have ended without taking the place
 
     def statistics(self) -> dict[str, int]:
-        """Return requests on workers, waiting and refused."""
         return {"running": self.running, "queued": self.queued, "refused": self.refused}
 
 
@@ -172,6 +165,5 @@ class RouteQueues:
 
 
 def limited(route: RouteConfig) -> bool:
-    """Return whether the route limits its requests, or how they wait."""
     queue = route.queue
     return bool(route.limits.max_requests) or queue.max_requests is not None or queue.max_s is not None

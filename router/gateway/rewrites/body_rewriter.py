@@ -210,7 +210,6 @@ class BodyRewriter:
         return (endpoint, path) not in self._streams
 
     def saw_plain(self, endpoint: FleetEndpoint, path: str, tail: list[bytes], usage: Usage) -> None:
-        """Learn from the tail of an unchanged stream."""
         plain = plain_ending(tail, usage != Usage())
         if plain is not None:
             self._streams[endpoint, path] = _Streams(plain)
@@ -259,7 +258,6 @@ class BodyRewriter:
 
 
 def _hides_usage(parsed: ParsedBody) -> bool:
-    """Return whether a stream does not ask for usage, and can."""
     return not parsed.include_usage and (
         parsed.fields.stream_options is None or _is_object(parsed.fields.stream_options)
     )

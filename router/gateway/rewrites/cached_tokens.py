@@ -59,7 +59,6 @@ class CachedTokensOfBody(CachedTokens):
         return shown
 
     def tail(self) -> bytes:
-        """Return the end of the document as `rest` will return it."""
         return with_cached_tokens(bytes(self._pending), self._cached())
 
     def rest(self) -> bytes:
@@ -69,7 +68,6 @@ class CachedTokensOfBody(CachedTokens):
 
 
 def with_cached_tokens(content: bytes, cached_tokens: int | None) -> bytes:
-    """Return `content` with this number in the last usage object near its end."""
     first = max(0, len(content) - TAIL_BYTES)
     start = content.rfind(b'"usage"', first)
     while start >= 0:
@@ -89,7 +87,6 @@ def _rewritten(usage: bytes, cached_tokens: int | None) -> bytes:
 
 
 def _rewritten_message(usage: bytes, read_tokens: int, cached_tokens: int | None) -> bytes:
-    """Return the usage of a message, whose input tokens are those that were not cached."""
     more_tokens = read_tokens - (cached_tokens or 0)
     shown = b"null" if cached_tokens is None else b"%d" % cached_tokens
     usage = _READ.sub(rb"\g<1>" + shown, usage)

@@ -44,7 +44,6 @@ def renamed(
 
 
 def renamable(route: Route, body: bytes, form: Form | None) -> bool:
-    """Return whether `renamed` can change a request that has been parsed."""
     if route.model is ModelSource.MULTIPART:
         return form is not None
     return route.model is ModelSource.QUERY or (route.model is ModelSource.JSON and is_object(body))

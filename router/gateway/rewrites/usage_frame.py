@@ -29,7 +29,6 @@ class Stamp(NamedTuple):
     follower: bytes
 
     def put(self, event: bytes) -> bytes:
-        """Return `event` with the member inserted before `follower`."""
         at = event.rfind(self.follower)
         return event if at < 0 else event[:at] + self.text + event[at:]
 
@@ -73,7 +72,6 @@ class UsageFrame:
         self.taken = b""
 
     def feed(self, content: bytes) -> bytes:
-        """Take content of the stream and return the bytes to pass on."""
         if self._within:
             return self._let_through(content)
         if not self._pending and content.endswith(b"\n\n") and not self._suspicious(content):
@@ -102,7 +100,6 @@ class UsageFrame:
 
     @property
     def pending(self) -> bytes:
-        """The beginning of an event whose end has not come."""
         return bytes(self._pending)
 
     def rest(self) -> bytes:

@@ -127,7 +127,6 @@ def decode(text: bytes) -> Line:
 
 
 def bare(request: RequestView) -> RequestView:
-    """Return the request without the hashes of its prompt."""
     return msgspec.structs.replace(request, block_hashes=())
 
 
@@ -140,7 +139,6 @@ def packed(hashes: Sequence[int]) -> bytes:
 
 
 def unpacked(hashes: bytes) -> tuple[int, ...]:
-    """Return the hashes that `packed` packed."""
     return tuple(np.frombuffer(hashes, "<u8").tolist())
 
 
@@ -151,7 +149,6 @@ def columns_line(columns: Columns, roster: int) -> ColumnsLine:
 
 
 def fleet_of(line: DecisionLine, rosters: Mapping[int, Roster], share: RunningShare) -> FleetView:
-    """Return the fleet that the policy saw, with running shares by `share`."""
     found = line.columns
     if found is None:
         return FleetView(line.now_s, line.workers, running_share=share)

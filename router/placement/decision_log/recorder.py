@@ -63,15 +63,11 @@ def keep(kept: OrderedDict[K, V], key: K, value: V, most: int = PROMPTS_KEPT) ->
 class LineSink(Protocol):
     """Takes the lines of a log, and never blocks."""
 
-    def write(self, line: bytes) -> bool:
-        """Take a line; return False if it is lost."""
+    def write(self, line: bytes) -> bool: ...
 
     @property
-    def full(self) -> bool:
-        """Whether the next snapshot should begin a new file."""
-
-    def rotate(self) -> None:
-        """Begin a new file with the next line."""
+    def full(self) -> bool: ...
+    def rotate(self) -> None: ...
 
 
 class Recorder:
@@ -209,7 +205,6 @@ class Recorder:
         self._write(SnapshotLine(VERSION, now_s, self._wall(), policies))
 
     def _prompt(self, hashes: Sequence[int]) -> PromptLine:
-        """Return the hashes, without those that an earlier prompt of the window has."""
         if not hashes:
             return PromptLine()
         whole = self._marks.get(hashes[-1], 0)

@@ -24,7 +24,6 @@ class RunningPrompts:
             running.pop(request.id, None)
 
     def share(self, worker: WorkerId, request: RequestView, blocks: int) -> float:
-        """Return the share of the worker's running requests that begin with the same `blocks` as `request`."""
         running, hashes = self._running.get(worker), request.block_hashes
         if not running or not 0 < blocks <= len(hashes):
             return 0.0

@@ -47,7 +47,6 @@ class Summary(msgspec.Struct):
 
     @property
     def same_share(self) -> float:
-        """The share of decisions that came out the same."""
         return self.same / self.decisions if self.decisions else 1.0
 
     def add(self, one: Replayed, shown: int) -> None:
@@ -62,7 +61,6 @@ class Summary(msgspec.Struct):
 
 
 def summed(replay: Iterable[Replayed], shown: int) -> Summary:
-    """Replay to the end, and keep the first `shown` differences."""
     summary = Summary()
     for one in replay:
         summary.add(one, shown)

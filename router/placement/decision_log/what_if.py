@@ -82,7 +82,6 @@ class WhatIf:
 
     @property
     def since_s(self) -> float | None:
-        """The time of the first of these decisions."""
         return self._again[0].at_s if self._again else None
 
     @property

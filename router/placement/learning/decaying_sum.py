@@ -16,5 +16,4 @@ class DecayingSum:
         self.value = 0.0
 
     def add(self, value: float, kept: float) -> None:
-        """Add `value` to the share `kept` of the sum so far."""
         self.value = self.value * kept + value
