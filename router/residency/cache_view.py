@@ -78,9 +78,9 @@ class CacheView:
         block_size: int,
         capacity_blocks: int | None,
         events: bool,
-        changes: ViewChanges | None = None,
+        changes: ViewChanges,
     ) -> None:
-        self._changes = changes or ViewChanges()
+        self._changes = changes
         self.worker = worker
         self.block_size = block_size
         self.capacity_blocks = capacity_blocks

@@ -232,7 +232,7 @@ class EventView:
 
     def asks_again(self, ticket_id: int, now_s: float, blocks_per_s: float) -> bool:
         """Return whether a placed request should ask the worker to announce its cached blocks again."""
-        return self.incomplete and self.view.asks(ticket_id, now_s, blocks_per_s)
+        return self.incomplete and self.view.relearning.ask(ticket_id, now_s, blocks_per_s)
 
     def found(self, ticket_id: int, cached_tokens: int) -> None:
         chain = self.view.relearning.chain_of(ticket_id)

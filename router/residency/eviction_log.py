@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from math import inf
 
@@ -84,14 +84,6 @@ class EvictionLog:
         self._runs.entries.append(self._arrived.position)
         self._departed_by_run.entries.append(self._departed.position)
         self._arrived.entries.extend(hashes)
-
-    def runs_since(self, arrivals: int) -> tuple[array[int], array[int]]:
-        first = bisect_left(self._runs.entries, arrivals)
-        return self._runs.entries[first:], self._departed_by_run.entries[first:]
-
-    def arrived_since(self, arrivals: int) -> array[int]:
-        """Return the blocks that arrived from position `arrivals` on and are still kept."""
-        return self._arrived.since(arrivals)
 
     def bound(self) -> None:
         """Drop the oldest half once there are twice as many entries as `KEPT_BLOCKS`."""

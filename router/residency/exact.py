@@ -138,10 +138,6 @@ class ExactView:
         self.reported.carry_over()
         self._adopted = False
 
-    def asks(self, ticket_id: int, now_s: float, blocks_per_s: float) -> bool:
-        """Return whether a placed request should ask for its cached blocks (`Relearning.ask`)."""
-        return self.relearning.ask(ticket_id, now_s, blocks_per_s)
-
     def recomputes(self, ticket_id: int, block: int) -> None:
         """Record a placed request that reads no cache, by the first block of its prompt."""
         self.recomputing[ticket_id] = block

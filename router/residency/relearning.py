@@ -161,21 +161,13 @@ class Relearning:
         if len(chain) < LEAST_BLOCKS or not self._allowance.has_any(now_s, blocks_per_s):
             return False
         self._allowance.take(len(chain))
-        self._remember(chain[0]).append(len(chain))
+        self._asked.setdefault(chain[0], deque()).append(len(chain))
+        self._asked.move_to_end(chain[0])
+        if len(self._asked) > ASKED_KEPT:
+            self._asked.popitem(last=False)
         self.asks += 1
         request.asked = True
         return True
-
-    def asked_elsewhere(self, first: int) -> None:
-        """Record that a request of another process asked, by the first block of its prompt."""
-        self._remember(first)
-
-    def _remember(self, first: int) -> deque[int]:
-        waiting = self._asked.setdefault(first, deque())
-        self._asked.move_to_end(first)
-        if len(self._asked) > ASKED_KEPT:
-            self._asked.popitem(last=False)
-        return waiting
 
     def seen(self, ticket_id: int) -> None:
         """Record that an open request found no unknown block."""

@@ -7,14 +7,14 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers
 
 import backends.simulated
-from backends.simulated.build_model import (
+from backends.vllm.render import ChatRenderer, Unrenderable
+from docs.build.simulated_model import (
     CHAT_TEMPLATE,
     SPECIAL_TOKENS,
     VOCABULARY_TOKENS,
     model_config,
     tokenizer_config,
 )
-from backends.vllm.render import ChatRenderer, Unrenderable
 
 MODEL_DIR = Path(backends.simulated.__file__).with_name("model")
 BODY = {"messages": [{"role": "user", "content": "x"}]}

@@ -1,4 +1,4 @@
-"""Make the embedded worker's model folder: ``python -m backends.simulated.build_model [FOLDER]``.
+"""Make the embedded worker's model folder: ``python -m docs.build.simulated_model [FOLDER]``.
 
 The tokenizer is a byte-level BPE trained on the sources of Python's standard library, which every machine has and whose
 licence is clear (see model/README.md). The same standard library gives the same result. The result is committed, so
@@ -132,4 +132,4 @@ def write_model(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write_model(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).with_name("model"))
+    write_model(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[2] / "backends/simulated/model")
