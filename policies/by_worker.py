@@ -1,5 +1,3 @@
-"""Facts that a policy keeps by worker, as arrays in the order of a fleet."""
-
 from __future__ import annotations
 
 from collections import OrderedDict

@@ -1,5 +1,3 @@
-"""Typed parameters of rules and wrappers: conversion, errors and descriptions."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -144,7 +144,6 @@ class PrefillLanes(Wrapper):
             self._model_lanes.popitem(last=False)
 
     def statistics(self) -> dict[str, object]:
-        """Return the inner rule's statistics, and the lane of each model that has one, with its plan."""
         lanes = {
             model: {**model_lane.plan._asdict(), "workers": sorted(model_lane.lane)}
             for model, model_lane in self._model_lanes.items()

@@ -1,5 +1,3 @@
-"""Prefixes whose time to first token doubled from one window to the next."""
-
 from __future__ import annotations
 
 from collections import OrderedDict

@@ -1,5 +1,3 @@
-"""The base of policies around another policy."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping

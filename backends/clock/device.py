@@ -1,5 +1,3 @@
-"""The modelled GPU. It runs one step after another, each for the time that the profile gives."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""The paged KV cache of one worker, with vLLM's rules for reuse and eviction."""
-
 from __future__ import annotations
 
 from collections import OrderedDict

@@ -1,5 +1,3 @@
-"""The duration of a step."""
-
 from __future__ import annotations
 
 import random

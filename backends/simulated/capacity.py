@@ -1,5 +1,3 @@
-"""Size of one worker's cache, and the request length that follows from it."""
-
 from __future__ import annotations
 
 import json

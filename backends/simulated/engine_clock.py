@@ -1,5 +1,3 @@
-"""Real time for the pure engine."""
-
 from __future__ import annotations
 
 import asyncio

@@ -131,7 +131,6 @@ class WaitingTransfers(KvTransfers):
             raise FailedLoad from None
 
     def statistics(self) -> dict[str, int]:
-        """Return also the requests that hold blocks for a prompt that another worker computes."""
         return super().statistics() | {"waiting": len(self._waiting)}
 
 

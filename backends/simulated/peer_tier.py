@@ -133,7 +133,6 @@ class PeerTier:
         return min(read_json(body, PeerHeld).blocks, len(hashes))
 
     def statistics(self) -> dict[str, int]:
-        """Return the pulls so far, and the blocks in host memory."""
         return {
             "pulls": self.pulls,
             "pulled_tokens": self.pulled_tokens,

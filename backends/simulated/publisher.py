@@ -125,7 +125,6 @@ class EventPublisher:
         self._to_drop = batches
 
     def statistics(self) -> dict[str, Any]:
-        """Return the batches published, kept for replay and withheld, and the replay requests answered."""
         return {
             "published_batches": self._next_seq - self._dropped,
             "buffered_batches": len(self._buffer),

@@ -293,7 +293,6 @@ class SimulatedWorker:
         del self.adapters[name]
 
     def statistics(self) -> dict[str, Any]:
-        """Return the statistics of engine, clock, publisher and HTTP, by part."""
         return {
             "engine": self.engine.statistics(),
             "clock": self.clock.statistics(),

@@ -250,7 +250,6 @@ class Assembly:
         return self.callers.limits(self.keys.names if self.keys is not None else None, self.loop.time())
 
     def statistics(self) -> dict[str, Any]:
-        """Return gauges of connections, requests in progress and waiting, buffers and pools."""
         places = self.drain.places
         return {
             "connections": places.open,

@@ -226,5 +226,4 @@ class Quarantine:
             self._fleet.on_process.remove(self.process_seen)
 
     def statistics(self) -> dict[str, Any]:
-        """Return the numbers of incidents, of deaths by outcome, and of refused requests."""
         return {**self.query_of_death.statistics(), "refused_requests": self.refused_requests}

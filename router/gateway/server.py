@@ -1,5 +1,3 @@
-"""The public listener, and the timer that checks all deadlines."""
-
 from __future__ import annotations
 
 import asyncio
@@ -255,7 +253,6 @@ class Gateway:
         return dict(Counter(ticket.candidate.endpoint.id for request in running for ticket in request.tickets))
 
     def statistics(self) -> dict[str, Any]:
-        """Return counts of connections, of requests in progress and waiting, of pooled connections and of tasks."""
         parts = self._parts
         return {**parts.statistics(), "tasks": len(asyncio.all_tasks(parts.loop))} if parts is not None else {}
 

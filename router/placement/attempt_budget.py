@@ -1,5 +1,3 @@
-"""A budget for retries, in proportion to the traffic."""
-
 from __future__ import annotations
 
 import math
@@ -61,5 +59,4 @@ class AttemptBudget:
         return max(1.0, WINDOW_S * (self._ratio * self._rate_per_s + self._floor_per_s))
 
     def statistics(self) -> dict[str, Any]:
-        """Return the numbers of retries paid for and refused, and the balance."""
         return {"taken": self.taken, "refused": self.refused, "balance": round(self._balance, 3)}

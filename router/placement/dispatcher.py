@@ -1,5 +1,3 @@
-"""The dispatcher: it chooses a worker for each request, and follows the request to its end."""
-
 from __future__ import annotations
 
 import math
@@ -403,7 +401,6 @@ class Dispatcher(TicketLife):
         return self._log.latest(limit, before)
 
     def statistics(self) -> dict[str, Any]:
-        """Return counters, the policy's behaviour and each worker's load."""
         return {
             **self._counts,
             **self._comparisons.statistics(),

@@ -1,5 +1,3 @@
-"""What two workers must share for one to read the other's KV cache."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-"""Lengths of answers and their decode times, learned per model, route and kind of session."""
-
 from __future__ import annotations
 
 from collections import OrderedDict

@@ -1,5 +1,3 @@
-"""Predicted and reported cached tokens of one worker."""
-
 from __future__ import annotations
 
 from router.residency.difference import Difference

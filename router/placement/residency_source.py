@@ -1,5 +1,3 @@
-"""The interface between placement and residency: which worker holds which prefix."""
-
 from __future__ import annotations
 
 from collections.abc import Container, Iterable

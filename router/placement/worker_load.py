@@ -197,7 +197,6 @@ class WorkerLoad:
         )
 
     def statistics(self) -> dict[str, Any]:
-        """Return the reserved load, the fitted coefficients, and the accuracy of predicted cached tokens."""
         speed, step_s = self.speed, self.steps.context_token_s
         return {
             **self.account.statistics(),

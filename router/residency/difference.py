@@ -1,5 +1,3 @@
-"""Why a worker reported more or fewer cached tokens than predicted."""
-
 from __future__ import annotations
 
 from enum import StrEnum

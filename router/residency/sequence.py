@@ -250,7 +250,6 @@ class EventSequence:
             self._accept(self.next_seq, payload, step)
 
     def statistics(self) -> dict[str, int]:
-        """Return counters since the view was made, and the batches that wait for a replay."""
         return {
             "next_seq": self.next_seq,
             "gaps": self.gaps,

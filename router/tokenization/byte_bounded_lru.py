@@ -1,5 +1,3 @@
-"""An LRU cache bounded by bytes."""
-
 from __future__ import annotations
 
 from collections import OrderedDict

@@ -195,7 +195,6 @@ class Identity:
         await self._remote.aclose()
 
     def statistics(self) -> dict[str, object]:
-        """Return prompts by source, reasons for text prompts, and the contents of the memories."""
         return {
             "prompts": {source.value: count for source, count in self._answers.items()},
             **self._threads.statistics(),

@@ -116,7 +116,6 @@ class KnownBodies:
         self._starts.put(_digest_to(body, place), grown, START_BYTES)
 
     def statistics(self) -> dict[str, int]:
-        """Return starts and bytes held, and hits and misses of all places looked up."""
         return self._starts.statistics()
 
 

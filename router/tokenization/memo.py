@@ -133,7 +133,6 @@ class SegmentMemo:
         return chain
 
     def statistics(self) -> dict[str, int]:
-        """Return prefixes and bytes held, tokens found, tokens computed, and prefixes evicted."""
         return {
             "prefixes": len(self._nodes),
             "bytes": self._bytes,

@@ -118,7 +118,6 @@ class WorkerTokenizer:
         await self._client.aclose()
 
     def statistics(self) -> dict[str, int]:
-        """Return the questions asked and failed, and the cache's size."""
         return {"asked": self._asked, "failed": self._failed, **self._known.statistics()}
 
     async def _post(self, url: str, tokenize_question: bytes, most_tokens: int | None) -> array[int] | None:

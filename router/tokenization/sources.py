@@ -173,7 +173,6 @@ class ModelSources:
         self._fetcher.close()
 
     def statistics(self) -> dict[str, object]:
-        """Return models by source, and the reasons why texts of some are tokenised whole."""
         known = list(self._sources.values())
         return {
             "models_without_memo": {

@@ -1,5 +1,3 @@
-"""Count the reasons why prompts went without token ids."""
-
 from __future__ import annotations
 
 from backends.vllm.unrenderable import Unrenderable

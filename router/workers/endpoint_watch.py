@@ -1,5 +1,3 @@
-"""Watch one endpoint: probes, loads, subscriptions and self-tests, in one task."""
-
 from __future__ import annotations
 
 import asyncio
@@ -108,7 +106,6 @@ class EndpointWatch:
             self.look_again()
 
     def statistics(self) -> dict[str, Any]:
-        """Return restarts, and by candidate id the subscription and the verdict of the self-test."""
         return {
             "up": self._up,
             "restarts": self._restarts,

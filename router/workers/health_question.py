@@ -1,5 +1,3 @@
-"""Ask a worker's `/health`, and take late answers, too."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Schedule the self-tests of one endpoint's candidates, and keep their verdicts."""
-
 from __future__ import annotations
 
 import asyncio

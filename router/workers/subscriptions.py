@@ -1,5 +1,3 @@
-"""The KV event subscriptions of one endpoint: one per candidate whose publisher is known."""
-
 from __future__ import annotations
 
 import logging

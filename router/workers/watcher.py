@@ -1,5 +1,3 @@
-"""Watch every endpoint of the fleet."""
-
 from __future__ import annotations
 
 import asyncio
@@ -189,7 +187,6 @@ class Watcher:
             self._context = None
 
     def statistics(self) -> dict[str, Any]:
-        """Return the event loop's time spent on KV events, and the state of each watch."""
         return {
             "pump": self._pump.statistics(),
             "endpoints": {endpoint_id: watch.statistics() for endpoint_id, watch in self._watches.items()},

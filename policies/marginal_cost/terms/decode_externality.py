@@ -1,5 +1,3 @@
-"""Decode externality."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-"""The price that spreads a hot prefix over further workers."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-"""KV wait."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

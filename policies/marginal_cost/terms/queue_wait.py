@@ -1,5 +1,3 @@
-"""Queue wait."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-"""What all KV handovers of a gateway share."""
-
 from __future__ import annotations
 
 import asyncio

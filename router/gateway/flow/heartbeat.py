@@ -1,5 +1,3 @@
-"""When the event loop stood still."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""One forwarded request, as it arrived and as a worker gets it."""
-
 from __future__ import annotations
 
 import msgspec

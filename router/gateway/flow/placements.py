@@ -1,5 +1,3 @@
-"""Ask the dispatcher for workers, let requests wait for them, and release the load that it reserved."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

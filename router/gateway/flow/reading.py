@@ -1,5 +1,3 @@
-"""What the gateway reads of a request's body."""
-
 from __future__ import annotations
 
 import msgspec

@@ -1,5 +1,3 @@
-"""Answer one request: a worker's response or an error of the gateway, and the log entry."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -1,5 +1,3 @@
-"""The service levels of requests, by route and model."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,3 @@
-"""The limit on memory for request bodies, over all connections."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

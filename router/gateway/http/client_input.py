@@ -1,5 +1,3 @@
-"""The receiving side of a client's connection: when its socket is read, and which bytes that costs."""
-
 from __future__ import annotations
 
 import asyncio

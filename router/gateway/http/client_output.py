@@ -1,5 +1,3 @@
-"""The sending side of a client's connection."""
-
 from __future__ import annotations
 
 import asyncio

@@ -141,7 +141,6 @@ class ConnectionPool:
         self._idle.clear()
 
     def statistics(self) -> dict[str, Any]:
-        """Return the numbers of open and idle connections, and the idle ones by worker."""
         return {
             "open": len(self._open),
             "idle": sum(map(len, self._idle.values())),

@@ -1,5 +1,3 @@
-"""The Authorization header line for each worker."""
-
 from __future__ import annotations
 
 from backends.worker import parse_endpoint

@@ -116,7 +116,6 @@ class ConnectionLimit:
             cancel()
 
     def statistics(self) -> dict[str, int]:
-        """Return the numbers of open sockets and handshakes, and of connections evicted and refused."""
         return {"open": self.open, "opening": self.opening, "evicted": self.evicted, "refused": self.refused}
 
     def _evict_one(self) -> bool:

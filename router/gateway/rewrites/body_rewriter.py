@@ -253,7 +253,6 @@ class BodyRewriter:
             self._fleet.on_loss.remove(self._forget)
 
     def statistics(self) -> dict[str, int]:
-        """Return the numbers of rewrites by kind, of usage frames removed or missing, and of bodies left unchanged."""
         return dict(self._counts)
 
 

@@ -1,5 +1,3 @@
-"""A mean of which the past counts less and less."""
-
 from __future__ import annotations
 
 from math import inf

@@ -1,5 +1,3 @@
-"""A sum of which the past counts less and less."""
-
 from __future__ import annotations
 
 
