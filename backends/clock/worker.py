@@ -41,8 +41,6 @@ class PendingOutput(AsyncModelRunnerOutput):
 
 
 class ClockWorker(worker_base.WorkerBase):
-    """One engine's device."""
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.pop("shared_worker_lock", None)
         super().__init__(*args, **kwargs)

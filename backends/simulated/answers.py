@@ -38,8 +38,6 @@ class StreamedError(ApiError):
 
 @dataclass(frozen=True, slots=True)
 class EngineCall:
-    """One checked HTTP request on its way through the engine."""
-
     head: AnswerHead
     body: ChatBody | CompletionBody
     prompts: Sequence[Sequence[int]]
@@ -87,8 +85,6 @@ async def begin_stream(send: Send, headers: Headers) -> None:
 
 
 class AnswerPath(ABC):
-    """One path as an ASGI application."""
-
     def __init__(self, worker: SimulatedWorker, id_prefix: str) -> None:
         self._worker = worker
         self._id_prefix = id_prefix

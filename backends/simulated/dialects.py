@@ -49,8 +49,6 @@ class Dialect(Protocol):
 
 
 class MessagesDialect:
-    """Anthropic's Messages API."""
-
     id_prefix = "chatcmpl-"
 
     def __init__(self, block_tokens: int) -> None:

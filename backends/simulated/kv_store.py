@@ -18,8 +18,6 @@ from backends.simulated.settings import WorkerSettings
 
 
 class KvStore:
-    """One worker's access to the store."""
-
     def __init__(self, settings: WorkerSettings, block_tokens: int) -> None:
         self._folder = settings.kv_store_dir
         self._block_tokens = block_tokens

@@ -48,8 +48,6 @@ class PeerHeld(msgspec.Struct, frozen=True):
 
 
 class PeerTier:
-    """The host memory of one worker."""
-
     def __init__(self, settings: WorkerSettings, engine: Engine) -> None:
         blocks = settings.kv_host_blocks
         self.host = HostBlocks(4 * engine.num_blocks if blocks is None else blocks)

@@ -111,8 +111,6 @@ async def _json_object(request: Request) -> dict[str, Any]:
 
 
 class _Paths:
-    """All paths that do not answer prompts."""
-
     def __init__(self, worker: SimulatedWorker) -> None:
         self._worker = worker
 

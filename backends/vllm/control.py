@@ -26,8 +26,6 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class ProbeFault(StrEnum):
-    """The evidence in a failed call."""
-
     LATE = "late"
     """No answer in time, or none could be asked for: evidence of nothing."""
     REFUSED = "refused"

@@ -231,15 +231,11 @@ def replay_request(start_seq: int) -> list[bytes]:
 
 
 class ReplayEnd(Enum):
-    """The last message of a replay."""
-
     END = "end"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedBatch:
-    """One buffered batch, as published before."""
-
     seq: int
     payload: bytes
 

@@ -21,8 +21,6 @@ def stored_response_id(pieces: list[bytes]) -> str | None:
 
 
 class SharedPins(Protocol):
-    """The pins that all processes of one gateway share."""
-
     def learn(self, response_id: str, worker: WorkerId) -> None: ...
 
     def worker(self, response_id: str) -> WorkerId | None:

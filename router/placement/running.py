@@ -21,8 +21,6 @@ contexts that have the same first block."""
 
 
 class ReservationStage(IntEnum):
-    """The stage of a reservation; it only moves forward."""
-
     PREFILL = 0
     DECODE = 1
     RELEASED = 2

@@ -78,8 +78,6 @@ class SharedAccount(Protocol):
 
 
 class SharedLedger(Protocol):
-    """The ledger that several processes share."""
-
     def account(self, candidate_id: str) -> SharedAccount | None:
         """Return an empty row of this process for the candidate; None if the ledger is full."""
 

@@ -7,8 +7,6 @@ from enum import StrEnum
 
 
 class PromptSource(StrEnum):
-    """The source of a prompt's identity."""
-
     RENDERED = "rendered"
     IDS = "ids"
     WORKER = "worker"

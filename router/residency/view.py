@@ -45,8 +45,6 @@ class PlacedBlocks(NamedTuple):
 
 
 class IngestOutcome(StrEnum):
-    """The outcome of one event batch."""
-
     APPLIED = "applied"
     BUFFERED = "buffered"
     """Kept until the running replay has filled the gap before it."""

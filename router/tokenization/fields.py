@@ -69,8 +69,6 @@ SpannedFields = msgspec.defstruct(
 
 
 class MessagesSpan(msgspec.Struct):
-    """The bytes of a chat's messages."""
-
     messages: msgspec.Raw = msgspec.Raw()
 
 
@@ -87,7 +85,5 @@ class SamplingParams(msgspec.Struct):
 
 
 class EngineArguments(msgspec.Struct):
-    """The engine's arguments that a connector reads."""
-
     kv_transfer_params: msgspec.Raw = msgspec.Raw()
     ec_transfer_params: msgspec.Raw = msgspec.Raw()

@@ -55,14 +55,10 @@ LOADING_WAIT_S = 5.0
 
 
 class PendingIdentity(Protocol):
-    """The rest of an identification, to be awaited."""
-
     def __call__(self) -> Awaitable[IdentityResult]: ...
 
 
 class AwaitingTokenizer(NamedTuple):
-    """The identification has to wait for tokenizer files."""
-
     prompt_request: PromptRequest
 
 

@@ -57,8 +57,6 @@ class PromptRequest:
 
 
 class GivenIds(NamedTuple):
-    """Prompts given as ids, after the request's truncation."""
-
     prompts: list[array[int]]
 
 

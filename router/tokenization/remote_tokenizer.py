@@ -161,8 +161,6 @@ def _trouble(error: Exception) -> str:
 
 
 class _AssumedHabits:
-    """The assumed `TemplateHabits` of a template that only workers have."""
-
     @property
     def merges_late_system(self) -> bool:
         raise Unrenderable("system messages in mid-conversation need the model's chat template")

@@ -40,8 +40,6 @@ class TokenizerTask:
 
 
 class TokenizerThread:
-    """One thread and the work that waits for it."""
-
     def __init__(self, name: str, max_bytes: int = MAX_WAITING_BYTES) -> None:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
         self._turn = asyncio.Lock()

@@ -27,8 +27,6 @@ class WorkerOutcome(msgspec.Struct, frozen=True):
 
 
 class WorkerOperations:
-    """Call workers, and let this process follow what has changed there."""
-
     def __init__(self, fleet: Fleet, residency: ResidencyMap, watcher: Watcher) -> None:
         self._fleet = fleet
         self._residency = residency

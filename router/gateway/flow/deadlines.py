@@ -53,8 +53,6 @@ class Limits:
 
 
 class Due(IntEnum):
-    """A deadline of a request that has passed."""
-
     NOTHING = 0
     STATE = 1
     """The state has lasted too long, or an attempt has."""

@@ -110,8 +110,6 @@ class KvPull:
 
 
 class Pulls:
-    """Decides for each request whether its worker pulls."""
-
     __slots__ = ("config", "dispatcher", "metrics")
 
     def __init__(self, config: HandoverConfig, dispatcher: Dispatcher, metrics: GatewayMetrics) -> None:

@@ -31,8 +31,6 @@ _KEPT: Final = 16
 
 
 class TracedAttempt(Protocol):
-    """What a trace reads of an `Attempt`."""
-
     ticket: Ticket
     failure: Failure | None
     sent: bool
@@ -40,8 +38,6 @@ class TracedAttempt(Protocol):
 
 
 class TracedRequest(Protocol):
-    """What a trace reads of an `OutboundRequest`."""
-
     head: RequestHead
     route: Route
     id: bytes
@@ -58,8 +54,6 @@ class TraceSink(Protocol):
 
 
 class Tracer:
-    """Begins the traces of a gateway's requests."""
-
     __slots__ = ("_share", "sink", "slow_s", "time", "written")
 
     def __init__(self, wanted: TracingConfig, sink: TraceSink, time_s: Callable[[], float]) -> None:

@@ -25,8 +25,6 @@ from router.tokenization.identity import Identity
 
 
 class RequestClient(Protocol):
-    """The client's connection, as its request uses it."""
-
     deadline_s: float
     """`ForwardedRequest.expired` is called at this time."""
     writable: bool

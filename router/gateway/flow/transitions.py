@@ -68,8 +68,6 @@ class Effect(IntEnum):
 
 
 class Guard(IntEnum):
-    """A condition of a row."""
-
     ALWAYS = 0
     EARLIER_LEG = 1
     COMMENTED = 2

@@ -12,8 +12,6 @@ import msgspec
 
 
 class EventError(msgspec.Struct):
-    """The fields that mark an event as an error."""
-
     error: Any = None
     object: Any = None
     code: Any = None
@@ -82,6 +80,4 @@ class EndedResponse(msgspec.Struct):
 
 
 class ResponseEnd(msgspec.Struct):
-    """The last event of a Responses stream."""
-
     response: EndedResponse | None = None

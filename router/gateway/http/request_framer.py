@@ -27,8 +27,6 @@ _EMPTY_LINES = re.compile(rb"(?:\r\n){1,1024}")
 
 
 class FramerState(Enum):
-    """The part of a request that the framer expects next."""
-
     IDLE = 0
     HEAD = 1
     BODY = 2

@@ -19,8 +19,6 @@ log = logging.getLogger("warmroute.gateway")
 
 
 class Dialler(Protocol):
-    """The caller of `ConnectionPool.dial`."""
-
     def dialled(self, connection: UpstreamConnection) -> None: ...
 
     def dial_failed(self, reason: str, *, own_shortage: bool) -> None:

@@ -11,8 +11,6 @@ log = logging.getLogger("warmroute.gateway")
 
 
 class Writer(Protocol):
-    """A connection with bytes to write."""
-
     def flush(self) -> None: ...
 
 

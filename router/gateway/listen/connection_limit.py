@@ -29,8 +29,6 @@ class AcceptOrder(Protocol):
 
 
 class CountedConnection(Protocol):
-    """A connection that counts against the limit."""
-
     @property
     def unsent_bytes(self) -> int: ...
     def evict(self) -> None: ...

@@ -36,8 +36,6 @@ log = logging.getLogger("warmroute.gateway")
 
 
 class ListeningServer(Protocol):
-    """An asyncio server, or a `Listener`."""
-
     def close(self) -> None: ...
 
 

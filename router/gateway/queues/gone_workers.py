@@ -29,8 +29,6 @@ _LATE_S: Final = 0.25
 
 
 class PlacedRequest(Protocol):
-    """A request that may have an attempt at a worker."""
-
     @property
     def endpoints(self) -> tuple[FleetEndpoint, ...]: ...
 

@@ -15,8 +15,6 @@ from router.placement.tickets import Held
 
 
 class HeldRequest(QueuedRequest, Protocol):
-    """A request that the policy holds."""
-
     def __hash__(self) -> int: ...
 
     @property

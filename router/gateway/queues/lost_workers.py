@@ -14,8 +14,6 @@ LOOK_AGAIN_S = 1.0
 
 
 class AwaitingRequest(Protocol):
-    """A request that may wait for the first event of a worker."""
-
     @property
     def awaited(self) -> tuple[FleetEndpoint, ...]: ...
 

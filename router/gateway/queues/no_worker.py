@@ -14,8 +14,6 @@ _ROOM_CHECK_S: Final = 0.25
 
 
 class QueuedRequest(Protocol):
-    """A request that waits in a queue of the gateway."""
-
     @property
     def account(self) -> TenantUsage | None:
         """The tenant's usage; requests that wait count against its quota."""

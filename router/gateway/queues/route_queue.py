@@ -136,8 +136,6 @@ class RouteQueue:
 
 
 class RouteQueues:
-    """The queues of the routes that have a limit or a queue of their own."""
-
     __slots__ = ("_loop", "_queues")
 
     def __init__(self, routes: Sequence[RouteConfig], loop: asyncio.AbstractEventLoop) -> None:
