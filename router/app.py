@@ -47,11 +47,11 @@ from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket
 from router.gateway.local import Answer
 from router.gateway.preview import PreviewedRequest
 from router.gateway.server import Gateway, address_of
-from router.placement.chosen_policy import spec_of
 from router.placement.decision_log.recorder import Recorder
 from router.placement.dispatcher import Dispatcher
-from router.placement.fleet import Fleet
-from router.placement.scaling import Needed, needed
+from router.placement.fleet.fleet import Fleet
+from router.placement.fleet.scaling import Needed, needed
+from router.placement.policies.chosen_policy import spec_of
 from router.process.banner import Readiness, announce, readiness_of
 from router.process.children.child_resources import ChildResources
 from router.process.children.in_flight import in_flight_route

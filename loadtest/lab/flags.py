@@ -15,7 +15,7 @@ from loadtest.lab.models import Models, default, flag
 from loadtest.lab.policies import normal_policy
 from loadtest.sim.handover import HandoverSetting, handover_rule
 from policies.registry import PolicyError, policy_names
-from router.placement.endpoints import DECODE, MIXED, PREFILL
+from router.placement.fleet.endpoints import DECODE, MIXED, PREFILL
 
 _HANDOVER = {
     "rule": "handover",

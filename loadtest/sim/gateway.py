@@ -19,12 +19,12 @@ from policies.spec import PolicySpec
 from policies.view import Policy
 from router.config.model import HealthConfig
 from router.placement.dispatcher import Dispatcher, Held, Queued, Reject, Ticket
-from router.placement.endpoints import FleetEndpoint
-from router.placement.fleet import Fleet
-from router.placement.handover_roles import CONNECTOR
+from router.placement.fleet.endpoints import FleetEndpoint
+from router.placement.fleet.fleet import Fleet
+from router.placement.fleet.residency_source import ResidencySource
+from router.placement.fleet.roles import CONNECTOR
 from router.placement.lifecycle_events import Request
-from router.placement.residency_source import ResidencySource
-from router.placement.shared_load import SharedLedger
+from router.placement.load.shared_load import SharedLedger
 from router.residency.residency_map import ResidencyMap
 
 MODEL = "model"

@@ -9,7 +9,7 @@ from typing import Literal
 from loadtest.sim.network import Network
 from loadtest.sim.virtual_time import VirtualTime
 from router.config.model import HandoverConfig
-from router.placement.handover import PlannedHandover
+from router.placement.handover.planner import PlannedHandover
 
 ABOVE = "above="
 

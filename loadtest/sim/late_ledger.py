@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from router.placement.shared_load import LoadTotals, ReservedLoad, SharedAccount
-from router.placement.utilisation import Work
+from router.placement.learning.utilisation import Work
+from router.placement.load.shared_load import LoadTotals, ReservedLoad, SharedAccount
 
 
 class LateLedgers:
@@ -41,7 +41,7 @@ class LateLedgers:
 
 
 class LateLedger:
-    """One router's side of the ledgers, a `router.placement.shared_load.SharedLedger`."""
+    """One router's side of the ledgers, a `router.placement.load.shared_load.SharedLedger`."""
 
     def __init__(self, ledgers: LateLedgers, router: int) -> None:
         self._ledgers = ledgers

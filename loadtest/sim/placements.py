@@ -11,9 +11,9 @@ from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker
 from policies.view import WorkerId
 from router.placement.dispatcher import Dispatcher, Ticket
-from router.placement.handover import HandoverTickets
+from router.placement.handover.links import Transfer
+from router.placement.handover.planner import HandoverTickets
 from router.placement.lifecycle_events import Request, Usage
-from router.placement.links import Transfer
 
 
 class Follows(Protocol):

@@ -35,10 +35,10 @@ from router.admin.system import AdminSystem
 from router.admin.watch import Watch
 from router.gateway.flow.kv_plans import may_be_shared
 from router.gateway.preview import PreviewedRequest
-from router.placement.decisions import DecisionRecord, Explanation
+from router.placement.decision_log.decisions import DecisionRecord, Explanation
 from router.placement.dispatcher import Dispatcher
-from router.placement.fleet import Fleet
-from router.placement.handover_explained import ExplainedPair
+from router.placement.fleet.fleet import Fleet
+from router.placement.handover.explained import ExplainedPair
 
 FILTERS = (
     TextQuery("request_id", "only the attempts of this request"),

@@ -22,9 +22,9 @@ from router.admin.documents import (
 )
 from router.admin.sources import with_source
 from router.admin.system import AdminSystem
-from router.placement.endpoints import kv_report
-from router.placement.fleet import Candidate, FleetEndpoint
-from router.placement.links import Link
+from router.placement.fleet.endpoints import kv_report
+from router.placement.fleet.fleet import Candidate, FleetEndpoint
+from router.placement.handover.links import Link
 
 Counters = dict[str, Any]
 

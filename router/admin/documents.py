@@ -27,7 +27,7 @@ from router.config.model import (
     WorkerWeight,
 )
 from router.placement.decision_log.summary import Choices, DifferentChoice
-from router.placement.shadow import ShadowTotals
+from router.placement.policies.shadow import ShadowTotals
 from router.security.token import Role
 from router.telemetry.history import TrafficPoint
 

@@ -15,7 +15,7 @@ from router.admin.system import AdminSystem
 from router.admin.watch import Watch
 from router.diagnosis.histogram import quantile, total
 from router.diagnosis.measured import WorkerMeasured
-from router.placement.fleet import Candidate, FleetEndpoint
+from router.placement.fleet.fleet import Candidate, FleetEndpoint
 
 WATCHED = Watch("rows", "id")
 _NOTHING = WorkerMeasured()

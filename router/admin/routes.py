@@ -8,8 +8,8 @@ from router.admin import changes
 from router.admin.documents import Policies, Routes, ShadowComparison, ShadowPolicy
 from router.admin.operations import Answer, Call
 from router.admin.problems import not_found
-from router.placement.shadow import ShadowTotals
-from router.placement.traffic_routes import TrafficRoute, TrafficRoutes
+from router.placement.policies.shadow import ShadowTotals
+from router.placement.policies.traffic_routes import TrafficRoute, TrafficRoutes
 
 
 async def list_all(call: Call) -> Answer:

@@ -15,7 +15,7 @@ from router.diagnosis.prefixes import SharedPrefix
 from router.discovery.discovery import Discovery
 from router.gateway.preview import PreviewedRequest
 from router.placement.dispatcher import Dispatcher
-from router.placement.fleet import Fleet
+from router.placement.fleet.fleet import Fleet
 from router.replicas.replica import Replica
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.history import TrafficHistory

@@ -15,8 +15,8 @@ from router.admin.problems import AdminError, handed_over
 from router.admin.sources import described_sources
 from router.admin.system import AdminSystem, HandoverState
 from router.admin.watch import Watch
-from router.placement.fleet import FleetEndpoint
-from router.placement.health import SERVING
+from router.placement.fleet.fleet import FleetEndpoint
+from router.placement.fleet.health import SERVING
 
 _LOOK_S = 0.02
 """Interval between two checks while a call waits."""

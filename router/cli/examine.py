@@ -18,7 +18,7 @@ from router.cli.prompts import PromptOrigin, learned_identity, prompt_origins
 from router.config.model import Config, WorkerConfig
 from router.config.sources.environment import variable
 from router.control.desired_state import endpoint_of
-from router.placement.endpoints import DEFAULT_BLOCK_TOKENS
+from router.placement.fleet.endpoints import DEFAULT_BLOCK_TOKENS
 from router.security.worker_tls import WorkerTls
 from router.tokenization.choices import SLOW_PRICE
 from router.tokenization.identity import Identity

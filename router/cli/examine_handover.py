@@ -20,8 +20,8 @@ from backends.vllm.handover.request_body import prefill_body, split
 from backends.worker import WorkerFacts, parse_endpoint
 from router.cli.examine import WorkerReport
 from router.config.model import Config, WorkerConfig
-from router.placement.endpoints import DECODE, PREFILL, kv_report
-from router.placement.handover_roles import FORMAT, prefills, receives
+from router.placement.fleet.endpoints import DECODE, PREFILL, kv_report
+from router.placement.fleet.roles import FORMAT, prefills, receives
 from router.security.worker_tls import WorkerTls
 
 _PATH = "/v1/completions"

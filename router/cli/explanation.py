@@ -11,7 +11,7 @@ from router.admin.documents import (
     HandoverExplanation,
 )
 from router.cli.formats import seconds
-from router.placement.speed import PRIOR_TOKEN_S
+from router.placement.learning.speed import PRIOR_TOKEN_S
 
 
 def sentences(document: bytes) -> Iterator[str]:

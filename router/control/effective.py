@@ -13,7 +13,7 @@ from policies.registry import PolicyError, hold_of, lanes_of, params_of, wrapped
 from router.config.model import PolicyConfig
 from router.control.desired_state import LiveSettings
 from router.control.differences import Path, SettingDifference
-from router.placement.chosen_policy import spec_of
+from router.placement.policies.chosen_policy import spec_of
 
 WRAPPERS = ("hold", "lanes")
 

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from router.config.model import Config, PolicyConfig, RouteConfig, TenantConfig
 from router.control.desired_state import LiveSettings
 from router.placement.named_policies import named_policies
-from router.placement.policy_runner import PolicyRunner
-from router.placement.shadow import RouteShadows
-from router.placement.traffic_routes import DEFAULT
+from router.placement.policies.policy_runner import PolicyRunner
+from router.placement.policies.shadow import RouteShadows
+from router.placement.policies.traffic_routes import DEFAULT
 from router.security.tenancy import quotas_of
 
 Failed = Callable[[str, str, bool], None]

@@ -14,9 +14,9 @@ from router.control.change import NotAppliedError
 from router.control.desired_state import LiveLimits, LiveSettings, endpoint_of, live_settings, worker_id
 from router.control.routing import BuiltRouting, Failed, ProcessShare, Routing, routing_of
 from router.gateway.server import Gateway
-from router.placement.chosen_policy import spec_of
 from router.placement.dispatcher import Dispatcher
-from router.placement.fleet import Fleet
+from router.placement.fleet.fleet import Fleet
+from router.placement.policies.chosen_policy import spec_of
 from router.tokenization.identity import Identity, ReadFiles
 from router.workers.watcher import Watcher
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from router.diagnosis.split_plan import PoolMember
-from router.placement.fleet import Fleet, FleetEndpoint
-from router.placement.health import SERVING
+from router.placement.fleet.fleet import Fleet, FleetEndpoint
+from router.placement.fleet.health import SERVING
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.identity import Identity
 

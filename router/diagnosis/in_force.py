@@ -9,7 +9,7 @@ from policies.registry import hold_of, lanes_of
 from router.config.model import Config, PolicyConfig
 from router.diagnosis.facts import Facts
 from router.diagnosis.split_plan import PoolMember
-from router.placement.chosen_policy import spec_of
+from router.placement.policies.chosen_policy import spec_of
 
 CACHE_BLIND = frozenset({"round_robin", "random", "least_requests", "power_of_two"})
 """Built-in rules whose choice does not depend on what a worker has cached, nor on the prompt or the session."""

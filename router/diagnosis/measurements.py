@@ -17,7 +17,7 @@ from router.diagnosis.measured import TURNS, Measured, Moved, PromptsMeasured, W
 from router.diagnosis.prefixes import HotPrefixes
 from router.diagnosis.sessions import Sessions, Turn
 from router.diagnosis.work import count_work, own_prefill_s, prefill_wait_s
-from router.placement.endpoints import Candidate
+from router.placement.fleet.endpoints import Candidate
 from router.placement.tickets import Ticket
 
 MINUTE_S = 60.0

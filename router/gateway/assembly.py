@@ -53,9 +53,9 @@ from router.gateway.queues.route_queue import RouteQueues
 from router.gateway.response_search import ResponseSearch
 from router.gateway.rewrites.body_rewriter import BodyRewriter, Relearn
 from router.placement.dispatcher import Dispatcher
-from router.placement.fleet import Fleet
-from router.placement.query_of_death import QueryOfDeathTracker
-from router.placement.traffic_routes import TrafficRoutes
+from router.placement.fleet.fleet import Fleet
+from router.placement.fleet.query_of_death import QueryOfDeathTracker
+from router.placement.policies.traffic_routes import TrafficRoutes
 from router.security.callers import Callers
 from router.security.instance import Instance
 from router.security.keys import api_keys

@@ -22,7 +22,7 @@ from router.gateway.http.request_ids import RequestIds
 from router.gateway.http.routes import Route, RouteTable
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.model_names import ModelNames
-from router.placement.fleet import Fleet
+from router.placement.fleet.fleet import Fleet
 from router.security.keys import ApiKeys, presented
 
 Answer = tuple[int, dict[str, Any]]

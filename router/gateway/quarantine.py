@@ -1,8 +1,8 @@
 """Prevent a request body that crashes workers from crashing the whole fleet.
 
-`router.placement.query_of_death` keeps the record of suspected bodies. This module feeds it and applies its verdicts.
-After the first lost worker, requests with the suspected body may go to one further worker at a time. After the second
-lost worker they go to none.
+`router.placement.fleet.query_of_death` keeps the record of suspected bodies. This module feeds it and applies its
+verdicts. After the first lost worker, requests with the suspected body may go to one further worker at a time. After
+the second lost worker they go to none.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from backends.worker import Endpoint
 from router.errors import ErrorKind, RequestError
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.queues.gone_workers import refuses
-from router.placement.endpoints import FleetEndpoint
-from router.placement.fleet import Fleet
-from router.placement.health import SERVING
-from router.placement.query_of_death import PROOF_S, BodyVerdict, QueryOfDeathTracker
+from router.placement.fleet.endpoints import FleetEndpoint
+from router.placement.fleet.fleet import Fleet
+from router.placement.fleet.health import SERVING
+from router.placement.fleet.query_of_death import PROOF_S, BodyVerdict, QueryOfDeathTracker
 
 LOOKS_S = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, PROOF_S)
 """When the gateway dials a worker that has failed a request, in seconds from the failure."""

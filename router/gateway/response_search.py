@@ -11,9 +11,9 @@ from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
 from router.gateway.http.worker_keys import WorkerKeys
 from router.gateway.pins import Pins, stored_response_id
-from router.placement.endpoints import FleetEndpoint
-from router.placement.fleet import Fleet
-from router.placement.health import WorkerState
+from router.placement.fleet.endpoints import FleetEndpoint
+from router.placement.fleet.fleet import Fleet
+from router.placement.fleet.health import WorkerState
 
 ANSWER_S = 2.0
 """How long one worker may take to say whether it has the response."""

@@ -26,8 +26,8 @@ from router.gateway.preview import PreviewedRequest
 from router.gateway.rewrites.body_rewriter import Relearn
 from router.limits.table import RateTable
 from router.placement.dispatcher import Dispatcher
-from router.placement.fleet import Fleet
-from router.placement.query_of_death import Deaths
+from router.placement.fleet.fleet import Fleet
+from router.placement.fleet.query_of_death import Deaths
 from router.security.instance import Instance
 from router.security.reload import FileWatch
 from router.security.server_tls import serving_tls

@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from policies.view import Residency, WorkerId, WorkerView
-from router.placement.endpoints import Candidate
+from router.placement.fleet.endpoints import Candidate
 from router.placement.lifecycle_events import Request, Usage
 from router.placement.tickets import Ticket
 from router.residency.difference import Difference

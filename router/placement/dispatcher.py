@@ -9,32 +9,32 @@ from policies.spec import PolicySpec
 from policies.view import Decision, Policy, WorkerId, WorkerView
 from router.config.model import HandoverConfig, RetriesConfig
 from router.errors import ErrorKind
+from router.placement.decision_log.decisions import Action, Asked, DecisionLog, DecisionRecord, Explanation
 from router.placement.decision_log.recorder import Recorder
 from router.placement.decision_log.what_if import WhatIfs
-from router.placement.decisions import Action, Asked, DecisionLog, DecisionRecord, Explanation
-from router.placement.endpoints import Candidate
-from router.placement.fleet import Fleet
-from router.placement.fleet_load import WorkerLoads
-from router.placement.handover import HandoverPlanner, HandoverTickets, PlannedHandover
-from router.placement.handover_explained import ExplainedHandover
+from router.placement.fleet.endpoints import Candidate
+from router.placement.fleet.fleet import Fleet
+from router.placement.fleet.residency_source import ResidencySource
+from router.placement.handover.explained import ExplainedHandover
+from router.placement.handover.links import Link, LinkSpeed, Transfer
+from router.placement.handover.planner import HandoverPlanner, HandoverTickets, PlannedHandover
+from router.placement.handover.pulls import PlannedPull, PullPlanner
+from router.placement.learning.speed import SpeedSource
 from router.placement.lifecycle_events import FailurePoint, Request
-from router.placement.links import Link, LinkSpeed, Transfer
+from router.placement.load.fleet_load import WorkerLoads
+from router.placement.load.pinned_blocks import PinnedBlocks
+from router.placement.load.shared_load import SharedLedger
+from router.placement.load.views import ViewBuilder
+from router.placement.load.worker_load import WorkerLoad
 from router.placement.named_policies import NamedPolicies
 from router.placement.notes import Later, at_once
-from router.placement.pinned_blocks import PinnedBlocks
 from router.placement.placing import Decided, Placer
-from router.placement.policy_runner import PolicyRunner
-from router.placement.pulls import PlannedPull, PullPlanner
-from router.placement.residency_source import ResidencySource
+from router.placement.policies.policy_runner import PolicyRunner
+from router.placement.policies.shadow import RouteShadows
 from router.placement.retry_budget import FREE, RetryBudget, follow, longest, tried
 from router.placement.selection import Selection, below_concurrency_limit, computed, exclusions, select, trial_first
-from router.placement.shadow import RouteShadows
-from router.placement.shared_load import SharedLedger
-from router.placement.speed import SpeedSource
 from router.placement.ticket_life import DispatchObserver, TicketLife
 from router.placement.tickets import Held, Queued, Reject, Ticket, gave_up, lacks_worker
-from router.placement.views import ViewBuilder
-from router.placement.worker_load import WorkerLoad
 
 __all__ = ["DispatchObserver", "Dispatcher", "Held", "Queued", "Reject", "Ticket"]
 

@@ -9,11 +9,11 @@ from typing import Any
 from policies.registry import build_policy
 from policies.view import Decision, FleetView, LifecycleEvent, RequestView
 from router.config.model import PolicyConfig, RouteConfig
-from router.placement.chosen_policy import spec_of
 from router.placement.decision_log.recorder import Recorder
-from router.placement.policy_runner import Failed, PolicyRunner
-from router.placement.shadow import RouteShadows, Sample, ShadowBudget
-from router.placement.traffic_routes import DEFAULT
+from router.placement.policies.chosen_policy import spec_of
+from router.placement.policies.policy_runner import Failed, PolicyRunner
+from router.placement.policies.shadow import RouteShadows, Sample, ShadowBudget
+from router.placement.policies.traffic_routes import DEFAULT
 
 
 class NamedPolicies:

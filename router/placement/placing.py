@@ -16,20 +16,20 @@ from policies.view import (
     WorkerView,
 )
 from router.placement.comparison import prediction
-from router.placement.decisions import DecisionLog, DecisionRecord
-from router.placement.endpoints import Candidate
-from router.placement.fleet import Fleet
-from router.placement.fleet_load import WorkerLoads
+from router.placement.decision_log.decisions import DecisionLog, DecisionRecord
+from router.placement.fleet.endpoints import Candidate
+from router.placement.fleet.fleet import Fleet
+from router.placement.fleet.residency_source import ResidencySource
 from router.placement.lifecycle_events import Request
+from router.placement.load.fleet_load import WorkerLoads
+from router.placement.load.running import LoadReservation
+from router.placement.load.views import Found, ViewBuilder
 from router.placement.named_policies import NamedPolicies
 from router.placement.notes import Later, at_once
-from router.placement.policy_runner import PolicyRunner
-from router.placement.residency_source import ResidencySource
-from router.placement.running import LoadReservation
+from router.placement.policies.policy_runner import PolicyRunner
 from router.placement.selection import Selection, trial_first
 from router.placement.ticket_life import DispatchObserver
 from router.placement.tickets import Ticket
-from router.placement.views import Found, ViewBuilder
 from router.residency.view import Match
 
 

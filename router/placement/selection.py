@@ -8,8 +8,8 @@ import msgspec
 
 from policies.view import Decision, WorkerId
 from router.errors import ErrorKind, RequestError
-from router.placement.fleet import Candidate, CandidateSet, Fleet, FleetEndpoint, WorkerState
-from router.placement.health import SERVING
+from router.placement.fleet.fleet import Candidate, CandidateSet, Fleet, FleetEndpoint, WorkerState
+from router.placement.fleet.health import SERVING
 from router.placement.lifecycle_events import Request
 from router.placement.tickets import Queued, Reject, full
 

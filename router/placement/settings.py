@@ -11,8 +11,8 @@ from policies.registry import PolicyError, build_policy, policy_names
 from router.config.findings import Finding
 from router.config.model import Config, PolicyConfig, RouteConfig
 from router.config.tree import Path
-from router.placement.chosen_policy import spec_of
-from router.placement.traffic_routes import DEFAULT, TrafficRoute, bounds_of
+from router.placement.policies.chosen_policy import spec_of
+from router.placement.policies.traffic_routes import DEFAULT, TrafficRoute, bounds_of
 
 
 def check(config: Config) -> Iterator[Finding]:

@@ -7,17 +7,17 @@ from typing import Protocol
 
 from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, Residency, WorkerId
 from router.errors import RequestError
-from router.placement import shadow
 from router.placement.comparison import ComparisonObserver, Comparisons
-from router.placement.fleet import Fleet
-from router.placement.fleet_load import WorkerLoads
+from router.placement.fleet.fleet import Fleet
+from router.placement.fleet.residency_source import ResidencySource
+from router.placement.learning.output_length import OutputLengths
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
+from router.placement.load.fleet_load import WorkerLoads
+from router.placement.load.pinned_blocks import PinnedBlocks
+from router.placement.load.running import ReservationStage
 from router.placement.named_policies import NamedPolicies
-from router.placement.output_length import OutputLengths
-from router.placement.pinned_blocks import PinnedBlocks
-from router.placement.residency_source import ResidencySource
+from router.placement.policies import shadow
 from router.placement.retry_budget import RefusalObserver
-from router.placement.running import ReservationStage
 from router.placement.tickets import Ticket
 from router.residency.difference import Difference
 

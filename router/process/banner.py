@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from router.config.model import Config
-from router.placement.fleet import Fleet
-from router.placement.health import SERVING
+from router.placement.fleet.fleet import Fleet
+from router.placement.fleet.health import SERVING
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.logs import on_terminal, say
 from router.tokenization.choices import SLOW_PRICE, WORKER

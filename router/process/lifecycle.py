@@ -20,8 +20,8 @@ from router.control.change import Change, NotAppliedError
 from router.control.control import Control
 from router.control.edits import drain_only
 from router.gateway.listen.sockets import ListenError
-from router.placement.fleet import Fleet
-from router.placement.health import WorkerState
+from router.placement.fleet.fleet import Fleet
+from router.placement.fleet.health import WorkerState
 from router.process import signals
 from router.process.handover.client import HandoverClient
 from router.process.handover.handed_state import HandedState

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from router.placement.shared_load import LoadTotals
-from router.placement.utilisation import Work
+from router.placement.learning.utilisation import Work
+from router.placement.load.shared_load import LoadTotals
 from router.replicas.messages import Row
 
 WHOLE_S = 1.0

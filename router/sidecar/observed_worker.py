@@ -10,8 +10,8 @@ from enum import StrEnum
 from backends.vllm.metrics import MetricsPage
 from backends.worker import Endpoint, WorkerFacts
 from router.gateway.local import Answer
-from router.placement.fleet import Fleet
-from router.placement.health import SERVING
+from router.placement.fleet.fleet import Fleet
+from router.placement.fleet.health import SERVING
 from router.sidecar.engine_check import EngineCheck
 
 _LOOPBACK = re.compile(r"//(?:127\.0\.0\.1|\[::1\]|localhost):")

@@ -12,7 +12,7 @@ from backends.vllm.control import WorkerClient
 from router.app import System
 from router.config.model import Config, DiscoveryConfig, RedisConfig
 from router.control.start import Sources
-from router.placement.health import SERVING, WorkerState
+from router.placement.fleet.health import SERVING, WorkerState
 from router.security.worker_tls import WorkerTls
 from router.sidecar.drain_port import Drained, DrainPort
 from router.sidecar.engine_check import EngineCheck

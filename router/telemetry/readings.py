@@ -12,10 +12,10 @@ from policies.view import Residency, WorkerView
 from router.config.budgets import BODIES, PROMPTS, RESPONSES, VIEWS
 from router.config.memory import MemoryLimit
 from router.config.model import Config
-from router.placement.fleet import Candidate, Fleet, WorkerState
-from router.placement.health import SERVING
-from router.placement.links import Link
-from router.placement.scaling import Needed
+from router.placement.fleet.fleet import Candidate, Fleet, WorkerState
+from router.placement.fleet.health import SERVING
+from router.placement.fleet.scaling import Needed
+from router.placement.handover.links import Link
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.exposition import Reading
 from router.telemetry.logs import lines_dropped

@@ -12,7 +12,7 @@ from backends.foreign_json import read_json
 from backends.vllm.control import ProbeError, RefusedError, WorkerClient
 from backends.vllm.probe import read_metrics
 from backends.worker import Endpoint
-from router.placement.rank_numbers import RankNumbers
+from router.placement.fleet.rank_numbers import RankNumbers
 
 PATH = "/v1/completions"
 SETTLE_S = 2.0

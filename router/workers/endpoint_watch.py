@@ -13,8 +13,8 @@ from backends.vllm.operations import WorkerOperation, operate
 from backends.vllm.probe import learn, read_metrics
 from backends.vllm.server_info import read_connector
 from backends.worker import ConnectorFacts, KvEventSource, LoadReport, WorkerFacts
-from router.placement.fleet import FleetEndpoint, WorkerState
-from router.placement.lateness import probe_late
+from router.placement.fleet.fleet import FleetEndpoint, WorkerState
+from router.placement.fleet.lateness import probe_late
 from router.tokenization.remote_tokenizer import tokenize_url
 from router.workers.health_question import HealthQuestion
 from router.workers.selftests import SelfTests

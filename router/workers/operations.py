@@ -11,7 +11,7 @@ import msgspec
 
 from backends.vllm.control import ProbeError, RefusedError
 from backends.vllm.operations import WorkerOperation
-from router.placement.fleet import Fleet
+from router.placement.fleet.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
 from router.workers.watcher import Watcher
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from backends.vllm.control import ProbeError, WorkerClient
 from backends.worker import Endpoint
 from policies.view import Residency
-from router.placement.rank_numbers import RankNumbers
+from router.placement.fleet.rank_numbers import RankNumbers
 from router.residency.prompt import Prompt
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.intake import parse

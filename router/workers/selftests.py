@@ -7,7 +7,7 @@ import math
 from backends.vllm.control import WorkerClient
 from backends.worker import WorkerFacts
 from policies.view import Residency
-from router.placement.fleet import Candidate, FleetEndpoint
+from router.placement.fleet.fleet import Candidate, FleetEndpoint
 from router.workers.selftest import POLL_S, SETTLE_S, SelfTest, SelfTestTarget, SelfTestVerdict
 from router.workers.subscriptions import Subscriptions
 from router.workers.watch_context import WatchContext

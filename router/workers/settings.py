@@ -13,7 +13,7 @@ from policies.lane_plan import DECODE, LABEL, PREFILL
 from router.config.findings import Finding
 from router.config.model import STRUCK_OUT, Config, WorkerConfig
 from router.config.tree import Path
-from router.placement.handover_roles import CONNECTOR, LLM_D, NO_CONNECTOR, ROLES, SIDECAR
+from router.placement.fleet.roles import CONNECTOR, LLM_D, NO_CONNECTOR, ROLES, SIDECAR
 
 _EVENT_ADDRESS = re.compile(r"tcp://[^\s/]+:\d{1,5}|ipc://.+")
 

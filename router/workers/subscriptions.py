@@ -7,7 +7,7 @@ from typing import Any
 import zmq
 
 from backends.worker import KvEventSource
-from router.placement.fleet import Candidate
+from router.placement.fleet.fleet import Candidate
 from router.residency.cache_view import SWITCHED_OFF
 from router.workers.subscriber import Subscriber
 from router.workers.watch_context import WatchContext

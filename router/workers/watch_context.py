@@ -12,8 +12,8 @@ import zmq
 from backends.vllm.metrics import MetricsPage
 from backends.worker import Endpoint, WorkerFacts
 from router.config.model import HealthConfig, ResidencyConfig
-from router.placement.fleet import Fleet
-from router.placement.lateness import LateVerdict
+from router.placement.fleet.fleet import Fleet
+from router.placement.fleet.lateness import LateVerdict
 from router.residency.residency_map import ResidencyMap
 from router.security.worker_tls import WorkerTls
 from router.workers.event_pump import EventPump

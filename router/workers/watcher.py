@@ -11,7 +11,7 @@ import zmq
 from backends.vllm.operations import WorkerOperation
 from backends.worker import KvEventSource, parse_endpoint
 from router.config.model import Config, KvEventsConfig, WorkerConfig
-from router.placement.fleet import Fleet
+from router.placement.fleet.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
 from router.security.worker_tls import WorkerTls
 from router.workers.endpoint_watch import EndpointWatch

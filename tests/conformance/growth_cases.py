@@ -90,8 +90,8 @@ PATTERNS: dict[str, Row] = {
     "router.config.findings._HOST_NAME": Row(OPERATOR, "fullmatch"),
     "router.config.units._WRITTEN": Row(OPERATOR, "fullmatch"),
     "router.control.differences._PLAIN": Row(OPERATOR, "fullmatch"),
-    "router.placement.traffic_routes._COMPARISON": Row(OPERATOR, "fullmatch"),
-    "router.placement.traffic_routes._RANGE": Row(OPERATOR, "fullmatch"),
+    "router.placement.policies.traffic_routes._COMPARISON": Row(OPERATOR, "fullmatch"),
+    "router.placement.policies.traffic_routes._RANGE": Row(OPERATOR, "fullmatch"),
     "router.security.token._LINE": Row(OPERATOR, "fullmatch"),
     "router.gateway.rewrites.model_name._MEMBER": Row(
         CLIENT,

@@ -3,7 +3,7 @@
 import re
 
 from docs.build.architecture import FILE, ROOT
-from router.placement.health import WorkerState
+from router.placement.fleet.health import WorkerState
 
 
 def test_every_package_of_the_router_has_a_row():

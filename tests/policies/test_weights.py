@@ -7,7 +7,7 @@ from policies.registry import build_policy
 from policies.spec import PolicySpec
 from policies.view import LifecycleEvent, LifecycleEventKind
 from policies.weights import shuffled, weighted
-from router.placement.policy_runner import PolicyRunner
+from router.placement.policies.policy_runner import PolicyRunner
 
 
 @pytest.fixture

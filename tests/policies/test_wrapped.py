@@ -11,7 +11,7 @@ from policies.prefill_lanes import ModelLane
 from policies.registry import BUILT_IN, build_policy, terms_of
 from policies.spec import PolicySpec
 from policies.view import FleetView
-from router.placement.policy_runner import PolicyRunner
+from router.placement.policies.policy_runner import PolicyRunner
 from tests.policies.test_properties import fleets, pasts, requests
 
 

@@ -16,7 +16,7 @@ from policies.spec import PolicySpec
 from router.config.model import Config
 from router.gateway.assembly import Assembly, GatewayContext
 from router.gateway.client import ClientConnection
-from router.placement.fleet import Fleet
+from router.placement.fleet.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
 from router.security.instance import Instance
 from tests.support.gateway_rig import FACTS, RecordingMetrics, build_dispatcher, build_identity

@@ -19,8 +19,8 @@ from router.gateway.rewrites.body_rewriter import Relearn
 from router.gateway.server import Gateway
 from router.placement import dispatcher
 from router.placement.dispatcher import Dispatcher, Held, Queued, Reject, Ticket
-from router.placement.endpoints import FleetEndpoint
-from router.placement.fleet import Fleet
+from router.placement.fleet.endpoints import FleetEndpoint
+from router.placement.fleet.fleet import Fleet
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.placement.placing import Decided
 from router.residency.prompt import Prompt, PromptSource

@@ -15,7 +15,7 @@ from loadtest.sim.virtual_time import VirtualTime
 from loadtest.sim.worker import EngineWorker, WorkerSpec
 from policies.registry import build_policy
 from policies.spec import PolicySpec
-from router.placement.residency_source import ResidencySource
+from router.placement.fleet.residency_source import ResidencySource
 from router.residency.residency_map import ResidencyMap
 
 MakeResidency = Callable[[VirtualTime], ResidencySource]

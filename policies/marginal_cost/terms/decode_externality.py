@@ -10,9 +10,9 @@ from policies.ranking import FactOf, Facts, Value
 class DecodeExternality(FactTerm):
     """The time by which this request's decode and the running streams lengthen each other, times `stream_weight`.
 
-    Each context token adds a learned time to every decode step (`router.placement.decode_step_time`). These seconds
-    are spread over hundreds of tokens. Services allow an answer of some hundred tokens about ten times the time of its
-    first token (MLPerf for an 8B model: 2 s, and 100 ms for each token).
+    Each context token adds a learned time to every decode step (`router.placement.learning.decode_step_time`). These
+    seconds are spread over hundreds of tokens. Services allow an answer of some hundred tokens about ten times the time
+    of its first token (MLPerf for an 8B model: 2 s, and 100 ms for each token).
     """
 
     meanings: ClassVar[Mapping[str, str]] = {

@@ -9,7 +9,7 @@ from policies.ranking import FactOf
 
 
 class KvWait(FactTerm):
-    """Above 0 where running requests hold too much of the KV cache (`router.placement.kv_occupancy`)."""
+    """Above 0 where running requests hold too much of the KV cache (`router.placement.load.kv_occupancy`)."""
 
     meanings: ClassVar[Mapping[str, str]] = {
         "kv_wait_s": "Time until the prompt fits in the KV cache beside the running requests."

@@ -8,7 +8,7 @@ from router.diagnosis.finding import Checked, Evidence, Finding, Pressure, Unsur
 from router.diagnosis.in_force import InForce
 from router.diagnosis.measured import Measured
 from router.diagnosis.split_plan import ROLES, SplitPlan, plans
-from router.placement.links import LinkSpeed
+from router.placement.handover.links import LinkSpeed
 
 _MARGIN = 0.1
 """Share of the added delay that another split must save: the model is off by some percent."""

@@ -28,7 +28,7 @@ from router.gateway.flow.prefill_beside import PrefillBeside
 from router.gateway.flow.responder import RESPONSE_STEPS, Responder
 from router.gateway.flow.services import RequestClient, RequestServices
 from router.gateway.flow.transitions import BEGUN, Effect, Event, RequestState
-from router.placement.endpoints import FleetEndpoint
+from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.tickets import Held, Queued, Ticket
 from router.security.callers import TenantUsage
 

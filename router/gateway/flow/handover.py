@@ -16,10 +16,10 @@ from backends.vllm.handover.request_body import decode_body, prefill_body
 from router.gateway.flow.handover_parts import HandoverParts
 from router.gateway.rewrites.cached_tokens import CachedTokens
 from router.gateway.rewrites.usage_frame import UsageFrame
-from router.placement.handover import HandoverTickets
-from router.placement.health import WorkerState
+from router.placement.fleet.health import WorkerState
+from router.placement.handover.links import Transfer
+from router.placement.handover.planner import HandoverTickets
 from router.placement.lifecycle_events import FailurePoint, Usage
-from router.placement.links import Transfer
 from router.placement.tickets import Ticket
 
 HANDED_OVER: Final = "handed_over"

@@ -14,8 +14,8 @@ from backends.vllm.handover.request_body import split
 from router.errors import ErrorKind, RequestError
 from router.gateway.flow.handover import KvHandover, SidecarHandover
 from router.gateway.flow.handover_parts import HandoverParts
-from router.placement.handover import PlannedHandover
-from router.placement.handover_roles import SIDECAR
+from router.placement.fleet.roles import SIDECAR
+from router.placement.handover.planner import PlannedHandover
 from router.placement.lifecycle_events import Request
 
 

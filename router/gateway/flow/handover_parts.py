@@ -8,7 +8,7 @@ from router.gateway.flow.heartbeat import Heartbeat
 from router.gateway.flow.prefill_peers import PrefillPeers
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.placement.dispatcher import Dispatcher
-from router.placement.fleet import Fleet
+from router.placement.fleet.fleet import Fleet
 
 
 class HandoverParts:

@@ -21,9 +21,9 @@ from router.gateway.pins import Pins
 from router.gateway.response_search import ResponseSearch, may_be_stored
 from router.gateway.rewrites.body_rewriter import BodyRewriter
 from router.gateway.rewrites.json_splice import salted
-from router.placement.fleet import Fleet
+from router.placement.fleet.fleet import Fleet
 from router.placement.lifecycle_events import Request, SessionKind
-from router.placement.traffic_routes import RouteFacts, TrafficRoutes
+from router.placement.policies.traffic_routes import RouteFacts, TrafficRoutes
 from router.residency.prompt import Prompt
 from router.tokenization.identity import Identity
 from router.tokenization.intake import (

@@ -11,9 +11,9 @@ from router.gateway.flow.handover import KvHandover
 from router.gateway.flow.handover_pairs import Handovers
 from router.gateway.flow.kv_pull import KvPull, Pulls
 from router.gateway.rewrites.body_rewriter import MAX_SEARCHED_BYTES, VOUCHED
+from router.placement.handover.pulls import PlannedPull
 from router.placement.lifecycle_events import Request
 from router.placement.placing import Decided
-from router.placement.pulls import PlannedPull
 
 KvPlan: TypeAlias = KvHandover | KvPull
 """How workers share one request. Both kinds answer the flow's questions by the same names: does the answer of an

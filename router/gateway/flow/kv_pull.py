@@ -15,10 +15,10 @@ from backends.vllm.handover.request_body import outermost, with_params
 from router.config.model import HandoverConfig
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.placement.dispatcher import Dispatcher
+from router.placement.handover.links import Transfer
+from router.placement.handover.pulls import PlannedPull, peer_address
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
-from router.placement.links import Transfer
 from router.placement.placing import Decided
-from router.placement.pulls import PlannedPull, peer_address
 from router.placement.tickets import Ticket
 
 PULLED: Final = "pulled"

@@ -20,7 +20,7 @@ from router.gateway.queues.hold import HeldRequest, HoldQueue
 from router.gateway.queues.no_worker import NoWorkerQueue, QueuedRequest
 from router.gateway.queues.route_queue import RouteQueue, RouteQueues
 from router.placement.dispatcher import Dispatcher
-from router.placement.fleet import Fleet
+from router.placement.fleet.fleet import Fleet
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.placement.placing import Decided
 from router.placement.retry_budget import tried

@@ -16,9 +16,9 @@ from backends.vllm.handover.mooncake import (
     read_engine_ids,
 )
 from backends.vllm.handover.parameters import HandoverError
-from router.placement.endpoints import Candidate, FleetEndpoint
-from router.placement.fleet import Fleet
-from router.placement.handover_roles import prefills
+from router.placement.fleet.endpoints import Candidate, FleetEndpoint
+from router.placement.fleet.fleet import Fleet
+from router.placement.fleet.roles import prefills
 
 log = logging.getLogger("warmroute.gateway")
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from router.config.model import Config, ModelConfig, RouteConfig, SloConfig
-from router.placement.scaling import Attainment
+from router.placement.fleet.scaling import Attainment
 
 _NONE = SloConfig()
 

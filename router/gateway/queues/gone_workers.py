@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 from backends.connect_errors import is_refusal
 from backends.worker import Endpoint
-from router.placement.endpoints import FleetEndpoint
-from router.placement.fleet import Fleet
+from router.placement.fleet.endpoints import FleetEndpoint
+from router.placement.fleet.fleet import Fleet
 
 QUIET_S: Final = 1.0
 """How long nothing may come from a worker that refuses connections. A server that only lets its last requests end

@@ -8,8 +8,8 @@ from typing import Protocol
 from policies.view import WorkerId
 from router.gateway.queues.no_worker import QueuedRequest, count
 from router.placement.dispatcher import Dispatcher
-from router.placement.endpoints import FleetEndpoint
-from router.placement.fleet import Fleet
+from router.placement.fleet.endpoints import FleetEndpoint
+from router.placement.fleet.fleet import Fleet
 from router.placement.hold_queue import HeldByWorker
 from router.placement.tickets import Held
 

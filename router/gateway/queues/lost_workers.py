@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Protocol
 
-from router.placement.endpoints import FleetEndpoint
-from router.placement.fleet import Fleet
+from router.placement.fleet.endpoints import FleetEndpoint
+from router.placement.fleet.fleet import Fleet
 
 LOOK_AGAIN_S = 1.0
 """How long to wait before the retry budget is asked again about a move that it refused."""

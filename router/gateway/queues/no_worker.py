@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from typing import Final, Protocol
 
-from router.placement.fleet import Fleet
+from router.placement.fleet.fleet import Fleet
 from router.security.callers import TenantUsage
 
 _ROOM_CHECK_S: Final = 0.25

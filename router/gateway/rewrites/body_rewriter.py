@@ -20,8 +20,8 @@ from router.gateway.http.request_head import RequestHead
 from router.gateway.http.response_head import ResponseHead
 from router.gateway.rewrites.json_splice import Splice, appended, salted, set_inner, spliced
 from router.gateway.rewrites.usage_frame import StreamEnding, UsageFrame, plain_ending
-from router.placement.endpoints import FleetEndpoint
-from router.placement.fleet import Fleet
+from router.placement.fleet.endpoints import FleetEndpoint
+from router.placement.fleet.fleet import Fleet
 from router.placement.lifecycle_events import Usage
 from router.placement.tickets import Ticket
 from router.tokenization.intake import CHAT_PATH, COMPLETIONS_PATH, PROMPT_PATHS, ParsedBody, as_bool

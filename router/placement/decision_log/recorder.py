@@ -36,7 +36,7 @@ from router.placement.decision_log.lines import (
     packed,
 )
 from router.placement.notes import Later, at_once
-from router.placement.policy_runner import PolicyRunner
+from router.placement.policies.policy_runner import PolicyRunner
 
 PROMPTS_KEPT = 4_096
 """Decisions whose prompts later ones may refer to."""

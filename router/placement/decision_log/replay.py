@@ -37,7 +37,7 @@ from router.placement.decision_log.lines import (
 )
 from router.placement.decision_log.recorder import keep
 from router.placement.decision_log.running_prompts import RunningPrompts
-from router.placement.policy_runner import PolicyRunner
+from router.placement.policies.policy_runner import PolicyRunner
 
 _NAMES = frozenset(
     {

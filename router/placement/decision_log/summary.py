@@ -8,7 +8,7 @@ import msgspec
 
 from policies.view import WorkerId
 from router.placement.decision_log.replay import Replayed
-from router.placement.shadow import ttft_s
+from router.placement.policies.shadow import ttft_s
 
 
 class Choices(msgspec.Struct):

@@ -23,7 +23,7 @@ from router.admin.replicas import is_alone
 from router.admin.sources import described_sources, failing, with_source
 from router.admin.table import OPERATIONS
 from router.admin.workers import still_busy, still_not_ready
-from router.placement.health import SERVING
+from router.placement.fleet.health import SERVING
 from router.process.children.aggregate import merge_worker, merge_workers
 from router.process.children.child_client import (
     ChildClient,

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 
 import xxhash
 
-from router.placement.query_of_death import MAX_DEATHS
+from router.placement.fleet.query_of_death import MAX_DEATHS
 
 PLACES = 4_096
 SAME_DEATH_S = 1.0
@@ -25,7 +25,7 @@ DEATHS_BYTES = _LATEST.size + PLACES * _ENTRY.size
 
 
 class SharedDeaths:
-    """Satisfies `router.placement.query_of_death.Deaths`.
+    """Satisfies `router.placement.fleet.query_of_death.Deaths`.
 
     All processes of a host read the same monotonic clock. `locked` keeps other processes from writing.
     """

@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 
 from policies.view import WorkerId
 from router.limits.table import RateTable, table_bytes
-from router.placement.shared_load import LoadTotals, ReservedLoad, SharedAccount
-from router.placement.utilisation import Work
+from router.placement.learning.utilisation import Work
+from router.placement.load.shared_load import LoadTotals, ReservedLoad, SharedAccount
 from router.process.shared_memory.deaths import DEATHS_BYTES, SharedDeaths
 from router.process.shared_memory.pins import PINS_BYTES, ReplicaPins, ResponsePins
 from router.process.shared_memory.rate_limits import RateLock

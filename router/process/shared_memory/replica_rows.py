@@ -9,7 +9,7 @@ import numpy as np
 
 from router.config.model import Config
 from router.limits.host_use import HostUse
-from router.placement.shared_load import LoadTotals
+from router.placement.load.shared_load import LoadTotals
 from router.process.shared_memory.ledger import Ledger, make_table, sum_of
 
 

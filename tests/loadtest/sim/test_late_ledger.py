@@ -3,8 +3,8 @@ from types import SimpleNamespace
 import pytest
 
 from loadtest.sim.late_ledger import LateLedgers
-from router.placement.shared_load import combined
-from router.placement.utilisation import Work
+from router.placement.learning.utilisation import Work
+from router.placement.load.shared_load import combined
 
 
 def reserved(**changed):

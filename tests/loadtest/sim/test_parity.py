@@ -22,7 +22,7 @@ from policies.spec import PolicySpec
 from router.app import System
 from router.config.model import Config, PolicyConfig
 from router.placement.dispatcher import Dispatcher, Held
-from router.placement.fleet import Fleet
+from router.placement.fleet.fleet import Fleet
 from router.placement.lifecycle_events import Request
 from router.residency.chain import SEED, extend_chain
 from router.residency.prompt import Prompt, PromptSource

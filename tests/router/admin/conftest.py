@@ -25,7 +25,7 @@ from router.diagnosis.measurements import Measurements
 from router.errors import ErrorKind, RequestError
 from router.gateway.preview import PreviewedRequest
 from router.placement.dispatcher import Dispatcher
-from router.placement.fleet import Fleet
+from router.placement.fleet.fleet import Fleet
 from router.placement.lifecycle_events import Request, Usage
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap

@@ -16,7 +16,7 @@ from router.config.sample import descriptions
 from router.diagnosis.condition import Severity
 from router.diagnosis.diagnose import ServiceLevel
 from router.diagnosis.finding import Finding, table
-from router.placement.decisions import DecisionLog
+from router.placement.decision_log.decisions import DecisionLog
 from router.placement.lifecycle_events import Usage
 from router.process.listeners import admin_socket
 from router.security.token import AdminTokens, TokenSettings

@@ -4,8 +4,8 @@ import pytest
 
 from router.admin.app import build_admin
 from router.config.model import HandoverConfig
-from router.placement.decisions import HandoverLeg
-from router.placement.speed import PRIOR_TOKEN_S
+from router.placement.decision_log.decisions import HandoverLeg
+from router.placement.learning.speed import PRIOR_TOKEN_S
 from tests.router.admin.conftest import FakeSystem
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}

@@ -6,7 +6,7 @@ import pytest
 
 from backends.worker import ConnectorFacts, LoadReport
 from router.admin.system import HandoverState
-from router.placement.links import Transfer
+from router.placement.handover.links import Transfer
 from router.residency.difference import Difference
 from tests.support.waiting import eventually
 

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from router.gateway.queues import gone_workers
-from router.placement import fleet
+from router.placement.fleet import fleet
 from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, answer_stream, chunk, event, json_head
 from tests.support.raw_client import PLAIN, post
 from tests.support.waiting import eventually

@@ -1,7 +1,7 @@
 import pytest
 
 from backends.worker import RankCache, ServedModel, WorkerFacts
-from router.placement.rank_numbers import RankForm
+from router.placement.fleet.rank_numbers import RankForm
 from tests.support.answers import answer_json
 from tests.support.raw_client import PLAIN, post
 

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from router.placement.fleet import WorkerState
+from router.placement.fleet.fleet import WorkerState
 from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, answer_stream, chunk, event, json_head
 from tests.support.gateway_rig import FACTS
 from tests.support.raw_client import PLAIN, post

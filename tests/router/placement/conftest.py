@@ -19,7 +19,7 @@ from policies.spec import PolicySpec
 from policies.view import Residency
 from router.config.model import HealthConfig
 from router.placement.dispatcher import Dispatcher, Ticket
-from router.placement.fleet import Fleet
+from router.placement.fleet.fleet import Fleet
 from router.placement.lifecycle_events import Request, Usage
 from router.residency.chain import SEED, extend_chain
 from router.residency.prompt import Prompt, PromptSource

@@ -34,7 +34,7 @@ from router.placement.decision_log.lines import (
 from router.placement.decision_log.recorder import MARK_BLOCKS, Recorder
 from router.placement.decision_log.replay import LogError, LogReplay
 from router.placement.decision_log.summary import summed
-from router.placement.fleet_load import ARRAYS_FROM
+from router.placement.load.fleet_load import ARRAYS_FROM
 from tests.router.placement.conftest import VirtualFleet
 
 

@@ -11,10 +11,10 @@ from policies.registry import BUILT_IN, build_policy
 from policies.spec import PolicySpec
 from policies.view import Decision, LifecycleEventKind, Residency, WorkerId
 from router.errors import ErrorKind
-from router.placement import fleet_load
 from router.placement.dispatcher import Queued, Reject, Ticket
-from router.placement.fleet import WorkerState
+from router.placement.fleet.fleet import WorkerState
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
+from router.placement.load import fleet_load
 from router.residency.prompt import Prompt, PromptSource
 
 

@@ -10,7 +10,7 @@ from policies.spec import PolicySpec
 from policies.view import Residency
 from router.config.model import HealthConfig
 from router.placement.dispatcher import Dispatcher
-from router.placement.fleet import Fleet, WorkerState
+from router.placement.fleet.fleet import Fleet, WorkerState
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.residency.view import Match
 

@@ -5,8 +5,8 @@ import pytest
 
 from policies.view import FleetView, Residency, WorkerView
 from router.placement.comparison import Comparisons
+from router.placement.learning.prediction_accuracy import PredictionAccuracy
 from router.placement.lifecycle_events import Request, Usage
-from router.placement.prediction_accuracy import PredictionAccuracy
 from router.residency.prompt import Prompt, PromptSource
 
 

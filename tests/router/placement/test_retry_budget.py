@@ -12,7 +12,7 @@ from router.config.model import HealthConfig, RetriesConfig
 from router.errors import ErrorKind
 from router.placement import retry_budget
 from router.placement.dispatcher import Dispatcher, Reject, Ticket
-from router.placement.fleet import Fleet
+from router.placement.fleet.fleet import Fleet
 from router.placement.lifecycle_events import FailurePoint, Request, Usage
 
 PHASES = (FailurePoint.SENT, FailurePoint.REFUSED, FailurePoint.UNSERVED, FailurePoint.ANSWERED)

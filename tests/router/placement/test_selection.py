@@ -5,7 +5,7 @@ from backends.worker import Endpoint, ServedModel, WorkerFacts
 from router.config.model import HealthConfig, ModelConfig
 from router.config.on_request import OnRequest
 from router.errors import ErrorKind
-from router.placement.fleet import Fleet, WorkerState
+from router.placement.fleet.fleet import Fleet, WorkerState
 from router.placement.lifecycle_events import Request
 from router.placement.selection import Selection, exclusions, select
 from router.placement.tickets import Queued, Reject

@@ -4,12 +4,12 @@ import pytest
 
 from policies.registry import PolicyError, build_policy, policy_names
 from policies.spec import PolicySpec
+from router.placement.decision_log.decisions import DecisionLog, memory_of
 from router.placement.decision_log.summary import Summary
 from router.placement.decision_log.what_if import WhatIfRunsError
-from router.placement.decisions import DecisionLog, memory_of
-from router.placement.fleet_load import ARRAYS_FROM
-from router.placement.policy_runner import PolicyRunner
-from router.placement.shadow import RouteShadows
+from router.placement.load.fleet_load import ARRAYS_FROM
+from router.placement.policies.policy_runner import PolicyRunner
+from router.placement.policies.shadow import RouteShadows
 from tests.router.placement.conftest import VirtualFleet
 from tests.router.placement.test_decision_log import conversations
 

@@ -10,10 +10,10 @@ from backends.worker import Endpoint, RankCache, ServedModel, WorkerFacts
 from loadtest.sim.late_ledger import LateLedgers
 from policies.view import FleetView
 from router.config.model import HealthConfig
-from router.placement.decode_step_time import Output
-from router.placement.fleet import Fleet
-from router.placement.fleet_load import ARRAYS_FROM, WorkerLoads
-from router.placement.running import LoadReservation
+from router.placement.fleet.fleet import Fleet
+from router.placement.learning.decode_step_time import Output
+from router.placement.load.fleet_load import ARRAYS_FROM, WorkerLoads
+from router.placement.load.running import LoadReservation
 from router.process.shared_memory.ledger import Ledger, make_table
 from router.residency.residency_map import ResidencyMap
 from router.residency.slot_groups import nothing_known

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from router.placement.ledger import LoadAccount
-from router.placement.running import LoadReservation
+from router.placement.load.ledger import LoadAccount
+from router.placement.load.running import LoadReservation
 from router.process.shared_memory import ledger as module
 from router.process.shared_memory.ledger import AcceptCounters, Ledger, make_table
 

@@ -4,10 +4,10 @@ import msgspec
 import pytest
 
 from router.limits.table import key_of
-from router.placement.ledger import LoadAccount
-from router.placement.running import LoadReservation
-from router.placement.shared_load import LoadTotals
-from router.placement.utilisation import Work
+from router.placement.learning.utilisation import Work
+from router.placement.load.ledger import LoadAccount
+from router.placement.load.running import LoadReservation
+from router.placement.load.shared_load import LoadTotals
 from router.process.shared_memory.replica_rows import ReplicaLedger
 from router.replicas import fleet_rows, messages
 from router.replicas.fleet_channel import FleetChannel

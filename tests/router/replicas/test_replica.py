@@ -9,8 +9,8 @@ import pytest
 from router.config.model import Config, RedisConfig
 from router.diagnosis.condition import Severity
 from router.diagnosis.finding import Finding, SharedFinding
-from router.placement.ledger import LoadAccount
-from router.placement.running import LoadReservation
+from router.placement.load.ledger import LoadAccount
+from router.placement.load.running import LoadReservation
 from router.process.shared_memory.replica_rows import ReplicaLedger
 from router.replicas.leases import RENEW_S, Registered
 from router.replicas.messages import StateVersion

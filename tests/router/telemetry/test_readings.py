@@ -8,10 +8,10 @@ from router.config.budgets import plan_memory
 from router.config.memory import MemoryLimit
 from router.config.model import Config, HealthConfig
 from router.placement.dispatcher import Dispatcher
-from router.placement.fleet import Fleet
+from router.placement.fleet.fleet import Fleet
+from router.placement.fleet.scaling import Needed
+from router.placement.handover.links import Link
 from router.placement.lifecycle_events import Request
-from router.placement.links import Link
-from router.placement.scaling import Needed
 from router.placement.tickets import Ticket
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.catalogue import CATALOGUE

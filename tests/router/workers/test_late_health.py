@@ -9,7 +9,7 @@ import pytest
 from backends.vllm.control import ProbeError, ProbeFault, WorkerClient
 from backends.worker import parse_endpoint
 from router.config.model import Config, HealthConfig, ResidencyConfig
-from router.placement.fleet import Fleet, WorkerState
+from router.placement.fleet.fleet import Fleet, WorkerState
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.identity import Identity
 from router.workers.health_question import HealthQuestion

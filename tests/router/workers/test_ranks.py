@@ -9,7 +9,7 @@ import pytest
 from backends.worker import parse_endpoint
 from policies.view import Residency
 from router.config.model import Config, HealthConfig, ResidencyConfig
-from router.placement.fleet import Fleet
+from router.placement.fleet.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.identity import Identity
 from router.workers.watcher import Watcher

@@ -15,7 +15,7 @@ from backends.vllm.probe import learn
 from backends.worker import Endpoint, parse_endpoint
 from policies.view import Residency
 from router.config.model import Config, HandoverConfig, HealthConfig, KvEventsConfig, ResidencyConfig, WorkerConfig
-from router.placement.fleet import Fleet, WorkerState
+from router.placement.fleet.fleet import Fleet, WorkerState
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.identity import Identity
 from router.tokenization.intake import COMPLETIONS_PATH as PATH

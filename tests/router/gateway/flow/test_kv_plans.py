@@ -9,11 +9,11 @@ from router.gateway.flow.handover import KvHandover
 from router.gateway.flow.handover_pairs import Handovers
 from router.gateway.flow.kv_plans import KvPlans
 from router.gateway.flow.kv_pull import KvPull, Pulls
+from router.placement.handover.pulls import PlannedPull
 from router.placement.lifecycle_events import Request
 from router.placement.placing import Decided
-from router.placement.pulls import PlannedPull
 from tests.router.placement.conftest import make_facts, make_prompt
-from tests.router.placement.test_pulls import TOKENS, Site
+from tests.router.placement.handover.test_pulls import TOKENS, Site
 from tests.support.gateway_rig import RecordingMetrics
 
 SETTINGS = {"connector": "shared_store", "transfer_tokens_per_s": 1e12}

@@ -1,0 +1,26 @@
+"""Which workers time-outs alone may not eject. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from router.placement.fleet.endpoints import FleetEndpoint
+from router.placement.fleet.health import WorkerState
+
+_RESERVE = (WorkerState.STARTING, WorkerState.ASLEEP, WorkerState.DRAINING)
+"""States of workers that are not meant to be in use."""
+
+
+def is_needed(endpoint: FleetEndpoint, peers: Iterable[FleetEndpoint], threshold: float) -> bool:
+    """Return whether less than `threshold` of some model's workers would be left without `endpoint`.
+
+    `peers` are the endpoints of its role, itself included.
+    """
+    in_use = [one for one in peers if one.state not in _RESERVE]
+    models: Iterable[str | None] = endpoint.models or (None,)
+    return any(_too_few([one for one in in_use if one.may_serve(model)], endpoint, threshold) for model in models)
+
+
+def _too_few(workers: list[FleetEndpoint], without: FleetEndpoint, threshold: float) -> bool:
+    left = sum(one is not without and one.health.condition is not WorkerState.UNHEALTHY for one in workers)
+    return left < threshold * len(workers)

@@ -1,0 +1,209 @@
+"""Load reserved on each candidate, speeds learned there, and the views that policies receive."""
+
+from __future__ import annotations
+
+from math import inf, nan
+from typing import Any
+
+import msgspec
+
+from router.placement.fleet.endpoints import Candidate
+from router.placement.learning.decaying_mean import DecayingMean
+from router.placement.learning.decode_step_time import StepEstimate, WorkDone
+from router.placement.learning.prediction_accuracy import PredictionAccuracy
+from router.placement.learning.prefill_estimate import Features, SpeedEstimate
+from router.placement.learning.speed import Speed, attention
+from router.placement.learning.utilisation import Utilisation
+from router.placement.load.ledger import LoadAccount
+from router.placement.load.running import LoadReservation
+from router.placement.load.shared_load import ReservedLoad, combined
+
+
+class Situation(msgspec.Struct, frozen=True):
+    """The state of a worker when a request was reserved there, at `at_s`.
+
+    `features` are the regressors of the request's time to first token. `head_start_s` is the time for which the
+    running prefill had run by then. `features` count that prefill in full, so this time is added to the observed one.
+    `fits` is True if the KV cache had space for the request.
+    """
+
+    at_s: float
+    features: Features
+    head_start_s: float
+    fits: bool
+
+
+UNCACHED_FORGETTING = 0.9
+"""Weight of the past in the mean of uncached tokens: about the last ten requests count."""
+EVENTS_FORGETTING = 0.9
+_NO_WORK = (0.0, 0.0, -inf, -inf)
+_NO_SPEED = (nan,) * 7
+
+
+class WorkerLoad:
+    """One candidate's account, estimates and counters.
+
+    `learned` is the last own fit that determined the token time; the common speed is the median of these fits.
+    `speed` is the fit shrunk toward the common speed, for predictions. Each is None until it exists. `looked_s` is the
+    time of the last first token that was tested for a change of speed.
+    """
+
+    __slots__ = (
+        "account",
+        "accuracy",
+        "candidate",
+        "estimate",
+        "learned",
+        "looked_s",
+        "speed",
+        "steps",
+        "tested_s",
+        "tokens_per_event",
+        "uncached_tokens",
+        "utilisation",
+    )
+
+    def __init__(self, candidate: Candidate, changes: list[int] | None = None) -> None:
+        self.candidate = candidate
+        self.account = LoadAccount(candidate.slot, changes)
+        self.estimate = SpeedEstimate()
+        self.learned: Speed | None = None
+        self.speed: Speed | None = None
+        self.tested_s = 0.0
+        self.looked_s = 0.0
+        self.utilisation = Utilisation()
+        self.steps = StepEstimate()
+        self.accuracy = PredictionAccuracy()
+        self.uncached_tokens = DecayingMean(UNCACHED_FORGETTING)
+        self.tokens_per_event = DecayingMean(EVENTS_FORGETTING)
+        """Reported output tokens per event of a stream: speculation and `--stream-interval` make it more than one."""
+
+    def reserve(self, reservation: LoadReservation, now_s: float) -> None:
+        self.account.reserve(reservation)
+        self.utilisation.dispatched(reservation.uncached_tokens, reservation.attention, now_s)
+        if self.account.shared is not None and self.utilisation.work is not None:
+            self.account.shared.worked(self.utilisation.work)
+        self.uncached_tokens.observe(reservation.uncached_tokens)
+
+    def reserved(self) -> ReservedLoad:
+        account = self.account
+        return account if account.shared is None else combined(account, account.shared.others())
+
+    def situation(self, uncached_tokens: int, prompt_tokens: int, now_s: float, *, fits: bool = True) -> Situation:
+        """Return the worker's state now, for a request that is not reserved yet."""
+        reserved = self.reserved()
+        features = (
+            float(self.queued_tokens(now_s, reserved) + uncached_tokens),
+            1.0,
+            reserved.queued_attention + attention(uncached_tokens, prompt_tokens - uncached_tokens),
+            float(reserved.decode_tokens),
+        )
+        return Situation(now_s, features, now_s - reserved.head_since_s if reserved.queued_requests else 0.0, fits)
+
+    def observe(self, situation: Situation, ttft_s: float, now_s: float) -> None:
+        """Learn from a request that was reserved in `situation` and had its first token after `ttft_s`.
+
+        If the worker stalls, all requests that wait at that time are late, which is one event and not several. So only
+        the first of several overlapping requests is tested for a change of speed.
+        """
+        plain = situation.fits and situation.at_s >= self.looked_s
+        if plain:
+            self.looked_s = now_s
+        self.estimate.observe(situation.features, ttft_s + situation.head_start_s, plain=plain)
+        self.tested_s = now_s
+        self.learned = self.estimate.learned() or self.learned
+
+    def decoded(self, since: WorkDone, gaps: int, decode_s: float, now_s: float) -> None:
+        """Learn from an answer that took `decode_s` after its first token, at which the work counters were `since`."""
+        speed = self.speed
+        if speed is None or decode_s <= 0.0:
+            return
+        work_done = self.account.work_done(now_s)
+        prefill_s = speed.token_s * (work_done.prefilled_tokens - since.prefilled_tokens)
+        prefill_s += speed.attention_s * (work_done.prefilled_attention - since.prefilled_attention)
+        self.steps.observe(gaps, (work_done.context_token_s - since.context_token_s) / decode_s, prefill_s, decode_s)
+
+    def streamed_tokens(self, events: int) -> int:
+        """Return the tokens of a stream of `events`: one each until answers that report usage say otherwise."""
+        ratio = self.tokens_per_event
+        return round(events * ratio.value) if ratio.weight else events
+
+    def queued_tokens(self, now_s: float, reserved: ReservedLoad) -> int:
+        """Return the tokens that wait for their prefill.
+
+        A foreign request counts with the mean number of uncached tokens of the gateway's own requests.
+        """
+        foreign = self.account.foreign
+        if not foreign.waiting:
+            return reserved.queued_tokens
+        return reserved.queued_tokens + round(foreign.waiting * self.uncached_tokens.value * foreign.weight(now_s))
+
+    def queue_wait_s(
+        self, speed: Speed, now_s: float, reserved: ReservedLoad | None = None, queued_tokens: int | None = None
+    ) -> float:
+        """Return the queue wait in seconds: the fixed part, the share of the decodes, and the rest of earlier prefills.
+
+        Short prefills share a step and end together. So the elapsed time is subtracted from the sum of all prefills and
+        not only from the first. An overdue queue shows that the worker is slower or fuller than estimated. How much
+        longer it takes is unknown; the estimate is the time by which it is late already (Lindy's law). So a stalled
+        worker becomes too expensive while its requests still wait.
+        """
+        reserved = self.reserved() if reserved is None else reserved
+        queued_tokens = self.queued_tokens(now_s, reserved) if queued_tokens is None else queued_tokens
+        fixed_s = speed.fixed_s + speed.decode_s * reserved.decode_tokens
+        queued_s = speed.token_s * queued_tokens + speed.attention_s * reserved.queued_attention
+        if not reserved.queued_requests:
+            return fixed_s + queued_s
+        left_s = fixed_s + queued_s - (now_s - reserved.head_since_s)
+        return fixed_s + (min(queued_s, left_s) if left_s >= 0.0 else -left_s)
+
+    def settle(self, speed: Speed, now_s: float) -> None:
+        """End prefills whose end is not visible (whole-body responses) when their estimated time has passed."""
+        account = self.account
+        head = account.head
+        while head is not None and not head.streams:
+            head_s = speed.prefill_s(head.uncached_tokens, head.attention)
+            done_s = account.head_since_s + speed.fixed_s + speed.decode_s * account.decode_tokens + head_s
+            if done_s > now_s:
+                return
+            account.prefilled(head, done_s)
+            head = account.head
+
+    def row(self, now_s: float) -> tuple[float, ...]:
+        """Return the worker's row of `FleetTable`, in the order in which that module lists the fields."""
+        account, foreign, speed, work = self.account, self.account.foreign, self.speed, self.utilisation.work
+        idle_tokens = account.running.idle_tokens(now_s)
+        return (
+            account.queued_requests,
+            account.queued_tokens,
+            account.queued_attention,
+            account.running_requests,
+            account.kv_tokens,
+            account.decode_tokens,
+            account.head_since_s,
+            account.freed_s,
+            account.running.shared_tokens,
+            idle_tokens,
+            account.running.next_expiry_s,
+            *(_NO_WORK if work is None else work),
+            foreign.requests,
+            foreign.waiting,
+            foreign.kv_tokens,
+            *foreign.reported,
+            self.uncached_tokens.value,
+            nan if self.steps.context_token_s is None else self.steps.context_token_s,
+            -inf if speed is None else self.tested_s,
+            *(_NO_SPEED if speed is None else speed.coefficients()),
+        )
+
+    def statistics(self) -> dict[str, Any]:
+        speed, step_s = self.speed, self.steps.context_token_s
+        return {
+            **self.account.statistics(),
+            "observations": self.estimate.count,
+            "prefill_token_us": speed.token_s * 1e6 if speed else None,
+            "first_token_fixed_ms": speed.fixed_s * 1e3 if speed else None,
+            "relative_error": speed.relative_error if speed else None,
+            "decode_step_context_ns": None if step_s is None else step_s * 1e9,
+            "predicted_cached": self.accuracy.statistics(),
+        }
