@@ -121,7 +121,7 @@ $(COMPILED_STAMP): pyproject.toml warmroute.py $(shell find policies backends ro
 	@echo "compiling (five to ten minutes of one core) ..."
 	@HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(BIN)/python -P -m build --outdir $(COMPILED_VENV)/wheels . >$(COMPILED_VENV)/build.log 2>&1 || (tail -30 $(COMPILED_VENV)/build.log; exit 1)
 	@$(COMPILED_VENV)/bin/python -m pip install -qq --disable-pip-version-check "$$(ls $(COMPILED_VENV)/wheels/*.whl)[loadtest]"
-	@$(COMPILED_VENV)/bin/python -P -c "import router.gateway.flow.respond as m; print('compiled:', m.__file__)"
+	@$(COMPILED_VENV)/bin/python -P -c "import router.gateway.flow.answer.relay as m; print('compiled:', m.__file__)"
 	@touch $@
 
 # In dist: an sdist, a wheel that runs from source, and for each Python that is installed a compiled wheel.

@@ -21,8 +21,8 @@ from router.config.sample import descriptions
 from router.config.schema import bare, fields, root
 from router.gateway import response_search
 from router.gateway.client import PIPELINE_BYTES
+from router.gateway.flow.attempt.opening import HELD_BYTES, WHOLE_ANSWER_BYTES
 from router.gateway.flow.deadlines import MIN_BYTES_PER_S, QUIET_LIMITS
-from router.gateway.flow.opening import HELD_BYTES, WHOLE_ANSWER_BYTES
 from router.gateway.http.body_buffer_limit import RESERVED_PART, SMALL_BODY_BYTES
 from router.gateway.http.chunked_body import CHUNKS_PER_ITERATION, MAX_LINE_BYTES
 from router.gateway.http.client_input import LINGER_BYTES, LINGER_S

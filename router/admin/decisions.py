@@ -33,7 +33,7 @@ from router.admin.parameters import TextQuery
 from router.admin.problems import invalid
 from router.admin.system import AdminSystem
 from router.admin.watch import Watch
-from router.gateway.flow.kv_plans import may_be_shared
+from router.gateway.flow.handover.kv_plans import may_be_shared
 from router.gateway.preview import PreviewedRequest
 from router.placement.decision_log.decisions import DecisionRecord, Explanation
 from router.placement.dispatcher import Dispatcher

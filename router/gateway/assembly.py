@@ -14,18 +14,18 @@ from router.config.model import Config, LimitsConfig, ModelConfig, RouteConfig, 
 from router.config.on_request import OnRequest
 from router.gateway.client_services import ClientServices
 from router.gateway.drain_state import DrainState
-from router.gateway.flow.attempt import AttemptServices
+from router.gateway.flow.answer.request_log import LogSinks
+from router.gateway.flow.answer.service_levels import ServiceLevels
+from router.gateway.flow.attempt.attempt import AttemptServices
 from router.gateway.flow.deadlines import Limits
 from router.gateway.flow.forwarding import ForwardedRequest
-from router.gateway.flow.handover_pairs import Handovers
-from router.gateway.flow.identify import Identifier
-from router.gateway.flow.kv_plans import KvPlans
-from router.gateway.flow.kv_pull import Pulls
-from router.gateway.flow.model_choice import ModelChoice
+from router.gateway.flow.handover.kv_plans import KvPlans
+from router.gateway.flow.handover.kv_pull import Pulls
+from router.gateway.flow.handover.pairs import Handovers
+from router.gateway.flow.identify.identify import Identifier
+from router.gateway.flow.identify.model_choice import ModelChoice
 from router.gateway.flow.placements import Placements
-from router.gateway.flow.request_log import LogSinks
 from router.gateway.flow.request_trace import Tracer, TraceSink
-from router.gateway.flow.service_levels import ServiceLevels
 from router.gateway.flow.services import RequestServices, ResponseLines
 from router.gateway.http.access_log import AccessLog
 from router.gateway.http.body_buffer_limit import BodyBufferLimit

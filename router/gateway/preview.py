@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.flow.identify import Identifier
-from router.gateway.flow.model_choice import ModelChoice
+from router.gateway.flow.identify.identify import Identifier
+from router.gateway.flow.identify.model_choice import ModelChoice
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.request_ids import RequestIds

@@ -110,7 +110,7 @@ class TestImage:
         assert output(run("stat", "--format=%u:%g", folder)) == "10001:10001"
 
     def test_the_hot_path_is_compiled(self, run):
-        module = "import router.gateway.flow.respond as m; print(m.__file__)"
+        module = "import router.gateway.flow.answer.relay as m; print(m.__file__)"
         assert output(run("python3", "-c", module)).endswith(".so")
 
     def test_it_has_neither_a_compiler_nor_pip(self, run):

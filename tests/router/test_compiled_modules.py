@@ -69,7 +69,7 @@ def hot_path():
 
 
 def test_every_module_that_a_request_runs_through_is_compiled(compiled, hot_path):
-    assert {"router/gateway/flow/flow.py", "router/gateway/flow/respond.py"} <= hot_path
+    assert {"router/gateway/flow/flow.py", "router/gateway/flow/answer/relay.py"} <= hot_path
     assert hot_path - compiled == INTERPRETED
 
 

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import Final
 
 from router.config.model import TimeoutsConfig
-from router.gateway.flow.attempt import Attempt
+from router.gateway.flow.attempt.attempt import Attempt
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.transitions import BEGUN, RequestState
 

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
-from router.gateway.flow.attempt import Attempt
-from router.gateway.flow.charging import charge, refused_early
+from router.gateway.flow.answer.charging import charge, refused_early
+from router.gateway.flow.attempt.attempt import Attempt
 from router.gateway.flow.deadlines import Due, RequestDeadlines
 from router.gateway.flow.flow import Flow
-from router.gateway.flow.handover import KvHandover
-from router.gateway.flow.kv_pull import KvPull
+from router.gateway.flow.handover.handover import KvHandover
+from router.gateway.flow.handover.kv_pull import KvPull
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Outcome
 from router.gateway.flow.placements import Placement

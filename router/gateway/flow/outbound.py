@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import msgspec
 
-from router.gateway.flow.handover import KvHandover
-from router.gateway.flow.kv_plans import KvPlan
-from router.gateway.flow.kv_pull import KvPull
+from router.gateway.flow.handover.handover import KvHandover
+from router.gateway.flow.handover.kv_plans import KvPlan
+from router.gateway.flow.handover.kv_pull import KvPull
 from router.gateway.flow.request_trace import RequestTrace
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.routes import Route

@@ -7,10 +7,10 @@ from typing import Final, TypeAlias
 from xxhash import xxh3_128_intdigest
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.flow.attempt import Attempt
-from router.gateway.flow.handover import PREFILL_FAILED
-from router.gateway.flow.kv_plans import KvPlan, KvPlans
-from router.gateway.flow.model_choice import ModelChoice
+from router.gateway.flow.attempt.attempt import Attempt
+from router.gateway.flow.handover.handover import PREFILL_FAILED
+from router.gateway.flow.handover.kv_plans import KvPlan, KvPlans
+from router.gateway.flow.identify.model_choice import ModelChoice
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.transitions import RequestState
 from router.gateway.http.error_format import is_error

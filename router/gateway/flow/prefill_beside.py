@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from router.gateway.flow.attempt import Attempt
-from router.gateway.flow.handover import KvHandover
+from router.gateway.flow.attempt.attempt import Attempt
+from router.gateway.flow.handover.handover import KvHandover
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Failure, Outcome
 from router.gateway.flow.services import RequestServices

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.flow.attempt import Attempt
-from router.gateway.flow.charging import settle, text_tokens
+from router.gateway.flow.answer.charging import settle, text_tokens
+from router.gateway.flow.answer.relay import Out, Relay
+from router.gateway.flow.answer.request_log import RequestLog
+from router.gateway.flow.attempt.attempt import Attempt
 from router.gateway.flow.deadlines import Trickle
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Failure
-from router.gateway.flow.request_log import RequestLog
-from router.gateway.flow.respond import Out, Relay
 from router.gateway.flow.services import RequestClient, RequestServices
 from router.gateway.flow.transitions import Effect, RequestState
 from router.gateway.http.error_format import error_body

@@ -6,12 +6,12 @@ import asyncio
 from typing import Protocol
 
 from router.config.model import HeadersConfig
-from router.gateway.flow.attempt import AttemptServices
+from router.gateway.flow.answer.receipt import Receipts
+from router.gateway.flow.answer.request_log import LogSinks
+from router.gateway.flow.attempt.attempt import AttemptServices
 from router.gateway.flow.deadlines import Limits
-from router.gateway.flow.identify import Identifier
+from router.gateway.flow.identify.identify import Identifier
 from router.gateway.flow.placements import Placements
-from router.gateway.flow.receipt import Receipts
-from router.gateway.flow.request_log import LogSinks
 from router.gateway.flow.request_trace import Tracer
 from router.gateway.http.client_input import ClientInput
 from router.gateway.http.client_output import ClientOutput

@@ -22,7 +22,7 @@ BATCH_READS = 32
 
 
 class _Gaps:
-    """Passes the gaps between tokens to the dispatcher in batches, as `router.gateway.flow.respond.Relay` does."""
+    """Passes the gaps between tokens to the dispatcher in batches, as `router.gateway.flow.answer.relay.Relay` does."""
 
     def __init__(self, gateway):
         self._time, self._dispatcher = gateway.time, gateway.dispatcher

@@ -1,7 +1,7 @@
 import httptools
 import pytest
 
-from router.gateway.flow.identify import read_request
+from router.gateway.flow.identify.identify import read_request
 from router.gateway.http.request_head import parse_head
 from router.gateway.http.routes import RouteTable
 from router.tokenization.intake import UnreadBody, parse

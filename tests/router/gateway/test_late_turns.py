@@ -69,7 +69,7 @@ async def test_the_rest_of_a_head_that_has_arrived_is_in_time(rig):
 
 
 async def test_the_body_of_an_error_that_has_arrived_is_passed_on(rig, monkeypatch):
-    monkeypatch.setattr("router.gateway.flow.attempt.ERROR_BODY_S", LIMIT_S)
+    monkeypatch.setattr("router.gateway.flow.attempt.attempt.ERROR_BODY_S", LIMIT_S)
     sockets, body = [], b'{"error":{"message":"no"}}'
     gate = await rig(begins(json_head(len(body), b"500 No"), sockets))
     client = await gate.connect()

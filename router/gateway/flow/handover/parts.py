@@ -4,8 +4,8 @@ import asyncio
 
 from backends.vllm.handover.connectors import CONNECTORS
 from router.config.model import HandoverConfig
-from router.gateway.flow.heartbeat import Heartbeat
-from router.gateway.flow.prefill_peers import PrefillPeers
+from router.gateway.flow.handover.heartbeat import Heartbeat
+from router.gateway.flow.handover.prefill_peers import PrefillPeers
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet

@@ -10,9 +10,9 @@ from urllib.parse import parse_qs
 from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
 from router.gateway.admission import admit
-from router.gateway.flow.model_choice import ModelChoice
+from router.gateway.flow.identify.model_choice import ModelChoice
+from router.gateway.flow.identify.reading import Reading
 from router.gateway.flow.outbound import OutboundRequest
-from router.gateway.flow.reading import Reading
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.routes import ModelSource, Route, RouteTable
 from router.gateway.http.time_slices import TimeSlices

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import msgspec
 
 from router.errors import ErrorKind, RequestError
+from router.gateway.flow.identify.reading import Reading
 from router.gateway.flow.outbound import OutboundRequest
-from router.gateway.flow.reading import Reading
 from router.gateway.http.routes import ModelSource
 from router.gateway.model_names import ModelNames
 from router.gateway.pins import Pins

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from router.gateway.flow.answer.service_levels import ServiceLevels
 from router.gateway.flow.outbound import OutboundRequest
-from router.gateway.flow.service_levels import ServiceLevels
 from router.gateway.http.access_log import AccessLog
 from router.gateway.metrics_protocol import GatewayMetrics, Labels
 from router.placement.fleet.fleet import Fleet

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from policies.handover_cost import PairCost, PullCost
-from router.gateway.flow.handover import KvHandover
-from router.gateway.flow.handover_pairs import Handovers
-from router.gateway.flow.kv_plans import KvPlans
-from router.gateway.flow.kv_pull import KvPull, Pulls
+from router.gateway.flow.handover.handover import KvHandover
+from router.gateway.flow.handover.kv_plans import KvPlans
+from router.gateway.flow.handover.kv_pull import KvPull, Pulls
+from router.gateway.flow.handover.pairs import Handovers
 from router.placement.handover.pulls import PlannedPull
 from router.placement.lifecycle_events import Request
 from router.placement.placing import Decided
@@ -66,7 +66,7 @@ def test_the_price_of_kv_space_alone_does_not_decide_between_pull_and_pair(delay
 
 
 async def test_the_body_of_a_pull_beside_a_pair_is_read_once(monkeypatch):
-    monkeypatch.setattr("router.gateway.flow.kv_pull.outermost", None)
+    monkeypatch.setattr("router.gateway.flow.handover.kv_pull.outermost", None)
     assert isinstance(Fleet(held=True).begin(), KvPull)
 
 

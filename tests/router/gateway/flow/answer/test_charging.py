@@ -2,8 +2,8 @@
 
 import pytest
 
-from router.gateway.flow.charging import answer_tokens, left_tokens, text_tokens
-from router.gateway.flow.respond import _events, _frame_bytes
+from router.gateway.flow.answer.charging import answer_tokens, left_tokens, text_tokens
+from router.gateway.flow.answer.relay import _events, _frame_bytes
 from router.gateway.http.routes import RouteTable
 from router.placement.lifecycle_events import Request, Usage
 

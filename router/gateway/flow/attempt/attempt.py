@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from backends.vllm.handover.prefill_answer import answer_limit_bytes
-from router.gateway.flow.opening import Opening, Verdict
+from router.gateway.flow.attempt.opening import Opening, Verdict
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Failure, Outcome, denies_model, seconds, shuts_down
 from router.gateway.http.answer_end import ANSWER_ENDS, REASONS, AnswerFault

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Final
 
 from router.errors import ErrorKind
-from router.gateway.flow.opening import Opening
+from router.gateway.flow.attempt.opening import Opening
 from router.gateway.http.answer_end import RECENT_BYTES
 from router.gateway.http.client_output import ClientOutput
 from router.gateway.http.error_format import body_event, error_event
