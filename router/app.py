@@ -19,8 +19,8 @@ from backends.vllm.operations import WorkerOperation
 from policies.registry import build_policy
 from policies.view import WorkerId
 from router.admin.app import build_admin
-from router.admin.diagnosis import inputs_of
-from router.admin.server import AdminServer
+from router.admin.http.server import AdminServer
+from router.admin.observe.diagnosis import inputs_of
 from router.admin.system import HandoverState
 from router.admin.table import READS
 from router.config.budgets import VIEWS

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from router.admin.changes import KEPT
-from router.admin.codes import CODES
+from router.admin.http.codes import CODES
 from router.admin.openapi import OPENAPI_PATH, openapi_document, openapi_path, problems_of, schema_name
 from router.admin.operations import MAX_BODY_BYTES, Operation
 from router.admin.table import OPEN_PATHS, OPERATIONS

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import inspect as kinds
 
 from backends.vllm.control import MAX_CALLS
-from router.admin.connection import MOST_BODY_BYTES, MOST_PIPELINED, MOST_UNSENT_BYTES
+from router.admin.http.connection import MOST_BODY_BYTES, MOST_PIPELINED, MOST_UNSENT_BYTES
 from router.admin.operations import MAX_BODY_BYTES
 from router.config.budgets import BYTE_BUDGETS
 from router.config.model import Config

@@ -16,9 +16,15 @@ from starlette.routing import Route
 from router.admin.audit_log import AuditLog
 from router.admin.console_files import console_files, console_routes
 from router.admin.guard import AdminGuard
+from router.admin.http.problems import (
+    AdminError,
+    answer_admin_error,
+    answer_bug,
+    answer_http_error,
+    answer_request_error,
+)
 from router.admin.openapi import OPENAPI_PATH, openapi_document
 from router.admin.operations import Operation, check, check_accept, endpoint
-from router.admin.problems import AdminError, answer_admin_error, answer_bug, answer_http_error, answer_request_error
 from router.admin.system import AdminSystem
 from router.admin.table import OPEN_PATHS, OPERATIONS
 from router.admin.watch import Watchers

@@ -21,7 +21,7 @@ from starlette.responses import Response
 
 from backends.foreign_json import read_json
 from router.admin.documents import AuditEntry, DifferenceDocument
-from router.admin.problems import AdminError
+from router.admin.http.problems import AdminError
 from router.config.model import STRUCK_OUT
 from router.config.schema import SECRETS
 

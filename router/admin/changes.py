@@ -10,11 +10,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from router.admin.body_problems import fix_of
 from router.admin.documents import ChangeDocument, DifferenceDocument, NewPolicy, NewRoutes, NewWorker
+from router.admin.http.body_problems import fix_of
+from router.admin.http.parameters import TruthQuery
+from router.admin.http.problems import AdminError, handed_over, invalid, not_found
 from router.admin.operations import Answer, Call
-from router.admin.parameters import TruthQuery
-from router.admin.problems import AdminError, handed_over, invalid, not_found
 from router.config.model import PolicyConfig, WorkerConfig
 from router.config.problems import ConfigError
 from router.control import edits

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from router.admin.http.problems import AdminError
 from router.admin.operations import check
-from router.admin.problems import AdminError
 
 PAGE = "/"
 _FOLDER = "console"

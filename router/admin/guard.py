@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from router.admin.audit_log import AuditLog
-from router.admin.problems import AdminError, problem_response
+from router.admin.http.problems import AdminError, problem_response
 from router.errors import ErrorKind
 from router.security.token import AdminCaller, AdminTokens
 

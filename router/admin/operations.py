@@ -14,11 +14,11 @@ from starlette.responses import Response
 
 from backends.foreign_json import read_json
 from router.admin.audit_log import AuditLog, Serve, audited, summary_of
-from router.admin.body_problems import fix_of
 from router.admin.documents import DifferenceDocument
-from router.admin.negotiation import accepts
-from router.admin.parameters import Parameter
-from router.admin.problems import AdminError, handed_over, invalid
+from router.admin.http.body_problems import fix_of
+from router.admin.http.negotiation import accepts
+from router.admin.http.parameters import Parameter
+from router.admin.http.problems import AdminError, handed_over, invalid
 from router.admin.system import AdminSystem, HandoverState
 from router.admin.watch import MEDIA_TYPE as EVENT_STREAM
 from router.admin.watch import EventStream, Watch, Watchers, events_of

@@ -7,33 +7,15 @@ from http import HTTPStatus
 from typing import Any, TypeAlias
 
 from backends.vllm.operations import OperationName
-from router.admin import (
-    audit,
-    decisions,
-    diagnosis,
-    documents,
-    fleet_rows,
-    health,
-    limits,
-    log_level,
-    policy,
-    prefixes,
-    reload,
-    replicas,
-    revisions,
-    routes,
-    sources,
-    traffic,
-    what_if,
-    whoami,
-    worker_operations,
-    workers,
-)
+from router.admin import documents
 from router.admin.changes import DRY_RUN
-from router.admin.named_settings import NAMED_OPERATIONS
+from router.admin.fleet import fleet_rows, health, replicas, sources, worker_operations, workers
+from router.admin.http.paging import CURSOR
+from router.admin.http.parameters import Query, TruthQuery
+from router.admin.observe import audit, decisions, diagnosis, prefixes, traffic, what_if, whoami
 from router.admin.operations import Answer, Call, Operation
-from router.admin.paging import CURSOR
-from router.admin.parameters import Query, TruthQuery
+from router.admin.settings import limits, log_level, policy, reload, revisions, routes
+from router.admin.settings.named_settings import NAMED_OPERATIONS
 from router.admin.watch import WATCH
 from router.config.model import Config, RouteConfig
 from router.diagnosis.diagnose import Diagnosis

@@ -19,8 +19,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from backends.foreign_json import read_json
-from router.admin.parameters import TruthQuery
-from router.admin.problems import AdminError
+from router.admin.http.parameters import TruthQuery
+from router.admin.http.problems import AdminError
 from router.admin.system import AdminSystem, HandoverState
 
 WATCH = TruthQuery("watch", "answer with a stream of server-sent events: the list, then what changes in it")

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from router.admin.audit_log import AuditLog
 from router.admin.guard import AdminGuard
-from router.admin.server import AdminServer
+from router.admin.http.server import AdminServer
 from router.config.model import Config
 from router.process.listeners import admin_socket
 

@@ -12,17 +12,20 @@ from urllib.parse import quote
 import msgspec
 
 from backends.foreign_json import read_json
-from router.admin import changes, documents, fleet_rows, prefixes, routes, what_if
-from router.admin.decisions import LogPlace
+from router.admin import changes, documents
 from router.admin.documents import WhatIfDocument
-from router.admin.named_settings import NAMED_OPERATIONS
+from router.admin.fleet import fleet_rows
+from router.admin.fleet.replicas import is_alone
+from router.admin.fleet.sources import described_sources, failing, with_source
+from router.admin.fleet.workers import still_busy, still_not_ready
+from router.admin.http.paging import page_of
+from router.admin.http.problems import MEDIA_TYPE, AdminError, no_process
+from router.admin.observe import prefixes, what_if
+from router.admin.observe.decisions import LogPlace
 from router.admin.operations import Answer, Call, Operation
-from router.admin.paging import page_of
-from router.admin.problems import MEDIA_TYPE, AdminError, no_process
-from router.admin.replicas import is_alone
-from router.admin.sources import described_sources, failing, with_source
+from router.admin.settings import routes
+from router.admin.settings.named_settings import NAMED_OPERATIONS
 from router.admin.table import OPERATIONS
-from router.admin.workers import still_busy, still_not_ready
 from router.placement.fleet.health import SERVING
 from router.process.children.aggregate import merge_worker, merge_workers
 from router.process.children.child_client import (

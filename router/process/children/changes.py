@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from router.admin.problems import no_process
+from router.admin.http.problems import no_process
 from router.config.model import ModelConfig
 from router.control.change import NotAppliedError
 from router.control.desired_state import DesiredState

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from router.admin.decisions import LogPlace
+from router.admin.observe.decisions import LogPlace
 
 _AFTER_ALL = 2**62
 """A ticket id that is greater than all others."""

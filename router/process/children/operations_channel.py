@@ -13,7 +13,7 @@ from starlette.routing import Route
 from backends.foreign_json import read_json
 from backends.vllm.operations import WorkerOperation
 from router.admin import documents
-from router.admin.problems import no_process
+from router.admin.http.problems import no_process
 from router.process.children.child_client import ChildClient, ChildRequest, NoReplyError, ask_all
 from router.workers.operations import WorkerOperations, WorkerOutcome
 

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from backends.foreign_json import read_json
-from router.admin.problems import AdminError, problem_response
+from router.admin.http.problems import AdminError, problem_response
 from router.control.change import NotAppliedError
 from router.control.control import Control
 from router.control.desired_state import DesiredState, LiveSettings

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from backends.vllm.operations import WorkerOperation
 from router.admin.app import build_admin
-from router.admin.diagnosis import inputs_of
-from router.admin.server import AdminServer
+from router.admin.http.server import AdminServer
+from router.admin.observe.diagnosis import inputs_of
 from router.admin.system import AdminSystem, HandoverState
 from router.config.model import Config
 from router.control.control import Control

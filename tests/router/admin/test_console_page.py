@@ -10,7 +10,7 @@ import pytest
 from backends.worker import LoadReport
 from policies.spec import PolicySpec
 from router.admin.app import build_admin
-from router.admin.server import AdminServer
+from router.admin.http.server import AdminServer
 from router.config.model import Config, RateLimitsConfig, RouteConfig
 from router.config.sample import descriptions
 from router.diagnosis.condition import Severity

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from backends.worker import parse_endpoint
 from router.admin import watch
 from router.admin.app import build_admin
-from router.admin.server import AdminServer
+from router.admin.http.server import AdminServer
 from router.admin.system import HandoverState
 from router.admin.watch import Known, Watch
 from router.config.model import Config

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from router.admin.problems import AdminError
+from router.admin.http.problems import AdminError
 from router.config.model import Config, ModelConfig
 from router.control.change import NotAppliedError
 from router.control.desired_state import DesiredState, live_settings

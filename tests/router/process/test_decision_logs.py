@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.admin.decisions import LogPlace
+from router.admin.observe.decisions import LogPlace
 from router.process.children.decision_logs import cursor_for, merge_logs
 
 TIMES = st.lists(st.integers(0, 8).map(float), max_size=12).map(sorted)

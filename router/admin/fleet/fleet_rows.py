@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from backends.vllm.histogram_bounds import ITL_S
 from policies.view import WorkerView
 from router.admin.documents import FleetOverview, FleetRow
+from router.admin.http.paging import page_of
 from router.admin.operations import Answer, Call
-from router.admin.paging import page_of
 from router.admin.system import AdminSystem
 from router.admin.watch import Watch
 from router.diagnosis.histogram import quantile, total

@@ -1,5 +1,5 @@
 from router.admin.documents import PrefixDocument
-from router.admin.prefixes import merged
+from router.admin.observe.prefixes import merged
 from router.placement.lifecycle_events import Request, Usage
 from router.residency.prompt import Prompt, PromptSource
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from http import HTTPStatus
 
 from router.admin import changes
-from router.admin.description import describe_workers
 from router.admin.documents import Worker, Workers
+from router.admin.fleet.description import describe_workers
+from router.admin.fleet.sources import described_sources
+from router.admin.http.paging import page_of
+from router.admin.http.problems import AdminError, handed_over
 from router.admin.operations import Answer, Call
-from router.admin.paging import page_of
-from router.admin.problems import AdminError, handed_over
-from router.admin.sources import described_sources
 from router.admin.system import AdminSystem, HandoverState
 from router.admin.watch import Watch
 from router.placement.fleet.fleet import FleetEndpoint

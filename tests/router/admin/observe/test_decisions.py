@@ -33,7 +33,7 @@ async def test_latest_first_with_reason_and_outcome(client, system):
 
 
 async def test_a_page_lists_all_candidates_of_its_first_decisions(client, system, monkeypatch):
-    monkeypatch.setattr("router.admin.decisions.LISTED_AT_MOST", 3)
+    monkeypatch.setattr("router.admin.observe.decisions.LISTED_AT_MOST", 3)
     for worker in ("a", "b"):
         system.join(f"http://{worker}:1")
     for number in range(4):

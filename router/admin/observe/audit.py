@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from router.admin.documents import AuditPage
+from router.admin.http.paging import decode_cursor, encode_cursor
 from router.admin.operations import Answer, Call
-from router.admin.paging import decode_cursor, encode_cursor
 
 
 async def latest(call: Call) -> Answer:

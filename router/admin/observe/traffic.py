@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from router.admin.documents import Traffic
+from router.admin.http.paging import page_of
 from router.admin.operations import Answer, Call
-from router.admin.paging import page_of
 from router.admin.watch import Watch
 
 WATCHED = Watch("points", "at", newest_first=True, most=20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from router.admin.problems import invalid
+from router.admin.http.problems import invalid
 
 _SHOWN_CHARACTERS = 40
 """The part of a refused value that the answer repeats."""

@@ -2,7 +2,7 @@ import pytest
 
 from policies.registry import build_policy
 from policies.spec import PolicySpec
-from router.admin import decisions
+from router.admin.observe import decisions
 
 
 async def pages(client, path, entries, **query):

@@ -13,9 +13,9 @@ from router.admin.documents import (
     Revisions,
     RevisionSummary,
 )
+from router.admin.http.paging import page_of
+from router.admin.http.problems import not_found
 from router.admin.operations import Answer, Call
-from router.admin.paging import page_of
-from router.admin.problems import not_found
 from router.admin.watch import Watch
 from router.control.desired_state import LiveSettings, tree_of
 from router.control.differences import without_secrets

@@ -9,9 +9,9 @@ from http import HTTPStatus
 from backends.vllm.operations import OperationName, WorkerOperation
 from router.admin import changes
 from router.admin.documents import LoraAdapter, LoraName, SelectedOperation, WorkerResult, WorkerResults
+from router.admin.http.parameters import Query
+from router.admin.http.problems import AdminError, invalid, not_found
 from router.admin.operations import Answer, Call
-from router.admin.parameters import Query
-from router.admin.problems import AdminError, invalid, not_found
 from router.config.model import WorkerConfig
 from router.control import edits
 from router.workers.operations import WorkerOutcome

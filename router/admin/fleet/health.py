@@ -6,10 +6,10 @@ from http import HTTPStatus
 from itertools import islice
 
 from router.admin.documents import Live, Ready
+from router.admin.fleet.replicas import is_alone
+from router.admin.fleet.sources import described_sources, failing
+from router.admin.http.problems import AdminError
 from router.admin.operations import Answer, Call
-from router.admin.problems import AdminError
-from router.admin.replicas import is_alone
-from router.admin.sources import described_sources, failing
 from router.config.model import to_builtins
 from router.control.desired_state import with_live_settings
 

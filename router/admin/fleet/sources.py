@@ -14,8 +14,8 @@ from backends.discovery.registered import NoRoomError
 from backends.discovery.registration import Registration, decode
 from backends.worker import parse_endpoint
 from router.admin.documents import NewRegistration, RegistrationDocument, SourceDocument, Worker
+from router.admin.http.problems import AdminError, invalid, not_found
 from router.admin.operations import Answer, Call
-from router.admin.problems import AdminError, invalid, not_found
 from router.admin.system import AdminSystem
 from router.config.model import DiscoverySourceConfig
 from router.discovery.networks import AddressNotAllowedError, check_addresses

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from router.admin import changes, documents
+from router.admin.http.paging import CURSOR, page_of
+from router.admin.http.parameters import Query
+from router.admin.http.problems import AdminError, not_found
 from router.admin.operations import Answer, Call, Operation
-from router.admin.paging import CURSOR, page_of
-from router.admin.parameters import Query
-from router.admin.problems import AdminError, not_found
 from router.config.model import ModelConfig, RateLimitsConfig, TenantConfig
 from router.control import named_settings
 from router.control.change import ChangeOutcome

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from backends.foreign_json import read_json
-from router.admin.parameters import TextQuery
-from router.admin.problems import AdminError, invalid
+from router.admin.http.parameters import TextQuery
+from router.admin.http.problems import AdminError, invalid
 
 CURSOR = TextQuery("cursor", "`next` of the page before this one")
 

@@ -8,8 +8,8 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from router.admin import connection as module
-from router.admin.server import AdminServer
+from router.admin.http import connection as module
+from router.admin.http.server import AdminServer
 from router.config.model import Config, LimitsConfig, TimeoutsConfig
 from router.process.listeners import admin_socket
 from tests.support.waiting import eventually
@@ -175,7 +175,7 @@ async def test_a_partly_read_last_answer_has_the_same_time_limit(serve, connect)
 
 
 async def test_unread_answers_have_a_common_limit(serve, connect, monkeypatch):
-    monkeypatch.setattr("router.admin.server.MOST_UNSENT_BYTES", 5 * LARGE_BYTES)
+    monkeypatch.setattr("router.admin.http.server.MOST_UNSENT_BYTES", 5 * LARGE_BYTES)
     server = await serve()
     clients = [await connect(server, limit=1_000) for _ in range(12)]
     for _, writer in clients:

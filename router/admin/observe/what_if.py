@@ -9,8 +9,8 @@ from http import HTTPStatus
 from policies.registry import PolicyError
 from policies.spec import PolicySpec
 from router.admin.documents import PolicyQuestion, WhatIfDocument
+from router.admin.http.problems import AdminError, invalid
 from router.admin.operations import Answer, Call
-from router.admin.problems import AdminError, invalid
 from router.diagnosis.measured import add_fields
 from router.placement.decision_log.summary import Choices, Summary
 from router.placement.decision_log.what_if import WhatIf, WhatIfRunsError

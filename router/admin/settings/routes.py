@@ -6,8 +6,8 @@ from http import HTTPStatus
 
 from router.admin import changes
 from router.admin.documents import Policies, Routes, ShadowComparison, ShadowPolicy
+from router.admin.http.problems import not_found
 from router.admin.operations import Answer, Call
-from router.admin.problems import not_found
 from router.placement.policies.shadow import ShadowTotals
 from router.placement.policies.traffic_routes import TrafficRoute, TrafficRoutes
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from router.admin.negotiation import accepts
+from router.admin.http.negotiation import accepts
 from router.admin.openapi import OPENAPI_PATH
 from router.admin.table import OPERATIONS
 

@@ -20,7 +20,7 @@ from router.admin.documents import (
     ServedModelDocument,
     Worker,
 )
-from router.admin.sources import with_source
+from router.admin.fleet.sources import with_source
 from router.admin.system import AdminSystem
 from router.placement.fleet.endpoints import kv_report
 from router.placement.fleet.fleet import Candidate, FleetEndpoint

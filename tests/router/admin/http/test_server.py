@@ -6,7 +6,7 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from router.admin.server import AdminServer
+from router.admin.http.server import AdminServer
 from router.config.model import Config
 from router.process.listeners import admin_socket
 

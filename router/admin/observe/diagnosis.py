@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from router.admin.http.problems import no_process
 from router.admin.operations import Answer, Call
-from router.admin.problems import no_process
 from router.admin.system import AdminSystem
 from router.diagnosis.diagnoser import Inputs
 from router.diagnosis.facts import Facts

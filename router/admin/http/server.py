@@ -12,7 +12,7 @@ import msgspec
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from router.admin.connection import MOST_UNSENT_BYTES, AdminConnection, AdminPort
+from router.admin.http.connection import MOST_UNSENT_BYTES, AdminConnection, AdminPort
 from router.config.model import Config
 from router.gateway.http.send_buffer_limit import SendBufferLimit
 from router.gateway.listen.accept import Acceptor, Listener

@@ -27,10 +27,10 @@ from router.admin.documents import (
     PassedOverModel,
     Question,
 )
+from router.admin.http.paging import decode_cursor, encode_cursor
+from router.admin.http.parameters import TextQuery
+from router.admin.http.problems import invalid
 from router.admin.operations import Answer, Call
-from router.admin.paging import decode_cursor, encode_cursor
-from router.admin.parameters import TextQuery
-from router.admin.problems import invalid
 from router.admin.system import AdminSystem
 from router.admin.watch import Watch
 from router.gateway.flow.handover.kv_plans import may_be_shared

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 import router
-from router.admin.codes import CODES
+from router.admin.http.codes import CODES
 from router.errors import ErrorKind
 
 BETWEEN_PROCESSES = "state_channel.py"

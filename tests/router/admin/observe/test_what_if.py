@@ -2,7 +2,7 @@ import pytest
 
 from policies.spec import PolicySpec
 from router.admin.documents import WhatIfDocument
-from router.admin.what_if import merged
+from router.admin.observe.what_if import merged
 from router.placement.decision_log.summary import Choices, DifferentChoice
 
 

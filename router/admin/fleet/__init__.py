@@ -1,0 +1,1 @@
+"""Operations on workers, their sources and the other gateways."""
