@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from router.cli.admin_options import TOKEN_VARIABLE, add_admin, add_output, token_of
+from router.cli.operate.admin_options import TOKEN_VARIABLE, add_admin, add_output, token_of
 from router.cli.options import Commands, HelpFormatter
 from router.config.problems import ConfigError, Problem
 
@@ -47,8 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigError: the request or an option cannot be used.
     """
     # late: `warmroute --help` must not wait for TLS and the JSON types
-    from router.cli.admin_client import AdminClientError, post
     from router.cli.explanation import sentences
+    from router.cli.operate.admin_client import AdminClientError, post
 
     question: dict[str, Any] = {"path": arguments.path, "body": _body(arguments.request)}
     if arguments.key is not None:

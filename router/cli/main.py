@@ -7,26 +7,10 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
-from router.cli import (
-    check,
-    completion,
-    config,
-    diagnose,
-    explain,
-    keys,
-    named_settings,
-    policy,
-    replay,
-    replicas,
-    revisions,
-    routes,
-    serve,
-    sidecar,
-    top,
-    worker,
-    workers,
-)
+from router.cli import completion, config, explain, keys, replay, serve, sidecar, worker
+from router.cli.checks import check
 from router.cli.guard import USAGE_ERROR, guarded
+from router.cli.operate import diagnose, named_settings, policy, replicas, revisions, routes, top, workers
 from router.cli.options import Commands, HelpFormatter
 
 ENTRY_POINTS = "warmroute.commands"

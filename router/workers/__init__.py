@@ -4,5 +4,5 @@
 `subscriptions` are one `subscriber.Subscriber` per rank, which uses `tcp_link`, `replay` and the shared `event_pump`.
 Its `selftests` check with `selftest.SelfTest` and `cache_trial.CacheTrial` whether a cache view is exact. The results
 go to `router.placement.fleet.fleet` and `router.residency.residency_map`; this package places no requests. Imported by
-`router.app`; the cache trial also by `router.cli.examine`.
+`router.app`; the cache trial also by `router.cli.checks.examine`.
 """

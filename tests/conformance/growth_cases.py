@@ -80,7 +80,7 @@ PATTERNS: dict[str, Row] = {
     ),
     "backends.vllm.probe._TCP_PORT": Row(WORKER, "fullmatch", (lambda size: "tcp://" + ":1" * (size // 2) + "x",)),
     "backends.vllm.probe._WILDCARD": Row(WORKER, "fullmatch"),
-    "router.cli.examine._TCP": Row(WORKER, "fullmatch", (lambda size: "tcp://" + "]:1" * (size // 3) + "x",)),
+    "router.cli.checks.examine._TCP": Row(WORKER, "fullmatch", (lambda size: "tcp://" + "]:1" * (size // 3) + "x",)),
     "router.admin.http.body_problems._FIELD": Row(OURS, "search"),
     "router.admin.http.body_problems._PLACE": Row(OURS, "search"),
     "router.admin.http.body_problems._STEP": Row(OURS, "findall"),

@@ -21,7 +21,7 @@ from backends.simulated.settings import shipped_model_dir
 from backends.vllm.control import MAX_CALLS, ProbeError, WorkerClient
 from backends.vllm.probe import probe, quick_probe, read_metrics
 from backends.worker import Endpoint
-from router.cli import examine
+from router.cli.checks import examine
 from router.config.model import Config, ModelConfig
 from router.residency.residency_map import ResidencyMap
 from router.tokenization import remote_tokenizer

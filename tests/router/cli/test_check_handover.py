@@ -6,9 +6,9 @@ import pytest
 from backends.simulated.serving import serving
 from backends.simulated.settings import WorkerSettings
 from backends.worker import ConnectorFacts, RankCache, ServedModel, WorkerFacts
-from router.cli import examine_handover as module
-from router.cli.examine import WorkerReport, examine_all
-from router.cli.examine_handover import examine_handover
+from router.cli.checks import examine_handover as module
+from router.cli.checks.examine import WorkerReport, examine_all
+from router.cli.checks.examine_handover import examine_handover
 from router.config.model import Config, HandoverConfig, WorkerConfig
 
 FACTS = WorkerFacts(version="0.33.0", models=(ServedModel("m", "/m"),), caches={0: RankCache(16, 100, True)})

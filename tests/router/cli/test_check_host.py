@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from router.cli.examine import examine_all
+from router.cli.checks.examine import examine_all
 from router.config.model import Config, WorkerConfig
 
 PAGES = {

@@ -9,7 +9,7 @@ import pytest
 import zmq
 
 from backends.worker import KvEventSource
-from router.cli.examine_offload import listening, names_by_hash
+from router.cli.checks.examine_offload import listening, names_by_hash
 from tests.support.kv_wire import Wire
 
 WIRE = Wire()

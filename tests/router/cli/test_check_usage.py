@@ -5,8 +5,8 @@ import pytest
 from backends.simulated.serving import serving
 from backends.simulated.settings import WorkerSettings
 from backends.worker import RankCache, ServedModel, WorkerFacts
-from router.cli.examine import WorkerReport
-from router.cli.examine_usage import examine_usage
+from router.cli.checks.examine import WorkerReport
+from router.cli.checks.examine_usage import examine_usage
 from router.config.model import Config, HandoverConfig, LimitsConfig, ObserveUsageConfig, RateLimitsConfig, WorkerConfig
 from tests.support.answers import DONE, END, STREAM_HEAD, answer_json, chunk, event, usage_event
 from tests.support.scripted_worker import ScriptedWorker

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from router.cli.formats import seconds, share
-from router.cli.operating import add_command, call
+from router.cli.operate.operating import add_command, call
 from router.cli.options import Commands
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _follow(arguments: argparse.Namespace, console: Any, fleet: FollowedFleet) -
     """Draw after each event. A second thread asks for the diagnosis, because the stream may be silent for long."""
     from rich.live import Live
 
-    from router.cli.event_stream import events
+    from router.cli.operate.event_stream import events
 
     threading.Thread(target=_diagnose, args=(arguments, fleet), daemon=True).start()
     with Live(console=console, screen=True, auto_refresh=False) as live:
@@ -104,7 +104,7 @@ def _follow(arguments: argparse.Namespace, console: Any, fleet: FollowedFleet) -
 
 
 def _diagnose(arguments: argparse.Namespace, fleet: FollowedFleet) -> None:
-    from router.cli.admin_client import AdminClientError
+    from router.cli.operate.admin_client import AdminClientError
 
     while True:
         time.sleep(DIAGNOSE_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from router.cli.operating import EXIT_CODES, add_command, as_json, call, print_table
+from router.cli.operate.operating import EXIT_CODES, add_command, as_json, call, print_table
 from router.cli.options import Commands
 
 CODES = {"outage": 4, "degraded": 3}

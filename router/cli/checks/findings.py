@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from router.cli.examine import Advice, WorkerReport
-from router.cli.examine_redis import RedisReport
+from router.cli.checks.examine import Advice, WorkerReport
+from router.cli.checks.examine_redis import RedisReport
 from router.config.budgets import MemoryPlan
 
 _NARROWEST = 160

@@ -7,7 +7,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
-from router.cli.operating import add_command, as_json, call, print_table
+from router.cli.operate.operating import add_command, as_json, call, print_table
 from router.cli.options import Commands
 
 

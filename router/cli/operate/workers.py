@@ -6,8 +6,8 @@ import argparse
 from typing import Any
 from urllib.parse import quote
 
-from router.cli import worker_operations
-from router.cli.operating import add_command, as_json, call, changed, group, print_table
+from router.cli.operate import worker_operations
+from router.cli.operate.operating import add_command, as_json, call, changed, group, print_table
 from router.cli.options import Commands, pairs
 
 

@@ -13,8 +13,8 @@ from backends.vllm.probe import probe
 from backends.vllm.server_info import read_connector
 from backends.worker import Endpoint, KvEventSource, WorkerFacts
 from policies.view import Residency
-from router.cli.examine_offload import BY_HASH, SELF_DESCRIBING_FLAG, listening, names_by_hash
-from router.cli.prompts import PromptOrigin, learned_identity, prompt_origins
+from router.cli.checks.examine_offload import BY_HASH, SELF_DESCRIBING_FLAG, listening, names_by_hash
+from router.cli.checks.prompts import PromptOrigin, learned_identity, prompt_origins
 from router.config.model import Config, WorkerConfig
 from router.config.sources.environment import variable
 from router.control.desired_state import endpoint_of

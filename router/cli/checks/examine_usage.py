@@ -9,7 +9,7 @@ import msgspec
 
 from backends.vllm.control import ProbeError, RefusedError, WorkerClient
 from backends.worker import WorkerFacts, parse_endpoint
-from router.cli.examine import WorkerReport
+from router.cli.checks.examine import WorkerReport
 from router.config.model import Config, WorkerConfig
 from router.gateway.http.usage import find_usage
 from router.security.worker_tls import WorkerTls

@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from router.cli.admin_client import stream
-from router.cli.admin_options import token_of
+from router.cli.operate.admin_client import stream
+from router.cli.operate.admin_options import token_of
 
 SILENT_S = 45.0
 """Longest time without a byte. The gateway sends a comment every 15 s."""

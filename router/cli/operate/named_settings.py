@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from router.cli.operating import add_command, as_json, call, changed, group, print_table
+from router.cli.operate.operating import add_command, as_json, call, changed, group, print_table
+from router.cli.operate.setting_patches import merge_patch
 from router.cli.options import Commands
-from router.cli.setting_patches import merge_patch
 from router.config.problems import ConfigError, Problem
 
 
@@ -135,7 +135,7 @@ def _show(resource: Resource, arguments: argparse.Namespace) -> int:
 def _set(resource: Resource, arguments: argparse.Namespace) -> int:
     path, section = _entry(resource, arguments)
     # late: `warmroute --help` must not wait for TLS
-    from router.cli.admin_client import AdminClientError
+    from router.cli.operate.admin_client import AdminClientError
 
     patch = merge_patch(section, arguments.settings)
     try:

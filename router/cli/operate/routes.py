@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from router.cli.operating import add_command, as_json, call, changed, group, print_table
+from router.cli.operate.operating import add_command, as_json, call, changed, group, print_table
 from router.cli.options import Commands
 from router.config.problems import ConfigError, Problem
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from router.cli.setting_patches import merge_patch
+from router.cli.operate.setting_patches import merge_patch
 from router.config.model import ModelConfig, RateLimitsConfig, SloConfig, TenantConfig
 from router.config.problems import ConfigError
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from router.cli.formats import seconds, share
-from router.cli.operating import add_command, as_json, call, changed, group, print_table
+from router.cli.operate.operating import add_command, as_json, call, changed, group, print_table
 from router.cli.options import Commands, pairs
 
 

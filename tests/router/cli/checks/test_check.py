@@ -11,8 +11,8 @@ from backends.simulated.serving import serving
 from backends.simulated.settings import WorkerSettings, shipped_model_dir
 from backends.worker import KvEventSource, RankCache, ServedModel, WorkerFacts
 from policies.view import Residency
-from router.cli import examine
-from router.cli.prompts import PromptOrigin
+from router.cli.checks import examine
+from router.cli.checks.prompts import PromptOrigin
 from router.config.memory import MemoryLimit
 from router.config.model import Config, WorkerConfig
 from router.workers.cache_trial import CacheTrialResult
@@ -28,7 +28,7 @@ def test_without_workers_the_settings_are_checked(inside):
 
 
 def test_memory_limit_and_budgets_are_stated(inside, monkeypatch):
-    monkeypatch.setattr("router.cli.check.memory_limit", lambda: MemoryLimit(1 << 30, "cgroup v2"))
+    monkeypatch.setattr("router.cli.checks.check.memory_limit", lambda: MemoryLimit(1 << 30, "cgroup v2"))
     ran = inside("check", "--set", "limits.max_buffered_response_bytes=1000000000", "--set", "processes=1")
     assert ran.returncode == 0
     assert "memory limit 1,024.0 MiB (cgroup v2)" in ran.stdout
@@ -42,7 +42,7 @@ def test_memory_limit_and_budgets_are_stated(inside, monkeypatch):
 
 
 def test_too_few_open_files_are_named(inside, monkeypatch):
-    monkeypatch.setattr("router.cli.check.reachable_descriptors", lambda: 1_024)
+    monkeypatch.setattr("router.cli.checks.check.reachable_descriptors", lambda: 1_024)
     ran = inside("check", "--set", "limits.max_connections=1000", "--set", "processes=1")
     assert ran.returncode == 0
     assert "warmroute: warning: limits.max_connections is lowered from 1000 to 352" in ran.stderr

@@ -18,7 +18,7 @@ from backends.vllm.handover.nixl_pull import misses_side_channel_host
 from backends.vllm.handover.parameters import HandoverError, TransferParams, is_loopback
 from backends.vllm.handover.request_body import prefill_body, split
 from backends.worker import WorkerFacts, parse_endpoint
-from router.cli.examine import WorkerReport
+from router.cli.checks.examine import WorkerReport
 from router.config.model import Config, WorkerConfig
 from router.placement.fleet.endpoints import DECODE, PREFILL, kv_report
 from router.placement.fleet.roles import FORMAT, prefills, receives

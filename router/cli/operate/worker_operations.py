@@ -6,7 +6,7 @@ import argparse
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from router.cli.operating import add_command, as_json, call, print_table
+from router.cli.operate.operating import add_command, as_json, call, print_table
 from router.cli.options import Commands, pairs
 from router.config.problems import ConfigError, Problem
 

@@ -54,11 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
     # late: `warmroute --help` must not wait for HTTP client, tokenizer and table printer
     import asyncio
 
-    from router.cli.examine import examine_all
-    from router.cli.examine_handover import examine_handover
-    from router.cli.examine_redis import examine_redis
-    from router.cli.examine_usage import examine_usage
-    from router.cli.findings import document, print_findings
+    from router.cli.checks.examine import examine_all
+    from router.cli.checks.examine_handover import examine_handover
+    from router.cli.checks.examine_redis import examine_redis
+    from router.cli.checks.examine_usage import examine_usage
+    from router.cli.checks.findings import document, print_findings
 
     processes = count_of(loaded.config)
     plan = plan_memory(loaded.config, processes, memory_limit())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from router.cli.operating import add_command, as_json, call, changed, group, print_differences, print_table
+from router.cli.operate.operating import add_command, as_json, call, changed, group, print_differences, print_table
 from router.cli.options import Commands
 
 

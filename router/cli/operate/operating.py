@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from router.cli.admin_options import add_admin, add_change, add_output, token_of
-from router.cli.differences import rows
+from router.cli.operate.admin_options import add_admin, add_change, add_output, token_of
+from router.cli.operate.differences import rows
 from router.cli.options import Commands, HelpFormatter
 
 if TYPE_CHECKING:
-    from router.cli.admin_client import AdminReply
+    from router.cli.operate.admin_client import AdminReply
 
 Run = Callable[[argparse.Namespace], int]
 
@@ -62,7 +62,7 @@ def call(
 ) -> AdminReply:
     """Call the admin port with the options of a parsed command line."""
     # late: `warmroute --help` must not wait for TLS
-    from router.cli.admin_client import ask
+    from router.cli.operate.admin_client import ask
 
     tried = getattr(arguments, "dry_run", False) if dry_run is None else dry_run
     query = [*([f"wait_s={wait_s}"] if wait_s else []), *(["dry_run=true"] if tried else [])]
@@ -126,7 +126,7 @@ def print_table(headings: Sequence[str], lines: Iterable[Sequence[object]]) -> N
 
 
 def _guarded(run: Run, arguments: argparse.Namespace) -> int:
-    from router.cli.admin_client import AdminClientError
+    from router.cli.operate.admin_client import AdminClientError
 
     try:
         return run(arguments)

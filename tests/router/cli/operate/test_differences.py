@@ -1,4 +1,4 @@
-from router.cli.differences import rows
+from router.cli.operate.differences import rows
 
 
 def test_a_plain_difference_is_one_row():

@@ -1,0 +1,1 @@
+"""`warmroute check`: asks workers, Redis and the settings, and reports findings."""
