@@ -74,7 +74,7 @@ FAST := tests/policies tests/docs tests/router/placement tests/router/residency 
 # Property tests and whole fleets, with half of the CPU time of these folders: `make test` runs them.
 NOT_FAST := tests/policies/test_properties.py tests/router/placement/test_herding.py tests/router/placement/test_under_load.py \
   tests/router/residency/test_approximate.py tests/router/residency/test_exact_property.py tests/router/telemetry/test_log_writer.py \
-  tests/router/tokenization/test_large_json.py tests/router/tokenization/test_memo.py
+  tests/router/tokenization/body/test_large_json.py tests/router/tokenization/local/test_memo.py
 test-fast: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(FAST) $(addprefix --ignore=,$(NOT_FAST))
 

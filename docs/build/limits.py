@@ -47,13 +47,13 @@ from router.replicas.state_sharing import MOST_BYTES as MOST_SHARED_BYTES
 from router.residency.orphans import ORPHAN_BYTES
 from router.residency.sequence import PENDING_BYTES
 from router.telemetry import log_writer
-from router.tokenization import multipart
-from router.tokenization.body_bounds import MAX_BRACKETS, MAX_COMMAS, MAX_DECODED_BYTES
-from router.tokenization.body_decoding import LONG_DIGITS_BYTES, MOST_FLOATS
+from router.tokenization.body import multipart
+from router.tokenization.body.bounds import MAX_BRACKETS, MAX_COMMAS, MAX_DECODED_BYTES
+from router.tokenization.body.decoding import LONG_DIGITS_BYTES, MOST_FLOATS
+from router.tokenization.body.intake import WHOLE_BYTES
+from router.tokenization.body.json_spans import SMALL_FIELD_BYTES
+from router.tokenization.body.large_json import MAX_MEMBERS
 from router.tokenization.identification_deadline import LIMIT_S, MAX_LIMIT_S
-from router.tokenization.intake import WHOLE_BYTES
-from router.tokenization.json_spans import SMALL_FIELD_BYTES
-from router.tokenization.large_json import MAX_MEMBERS
 from router.tokenization.preparing import MAX_ASKED_CHARS, MAX_CHARS_PER_TOKEN
 from router.tokenization.remote_tokenizer import MAX_IN_FLIGHT, TIMEOUT_S
 from router.tokenization.rendering import MAX_TEXT_BYTES

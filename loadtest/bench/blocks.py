@@ -21,7 +21,7 @@ from backends.engine.chain import BlockHasher
 from backends.engine.events import BlockExtraKeys, BlocksCached, BlocksEvicted, CacheEvent
 from backends.simulated.publisher import EventPublisher
 from backends.simulated.settings import shipped_model_dir
-from router.tokenization.local_tokenizer import LocalModel, ModelFiles
+from router.tokenization.local.local_tokenizer import LocalModel, ModelFiles
 
 BLOCK_TOKENS = 16
 NUM_BLOCKS = 65_536

@@ -10,8 +10,8 @@ from __future__ import annotations
 from router.errors import ErrorKind, RequestError
 from router.gateway.http.routes import Route
 from router.security.callers import Caller
-from router.tokenization.intake import ParsedBody, as_int
-from router.tokenization.multipart import Form
+from router.tokenization.body.intake import ParsedBody, as_int
+from router.tokenization.body.multipart import Form
 
 
 def admit(route: Route, caller: Caller, body: bytes, parsed: ParsedBody | None, form: Form | None) -> str | None:

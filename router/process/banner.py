@@ -16,9 +16,9 @@ from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.health import SERVING
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.logs import on_terminal, say
-from router.tokenization.choices import SLOW_PRICE, WORKER
 from router.tokenization.identity import Identity
-from router.tokenization.sources import Way
+from router.tokenization.local.choices import SLOW_PRICE, WORKER
+from router.tokenization.local.sources import Way
 
 log = logging.getLogger("warmroute.process")
 

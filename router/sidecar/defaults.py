@@ -12,7 +12,7 @@ from router.config.findings import Finding
 from router.config.load import Loaded, problems_of
 from router.config.model import Config, PathConfig, PolicyConfig, SidecarConfig, WorkerConfig
 from router.config.problems import ConfigError
-from router.tokenization.choices import LOCAL
+from router.tokenization.local.choices import LOCAL
 
 _URL = re.compile(r"https?://[^\s/?#@]+")
 WORKER_URL = "http://127.0.0.1:8000"

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from router.tokenization.intake import ParsedBody
+from router.tokenization.body.intake import ParsedBody
 from router.tokenization.threads import TokenizerTask
 
 T = TypeVar("T")

@@ -17,12 +17,13 @@ from router.config.budgets import PROMPTS
 from router.config.model import Config, ModelConfig
 from router.residency.prompt import Prompt, PromptSource
 from router.security.worker_tls import WorkerTls
-from router.tokenization.body_bounds import decoded_bytes, few_elements, fits_inline
+from router.tokenization.body.bounds import decoded_bytes, few_elements, fits_inline
+from router.tokenization.body.intake import CHAT_PATH, MIN_BODY_BYTES, PROMPT_PATHS, ParsedBody
+from router.tokenization.body.known_bodies import LEARN_EVERY_MESSAGES, MOST_NEW_MESSAGES
 from router.tokenization.hashing import CacheKeys
 from router.tokenization.identification_deadline import IdentificationDeadline, IdentificationTimeout, limit_s
-from router.tokenization.intake import CHAT_PATH, MIN_BODY_BYTES, PROMPT_PATHS, ParsedBody
-from router.tokenization.known_bodies import LEARN_EVERY_MESSAGES, MOST_NEW_MESSAGES
-from router.tokenization.local_tokenizer import LocalModel, ModelFiles
+from router.tokenization.local.local_tokenizer import LocalModel, ModelFiles
+from router.tokenization.local.sources import ModelSources, Way, read_files
 from router.tokenization.preparing import (
     GivenIds,
     PreparedPrompt,
@@ -37,7 +38,6 @@ from router.tokenization.preparing import (
 from router.tokenization.remote_tokenizer import WorkerTokenizer
 from router.tokenization.rendering import KnownPrefix, PromptMemory, SegmentedText, with_turns
 from router.tokenization.request import request_key, truncation
-from router.tokenization.sources import ModelSources, Way, read_files
 from router.tokenization.text import TextPrompt, TokenLengths
 from router.tokenization.threads import MemoryBudget, TextUnavailable, TokenizerTask, TokenizerThreads
 from router.tokenization.turns import ChatTurns, chat_turns

@@ -12,10 +12,10 @@ from backends.vllm.unrenderable import BrokenFile, Unrenderable
 from router.config.findings import Finding
 from router.config.model import Config
 from router.config.tree import Path
-from router.tokenization.choices import path_of
-from router.tokenization.local_tokenizer import ModelFiles
+from router.tokenization.local.choices import path_of
+from router.tokenization.local.local_tokenizer import ModelFiles
+from router.tokenization.local.sources import home_files, named_files, places_of
 from router.tokenization.settings import missing_files
-from router.tokenization.sources import home_files, named_files, places_of
 
 _FIX = "replace the file with the model's own, as vllm serve reads it"
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from backends.vllm.unrenderable import Unrenderable
-from router.tokenization.fields import BodyFields
+from router.tokenization.body.fields import BodyFields
+from router.tokenization.body.intake import COMPLETIONS_PATH, ParsedBody
 from router.tokenization.hashing import CacheKeys
-from router.tokenization.intake import COMPLETIONS_PATH, ParsedBody
-from router.tokenization.local_tokenizer import LocalModel
+from router.tokenization.local.local_tokenizer import LocalModel
+from router.tokenization.local.sources import TokenizerSource
 from router.tokenization.remote_tokenizer import tokenize_question
 from router.tokenization.rendering import MAX_TEXT_BYTES, SegmentedText, segmented_text
 from router.tokenization.request import (
@@ -21,7 +22,6 @@ from router.tokenization.request import (
     reused_ids,
     text_chars,
 )
-from router.tokenization.sources import TokenizerSource
 from router.tokenization.text import canonical_text
 from router.tokenization.threads import TextUnavailable
 from router.tokenization.unidentified import reason_of

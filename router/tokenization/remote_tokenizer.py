@@ -16,9 +16,9 @@ from backends.vllm.messages_api import chat_of_messages
 from backends.vllm.responses_api import chat_of_responses
 from backends.vllm.unrenderable import Unrenderable
 from backends.worker import Endpoint, parse_endpoint
+from router.tokenization.body.fields import BodyFields
+from router.tokenization.body.intake import COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from router.tokenization.byte_bounded_lru import ByteBoundedLru
-from router.tokenization.fields import BodyFields
-from router.tokenization.intake import COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH
 from router.tokenization.request import api_body
 
 TIMEOUT_S = 2.0

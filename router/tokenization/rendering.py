@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from backends.vllm.unrenderable import Unrenderable
 from router.residency.chain import TOKEN_BYTES
 from router.residency.prompt import Prompt, PromptSource
+from router.tokenization.body.known_bodies import KnownBodies
 from router.tokenization.byte_bounded_lru import ByteBoundedLru
-from router.tokenization.chains import IdsChain, NodeChain, RecentTexts, TextChain
 from router.tokenization.hashing import CacheKeys
-from router.tokenization.known_bodies import KnownBodies
-from router.tokenization.local_tokenizer import LocalModel
-from router.tokenization.memo import MemoNode, SegmentMemo, common_tokens, packed_ids
-from router.tokenization.segmenter import Segments
+from router.tokenization.local.chains import IdsChain, NodeChain, RecentTexts, TextChain
+from router.tokenization.local.local_tokenizer import LocalModel
+from router.tokenization.local.memo import MemoNode, SegmentMemo, common_tokens, packed_ids
+from router.tokenization.local.segmenter import Segments
 from router.tokenization.turns import MAX_TAIL_BYTES, ChatTurns, TurnPlaces, TurnsEnd, places_of
 
 RECENT_BYTES = 8 * 1024 * 1024

@@ -8,9 +8,8 @@ from typing import Any
 
 from backends.vllm.render import ChatRenderer, gives_token_ids
 from backends.vllm.unrenderable import Unrenderable
-from router.tokenization.fields import BodyFields
-from router.tokenization.hashing import CacheKeys
-from router.tokenization.intake import (
+from router.tokenization.body.fields import BodyFields
+from router.tokenization.body.intake import (
     CHAT_PATH,
     COMPLETIONS_PATH,
     MESSAGES_PATH,
@@ -19,6 +18,7 @@ from router.tokenization.intake import (
     as_bool,
     as_int,
 )
+from router.tokenization.hashing import CacheKeys
 
 _PASSED_ON = {
     CHAT_PATH: (

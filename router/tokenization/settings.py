@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 from router.config.findings import Finding
 from router.config.model import Config, ModelConfig
 from router.config.tree import Path
-from router.tokenization.choices import CHOICES, WORKER, path_of
+from router.tokenization.local.choices import CHOICES, WORKER, path_of
 
 
 def check(config: Config) -> Iterator[Finding]:

@@ -9,10 +9,10 @@ import msgspec
 from xxhash import xxh3_64_hexdigest
 
 from router.residency.prompt import Prompt, PromptSource
-from router.tokenization.chains import TEXT_BYTES_PER_TOKEN, TextChain
-from router.tokenization.fields import BodyFields
+from router.tokenization.body.fields import BodyFields
+from router.tokenization.body.intake import MESSAGES_PATH, RESPONSES_PATH
 from router.tokenization.hashing import CacheKeys
-from router.tokenization.intake import MESSAGES_PATH, RESPONSES_PATH
+from router.tokenization.local.chains import TEXT_BYTES_PER_TOKEN, TextChain
 
 MEDIA_REPEATS = 256
 """Repetitions of the digest that stand for a picture, sound or film: 4 KiB, about 1,000 tokens."""

@@ -15,11 +15,11 @@ import msgspec
 from xxhash import xxh3_64_intdigest
 
 from backends.vllm.unrenderable import Unrenderable
-from router.tokenization.fields import BodyFields
+from router.tokenization.body.fields import BodyFields
+from router.tokenization.body.intake import CHAT_PATH
+from router.tokenization.body.known_bodies import HASH_SEED, BodyStart
 from router.tokenization.hashing import CacheKeys
-from router.tokenization.intake import CHAT_PATH
-from router.tokenization.known_bodies import HASH_SEED, BodyStart
-from router.tokenization.local_tokenizer import LocalModel
+from router.tokenization.local.local_tokenizer import LocalModel
 from router.tokenization.request import adds_special_tokens, api_body
 
 MIN_MESSAGES = 3

@@ -16,7 +16,7 @@ from policies.view import Residency
 from router.placement.fleet.rank_numbers import RankNumbers
 from router.residency.prompt import Prompt
 from router.residency.residency_map import ResidencyMap
-from router.tokenization.intake import parse
+from router.tokenization.body.intake import parse
 from router.workers.cache_trial import PATH, CacheTrial, CacheTrialResult, trial_body
 from router.workers.selftest_rendering import PromptIdentifier, RenderingComparison, compare_rendering
 

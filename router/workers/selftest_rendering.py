@@ -21,7 +21,7 @@ from backends.vllm.control import ProbeError, RefusedError, WorkerClient
 from backends.worker import Endpoint
 from router.residency.chain import SEED, TOKEN_BYTES, extend_chain, pack_tokens
 from router.residency.prompt import Prompt, PromptSource
-from router.tokenization.intake import CHAT_PATH, ParsedBody, parse
+from router.tokenization.body.intake import CHAT_PATH, ParsedBody, parse
 
 PATH = "/tokenize"
 ANSWER_S = 5.0

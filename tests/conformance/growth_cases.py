@@ -39,12 +39,12 @@ from router.gateway.rewrites.cached_tokens import CachedTokens, with_cached_toke
 from router.gateway.rewrites.json_splice import set_inner
 from router.gateway.rewrites.model_name import SEARCHED_BYTES
 from router.gateway.rewrites.usage_frame import Stamp, UsageFrame, plain_ending
-from router.tokenization.intake import CHAT_PATH, WHOLE_BYTES, as_int, parse, parse_steps
-from router.tokenization.large_json import BodySurvey
-from router.tokenization.long_text import encode_in_pieces
-from router.tokenization.multipart import MAX_FIELD_BYTES, read_form
+from router.tokenization.body.intake import CHAT_PATH, WHOLE_BYTES, as_int, parse, parse_steps
+from router.tokenization.body.large_json import BodySurvey
+from router.tokenization.body.multipart import MAX_FIELD_BYTES, read_form
+from router.tokenization.local.long_text import encode_in_pieces
+from router.tokenization.local.segmenter import Segmenter
 from router.tokenization.remote_tokenizer import id_pieces
-from router.tokenization.segmenter import Segmenter
 from router.tokenization.text import canonical_text
 
 CHAT_END, RESPONSES_END = ANSWER_ENDS["/v1/chat/completions"], ANSWER_ENDS["/v1/responses"]
@@ -219,19 +219,21 @@ PATTERNS: dict[str, Row] = {
     "router.security.token._HASHED": Row(OPERATOR, "fullmatch"),
     "router.security.token._TOKEN": Row(OPERATOR, "fullmatch"),
     "router.telemetry.logs._PLAIN": Row(CLIENT, "fullmatch"),
-    "router.tokenization.intake._OTHER_JSON": Row(CLIENT, "match"),
-    "router.tokenization.multipart._BOUNDARY": Row(CLIENT, "fullmatch", longest_bytes=HEAD_BYTES),
-    "router.tokenization.multipart._FIELD_NAME": Row(CLIENT, "fullmatch", longest_bytes=HEAD_BYTES),
-    "router.tokenization.multipart._KIND": Row(CLIENT, "match", longest_bytes=HEAD_BYTES),
-    "router.tokenization.multipart._ESCAPED_LETTER": Row(CLIENT, "search"),
-    "router.tokenization.word_memo._STRETCH": Row(CLIENT, "search", (lambda size: "a'" * (size // 2),), 8_192),
-    "router.tokenization.multipart._PARAMETER": Row(CLIENT, "match", (lambda size: b';a="' + b"\\x" * (size // 2),)),
-    "router.tokenization.long_text._WORD_END": Row(CLIENT, "search", (lambda size: "a " * (size // 2),)),
-    "router.tokenization.large_json._SCALAR": Row(CLIENT, "match"),
-    "router.tokenization.large_json._SPACE": Row(CLIENT, "match"),
-    "router.tokenization.large_json._STRING": Row(CLIENT, "match"),
+    "router.tokenization.body.intake._OTHER_JSON": Row(CLIENT, "match"),
+    "router.tokenization.body.multipart._BOUNDARY": Row(CLIENT, "fullmatch", longest_bytes=HEAD_BYTES),
+    "router.tokenization.body.multipart._FIELD_NAME": Row(CLIENT, "fullmatch", longest_bytes=HEAD_BYTES),
+    "router.tokenization.body.multipart._KIND": Row(CLIENT, "match", longest_bytes=HEAD_BYTES),
+    "router.tokenization.body.multipart._ESCAPED_LETTER": Row(CLIENT, "search"),
+    "router.tokenization.local.word_memo._STRETCH": Row(CLIENT, "search", (lambda size: "a'" * (size // 2),), 8_192),
+    "router.tokenization.body.multipart._PARAMETER": Row(
+        CLIENT, "match", (lambda size: b';a="' + b"\\x" * (size // 2),)
+    ),
+    "router.tokenization.local.long_text._WORD_END": Row(CLIENT, "search", (lambda size: "a " * (size // 2),)),
+    "router.tokenization.body.large_json._SCALAR": Row(CLIENT, "match"),
+    "router.tokenization.body.large_json._SPACE": Row(CLIENT, "match"),
+    "router.tokenization.body.large_json._STRING": Row(CLIENT, "match"),
     "router.hub.fetcher._NAME": Row(WORKER, "fullmatch"),
-    "router.tokenization.json_spans._EMPTY": Row(CLIENT, "fullmatch"),
+    "router.tokenization.body.json_spans._EMPTY": Row(CLIENT, "fullmatch"),
 }
 
 TRUSTED = "trusted: "
@@ -246,14 +248,14 @@ INLINE: dict[str, str | tuple[str, ...]] = {
     "router.gateway.rewrites.json_splice._within": ("member to replace", "member of a long string"),
     "router.gateway.rewrites.json_splice.set_inner": ("member to add", "member named often"),
     "router.gateway.http.headers._prepared": TRUSTED + "a head that has been checked; each of its lines is tried once",
-    "router.tokenization.segmenter.Segmenter.__init__": (
+    "router.tokenization.local.segmenter.Segmenter.__init__": (
         "special tokens",
         "halves of special tokens",
         "white space between tokens",
     ),
-    "router.tokenization.word_memo.WordMemo.__init__": TRUSTED
+    "router.tokenization.local.word_memo.WordMemo.__init__": TRUSTED
     + "added tokens as they are written, as in the segmenter, tried at each of at most 8,192 characters",
-    "router.tokenization.intake.as_int": ("number as text",),
+    "router.tokenization.body.intake.as_int": ("number as text",),
 }
 
 

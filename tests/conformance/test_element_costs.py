@@ -10,9 +10,9 @@ import pytest
 
 from backends.foreign_json import read_json
 from router.errors import RequestError
-from router.tokenization.body_decoding import FloatBudget, all_fields, inline_fields, python_fields
-from router.tokenization.intake import CHAT_PATH, parse_steps
-from router.tokenization.json_spans import find_spans
+from router.tokenization.body.decoding import FloatBudget, all_fields, inline_fields, python_fields
+from router.tokenization.body.intake import CHAT_PATH, parse_steps
+from router.tokenization.body.json_spans import find_spans
 from router.tokenization.threads import TextUnavailable
 
 BYTES = 64_000

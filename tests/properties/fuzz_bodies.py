@@ -15,11 +15,11 @@ from router.gateway.http.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.request_framer import RequestFramer
 from router.gateway.http.request_head import parse_head
 from router.gateway.http.routes import RouteTable
-from router.tokenization.body_bounds import decoded_bytes, fits_inline
-from router.tokenization.body_decoding import CostlyBody
-from router.tokenization.fields import BodyFields
-from router.tokenization.intake import PROMPT_PATHS, parse
-from router.tokenization.multipart import read_form
+from router.tokenization.body.bounds import decoded_bytes, fits_inline
+from router.tokenization.body.decoding import CostlyBody
+from router.tokenization.body.fields import BodyFields
+from router.tokenization.body.intake import PROMPT_PATHS, parse
+from router.tokenization.body.multipart import read_form
 from router.tokenization.preparing import texts_of
 from tests.conformance.corpus import MAX_HEADER_BYTES, H, P
 from tests.properties.limits import grown, limited, linear_cpu

@@ -23,8 +23,8 @@ from loadtest.fleet.vllm import RunningVllm, VllmWorker, find_vllm
 from router.config.model import Config
 from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import Prompt
+from router.tokenization.body.intake import parse
 from router.tokenization.identity import Identity
-from router.tokenization.intake import parse
 
 ENVIRONMENT = "WARMROUTE_VLLM_ENV"
 SERVERS_AT_ONCE = 2

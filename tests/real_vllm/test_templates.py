@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from backends.vllm.render import ChatRenderer, Unrenderable
-from router.tokenization.intake import CHAT_PATH, parse
+from router.tokenization.body.intake import CHAT_PATH, parse
 from router.tokenization.request import adds_special_tokens, render_chat
 
 TEMPLATES = Path(__file__).with_name("templates")

@@ -25,8 +25,8 @@ from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.placement.placing import Decided
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
+from router.tokenization.body.known_bodies import KnownBodies
 from router.tokenization.identity import Identity
-from router.tokenization.known_bodies import KnownBodies
 from tests.support.raw_client import Client, Reply
 from tests.support.scripted_worker import Script, ScriptedWorker, SocketWorker
 

@@ -18,8 +18,8 @@ from typing import Any
 import backends.simulated
 from router.config.model import Config
 from router.residency.prompt import Prompt
+from router.tokenization.body.intake import CHAT_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
 from router.tokenization.identity import Identity
-from router.tokenization.intake import CHAT_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
 
 MODEL_DIR = Path(backends.simulated.__file__).with_name("model")
 BLOCK_TOKENS = 16

@@ -20,8 +20,8 @@ from router.config.sources.environment import variable
 from router.control.desired_state import endpoint_of
 from router.placement.fleet.endpoints import DEFAULT_BLOCK_TOKENS
 from router.security.worker_tls import WorkerTls
-from router.tokenization.choices import SLOW_PRICE
 from router.tokenization.identity import Identity
+from router.tokenization.local.choices import SLOW_PRICE
 from router.workers.cache_trial import CacheTrial, CacheTrialResult, trial_body
 from router.workers.selftest_rendering import compare_rendering
 

@@ -10,10 +10,10 @@ import msgspec
 
 from backends.worker import ServedModel
 from router.config.model import Config
-from router.tokenization.choices import WORKER
+from router.tokenization.body.intake import CHAT_PATH, parse
 from router.tokenization.identity import Identity
-from router.tokenization.intake import CHAT_PATH, parse
-from router.tokenization.sources import Way
+from router.tokenization.local.choices import WORKER
+from router.tokenization.local.sources import Way
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from router.limits.caller import Charge
 from router.placement.lifecycle_events import Request
 from router.placement.tickets import Ticket
 from router.security.callers import Caller
-from router.tokenization.multipart import Form
+from router.tokenization.body.multipart import Form
 
 
 class OutboundRequest:

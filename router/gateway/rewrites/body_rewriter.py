@@ -24,7 +24,7 @@ from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 from router.placement.lifecycle_events import Usage
 from router.placement.tickets import Ticket
-from router.tokenization.intake import CHAT_PATH, COMPLETIONS_PATH, PROMPT_PATHS, ParsedBody, as_bool
+from router.tokenization.body.intake import CHAT_PATH, COMPLETIONS_PATH, PROMPT_PATHS, ParsedBody, as_bool
 
 _USAGE_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH})
 """Streams of the other two APIs always report their usage."""

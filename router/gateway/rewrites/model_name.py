@@ -16,7 +16,7 @@ from backends.foreign_json import read_json
 from router.gateway.http.request_head import RequestHead
 from router.gateway.http.routes import ModelSource, Route
 from router.gateway.rewrites.json_splice import escapes_letters, is_object, with_member
-from router.tokenization.multipart import Form
+from router.tokenization.body.multipart import Form
 
 _MEMBER = re.compile(rb'"model"[ \t\r\n]*:[ \t\r\n]*')
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"')

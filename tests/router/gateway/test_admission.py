@@ -5,7 +5,7 @@ import pytest
 from router.errors import ErrorKind, RequestError
 from router.gateway.admission import check
 from router.security.keys import KeyEntry, digest_of, new_key
-from router.tokenization.intake import parse
+from router.tokenization.body.intake import parse
 from tests.support.answers import answer_json
 from tests.support.raw_client import PLAIN, post
 

@@ -4,7 +4,7 @@ import pytest
 from router.gateway.flow.identify.identify import read_request
 from router.gateway.http.request_head import parse_head
 from router.gateway.http.routes import RouteTable
-from router.tokenization.intake import UnreadBody, parse
+from router.tokenization.body.intake import UnreadBody, parse
 
 PATH = "/inference/v1/generate"
 FIELDS = b'"kv_transfer_params":{"do_remote_prefill":true}}'

@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 import backends.simulated
 from router.config.model import Config
 from router.tokenization.identity import Identity
-from router.tokenization.local_tokenizer import LocalModel, ModelFiles
+from router.tokenization.local.local_tokenizer import LocalModel, ModelFiles
 
 MODEL_DIR = Path(backends.simulated.__file__).with_name("model")
 

@@ -8,8 +8,8 @@ import pytest
 import backends.simulated
 from router.config.model import Config, ModelConfig
 from router.residency.prompt import PromptSource
+from router.tokenization.body.intake import CHAT_PATH
 from router.tokenization.identity import Identity
-from router.tokenization.intake import CHAT_PATH
 from router.tokenization.named_files import changed_files
 from tests.router.tokenization.test_identity import ask, chat
 
@@ -112,7 +112,7 @@ async def test_a_template_applies_to_files_found_by_the_model(identity, folder, 
 
 
 def parsed_for(model):
-    from router.tokenization.intake import parse
+    from router.tokenization.body.intake import parse
 
     return parse(CHAT_PATH, chat("x", model=model))
 

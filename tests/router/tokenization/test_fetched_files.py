@@ -13,9 +13,9 @@ from router.config.model import Config, ModelConfig
 from router.config.problems import ConfigError
 from router.residency.prompt import PromptSource
 from router.settings import load
+from router.tokenization.body.intake import CHAT_PATH, parse
 from router.tokenization.identity import Identity
-from router.tokenization.intake import CHAT_PATH, parse
-from router.tokenization.sources import Way
+from router.tokenization.local.sources import Way
 from tests.support.hub import hub
 from tests.support.waiting import eventually
 

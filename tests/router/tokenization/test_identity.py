@@ -14,8 +14,15 @@ from backends.vllm.render import ChatRenderer
 from router.config.model import Config, ModelConfig, ResidencyConfig
 from router.residency.chain import SEED, extend_chain, extra_bytes, pack_tokens
 from router.residency.prompt import Prompt, PromptSource
+from router.tokenization.body.intake import (
+    CHAT_PATH,
+    COMPLETIONS_PATH,
+    MESSAGES_PATH,
+    RESPONSES_PATH,
+    WHOLE_BYTES,
+    parse,
+)
 from router.tokenization.identity import INLINE_NEW_BYTES, Identity
-from router.tokenization.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, WHOLE_BYTES, parse
 
 MODEL_DIR = Path(backends.simulated.__file__).with_name("model")
 RENDERER = ChatRenderer.load(MODEL_DIR)

@@ -15,7 +15,7 @@ from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import Prompt
 from router.tokenization.hashing import CacheKeys
 from router.tokenization.identity import Identity
-from router.tokenization.local_tokenizer import LocalModel
+from router.tokenization.local.local_tokenizer import LocalModel
 from router.tokenization.rendering import PromptMemory, segmented_text
 from tests.support.examples import examples
 

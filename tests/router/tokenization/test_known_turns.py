@@ -15,11 +15,12 @@ from router.config.model import Config
 from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import PromptSource
 from router.tokenization import identity as identity_module
-from router.tokenization import intake, sources
+from router.tokenization.body import intake
+from router.tokenization.body.intake import CHAT_PATH, MIN_BODY_BYTES, parse
 from router.tokenization.identity import INLINE_NEW_BYTES, Identity
-from router.tokenization.intake import CHAT_PATH, MIN_BODY_BYTES, parse
-from router.tokenization.local_tokenizer import LocalModel
-from router.tokenization.segmenter import Segmenter
+from router.tokenization.local import sources
+from router.tokenization.local.local_tokenizer import LocalModel
+from router.tokenization.local.segmenter import Segmenter
 from tests.router.tokenization.conftest import MODEL_DIR
 
 LINE = "Please look at this function and say what is wrong with it. "

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from router.errors import RequestError
-from router.tokenization.multipart import read_form
+from router.tokenization.body.multipart import read_form
 
 pytest.importorskip("python_multipart", reason="python-multipart is not installed")
 

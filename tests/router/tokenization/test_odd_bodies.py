@@ -7,8 +7,8 @@ from collections.abc import Generator
 import pytest
 
 from router.errors import RequestError
-from router.tokenization.encodings import STEP_BYTES, as_utf8, utf8_steps
-from router.tokenization.intake import CHAT_PATH, MESSAGES_PATH, ParsedBody, parse
+from router.tokenization.body.encodings import STEP_BYTES, as_utf8, utf8_steps
+from router.tokenization.body.intake import CHAT_PATH, MESSAGES_PATH, ParsedBody, parse
 
 SIZES = (1_000, 66_000, 300_000, 1_500_000, 9_000_000)
 EMBEDDINGS = "/v1/embeddings"
@@ -153,7 +153,7 @@ def finished(steps: Generator[None, None, bytes]) -> bytes:
 def test_steps_convert_like_one_call(text: str, encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     body = text.encode(encoding)
     for step in (3, 4, 1_001) if len(body) < 100 else (STEP_BYTES,):
-        monkeypatch.setattr("router.tokenization.encodings.STEP_BYTES", step)
+        monkeypatch.setattr("router.tokenization.body.encodings.STEP_BYTES", step)
         assert finished(utf8_steps(body)) == as_utf8(body) == text.encode()
 
 

@@ -22,8 +22,8 @@ from router.config.model import Config, WorkerTlsConfig
 from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import Prompt, PromptSource
 from router.security.worker_tls import WorkerTls
+from router.tokenization.body.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
 from router.tokenization.identity import Identity
-from router.tokenization.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
 from router.tokenization.preparing import MAX_ASKED_CHARS
 from router.tokenization.remote_tokenizer import PAUSE_S, WorkerTokenizer, tokenize_url
 

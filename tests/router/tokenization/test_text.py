@@ -6,8 +6,8 @@ import pytest
 
 from router.config.model import Config
 from router.residency.prompt import Prompt, PromptSource
+from router.tokenization.body.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
 from router.tokenization.identity import Identity
-from router.tokenization.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from backends.vllm.unrenderable import Unrenderable
 from router.config.model import Config, ModelConfig
 from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import PromptSource
+from router.tokenization.body.intake import CHAT_PATH, parse
 from router.tokenization.identity import Identity
-from router.tokenization.intake import CHAT_PATH, parse
 
 MODEL_DIR = Path(backends.simulated.__file__).with_name("model")
 TEMPLATES = Path(__file__).parents[2] / "real_vllm" / "templates"

@@ -17,9 +17,9 @@ from policies.view import Residency
 from router.config.model import Config, HandoverConfig, HealthConfig, KvEventsConfig, ResidencyConfig, WorkerConfig
 from router.placement.fleet.fleet import Fleet, WorkerState
 from router.residency.residency_map import ResidencyMap
+from router.tokenization.body.intake import COMPLETIONS_PATH as PATH
+from router.tokenization.body.intake import parse
 from router.tokenization.identity import Identity
-from router.tokenization.intake import COMPLETIONS_PATH as PATH
-from router.tokenization.intake import parse
 from router.workers.watcher import Watcher
 from tests.support.waiting import eventually, iterations
 

@@ -10,7 +10,7 @@ from router.errors import RequestError
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.http.routes import Route
 from router.placement.lifecycle_events import Request, Usage
-from router.tokenization.intake import CHAT_PATH, MESSAGES_PATH
+from router.tokenization.body.intake import CHAT_PATH, MESSAGES_PATH
 
 BYTES_PER_TOKEN: Final = 4
 """English text has about four bytes per token."""

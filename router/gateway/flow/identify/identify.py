@@ -25,8 +25,7 @@ from router.placement.fleet.fleet import Fleet
 from router.placement.lifecycle_events import Request, SessionKind
 from router.placement.policies.traffic_routes import RouteFacts, TrafficRoutes
 from router.residency.prompt import Prompt
-from router.tokenization.identity import Identity
-from router.tokenization.intake import (
+from router.tokenization.body.intake import (
     READ_AT_ONCE_BYTES,
     WHOLE_BYTES,
     ParsedBody,
@@ -34,8 +33,9 @@ from router.tokenization.intake import (
     parse_at_once,
     parse_steps,
 )
-from router.tokenization.known_bodies import KnownBodies
-from router.tokenization.multipart import Form, form_steps, read_form
+from router.tokenization.body.known_bodies import KnownBodies
+from router.tokenization.body.multipart import Form, form_steps, read_form
+from router.tokenization.identity import Identity
 
 # Estimates the tokens of a body that is not parsed: English text has about four bytes per token.
 _BYTES_PER_TOKEN = 4

@@ -16,8 +16,8 @@ from router.gateway.rewrites.model_name import renamable
 from router.placement.fleet.fleet import Fleet
 from router.placement.lifecycle_events import Request
 from router.residency.prompt import Prompt
+from router.tokenization.body.intake import parse
 from router.tokenization.identity import Identity
-from router.tokenization.intake import parse
 
 _LISTED = 10
 """Models that an error names."""

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import msgspec
 
-from router.tokenization.intake import ParsedBody
-from router.tokenization.multipart import Form
+from router.tokenization.body.intake import ParsedBody
+from router.tokenization.body.multipart import Form
 
 
 class Reading(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from router.gateway.http.time_slices import SLICE_S, TimeSlices
-from router.tokenization.intake import READ_AT_ONCE_BYTES
+from router.tokenization.body.intake import READ_AT_ONCE_BYTES
 from tests.support.answers import END, answer_json, answer_stream
 from tests.support.raw_client import PLAIN, post
 from tests.support.waiting import eventually, iterations

@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from backends.vllm.unrenderable import Unrenderable
-from router.tokenization.local_tokenizer import LocalModel
-from router.tokenization.long_text import MAX_WHOLE_BYTES, PIECE_CHARS, SHORT_CHARS, encode_in_pieces
+from router.tokenization.local.local_tokenizer import LocalModel
+from router.tokenization.local.long_text import MAX_WHOLE_BYTES, PIECE_CHARS, SHORT_CHARS, encode_in_pieces
 from tests.router.tokenization.conftest import TEXTS
 
 WORDS = [

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.tokenization.body_bounds import decoded_bytes, fits_inline
-from router.tokenization.body_decoding import (
+from router.tokenization.body.bounds import decoded_bytes, fits_inline
+from router.tokenization.body.decoding import (
     INLINE_CONTAINERS,
     INLINE_FLOATS,
     LONG_DIGITS_BYTES,
@@ -18,8 +18,8 @@ from router.tokenization.body_decoding import (
     inline_fields,
     long_digit_bytes,
 )
-from router.tokenization.intake import CHAT_PATH, MIN_BODY_BYTES, WHOLE_BYTES, parse, parse_at_once
-from router.tokenization.known_bodies import KnownBodies
+from router.tokenization.body.intake import CHAT_PATH, MIN_BODY_BYTES, WHOLE_BYTES, parse, parse_at_once
+from router.tokenization.body.known_bodies import KnownBodies
 
 CHAT = b'{"model":"m","messages":[{"role":"user","content":"hi"}],"tools":[%b0]}'
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from backends.foreign_json import json_decoder
 from router.errors import ErrorKind, RequestError
-from router.tokenization.body_decoding import NO_SCALAR, is_unicode
-from router.tokenization.fields import (
+from router.tokenization.body.decoding import NO_SCALAR, is_unicode
+from router.tokenization.body.fields import (
     PROMPT_FIELDS,
     BodyFields,
     EngineArguments,

@@ -12,10 +12,10 @@ from xxhash import xxh3_64_intdigest
 
 from backends.vllm.render import ChatRenderer
 from backends.vllm.unrenderable import Unrenderable
-from router.tokenization.long_text import SHORT_CHARS, encode_in_pieces
-from router.tokenization.segmentation_check import segmentation_error
-from router.tokenization.segmenter import Segmenter, Segments
-from router.tokenization.word_memo import word_memo
+from router.tokenization.local.long_text import SHORT_CHARS, encode_in_pieces
+from router.tokenization.local.segmentation_check import segmentation_error
+from router.tokenization.local.segmenter import Segmenter, Segments
+from router.tokenization.local.word_memo import word_memo
 
 _PROBES = ("a", "b 1", "0", "あ")
 _UNKNOWN = "a\u0378\U0010fffd\ue0a0 \u0378 \U00013080\U00012080 \U00013081"

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from router.errors import ErrorKind, RequestError
-from router.tokenization.multipart import (
+from router.tokenization.body.multipart import (
     MAX_ESCAPES,
     MAX_FIELD_BYTES,
     MAX_MODEL_BYTES,

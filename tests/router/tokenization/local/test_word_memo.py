@@ -9,9 +9,9 @@ from tokenizers import Tokenizer, normalizers
 
 from backends.vllm.render import ChatRenderer
 from backends.vllm.tokenizer import TokenizerFiles, special_tokens
-from router.tokenization import word_memo as module
-from router.tokenization.local_tokenizer import LocalModel
-from router.tokenization.word_memo import MAX_STRETCH_CHARS, MAX_TEXT_CHARS, MAX_UNKNOWN, WordMemo, word_memo
+from router.tokenization.local import word_memo as module
+from router.tokenization.local.local_tokenizer import LocalModel
+from router.tokenization.local.word_memo import MAX_STRETCH_CHARS, MAX_TEXT_CHARS, MAX_UNKNOWN, WordMemo, word_memo
 from tests.router.tokenization.conftest import PLAIN, byte_level
 
 CASED_WORDS = (

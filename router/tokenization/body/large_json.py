@@ -18,7 +18,7 @@ from xxhash import xxh3_128
 
 from backends.foreign_json import json_decoder
 from router.errors import ErrorKind, RequestError
-from router.tokenization.body_decoding import NOT_AN_OBJECT, long_digit_bytes
+from router.tokenization.body.decoding import NOT_AN_OBJECT, long_digit_bytes
 
 STEP_BYTES = 65_536
 """A step of this size takes at most about 4 ms."""

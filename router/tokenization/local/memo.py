@@ -1,8 +1,8 @@
 """Remember tokenised prefixes: for each the length in tokens and the block hashes, but not the token ids.
 
-It is a trie of text segments (`router.tokenization.segmenter`), kept flat. A prefix is found by the running xxh3-64 of
-its segments, seeded with everything else that its hashes depend on. The next turn of a conversation takes one pass over
-the text. Only new segments are tokenised, and their block hashes continue the hashes of the known prefix.
+It is a trie of text segments (`router.tokenization.local.segmenter`), kept flat. A prefix is found by the running
+xxh3-64 of its segments, seeded with everything else that its hashes depend on. The next turn of a conversation takes
+one pass over the text. Only new segments are tokenised, and their block hashes continue the hashes of the known prefix.
 """
 
 from __future__ import annotations

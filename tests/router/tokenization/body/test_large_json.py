@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xxhash import xxh3_128_intdigest
 
-import router.tokenization.large_json as skimming
+import router.tokenization.body.large_json as skimming
 from router.errors import ErrorKind, RequestError
-from router.tokenization.large_json import MAX_MEMBERS, STEP_BYTES, BodySurvey, LargeObjectScan
+from router.tokenization.body.large_json import MAX_MEMBERS, STEP_BYTES, BodySurvey, LargeObjectScan
 from tests.support.examples import examples
 
 NAMES = frozenset({"a", "b", "model"})

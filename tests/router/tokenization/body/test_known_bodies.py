@@ -9,10 +9,10 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from router.errors import RequestError
-from router.tokenization import intake
-from router.tokenization.fields import BodyFields
-from router.tokenization.intake import CHAT_PATH, ParsedBody, parse
-from router.tokenization.known_bodies import MOST_NEW_MESSAGES, STAND_IN, KnownBodies
+from router.tokenization.body import intake
+from router.tokenization.body.fields import BodyFields
+from router.tokenization.body.intake import CHAT_PATH, ParsedBody, parse
+from router.tokenization.body.known_bodies import MOST_NEW_MESSAGES, STAND_IN, KnownBodies
 
 TEXTS = [
     "", "Why?", '{"role": "user"}, {', '"messages":[{"role":"user"}],', "日本 \u0007 é", "}]},{\\", "x" * 60,

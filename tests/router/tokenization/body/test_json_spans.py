@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.errors import RequestError
-from router.tokenization.body_decoding import NO_SCALAR
-from router.tokenization.fields import PROMPT_FIELDS, BodyFields
-from router.tokenization.json_spans import OBJECTS, SMALL_FIELD_BYTES, find_spans, transfer_field
+from router.tokenization.body.decoding import NO_SCALAR
+from router.tokenization.body.fields import PROMPT_FIELDS, BodyFields
+from router.tokenization.body.json_spans import OBJECTS, SMALL_FIELD_BYTES, find_spans, transfer_field
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 2**70) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -1,7 +1,7 @@
 """Decode all fields of a body, within bounds of time.
 
 One call of a parser cannot be interrupted, so a body whose elements take long is not decoded. The counts of brackets,
-floats and digits bound the time; `router.tokenization.body_bounds` has those of brackets and commas off the event loop.
+floats and digits bound the time; `router.tokenization.body.bounds` has those of brackets and commas off the event loop.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from secrets import randbelow
 
 from backends.foreign_json import json_decoder
 from router.errors import ErrorKind, RequestError
-from router.tokenization.fields import PROMPT_FIELDS, BodyFields
+from router.tokenization.body.fields import PROMPT_FIELDS, BodyFields
 from router.tokenization.threads import TextUnavailable
 
 INLINE_FLOATS = 8_192

@@ -8,7 +8,7 @@ import pytest
 from xxhash import xxh3_128_intdigest
 
 from router.errors import ErrorKind, RequestError
-from router.tokenization.intake import (
+from router.tokenization.body.intake import (
     CHAT_PATH,
     COMPLETIONS_PATH,
     MESSAGES_PATH,

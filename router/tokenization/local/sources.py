@@ -17,8 +17,8 @@ from backends.vllm.unrenderable import Unrenderable
 from router.config.model import Config, ModelConfig
 from router.config.on_request import OnRequest
 from router.hub.fetcher import Fetched, HubFetcher, is_hub_name
-from router.tokenization.choices import AUTO, CHOICES, WORKER, path_of
-from router.tokenization.local_tokenizer import LocalModel, ModelFiles
+from router.tokenization.local.choices import AUTO, CHOICES, WORKER, path_of
+from router.tokenization.local.local_tokenizer import LocalModel, ModelFiles
 
 MAX_MODELS = 1_000
 """Number of served model names remembered; further names are not learned."""

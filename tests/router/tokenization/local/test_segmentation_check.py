@@ -10,8 +10,8 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from backends.vllm.render import ChatRenderer
 from backends.vllm.tokenizer import SpecialToken, TokenizerFiles, special_tokens
 from backends.vllm.unrenderable import Unrenderable
-from router.tokenization.segmentation_check import MAX_TRIED_TOKENS, segmentation_error
-from router.tokenization.segmenter import Segmenter, Segments
+from router.tokenization.local.segmentation_check import MAX_TRIED_TOKENS, segmentation_error
+from router.tokenization.local.segmenter import Segmenter, Segments
 
 ALPHABET = "ab<> \nA"
 TEXTS = st.text(ALPHABET, min_size=1, max_size=4)

@@ -21,7 +21,7 @@ from typing import TypeAlias, TypeVar
 from xxhash import xxh3_128_intdigest
 
 from router.errors import ErrorKind, RequestError
-from router.tokenization.body_decoding import (
+from router.tokenization.body.decoding import (
     INLINE_FLOATS,
     CostlyBody,
     FloatBudget,
@@ -29,9 +29,9 @@ from router.tokenization.body_decoding import (
     inline_fields,
     python_fields,
 )
-from router.tokenization.encodings import as_utf8, utf8_steps
-from router.tokenization.fields import PROMPT_FIELDS, BodyFields
-from router.tokenization.json_spans import (
+from router.tokenization.body.encodings import as_utf8, utf8_steps
+from router.tokenization.body.fields import PROMPT_FIELDS, BodyFields
+from router.tokenization.body.json_spans import (
     FIELDS,
     REUSED,
     TRANSFER_FIELDS,
@@ -40,8 +40,8 @@ from router.tokenization.json_spans import (
     invalid_json,
     transfer_field,
 )
-from router.tokenization.known_bodies import BodySearch, KnownBodies, new_messages
-from router.tokenization.large_json import BodySurvey, LargeObjectScan
+from router.tokenization.body.known_bodies import BodySearch, KnownBodies, new_messages
+from router.tokenization.body.large_json import BodySurvey, LargeObjectScan
 
 T = TypeVar("T")
 Places: TypeAlias = Mapping[str, tuple[int, int]]

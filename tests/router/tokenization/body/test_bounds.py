@@ -10,8 +10,8 @@ import pytest
 from backends.vllm.render import ChatRenderer
 from router.config.model import Config
 from router.residency.prompt import Prompt, PromptSource
-from router.tokenization import intake
-from router.tokenization.body_bounds import (
+from router.tokenization.body import intake
+from router.tokenization.body.bounds import (
     INLINE_BRACKETS,
     INLINE_COMMAS,
     INLINE_IDS,
@@ -23,10 +23,10 @@ from router.tokenization.body_bounds import (
     few_elements,
     fits_inline,
 )
-from router.tokenization.body_decoding import all_fields
+from router.tokenization.body.decoding import all_fields
+from router.tokenization.body.intake import CHAT_PATH, COMPLETIONS_PATH, WHOLE_BYTES, parse
 from router.tokenization.identification_deadline import LIMIT_S, MAX_LIMIT_S, limit_s
 from router.tokenization.identity import Identity
-from router.tokenization.intake import CHAT_PATH, COMPLETIONS_PATH, WHOLE_BYTES, parse
 from tests.router.tokenization.test_identity import MODEL_DIR, TURN, ask, chat, completion
 from tests.router.tokenization.test_threads import Purse
 from tests.support.waiting import eventually

@@ -10,8 +10,8 @@ from xxhash import xxh3_64_intdigest
 
 from backends.vllm.unrenderable import Unrenderable
 from router.tokenization.hashing import CacheKeys, chain_of
-from router.tokenization.local_tokenizer import LocalModel
-from router.tokenization.memo import MemoNode, SegmentMemo, packed_ids
+from router.tokenization.local.local_tokenizer import LocalModel
+from router.tokenization.local.memo import MemoNode, SegmentMemo, packed_ids
 
 TEXT_SEED = 0x7465_7874_6964_656E
 TEXT_BYTES_PER_TOKEN = 4

@@ -14,7 +14,7 @@ from random import Random
 from backends.vllm.render import ChatRenderer
 from backends.vllm.tokenizer import SpecialToken
 from backends.vllm.unrenderable import Unrenderable
-from router.tokenization.segmenter import Segmenter
+from router.tokenization.local.segmenter import Segmenter
 
 MAX_TRIED_TOKENS = 12
 """Added tokens to test if a tokenizer has hundreds (the rest are placeholders of the same kind)."""

@@ -6,8 +6,8 @@ from array import array
 
 from router.residency.prompt import Prompt, PromptSource
 from router.tokenization.hashing import CacheKeys, chain_of
-from router.tokenization.local_tokenizer import LocalModel
-from router.tokenization.memo import SegmentMemo, common_tokens, packed_ids
+from router.tokenization.local.local_tokenizer import LocalModel
+from router.tokenization.local.memo import SegmentMemo, common_tokens, packed_ids
 from router.tokenization.rendering import RECENT_BYTES, PromptMemory, segmented_text
 
 

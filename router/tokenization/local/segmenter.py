@@ -4,7 +4,7 @@ Tokenizers split text at added tokens before any other step. So the start of an 
 is found in the raw text beside any neighbours. Tokenizers look for added tokens in two passes. The first finds tokens
 that are not `normalized`, in the raw text. The second finds the other tokens, in the normalised text between them.
 Boundaries are at tokens of the first pass, or of the second if the first has none and no text is normalised.
-`router.tokenization.segmentation_check` tests whether this holds for a given tokenizer.
+`router.tokenization.local.segmentation_check` tests whether this holds for a given tokenizer.
 """
 
 from __future__ import annotations

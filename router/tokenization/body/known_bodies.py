@@ -16,8 +16,8 @@ import msgspec
 from xxhash import xxh3_128_intdigest
 
 from backends.foreign_json import json_decoder
+from router.tokenization.body.fields import BodyFields, MessagesSpan
 from router.tokenization.byte_bounded_lru import ByteBoundedLru
-from router.tokenization.fields import BodyFields, MessagesSpan
 
 START_BYTES = 200
 """Memory of a `BodyStart` and its key, rounded up."""
