@@ -23,14 +23,14 @@ from router.gateway import response_search
 from router.gateway.client import PIPELINE_BYTES
 from router.gateway.flow.attempt.opening import HELD_BYTES, WHOLE_ANSWER_BYTES
 from router.gateway.flow.deadlines import MIN_BYTES_PER_S, QUIET_LIMITS
-from router.gateway.http.body_buffer_limit import RESERVED_PART, SMALL_BODY_BYTES
-from router.gateway.http.chunked_body import CHUNKS_PER_ITERATION, MAX_LINE_BYTES
-from router.gateway.http.client_input import LINGER_BYTES, LINGER_S
-from router.gateway.http.pipelining import REQUESTS_PER_ITERATION
-from router.gateway.http.request_head import MAX_HEADER_LINES
+from router.gateway.http.client.body_buffer_limit import RESERVED_PART, SMALL_BODY_BYTES
+from router.gateway.http.client.chunked_body import CHUNKS_PER_ITERATION, MAX_LINE_BYTES
+from router.gateway.http.client.input import LINGER_BYTES, LINGER_S
+from router.gateway.http.client.pipelining import REQUESTS_PER_ITERATION
+from router.gateway.http.client.request_head import MAX_HEADER_LINES
 from router.gateway.http.send_buffer_limit import WRITE_BUFFER_BYTES
-from router.gateway.http.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES
-from router.gateway.http.upstream_pool import UPSTREAM_HEAD_S
+from router.gateway.http.upstream.pool import UPSTREAM_HEAD_S
+from router.gateway.http.upstream.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES
 from router.gateway.listen.accept import TLS_HANDSHAKE_S
 from router.gateway.listen.connection_limit import BETWEEN_REQUESTS_S, HANDSHAKE_GRACE_S
 from router.gateway.listen.sockets import KERNEL_UNSENT_BYTES

@@ -8,7 +8,7 @@ an error if it does not schedule by priority.
 from __future__ import annotations
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.http.routes import Route
+from router.gateway.http.client.routes import Route
 from router.security.callers import Caller
 from router.tokenization.body.intake import ParsedBody, as_int
 from router.tokenization.body.multipart import Form

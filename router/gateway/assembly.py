@@ -27,16 +27,16 @@ from router.gateway.flow.identify.model_choice import ModelChoice
 from router.gateway.flow.placements import Placements
 from router.gateway.flow.request_trace import Tracer, TraceSink
 from router.gateway.flow.services import RequestServices, ResponseLines
-from router.gateway.http.access_log import AccessLog
-from router.gateway.http.body_buffer_limit import BodyBufferLimit
-from router.gateway.http.cors import Cors
+from router.gateway.http.client.access_log import AccessLog
+from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
+from router.gateway.http.client.cors import Cors
+from router.gateway.http.client.request_ids import RequestIds
+from router.gateway.http.client.routes import RouteTable
 from router.gateway.http.heap_trim import HeapTrimmer, trimmer
-from router.gateway.http.request_ids import RequestIds
-from router.gateway.http.routes import RouteTable
 from router.gateway.http.send_buffer_limit import SendBufferLimit
 from router.gateway.http.time_slices import TimeSlices
-from router.gateway.http.upstream_pool import ConnectionPool
-from router.gateway.http.worker_keys import worker_keys
+from router.gateway.http.upstream.pool import ConnectionPool
+from router.gateway.http.upstream.worker_keys import worker_keys
 from router.gateway.http.write_coalescer import WriteCoalescer
 from router.gateway.listen.connection_limit import AcceptOrder, ConnectionLimit
 from router.gateway.local import Answer, LocalAnswers

@@ -11,13 +11,13 @@ from router.errors import ErrorKind, RequestError
 from router.gateway.client_services import ClientServices
 from router.gateway.flow.forwarding import SHUT_DOWN, ForwardedRequest
 from router.gateway.flow.outbound import OutboundRequest
-from router.gateway.http.client_input import LINGER_S, ClientInput
-from router.gateway.http.client_output import ClientOutput
-from router.gateway.http.headers import CONTINUE
-from router.gateway.http.request_framer import FramerState, RequestFramer
-from router.gateway.http.request_head import RequestHead
-from router.gateway.http.routes import Route
-from router.gateway.http.tunnel import Tunnel
+from router.gateway.http.client.input import LINGER_S, ClientInput
+from router.gateway.http.client.output import ClientOutput
+from router.gateway.http.client.request_framer import FramerState, RequestFramer
+from router.gateway.http.client.request_head import RequestHead
+from router.gateway.http.client.routes import Route
+from router.gateway.http.client.tunnel import Tunnel
+from router.gateway.http.upstream.headers import CONTINUE
 from router.security.keys import ApiKeys
 
 log = logging.getLogger("warmroute.gateway")

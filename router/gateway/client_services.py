@@ -8,9 +8,9 @@ from router.config.model import LimitsConfig, TimeoutsConfig
 from router.gateway.drain_state import DrainState
 from router.gateway.flow.forwarding import ForwardedRequest
 from router.gateway.flow.services import RequestServices
-from router.gateway.http.body_buffer_limit import BodyBufferLimit
-from router.gateway.http.pipelining import PipelineScheduler
-from router.gateway.http.request_ids import RequestIds
+from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
+from router.gateway.http.client.pipelining import PipelineScheduler
+from router.gateway.http.client.request_ids import RequestIds
 from router.gateway.http.send_buffer_limit import SendBufferLimit
 from router.gateway.http.write_coalescer import WriteCoalescer
 from router.gateway.local import LocalAnswers

@@ -13,13 +13,13 @@ from backends.foreign_json import read_json
 from backends.worker import ServedModel
 from router.errors import ErrorKind, RequestError
 from router.gateway.drain_state import DrainState
-from router.gateway.http.access_log import AccessLog
-from router.gateway.http.cors import Cors
+from router.gateway.http.client.access_log import AccessLog
+from router.gateway.http.client.cors import Cors
+from router.gateway.http.client.request_head import RequestHead
+from router.gateway.http.client.request_ids import RequestIds
+from router.gateway.http.client.routes import Route, RouteTable
 from router.gateway.http.error_format import error_body
-from router.gateway.http.headers import connection_line, own_reply, retry_after
-from router.gateway.http.request_head import RequestHead
-from router.gateway.http.request_ids import RequestIds
-from router.gateway.http.routes import Route, RouteTable
+from router.gateway.http.upstream.headers import connection_line, own_reply, retry_after
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.model_names import ModelNames
 from router.placement.fleet.fleet import Fleet

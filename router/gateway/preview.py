@@ -9,9 +9,9 @@ from router.errors import ErrorKind, RequestError
 from router.gateway.flow.identify.identify import Identifier
 from router.gateway.flow.identify.model_choice import ModelChoice
 from router.gateway.flow.outbound import OutboundRequest
-from router.gateway.http.request_head import RequestHead
-from router.gateway.http.request_ids import RequestIds
-from router.gateway.http.routes import RouteTable
+from router.gateway.http.client.request_head import RequestHead
+from router.gateway.http.client.request_ids import RequestIds
+from router.gateway.http.client.routes import RouteTable
 from router.placement.lifecycle_events import Request
 from router.security.callers import Caller, Callers
 from router.security.keys import ApiKeys

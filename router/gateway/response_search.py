@@ -9,7 +9,7 @@ from enum import Enum
 from backends.vllm.control import LargeAnswerError, ProbeError, ProbeFault, RefusedError, WorkerClient
 from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
-from router.gateway.http.worker_keys import WorkerKeys
+from router.gateway.http.upstream.worker_keys import WorkerKeys
 from router.gateway.pins import Pins, stored_response_id
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from router.config.findings import Finding
 from router.config.model import Config, ModelConfig, TimeoutsConfig
 from router.config.tree import Path
-from router.gateway.http.routes import forbidden
+from router.gateway.http.client.routes import forbidden
 
 _ORIGIN = re.compile(r"https?://[^\s/]+")
 _PATH = re.compile(r"/[!$-)+->@-~]*")

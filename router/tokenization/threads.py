@@ -18,7 +18,8 @@ MAX_WAITING_BYTES = 33_554_432
 
 
 class MemoryBudget(Protocol):
-    """Memory that decoded bodies share with others; `router.gateway.http.body_buffer_limit.BodyBufferLimit` is one."""
+    """Memory that decoded bodies share with others; `router.gateway.http.client.body_buffer_limit.BodyBufferLimit` is
+    one."""
 
     def lend(self, size_bytes: int) -> bool: ...
     def give_back(self, size_bytes: int) -> None: ...

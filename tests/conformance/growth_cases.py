@@ -23,17 +23,17 @@ from backends.vllm.tokenizer import SpecialToken
 from backends.vllm.unrenderable import Unrenderable
 from router.config.model import CorsConfig, LimitsConfig
 from router.errors import RequestError
-from router.gateway.http.access_log import AccessLog
-from router.gateway.http.answer_end import ANSWER_ENDS
-from router.gateway.http.body_buffer_limit import BodyBufferLimit
-from router.gateway.http.chunked_body import MAX_LINE_BYTES
-from router.gateway.http.cors import Cors
-from router.gateway.http.request_framer import RequestFramer
-from router.gateway.http.request_head import RequestHead, split_lines
-from router.gateway.http.response_head import parse_response_head
-from router.gateway.http.routes import RouteTable, forbidden
-from router.gateway.http.sse import FirstEvent, judge_event
-from router.gateway.http.usage import find_usage
+from router.gateway.http.client.access_log import AccessLog
+from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
+from router.gateway.http.client.chunked_body import MAX_LINE_BYTES
+from router.gateway.http.client.cors import Cors
+from router.gateway.http.client.request_framer import RequestFramer
+from router.gateway.http.client.request_head import RequestHead, split_lines
+from router.gateway.http.client.routes import RouteTable, forbidden
+from router.gateway.http.upstream.answer_end import ANSWER_ENDS
+from router.gateway.http.upstream.response_head import parse_response_head
+from router.gateway.http.upstream.sse import FirstEvent, judge_event
+from router.gateway.http.upstream.usage import find_usage
 from router.gateway.pins import stored_response_id
 from router.gateway.rewrites.cached_tokens import CachedTokens, with_cached_tokens
 from router.gateway.rewrites.json_splice import set_inner
@@ -124,9 +124,9 @@ PATTERNS: dict[str, Row] = {
     "router.workers.settings._EVENT_ADDRESS": Row(
         WORKER, "fullmatch", (lambda size: "tcp://" + ":1" * (size // 2) + "x",)
     ),
-    "router.gateway.http.access_log._WITH_PORT": Row(CLIENT, "fullmatch"),
-    "router.gateway.http.chunked_body._PLAIN_SIZE": Row(CLIENT, "match"),
-    "router.gateway.http.chunked_body._SIZE": Row(
+    "router.gateway.http.client.access_log._WITH_PORT": Row(CLIENT, "fullmatch"),
+    "router.gateway.http.client.chunked_body._PLAIN_SIZE": Row(CLIENT, "match"),
+    "router.gateway.http.client.chunked_body._SIZE": Row(
         CLIENT,
         "fullmatch",
         longest_bytes=MAX_LINE_BYTES,
@@ -136,11 +136,11 @@ PATTERNS: dict[str, Row] = {
             lambda size: b"1" + b';a="x";b' * (size // 8) + b"=",
         ),
     ),
-    "router.gateway.http.chunked_body._TRAILER": Row(CLIENT, "fullmatch"),
-    "router.gateway.http.cors._TOKEN": Row(CLIENT, "fullmatch"),
-    "router.gateway.http.request_framer._EMPTY_LINES": Row(CLIENT, "match"),
-    "router.gateway.http.request_head._DIGITS": Row(CLIENT, "fullmatch"),
-    "router.gateway.http.request_head._HEAD": Row(
+    "router.gateway.http.client.chunked_body._TRAILER": Row(CLIENT, "fullmatch"),
+    "router.gateway.http.client.cors._TOKEN": Row(CLIENT, "fullmatch"),
+    "router.gateway.http.client.request_framer._EMPTY_LINES": Row(CLIENT, "match"),
+    "router.gateway.http.client.request_head._DIGITS": Row(CLIENT, "fullmatch"),
+    "router.gateway.http.client.request_head._HEAD": Row(
         CLIENT,
         "fullmatch",
         longest_bytes=HEAD_BYTES,
@@ -150,13 +150,13 @@ PATTERNS: dict[str, Row] = {
             lambda size: b"GET /" + b"/" * size + b"\x00",
         ),
     ),
-    "router.gateway.http.request_head._HOST": Row(CLIENT, "fullmatch"),
-    "router.gateway.http.request_head.LENGTH_LINE": Row(
+    "router.gateway.http.client.request_head._HOST": Row(CLIENT, "fullmatch"),
+    "router.gateway.http.client.request_head.LENGTH_LINE": Row(
         CLIENT,
         "search",
         (lambda size: b"\r\ncontent-length:1" + b" " * size, lambda size: b"\r\ncontent-length:" * (size // 17)),
     ),
-    "router.gateway.http.request_head._OTHER_VERSION": Row(
+    "router.gateway.http.client.request_head._OTHER_VERSION": Row(
         CLIENT, "match", (lambda size: b"GET " + b"/" * size + b" HTTP/",)
     ),
     "router.gateway.rewrites.json_splice._ESCAPED": Row(CLIENT, "search"),
@@ -164,22 +164,22 @@ PATTERNS: dict[str, Row] = {
     "router.gateway.rewrites.json_splice._OPENING": Row(CLIENT, "match"),
     "router.gateway.flow.identify.identify._FEW_DIGITS": Row(CLIENT, "fullmatch"),
     "router.gateway.pins._STORED_ID": Row(WORKER, "search"),
-    "router.gateway.http.request_ids._GIVEN": Row(CLIENT, "fullmatch"),
+    "router.gateway.http.client.request_ids._GIVEN": Row(CLIENT, "fullmatch"),
     "router.gateway.rewrites.body_rewriter._VERSION": Row(WORKER, "match"),
-    "router.gateway.http.sse.EVENT_END": Row(WORKER, "search"),
-    "router.gateway.http.sse._DATA": Row(WORKER, "search", (lambda size: b"data:" + b"\r" * size + b"x",)),
-    "router.gateway.http.sse._EMPTY": Row(WORKER, "search"),
-    "router.gateway.http.sse._PREAMBLE": Row(WORKER, "match"),
+    "router.gateway.http.upstream.sse.EVENT_END": Row(WORKER, "search"),
+    "router.gateway.http.upstream.sse._DATA": Row(WORKER, "search", (lambda size: b"data:" + b"\r" * size + b"x",)),
+    "router.gateway.http.upstream.sse._EMPTY": Row(WORKER, "search"),
+    "router.gateway.http.upstream.sse._PREAMBLE": Row(WORKER, "match"),
     **{
-        f"router.gateway.http.answer_end.{name}": Row(WORKER, "search")
+        f"router.gateway.http.upstream.answer_end.{name}": Row(WORKER, "search")
         for name in ("_DONE", "_FINISH", "_ABORT", "_STOP", "_STOP_REASON", "_NO_STOP_REASON", "_NAMES", "_NO_OUTPUT")
     },
-    "router.gateway.http.answer_end._NAME": Row(WORKER, "match"),
-    "router.gateway.http.answer_end._FIELD": Row(WORKER, "match"),
-    "router.gateway.http.sse._INTRODUCING": Row(WORKER, "match"),
-    "router.gateway.http.sse._LINE_END": Row(WORKER, "search"),
-    "router.gateway.http.usage._NO_USAGE": Row(WORKER, "match"),
-    "router.gateway.http.usage.USAGE": Row(
+    "router.gateway.http.upstream.answer_end._NAME": Row(WORKER, "match"),
+    "router.gateway.http.upstream.answer_end._FIELD": Row(WORKER, "match"),
+    "router.gateway.http.upstream.sse._INTRODUCING": Row(WORKER, "match"),
+    "router.gateway.http.upstream.sse._LINE_END": Row(WORKER, "search"),
+    "router.gateway.http.upstream.usage._NO_USAGE": Row(WORKER, "match"),
+    "router.gateway.http.upstream.usage.USAGE": Row(
         WORKER,
         "match",
         (lambda size: b'"usage":{' + b"{}" * (size // 2), lambda size: b'"usage":{' + b"{x" * (size // 2)),
@@ -205,8 +205,8 @@ PATTERNS: dict[str, Row] = {
             lambda size: b',"system_fingerprint":"' + b"\\x" * (size // 2),
         ),
     ),
-    "router.gateway.http.response_head._STATUS_LINE": Row(WORKER, "fullmatch"),
-    "router.gateway.http.response_head._TABBED_CODING": Row(
+    "router.gateway.http.upstream.response_head._STATUS_LINE": Row(WORKER, "fullmatch"),
+    "router.gateway.http.upstream.response_head._TABBED_CODING": Row(
         WORKER,
         "search",
         (
@@ -247,7 +247,8 @@ INLINE: dict[str, str | tuple[str, ...]] = {
     "router.config.typed._fits": TRUSTED + "an operator writes settings",
     "router.gateway.rewrites.json_splice._within": ("member to replace", "member of a long string"),
     "router.gateway.rewrites.json_splice.set_inner": ("member to add", "member named often"),
-    "router.gateway.http.headers._prepared": TRUSTED + "a head that has been checked; each of its lines is tried once",
+    "router.gateway.http.upstream.headers._prepared": TRUSTED
+    + "a head that has been checked; each of its lines is tried once",
     "router.tokenization.local.segmenter.Segmenter.__init__": (
         "special tokens",
         "halves of special tokens",

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.gateway.http.sse import FirstEvent
-from router.gateway.http.usage import find_usage
+from router.gateway.http.upstream.sse import FirstEvent
+from router.gateway.http.upstream.usage import find_usage
 from router.gateway.rewrites.usage_frame import UsageFrame
 from tests.conformance.response_cases import HEAD_REQUEST, RESPONSE_CASES
 from tests.properties.harness import cut_up

@@ -10,8 +10,8 @@ from backends.vllm.events import WireError, parse_replay, split_frames
 from backends.vllm.metrics import CACHE, HITS, QUERIES, RUNNING, SLEEP, STARTED, USAGE, WAITING, parse_metrics
 from backends.vllm.probe import probe
 from backends.worker import WorkerFacts, parse_endpoint
-from router.gateway.http.sse import FirstEvent
-from router.gateway.http.usage import find_usage, trim
+from router.gateway.http.upstream.sse import FirstEvent
+from router.gateway.http.upstream.usage import find_usage, trim
 from router.gateway.rewrites.usage_frame import UsageFrame, plain_ending
 from router.residency.blocks import BlockIndex
 from router.residency.event_view import EventView

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.gateway.http.headers import HOP_BY_HOP
+from router.gateway.http.upstream.headers import HOP_BY_HOP
 from router.placement.lifecycle_events import Usage
 from tests.properties.harness import World, cut_up
 from tests.properties.strict import read_message

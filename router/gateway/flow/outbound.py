@@ -6,8 +6,8 @@ from router.gateway.flow.handover.handover import KvHandover
 from router.gateway.flow.handover.kv_plans import KvPlan
 from router.gateway.flow.handover.kv_pull import KvPull
 from router.gateway.flow.request_trace import RequestTrace
-from router.gateway.http.request_head import RequestHead
-from router.gateway.http.routes import Route
+from router.gateway.http.client.request_head import RequestHead
+from router.gateway.http.client.routes import Route
 from router.gateway.queues.route_queue import RouteQueue
 from router.gateway.rewrites.body_rewriter import OutgoingBody, RequestRewrites
 from router.gateway.rewrites.model_name import renamed

@@ -13,10 +13,10 @@ from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Failure
 from router.gateway.flow.services import RequestClient, RequestServices
 from router.gateway.flow.transitions import Effect, RequestState
+from router.gateway.http.client.tunnel import Tunnel
 from router.gateway.http.error_format import error_body
-from router.gateway.http.headers import connection_line, own_reply, retry_after
-from router.gateway.http.tunnel import Tunnel
-from router.gateway.http.usage import find_usage
+from router.gateway.http.upstream.headers import connection_line, own_reply, retry_after
+from router.gateway.http.upstream.usage import find_usage
 from router.gateway.pins import stored_response_id
 from router.placement.lifecycle_events import FailurePoint, Usage
 from router.placement.tickets import Ticket

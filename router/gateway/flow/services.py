@@ -13,11 +13,11 @@ from router.gateway.flow.deadlines import Limits
 from router.gateway.flow.identify.identify import Identifier
 from router.gateway.flow.placements import Placements
 from router.gateway.flow.request_trace import Tracer
-from router.gateway.http.client_input import ClientInput
-from router.gateway.http.client_output import ClientOutput
-from router.gateway.http.cors import Cors
-from router.gateway.http.request_head import RequestHead
-from router.gateway.http.tunnel import Tunnel
+from router.gateway.http.client.cors import Cors
+from router.gateway.http.client.input import ClientInput
+from router.gateway.http.client.output import ClientOutput
+from router.gateway.http.client.request_head import RequestHead
+from router.gateway.http.client.tunnel import Tunnel
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.pins import Pins
 from router.placement.tickets import Ticket

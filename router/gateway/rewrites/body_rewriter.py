@@ -16,8 +16,8 @@ from typing import Any, Protocol
 import msgspec
 
 from router.config.model import Config, ObserveUsageConfig
-from router.gateway.http.request_head import RequestHead
-from router.gateway.http.response_head import ResponseHead
+from router.gateway.http.client.request_head import RequestHead
+from router.gateway.http.upstream.response_head import ResponseHead
 from router.gateway.rewrites.json_splice import Splice, appended, salted, set_inner, spliced
 from router.gateway.rewrites.usage_frame import StreamEnding, UsageFrame, plain_ending
 from router.placement.fleet.endpoints import FleetEndpoint

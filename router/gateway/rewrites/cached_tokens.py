@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import ClassVar
 
-from router.gateway.http.usage import TAIL_BYTES, USAGE
+from router.gateway.http.upstream.usage import TAIL_BYTES, USAGE
 from router.gateway.rewrites.usage_frame import UsageFrame
 
 _CACHED = re.compile(rb'("cached_tokens"\s*:\s*)\d+')

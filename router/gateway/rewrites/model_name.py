@@ -13,8 +13,8 @@ from urllib.parse import quote
 import msgspec
 
 from backends.foreign_json import read_json
-from router.gateway.http.request_head import RequestHead
-from router.gateway.http.routes import ModelSource, Route
+from router.gateway.http.client.request_head import RequestHead
+from router.gateway.http.client.routes import ModelSource, Route
 from router.gateway.rewrites.json_splice import escapes_letters, is_object, with_member
 from router.tokenization.body.multipart import Form
 

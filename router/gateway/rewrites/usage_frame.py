@@ -10,7 +10,7 @@ import msgspec
 
 from backends.foreign_json import json_decoder
 from router.gateway.http.json_structs import EventUsage
-from router.gateway.http.sse import EVENT_END, data_of
+from router.gateway.http.upstream.sse import EVENT_END, data_of
 
 _FINISH = re.compile(rb'"finish_reason"\s*:\s*"')
 _STAMP = re.compile(rb'(,"system_fingerprint"\s*:\s*"(?:[^"\\]++|\\.)*+")(,"[^"\\]*"|\})')

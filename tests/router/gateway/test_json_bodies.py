@@ -2,8 +2,8 @@ import httptools
 import pytest
 
 from router.gateway.flow.identify.identify import read_request
-from router.gateway.http.request_head import parse_head
-from router.gateway.http.routes import RouteTable
+from router.gateway.http.client.request_head import parse_head
+from router.gateway.http.client.routes import RouteTable
 from router.tokenization.body.intake import UnreadBody, parse
 
 PATH = "/inference/v1/generate"

@@ -8,7 +8,7 @@ from typing import Final
 
 from router.errors import RequestError
 from router.gateway.flow.outbound import OutboundRequest
-from router.gateway.http.routes import Route
+from router.gateway.http.client.routes import Route
 from router.placement.lifecycle_events import Request, Usage
 from router.tokenization.body.intake import CHAT_PATH, MESSAGES_PATH
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from router.config.model import HeadersConfig
-from router.gateway.http.request_head import RequestHead
+from router.gateway.http.client.request_head import RequestHead
 from router.placement.tickets import Ticket
 
 _REASON_CHARACTERS: Final = 200

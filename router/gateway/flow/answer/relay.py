@@ -8,18 +8,18 @@ from typing import Final
 
 from router.errors import ErrorKind
 from router.gateway.flow.attempt.opening import Opening
-from router.gateway.http.answer_end import RECENT_BYTES
-from router.gateway.http.client_output import ClientOutput
+from router.gateway.http.client.output import ClientOutput
+from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.error_format import body_event, error_event
-from router.gateway.http.headers import (
+from router.gateway.http.upstream.answer_end import RECENT_BYTES
+from router.gateway.http.upstream.connection import UpstreamConnection
+from router.gateway.http.upstream.headers import (
     LAST_CHUNK,
     chunk,
     response_to_client,
 )
-from router.gateway.http.request_head import RequestHead
-from router.gateway.http.response_head import ResponseHead
-from router.gateway.http.upstream_connection import UpstreamConnection
-from router.gateway.http.usage import TAIL_BYTES, trim
+from router.gateway.http.upstream.response_head import ResponseHead
+from router.gateway.http.upstream.usage import TAIL_BYTES, trim
 from router.gateway.rewrites.usage_frame import UsageFrame
 
 COMMENT = b": warmroute is waiting for a worker\n\n"

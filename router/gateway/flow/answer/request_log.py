@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from router.gateway.flow.answer.service_levels import ServiceLevels
 from router.gateway.flow.outbound import OutboundRequest
-from router.gateway.http.access_log import AccessLog
+from router.gateway.http.client.access_log import AccessLog
 from router.gateway.metrics_protocol import GatewayMetrics, Labels
 from router.placement.fleet.fleet import Fleet
 from router.placement.lifecycle_events import Usage

@@ -11,12 +11,12 @@ from backends.vllm.handover.prefill_answer import answer_limit_bytes
 from router.gateway.flow.attempt.opening import Opening, Verdict
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Failure, Outcome, denies_model, seconds, shuts_down
-from router.gateway.http.answer_end import ANSWER_ENDS, REASONS, AnswerFault
-from router.gateway.http.headers import request_to_worker
-from router.gateway.http.response_head import ResponseHead
-from router.gateway.http.upstream_connection import UpstreamConnection
-from router.gateway.http.upstream_pool import ConnectionPool
-from router.gateway.http.worker_keys import WorkerKeys
+from router.gateway.http.upstream.answer_end import ANSWER_ENDS, REASONS, AnswerFault
+from router.gateway.http.upstream.connection import UpstreamConnection
+from router.gateway.http.upstream.headers import request_to_worker
+from router.gateway.http.upstream.pool import ConnectionPool
+from router.gateway.http.upstream.response_head import ResponseHead
+from router.gateway.http.upstream.worker_keys import WorkerKeys
 from router.gateway.last_look import LastLook
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.rewrites.usage_frame import UsageFrame

@@ -5,9 +5,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from router.gateway.http.response_head import ResponseHead
-from router.gateway.http.sse import FirstEvent, StreamError
-from router.gateway.http.upstream_connection import UpstreamConnection
+from router.gateway.http.upstream.connection import UpstreamConnection
+from router.gateway.http.upstream.response_head import ResponseHead
+from router.gateway.http.upstream.sse import FirstEvent, StreamError
 
 # Comments and part of an event may come before the first real event. More bytes than this are no event stream.
 HELD_BYTES = 1_048_576

@@ -13,8 +13,8 @@ from router.gateway.admission import admit
 from router.gateway.flow.identify.model_choice import ModelChoice
 from router.gateway.flow.identify.reading import Reading
 from router.gateway.flow.outbound import OutboundRequest
-from router.gateway.http.request_head import RequestHead
-from router.gateway.http.routes import ModelSource, Route, RouteTable
+from router.gateway.http.client.request_head import RequestHead
+from router.gateway.http.client.routes import ModelSource, Route, RouteTable
 from router.gateway.http.time_slices import TimeSlices
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.pins import Pins

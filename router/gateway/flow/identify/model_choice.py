@@ -9,7 +9,7 @@ import msgspec
 from router.errors import ErrorKind, RequestError
 from router.gateway.flow.identify.reading import Reading
 from router.gateway.flow.outbound import OutboundRequest
-from router.gateway.http.routes import ModelSource
+from router.gateway.http.client.routes import ModelSource
 from router.gateway.model_names import ModelNames
 from router.gateway.pins import Pins
 from router.gateway.rewrites.model_name import renamable

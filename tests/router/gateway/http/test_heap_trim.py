@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from router.config.model import LimitsConfig
-from router.gateway.http.body_buffer_limit import BodyBufferLimit
+from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.heap_trim import LARGE_BYTES, PAUSE_S, TRIM_AFTER_BYTES, HeapTrimmer
 
 FREES = """

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.gateway.http.usage import TAIL_BYTES, find_usage
+from router.gateway.http.upstream.usage import TAIL_BYTES, find_usage
 from router.gateway.rewrites.cached_tokens import CachedTokens, with_cached_tokens
 
 DETAILS = {"cached_tokens": 40, "created_cache_tokens": 0}

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.gateway.http.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES, FirstEvent, StreamError
-from router.gateway.http.usage import find_usage, trim
+from router.gateway.http.upstream.sse import FIRST_EVENT_BYTES, INTRODUCTION_BYTES, FirstEvent, StreamError
+from router.gateway.http.upstream.usage import find_usage, trim
 from router.placement.lifecycle_events import Usage
 
 ERROR = b'data: {"error":{"message":"boom","code":500}}\n\n'

@@ -1,6 +1,6 @@
 import pytest
 
-from router.gateway.http.response_head import RepeatedResponse, final_head, parse_response_head
+from router.gateway.http.upstream.response_head import RepeatedResponse, final_head, parse_response_head
 
 INTERIM = b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n"
 FINAL = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 from backends.connect_errors import OWN_SHORTAGE, is_refusal
 from backends.keep_alive import keep_alive
 from backends.worker import Endpoint
-from router.gateway.http.response_head import RepeatedResponse
-from router.gateway.http.upstream_connection import UpstreamConnection
+from router.gateway.http.upstream.connection import UpstreamConnection
+from router.gateway.http.upstream.response_head import RepeatedResponse
 from router.gateway.http.write_coalescer import WriteCoalescer
 
 log = logging.getLogger("warmroute.gateway")

@@ -17,7 +17,7 @@ import msgspec
 
 from backends.foreign_json import json_decoder
 from router.gateway.http.json_structs import EndedMessage, EndedResponse, EventError, ResponseEnd
-from router.gateway.http.sse import EVENT_END, StreamError, data_of, judge_event
+from router.gateway.http.upstream.sse import EVENT_END, StreamError, data_of, judge_event
 
 RECENT_BYTES = 8_192
 """How much of the end of a stream is kept to judge it by."""

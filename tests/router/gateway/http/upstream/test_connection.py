@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.worker import Endpoint
-from router.gateway.http.answer_end import AnswerFault
-from router.gateway.http.headers import response_to_client
-from router.gateway.http.response_head import RepeatedResponse
-from router.gateway.http.upstream_connection import UpstreamConnection
+from router.gateway.http.upstream.answer_end import AnswerFault
+from router.gateway.http.upstream.connection import UpstreamConnection
+from router.gateway.http.upstream.headers import response_to_client
+from router.gateway.http.upstream.response_head import RepeatedResponse
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 

@@ -3,7 +3,7 @@ import socket
 
 import pytest
 
-from router.gateway.http.pipelining import REQUESTS_PER_ITERATION, PipelineScheduler
+from router.gateway.http.client.pipelining import REQUESTS_PER_ITERATION, PipelineScheduler
 from tests.support.answers import answer_json
 from tests.support.raw_client import PLAIN, get, post
 from tests.support.waiting import eventually, iterations

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from router.gateway.http.client_output import LARGE_WRITE_BYTES, ClientOutput
+from router.gateway.http.client.output import LARGE_WRITE_BYTES, ClientOutput
 from router.gateway.http.write_coalescer import WriteCoalescer
 from tests.support.waiting import iterations
 

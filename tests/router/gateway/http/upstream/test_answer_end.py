@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from router.gateway.http.answer_end import ANSWER_ENDS, RECENT_BYTES, AnswerFault
+from router.gateway.http.upstream.answer_end import ANSWER_ENDS, RECENT_BYTES, AnswerFault
 
 CHAT, TEXT, MESSAGES, RESPONSES = (
     ANSWER_ENDS[path] for path in ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")

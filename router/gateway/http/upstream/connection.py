@@ -9,9 +9,15 @@ from typing import Any, Final, Protocol, cast
 import httptools
 
 from backends.worker import Endpoint
-from router.gateway.http.answer_end import AnswerFault
-from router.gateway.http.response_head import HEAD_END, RepeatedResponse, ResponseHead, final_head, parse_response_head
-from router.gateway.http.single_chunks import SHORT_BYTES, SIZE_LINES, TAIL_BYTES
+from router.gateway.http.upstream.answer_end import AnswerFault
+from router.gateway.http.upstream.response_head import (
+    HEAD_END,
+    RepeatedResponse,
+    ResponseHead,
+    final_head,
+    parse_response_head,
+)
+from router.gateway.http.upstream.single_chunks import SHORT_BYTES, SIZE_LINES, TAIL_BYTES
 from router.gateway.http.write_coalescer import WriteCoalescer
 from router.gateway.last_look import LastLook
 

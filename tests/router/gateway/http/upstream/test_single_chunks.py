@@ -1,6 +1,6 @@
 """A read is one chunk exactly if it starts with the size line for its length and ends with a line break."""
 
-from router.gateway.http.single_chunks import SHORT_BYTES, SIZE_LINES, TAIL_BYTES, size_lines
+from router.gateway.http.upstream.single_chunks import SHORT_BYTES, SIZE_LINES, TAIL_BYTES, size_lines
 
 
 def test_each_possible_chunk_length_has_one_size_line():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from router.config.model import CorsConfig
-from router.gateway.http.request_head import RequestHead
+from router.gateway.http.client.request_head import RequestHead
 
 # Headers that OpenAI's SDK adds in browsers. Its preflight fails unless they are allowed.
 _SDK_PREFIXES = (b"x-stainless-", b"openai-")
