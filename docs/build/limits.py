@@ -44,7 +44,7 @@ from router.process.children.child_client import MAX_REPLY_BYTES
 from router.replicas.fleet_rows import MOST_KEPT
 from router.replicas.messages import MOST_MESSAGE_BYTES
 from router.replicas.state_sharing import MOST_BYTES as MOST_SHARED_BYTES
-from router.residency.orphans import ORPHAN_BYTES
+from router.residency.exact.orphans import ORPHAN_BYTES
 from router.residency.sequence import PENDING_BYTES
 from router.telemetry import log_writer
 from router.tokenization.body import multipart

@@ -24,7 +24,7 @@ from router.gateway.http.upstream.sse import FIRST_EVENT_BYTES
 from router.gateway.http.upstream.usage import TAIL_BYTES
 from router.gateway.pins import ID_WITHIN_BYTES
 from router.gateway.rewrites.usage_frame import HELD_BYTES
-from router.residency.block_copies import LOWER_TIER_BLOCKS
+from router.residency.exact.block_copies import LOWER_TIER_BLOCKS
 from router.tokenization.remote_tokenizer import MAX_ANSWER_BYTES as MAX_TOKENIZE_BYTES
 from router.tokenization.remote_tokenizer import STEP_BYTES as IDS_STEP_BYTES
 from router.workers.replay import MAX_MESSAGE_BYTES

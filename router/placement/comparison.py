@@ -10,7 +10,7 @@ from policies.view import Residency, WorkerId, WorkerView
 from router.placement.fleet.endpoints import Candidate
 from router.placement.lifecycle_events import Request, Usage
 from router.placement.tickets import Ticket
-from router.residency.difference import Difference
+from router.residency.exact.difference import Difference
 
 
 def prediction(request: Request, candidate: Candidate, view: WorkerView) -> int | None:

@@ -19,7 +19,7 @@ from router.placement.named_policies import NamedPolicies
 from router.placement.policies import shadow
 from router.placement.retry_budget import RefusalObserver
 from router.placement.tickets import Ticket
-from router.residency.difference import Difference
+from router.residency.exact.difference import Difference
 
 
 class DispatchObserver(ComparisonObserver, RefusalObserver, Protocol):

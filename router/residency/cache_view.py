@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from policies.view import Residency, WorkerId
 from router.residency.approximate import ApproximateView
-from router.residency.blocks import BlockIndex
-from router.residency.difference import Difference
 from router.residency.event_view import MODELLED, EventView
-from router.residency.exact import NULL_BLOCKS
+from router.residency.exact.blocks import BlockIndex
+from router.residency.exact.difference import Difference
+from router.residency.exact.exact import NULL_BLOCKS
 from router.residency.in_flight import ResidencyReservation
 from router.residency.prompt import Prompt
 from router.residency.view import ViewState

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from backends.vllm.events import WireError, decode_batch
 from policies.view import Residency
-from router.residency.blocks import BlockIndex
-from router.residency.difference import Difference
-from router.residency.drift import DriftMonitor, PredictedHit, ViewMark
-from router.residency.exact import ExactView
+from router.residency.exact.blocks import BlockIndex
+from router.residency.exact.difference import Difference
+from router.residency.exact.drift import DriftMonitor, PredictedHit, ViewMark
+from router.residency.exact.exact import ExactView
 from router.residency.prompt import Prompt
 from router.residency.sequence import EventSequence, SequenceStep
 from router.residency.view import Ingest, IngestOutcome

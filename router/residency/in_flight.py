@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from router.residency.drift import PredictedHit, ViewMark
+from router.residency.exact.drift import PredictedHit, ViewMark
 from router.residency.prompt import Prompt
 
 

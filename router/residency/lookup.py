@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from router.residency.blocks import BlockIndex
 from router.residency.cache_view import CacheView, usable_chain
+from router.residency.exact.blocks import BlockIndex
 from router.residency.matching import each_bit, lengths
 from router.residency.prompt import Prompt
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 
 from policies.view import Residency, WorkerId
-from router.residency.blocks import BlockIndex
 from router.residency.cache_view import CacheView, ViewChanges, usable_chain
-from router.residency.difference import Difference
 from router.residency.event_view import EventView
+from router.residency.exact.blocks import BlockIndex
+from router.residency.exact.difference import Difference
 from router.residency.in_flight import ReservedBlocks, ResidencyReservation
 from router.residency.lookup import by_tier, resident_lengths
 from router.residency.matching import each_bit, lengths

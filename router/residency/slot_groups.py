@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.view import Residency
-from router.residency.blocks import BlockIndex
 from router.residency.cache_view import CacheView, usable_chain
+from router.residency.exact.blocks import BlockIndex
 from router.residency.in_flight import ReservedBlocks
 from router.residency.lookup import by_tier
 from router.residency.matching import each_bit, lengths

@@ -11,7 +11,7 @@ from policies.view import WorkerId
 from router.errors import RequestError
 from router.placement.lifecycle_events import FailurePoint, Request
 from router.placement.tickets import Ticket
-from router.residency.difference import Difference
+from router.residency.exact.difference import Difference
 from router.telemetry.catalogue import CATALOGUE, Kind
 from router.telemetry.instruments import Counter, Histogram, Labels
 

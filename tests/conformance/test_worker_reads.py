@@ -131,7 +131,7 @@ TESTS = {
         "tests/backends/vllm/test_events.py::test_a_batch_of_too_many_odd_events_is_refused"
     ),
     "blocks of a slower tier": (
-        "tests/router/residency/test_slower_tiers.py::test_a_slower_tier_that_overflows_is_bounded_and_casts_no_doubt"
+        "tests/router/residency/exact/test_slower_tiers.py::test_a_slower_tier_that_overflows_is_bounded_and_casts_no_doubt"
     ),
     "head of a client's answer": "tests/conformance/test_responses.py::test_response",
     "first event of a stream": "tests/router/gateway/http/upstream/test_sse.py::test_an_event_is_judged_by_its_fields",

@@ -13,8 +13,8 @@ from backends.worker import WorkerFacts, parse_endpoint
 from router.gateway.http.upstream.sse import FirstEvent
 from router.gateway.http.upstream.usage import find_usage, trim
 from router.gateway.rewrites.usage_frame import UsageFrame, plain_ending
-from router.residency.blocks import BlockIndex
 from router.residency.event_view import EventView
+from router.residency.exact.blocks import BlockIndex
 from tests.properties.fuzz_responses import EVENT_PARTS
 from tests.properties.limits import grown, limited, linear_cpu
 from tests.properties.mutations import MUTATIONS, budget, grown_budget, mutated

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from policies.view import Decision, FleetView, RequestView, Residency, WorkerId, WorkerView
-from router.residency.difference import Difference
+from router.residency.exact.difference import Difference
 
 CANDIDATES_KEPT = 524_288
 """Candidates in the log as arrays: those of 1,000 decisions among 512 workers. With costs and terms about 85 MB."""

@@ -4,7 +4,7 @@ from collections.abc import Container, Iterable
 from typing import Protocol
 
 from policies.view import Residency, WorkerId
-from router.residency.difference import Difference
+from router.residency.exact.difference import Difference
 from router.residency.prompt import Prompt
 from router.residency.slot_groups import Matches, Slots
 from router.residency.view import Match

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from router.residency.difference import Difference
+from router.residency.exact.difference import Difference
 
 
 class PredictionAccuracy:

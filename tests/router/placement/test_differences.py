@@ -15,7 +15,7 @@ from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
 from router.placement.lifecycle_events import Request, Usage
 from router.residency.chain import SEED, extend_chain, pack_tokens
-from router.residency.drift import ROUNDS
+from router.residency.exact.drift import ROUNDS
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from policies.view import Residency
-from router.residency.difference import Difference
+from router.residency.exact.difference import Difference
 from router.residency.residency_map import ResidencyMap
 from tests.support.examples import examples
 from tests.support.kv_wire import Wire, engine_hash, ids_prompt

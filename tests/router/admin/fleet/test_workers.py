@@ -7,7 +7,7 @@ import pytest
 from backends.worker import ConnectorFacts, LoadReport
 from router.admin.system import HandoverState
 from router.placement.handover.links import Transfer
-from router.residency.difference import Difference
+from router.residency.exact.difference import Difference
 from tests.support.waiting import eventually
 
 

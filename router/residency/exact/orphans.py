@@ -6,8 +6,8 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from router.residency.block_copies import TierCopies
 from router.residency.chain import TOKEN_BYTES, extend_chain
+from router.residency.exact.block_copies import TierCopies
 
 ORPHAN_BYTES = 4_194_304
 """Bound on the orphans of one view; the oldest are dropped first."""

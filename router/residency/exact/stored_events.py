@@ -6,8 +6,8 @@ import struct
 from collections.abc import Sequence
 
 from backends.vllm.events import BlockStored, Event
-from router.residency.block_copies import engine_key, engine_keys
 from router.residency.chain import extra_bytes, pack_tokens
+from router.residency.exact.block_copies import engine_key, engine_keys
 
 
 def tier_of(medium: str | None, locality: str | None) -> str | None:

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from policies.view import Residency
-from router.residency import block_copies, exact, orphans
+from router.residency.exact import block_copies, exact, orphans
 from router.residency.residency_map import ResidencyMap
 from tests.support.kv_wire import BLOCK_SIZE, Wire, ids_prompt
 

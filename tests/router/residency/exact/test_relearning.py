@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policies.view import Residency
-from router.residency.relearning import ASKED_KEPT, BURST_S, AnnouncementBudget, Relearning
+from router.residency.exact.relearning import ASKED_KEPT, BURST_S, AnnouncementBudget, Relearning
 from router.residency.residency_map import ResidencyMap
 from tests.support.kv_wire import Wire, ids_prompt, text_prompt
 

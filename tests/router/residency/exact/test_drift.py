@@ -1,9 +1,9 @@
 import pytest
 
 from policies.view import Residency
-from router.residency import drift, eviction_log
-from router.residency.difference import Difference
-from router.residency.drift import ROUNDS
+from router.residency.exact import drift, eviction_log
+from router.residency.exact.difference import Difference
+from router.residency.exact.drift import ROUNDS
 from router.residency.residency_map import ResidencyMap
 from tests.support.kv_wire import Wire, ids_prompt
 

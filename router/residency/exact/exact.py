@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from backends.vllm.events import BlockRemoved, BlockStored, Event, EventBatch
-from router.residency.block_copies import LOWER_TIER_BLOCKS, BlockCopies, TierCopies, engine_key, engine_keys
-from router.residency.blocks import BlockIndex
 from router.residency.chain import SEED, extend_chain
-from router.residency.eviction_log import EvictionLog
-from router.residency.orphans import OrphanBlocks, OrphanRun
-from router.residency.relearning import Relearning
-from router.residency.reported_hits import ReportedHits
-from router.residency.slower_tiers import store_by_hash
-from router.residency.stored_events import is_announced_again, is_new_copy, own_hashes, packed_run, tier_of
+from router.residency.exact.block_copies import LOWER_TIER_BLOCKS, BlockCopies, TierCopies, engine_key, engine_keys
+from router.residency.exact.blocks import BlockIndex
+from router.residency.exact.eviction_log import EvictionLog
+from router.residency.exact.orphans import OrphanBlocks, OrphanRun
+from router.residency.exact.relearning import Relearning
+from router.residency.exact.reported_hits import ReportedHits
+from router.residency.exact.slower_tiers import store_by_hash
+from router.residency.exact.stored_events import is_announced_again, is_new_copy, own_hashes, packed_run, tier_of
 
 INDEXED_KINDS = frozenset({None, "full_attention", "mla_attention"})
 """Kinds of cache groups whose blocks form a usable prefix. Other groups keep only some of their blocks."""

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 
-from router.residency.blocks import KEY_MASK, BlockIndex
+from router.residency.exact.blocks import KEY_MASK, BlockIndex
 
 MEDIA_KEPT = 8
 """Distinct (medium, group) pairs tracked per view. vLLM has three media and a handful of groups."""

@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from router.residency.block_copies import BlockCopies, TierCopies
-from router.residency.blocks import KEY_MASK
+from router.residency.exact.block_copies import BlockCopies, TierCopies
+from router.residency.exact.blocks import KEY_MASK
 
 _GROUP = -1
 """Cache group of the tier for these blocks. No publisher uses this number."""

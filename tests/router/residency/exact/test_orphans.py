@@ -2,8 +2,8 @@ import sys
 
 import pytest
 
-from router.residency import orphans as module
-from router.residency.orphans import OrphanBlocks, OrphanRun
+from router.residency.exact import orphans as module
+from router.residency.exact.orphans import OrphanBlocks, OrphanRun
 
 
 def run_of(parent, *engines, tokens=16):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from router.residency.difference import Difference
-from router.residency.eviction_log import EvictionLog
-from router.residency.exact import ExactView
+from router.residency.exact.difference import Difference
+from router.residency.exact.eviction_log import EvictionLog
+from router.residency.exact.exact import ExactView
 
 WINDOW = 128
 """Number of latest reports considered."""

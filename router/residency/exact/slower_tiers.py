@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from router.residency.block_copies import BlockCopies, TierCopies
-from router.residency.reported_hits import ReportedHits
+from router.residency.exact.block_copies import BlockCopies, TierCopies
+from router.residency.exact.reported_hits import ReportedHits
 
 
 def store_by_hash(copies: BlockCopies, reported: ReportedHits, tier_copies: TierCopies, engines: Sequence[int]) -> int:

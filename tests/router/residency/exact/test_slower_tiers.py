@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from policies.view import Residency
-from router.residency import exact
-from tests.router.residency.test_exact import TOKENS, One
+from router.residency.exact import exact
+from tests.router.residency.exact.test_exact import TOKENS, One
 from tests.support.kv_wire import Wire
 
 UNKNOWN = [2**40 + number for number in range(3)]

@@ -3,9 +3,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.residency import blocks
-from router.residency.block_copies import BlockCopies, engine_key, engine_keys
-from router.residency.blocks import BlockIndex
+from router.residency.exact import blocks
+from router.residency.exact.block_copies import BlockCopies, engine_key, engine_keys
+from router.residency.exact.blocks import BlockIndex
 
 
 def stored(index, engines, medium=None):

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.residency import eviction_log as module
-from router.residency.eviction_log import EvictionLog
+from router.residency.exact import eviction_log as module
+from router.residency.exact.eviction_log import EvictionLog
 
 happenings = st.lists(
     st.one_of(

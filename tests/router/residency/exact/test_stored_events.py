@@ -2,7 +2,7 @@ import pytest
 
 from backends.vllm.events import BlockRemoved, BlockStored
 from router.residency.chain import extra_bytes
-from router.residency.stored_events import extra_keys, is_announced_again, is_new_copy, own_hashes, tier_of
+from router.residency.exact.stored_events import extra_keys, is_announced_again, is_new_copy, own_hashes, tier_of
 
 
 def stored(*hashes, parent=None, **named):
