@@ -27,11 +27,11 @@ from router.config.budgets import VIEWS
 from router.config.memory import memory_limit
 from router.config.model import Config
 from router.control.control import Control
-from router.control.desired_state import DesiredState, with_live_settings
 from router.control.reconciler import Reconciler
-from router.control.routing import ProcessShare, routing_of
 from router.control.running_gateway import RunningGateway
 from router.control.start import Sources, following
+from router.control.state.desired_state import DesiredState, with_live_settings
+from router.control.state.routing import ProcessShare, routing_of
 from router.diagnosis.diagnose import SERVICE_LEVELS, Diagnosis, levels_of
 from router.diagnosis.diagnoser import Diagnoser, Inputs
 from router.diagnosis.facts import facts_of

@@ -17,7 +17,6 @@ from router.admin.http.problems import AdminError, handed_over, invalid, not_fou
 from router.admin.operations import Answer, Call
 from router.config.model import PolicyConfig, WorkerConfig
 from router.config.problems import ConfigError
-from router.control import edits
 from router.control.change import (
     RELOADED,
     Change,
@@ -27,10 +26,11 @@ from router.control.change import (
     Reloaded,
     StaleTagError,
 )
-from router.control.desired_state import worker_id
-from router.control.differences import SettingDifference, without_secrets
-from router.control.revisions import Source
 from router.control.sharing import OvertakenError
+from router.control.state import edits
+from router.control.state.desired_state import worker_id
+from router.control.state.differences import SettingDifference, without_secrets
+from router.control.state.revisions import Source
 from router.control.state_file import NotSavedError
 from router.workers.settings import worker_findings
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from router.control.desired_state import DesiredState, LiveSettings
-from router.control.differences import SettingDifference
-from router.control.merge import Conflict
-from router.control.revisions import Source
+from router.control.state.desired_state import DesiredState, LiveSettings
+from router.control.state.differences import SettingDifference
+from router.control.state.merge import Conflict
+from router.control.state.revisions import Source
 
 RELOADED = "reloaded the settings"
 """Summary of the change that a reload makes."""

@@ -6,8 +6,8 @@ import logging
 from typing import Any, Literal
 
 from router.control.change import Reloaded
-from router.control.pending import pending_lines
-from router.control.revisions import Revision
+from router.control.state.pending import pending_lines
+from router.control.state.revisions import Revision
 
 log = logging.getLogger("warmroute.control")
 

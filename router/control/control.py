@@ -23,14 +23,7 @@ from router.control.change import (
     StaleTagError,
 )
 from router.control.change_log import log_revision
-from router.control.desired_state import DesiredState, FoundWorker, LiveSettings, live_settings
-from router.control.differences import SettingDifference
 from router.control.discovered import Found, based, counting, lasting, rediscovered
-from router.control.edits import drain_only
-from router.control.effective import with_effective
-from router.control.merge import api_changes, reloaded
-from router.control.pending import pending
-from router.control.revisions import RevisionHistory
 from router.control.sharing import (
     NONE_SHARED,
     ApartError,
@@ -51,6 +44,13 @@ from router.control.start import (
     settings_differences,
     settings_problems,
 )
+from router.control.state.desired_state import DesiredState, FoundWorker, LiveSettings, live_settings
+from router.control.state.differences import SettingDifference
+from router.control.state.edits import drain_only
+from router.control.state.effective import with_effective
+from router.control.state.merge import api_changes, reloaded
+from router.control.state.pending import pending
+from router.control.state.revisions import RevisionHistory
 from router.control.state_file import NotSavedError, Stored
 
 log = logging.getLogger("warmroute.control")

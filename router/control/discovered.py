@@ -8,8 +8,8 @@ import msgspec
 from msgspec.structs import replace
 
 from router.config.model import WorkerConfig
-from router.control.desired_state import DesiredState, FoundWorker, LiveSettings
-from router.control.differences import applied, differences
+from router.control.state.desired_state import DesiredState, FoundWorker, LiveSettings
+from router.control.state.differences import applied, differences
 from router.control.state_file import Stored
 
 Found = Mapping[str, FoundWorker]

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from router.control.desired_state import LiveSettings
-from router.control.edits import Edit, merged
+from router.control.state.desired_state import LiveSettings
+from router.control.state.edits import Edit, merged
 
 Entries = Mapping[str, Any]
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 from router.config.model import PolicyConfig
 from router.control.change import NotAppliedError
-from router.control.desired_state import DesiredState, LiveSettings
-from router.control.routing import routing_of
 from router.control.running_gateway import RunningGateway
+from router.control.state.desired_state import DesiredState, LiveSettings
+from router.control.state.routing import routing_of
 
 Step = Callable[[], object]
 

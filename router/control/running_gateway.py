@@ -11,8 +11,8 @@ from policies.registry import build_policy
 from policies.view import Policy
 from router.config.model import Config, ModelConfig, PolicyConfig, TenantConfig, WorkerConfig
 from router.control.change import NotAppliedError
-from router.control.desired_state import LiveLimits, LiveSettings, endpoint_of, live_settings, worker_id
-from router.control.routing import BuiltRouting, Failed, ProcessShare, Routing, routing_of
+from router.control.state.desired_state import LiveLimits, LiveSettings, endpoint_of, live_settings, worker_id
+from router.control.state.routing import BuiltRouting, Failed, ProcessShare, Routing, routing_of
 from router.gateway.server import Gateway
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet

@@ -9,9 +9,9 @@ from typing import Annotated, Protocol
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from router.control.desired_state import LiveSettings, tree_of
-from router.control.differences import SettingDifference, path_text, value_at
-from router.control.merge import merge
+from router.control.state.desired_state import LiveSettings, tree_of
+from router.control.state.differences import SettingDifference, path_text, value_at
+from router.control.state.merge import merge
 
 _LINEAGE = 100
 _NAMED_DEPTH = 2

@@ -14,11 +14,11 @@ from router.config.findings import Check
 from router.config.model import Config
 from router.config.problems import ConfigError, Problem
 from router.config.tree import dotted
-from router.control.desired_state import DesiredState, LiveSettings, live_settings, tree_of, with_live_settings
-from router.control.differences import SettingDifference, differences
 from router.control.discovered import based, counting
-from router.control.merge import Conflict, reloaded
-from router.control.revisions import Revision, Source
+from router.control.state.desired_state import DesiredState, LiveSettings, live_settings, tree_of, with_live_settings
+from router.control.state.differences import SettingDifference, differences
+from router.control.state.merge import Conflict, reloaded
+from router.control.state.revisions import Revision, Source
 from router.control.state_file import StateFile, Stored
 from router.gateway.settings import check_models
 from router.placement.settings import check as check_policy

@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from backends.foreign_json import read_json
 from router.config.problems import ConfigError, Problem
-from router.control.desired_state import DesiredState, LiveSettings
-from router.control.revisions import Revision
 from router.control.sharing import SharedChanges
-from router.control.unknown_members import without_unknown
+from router.control.state.desired_state import DesiredState, LiveSettings
+from router.control.state.revisions import Revision
+from router.control.state.unknown_members import without_unknown
 
 NAME = "state.json"
 _PRIVATE_FILE = 0o600

@@ -13,7 +13,7 @@ from backends.discovery.registered import RegisteredSource
 from backends.discovery.report import Source, SourceReport
 from router.config.model import Config, DiscoverySourceConfig, WorkerConfig
 from router.control.control import Control
-from router.control.desired_state import FoundWorker
+from router.control.state.desired_state import FoundWorker
 from router.discovery.leaving import Leaving
 from router.discovery.merged import merged
 from router.discovery.networks import Networks, networks_of

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from router.control.desired_state import FoundWorker
+from router.control.state.desired_state import FoundWorker
 
 
 class Leaving:

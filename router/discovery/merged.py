@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from router.config.model import WorkerConfig
-from router.control.desired_state import FoundWorker
+from router.control.state.desired_state import FoundWorker
 
 Answers = Mapping[str, Mapping[str, WorkerConfig]]
 """Workers by id, of each source by its name, in the order of precedence."""

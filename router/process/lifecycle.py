@@ -18,7 +18,7 @@ from router.config.model import Config
 from router.config.problems import ConfigError
 from router.control.change import Change, NotAppliedError
 from router.control.control import Control
-from router.control.edits import drain_only
+from router.control.state.edits import drain_only
 from router.gateway.listen.sockets import ListenError
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.health import WorkerState

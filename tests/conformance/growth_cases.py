@@ -89,7 +89,7 @@ PATTERNS: dict[str, Row] = {
     "router.diagnosis.signals._TERM": Row(OURS, "findall", longest_bytes=256),
     "router.config.findings._HOST_NAME": Row(OPERATOR, "fullmatch"),
     "router.config.units._WRITTEN": Row(OPERATOR, "fullmatch"),
-    "router.control.differences._PLAIN": Row(OPERATOR, "fullmatch"),
+    "router.control.state.differences._PLAIN": Row(OPERATOR, "fullmatch"),
     "router.placement.policies.traffic_routes._COMPARISON": Row(OPERATOR, "fullmatch"),
     "router.placement.policies.traffic_routes._RANGE": Row(OPERATOR, "fullmatch"),
     "router.security.token._LINE": Row(OPERATOR, "fullmatch"),

@@ -3,7 +3,7 @@ import msgspec
 from router.app import System
 from router.config.model import Config, WorkerConfig
 from router.control.change import Change
-from router.control.edits import add_worker, remove_worker
+from router.control.state.edits import add_worker, remove_worker
 from router.security.keys import KeyEntry, digest_of, new_key
 
 

@@ -11,7 +11,7 @@ from router.admin.fleet.sources import described_sources, failing
 from router.admin.http.problems import AdminError
 from router.admin.operations import Answer, Call
 from router.config.model import to_builtins
-from router.control.desired_state import with_live_settings
+from router.control.state.desired_state import with_live_settings
 
 _NAMED = 5
 

@@ -13,7 +13,7 @@ from router.admin.http.parameters import Query
 from router.admin.http.problems import AdminError, invalid, not_found
 from router.admin.operations import Answer, Call
 from router.config.model import WorkerConfig
-from router.control import edits
+from router.control.state import edits
 from router.workers.operations import WorkerOutcome
 
 SETTING = "worker_operations"

@@ -17,8 +17,8 @@ from router.admin.operations import Answer, Call, Operation
 from router.config.model import ModelConfig, RateLimitsConfig, TenantConfig
 from router.control import named_settings
 from router.control.change import ChangeOutcome
-from router.control.edits import Edit
 from router.control.named_settings import Entries, NamedSettings, NameUnknownError
+from router.control.state.edits import Edit
 from router.security.token import Role
 
 _INVALID = {422: "a field is missing, unknown, or has a value that is not valid"}

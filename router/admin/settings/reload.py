@@ -6,8 +6,8 @@ from router.admin import changes
 from router.admin.documents import ConflictDocument, Pending, ReloadDocument
 from router.admin.operations import Answer, Call
 from router.control.change import Reloaded
-from router.control.differences import path_text, without_secrets
-from router.control.pending import remedy
+from router.control.state.differences import path_text, without_secrets
+from router.control.state.pending import remedy
 
 
 async def reload(call: Call) -> Answer:

@@ -17,10 +17,10 @@ from router.admin.http.paging import page_of
 from router.admin.http.problems import not_found
 from router.admin.operations import Answer, Call
 from router.admin.watch import Watch
-from router.control.desired_state import LiveSettings, tree_of
-from router.control.differences import without_secrets
-from router.control.merge import api_changes
-from router.control.revisions import Revision, RevisionUnknownError
+from router.control.state.desired_state import LiveSettings, tree_of
+from router.control.state.differences import without_secrets
+from router.control.state.merge import api_changes
+from router.control.state.revisions import Revision, RevisionUnknownError
 
 WATCHED = Watch("revisions", "number", newest_first=True, most=100)
 _MOST_DIGITS = 15

@@ -17,7 +17,7 @@ from router.cli.checks.examine_offload import BY_HASH, SELF_DESCRIBING_FLAG, lis
 from router.cli.checks.prompts import PromptOrigin, learned_identity, prompt_origins
 from router.config.model import Config, WorkerConfig
 from router.config.sources.environment import variable
-from router.control.desired_state import endpoint_of
+from router.control.state.desired_state import endpoint_of
 from router.placement.fleet.endpoints import DEFAULT_BLOCK_TOKENS
 from router.security.worker_tls import WorkerTls
 from router.tokenization.identity import Identity

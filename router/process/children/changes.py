@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from router.admin.http.problems import no_process
 from router.config.model import ModelConfig
 from router.control.change import NotAppliedError
-from router.control.desired_state import DesiredState
+from router.control.state.desired_state import DesiredState
 from router.process.children.child_client import CHANGE_S, ChildReply, NoReplyError
 from router.process.children.child_process import ChildProcess
 from router.process.children.state_channel import prepare_request, state_request

@@ -12,7 +12,7 @@ import msgspec
 
 from router.config.budgets import BODIES, RESPONSES
 from router.config.model import Config, DecisionLogConfig, LimitsConfig
-from router.control.desired_state import DesiredState, with_live_settings
+from router.control.state.desired_state import DesiredState, with_live_settings
 
 READY = b"\n"
 """Sent by the child once it serves."""

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from router.control.desired_state import DesiredState
+from router.control.state.desired_state import DesiredState
 from router.process.children.accept_balancer import LeastConnections
 from router.process.shared_memory.ledger import Ledger
 

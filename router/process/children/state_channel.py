@@ -15,7 +15,7 @@ from backends.foreign_json import read_json
 from router.admin.http.problems import AdminError, problem_response
 from router.control.change import NotAppliedError
 from router.control.control import Control
-from router.control.desired_state import DesiredState, LiveSettings
+from router.control.state.desired_state import DesiredState, LiveSettings
 from router.process.children.child_client import STATE_VERSION, ChildRequest
 
 STATE_PATH = "/private/desired-state"

@@ -13,12 +13,12 @@ from router.admin.app import build_admin
 from router.admin.system import HandoverState
 from router.config.model import Config, HealthConfig, WorkerConfig
 from router.control.control import Control
-from router.control.desired_state import worker_id
-from router.control.edits import add_worker
 from router.control.reconciler import Reconciler
-from router.control.routing import ProcessShare
 from router.control.running_gateway import RunningGateway
 from router.control.start import Sources, initial
+from router.control.state.desired_state import worker_id
+from router.control.state.edits import add_worker
+from router.control.state.routing import ProcessShare
 from router.diagnosis.diagnose import diagnose
 from router.diagnosis.in_force import InForce
 from router.diagnosis.measurements import Measurements

@@ -3,10 +3,10 @@ import pytest
 from policies.registry import PolicyError
 from router.config.model import Config, PolicyConfig, WorkerConfig
 from router.control.control import Control
-from router.control.desired_state import LiveSettings, live_settings
 from router.control.reconciler import Reconciler
-from router.control.routing import routing_of
 from router.control.start import Sources, initial
+from router.control.state.desired_state import LiveSettings, live_settings
+from router.control.state.routing import routing_of
 
 
 class Process:

@@ -6,8 +6,8 @@ import pytest
 from router.config.model import Config, PolicyConfig
 from router.config.problems import ConfigError
 from router.control.change import Change, NotAppliedError, StaleTagError
-from router.control.edits import WorkerUnknownError, add_worker, remove_worker, set_maintenance, set_policy
 from router.control.start import initial
+from router.control.state.edits import WorkerUnknownError, add_worker, remove_worker, set_maintenance, set_policy
 from router.control.state_file import NotSavedError
 from tests.router.control.conftest import Fleet, worker
 

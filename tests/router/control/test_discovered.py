@@ -6,9 +6,9 @@ from msgspec.structs import replace
 from router.config.model import Config
 from router.control.change import Change
 from router.control.control import API, SETTINGS
-from router.control.desired_state import FoundWorker
 from router.control.discovered import lasting
-from router.control.edits import add_worker, remove_worker, set_maintenance
+from router.control.state.desired_state import FoundWorker
+from router.control.state.edits import add_worker, remove_worker, set_maintenance
 from router.control.state_file import StateFile
 from tests.router.control.conftest import Fleet, worker
 

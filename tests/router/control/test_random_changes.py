@@ -20,9 +20,11 @@ from router.config.model import (
 )
 from router.config.problems import ConfigError
 from router.control.change import Change
-from router.control.desired_state import from_tree, live_settings, tree_of
-from router.control.differences import differences
-from router.control.edits import (
+from router.control.named_settings import KEY_LIMITS, MODELS, TENANT_LIMITS, TENANTS, NameUnknownError
+from router.control.start import settings_problems
+from router.control.state.desired_state import from_tree, live_settings, tree_of
+from router.control.state.differences import differences
+from router.control.state.edits import (
     PolicyUnknownError,
     WorkerKnownError,
     WorkerUnknownError,
@@ -35,9 +37,7 @@ from router.control.edits import (
     set_policy,
     set_routes,
 )
-from router.control.merge import api_changes, merge, reloaded
-from router.control.named_settings import KEY_LIMITS, MODELS, TENANT_LIMITS, TENANTS, NameUnknownError
-from router.control.start import settings_problems
+from router.control.state.merge import api_changes, merge, reloaded
 from router.control.state_file import decode, encode
 from tests.router.control.conftest import Fleet, worker
 from tests.support.examples import examples

@@ -3,9 +3,9 @@ import pytest
 
 from router.config.model import PolicyConfig
 from router.control.change import NotAppliedError
-from router.control.desired_state import DesiredState, live_settings
-from router.control.edits import add_worker, remove_worker, set_maintenance, set_policy
 from router.control.reconciler import Reconciler
+from router.control.state.desired_state import DesiredState, live_settings
+from router.control.state.edits import add_worker, remove_worker, set_maintenance, set_policy
 from tests.router.control.conftest import Process, worker
 
 

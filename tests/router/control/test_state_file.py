@@ -11,9 +11,9 @@ from router.config.model import Config
 from router.config.problems import ConfigError
 from router.control import state_file
 from router.control.change import Change
-from router.control.edits import add_worker, remove_worker, set_maintenance
-from router.control.revisions import RevisionHistory, RevisionUnknownError
 from router.control.start import Sources, initial, sources_of
+from router.control.state.edits import add_worker, remove_worker, set_maintenance
+from router.control.state.revisions import RevisionHistory, RevisionUnknownError
 from router.control.state_file import NotSavedError, StateFile
 from tests.router.control.conftest import Fleet, worker
 
@@ -208,7 +208,7 @@ async def test_the_history_is_bounded_and_reaches_back_to_every_revision(config,
 def test_the_history_is_bounded_in_bytes(monkeypatch, fleet):
     (first,) = fleet.control.history.revisions
     size_bytes = RevisionHistory(9, [first]).statistics()["bytes"]
-    monkeypatch.setattr("router.control.revisions.MOST_BYTES", 3 * size_bytes)
+    monkeypatch.setattr("router.control.state.revisions.MOST_BYTES", 3 * size_bytes)
     assert RevisionHistory(9, [first] * 8).statistics() == {"revisions": 3, "bytes": 3 * size_bytes}
 
 

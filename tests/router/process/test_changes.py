@@ -5,7 +5,7 @@ import pytest
 from router.admin.http.problems import AdminError
 from router.config.model import Config, ModelConfig
 from router.control.change import NotAppliedError
-from router.control.desired_state import DesiredState, live_settings
+from router.control.state.desired_state import DesiredState, live_settings
 from router.process.children.changes import Changes
 
 SENT = ("PUT", "/private/desired-state")

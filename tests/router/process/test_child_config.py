@@ -12,7 +12,7 @@ from router.config.model import (
     TenantConfig,
     WorkerConfig,
 )
-from router.control.desired_state import DesiredState, LiveSettings, live_settings
+from router.control.state.desired_state import DesiredState, LiveSettings, live_settings
 from router.process.children import child_config as module
 from router.process.children.child_config import (
     ChildConfig,

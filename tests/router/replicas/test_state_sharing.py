@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from router.config.model import Config, PolicyConfig, RedisConfig, WorkerConfig
 from router.control.change import Change, NotAppliedError
 from router.control.control import Control
-from router.control.edits import add_worker, set_maintenance, set_policy
 from router.control.sharing import OvertakenError
 from router.control.start import Sources, initial
+from router.control.state.edits import add_worker, set_maintenance, set_policy
 from router.process.shared_memory.replica_rows import ReplicaLedger
 from router.replicas import state_sharing
 from router.replicas.replica import Replica

@@ -6,7 +6,7 @@ import pytest
 
 from backends.worker import parse_endpoint
 from router.config.model import WorkerConfig
-from router.control.desired_state import endpoint_of
+from router.control.state.desired_state import endpoint_of
 from tests.conformance.conftest import RecordingWorker
 from tests.support.raw_client import post
 from tests.support.waiting import eventually

@@ -3,10 +3,10 @@
 from msgspec.structs import replace
 
 from router.config.model import Config, PolicyConfig, WorkerConfig
-from router.control.desired_state import live_settings
-from router.control.differences import SettingDifference, applied, differences, path_text, undone
-from router.control.edits import add_worker, remove_worker, set_maintenance, set_policy
-from router.control.merge import api_changes, merge, reloaded
+from router.control.state.desired_state import live_settings
+from router.control.state.differences import SettingDifference, applied, differences, path_text, undone
+from router.control.state.edits import add_worker, remove_worker, set_maintenance, set_policy
+from router.control.state.merge import api_changes, merge, reloaded
 
 A, B, C = (WorkerConfig(url=f"http://{name}:1") for name in "abc")
 

@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from router.control.desired_state import DesiredState, LiveSettings, from_tree, tree_of
-from router.control.differences import SettingDifference, undone
+from router.control.state.desired_state import DesiredState, LiveSettings, from_tree, tree_of
+from router.control.state.differences import SettingDifference, undone
 
 Source = Literal["start", "api", "reload", "restore", "fleet"]
 """start: the gateway started, or took over from another. reload: the settings were read again. fleet: another gateway

@@ -11,8 +11,8 @@ from msgspec import UNSET
 from policies.prefill_lanes import STREAM_WEIGHT
 from policies.registry import PolicyError, hold_of, lanes_of, params_of, wrapped
 from router.config.model import PolicyConfig
-from router.control.desired_state import LiveSettings
-from router.control.differences import Path, SettingDifference
+from router.control.state.desired_state import LiveSettings
+from router.control.state.differences import Path, SettingDifference
 from router.placement.policies.chosen_policy import spec_of
 
 WRAPPERS = ("hold", "lanes")

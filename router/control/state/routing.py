@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from router.config.model import Config, PolicyConfig, RouteConfig, TenantConfig
-from router.control.desired_state import LiveSettings
+from router.control.state.desired_state import LiveSettings
 from router.placement.named_policies import named_policies
 from router.placement.policies.policy_runner import PolicyRunner
 from router.placement.policies.shadow import RouteShadows

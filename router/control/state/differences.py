@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from router.config.model import STRUCK_OUT
 from router.config.schema import SECRETS
-from router.control.desired_state import Tree
+from router.control.state.desired_state import Tree
 
 Path = tuple[str, ...]
 WHOLE: tuple[Path, ...] = (

@@ -9,8 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from router.config.model import PolicyConfig, RouteConfig, WorkerConfig
-from router.control.desired_state import LiveSettings, worker_id
-from router.control.effective import keeping_wrappers
+from router.control.state.desired_state import LiveSettings, worker_id
+from router.control.state.effective import keeping_wrappers
 
 Edit = Callable[[LiveSettings], LiveSettings]
 

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from router.control.desired_state import LiveSettings, from_tree, tree_of
-from router.control.differences import WHOLE, Path, SettingDifference, applied, differences, path_text, value_at
+from router.control.state.desired_state import LiveSettings, from_tree, tree_of
+from router.control.state.differences import WHOLE, Path, SettingDifference, applied, differences, path_text, value_at
 
 
 class Conflict(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -7,8 +7,8 @@ from router.app import System
 from router.config.model import Config, PolicyConfig, RouteConfig, RouteLimitsConfig, RouteQueueConfig
 from router.config.problems import ConfigError
 from router.control.change import Change
-from router.control.edits import remove_named_policy, set_named_policy, set_policy, set_routes
-from router.control.routing import ProcessShare, routing_of
+from router.control.state.edits import remove_named_policy, set_named_policy, set_policy, set_routes
+from router.control.state.routing import ProcessShare, routing_of
 
 ROUTES = [
     {"name": "eval", "match": {"header": {"x-team": "eval"}}, "policy": "batch", "limits": {"max_requests": 5}},

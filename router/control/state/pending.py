@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from router.config.model import Config
-from router.control.desired_state import live_settings, with_live_settings
-from router.control.differences import SettingDifference, differences
+from router.control.state.desired_state import live_settings, with_live_settings
+from router.control.state.differences import SettingDifference, differences
 
 RESTART = "restart the gateway"
 RESTART_OR_TAKE_OVER = "restart the gateway, or let a new process take over (--takeover, SIGUSR2)"
