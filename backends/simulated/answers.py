@@ -18,7 +18,7 @@ from backends.simulated.dialects import Dialect
 from backends.simulated.errors import ApiError
 from backends.simulated.frames import DONE, AnswerHead, ApiShape, Frames, Stream, usage, whole_body
 from backends.simulated.generation import ClientGone, Delivery, Generation, Inbox
-from backends.simulated.kv_transfers import FailedLoad
+from backends.simulated.kv.kv_transfers import FailedLoad
 from backends.simulated.request import (
     ChatBody,
     CompletionBody,

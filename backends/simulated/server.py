@@ -17,9 +17,9 @@ from backends.simulated.answers import AnswerApp, DialectApp
 from backends.simulated.dialects import MessagesDialect, ResponsesDialect
 from backends.simulated.errors import ApiError
 from backends.simulated.frames import CHAT, COMPLETION
-from backends.simulated.kv_transfers import SIDE_CHANNEL, SideChannelCall
-from backends.simulated.kv_waits import MooncakeTransfers
-from backends.simulated.peer_tier import PEER_LOOKUP, PeerLookup
+from backends.simulated.kv.kv_transfers import SIDE_CHANNEL, SideChannelCall
+from backends.simulated.kv.kv_waits import MooncakeTransfers
+from backends.simulated.kv.peer_tier import PEER_LOOKUP, PeerLookup
 from backends.simulated.request import (
     DetokenizeBody,
     LoadAdapterBody,

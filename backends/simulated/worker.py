@@ -19,12 +19,12 @@ from backends.simulated.capacity import read_capacity
 from backends.simulated.engine_clock import EngineClock
 from backends.simulated.errors import ApiError, unavailable, unknown_model
 from backends.simulated.generation import NO_TOKEN, Generation, Inbox
-from backends.simulated.kv_store import KvStore
-from backends.simulated.kv_transfers import KvTransfers
-from backends.simulated.kv_waits import WAITING_TRANSFERS
+from backends.simulated.kv.kv_store import KvStore
+from backends.simulated.kv.kv_transfers import KvTransfers
+from backends.simulated.kv.kv_waits import WAITING_TRANSFERS
+from backends.simulated.kv.peer_tier import PeerTier
 from backends.simulated.limits import COMPLETION_MAX_TOKENS, answer_tokens, draw_stop
 from backends.simulated.metrics import WorkerMetrics
-from backends.simulated.peer_tier import PeerTier
 from backends.simulated.prompts import PromptReader
 from backends.simulated.publisher import EventPublisher
 from backends.simulated.request import ChatBody, CompletionBody, read_stopping

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from backends.engine.engine import Engine
 from backends.engine.request import EngineRequestState, FinishReason
 from backends.simulated.errors import ApiError
-from backends.simulated.kv_transfers import FailedLoad, KvTransfers, SideChannelAnswer, SideChannelCall
+from backends.simulated.kv.kv_transfers import FailedLoad, KvTransfers, SideChannelAnswer, SideChannelCall
 from backends.simulated.settings import WorkerSettings
 from backends.vllm.control import ProbeError
 from backends.worker import Endpoint

@@ -20,7 +20,7 @@ from backends.engine.chain import BlockHasher
 from backends.engine.engine import Engine
 from backends.engine.host_blocks import HostBlocks
 from backends.foreign_json import read_json
-from backends.simulated.kv_transfers import FailedLoad, TransferFaults
+from backends.simulated.kv.kv_transfers import FailedLoad, TransferFaults
 from backends.simulated.settings import WorkerSettings
 from backends.vllm.control import ProbeError, WorkerClient
 from backends.worker import Endpoint

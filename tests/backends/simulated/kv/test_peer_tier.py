@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from backends.simulated import peer_tier as module
+from backends.simulated.kv import peer_tier as module
 from backends.vllm.handover.connector import HandoverPeer
 from backends.vllm.handover.offloading_peer import pull_params
 from tests.support.waiting import eventually

@@ -1,8 +1,8 @@
 """Pulls between embedded workers: fields, leases and failures of vLLM 0.33's NIXL and MoRIIO, without moving bytes.
 
 The workers' side channel is the path `SIDE_CHANNEL` of their HTTP server. A worker that reads blocks after their lease
-does not notice, as in vLLM: it answers, and counts a stale read, which vLLM cannot. `backends.simulated.kv_waits` has
-the connectors whose decode worker waits for the prefill.
+does not notice, as in vLLM: it answers, and counts a stale read, which vLLM cannot. `backends.simulated.kv.kv_waits`
+has the connectors whose decode worker waits for the prefill.
 """
 
 from __future__ import annotations
