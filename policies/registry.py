@@ -12,11 +12,9 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
-from policies.hold import AdmissionHold, HoldParams
 from policies.marginal_cost.rule import MarginalCost
 from policies.parameters import RULE, PolicyError, converted, described
 from policies.params import Params
-from policies.prefill_lanes import STREAM_WEIGHT, TERM, LanesParams, PrefillLanes
 from policies.rules.aibrix_prefix import AibrixPrefix
 from policies.rules.cache_aware import CacheAware
 from policies.rules.chwbl import Chwbl
@@ -37,6 +35,8 @@ from policies.rules.session_affinity import SessionAffinity
 from policies.rules.smg_spill import SmgSpill
 from policies.spec import PolicySpec
 from policies.view import Policy
+from policies.wrappers.hold import AdmissionHold, HoldParams
+from policies.wrappers.prefill_lanes import STREAM_WEIGHT, TERM, LanesParams, PrefillLanes
 
 __all__ = ["BUILT_IN", "PolicyError", "PolicySpec", "build_policy", "describe", "policy_names", "terms_of"]
 

@@ -16,8 +16,8 @@ Wrapping: TypeAlias = bool | Mapping[str, Any] | None
 class PolicySpec(msgspec.Struct, frozen=True):
     """A policy as the configuration, the admin API and the lab name it. `policies.registry.build_policy` builds it.
 
-    `hold` keeps long prompts in the gateway (`policies.hold`), and `lanes` keeps long prefills apart
-    (`policies.prefill_lanes`).
+    `hold` keeps long prompts in the gateway (`policies.wrappers.hold`), and `lanes` keeps long prefills apart
+    (`policies.wrappers.prefill_lanes`).
     """
 
     rule: str = "marginal_cost"

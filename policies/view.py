@@ -139,7 +139,8 @@ class FleetView:
         self._arrays: dict[str, Column] = {} if columns is None else columns.arrays
         """A fleet built as views makes each array when it is read first."""
         self.lane_price_s: Sequence[float] | Column = ()
-        """The price of each candidate by `policies.prefill_lanes`, for rules that price in seconds; empty: no lane."""
+        """The price of each candidate by `policies.wrappers.prefill_lanes`, for rules that price in seconds; empty: no
+        lane."""
 
     def __len__(self) -> int:
         return len(self._workers) if self._workers is not None else len(self.roster.ids)

@@ -19,9 +19,9 @@ from loadtest.lab.models import Models
 from loadtest.lab.policies import parse_policy
 from loadtest.sim.handover import HandoverSetting
 from loadtest.workload.source import GENERATOR
-from policies.hold import AdmissionHold
-from policies.prefill_lanes import PrefillLanes
 from policies.registry import hold_of, lanes_of, rule_class
+from policies.wrappers.hold import AdmissionHold
+from policies.wrappers.prefill_lanes import PrefillLanes
 
 _WHAT_DECIDES = (
     "backends",

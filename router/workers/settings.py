@@ -9,7 +9,7 @@ from backends.vllm.handover.connectors import CONNECTORS
 from backends.vllm.handover.mooncake import BOOTSTRAP_PORT_LABEL, bootstrap_of
 from backends.vllm.handover.parameters import HandoverError
 from backends.worker import parse_endpoint
-from policies.lane_plan import DECODE, LABEL, PREFILL
+from policies.wrappers.lane_plan import DECODE, LABEL, PREFILL
 from router.config.findings import Finding
 from router.config.model import STRUCK_OUT, Config, WorkerConfig
 from router.config.tree import Path

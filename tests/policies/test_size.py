@@ -3,9 +3,9 @@
 import ast
 from importlib.resources import files
 
-from policies.hold import AdmissionHold
-from policies.prefill_lanes import PrefillLanes
 from policies.registry import BUILT_IN
+from policies.wrappers.hold import AdmissionHold
+from policies.wrappers.prefill_lanes import PrefillLanes
 
 MOST_LINES = 600
 MOST_LINES_OF_THE_RULE = 150

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.lane_plan import Plan
-from policies.prefill_lanes import ModelLane
 from policies.registry import BUILT_IN, build_policy, terms_of
 from policies.spec import PolicySpec
 from policies.view import FleetView
+from policies.wrappers.lane_plan import Plan
+from policies.wrappers.prefill_lanes import ModelLane
 from router.placement.policies.policy_runner import PolicyRunner
 from tests.policies.test_properties import fleets, pasts, requests
 

@@ -1,4 +1,4 @@
-"""The price of `policies.prefill_lanes`, where lanes are around the rule."""
+"""The price of `policies.wrappers.prefill_lanes`, where lanes are around the rule."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from policies.marginal_cost.terms.term import Price, Term
-from policies.prefill_lanes import TERM, PrefillLanes
 from policies.view import FleetView, RequestView
+from policies.wrappers.prefill_lanes import TERM, PrefillLanes
 
 
 class PrefillLane(Term):

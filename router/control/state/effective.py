@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from policies.prefill_lanes import STREAM_WEIGHT
 from policies.registry import PolicyError, hold_of, lanes_of, params_of, wrapped
+from policies.wrappers.prefill_lanes import STREAM_WEIGHT
 from router.config.model import PolicyConfig
 from router.control.state.desired_state import LiveSettings
 from router.control.state.differences import Path, SettingDifference

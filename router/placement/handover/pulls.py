@@ -12,8 +12,8 @@ from backends.vllm.handover.offloading_peer import PEER_LABEL, SERVED_TIERS, SID
 from backends.vllm.handover.parameters import labelled_address
 from policies.handover_cost import STREAM_WEIGHT, PullCost, pull_cost
 from policies.kv_space import columns_fit, fits
-from policies.prefill_lanes import lane_prices_s
 from policies.view import Decision, FleetView, WorkerView
+from policies.wrappers.prefill_lanes import lane_prices_s
 from router.config.model import HandoverConfig
 from router.placement.fleet.endpoints import Candidate
 from router.placement.fleet.residency_source import ResidencySource

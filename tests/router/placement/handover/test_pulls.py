@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from backends.worker import Endpoint
-from policies.hold import AdmissionHold
-from policies.lane_plan import Plan
-from policies.prefill_lanes import ModelLane, PrefillLanes
 from policies.registry import build_policy
 from policies.spec import PolicySpec
 from policies.view import Residency
+from policies.wrappers.hold import AdmissionHold
+from policies.wrappers.lane_plan import Plan
+from policies.wrappers.prefill_lanes import ModelLane, PrefillLanes
 from router.config.model import Config, HandoverConfig, HealthConfig, WorkerConfig
 from router.placement.decision_log.lines import DecisionLine, EventLine, decode
 from router.placement.decision_log.recorder import Recorder

@@ -5,12 +5,12 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from policies.lane_plan import delay_per_s, planned
-from policies.prefill_lanes import REPLAN_S, PrefillLanes
 from policies.registry import build_policy
 from policies.spec import PolicySpec
 from policies.view import Decision, FleetView, LifecycleEvent, LifecycleEventKind
-from policies.workload_histogram import Mix, Part
+from policies.wrappers.lane_plan import delay_per_s, planned
+from policies.wrappers.prefill_lanes import REPLAN_S, PrefillLanes
+from policies.wrappers.workload_histogram import Mix, Part
 
 DOCUMENT_S, CHAT_S = 4.0, 0.1
 WORKERS = ("a", "b", "c", "d")

@@ -1,6 +1,6 @@
 import pytest
 
-from policies.workload_histogram import WINDOW_S, Part, WorkloadHistogram
+from policies.wrappers.workload_histogram import WINDOW_S, Part, WorkloadHistogram
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from policies.kv_space import fits
 from policies.params import Params
 from policies.view import Decision, FleetView, LifecycleEvent, LifecycleEventKind, Policy, RequestView, WorkerView
-from policies.wrapper import Wrapper
+from policies.wrappers.wrapper import Wrapper
 
 SHORTEST_HOLD_S = 0.005
 """A shorter hold is not worth another decision."""

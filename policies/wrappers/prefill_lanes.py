@@ -18,7 +18,6 @@ from msgspec import Meta
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from policies.lane_plan import DECODE, LABEL, PREFILL, Plan, planned
 from policies.lazy_terms import LazyTerms
 from policies.params import Params
 from policies.view import (
@@ -33,8 +32,9 @@ from policies.view import (
     WorkerId,
     WorkerView,
 )
-from policies.workload_histogram import WorkloadHistogram
-from policies.wrapper import Wrapper
+from policies.wrappers.lane_plan import DECODE, LABEL, PREFILL, Plan, planned
+from policies.wrappers.workload_histogram import WorkloadHistogram
+from policies.wrappers.wrapper import Wrapper
 
 TERM = "prefill_lane_s"
 STREAM_WEIGHT = 0.1

@@ -4,10 +4,10 @@ from copy import deepcopy
 import pytest
 from msgspec.structs import replace
 
-from policies.hold import AdmissionHold, HoldParams
 from policies.registry import build_policy
 from policies.spec import PolicySpec
 from policies.view import Decision, LifecycleEvent, LifecycleEventKind
+from policies.wrappers.hold import AdmissionHold, HoldParams
 
 MODELS_KEPT = 64
 

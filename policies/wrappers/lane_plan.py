@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from policies.view import WorkerView
-from policies.workload_histogram import Mix, Part
+from policies.wrappers.workload_histogram import Mix, Part
 
 LABEL = "lane"
 PREFILL = "prefill"
