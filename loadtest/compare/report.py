@@ -16,7 +16,7 @@ from loadtest.compare.findings import COMPARED, TTFTS, Findings
 from loadtest.compare.ordering import Ordering
 from loadtest.lab.cell import as_json
 from loadtest.lab.findings import Measure
-from loadtest.lab.tables import Sheet, markdown, print_sheet
+from loadtest.lab.report.tables import Sheet, markdown, print_sheet
 from loadtest.report.confidence import Interval, interval
 
 TIMES = 4

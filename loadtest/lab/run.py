@@ -8,10 +8,11 @@ from dataclasses import replace
 from rich.console import Console
 
 from backends.engine.profile import load_profile
-from loadtest.lab import flags, output, tables
+from loadtest.lab import flags
 from loadtest.lab.cell import Setting
 from loadtest.lab.findings import Doubt, Findings
 from loadtest.lab.progress import watched
+from loadtest.lab.report import output, tables
 from loadtest.lab.run_cell import RuleFailed
 from loadtest.lab.saturation import SaturationError
 from loadtest.lab.sources import drawn

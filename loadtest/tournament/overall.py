@@ -8,7 +8,7 @@ from math import exp, log
 from statistics import fmean
 
 from loadtest.lab.comparison import Standing, standings
-from loadtest.lab.tables import swapped
+from loadtest.lab.report.tables import swapped
 from loadtest.tournament.ranking import SATURATED, Match, holds, matches
 from loadtest.tournament.scores import Scores, Workload
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from loadtest.lab import plots
 from loadtest.lab.findings import Findings
 from loadtest.lab.progress import Watched, watched
+from loadtest.lab.report import plots
 from loadtest.lab.run import INTERRUPTED
 from loadtest.lab.run_cell import RuleFailed
 from loadtest.lab.saturation import Saturation, SaturationError

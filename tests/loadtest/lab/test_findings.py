@@ -1,5 +1,5 @@
-from loadtest.lab import tables
 from loadtest.lab.findings import MEASURES, RANKED_BY
+from loadtest.lab.report import tables
 
 
 def test_goodput_is_compared_by_the_second_too():

@@ -4,12 +4,12 @@ import pytest
 
 from loadtest.lab import study as studies
 from loadtest.lab.cell import as_json
-from loadtest.lab.output import as_json as output
+from loadtest.lab.report.output import as_json as output
+from loadtest.lab.report.tables import summary
 from loadtest.lab.run_cell import run_cell
 from loadtest.lab.saturation import Saturation, SaturationError
 from loadtest.lab.store import Result
 from loadtest.lab.study import Study
-from loadtest.lab.tables import summary
 
 
 @pytest.fixture

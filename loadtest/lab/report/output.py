@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from loadtest.lab import page, plots
 from loadtest.lab.cell import code_version
 from loadtest.lab.findings import Findings, verdict
+from loadtest.lab.report import page, plots
 
 
 def write(folder: Path, findings: Findings) -> None:

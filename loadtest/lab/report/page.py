@@ -8,7 +8,7 @@ from dataclasses import fields
 from loadtest.lab.cell import code_version
 from loadtest.lab.findings import Findings
 from loadtest.lab.models import Models, flag
-from loadtest.lab.tables import Sheet, markdown, sheets, summary
+from loadtest.lab.report.tables import Sheet, markdown, sheets, summary
 
 
 def page(findings: Findings, pictures: Iterable[str]) -> str:

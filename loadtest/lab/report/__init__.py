@@ -1,0 +1,1 @@
+"""What a study shows: its page, its tables and its figures."""
