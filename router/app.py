@@ -21,7 +21,7 @@ from policies.view import WorkerId
 from router.admin.app import build_admin
 from router.admin.http.server import AdminServer
 from router.admin.observe.diagnosis import inputs_of
-from router.admin.system import HandoverState
+from router.admin.system import TakeoverState
 from router.admin.table import READS
 from router.config.budgets import VIEWS
 from router.config.memory import memory_limit
@@ -59,12 +59,12 @@ from router.process.children.measured_traffic import ProcessKnows, measured_rout
 from router.process.children.metric_snapshots import readings_route
 from router.process.children.operations_channel import operation_routes
 from router.process.children.state_channel import prepare_route, state_route, with_version
-from router.process.handover.client import HandoverClient
 from router.process.lifecycle import Lifecycle
 from router.process.listeners import ListenAddresses, Listeners, admin_socket, listen_addresses, url_of
 from router.process.shared_memory.ledger import Ledger
 from router.process.shared_memory.pins import ResponsePins
 from router.process.shared_memory.replica_rows import ReplicaLedger
+from router.process.takeover.client import TakeoverClient
 from router.replicas.fleet_placements import FleetPlacements
 from router.replicas.replica import Replica
 from router.residency.residency_map import ResidencyMap
@@ -188,11 +188,11 @@ class System:
         self._kept: tuple[Listeners, SocketFile | None, bool] | None = None
         """Duplicates of the listeners that were handed over, and the `_socket_file` and `leave_queue` that go with
         them, for `resume`."""
-        self.handover_client: HandoverClient | None = None
+        self.takeover_client: TakeoverClient | None = None
         """The connection to the gateway that this one took over from."""
         self.leave_queue = False
         """Whether another process holds the listeners, so that the connections in their queues are for that process."""
-        self.handover_state = HandoverState.NONE
+        self.takeover_state = TakeoverState.NONE
         self.accepting = False
         self._banner: asyncio.Task[None] | None = None
 
@@ -441,7 +441,7 @@ class System:
         return listen_addresses(self.config, self.listeners(), self._given)
 
     def in_flight(self) -> Mapping[str, int]:
-        elsewhere = self.handover_client.in_flight if self.handover_client is not None else {}
+        elsewhere = self.takeover_client.in_flight if self.takeover_client is not None else {}
         return Counter(self.gateway.in_flight()) + Counter(elsewhere)
 
     async def _in_flight(self) -> Mapping[str, int]:
@@ -458,16 +458,16 @@ class System:
         return self.operations.serving(model)
 
     def drained_everywhere(self, endpoint_id: str) -> bool:
-        return self.handover_client is None or self.handover_client.drains(endpoint_id)
+        return self.takeover_client is None or self.takeover_client.drains(endpoint_id)
 
-    async def hand_over(self, *, keep: bool) -> None:
+    async def release_listeners(self, *, keep: bool) -> None:
         """Stop accepting and report not ready, because another process accepts. Running requests continue.
 
         With `keep` the sockets stay open until `resume` or `let_go`.
         """
         self.accepting = False
         self._end_banner()
-        self.handover_state = HandoverState.DONE
+        self.takeover_state = TakeoverState.DONE
         if keep:
             self._keep()
         self.yield_listeners()
@@ -491,7 +491,7 @@ class System:
         return self._kept is not None
 
     async def resume(self) -> None:
-        """After `hand_over`: serve as before, because the process that took over has died.
+        """After `release_listeners`: serve as before, because the process that took over has died.
 
         Raises:
             OSError: a socket cannot be listened on.
@@ -501,11 +501,11 @@ class System:
         await self.gateway.accept_again(listeners.public)
         if self._admin is not None and listeners.admin is not None:
             self._admin.accept_again(listeners.admin)
-        self.handover_state = HandoverState.NONE
+        self.takeover_state = TakeoverState.NONE
         self.accepting = True
 
     def let_go(self) -> None:
-        """After `hand_over`: close the sockets that were kept."""
+        """After `release_listeners`: close the sockets that were kept."""
         if self._kept is not None:
             self._kept[0].close()
             self._kept = None

@@ -19,7 +19,7 @@ from router.admin.http.body_problems import fix_of
 from router.admin.http.negotiation import accepts
 from router.admin.http.parameters import Parameter
 from router.admin.http.problems import AdminError, handed_over, invalid
-from router.admin.system import AdminSystem, HandoverState
+from router.admin.system import AdminSystem, TakeoverState
 from router.admin.watch import MEDIA_TYPE as EVENT_STREAM
 from router.admin.watch import EventStream, Watch, Watchers, events_of
 from router.security.token import AdminCaller, Role
@@ -111,7 +111,7 @@ def endpoint(
     async def serve(request: Request) -> Response:
         check_role(request, operation)
         check(request, operation.query, changes_state=operation.changes_state)
-        if system.handover_state is HandoverState.DONE and operation.method != "GET":
+        if system.takeover_state is TakeoverState.DONE and operation.method != "GET":
             raise handed_over()
         given = request.query_params
         query = {parameter.name: parameter.read(given.get(parameter.name)) for parameter in operation.query}

@@ -24,7 +24,7 @@ from router.workers.operations import WorkerOutcome
 from router.workers.watcher import Watcher
 
 
-class HandoverState(StrEnum):
+class TakeoverState(StrEnum):
     """How far this process has handed its listening sockets over.
 
     `OFFERED`: a new process has the sockets and is starting. `DONE`: the new process accepts connections, and this one
@@ -79,7 +79,7 @@ class AdminSystem(Protocol):
         """The public port listens and no shutdown has begun."""
 
     @property
-    def handover_state(self) -> HandoverState:
+    def takeover_state(self) -> TakeoverState:
         """How far this process has handed over to another."""
 
     def in_flight(self) -> Mapping[str, int]:

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from backends.foreign_json import read_json
 from router.admin.http.parameters import TruthQuery
 from router.admin.http.problems import AdminError
-from router.admin.system import AdminSystem, HandoverState
+from router.admin.system import AdminSystem, TakeoverState
 
 WATCH = TruthQuery("watch", "answer with a stream of server-sent events: the list, then what changes in it")
 MEDIA_TYPE = "text/event-stream"
@@ -188,7 +188,7 @@ async def _wait(system: AdminSystem) -> str | None:
 
 
 def _ending(system: AdminSystem) -> str | None:
-    if system.handover_state is HandoverState.DONE:
+    if system.takeover_state is TakeoverState.DONE:
         return "another process has taken over; watch again on a new connection"
     return None if system.accepting else "a shutdown has begun"
 

@@ -160,7 +160,7 @@ class Control:
             if self._store is not None:
                 self._store.owned()
 
-    async def hand_over(self) -> Stored:
+    async def yield_state(self) -> Stored:
         """Make no more changes, and return the last state."""
         async with self.lock:
             self._handed_over = True

@@ -1,4 +1,4 @@
-"""The life cycle of one gateway process: start, handover, drain, end."""
+"""The life cycle of one gateway process: start, takeover, drain, end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from router.admin.system import HandoverState
+from router.admin.system import TakeoverState
 from router.config.model import Config
 from router.config.problems import ConfigError
 from router.control.change import Change, NotAppliedError
@@ -23,18 +23,18 @@ from router.gateway.listen.sockets import ListenError
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.health import WorkerState
 from router.process import signals
-from router.process.handover.client import HandoverClient
-from router.process.handover.handed_state import HandedState
-from router.process.handover.messages import CARRIED, VERSION, SocketsOffered, TakeoverError
-from router.process.handover.server import HandoverCallbacks, HandoverServer
 from router.process.listeners import ListenAddresses, Listeners
 from router.process.systemd import Notifier, activated
+from router.process.takeover.client import TakeoverClient
+from router.process.takeover.handed_state import HandedState
+from router.process.takeover.messages import CARRIED, VERSION, SocketsOffered, TakeoverError
+from router.process.takeover.server import TakeoverCallbacks, TakeoverServer
 from router.telemetry.logs import say
 
 log = logging.getLogger("warmroute.process")
 
 LINGER_S = 3.0
-"""Minimum time that a gateway stays after a handover. It serves again if the new process dies within this time."""
+"""Minimum time that a gateway stays after a takeover. It serves again if the new process dies within this time."""
 _LOOK_S = 0.02
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _FOR_ONE_PROCESS = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID")
@@ -47,8 +47,8 @@ class ServingSystem(Protocol):
     config: Config
     control: Control
     fleet: Fleet
-    handover_state: HandoverState
-    handover_client: HandoverClient | None
+    takeover_state: TakeoverState
+    takeover_client: TakeoverClient | None
     leave_queue: bool
 
     def begin(self) -> None:
@@ -72,7 +72,7 @@ class ServingSystem(Protocol):
     async def drained(self) -> None:
         """Wait until no request is in progress."""
 
-    async def hand_over(self, *, keep: bool) -> None:
+    async def release_listeners(self, *, keep: bool) -> None:
         """Stop accepting, because another process accepts; `keep` leaves the sockets open for `resume`."""
 
     def yield_listeners(self) -> None:
@@ -83,7 +83,7 @@ class ServingSystem(Protocol):
         """Whether the sockets that were handed over are still open here."""
 
     async def resume(self) -> None:
-        """Accept again after `hand_over`."""
+        """Accept again after `release_listeners`."""
 
     async def aclose(self, drain_s: float | None = None) -> None: ...
 
@@ -105,8 +105,8 @@ class Lifecycle:
         self._lost = asyncio.Event()
         """Set when the process that took over has died."""
         self._drain_until_s = 0.0
-        self._handover_client: HandoverClient | None = None
-        self._handover_server: HandoverServer | None = None
+        self._takeover_client: TakeoverClient | None = None
+        self._takeover_server: TakeoverServer | None = None
         self._handed: HandedState | None = None
         """The desired state that was offered to a successor."""
         self._notifier = Notifier(environment, self._status)
@@ -124,7 +124,7 @@ class Lifecycle:
             await self._leave_sockets()
             await self._give_back(self._config.timeouts.drain_s)
             return 1
-        if self._handover_server is not None:
+        if self._takeover_server is not None:
             loop.add_signal_handler(signal.SIGUSR2, self._start_successor)
         await self._over.wait()
         while self._handed_over and await self._successor_lost():
@@ -139,43 +139,43 @@ class Lifecycle:
         path = self._config.takeover
         listeners = activated(self._environment, os.getpid())
         if path is not None:
-            self._handover_client = await HandoverClient.find(path)
+            self._takeover_client = await TakeoverClient.find(path)
         self._system.begin()
-        if self._handover_client is not None:
-            listeners = await self._prepare(self._handover_client, listeners)
+        if self._takeover_client is not None:
+            listeners = await self._prepare(self._takeover_client, listeners)
         await self._system.open(listeners)
-        if self._handover_client is not None:
-            await self._take_over(self._handover_client)
+        if self._takeover_client is not None:
+            await self._take_over(self._takeover_client)
         await self._system.control.opened()
         await self._system.open_admin()
         if path is not None:
-            self._handover_server = HandoverServer(path, self._callbacks())
-            self._handover_server.start()
-        self._notifier.ready(main_pid=os.getpid() if self._handover_client is not None else None)
+            self._takeover_server = TakeoverServer(path, self._callbacks())
+            self._takeover_server.start()
+        self._notifier.ready(main_pid=os.getpid() if self._takeover_client is not None else None)
 
-    async def _prepare(self, handover_client: HandoverClient, passed: Listeners | None) -> Listeners:
+    async def _prepare(self, takeover_client: TakeoverClient, passed: Listeners | None) -> Listeners:
         """Do everything that can fail while the running gateway still serves."""
         if passed is None:
-            handover_client.check(self._config)
-        self._system.handover_client = handover_client
-        await self._take_on(handover_client, handover_client.offered.drained)
-        await self._probe_workers(handover_client.offered.ready)
+            takeover_client.check(self._config)
+        self._system.takeover_client = takeover_client
+        await self._take_on(takeover_client, takeover_client.offered.drained)
+        await self._probe_workers(takeover_client.offered.ready)
         if passed is None:
-            return handover_client.listeners
-        handover_client.listeners.close()
+            return takeover_client.listeners
+        takeover_client.listeners.close()
         return passed
 
-    async def _take_over(self, handover_client: HandoverClient) -> None:
-        await self._take_on(handover_client, await handover_client.drain())
-        handover_client.follow(self._drained)
-        self._system.leave_queue = self._system.listeners().manager_owned or handover_client.stuck
-        log.info("took over", extra={**handover_client.summary(), "workers": len(self._system.fleet.endpoints)})
+    async def _take_over(self, takeover_client: TakeoverClient) -> None:
+        await self._take_on(takeover_client, await takeover_client.drain())
+        takeover_client.follow(self._drained)
+        self._system.leave_queue = self._system.listeners().manager_owned or takeover_client.stuck
+        log.info("took over", extra={**takeover_client.summary(), "workers": len(self._system.fleet.endpoints)})
 
-    async def _take_on(self, handover_client: HandoverClient, drained: Sequence[str]) -> None:
+    async def _take_on(self, takeover_client: TakeoverClient, drained: Sequence[str]) -> None:
         """Continue from the desired state of the running gateway. A version that hands none over names the workers that
         an operator drains: these may be about to stop.
         """
-        control, state = self._system.control, handover_client.state()
+        control, state = self._system.control, takeover_client.state()
         try:
             if state is not None:
                 await control.take_over(state)
@@ -212,17 +212,17 @@ class Lifecycle:
 
     async def _leave_sockets(self) -> None:
         """Leave the sockets to the running gateway, because this start has failed."""
-        if self._handover_client is not None:
+        if self._takeover_client is not None:
             self._system.yield_listeners()
-            await self._handover_client.aclose()
+            await self._takeover_client.aclose()
 
     # handover
 
-    def _callbacks(self) -> HandoverCallbacks:
-        return HandoverCallbacks(
+    def _callbacks(self) -> TakeoverCallbacks:
+        return TakeoverCallbacks(
             offer=self._offer,
             withdraw=self._withdraw,
-            hand_over=self._hand_over,
+            release_listeners=self._release_listeners,
             in_flight=self._system.in_flight,
             drain_alone=self._drain_alone,
             drained=self._idle_drained,
@@ -232,7 +232,7 @@ class Lifecycle:
 
     def _withdraw(self) -> None:
         self._forget_handed()
-        self._system.handover_state = HandoverState.NONE
+        self._system.takeover_state = TakeoverState.NONE
 
     def _forget_handed(self) -> None:
         if self._handed is not None:
@@ -254,7 +254,7 @@ class Lifecycle:
         )
         self._handed = HandedState()
         self._handed.write(self._system.control.stored)
-        self._system.handover_state = HandoverState.OFFERED
+        self._system.takeover_state = TakeoverState.OFFERED
         return offered, [*(each.fileno() for each in listeners.sockets), self._handed.descriptor]
 
     def _drained(self) -> tuple[str, ...]:
@@ -264,19 +264,19 @@ class Lifecycle:
         """Return the drained workers that also receive no requests from the previous gateway."""
         return tuple(each for each in self._drained() if self._system.drained_everywhere(each))
 
-    async def _hand_over(self, says_end: bool) -> tuple[str, ...]:
+    async def _release_listeners(self, says_end: bool) -> tuple[str, ...]:
         self._drain_until_s = asyncio.get_running_loop().time() + self._config.timeouts.drain_s
-        await self._system.hand_over(keep=says_end)
-        if self._handover_client is not None:
-            self._handover_client.say_ending()
-        await self._hand_over_state()
+        await self._system.release_listeners(keep=says_end)
+        if self._takeover_client is not None:
+            self._takeover_client.say_ending()
+        await self._yield_state()
         self._over.set()
         return self._drained()
 
-    async def _hand_over_state(self) -> None:
+    async def _yield_state(self) -> None:
         """Write the last version of the desired state for the successor."""
         assert self._handed is not None, "it was offered"
-        self._handed.write(await self._system.control.hand_over())
+        self._handed.write(await self._system.control.yield_state())
         self._forget_handed()
 
     async def _successor_lost(self) -> bool:
@@ -303,13 +303,13 @@ class Lifecycle:
         return max(0.0, self._drain_until_s - asyncio.get_running_loop().time())
 
     async def _resume(self) -> None:
-        """Serve again as before the handover, with the workers drained that the new process last named."""
+        """Serve again as before the takeover, with the workers drained that the new process last named."""
         self._lost.clear()
         try:
             await self._system.control.resume(self._drained())
             await self._system.resume()
-            assert self._handover_server is not None, "a new process took over"
-            await self._handover_server.start_again()
+            assert self._takeover_server is not None, "a new process took over"
+            await self._takeover_server.start_again()
         except OSError as error:
             log.error("cannot serve again", extra={"reason": str(error)})
             return
@@ -354,31 +354,31 @@ class Lifecycle:
         timeouts = self._config.timeouts
         if not self._handed_over:  # the new process then reports to the service manager
             self._notifier.stopping()
-        if self._handover_client is not None:
-            self._handover_client.say_ending()
+        if self._takeover_client is not None:
+            self._takeover_client.say_ending()
         log.info(
             "shutting down",
             extra={"handed_over": self._handed_over, "delay_s": timeouts.drain_delay_s, "drain_s": timeouts.drain_s},
         )
         if (
-            self._system.handover_state is not HandoverState.NONE
+            self._system.takeover_state is not TakeoverState.NONE
         ):  # the new process has the sockets and accepts the waiting connections
             self._system.leave_queue = True
         await self._give_back(self._drain_left_s if self._handed_over else timeouts.drain_s)
 
     @property
     def _handed_over(self) -> bool:
-        return self._system.handover_state is HandoverState.DONE
+        return self._system.takeover_state is TakeoverState.DONE
 
     async def _give_back(self, drain_s: float) -> None:
         await self._system.aclose(drain_s)
-        if self._handover_client is not None:
+        if self._takeover_client is not None:
             # The new process receives the requests of the old one from here, and a service manager may kill a process
             # that outlives this one.
-            await self._handover_client.ended(self._config.timeouts.drain_s)
-            await self._handover_client.aclose()
-        if self._handover_server is not None:
-            await self._handover_server.aclose()
+            await self._takeover_client.ended(self._config.timeouts.drain_s)
+            await self._takeover_client.aclose()
+        if self._takeover_server is not None:
+            await self._takeover_server.aclose()
         await self._notifier.aclose()
 
     def _status(self) -> str:

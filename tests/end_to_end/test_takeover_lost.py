@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from router.process.handover.client import HandoverClient
-from router.process.handover.messages import SuccessorReady, encode
+from router.process.takeover.client import TakeoverClient
+from router.process.takeover.messages import SuccessorReady, encode
 
 pytestmark = pytest.mark.slow
 
@@ -131,7 +131,7 @@ def test_streams_of_the_old_gateway_finish_when_its_successor_is_killed(site):
 async def test_a_successor_may_die_at_every_step(site):
     old = site.first("--worker", "http://127.0.0.1:9")
     for step in ("ready", "draining", "following"):
-        found = await HandoverClient.find(site.path)
+        found = await TakeoverClient.find(site.path)
         if step == "ready":
             found._connection.send(encode(SuccessorReady(says_end=True)))
         else:

@@ -13,7 +13,7 @@ from router.admin.fleet.sources import described_sources
 from router.admin.http.paging import page_of
 from router.admin.http.problems import AdminError, handed_over
 from router.admin.operations import Answer, Call
-from router.admin.system import AdminSystem, HandoverState
+from router.admin.system import AdminSystem, TakeoverState
 from router.admin.watch import Watch
 from router.placement.fleet.fleet import FleetEndpoint
 from router.placement.fleet.health import SERVING
@@ -70,7 +70,7 @@ async def drain(call: Call) -> Answer:
     endpoint, wait_s = _find(call, call.path["id"]), call.query["wait_s"]
     if wait_s:
         await _within(wait_s, lambda: _settled(call.system, endpoint))
-        if call.system.handover_state is HandoverState.DONE:
+        if call.system.takeover_state is TakeoverState.DONE:
             raise handed_over()
         if not endpoint.draining:
             raise AdminError(HTTPStatus.CONFLICT, "undrained", f"{endpoint.id} was undrained meanwhile")
@@ -85,10 +85,10 @@ def _settled(system: AdminSystem, endpoint: FleetEndpoint) -> bool:
     A process that is about to take over may not know of the drain and may place requests. So the drain has not ended
     before the takeover has.
     """
-    if system.handover_state is HandoverState.DONE or not endpoint.draining:
+    if system.takeover_state is TakeoverState.DONE or not endpoint.draining:
         return True
     quiet = system.drained_everywhere(endpoint.id) and not _in_flight(system, endpoint)
-    return quiet and system.handover_state is HandoverState.NONE
+    return quiet and system.takeover_state is TakeoverState.NONE
 
 
 def _in_flight(system: AdminSystem, endpoint: FleetEndpoint) -> int:

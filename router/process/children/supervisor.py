@@ -21,7 +21,7 @@ from backends.vllm.operations import WorkerOperation
 from router.admin.app import build_admin
 from router.admin.http.server import AdminServer
 from router.admin.observe.diagnosis import inputs_of
-from router.admin.system import AdminSystem, HandoverState
+from router.admin.system import AdminSystem, TakeoverState
 from router.config.model import Config
 from router.control.control import Control
 from router.control.start import Sources
@@ -75,7 +75,7 @@ class Supervisor:
         self.traffic = TrafficHistory(self._metrics)
         self._diagnoser = Diagnoser(self._diagnosis_inputs, self._share_findings)
         self.accepting = False
-        self.handover_state = HandoverState.NONE
+        self.takeover_state = TakeoverState.NONE
         self.given_up = asyncio.Event()
         """Set when no process can be started."""
         self._folder = Path(tempfile.mkdtemp(prefix="warmroute-"))  # only this user can enter it

@@ -10,7 +10,7 @@ from policies.registry import build_policy
 from policies.spec import PolicySpec
 from policies.view import WorkerId
 from router.admin.app import build_admin
-from router.admin.system import HandoverState
+from router.admin.system import TakeoverState
 from router.config.model import Config, HealthConfig, WorkerConfig
 from router.control.control import Control
 from router.control.reconciler import Reconciler
@@ -68,7 +68,7 @@ class FakeSystem:
         self.accepting = True
         self.replica = None
         self.requests: dict[str, int] = {}
-        self.handover_state = HandoverState.NONE
+        self.takeover_state = TakeoverState.NONE
         self.followed = True
         self.clock_s = 1_000.0
         self.watched: dict[str, object] = {}

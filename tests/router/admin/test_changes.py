@@ -158,5 +158,5 @@ async def test_a_change_that_fails_says_that_nothing_has_changed(client, system,
 
 async def test_a_change_after_a_handover_is_refused(client, system, problem):
     system.join("http://a:1")
-    await system.control.hand_over()
+    await system.control.yield_state()
     assert problem(await client.post("/admin/v1/workers/a:1/drain"), 503)[0] == "handed_over"

@@ -10,7 +10,7 @@ from backends.worker import parse_endpoint
 from router.admin import watch
 from router.admin.app import build_admin
 from router.admin.http.server import AdminServer
-from router.admin.system import HandoverState
+from router.admin.system import TakeoverState
 from router.admin.watch import Known, Watch
 from router.config.model import Config
 from router.process.listeners import admin_socket
@@ -136,7 +136,7 @@ async def test_a_silent_stream_has_heartbeats(serve, monkeypatch):
         assert await events.next() == (None, ": heartbeat")
 
 
-ENDS = [({"accepting": False}, "a shutdown has begun"), ({"handover_state": HandoverState.DONE}, "another process")]
+ENDS = [({"accepting": False}, "a shutdown has begun"), ({"takeover_state": TakeoverState.DONE}, "another process")]
 
 
 @pytest.mark.parametrize(("change", "reason"), ENDS)

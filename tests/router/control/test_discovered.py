@@ -163,7 +163,7 @@ async def test_a_successor_has_the_workers_before_its_own_sources_answer(config)
     first = Fleet(config)
     await first.control.discover(found(3))
     second = Fleet(config)
-    await second.control.take_over(await first.control.hand_over())
+    await second.control.take_over(await first.control.yield_state())
     assert "a:3" in second.processes[0].workers
     await first.control.discover(found(3, 4))
     assert "a:4" not in first.processes[0].workers, "the other process decides"

@@ -107,7 +107,7 @@ async def test_a_reload_by_signal_logs_every_mistake(fleet, caplog):
     await asyncio.gather(*fleet.control._reloads.running)
     logged = [record for record in caplog.records if record.message == "settings not reloaded, the old ones stay"]
     assert [record.reason for record in logged] == ["w.yaml:2:3: unknown setting x; remove it", "w.yaml:3:1: no; yes"]
-    await fleet.control.hand_over()
+    await fleet.control.yield_state()
     fleet.read = Config()
     fleet.control.reload_soon("SIGHUP")
     await asyncio.gather(*fleet.control._reloads.running)

@@ -118,7 +118,7 @@ async def test_workers_of_an_earlier_process_stay_until_their_source_has_answere
         before.first.names("a:1")
         before.second.names("b:1")
         await eventually(lambda: len(before.workers) == 2)
-    stored = await before.fleet.control.hand_over()
+    stored = await before.fleet.control.yield_state()
     after = Rig()
     async with after.running():
         await after.fleet.control.take_over(stored)
@@ -139,7 +139,7 @@ async def test_workers_of_an_earlier_process_do_not_stay_for_ever(monkeypatch):
         await eventually(lambda: before.workers)
     after = Rig()
     async with after.running():
-        await after.fleet.control.take_over(await before.fleet.control.hand_over())
+        await after.fleet.control.take_over(await before.fleet.control.yield_state())
         await eventually(lambda: not after.workers)
 
 
@@ -148,7 +148,7 @@ async def test_workers_of_a_source_that_the_settings_no_longer_have_leave():
     async with before.running():
         before.first.names("a:1")
         await eventually(lambda: before.workers)
-    stored = await before.fleet.control.hand_over()
+    stored = await before.fleet.control.yield_state()
     fleet = Fleet(Config())
     alone = Discovery(Config(), fleet.control, before.in_flight, {})
     alone.start()

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from backends.worker import ConnectorFacts, LoadReport
-from router.admin.system import HandoverState
+from router.admin.system import TakeoverState
 from router.placement.handover.links import Transfer
 from router.residency.exact.difference import Difference
 from tests.support.waiting import eventually
@@ -162,12 +162,12 @@ async def test_a_drain_waits_for_the_gateway_whose_place_was_taken(client, syste
 
 async def test_changes_are_not_made_in_a_process_that_was_taken_over(client, system, problem):
     worker = system.join("http://a:1")
-    system.handover_state = HandoverState.OFFERED  # until it is known who serves, nobody can say that a worker is idle
+    system.takeover_state = TakeoverState.OFFERED  # until it is known who serves, nobody can say that a worker is idle
     assert problem(await client.post(f"/admin/v1/workers/{worker}/drain?wait_s=1"), 409)[0] == "worker_busy"
     system.fleet.undrain(worker)
     asking = asyncio.create_task(client.post(f"/admin/v1/workers/{worker}/drain?wait_s=5"))
     await eventually(lambda: system.fleet.get(worker).draining)
-    system.handover_state = HandoverState.DONE
+    system.takeover_state = TakeoverState.DONE
     answer = await asyncio.wait_for(asking, 2)
     assert problem(answer, 503)[0] == "handed_over"
     assert answer.headers["connection"] == "close"

@@ -1,4 +1,4 @@
-"""The running gateway's side of a handover."""
+"""The running gateway's side of a takeover."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket_file
-from router.process.handover.messages import (
+from router.process.takeover.messages import (
     CARRIED,
     LEFT,
     MOST_BYTES,
     DrainedWorkers,
     DrainStarted,
-    HandoverRefused,
     InFlightReport,
     Message,
     SocketsOffered,
     SuccessorEnding,
     SuccessorReady,
     TakeoverError,
+    TakeoverRefused,
     decode,
     encode,
     same_user,
@@ -37,18 +37,18 @@ log = logging.getLogger("warmroute.process")
 
 
 @dataclass(frozen=True, slots=True)
-class HandoverCallbacks:
+class TakeoverCallbacks:
     """Callbacks into the running gateway.
 
-    `offer` returns the descriptors to attach. It is followed by `withdraw` if the handover fails, or by `hand_over`,
-    whose argument says whether the successor will announce its end. After that, `drain_alone` drains exactly the given
-    workers, and `drained` returns the workers that receive no more requests. The last call is `superseded` if the
-    successor ends in order, or `lost` if it dies.
+    `offer` returns the descriptors to attach. It is followed by `withdraw` if the takeover fails, or by
+    `release_listeners`, whose argument says whether the successor will announce its end. After that, `drain_alone`
+    drains exactly the given workers, and `drained` returns the workers that receive no more requests. The last call is
+    `superseded` if the successor ends in order, or `lost` if it dies.
     """
 
     offer: Callable[[], tuple[SocketsOffered, Sequence[int]]]
     withdraw: Callable[[], None]
-    hand_over: Callable[[bool], Awaitable[tuple[str, ...]]]
+    release_listeners: Callable[[bool], Awaitable[tuple[str, ...]]]
     in_flight: Callable[[], Mapping[str, int]]
     drain_alone: Callable[[Sequence[str]], None]
     drained: Callable[[], tuple[str, ...]]
@@ -56,10 +56,10 @@ class HandoverCallbacks:
     lost: Callable[[], None]
 
 
-class HandoverServer:
+class TakeoverServer:
     """Listen at `path` for new processes. Serve one at a time; only one takes over."""
 
-    def __init__(self, path: str, callbacks: HandoverCallbacks) -> None:
+    def __init__(self, path: str, callbacks: TakeoverCallbacks) -> None:
         self._path = path
         self._callbacks = callbacks
         self._listener: socket.socket | None = None
@@ -128,11 +128,11 @@ class HandoverServer:
             if not same_user(connection):
                 log.warning("a process of another user asked for the listening sockets")
             elif self._busy or self._taken:
-                await _send(connection, HandoverRefused("another process is taking over"))
+                await _send(connection, TakeoverRefused("another process is taking over"))
             else:
                 self._busy = True
                 try:
-                    await self._hand_over(connection)
+                    await self._release_listeners(connection)
                 except (OSError, TakeoverError) as error:
                     log.warning("takeover failed", extra={"reason": str(error)})
                 finally:
@@ -140,7 +140,7 @@ class HandoverServer:
                     if not self._taken:
                         self._callbacks.withdraw()
 
-    async def _hand_over(self, connection: socket.socket) -> None:
+    async def _release_listeners(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         offered, descriptors = self._callbacks.offer()
         socket.send_fds(connection, [encode(offered)], list(descriptors))
@@ -149,7 +149,7 @@ class HandoverServer:
             log.warning("a new process ended before it was ready; this one keeps serving")
         elif isinstance(ready := decode(packet), SuccessorReady):
             self._taken = True
-            drained = await self._callbacks.hand_over(ready.says_end)
+            drained = await self._callbacks.release_listeners(ready.says_end)
             if not await self._accompany(connection, drained):
                 self._callbacks.lost()
 

@@ -1,4 +1,4 @@
-"""Both sides of a handover on one event loop with real sockets. Whole processes are tested in end_to_end."""
+"""Both sides of a takeover on one event loop with real sockets. Whole processes are tested in end_to_end."""
 
 import asyncio
 import os
@@ -13,22 +13,22 @@ import pytest
 from router.config.model import Config, WorkerConfig
 from router.control.start import initial
 from router.gateway.listen.sockets import ListenError
-from router.process.handover import client as handover_client
-from router.process.handover import messages as handover_messages
-from router.process.handover import server as handover_server
-from router.process.handover.client import HandoverClient
-from router.process.handover.handed_state import HandedState
-from router.process.handover.messages import (
+from router.process.listeners import Listeners, admin_socket, listen_addresses
+from router.process.takeover import client as takeover_client
+from router.process.takeover import messages as takeover_messages
+from router.process.takeover import server as takeover_server
+from router.process.takeover.client import TakeoverClient
+from router.process.takeover.handed_state import HandedState
+from router.process.takeover.messages import (
     VERSION,
-    HandoverRefused,
     SocketsOffered,
     SuccessorReady,
     TakeoverError,
+    TakeoverRefused,
     decode,
     encode,
 )
-from router.process.handover.server import HandoverCallbacks, HandoverServer
-from router.process.listeners import Listeners, admin_socket, listen_addresses
+from router.process.takeover.server import TakeoverCallbacks, TakeoverServer
 from tests.support.waiting import eventually
 
 
@@ -47,17 +47,17 @@ class Running:
         self.ends = []
         self.descriptors = []
         self.says_end = None
-        self.side = HandoverCallbacks(
+        self.side = TakeoverCallbacks(
             offer=self.offer,
             withdraw=self.withdraw,
-            hand_over=self.hand_over,
+            release_listeners=self.release_listeners,
             in_flight=lambda: self.requests,
             drain_alone=self.drain_alone,
             drained=lambda: self.drained,
             superseded=lambda: self.ends.append("superseded"),
             lost=lambda: self.ends.append("lost"),
         )
-        self.successors = HandoverServer(str(path), self.side)
+        self.successors = TakeoverServer(str(path), self.side)
 
     def offer(self):
         offered = SocketsOffered(
@@ -82,7 +82,7 @@ class Running:
     def withdraw(self):
         self.withdrawn += 1
 
-    async def hand_over(self, says_end):
+    async def release_listeners(self, says_end):
         self.says_end = says_end
         self.handed_over.set()
         return self.drained
@@ -115,7 +115,7 @@ async def start(tmp_path):
 
 async def test_sockets_are_passed_and_the_old_process_drains(start):
     gateway = start()
-    found = await HandoverClient.find(gateway.path)
+    found = await TakeoverClient.find(gateway.path)
     assert [each.getsockname()[1] for each in found.listeners.sockets] == [gateway.port, gateway.admin_port]
     assert (found.offered.drained, found.offered.ready) == (("b:2",), 3)
     found.check(gateway.config)
@@ -146,21 +146,21 @@ async def test_sockets_are_passed_and_the_old_process_drains(start):
 
 
 async def test_find_without_a_gateway_returns_none(tmp_path):
-    assert await HandoverClient.find(str(tmp_path / "none.sock")) is None
+    assert await TakeoverClient.find(str(tmp_path / "none.sock")) is None
     left_behind = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     left_behind.bind(str(tmp_path / "dead.sock"))
     left_behind.close()
-    assert await HandoverClient.find(str(tmp_path / "dead.sock")) is None
+    assert await TakeoverClient.find(str(tmp_path / "dead.sock")) is None
 
 
 async def test_a_successor_that_ends_before_it_is_ready_changes_nothing(start):
     gateway = start()
-    found = await HandoverClient.find(gateway.path)
+    found = await TakeoverClient.find(gateway.path)
     found.listeners.close()
     await found.aclose()
     await eventually(lambda: gateway.withdrawn == 1)
     assert not gateway.handed_over.is_set()
-    again = await HandoverClient.find(gateway.path)
+    again = await TakeoverClient.find(gateway.path)
     assert await again.drain() == ("a:1",)
     again.listeners.close()
     await again.aclose()
@@ -169,7 +169,7 @@ async def test_a_successor_that_ends_before_it_is_ready_changes_nothing(start):
 @pytest.mark.parametrize("step", ["ready", "draining", "following"])
 async def test_a_successor_that_dies_after_it_was_ready_is_reported_lost(start, step):
     gateway = start()
-    found = await HandoverClient.find(gateway.path)
+    found = await TakeoverClient.find(gateway.path)
     found.listeners.close()
     if step == "ready":
         found._connection.send(encode(SuccessorReady(says_end=True)))
@@ -182,7 +182,7 @@ async def test_a_successor_that_dies_after_it_was_ready_is_reported_lost(start, 
     await eventually(lambda: gateway.ends == ["lost"])
     assert gateway.says_end
     await gateway.successors.start_again()
-    again = await HandoverClient.find(gateway.path)
+    again = await TakeoverClient.find(gateway.path)
     assert await again.drain() == gateway.drained
     again.listeners.close()
     await again.aclose()
@@ -190,7 +190,7 @@ async def test_a_successor_that_dies_after_it_was_ready_is_reported_lost(start, 
 
 async def test_a_successor_that_announces_its_end_is_not_lost(start):
     gateway = start()
-    found = await HandoverClient.find(gateway.path)
+    found = await TakeoverClient.find(gateway.path)
     found.listeners.close()
     await found.drain()
     found.follow(tuple)
@@ -204,7 +204,7 @@ async def test_a_successor_that_announces_its_end_is_not_lost(start):
 
 async def test_no_linger_for_an_older_successor(start):
     gateway = start()
-    found = await HandoverClient.find(gateway.path)
+    found = await TakeoverClient.find(gateway.path)
     found.listeners.close()
     found._connection.send(b'{"type":"ready"}')
     await eventually(gateway.handed_over.is_set)
@@ -214,7 +214,7 @@ async def test_no_linger_for_an_older_successor(start):
 
 async def test_an_older_gateway_gets_no_ending_message(start):
     gateway = start(resumes=False)
-    found = await HandoverClient.find(gateway.path)
+    found = await TakeoverClient.find(gateway.path)
     found.listeners.close()
     await found.drain()
     found.follow(tuple)
@@ -225,7 +225,7 @@ async def test_an_older_gateway_gets_no_ending_message(start):
 
 async def test_a_successor_with_an_unknown_message_supersedes(start):
     gateway = start()
-    found = await HandoverClient.find(gateway.path)
+    found = await TakeoverClient.find(gateway.path)
     found.listeners.close()
     await found.drain()
     found._connection.send(b"hello")
@@ -235,19 +235,19 @@ async def test_a_successor_with_an_unknown_message_supersedes(start):
 
 async def test_a_second_successor_is_refused(start):
     gateway = start()
-    first = await HandoverClient.find(gateway.path)
+    first = await TakeoverClient.find(gateway.path)
     with pytest.raises(TakeoverError, match="refused: another process is taking over"):
-        await HandoverClient.find(gateway.path)
+        await TakeoverClient.find(gateway.path)
     await first.drain()
     with pytest.raises(TakeoverError, match="refused"):
-        await HandoverClient.find(gateway.path)
+        await TakeoverClient.find(gateway.path)
     first.listeners.close()
     await first.aclose()
 
 
 async def test_different_addresses_are_refused_and_named(start):
     gateway = start()
-    found = await HandoverClient.find(gateway.path)
+    found = await TakeoverClient.find(gateway.path)
     config = gateway.config
     for good in (config, msgspec.structs.replace(config, port=gateway.port, admin_port=gateway.admin_port)):
         found.check(good)
@@ -265,8 +265,8 @@ async def test_different_addresses_are_refused_and_named(start):
 
 
 async def test_a_service_managers_sockets_need_not_match_the_settings(start):
-    gateway = start(listen_addresses=handover_messages.ListenAddresses(None, None, 1, None, 2), manager_owned=True)
-    found = await HandoverClient.find(gateway.path)
+    gateway = start(listen_addresses=takeover_messages.ListenAddresses(None, None, 1, None, 2), manager_owned=True)
+    found = await TakeoverClient.find(gateway.path)
     found.check(Config(host="10.0.0.1", port=99, admin_port=98))
     assert found.listeners.manager_owned
     found.listeners.close()
@@ -276,36 +276,36 @@ async def test_a_service_managers_sockets_need_not_match_the_settings(start):
 async def test_an_unknown_version_is_refused(start, tmp_path):
     gateway = start(version=VERSION + 1)
     with pytest.raises(TakeoverError, match="does not know"):
-        await HandoverClient.find(gateway.path)
+        await TakeoverClient.find(gateway.path)
     with pytest.raises(TakeoverError, match="another version"):
         decode(b"hello")
-    assert decode(encode(HandoverRefused("no"))) == HandoverRefused("no")
+    assert decode(encode(TakeoverRefused("no"))) == TakeoverRefused("no")
 
 
 async def test_only_the_same_user_is_served(start, monkeypatch):
     gateway = start()
     assert stat.S_IMODE(os.stat(gateway.path).st_mode) == 0o600
-    monkeypatch.setattr(handover_server, "same_user", lambda connection: False)
+    monkeypatch.setattr(takeover_server, "same_user", lambda connection: False)
     with pytest.raises(TakeoverError, match="another user"):
-        await HandoverClient.find(gateway.path)
-    monkeypatch.setattr(handover_client, "same_user", lambda connection: False)
+        await TakeoverClient.find(gateway.path)
+    monkeypatch.setattr(takeover_client, "same_user", lambda connection: False)
     with pytest.raises(TakeoverError, match="belongs to another user"):
-        await HandoverClient.find(gateway.path)
+        await TakeoverClient.find(gateway.path)
     assert not gateway.handed_over.is_set()
 
 
 def test_the_kernel_reports_the_user_at_the_other_end(monkeypatch):
     ours, theirs = socket.socketpair(socket.AF_UNIX)
     with ours, theirs:
-        assert handover_messages.same_user(ours)
+        assert takeover_messages.same_user(ours)
         monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
-        assert not handover_messages.same_user(ours)
+        assert not takeover_messages.same_user(ours)
 
 
 async def test_a_process_always_listens_at_the_path(start, tmp_path):
     path = tmp_path / "takeover.sock"
     old, new = start(path), start(path)
-    found = await HandoverClient.find(str(path))
+    found = await TakeoverClient.find(str(path))
     assert found.listeners.public[0].getsockname()[1] == new.port
     found.listeners.close()
     await found.aclose()
@@ -328,35 +328,35 @@ async def test_an_unusable_path_is_an_error(start, tmp_path):
         other.bind(str(tmp_path / "other.sock"))
         other.listen()
         with pytest.raises(TakeoverError, match="write another path"):
-            await HandoverClient.find(str(tmp_path / "other.sock"))
+            await TakeoverClient.find(str(tmp_path / "other.sock"))
 
 
 async def test_a_silent_gateway_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(handover_client, "ANSWER_S", 0.1)
+    monkeypatch.setattr(takeover_client, "ANSWER_S", 0.1)
     path = str(tmp_path / "stuck.sock")
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stuck:
         stuck.bind(path)
         stuck.listen()
         with pytest.raises(TakeoverError, match="did not answer"):
-            await HandoverClient.find(path)
+            await TakeoverClient.find(path)
 
 
 async def test_drain_survives_a_stuck_or_dead_gateway(start, monkeypatch):
-    monkeypatch.setattr(handover_client, "ANSWER_S", 0.2)
+    monkeypatch.setattr(takeover_client, "ANSWER_S", 0.2)
     gateway = start()
 
     async def never(says_end):
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(gateway, "hand_over", never)
-    gateway.successors._callbacks = replace(gateway.side, hand_over=never)
-    found = await HandoverClient.find(gateway.path)
+    monkeypatch.setattr(gateway, "release_listeners", never)
+    gateway.successors._callbacks = replace(gateway.side, release_listeners=never)
+    found = await TakeoverClient.find(gateway.path)
     assert await found.drain() == ("b:2",)
     assert found.stuck
     found.listeners.close()
     await found.aclose()
     dying = start(Path(gateway.path).with_name("dying.sock"))
-    found = await HandoverClient.find(dying.path)
+    found = await TakeoverClient.find(dying.path)
     await dying.successors.aclose()
     assert await found.drain() == ("b:2",)
     assert not found.stuck
@@ -397,7 +397,7 @@ async def test_the_desired_state_is_handed_over_in_its_last_version(start):
     last = initial(Config(workers=(WorkerConfig(url="http://a:1", api_key="k"),))).stored
     handed.write(first)
     gateway.descriptors = [handed.descriptor]
-    found = await HandoverClient.find(gateway.path)
+    found = await TakeoverClient.find(gateway.path)
     assert found.state() == first
     assert [each.getsockname()[1] for each in found.listeners.sockets] == [gateway.port, gateway.admin_port]
     handed.write(last)
@@ -410,7 +410,7 @@ async def test_a_state_that_cannot_be_read_is_no_state(start):
     handed = HandedState()
     gateway = start(has_state=True)
     gateway.descriptors = [handed.descriptor]
-    found = await HandoverClient.find(gateway.path)
+    found = await TakeoverClient.find(gateway.path)
     handed.close()
     with pytest.raises(TakeoverError, match="desired state cannot be read"):
         found.state()
@@ -418,6 +418,6 @@ async def test_a_state_that_cannot_be_read_is_no_state(start):
 
 
 async def test_an_older_gateway_hands_no_state_over(start):
-    found = await HandoverClient.find(start().path)
+    found = await TakeoverClient.find(start().path)
     assert found.state() is None
     await found.aclose()

@@ -1,4 +1,4 @@
-"""The new process's side of a handover."""
+"""The new process's side of a takeover."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from contextlib import suppress
 
 from router.config.model import Config
 from router.control.state_file import Stored
-from router.process.handover.handed_state import HandedState
-from router.process.handover.messages import (
+from router.process.listeners import ListenAddresses, Listeners
+from router.process.takeover.handed_state import HandedState
+from router.process.takeover.messages import (
     MOST_BYTES,
     MOST_SOCKETS,
     VERSION,
     DrainedWorkers,
     DrainStarted,
-    HandoverRefused,
     InFlightReport,
     SocketsOffered,
     SuccessorEnding,
     SuccessorReady,
     TakeoverError,
+    TakeoverRefused,
     decode,
     encode,
     same_user,
 )
-from router.process.listeners import ListenAddresses, Listeners
 
 LOOK_S = 0.02
 """Interval between two checks for newly drained workers."""
@@ -38,7 +38,7 @@ ANSWER_S = 10.0
 log = logging.getLogger("warmroute.process")
 
 
-class HandoverClient:
+class TakeoverClient:
     """The connection to the running gateway.
 
     `in_flight` counts the running gateway's requests at each worker. `gone` is set once that gateway has ended.
@@ -64,7 +64,7 @@ class HandoverClient:
         """Whether the running gateway has not answered, so that it may still accept."""
 
     @classmethod
-    async def find(cls, path: str) -> HandoverClient | None:
+    async def find(cls, path: str) -> TakeoverClient | None:
         """Ask the gateway that listens at `path` for its sockets. Return None if no gateway listens there.
 
         Raises:
@@ -251,7 +251,7 @@ def _decode_offer(packet: bytes, descriptors: int) -> SocketsOffered:
     if not packet:
         raise TakeoverError("the running gateway closed the connection: it runs as another user, or is ending")
     message = decode(packet)
-    if isinstance(message, HandoverRefused):
+    if isinstance(message, TakeoverRefused):
         raise TakeoverError(f"the running gateway refused: {message.reason}")
     if not isinstance(message, SocketsOffered) or message.version != VERSION or not _attached(message, descriptors):
         raise TakeoverError("the running gateway offers what this version does not know; stop it first")

@@ -4,7 +4,7 @@
 
     successor                      running gateway
         connects  ------------------>  checks the user
-        <-----------------------------  SocketsOffered, with the listening sockets attached (or HandoverRefused)
+        <-----------------------------  SocketsOffered, with the listening sockets attached (or TakeoverRefused)
         probes its workers, accepts on
         the public sockets
         SuccessorReady  ------------->  stops accepting, drains
@@ -60,7 +60,7 @@ class SocketsOffered(msgspec.Struct, frozen=True, tag="offered"):
     has_state: bool = False
 
 
-class HandoverRefused(msgspec.Struct, frozen=True, tag="refused"):
+class TakeoverRefused(msgspec.Struct, frozen=True, tag="refused"):
     reason: str
 
 
@@ -104,7 +104,7 @@ class SuccessorEnding(msgspec.Struct, frozen=True, tag="ending"):
 
 
 Message = (
-    SocketsOffered | HandoverRefused | SuccessorReady | DrainStarted | InFlightReport | DrainedWorkers | SuccessorEnding
+    SocketsOffered | TakeoverRefused | SuccessorReady | DrainStarted | InFlightReport | DrainedWorkers | SuccessorEnding
 )
 
 
