@@ -269,7 +269,7 @@ class FleetView:
         fleet.lane_price_s = self.lane_price_s
         return fleet
 
-    def listening(self, heard: RunningShare) -> FleetView:
+    def with_running_share(self, heard: RunningShare) -> FleetView:
         fleet = self._copy()
         fleet._running_share = heard
         return fleet

@@ -23,8 +23,8 @@ from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.residency_source import ResidencySource
 from router.placement.fleet.roles import CONNECTOR
-from router.placement.lifecycle_events import Request
 from router.placement.load.shared_load import SharedLedger
+from router.placement.request import Request
 from router.residency.residency_map import ResidencyMap
 
 MODEL = "model"

@@ -8,8 +8,8 @@ from loadtest.sim.placements import AnyPlacement, GatewayPlacement
 from loadtest.sim.virtual_time import VirtualTime
 from policies.view import WorkerId
 from router.placement.dispatcher import Held
-from router.placement.hold_queue import HeldByWorker
-from router.placement.lifecycle_events import Request
+from router.placement.held_by_worker import HeldByWorker
+from router.placement.request import Request
 
 
 class HeldCall:

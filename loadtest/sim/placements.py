@@ -13,7 +13,7 @@ from policies.view import WorkerId
 from router.placement.dispatcher import Dispatcher, Ticket
 from router.placement.handover.links import Transfer
 from router.placement.handover.planner import HandoverTickets
-from router.placement.lifecycle_events import Request, Usage
+from router.placement.request import Request, Usage
 
 
 class Follows(Protocol):

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     import msgspec
 
     from policies.registry import PolicyError
-    from router.placement.decision_log.replay import LogError, LogReplay
+    from router.placement.decision_log.log_replay import LogError, LogReplay
     from router.placement.decision_log.summary import summed
 
     try:

@@ -23,7 +23,7 @@ from router.control.change import (
     StaleTagError,
 )
 from router.control.change_log import log_revision
-from router.control.discovered import Found, based, counting, lasting, rediscovered
+from router.control.discovered import DiscoveredWorkers, based, counting, lasting, rediscovered
 from router.control.sharing import (
     NONE_SHARED,
     ApartError,
@@ -86,7 +86,7 @@ class Control:
         """Why the last state could not be written; None if it was."""
         self.sharing: Sharing | None = None
         """Where the gateways of a fleet share the admin API's changes."""
-        self._found: Found | None = None
+        self._found: DiscoveredWorkers | None = None
         """The last answer of the sources of workers; None before the first."""
         self._adopt(start)
 
@@ -111,7 +111,7 @@ class Control:
         counts = self.state.discovered.get(worker_id)
         if counts is not None:
             return counts.source, counts.also
-        found = self._sources_say.get(worker_id)
+        found = self._discovered_now.get(worker_id)
         sources = (found.source, *found.also) if found is not None else ()
         return SETTINGS if worker_id in self.file.workers else API, sources
 
@@ -201,11 +201,11 @@ class Control:
                 await self._rediscover()
 
     @property
-    def _sources_say(self) -> Found:
+    def _discovered_now(self) -> DiscoveredWorkers:
         return self._found if self._found is not None else self.state.discovered
 
     async def _rediscover(self) -> None:
-        discovered = counting(self._sources_say, self.file, self.base, self.state.settings)
+        discovered = counting(self._discovered_now, self.file, self.base, self.state.settings)
         if discovered == self.state.discovered:
             return
         before, state = self.stored, rediscovered(self.state, self.file, discovered)
@@ -220,7 +220,7 @@ class Control:
             except NotSavedError as error:
                 log.error("the desired state could not be saved", extra={"reason": str(error)})
 
-    def _shared_of(self, discovered: Found) -> list[SettingDifference]:
+    def _shared_of(self, discovered: DiscoveredWorkers) -> list[SettingDifference]:
         """Return the changes that another gateway shared of workers that this one did not know until now."""
         new = discovered.keys() - self.state.discovered.keys() - self.state.settings.workers.keys()
         return [one for one in self.shared.changes if one.path[0] == "workers" and one.path[1] in new]
@@ -338,7 +338,7 @@ class Control:
         async with self.lock:
             config = await asyncio.to_thread(self._sources.read)
             after = live_settings(config)
-            discovered = counting(self._sources_say, after, self.base, self.state.settings)
+            discovered = counting(self._discovered_now, after, self.base, self.state.settings)
             merged = reloaded(self.state.settings, self.base, based(after, discovered))
             outcome = await self._locked(replace(change, edit=lambda _: merged.settings), after, discovered)
             return Reloaded(outcome, merged.conflicts, pending(self.config, config))
@@ -350,7 +350,7 @@ class Control:
                 await self._rediscover_or_log()  # a worker that the API has let go may have another source
             return outcome
 
-    async def _locked(self, change: Change, file: LiveSettings, discovered: Found) -> ChangeOutcome:
+    async def _locked(self, change: Change, file: LiveSettings, discovered: DiscoveredWorkers) -> ChangeOutcome:
         if self._handed_over:
             raise HandedOverError
         self._check_tag(change)
@@ -384,7 +384,7 @@ class Control:
         wanted: LiveSettings,
         changed: tuple[SettingDifference, ...],
         file: LiveSettings,
-        discovered: Found,
+        discovered: DiscoveredWorkers,
         shared: SharedChanges | None = None,
     ) -> None:
         """Apply, share, save, and only then record the change. If that fails, the processes return to the old state.

@@ -12,18 +12,20 @@ from router.control.state.desired_state import DesiredState, FoundWorker, LiveSe
 from router.control.state.differences import applied, differences
 from router.control.state_file import Stored
 
-Found = Mapping[str, FoundWorker]
+DiscoveredWorkers = Mapping[str, FoundWorker]
 """Workers that sources name, by id."""
 
 
-def based(file: LiveSettings, discovered: Found) -> LiveSettings:
+def based(file: LiveSettings, discovered: DiscoveredWorkers) -> LiveSettings:
     """Return the settings that the API's changes are differences from."""
     if not discovered:
         return file
     return replace(file, workers={**{name: one.worker for name, one in discovered.items()}, **file.workers})
 
 
-def counting(found: Found, file: LiveSettings, base: LiveSettings, settings: LiveSettings) -> dict[str, FoundWorker]:
+def counting(
+    found: DiscoveredWorkers, file: LiveSettings, base: LiveSettings, settings: LiveSettings
+) -> dict[str, FoundWorker]:
     """Return the workers of `found` that count: those that neither `file` names nor the API has added.
 
     A worker of `settings` that is not in their `base` was added by the API. A worker whose name another one has is left
@@ -42,7 +44,7 @@ def counting(found: Found, file: LiveSettings, base: LiveSettings, settings: Liv
     return counts
 
 
-def rediscovered(state: DesiredState, file: LiveSettings, discovered: Found) -> DesiredState:
+def rediscovered(state: DesiredState, file: LiveSettings, discovered: DiscoveredWorkers) -> DesiredState:
     """Return the state with other discovered workers. A change of the API to one lasts as long as a source names it."""
     old, new = based(file, state.discovered).workers, based(file, discovered).workers
     workers = {}

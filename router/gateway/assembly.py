@@ -104,7 +104,7 @@ class Assembly:
         context.identity.charge_to(self.bodies)
         self.unsent = SendBufferLimit(limits)
         self.outbox = WriteCoalescer(loop)
-        context.dispatcher.note_later(self.outbox.note_after)
+        context.dispatcher.defer_notes_with(self.outbox.note_after)
         self.pools = _pools(config, loop, self.outbox, context.worker_tls)
         self.queue = NoWorkerQueue(fleet, loop, limits.max_queued_requests)
         self.routes = RouteQueues(config.routes, loop)

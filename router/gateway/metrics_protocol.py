@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from router.placement.lifecycle_events import FailurePoint
+from router.placement.request import FailurePoint
 
 Labels = tuple[str, str, str]
 

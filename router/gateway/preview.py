@@ -12,7 +12,7 @@ from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.client.request_ids import RequestIds
 from router.gateway.http.client.routes import RouteTable
-from router.placement.lifecycle_events import Request
+from router.placement.request import Request
 from router.security.callers import Caller, Callers
 from router.security.keys import ApiKeys
 

@@ -8,7 +8,7 @@ import msgspec
 
 from policies.view import Residency, WorkerId, WorkerView
 from router.placement.fleet.endpoints import Candidate
-from router.placement.lifecycle_events import Request, Usage
+from router.placement.request import Request, Usage
 from router.placement.tickets import Ticket
 from router.residency.exact.difference import Difference
 

@@ -12,6 +12,7 @@ from router.errors import ErrorKind
 from router.placement.decision_log.decisions import Action, Asked, DecisionLog, DecisionRecord, Explanation
 from router.placement.decision_log.recorder import Recorder
 from router.placement.decision_log.what_if import WhatIfs
+from router.placement.defer import Defer, run_now
 from router.placement.fleet.endpoints import Candidate
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.residency_source import ResidencySource
@@ -20,17 +21,16 @@ from router.placement.handover.links import Link, LinkSpeed, Transfer
 from router.placement.handover.planner import HandoverPlanner, HandoverTickets, PlannedHandover
 from router.placement.handover.pulls import PlannedPull, PullPlanner
 from router.placement.learning.speed import SpeedSource
-from router.placement.lifecycle_events import FailurePoint, Request
 from router.placement.load.fleet_load import WorkerLoads
 from router.placement.load.pinned_blocks import PinnedBlocks
 from router.placement.load.shared_load import SharedLedger
 from router.placement.load.views import ViewBuilder
 from router.placement.load.worker_load import WorkerLoad
 from router.placement.named_policies import NamedPolicies
-from router.placement.notes import Later, at_once
-from router.placement.placing import Decided, Placer
+from router.placement.placer import PendingPlacement, Placer
 from router.placement.policies.policy_runner import PolicyRunner
 from router.placement.policies.shadow import RouteShadows
+from router.placement.request import FailurePoint, Request
 from router.placement.retry_budget import FREE, RetryBudget, follow, longest, tried
 from router.placement.selection import Selection, below_concurrency_limit, computed, exclusions, select, trial_first
 from router.placement.ticket_life import DispatchObserver, TicketLife
@@ -79,7 +79,7 @@ class Dispatcher(TicketLife):
         self.what_ifs = WhatIfs(self._log)
         self._view_builder = ViewBuilder(loads, residency, self._output_lengths)
         self._placer = Placer(fleet, residency, loads, policies, self._view_builder, self._log, observer)
-        self._later: Later = at_once
+        self._later: Defer = run_now
         self._pulls = PullPlanner(handover, self._placer, residency)
         self._handovers = HandoverPlanner(handover, self._placer, self._view_builder, loads)
         fleet.on_load.append(self._loads.load_reported)
@@ -111,7 +111,7 @@ class Dispatcher(TicketLife):
         recorder.later = self._later
         self._view_builder.running_share = recorder.listening(self._loads.running_share)
 
-    def note_later(self, later: Later) -> None:
+    def defer_notes_with(self, later: Defer) -> None:
         """Take the notes of placements with `later`: the log of decisions, metrics, and the measured traffic."""
         self._later = self._placer.later = later
         if self._policies.recorder is not None:
@@ -127,7 +127,7 @@ class Dispatcher(TicketLife):
         may_hold: bool = False,
         may_wait: bool = False,
         within: Container[str] | None = None,
-        decided: Decided | None = None,
+        decided: PendingPlacement | None = None,
     ) -> Ticket | Held | Queued | Reject:
         """Choose a candidate and reserve the request's load there, in one step.
 
@@ -284,7 +284,7 @@ class Dispatcher(TicketLife):
         *,
         within: Container[str] | None = None,
         even_if_dearer: bool = False,
-    ) -> PlannedPull | Decided | None:
+    ) -> PlannedPull | PendingPlacement | None:
         """Return a pull for the request if it costs less than the policy's decision.
 
         Otherwise return that decision, for `dispatch`; None if the policy was not asked. `even_if_dearer`: return the
@@ -415,7 +415,7 @@ class Dispatcher(TicketLife):
     def _look_for_stuck_blocks(self, candidate: Candidate, report: LoadReport, now_s: float) -> None:
         self.pinned.reported(candidate, report, self._loads.of(candidate).reserved(), now_s)
 
-    def _place(self, request: Request, decided: Decided, now_s: float, attempt: int) -> Ticket:
+    def _place(self, request: Request, decided: PendingPlacement, now_s: float, attempt: int) -> Ticket:
         self._counts["dispatched"] += 1
         ticket = self._placer.place(request, decided, now_s, attempt)
         if attempt == 1:

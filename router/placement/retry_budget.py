@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 
 from router.config.model import RetriesConfig
 from router.placement.attempt_budget import AttemptBudget
-from router.placement.lifecycle_events import FailurePoint
+from router.placement.request import FailurePoint
 from router.placement.tickets import Ticket
 
 MAX_SENT_FAILURES = 2

@@ -10,7 +10,7 @@ from policies.view import Decision, WorkerId
 from router.errors import ErrorKind, RequestError
 from router.placement.fleet.fleet import Candidate, CandidateSet, Fleet, FleetEndpoint, WorkerState
 from router.placement.fleet.health import SERVING
-from router.placement.lifecycle_events import Request
+from router.placement.request import Request
 from router.placement.tickets import Queued, Reject, full
 
 

@@ -11,12 +11,12 @@ from router.placement.comparison import ComparisonObserver, Comparisons
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.residency_source import ResidencySource
 from router.placement.learning.output_length import OutputLengths
-from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.placement.load.fleet_load import WorkerLoads
 from router.placement.load.pinned_blocks import PinnedBlocks
 from router.placement.load.running import ReservationStage
 from router.placement.named_policies import NamedPolicies
 from router.placement.policies import shadow
+from router.placement.request import FailurePoint, Request, Usage
 from router.placement.retry_budget import RefusalObserver
 from router.placement.tickets import Ticket
 from router.residency.exact.difference import Difference

@@ -10,10 +10,10 @@ from router.errors import ErrorKind, RequestError
 from router.placement.decision_log.decisions import DecisionRecord
 from router.placement.fleet.endpoints import Candidate, FleetEndpoint
 from router.placement.learning.decode_step_time import WorkDone
-from router.placement.lifecycle_events import FailurePoint, Request
 from router.placement.load.running import LoadReservation
 from router.placement.load.worker_load import Situation, WorkerLoad
 from router.placement.policies.shadow import Sample
+from router.placement.request import FailurePoint, Request
 
 RETRY_AFTER_S = 1.0
 """Retry-After if no worker gave one. By then a probe has updated the workers' state."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from policies.view import WorkerId
 from router.errors import RequestError
-from router.placement.lifecycle_events import FailurePoint, Request
+from router.placement.request import FailurePoint, Request
 from router.placement.tickets import Ticket
 from router.residency.exact.difference import Difference
 from router.telemetry.catalogue import CATALOGUE, Kind

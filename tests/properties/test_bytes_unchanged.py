@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from router.gateway.http.upstream.headers import HOP_BY_HOP
-from router.placement.lifecycle_events import Usage
+from router.placement.request import Usage
 from tests.properties.harness import World, cut_up
 from tests.properties.strict import read_message
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.placement.lifecycle_events import Usage
+from router.placement.request import Usage
 from tests.conformance.corpus import BODY, H, L, P
 from tests.conformance.response_cases import RESPONSE_CASES
 from tests.properties.harness import World, cut_up

@@ -21,8 +21,8 @@ from router.placement import dispatcher
 from router.placement.dispatcher import Dispatcher, Held, Queued, Reject, Ticket
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
-from router.placement.lifecycle_events import FailurePoint, Request, Usage
-from router.placement.placing import Decided
+from router.placement.placer import PendingPlacement
+from router.placement.request import FailurePoint, Request, Usage
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.body.known_bodies import KnownBodies
@@ -107,7 +107,7 @@ class RecordingDispatcher(_Base):
         may_hold: bool = False,
         may_wait: bool = False,
         within: Container[str] | None = None,
-        decided: Decided | None = None,
+        decided: PendingPlacement | None = None,
     ) -> Ticket | Held | Queued | Reject:
         outcome = super().dispatch(request, now_s, may_hold=may_hold, may_wait=may_wait, within=within, decided=decided)
         self.events.append(type(outcome).__name__.lower())

@@ -26,9 +26,9 @@ from policies.registry import build_policy
 from router.config.model import HealthConfig
 from router.placement.dispatcher import Dispatcher, Ticket
 from router.placement.fleet.fleet import Fleet
-from router.placement.lifecycle_events import Request, Usage
 from router.placement.load import fleet_load
 from router.placement.load.fleet_load import ARRAYS_FROM
+from router.placement.request import Request, Usage
 from router.residency.chain import SEED, extend_chain
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap

@@ -12,7 +12,7 @@ from router.gateway.queues.route_queue import RouteQueue
 from router.gateway.rewrites.body_rewriter import OutgoingBody, RequestRewrites
 from router.gateway.rewrites.model_name import renamed
 from router.limits.caller import Charge
-from router.placement.lifecycle_events import Request
+from router.placement.request import Request
 from router.placement.tickets import Ticket
 from router.security.callers import Caller
 from router.tokenization.body.multipart import Form

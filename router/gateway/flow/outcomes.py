@@ -8,7 +8,7 @@ import msgspec
 
 from backends.foreign_json import json_decoder
 from router.gateway.http.json_structs import MistakeBody
-from router.placement.lifecycle_events import FailurePoint
+from router.placement.request import FailurePoint
 
 _MISTAKE = json_decoder(MistakeBody)
 _SHUTDOWN_BYTES = 1_024

@@ -21,8 +21,8 @@ from router.gateway.queues.no_worker import NoWorkerQueue, QueuedRequest
 from router.gateway.queues.route_queue import RouteQueue, RouteQueues
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
-from router.placement.lifecycle_events import FailurePoint, Request, Usage
-from router.placement.placing import Decided
+from router.placement.placer import PendingPlacement
+from router.placement.request import FailurePoint, Request, Usage
 from router.placement.retry_budget import tried
 from router.placement.tickets import RETRY_AFTER_S, Held, Queued, Reject, Ticket, lacks_worker
 
@@ -105,7 +105,7 @@ class Placements:
         shared = None
         if self._kv_plans is not None:
             shared = self._shared(self._kv_plans, outbound, request, state, now_s, within)
-        if shared is None or isinstance(shared, Decided):
+        if shared is None or isinstance(shared, PendingPlacement):
             placed: Placement | Reject = self._alone(outbound, request, state, now_s, within, shared)
         else:
             placed = shared
@@ -127,7 +127,7 @@ class Placements:
         state: RequestState,
         now_s: float,
         within: frozenset[str] | None,
-    ) -> KvPlan | Decided | RequestError | None:
+    ) -> KvPlan | PendingPlacement | RequestError | None:
         """Plan the request's first placement on two workers or with a pull.
 
         To ask for one worker, return the policy's decision, or None if it has not been asked.
@@ -144,7 +144,7 @@ class Placements:
         state: RequestState,
         now_s: float,
         within: frozenset[str] | None,
-        decided: Decided | None,
+        decided: PendingPlacement | None,
     ) -> Ticket | Held | Queued | Reject:
         """Ask for one worker, unless the policy has decided."""
         may_hold = self._may_hold(outbound, state)

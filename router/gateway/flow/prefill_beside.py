@@ -18,7 +18,7 @@ from router.gateway.flow.outcomes import Failure, Outcome
 from router.gateway.flow.services import RequestServices
 from router.gateway.last_look import LastLook
 from router.placement.fleet.endpoints import FleetEndpoint
-from router.placement.lifecycle_events import FailurePoint
+from router.placement.request import FailurePoint
 
 log = logging.getLogger("warmroute.gateway")
 

@@ -14,7 +14,7 @@ from router.config.model import TracingConfig
 from router.gateway.flow.outcomes import Failure
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.client.routes import Route
-from router.placement.lifecycle_events import Request, Usage
+from router.placement.request import Request, Usage
 from router.placement.tickets import Held, Queued, Ticket
 from router.tracing import attributes as names
 from router.tracing.context import traced, traceparent

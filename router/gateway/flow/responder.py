@@ -18,7 +18,7 @@ from router.gateway.http.error_format import error_body
 from router.gateway.http.upstream.headers import connection_line, own_reply, retry_after
 from router.gateway.http.upstream.usage import find_usage
 from router.gateway.pins import stored_response_id
-from router.placement.lifecycle_events import FailurePoint, Usage
+from router.placement.request import FailurePoint, Usage
 from router.placement.tickets import Ticket
 
 # A module constant, because looking up a member of an enum is slow.

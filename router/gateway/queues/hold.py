@@ -10,7 +10,7 @@ from router.gateway.queues.no_worker import QueuedRequest, count
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
-from router.placement.hold_queue import HeldByWorker
+from router.placement.held_by_worker import HeldByWorker
 from router.placement.tickets import Held
 
 

@@ -22,7 +22,7 @@ from router.gateway.rewrites.json_splice import Splice, appended, salted, set_in
 from router.gateway.rewrites.usage_frame import StreamEnding, UsageFrame, plain_ending
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
-from router.placement.lifecycle_events import Usage
+from router.placement.request import Usage
 from router.placement.tickets import Ticket
 from router.tokenization.body.intake import CHAT_PATH, COMPLETIONS_PATH, PROMPT_PATHS, ParsedBody, as_bool
 

@@ -35,7 +35,7 @@ from router.placement.decision_log.lines import (
     encode,
     packed,
 )
-from router.placement.notes import Later, at_once
+from router.placement.defer import Defer, run_now
 from router.placement.policies.policy_runner import PolicyRunner
 
 PROMPTS_KEPT = 4_096
@@ -104,7 +104,7 @@ class Recorder:
         self._rosters = 0
         self.decisions = 0
         self.lost_windows = 0
-        self.later: Later = at_once
+        self.later: Defer = run_now
         """Writes the line of a decision after its reservation, and before any other line at the latest."""
 
     def before(self, now_s: float, runners: Mapping[str, PolicyRunner]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from policies.view import WorkerId
-from router.placement.decision_log.replay import Replayed
+from router.placement.decision_log.log_replay import Replayed
 from router.placement.policies.shadow import ttft_s
 
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from policies.spec import PolicySpec
 from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, WorkerView
 from router.placement.decision_log.decisions import DecisionLog, DecisionRecord
-from router.placement.decision_log.replay import Replayed, fresh
+from router.placement.decision_log.log_replay import Replayed, fresh
 from router.placement.decision_log.running_prompts import RunningPrompts
 
 _Event: TypeAlias = tuple[float, LifecycleEventKind, DecisionRecord]
@@ -72,7 +72,7 @@ class WhatIf:
         for at_s, kind, record in self._events():
             placed = whole = None
             if kind is LifecycleEventKind.RESERVED:
-                fleet = record.fleet.listening(self._running.share)
+                fleet = record.fleet.with_running_share(self._running.share)
                 if record.leg is None:  # no policy sees the fleet of a part of a KV handover
                     placed, whole = _placed(record, fleet), fleet if record.place >= self._from else None
                 yield None if whole is None or not record.by_policy else self._decide(record, whole)

@@ -17,11 +17,11 @@ from router.placement.fleet.roles import receives
 from router.placement.handover.explained import ExplainedHandover, alone_explained, explained
 from router.placement.handover.kv_formats import alike_formats, kv_format
 from router.placement.handover.links import Links, Transfer
-from router.placement.lifecycle_events import Request
 from router.placement.load.fleet_load import WorkerLoads
-from router.placement.load.views import Found, ViewBuilder
-from router.placement.placing import Decided, Placer
+from router.placement.load.views import LookedUpPrefix, ViewBuilder
+from router.placement.placer import PendingPlacement, Placer
 from router.placement.policies.policy_runner import PolicyRunner
+from router.placement.request import Request
 from router.placement.selection import Selection
 from router.placement.tickets import Ticket
 
@@ -32,7 +32,7 @@ class Seen(NamedTuple):
     selection: Selection
     view: RequestView
     fleet: FleetView
-    found: Found | None
+    found: LookedUpPrefix | None
 
 
 class PlannedHandover(NamedTuple):
@@ -217,10 +217,10 @@ class HandoverPlanner:
         return Seen(selection, *self._view_builder.build(request, selection.candidates, now_s))
 
 
-def decided(seen: Seen, place: int, runner: PolicyRunner, reason: str) -> Decided:
+def decided(seen: Seen, place: int, runner: PolicyRunner, reason: str) -> PendingPlacement:
     ids = seen.fleet.ids
     ranked = (ids[place], *ids[:place], *ids[place + 1 :])
-    return Decided(*seen, runner, Decision(ranked, reason))
+    return PendingPlacement(*seen, runner, Decision(ranked, reason))
 
 
 def _have_streams(senders: Selection) -> NDArray[np.bool_]:

@@ -21,8 +21,8 @@ from router.placement.handover.kv_formats import alike_formats
 from router.placement.handover.links import Links, Transfer
 from router.placement.handover.planner import after_transfer
 from router.placement.handover.shared_cards import TransfersUnderWay
-from router.placement.lifecycle_events import Request
-from router.placement.placing import Decided, Placer
+from router.placement.placer import PendingPlacement, Placer
+from router.placement.request import Request
 from router.placement.selection import Selection
 from router.placement.tickets import Ticket
 
@@ -33,7 +33,7 @@ class PlannedPull(NamedTuple):
     `decided` is the policy's decision, mostly for this worker. `cost.alone_s` is that of its worker without a pull.
     """
 
-    decided: Decided
+    decided: PendingPlacement
     worker: WorkerView
     source: Candidate
     cost: PullCost
@@ -61,7 +61,7 @@ class PullPlanner:
         now_s: float,
         *,
         even_if_dearer: bool = False,
-    ) -> PlannedPull | Decided | None:
+    ) -> PlannedPull | PendingPlacement | None:
         """Return the cheapest pull from one of `sources`, if it costs less than the policy's worker without one.
 
         Only workers pull into whose KV cache the prompt fits: the policy's and, if the policy minimises seconds, the
@@ -96,7 +96,7 @@ class PullPlanner:
     def _priced(
         self,
         request: Request,
-        decided: Decided,
+        decided: PendingPlacement,
         place: int,
         holders: Sequence[Candidate],
         held: Mapping[int, int],
@@ -141,7 +141,7 @@ class PullPlanner:
         return Transfer("pull", *ends, ticket.moved_tokens, planned.cost.rest_s, queue_s, now_s, beside)
 
 
-def _free_first(decided: Decided) -> int | None:
+def _free_first(decided: PendingPlacement) -> int | None:
     """Return the place of the worker, with KV space for the prompt, that would cost least without a prefill.
 
     None if there is none, or if the policy may have chosen its worker for another reason than time.
@@ -154,7 +154,7 @@ def _free_first(decided: Decided) -> int | None:
     return place if fits(fleet.worker(place)) else None
 
 
-def _elsewhere(decided: Decided, here: PlannedPull, there: PlannedPull) -> PullCost:
+def _elsewhere(decided: PendingPlacement, here: PlannedPull, there: PlannedPull) -> PullCost:
     """Return the cost of a pull by another worker beside that of the policy's worker without one.
 
     Both have their price by the policy's prefill lanes: of the rest of the prompt there, and of all of it here.

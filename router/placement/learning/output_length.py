@@ -5,7 +5,7 @@ from collections import OrderedDict
 from router.placement.learning.decaying_mean import DecayingMean
 from router.placement.learning.decaying_sum import DecayingSum
 from router.placement.learning.prefill_estimate import ENOUGH, FORGETTING
-from router.placement.lifecycle_events import Request
+from router.placement.request import Request
 
 KEPT = 1_024
 """Groups remembered, those with the latest answers. The number is bounded, because model names come from clients."""

@@ -11,13 +11,13 @@ from router.placement.fleet.endpoints import Candidate
 from router.placement.fleet.residency_source import ResidencySource
 from router.placement.learning.decode_step_time import Output
 from router.placement.learning.output_length import OutputLengths
-from router.placement.lifecycle_events import Request
 from router.placement.load.fleet_load import WorkerLoads
+from router.placement.request import Request
 from router.residency.slot_groups import Matches, nothing_known
 from router.residency.view import Match
 
 
-class Found(msgspec.Struct, frozen=True):
+class LookedUpPrefix(msgspec.Struct, frozen=True):
     """The matches of a prompt, of which one of the two forms exists: by slot, or as arrays by place."""
 
     by_slot: Mapping[int, Match] | None
@@ -42,7 +42,7 @@ class ViewBuilder:
 
     def build(
         self, request: Request, candidates: Sequence[Candidate], now_s: float
-    ) -> tuple[RequestView, FleetView, Found | None]:
+    ) -> tuple[RequestView, FleetView, LookedUpPrefix | None]:
         prompt = request.prompt
         expected_tokens = self._output_lengths.expected_tokens(request)
         output = Output(expected_tokens, self._output_lengths.mean_tokens)
@@ -59,13 +59,13 @@ class ViewBuilder:
                 matches = self._residency.match(prompt, [candidate.slot for candidate in candidates])
             workers = self._loads.views(candidates, matches, tokens, now_s, output, remaining_s, hashes)
             fleet = FleetView(now_s, workers, self._loads.roster(candidates), None, self.running_share)
-            return view, fleet, None if matches is None else Found(matches, None)
+            return view, fleet, None if matches is None else LookedUpPrefix(matches, None)
         cached = nothing_known(len(candidates))
         if prompt is not None and reads_cache:
             cached = self._residency.match_all(prompt, rows.slots)
         columns = self._loads.columns(rows, cached, tokens, now_s, output, remaining_s, hashes)
         fleet = FleetView(now_s, None, rows.roster, columns, self.running_share)
-        return view, fleet, Found(None, cached) if reads_cache else None
+        return view, fleet, LookedUpPrefix(None, cached) if reads_cache else None
 
     def request_view(self, request: Request, now_s: float) -> RequestView:
         return self._request_view(request, now_s, self._output_lengths.expected_tokens(request))

@@ -23,7 +23,7 @@ from router.app import System
 from router.config.model import Config, PolicyConfig
 from router.placement.dispatcher import Dispatcher, Held
 from router.placement.fleet.fleet import Fleet
-from router.placement.lifecycle_events import Request
+from router.placement.request import Request
 from router.residency.chain import SEED, extend_chain
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap

@@ -26,7 +26,7 @@ from router.errors import ErrorKind, RequestError
 from router.gateway.preview import PreviewedRequest
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
-from router.placement.lifecycle_events import Request, Usage
+from router.placement.request import Request, Usage
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.history import TrafficHistory

@@ -17,7 +17,7 @@ from router.diagnosis.condition import Severity
 from router.diagnosis.diagnose import ServiceLevel
 from router.diagnosis.finding import Finding, table
 from router.placement.decision_log.decisions import DecisionLog
-from router.placement.lifecycle_events import Usage
+from router.placement.request import Usage
 from router.process.listeners import admin_socket
 from router.security.token import AdminTokens, TokenSettings
 from router.telemetry.exposition import instruments_of

@@ -13,7 +13,7 @@ from policies.view import Decision
 from router.app import System
 from router.cli.main import main
 from router.config.model import Config, ModelConfig
-from router.placement.lifecycle_events import Request
+from router.placement.request import Request
 
 TOKEN = "an-admin-token-of-the-tests"
 BODY = {"messages": [{"role": "user", "content": "hello " * 200}], "max_tokens": 2}

@@ -8,7 +8,7 @@ import pytest
 from backends.simulated.serving import serving
 from backends.simulated.settings import WorkerSettings
 from router.gateway.flow.handover.heartbeat import Heartbeat
-from router.placement.lifecycle_events import Request
+from router.placement.request import Request
 from tests.support import otlp
 from tests.support.otlp import Sink
 from tests.support.raw_client import post

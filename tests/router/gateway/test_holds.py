@@ -224,7 +224,7 @@ async def test_a_held_request_gets_504_after_total_s(gate):
 
 
 async def test_one_round_offers_a_bounded_number_of_held_requests(gate, monkeypatch):
-    monkeypatch.setattr("router.placement.hold_queue.ASKED_AT_ONCE", 2)
+    monkeypatch.setattr("router.placement.held_by_worker.ASKED_AT_ONCE", 2)
     made = await gate()
     others = [await made.connect() for _ in range(4)]
     for client in others:

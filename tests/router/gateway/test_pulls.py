@@ -6,7 +6,7 @@ import pytest
 
 from backends.simulated.serving import serving
 from backends.simulated.settings import WorkerSettings
-from router.placement.lifecycle_events import Request
+from router.placement.request import Request
 from tests.router.gateway.test_handover import COMPLETIONS, PROMPT, REFUSED, computed, tokens
 from tests.support.raw_client import post
 from tests.support.scripted_worker import ScriptedWorker

@@ -31,8 +31,8 @@ from router.placement.decision_log.lines import (
     packed,
     unpacked,
 )
+from router.placement.decision_log.log_replay import LogError, LogReplay
 from router.placement.decision_log.recorder import MARK_BLOCKS, Recorder
-from router.placement.decision_log.replay import LogError, LogReplay
 from router.placement.decision_log.summary import summed
 from router.placement.load.fleet_load import ARRAYS_FROM
 from tests.router.placement.conftest import VirtualFleet
@@ -214,7 +214,7 @@ def test_notes_that_are_taken_later_make_the_same_log():
         fleet = VirtualFleet("lpwl", workers=3, seed=3)
         fleet.dispatcher.record(Recorder(sink, lambda: 1_700_000_000.0))
         if later:
-            fleet.dispatcher.note_later(lambda note, about: waiting.append((note, about)))
+            fleet.dispatcher.defer_notes_with(lambda note, about: waiting.append((note, about)))
         fleet.run(conversations())
         assert bool(fleet.dispatcher.decisions(1)) is not later
         for note, about in waiting:

@@ -13,7 +13,7 @@ from policies.view import Residency
 from router.config.model import HealthConfig
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
-from router.placement.lifecycle_events import Request, Usage
+from router.placement.request import Request, Usage
 from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.exact.drift import ROUNDS
 from router.residency.prompt import Prompt, PromptSource

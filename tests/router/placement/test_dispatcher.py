@@ -13,8 +13,8 @@ from policies.view import Decision, LifecycleEventKind, Residency, WorkerId
 from router.errors import ErrorKind
 from router.placement.dispatcher import Queued, Reject, Ticket
 from router.placement.fleet.fleet import WorkerState
-from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.placement.load import fleet_load
+from router.placement.request import FailurePoint, Request, Usage
 from router.residency.prompt import Prompt, PromptSource
 
 

@@ -11,7 +11,7 @@ from policies.view import Residency
 from router.config.model import HealthConfig
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet, WorkerState
-from router.placement.lifecycle_events import FailurePoint, Request, Usage
+from router.placement.request import FailurePoint, Request, Usage
 from router.residency.view import Match
 
 

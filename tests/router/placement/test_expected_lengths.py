@@ -2,7 +2,7 @@ import pytest
 
 from policies.spec import PolicySpec
 from policies.view import Decision
-from router.placement.lifecycle_events import Usage
+from router.placement.request import Usage
 
 
 def expected_decode_s(rig):

@@ -1,6 +1,6 @@
 import pytest
 
-from router.placement.lifecycle_events import FailurePoint, Usage
+from router.placement.request import FailurePoint, Usage
 
 TOKEN_S = 1e-3
 TURN = 160

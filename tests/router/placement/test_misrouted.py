@@ -6,7 +6,7 @@ import pytest
 from policies.view import FleetView, Residency, WorkerView
 from router.placement.comparison import Comparisons
 from router.placement.learning.prediction_accuracy import PredictionAccuracy
-from router.placement.lifecycle_events import Request, Usage
+from router.placement.request import Request, Usage
 from router.residency.prompt import Prompt, PromptSource
 
 

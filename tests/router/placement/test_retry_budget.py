@@ -13,7 +13,7 @@ from router.errors import ErrorKind
 from router.placement import retry_budget
 from router.placement.dispatcher import Dispatcher, Reject, Ticket
 from router.placement.fleet.fleet import Fleet
-from router.placement.lifecycle_events import FailurePoint, Request, Usage
+from router.placement.request import FailurePoint, Request, Usage
 
 PHASES = (FailurePoint.SENT, FailurePoint.REFUSED, FailurePoint.UNSERVED, FailurePoint.ANSWERED)
 

@@ -6,7 +6,7 @@ from router.config.model import HealthConfig, ModelConfig
 from router.config.on_request import OnRequest
 from router.errors import ErrorKind
 from router.placement.fleet.fleet import Fleet, WorkerState
-from router.placement.lifecycle_events import Request
+from router.placement.request import Request
 from router.placement.selection import Selection, exclusions, select
 from router.placement.tickets import Queued, Reject
 

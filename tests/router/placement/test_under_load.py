@@ -18,7 +18,7 @@ from backends.engine.profile import load_profile
 from backends.simulated.publisher import to_wire
 from policies.view import Residency
 from router.placement.dispatcher import Ticket
-from router.placement.lifecycle_events import Request, Usage
+from router.placement.request import Request, Usage
 
 BLOCK = 16
 

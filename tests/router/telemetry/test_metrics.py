@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from policies.view import Residency
 from router.errors import ErrorKind, RequestError
-from router.placement.lifecycle_events import FailurePoint
+from router.placement.request import FailurePoint
 from router.residency.exact.difference import Difference
 from router.telemetry.catalogue import CATALOGUE, Kind
 from router.telemetry.exposition import Exposition

@@ -11,7 +11,7 @@ from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.scaling import Needed
 from router.placement.handover.links import Link
-from router.placement.lifecycle_events import Request
+from router.placement.request import Request
 from router.placement.tickets import Ticket
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.catalogue import CATALOGUE

@@ -9,7 +9,7 @@ from typing import Final
 from router.errors import RequestError
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.http.client.routes import Route
-from router.placement.lifecycle_events import Request, Usage
+from router.placement.request import Request, Usage
 from router.tokenization.body.intake import CHAT_PATH, MESSAGES_PATH
 
 BYTES_PER_TOKEN: Final = 4

@@ -10,7 +10,7 @@ from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.http.client.access_log import AccessLog
 from router.gateway.metrics_protocol import GatewayMetrics, Labels
 from router.placement.fleet.fleet import Fleet
-from router.placement.lifecycle_events import Usage
+from router.placement.request import Usage
 from router.placement.tickets import Ticket
 from router.tracing.context import traced
 

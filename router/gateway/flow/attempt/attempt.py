@@ -21,7 +21,7 @@ from router.gateway.last_look import LastLook
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.rewrites.usage_frame import UsageFrame
 from router.placement.fleet.rank_numbers import RankForm
-from router.placement.lifecycle_events import FailurePoint
+from router.placement.request import FailurePoint
 from router.placement.tickets import Ticket
 
 # Server errors about the request, not about the worker: another worker would answer the same.

@@ -19,7 +19,7 @@ from router.gateway.rewrites.usage_frame import UsageFrame
 from router.placement.fleet.health import WorkerState
 from router.placement.handover.links import Transfer
 from router.placement.handover.planner import HandoverTickets
-from router.placement.lifecycle_events import FailurePoint, Usage
+from router.placement.request import FailurePoint, Usage
 from router.placement.tickets import Ticket
 
 HANDED_OVER: Final = "handed_over"

@@ -12,8 +12,8 @@ from router.gateway.flow.handover.kv_pull import KvPull, Pulls
 from router.gateway.flow.handover.pairs import Handovers
 from router.gateway.rewrites.body_rewriter import MAX_SEARCHED_BYTES, VOUCHED
 from router.placement.handover.pulls import PlannedPull
-from router.placement.lifecycle_events import Request
-from router.placement.placing import Decided
+from router.placement.placer import PendingPlacement
+from router.placement.request import Request
 
 KvPlan: TypeAlias = KvHandover | KvPull
 """How workers share one request. Both kinds answer the flow's questions by the same names: does the answer of an
@@ -38,7 +38,7 @@ class KvPlans:
         within: Container[str] | None,
         *,
         trusted: bool,
-    ) -> KvPlan | Decided | RequestError | None:
+    ) -> KvPlan | PendingPlacement | RequestError | None:
         """Reserve the load of a pair or of a pull, whichever delays less, if it costs less than one worker.
 
         Otherwise return what the policy has decided meanwhile, or None if it was not asked. A `trusted` caller may name

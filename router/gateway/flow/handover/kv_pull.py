@@ -17,8 +17,8 @@ from router.gateway.metrics_protocol import GatewayMetrics
 from router.placement.dispatcher import Dispatcher
 from router.placement.handover.links import Transfer
 from router.placement.handover.pulls import PlannedPull, peer_address
-from router.placement.lifecycle_events import FailurePoint, Request, Usage
-from router.placement.placing import Decided
+from router.placement.placer import PendingPlacement
+from router.placement.request import FailurePoint, Request, Usage
 from router.placement.tickets import Ticket
 
 PULLED: Final = "pulled"
@@ -119,7 +119,7 @@ class Pulls:
 
     def plan(
         self, request: Request, body: bytes, now_s: float, within: Container[str] | None, *, allowed: bool
-    ) -> PlannedPull | Decided | None:
+    ) -> PlannedPull | PendingPlacement | None:
         """Return a pull if it costs less than the policy's decision, and the body allows it; else that decision, or
         None if the policy was not asked. `allowed`: the body is known to."""
         planned = self.dispatcher.plan_pull(request, now_s, within=within)

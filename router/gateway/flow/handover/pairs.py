@@ -16,7 +16,7 @@ from router.gateway.flow.handover.handover import KvHandover, SidecarHandover
 from router.gateway.flow.handover.parts import HandoverParts
 from router.placement.fleet.roles import SIDECAR
 from router.placement.handover.planner import PlannedHandover
-from router.placement.lifecycle_events import Request
+from router.placement.request import Request
 
 
 class Handovers(HandoverParts):

@@ -22,8 +22,8 @@ from router.gateway.response_search import ResponseSearch, may_be_stored
 from router.gateway.rewrites.body_rewriter import BodyRewriter
 from router.gateway.rewrites.json_splice import salted
 from router.placement.fleet.fleet import Fleet
-from router.placement.lifecycle_events import Request, SessionKind
 from router.placement.policies.traffic_routes import RouteFacts, TrafficRoutes
+from router.placement.request import Request, SessionKind
 from router.residency.prompt import Prompt
 from router.tokenization.body.intake import (
     READ_AT_ONCE_BYTES,

@@ -14,7 +14,7 @@ from router.gateway.model_names import ModelNames
 from router.gateway.pins import Pins
 from router.gateway.rewrites.model_name import renamable
 from router.placement.fleet.fleet import Fleet
-from router.placement.lifecycle_events import Request
+from router.placement.request import Request
 from router.residency.prompt import Prompt
 from router.tokenization.body.intake import parse
 from router.tokenization.identity import Identity

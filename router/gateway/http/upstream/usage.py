@@ -12,7 +12,7 @@ import msgspec
 
 from backends.foreign_json import json_decoder
 from router.gateway.http.json_structs import ReportedUsage
-from router.placement.lifecycle_events import Usage
+from router.placement.request import Usage
 
 USAGE = re.compile(rb'"usage"\s*:\s*(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})')
 _NO_USAGE = re.compile(rb'"usage"\s*:\s*null')

@@ -1,4 +1,4 @@
-from router.placement.lifecycle_events import Usage
+from router.placement.request import Usage
 
 
 async def test_served_requests_are_in_the_figures(client, system):

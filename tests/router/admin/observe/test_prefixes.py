@@ -1,6 +1,6 @@
 from router.admin.documents import PrefixDocument
 from router.admin.observe.prefixes import merged
-from router.placement.lifecycle_events import Request, Usage
+from router.placement.request import Request, Usage
 from router.residency.prompt import Prompt, PromptSource
 
 SHARED = [10_000 + number for number in range(6)]

@@ -5,7 +5,7 @@ import pytest
 
 from router.errors import ErrorKind, RequestError
 from router.gateway.http.error_format import body_event, error_body, error_event
-from router.placement.lifecycle_events import Usage
+from router.placement.request import Usage
 from tests.support.answers import END, answer_json, chunk
 from tests.support.raw_client import get, post
 

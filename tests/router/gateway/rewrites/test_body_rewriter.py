@@ -12,7 +12,7 @@ from backends.worker import LoadReport, WorkerFacts
 from router.gateway.rewrites.body_rewriter import FIRST_STREAMS
 from router.gateway.rewrites.json_splice import set_inner, spliced
 from router.gateway.rewrites.usage_frame import HELD_BYTES, Stamp, StreamEnding, UsageFrame, plain_ending
-from router.placement.lifecycle_events import Usage
+from router.placement.request import Usage
 from router.security.keys import KeyEntry, digest_of, new_key
 from tests.support.answers import END, STREAM_HEAD, answer_json, chunk
 from tests.support.gateway_rig import FACTS

@@ -13,8 +13,8 @@ from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
 from router.placement.handover.kv_formats import kv_format
 from router.placement.handover.planner import PlannedHandover
-from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.placement.policies.policy_runner import PolicyRunner
+from router.placement.request import FailurePoint, Request, Usage
 from router.placement.selection import exclusions, select
 from router.placement.tickets import Queued, Ticket
 from router.process.shared_memory.ledger import Ledger, make_table

@@ -14,13 +14,13 @@ from policies.wrappers.lane_plan import Plan
 from policies.wrappers.prefill_lanes import ModelLane, PrefillLanes
 from router.config.model import Config, HandoverConfig, HealthConfig, WorkerConfig
 from router.placement.decision_log.lines import DecisionLine, EventLine, decode
+from router.placement.decision_log.log_replay import LogReplay
 from router.placement.decision_log.recorder import Recorder
-from router.placement.decision_log.replay import LogReplay
 from router.placement.dispatcher import Dispatcher, Held
 from router.placement.fleet.fleet import Fleet
 from router.placement.handover.pulls import PlannedPull, peer_address
-from router.placement.lifecycle_events import Request, Usage
-from router.placement.placing import Decided
+from router.placement.placer import PendingPlacement
+from router.placement.request import Request, Usage
 from router.placement.settings import check
 from router.residency.residency_map import ResidencyMap
 from tests.support.kv_wire import Wire
@@ -189,7 +189,7 @@ def test_a_prompt_that_does_not_fit_into_the_kv_cache_is_not_pulled(site, ask, p
     filling = Request("f", "/v1/completions", "m", prompt(range(9_000, 9_000 + tokens)), tokens, 0.0)
     ticket = placed.dispatcher.dispatch(filling, 0.0, within={"h:2"})
     placed.dispatcher.first_token(ticket, 0.1)
-    assert isinstance(placed.dispatcher.plan_pull(ask(), 0.1, within={"h:2"}), Decided)
+    assert isinstance(placed.dispatcher.plan_pull(ask(), 0.1, within={"h:2"}), PendingPlacement)
     assert isinstance(placed.dispatcher.plan_pull(ask(), 0.1, within={"h:2"}, even_if_dearer=True), PlannedPull)
     placed.dispatcher.finished(ticket, Usage(tokens, 1), 0.2)
     assert isinstance(placed.dispatcher.plan_pull(ask(), 0.2, within={"h:2"}), PlannedPull)

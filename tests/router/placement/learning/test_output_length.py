@@ -4,7 +4,7 @@ import pytest
 
 from router.placement.learning.output_length import KEPT, OutputLengths
 from router.placement.learning.prefill_estimate import ENOUGH
-from router.placement.lifecycle_events import Request, SessionKind
+from router.placement.request import Request, SessionKind
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from router.config.model import HealthConfig
 from router.placement.dispatcher import Dispatcher, Ticket
 from router.placement.fleet.fleet import Fleet
 from router.placement.learning.speed import Speed, median_speed
-from router.placement.lifecycle_events import FailurePoint, Request, Usage
 from router.placement.load import fleet_load
 from router.placement.load.fleet_table import FIELDS, STALE_S, FleetTable
+from router.placement.request import FailurePoint, Request, Usage
 from router.residency.residency_map import ResidencyMap
 
 WHOLE = (

@@ -10,8 +10,8 @@ from router.gateway.flow.handover.kv_plans import KvPlans
 from router.gateway.flow.handover.kv_pull import KvPull, Pulls
 from router.gateway.flow.handover.pairs import Handovers
 from router.placement.handover.pulls import PlannedPull
-from router.placement.lifecycle_events import Request
-from router.placement.placing import Decided
+from router.placement.placer import PendingPlacement
+from router.placement.request import Request
 from tests.router.placement.conftest import make_facts, make_prompt
 from tests.router.placement.handover.test_pulls import TOKENS, Site
 from tests.support.gateway_rig import RecordingMetrics
@@ -80,6 +80,6 @@ async def test_a_body_that_the_pairs_connector_does_not_allow_may_be_pulled():
 
 async def test_a_body_that_needs_one_worker_leaves_the_policys_only_decision():
     fleet = Fleet(held=True)
-    assert isinstance(fleet.begin(PLAIN | {"echo": True}), Decided)
+    assert isinstance(fleet.begin(PLAIN | {"echo": True}), PendingPlacement)
     assert fleet.decided == 1
     assert Fleet().begin(PLAIN | {"echo": True}) is None

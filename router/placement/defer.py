@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-Later: TypeAlias = Callable[[Callable[[Any], None], Any], None]
+Defer: TypeAlias = Callable[[Callable[[Any], None], Any], None]
 """Calls a function with one argument, later and in the order of the calls. The function only takes notes: no decision
 depends on it."""
 
 
-def at_once(note: Callable[[Any], None], about: Any) -> None:
-    """Call `note` without delay: the usual `Later`."""
+def run_now(note: Callable[[Any], None], about: Any) -> None:
+    """Call `note` without delay: the usual `Defer`."""
     note(about)

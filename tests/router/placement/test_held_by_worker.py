@@ -6,8 +6,8 @@ from msgspec.structs import replace
 from policies.spec import PolicySpec
 from policies.view import Decision, WorkerId
 from router.placement.dispatcher import Held, Ticket
-from router.placement.hold_queue import ASKED_AT_ONCE, HeldByWorker
-from router.placement.lifecycle_events import FailurePoint, Usage
+from router.placement.held_by_worker import ASKED_AT_ONCE, HeldByWorker
+from router.placement.request import FailurePoint, Usage
 
 
 class Patient:

@@ -17,29 +17,29 @@ from policies.view import (
 )
 from router.placement.comparison import prediction
 from router.placement.decision_log.decisions import DecisionLog, DecisionRecord
+from router.placement.defer import Defer, run_now
 from router.placement.fleet.endpoints import Candidate
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.residency_source import ResidencySource
-from router.placement.lifecycle_events import Request
 from router.placement.load.fleet_load import WorkerLoads
 from router.placement.load.running import LoadReservation
-from router.placement.load.views import Found, ViewBuilder
+from router.placement.load.views import LookedUpPrefix, ViewBuilder
 from router.placement.named_policies import NamedPolicies
-from router.placement.notes import Later, at_once
 from router.placement.policies.policy_runner import PolicyRunner
+from router.placement.request import Request
 from router.placement.selection import Selection, trial_first
 from router.placement.ticket_life import DispatchObserver
 from router.placement.tickets import Ticket
 from router.residency.view import Match
 
 
-class Decided(msgspec.Struct, frozen=True):
+class PendingPlacement(msgspec.Struct, frozen=True):
     """A decision that is not carried out yet, with what the policy saw."""
 
     selection: Selection
     view: RequestView
     fleet: FleetView
-    found: Found | None
+    found: LookedUpPrefix | None
     runner: PolicyRunner
     decision: Decision
 
@@ -65,20 +65,20 @@ class Placer:
         self._log = log
         self._observer = observer
         self._ids = itertools.count(1)
-        self.later: Later = at_once
+        self.later: Defer = run_now
         """Takes the notes of a placement."""
 
-    def decide(self, request: Request, selection: Selection, now_s: float) -> Decided:
+    def decide(self, request: Request, selection: Selection, now_s: float) -> PendingPlacement:
         """Return the policy's decision among the selected candidates. Nothing is reserved yet."""
         view, fleet, found = self._view_builder.build(request, selection.candidates, now_s)
         self._loads.arrived(view.block_hashes, now_s)
         runner, decision = self._policies.decide(request.policy, view, fleet)
-        return Decided(selection, view, fleet, found, runner, trial_first(decision, selection))
+        return PendingPlacement(selection, view, fleet, found, runner, trial_first(decision, selection))
 
     def place(
         self,
         request: Request,
-        decided: Decided,
+        decided: PendingPlacement,
         now_s: float,
         attempt: int,
         *,
@@ -94,19 +94,19 @@ class Placer:
         """
         selection, view, fleet, found = decided.selection, decided.view, decided.fleet, decided.found
         decision = decided.decision
-        place = fleet.place_of(decision.ranked[0])
-        assert place is not None, "the policy runner has checked it"
-        candidate, seen = selection.candidates[place], fleet.worker(place)
+        row = fleet.place_of(decision.ranked[0])
+        assert row is not None, "the policy runner has checked it"
+        candidate, seen = selection.candidates[row], fleet.worker(row)
         worker = seen if after is None else after
         predicted = prediction(request, candidate, worker)
         if after is not None and not by_policy:
-            views = (*fleet.workers[:place], after, *fleet.workers[place + 1 :])
+            views = (*fleet.workers[:row], after, *fleet.workers[row + 1 :])
             decided = msgspec.structs.replace(decided, fleet=fleet.with_facts(views, None))
         record = self._record(request, decided, worker, attempt, predicted)
         record.by_policy = by_policy and selection.trial is None
         ticket = self._reserve(request, candidate, worker, record, now_s, arrives=after is not None)
         if after is None:
-            self._reserve_blocks(ticket, None if found is None else found.match(candidate.slot, place))
+            self._reserve_blocks(ticket, None if found is None else found.match(candidate.slot, row))
         else:
             ticket.residency = seen.residency
         if selection.trial is not None:
@@ -183,7 +183,7 @@ class Placer:
     def _record(
         self,
         request: Request,
-        decided: Decided,
+        decided: PendingPlacement,
         view: WorkerView,
         attempt: int,
         predicted_cached_tokens: int | None,
