@@ -101,7 +101,7 @@ from router.telemetry.readings import (
 )
 from router.telemetry.snapshot import Snapshot
 from router.telemetry.trace_exporter import TraceExporter
-from router.tokenization.identity import Identity
+from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.operations import WorkerOperations, WorkerOutcome
 from router.workers.watch_context import WorkerObserver
 from router.workers.watcher import SPREAD_S, Watcher
@@ -150,7 +150,7 @@ class System:
         )
         self._instance = Instance(resources.instance if resources is not None else "")
         self.worker_tls = WorkerTls(config.worker_tls)
-        self.identity = Identity(config, worker_tls=self.worker_tls)
+        self.identity = PromptIdentifier(config, worker_tls=self.worker_tls)
         self.measurements = self._build_measurements()
         self._decision_log = open_decision_log(config.decision_log)
         self.dispatcher = self._build_dispatcher(ledger)

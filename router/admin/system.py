@@ -19,7 +19,7 @@ from router.placement.fleet.fleet import Fleet
 from router.replicas.replica import Replica
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.history import TrafficHistory
-from router.tokenization.identity import Identity
+from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.operations import WorkerOutcome
 from router.workers.watcher import Watcher
 
@@ -67,7 +67,7 @@ class AdminSystem(Protocol):
         """Probes, event subscriptions and self-tests."""
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> PromptIdentifier:
         """How each model's prompts are rendered and tokenised."""
 
     @property

@@ -17,7 +17,7 @@ from router.gateway.server import Gateway
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
 from router.placement.policies.chosen_policy import spec_of
-from router.tokenization.identity import Identity, ReadFiles
+from router.tokenization.prompt_identifier import PromptIdentifier, ReadFiles
 from router.workers.watcher import Watcher
 
 
@@ -33,7 +33,7 @@ class RunningGateway:
         fleet: Fleet,
         watcher: Watcher,
         gateway: Gateway,
-        identity: Identity,
+        identity: PromptIdentifier,
         dispatcher: Dispatcher,
         now_s: Callable[[], float],
         share: ProcessShare,

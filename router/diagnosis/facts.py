@@ -10,7 +10,7 @@ from router.diagnosis.split_plan import PoolMember
 from router.placement.fleet.fleet import Fleet, FleetEndpoint
 from router.placement.fleet.health import SERVING
 from router.residency.residency_map import ResidencyMap
-from router.tokenization.identity import Identity
+from router.tokenization.prompt_identifier import PromptIdentifier
 
 SLOW_PROMPTS = "worker's /tokenize"
 """How `router.tokenization` describes a model whose prompts a worker tokenises."""
@@ -74,7 +74,7 @@ class Facts(msgspec.Struct, frozen=True):
         return bool(self.workers) and all(one.publishes for one in self.workers)
 
 
-def facts_of(fleet: Fleet, residency: ResidencyMap, identity: Identity, reasons: Mapping[str, str]) -> Facts:
+def facts_of(fleet: Fleet, residency: ResidencyMap, identity: PromptIdentifier, reasons: Mapping[str, str]) -> Facts:
     workers = [_worker(endpoint, residency) for endpoint in fleet.endpoints]
     names = {model: None for worker in workers for model in worker.models}
     prompts = {model: identity.describe(model) for model in list(names)[:MODELS_KEPT]}

@@ -18,13 +18,13 @@ from router.gateway.flow.answer.request_log import LogSinks
 from router.gateway.flow.answer.service_levels import ServiceLevels
 from router.gateway.flow.attempt.attempt import AttemptServices
 from router.gateway.flow.deadlines import Limits
-from router.gateway.flow.forwarding import ForwardedRequest
+from router.gateway.flow.driver import RequestDriver
 from router.gateway.flow.handover.kv_plans import KvPlans
 from router.gateway.flow.handover.kv_pull import Pulls
 from router.gateway.flow.handover.pairs import Handovers
-from router.gateway.flow.identify.identify import Identifier
 from router.gateway.flow.identify.model_choice import ModelChoice
-from router.gateway.flow.placements import Placements
+from router.gateway.flow.identify.stage import IdentifyStage
+from router.gateway.flow.placement_gate import PlacementGate
 from router.gateway.flow.request_trace import Tracer, TraceSink
 from router.gateway.flow.services import RequestServices, ResponseLines
 from router.gateway.http.client.access_log import AccessLog
@@ -60,7 +60,7 @@ from router.security.callers import Callers
 from router.security.instance import Instance
 from router.security.keys import api_keys
 from router.security.worker_tls import WorkerTls
-from router.tokenization.identity import Identity
+from router.tokenization.prompt_identifier import PromptIdentifier
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class GatewayContext:
     config: Config
     dispatcher: Dispatcher
     fleet: Fleet
-    identity: Identity
+    identity: PromptIdentifier
     metrics: GatewayMetrics
     relearn: Relearn | None = None
     worker_tls: WorkerTls | None = None
@@ -93,7 +93,7 @@ class Assembly:
         limits, timeouts = config.limits, config.timeouts
         self.loop = loop
         self._fleet = fleet
-        self.running: set[ForwardedRequest] = set()
+        self.running: set[RequestDriver] = set()
         self.keys = api_keys(config.auth)
         self.callers = Callers(config)
         self.worker_keys = worker_keys(config, guarded=self.keys is not None)
@@ -126,7 +126,7 @@ class Assembly:
         fleet.resolve(OnRequest(config.models))
         self.models = ModelChoice(self.names, fleet, context.identity, self.pins)
         self.search = ResponseSearch(fleet, self.pins, self.worker_keys, _worker_client(context), loop)
-        identifier = Identifier(
+        identifier = IdentifyStage(
             context.identity,
             fleet,
             metrics,
@@ -149,7 +149,7 @@ class Assembly:
         self.clients = self._client_services(context, request_ids, local, requests)
 
     def _request_services(
-        self, context: GatewayContext, identifier: Identifier, cors: Cors, access: AccessLog
+        self, context: GatewayContext, identifier: IdentifyStage, cors: Cors, access: AccessLog
     ) -> RequestServices:
         config, metrics = context.config, context.metrics
         scheme = b"http" if config.tls.cert_file is None else b"https"
@@ -160,7 +160,7 @@ class Assembly:
             identity=context.identity,
             identifier=identifier,
             attempts=AttemptServices(self.loop, metrics, self.pools, self.worker_keys, scheme, context.instance.via),
-            placements=Placements(
+            placements=PlacementGate(
                 context.dispatcher,
                 self.quarantine,
                 self.queue,

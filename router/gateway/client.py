@@ -9,7 +9,7 @@ from typing import cast
 
 from router.errors import ErrorKind, RequestError
 from router.gateway.client_services import ClientServices
-from router.gateway.flow.forwarding import SHUT_DOWN, ForwardedRequest
+from router.gateway.flow.driver import SHUT_DOWN, RequestDriver
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.http.client.input import LINGER_S, ClientInput
 from router.gateway.http.client.output import ClientOutput
@@ -50,7 +50,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self, services: ClientServices) -> None:
         self._services = services
         self._framer = RequestFramer(services.limits, services.bodies, self._head_read)
-        self._request: ForwardedRequest | None = None
+        self._request: RequestDriver | None = None
         self._route: Route | None = None
         self._tunnel: Tunnel | None = None
         self._over = False
@@ -280,7 +280,7 @@ class ClientConnection(asyncio.Protocol):
         services = self._services
         request_id, arrived_s = services.request_ids.of(head), services.time()
         outbound = OutboundRequest(head, body, route, request_id, self.peer, self.caller, arrived_s)
-        request = ForwardedRequest(services.requests, services.running, self, outbound)
+        request = RequestDriver(services.requests, services.running, self, outbound)
         self._request = request
         self.deadline_s = math.inf
         request.start()

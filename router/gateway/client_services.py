@@ -6,7 +6,7 @@ import asyncio
 
 from router.config.model import LimitsConfig, TimeoutsConfig
 from router.gateway.drain_state import DrainState
-from router.gateway.flow.forwarding import ForwardedRequest
+from router.gateway.flow.driver import RequestDriver
 from router.gateway.flow.services import RequestServices
 from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.client.pipelining import PipelineScheduler
@@ -60,7 +60,7 @@ class ClientServices:
         instance: Instance,
         local: LocalAnswers,
         requests: RequestServices,
-        running: set[ForwardedRequest],
+        running: set[RequestDriver],
     ) -> None:
         self.loop = loop
         self.time = loop.time

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.flow.identify.identify import Identifier
 from router.gateway.flow.identify.model_choice import ModelChoice
+from router.gateway.flow.identify.stage import IdentifyStage
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.client.request_ids import RequestIds
@@ -34,7 +34,7 @@ class Preview:
 
     def __init__(
         self,
-        identifier: Identifier,
+        identifier: IdentifyStage,
         paths: RouteTable,
         callers: Callers,
         keys: ApiKeys | None,

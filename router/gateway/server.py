@@ -32,7 +32,7 @@ from router.security.instance import Instance
 from router.security.reload import FileWatch
 from router.security.server_tls import serving_tls
 from router.security.worker_tls import WorkerTls
-from router.tokenization.identity import Identity
+from router.tokenization.prompt_identifier import PromptIdentifier
 
 log = logging.getLogger("warmroute.gateway")
 
@@ -58,7 +58,7 @@ class Gateway:
         config: Config,
         dispatcher: Dispatcher,
         fleet: Fleet,
-        identity: Identity,
+        identity: PromptIdentifier,
         metrics: GatewayMetrics,
         relearn: Relearn | None = None,
         worker_tls: WorkerTls | None = None,

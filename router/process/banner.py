@@ -16,9 +16,9 @@ from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.health import SERVING
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.logs import on_terminal, say
-from router.tokenization.identity import Identity
 from router.tokenization.local.choices import SLOW_PRICE, WORKER
 from router.tokenization.local.sources import Way
+from router.tokenization.prompt_identifier import PromptIdentifier
 
 log = logging.getLogger("warmroute.process")
 
@@ -54,7 +54,7 @@ class Readiness:
 
 
 def readiness_of(
-    fleet: Fleet, residency: ResidencyMap, watched: Mapping[str, Any], policy: str, identity: Identity
+    fleet: Fleet, residency: ResidencyMap, watched: Mapping[str, Any], policy: str, identity: PromptIdentifier
 ) -> Readiness:
     """Return the readiness of `fleet`. `watched` is the state of each watch, as `Watcher.statistics` returns it."""
     serving = [endpoint for endpoint in fleet.endpoints if endpoint.state in SERVING]

@@ -14,7 +14,7 @@ from router.replicas.connection import MissingRedisError
 from router.security.file_problem import UnusableFileError
 from router.security.startup_warnings import warnings
 from router.sidecar.registries import registries
-from router.sidecar.system import SidecarSystem
+from router.sidecar.system import SidecarProcess
 from router.telemetry.logs import say
 
 log = logging.getLogger("warmroute.sidecar")
@@ -29,7 +29,7 @@ async def serve(config: Config, sources: Sources | None, command: Sequence[str])
     except (MissingRedisError, UnusableFileError) as error:
         say(f"warmroute sidecar: cannot register: {error}")
         return 1
-    system = SidecarSystem(config, sources, found, command, on_end=lambda: lifecycle.end())
+    system = SidecarProcess(config, sources, found, command, on_end=lambda: lifecycle.end())
     lifecycle = Lifecycle(system, command="sidecar")
     return await lifecycle.run() or system.exit_code
 

@@ -31,7 +31,7 @@ LAST_ERRORS_S = 1.0
 log = logging.getLogger("warmroute.sidecar")
 
 
-class SidecarSystem(System):
+class SidecarProcess(System):
     """One sidecar. `command` starts the worker as a child process, if given; `on_end` is called when it has ended."""
 
     def __init__(

@@ -190,7 +190,7 @@ def control_readings(kept: Mapping[str, int]) -> Iterator[Reading]:
 
 
 def identity_readings(known: Mapping[str, Any]) -> Iterator[Reading]:
-    """Yield the memory of prompts and its savings, from `Identity.statistics()`."""
+    """Yield the memory of prompts and its savings, from `PromptIdentifier.statistics()`."""
     memo = known["memo"]
     for tokenizer, key in (("local", "models_local"), ("worker", "models_by_worker"), ("none", "models_text_only")):
         yield "warmroute_models", (tokenizer,), known[key]

@@ -1,8 +1,8 @@
 """The identity of the prompt in a request body: the length in tokens and the block hashes.
 
-Reading, rendering, tokenising and hashing give the same ids as vLLM would, or none: `Identity` returns a `Prompt` from
-the best source. These are ids in the body, a local model folder (`backends.vllm.render`), a worker's /tokenize, and at
-last the text alone.
+Reading, rendering, tokenising and hashing give the same ids as vLLM would, or none: `PromptIdentifier` returns a
+`Prompt` from the best source. These are ids in the body, a local model folder (`backends.vllm.render`), a worker's
+/tokenize, and at last the text alone.
 
 Invariants:
 

@@ -76,8 +76,8 @@ ALWAYS = ("a question", "a conversation")
 """The plain chats. If a worker renders them differently, none of its chats has the blocks that the gateway expects."""
 
 
-class PromptIdentifier(Protocol):
-    """Identify a prompt as the gateway would: `router.tokenization.identity.Identity`."""
+class SelftestIdentifier(Protocol):
+    """Identify a prompt as the gateway would: `router.tokenization.prompt_identifier.PromptIdentifier`."""
 
     async def identify(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:
         """Return the prompt's identity, or None if there is none. Never raises."""
@@ -106,7 +106,7 @@ class _Tokens(msgspec.Struct):
 
 
 async def compare_rendering(
-    client: WorkerClient, identity: PromptIdentifier, endpoint: Endpoint, model: str, block_tokens: int
+    client: WorkerClient, identity: SelftestIdentifier, endpoint: Endpoint, model: str, block_tokens: int
 ) -> RenderingComparison:
     """Compare all of `CHATS`. Never raises."""
     compared, wrong, chats = 0, {}, {}

@@ -17,7 +17,7 @@ from router.placement.fleet.lateness import LateVerdict
 from router.residency.residency_map import ResidencyMap
 from router.security.worker_tls import WorkerTls
 from router.workers.event_pump import EventPump
-from router.workers.selftest_rendering import PromptIdentifier
+from router.workers.selftest_rendering import SelftestIdentifier
 
 
 class WatchMetrics(Protocol):
@@ -32,8 +32,9 @@ class WatchMetrics(Protocol):
         """Drop the series of a candidate that has left."""
 
 
-class LearningIdentifier(PromptIdentifier, Protocol):
-    """Identify prompts, and learn which models the workers serve: `router.tokenization.identity.Identity`."""
+class LearningIdentifier(SelftestIdentifier, Protocol):
+    """Identify prompts, and learn which models the workers serve:
+    `router.tokenization.prompt_identifier.PromptIdentifier`."""
 
     def learn(
         self,

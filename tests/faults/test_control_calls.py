@@ -25,7 +25,7 @@ from router.cli.checks import examine
 from router.config.model import Config, ModelConfig
 from router.residency.residency_map import ResidencyMap
 from router.tokenization import remote_tokenizer
-from router.tokenization.identity import Identity
+from router.tokenization.prompt_identifier import PromptIdentifier
 from router.tokenization.remote_tokenizer import WorkerTokenizer
 from router.workers import selftest, selftest_rendering
 from router.workers.selftest import SelfTest, SelfTestTarget
@@ -229,14 +229,14 @@ async def ids(client: WorkerClient, endpoint: Endpoint) -> None:
 
 
 async def rendering(client: WorkerClient, endpoint: Endpoint) -> None:
-    identity = Identity(Config(models={"m": ModelConfig(dir=str(shipped_model_dir()))}), environ={})
+    identity = PromptIdentifier(Config(models={"m": ModelConfig(dir=str(shipped_model_dir()))}), environ={})
     found = await compare_rendering(client, identity, endpoint, "m", 16)
     assert found.why_not is not None
     await identity.aclose()
 
 
 async def self_test(client: WorkerClient, endpoint: Endpoint) -> None:
-    identity = Identity(Config(), environ={})
+    identity = PromptIdentifier(Config(), environ={})
     subject = SelfTestTarget(endpoint, 0, None, "m", 16, True, 4096, "no events")
     verdict = await SelfTest(client, ResidencyMap(), identity, subject).run()
     assert "no answer" in verdict.reason

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from router.config.model import LimitsConfig
 from router.errors import RequestError
-from router.gateway.flow.identify.identify import read_request
+from router.gateway.flow.identify.stage import read_request
 from router.gateway.http.client.body_buffer_limit import BodyBufferLimit
 from router.gateway.http.client.request_framer import RequestFramer
 from router.gateway.http.client.request_head import parse_head

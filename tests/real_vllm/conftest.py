@@ -24,7 +24,7 @@ from router.config.model import Config
 from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import Prompt
 from router.tokenization.body.intake import parse
-from router.tokenization.identity import Identity
+from router.tokenization.prompt_identifier import PromptIdentifier
 
 ENVIRONMENT = "WARMROUTE_VLLM_ENV"
 SERVERS_AT_ONCE = 2
@@ -380,13 +380,13 @@ async def rendering():
     """Return a function that compares the identity of bodies with a server's render endpoint."""
     identities = []
 
-    async def identify(identity: Identity, path: str, body: dict) -> Prompt | None:
+    async def identify(identity: PromptIdentifier, path: str, body: dict) -> Prompt | None:
         parsed = parse(path, json.dumps(body).encode())
         prompt = identity.identify_now(path, parsed, None)
         return prompt if prompt is not None else await identity.identify(path, parsed, None)
 
     async def compare(server: RunningVllm, folder: Path, path: str, bodies: dict[str, dict]) -> Rendering:
-        identity = Identity(Config(model_dir=str(folder), trust_request_chat_template=True), environ={})
+        identity = PromptIdentifier(Config(model_dir=str(folder), trust_request_chat_template=True), environ={})
         identities.append(identity)
         model, seen = str(folder), Rendering(set(), {}, {}, set())
         identity.learn(model, model, None, None, 131_072)

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, normalizers
 from backends.vllm.control import WorkerClient
 from backends.worker import Endpoint
 from router.config.model import Config, ModelConfig
-from router.tokenization.identity import Identity
+from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.selftest_rendering import CHATS, RenderingComparison, compare_rendering
 
 TEMPLATE = """\
@@ -35,7 +35,7 @@ def folder(named_model_dir, tmp_path):
 
 
 async def compare(url: str, folder) -> RenderingComparison:
-    identity = Identity(Config(models={"m": ModelConfig(dir=str(folder))}), environ={})
+    identity = PromptIdentifier(Config(models={"m": ModelConfig(dir=str(folder))}), environ={})
     place = urlsplit(url)
     async with WorkerClient() as client:
         endpoint = Endpoint("http", place.hostname or "", place.port or 0)

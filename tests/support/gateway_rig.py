@@ -26,7 +26,7 @@ from router.placement.request import FailurePoint, Request, Usage
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.body.known_bodies import KnownBodies
-from router.tokenization.identity import Identity
+from router.tokenization.prompt_identifier import PromptIdentifier
 from tests.support.raw_client import Client, Reply
 from tests.support.scripted_worker import Script, ScriptedWorker, SocketWorker
 
@@ -158,7 +158,7 @@ def build_dispatcher(*args: Any, **kwargs: Any) -> RecordingDispatcher:
 
 def build_identity(config: Config) -> StubIdentity:
     """Return the stand-in, or the real identity of a compiled gateway."""
-    return cast("StubIdentity", Identity(config)) if COMPILED else StubIdentity()
+    return cast("StubIdentity", PromptIdentifier(config)) if COMPILED else StubIdentity()
 
 
 class Rig:
@@ -186,7 +186,7 @@ class Rig:
         )
         self.identity = build_identity(config)
         self.metrics = RecordingMetrics()
-        identity, metrics = cast("Identity", self.identity), cast("GatewayMetrics", self.metrics)
+        identity, metrics = cast("PromptIdentifier", self.identity), cast("GatewayMetrics", self.metrics)
         self.gateway = Gateway(config, self.dispatcher, self.fleet, identity, metrics, relearn, traces=traces)
         self.workers: list[ScriptedWorker] = []
         self.address = ""

@@ -19,7 +19,7 @@ import backends.simulated
 from router.config.model import Config
 from router.residency.prompt import Prompt
 from router.tokenization.body.intake import CHAT_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
-from router.tokenization.identity import Identity
+from router.tokenization.prompt_identifier import PromptIdentifier
 
 MODEL_DIR = Path(backends.simulated.__file__).with_name("model")
 BLOCK_TOKENS = 16
@@ -64,7 +64,7 @@ def as_items(messages: list[dict[str, str]]) -> list[dict[str, Any]]:
     ]
 
 
-def place(identity: Identity, data: bytes, path: str = CHAT_PATH) -> Prompt | None:
+def place(identity: PromptIdentifier, data: bytes, path: str = CHAT_PATH) -> Prompt | None:
     """Do the gateway's work on the event loop."""
     prompt = identity.identify_now(path, parse(path, data), None)
     if prompt is not None:
@@ -72,11 +72,11 @@ def place(identity: Identity, data: bytes, path: str = CHAT_PATH) -> Prompt | No
     return prompt
 
 
-def place_one(identity: Identity, bodies: Sequence[bytes], number: int, *, path: str = CHAT_PATH) -> None:
+def place_one(identity: PromptIdentifier, bodies: Sequence[bytes], number: int, *, path: str = CHAT_PATH) -> None:
     place(identity, bodies[number], path)
 
 
-async def settled(identity: Identity, data: bytes, path: str = CHAT_PATH) -> Prompt:
+async def settled(identity: PromptIdentifier, data: bytes, path: str = CHAT_PATH) -> Prompt:
     prompt = await identity.identify(path, parse(path, data), None)
     assert prompt is not None and prompt.exact
     prompt.chain(BLOCK_TOKENS)
@@ -95,7 +95,7 @@ def report(name: str, work: Callable[[int], Any]) -> None:
 
 async def main() -> None:
     text = sources()
-    identity = Identity(Config(model_dir=str(MODEL_DIR)))
+    identity = PromptIdentifier(Config(model_dir=str(MODEL_DIR)))
     for tokens, turn_chars in ((2_000, 1_600), (8_000, 3_200), (32_000, 3_200)):
         messages = conversation(text, tokens, turn_chars)
         prompt = await settled(identity, body(messages))

@@ -20,8 +20,8 @@ from router.config.sources.environment import variable
 from router.control.state.desired_state import endpoint_of
 from router.placement.fleet.endpoints import DEFAULT_BLOCK_TOKENS
 from router.security.worker_tls import WorkerTls
-from router.tokenization.identity import Identity
 from router.tokenization.local.choices import SLOW_PRICE
+from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.cache_trial import CacheTrial, CacheTrialResult, trial_body
 from router.workers.selftest_rendering import compare_rendering
 
@@ -109,7 +109,7 @@ def _name_origins(report: WorkerReport, facts: WorkerFacts, origins: Mapping[str
 
 
 async def _compare_chats(
-    config: Config, worker: WorkerConfig, identity: Identity, report: WorkerReport, facts: WorkerFacts
+    config: Config, worker: WorkerConfig, identity: PromptIdentifier, report: WorkerReport, facts: WorkerFacts
 ) -> None:
     """Compare the chats of the self-test for each base model that the gateway renders itself."""
     endpoint, block_tokens = endpoint_of(worker), _block_tokens(facts)

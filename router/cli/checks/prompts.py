@@ -11,9 +11,9 @@ import msgspec
 from backends.worker import ServedModel
 from router.config.model import Config
 from router.tokenization.body.intake import CHAT_PATH, parse
-from router.tokenization.identity import Identity
 from router.tokenization.local.choices import WORKER
 from router.tokenization.local.sources import Way
+from router.tokenization.prompt_identifier import PromptIdentifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,14 @@ class PromptOrigin:
 
 
 @asynccontextmanager
-async def learned_identity(config: Config, served: Mapping[str, tuple[ServedModel, str]]) -> AsyncIterator[Identity]:
+async def learned_identity(
+    config: Config, served: Mapping[str, tuple[ServedModel, str]]
+) -> AsyncIterator[PromptIdentifier]:
     """Return the gateway's identification of prompts, which knows the `served` models and has fetched their files.
 
     `served` gives each model's card and the base URL of a worker that serves it, by model name.
     """
-    identity = Identity(config)
+    identity = PromptIdentifier(config)
     try:
         for name, (card, url) in served.items():
             identity.learn(name, card.root, f"{url}/tokenize", card.parent)
@@ -43,7 +45,9 @@ async def learned_identity(config: Config, served: Mapping[str, tuple[ServedMode
         await identity.aclose()
 
 
-async def prompt_origins(identity: Identity, served: Mapping[str, tuple[ServedModel, str]]) -> dict[str, PromptOrigin]:
+async def prompt_origins(
+    identity: PromptIdentifier, served: Mapping[str, tuple[ServedModel, str]]
+) -> dict[str, PromptOrigin]:
     """Return the source of token ids by model name.
 
     For each model this identifies a short conversation, as the gateway would; a worker may have to tokenise it.
@@ -51,7 +55,7 @@ async def prompt_origins(identity: Identity, served: Mapping[str, tuple[ServedMo
     return {name: await _origin(identity, name, card) for name, (card, _) in served.items()}
 
 
-async def _origin(identity: Identity, name: str, card: ServedModel) -> PromptOrigin:
+async def _origin(identity: PromptIdentifier, name: str, card: ServedModel) -> PromptOrigin:
     body = {"model": name, "messages": [{"role": "user", "content": "warmroute check"}]}
     parsed = parse(CHAT_PATH, msgspec.json.encode(body))
     prompt = await identity.identify(CHAT_PATH, parsed, name if card.parent else None)

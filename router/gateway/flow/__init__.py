@@ -1,7 +1,7 @@
 """The life of one forwarded request.
 
 It is a state machine without input and output: `Flow` takes events and returns effects, and one table
-(`transitions.TRANSITIONS`; docs/reference/request-flow.md) says which. `ForwardedRequest` drives it: it turns calls
+(`transitions.TRANSITIONS`; docs/reference/request-flow.md) says which. `RequestDriver` drives it: it turns calls
 from the client, the queues and the attempts into events, and carries the effects out. `Attempt` is one try at one
 worker; `Responder` and `Relay` write the answer.
 

@@ -52,7 +52,7 @@ class Limits:
         return attempt.since_s + limit_s
 
 
-class Due(IntEnum):
+class Deadline(IntEnum):
     NOTHING = 0
     STATE = 1
     """The state has lasted too long, or an attempt has."""
@@ -119,12 +119,12 @@ class RequestDeadlines:
     def next_s(self, last_read_s: float) -> float:
         return min(self._state_s(last_read_s), self._end_s, self._next_comment_s(last_read_s))
 
-    def due(self, now_s: float, last_read_s: float) -> Due:
+    def due(self, now_s: float, last_read_s: float) -> Deadline:
         if now_s >= self._state_s(last_read_s):
-            return Due.STATE
+            return Deadline.STATE
         if now_s >= self._end_s:
-            return Due.TOTAL
-        return Due.COMMENT if now_s >= self._next_comment_s(last_read_s) else Due.NOTHING
+            return Deadline.TOTAL
+        return Deadline.COMMENT if now_s >= self._next_comment_s(last_read_s) else Deadline.NOTHING
 
     def _next_comment_s(self, last_read_s: float) -> float:
         if self._flow.state is not RequestState.STREAMING:
@@ -160,7 +160,7 @@ class Trickle:
 
         False if it has brought nothing at all: whether a quiet stream has stalled depends on its worker. Also false if
         the last check is less than `idle_s` ago. These checks need no timer: reads do not move the client's deadline,
-        so the sweep calls `ForwardedRequest.expired` during a healthy stream, too.
+        so the sweep calls `RequestDriver.expired` during a healthy stream, too.
         """
         seen_s = max(self._seen_s, began_s)
         if now_s - seen_s < idle_s:

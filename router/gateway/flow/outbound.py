@@ -33,7 +33,6 @@ class OutboundRequest:
         "charge",
         "digest",
         "form",
-        "gate",
         "head",
         "id",
         "key",
@@ -41,13 +40,14 @@ class OutboundRequest:
         "named",
         "peer",
         "plan",
+        "queued_for_model",
         "request",
         "rewrites",
         "route",
+        "route_slot",
         "size_bytes",
         "trace",
         "upgrade",
-        "waits_for",
         "withheld",
     )
 
@@ -80,7 +80,7 @@ class OutboundRequest:
         """The digest of a parsed body."""
         self.form: Form | None = None
         """What was read of `body`, if it is a form."""
-        self.gate: RouteQueue | None = None
+        self.route_slot: RouteQueue | None = None
         """The queue of the request's route, while the request counts against the route's limit."""
         self.plan: KvPlan | None = None
         """How workers share the request, also after that was given up."""
@@ -94,7 +94,7 @@ class OutboundRequest:
         """The request as it is for each fallback of its model that was needed."""
         self.trace: RequestTrace | None = None
         """The request's trace; None while traces are off."""
-        self.waits_for: str | None = None
+        self.queued_for_model: str | None = None
         """The model whose workers are at their limit, while the request is queued until one has room."""
         self.key = 0
         """The quarantine's key of the body; 0 until it is first needed."""

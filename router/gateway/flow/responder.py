@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from router.errors import ErrorKind, RequestError
 from router.gateway.flow.answer.charging import settle, text_tokens
-from router.gateway.flow.answer.relay import Out, Relay
+from router.gateway.flow.answer.relay import Relay, ResponseProgress
 from router.gateway.flow.answer.request_log import RequestLog
 from router.gateway.flow.attempt.attempt import Attempt
 from router.gateway.flow.deadlines import Trickle
@@ -22,7 +22,7 @@ from router.placement.request import FailurePoint, Usage
 from router.placement.tickets import Ticket
 
 # A module constant, because looking up a member of an enum is slow.
-_COMMENTS: Final = Out.COMMENTS
+_COMMENTS: Final = ResponseProgress.COMMENTS
 _NOTHING_USED: Final = Usage(0, 0)
 CLIENT_LEFT = 499
 """Status in log and metrics if the client left before the end of its answer (nginx's convention)."""
@@ -272,7 +272,7 @@ class Responder:
         """End a begun answer with `error`: as an event of the stream if possible, otherwise by truncation."""
         relay, error = self.relay, self.error
         assert error is not None
-        if relay.out is Out.NOTHING:  # a defect came before the head was written
+        if relay.out is ResponseProgress.NOTHING:  # a defect came before the head was written
             self.reply()
             return
         relay.flush()

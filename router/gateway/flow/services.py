@@ -10,8 +10,8 @@ from router.gateway.flow.answer.receipt import Receipts
 from router.gateway.flow.answer.request_log import LogSinks
 from router.gateway.flow.attempt.attempt import AttemptServices
 from router.gateway.flow.deadlines import Limits
-from router.gateway.flow.identify.identify import Identifier
-from router.gateway.flow.placements import Placements
+from router.gateway.flow.identify.stage import IdentifyStage
+from router.gateway.flow.placement_gate import PlacementGate
 from router.gateway.flow.request_trace import Tracer
 from router.gateway.http.client.cors import Cors
 from router.gateway.http.client.input import ClientInput
@@ -21,12 +21,12 @@ from router.gateway.http.client.tunnel import Tunnel
 from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.pins import Pins
 from router.placement.tickets import Ticket
-from router.tokenization.identity import Identity
+from router.tokenization.prompt_identifier import PromptIdentifier
 
 
 class RequestClient(Protocol):
     deadline_s: float
-    """`ForwardedRequest.expired` is called at this time."""
+    """`RequestDriver.expired` is called at this time."""
     writable: bool
     """False while the client has too many unread bytes."""
     input: ClientInput
@@ -104,10 +104,10 @@ class RequestServices:
         loop: asyncio.AbstractEventLoop,
         limits: Limits,
         metrics: GatewayMetrics,
-        identity: Identity,
-        identifier: Identifier,
+        identity: PromptIdentifier,
+        identifier: IdentifyStage,
         attempts: AttemptServices,
-        placements: Placements,
+        placements: PlacementGate,
         pins: Pins,
         lines: ResponseLines,
         log: LogSinks,

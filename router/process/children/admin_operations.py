@@ -68,7 +68,7 @@ def operations_for_all(supervisor: SupervisorState) -> list[Operation]:
     A read without a handler here is answered by the first child that replies. A change needs a handler, which changes
     the desired state here and not in a child.
     """
-    request = _AllChildren(supervisor)
+    request = _AggregatedOperations(supervisor)
     named: dict[str, Handler] = {
         **dict.fromkeys(("live", "get_config"), _here),
         "ready": request.ready,
@@ -116,7 +116,7 @@ def _bound(operation: Operation, handler: Handler) -> Operation:
     return replace(operation, handle=handle)
 
 
-class _AllChildren:
+class _AggregatedOperations:
     def __init__(self, supervisor: SupervisorState) -> None:
         self._supervisor = supervisor
 

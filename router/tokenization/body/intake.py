@@ -72,7 +72,7 @@ READ_AT_ONCE_BYTES = 1_048_576
 
 
 class ParsedBody:
-    """The fields of a body that the gateway reads; `fields` has the rest for `router.tokenization.identity`.
+    """The fields of a body that the gateway reads; `fields` has the rest for `router.tokenization.prompt_identifier`.
 
     `max_tokens` is the output limit under any of its names. `reads_cache` is False if vLLM computes the whole prompt
     for its log-probabilities; `answers` is `n`. `digest` stands for the body's `size_bytes` bytes. A field that vLLM
@@ -87,7 +87,8 @@ class ParsedBody:
     `search` is the search for a known start of the body, None if there was none. With `shortened`, `fields` contains
     all fields, but of the messages only the first and those after the known start; `read_whole` reads the others.
 
-    `pending` belongs to `Identity`: the state of `identify_now` when the rest takes too long for the event loop.
+    `pending` belongs to `PromptIdentifier`: the state of `identify_now` when the rest takes too long for the event
+    loop.
     """
 
     __slots__ = (

@@ -135,7 +135,14 @@ def test_commands_by_entry_point(monkeypatch, capsys):
 
 
 def test_help_waits_for_nothing_that_serves(tmp_path):
-    late = ("backends.simulated.server", "router.tokenization.identity", "router.app", "rich.table", "httpx", "uvicorn")
+    late = (
+        "backends.simulated.server",
+        "router.tokenization.prompt_identifier",
+        "router.app",
+        "rich.table",
+        "httpx",
+        "uvicorn",
+    )
     code = (
         "import sys; import router.cli.main as cli; cli.entry_points = lambda group: [];"
         "cli.build_parser().format_help();"

@@ -308,7 +308,7 @@ async def traffic(rig, auth, failure, monkeypatch):
         patched.setattr(gateway.dispatcher, "dispatch", crash)
         assert (await gateway.ask(post(body=body, extra=bearer(ALICE)))).status == 500
     with monkeypatch.context() as patched:
-        patched.setattr("router.gateway.client.ForwardedRequest", crash)
+        patched.setattr("router.gateway.client.RequestDriver", crash)
         client = await gateway.connect()
         client.writer.write(post(body=body, extra=bearer(ALICE)))
         assert await client.closed() == b""

@@ -1,7 +1,7 @@
 import httptools
 import pytest
 
-from router.gateway.flow.identify.identify import read_request
+from router.gateway.flow.identify.stage import read_request
 from router.gateway.http.client.request_head import parse_head
 from router.gateway.http.client.routes import RouteTable
 from router.tokenization.body.intake import UnreadBody, parse

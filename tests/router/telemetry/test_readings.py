@@ -30,7 +30,7 @@ from router.telemetry.readings import (
     scaling_readings,
     watch_readings,
 )
-from router.tokenization.identity import Identity
+from router.tokenization.prompt_identifier import PromptIdentifier
 
 
 def fleet_of_one():
@@ -147,7 +147,7 @@ def test_all_readings_are_in_the_catalogue():
             lambda: watch_readings(watched),
             lambda: gateway_readings({"connections": 1, "streams": 2}),
             lambda: gateway_readings({}),
-            lambda: identity_readings(Identity(Config()).statistics()),
+            lambda: identity_readings(PromptIdentifier(Config()).statistics()),
         ],
     )
     page = exposition.render()[0]

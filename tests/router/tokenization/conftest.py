@@ -12,8 +12,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 
 import backends.simulated
 from router.config.model import Config
-from router.tokenization.identity import Identity
 from router.tokenization.local.local_tokenizer import LocalModel, ModelFiles
+from router.tokenization.prompt_identifier import PromptIdentifier
 
 MODEL_DIR = Path(backends.simulated.__file__).with_name("model")
 
@@ -205,7 +205,7 @@ def loaded(folders: dict[str, Path]) -> dict[str, LocalModel]:
 
 @pytest.fixture
 async def identity():
-    made = Identity(Config(model_dir=str(MODEL_DIR)), environ={}, limit_s=lambda size_bytes: 60.0)
+    made = PromptIdentifier(Config(model_dir=str(MODEL_DIR)), environ={}, limit_s=lambda size_bytes: 60.0)
     yield made
     await made.aclose()
 

@@ -9,9 +9,9 @@ import backends.simulated
 from router.config.model import Config, ModelConfig
 from router.residency.prompt import PromptSource
 from router.tokenization.body.intake import CHAT_PATH
-from router.tokenization.identity import Identity
 from router.tokenization.named_files import changed_files
-from tests.router.tokenization.test_identity import ask, chat
+from router.tokenization.prompt_identifier import PromptIdentifier
+from tests.router.tokenization.test_prompt_identifier import ask, chat
 
 MODEL_DIR = Path(backends.simulated.__file__).with_name("model")
 BODY = chat("hi there", "hello", "what is a prefix cache?")
@@ -31,7 +31,7 @@ def short(tmp_path):
 
 @pytest.fixture
 async def identity():
-    made = Identity(Config())
+    made = PromptIdentifier(Config())
     made.learn("m", None, None)
     yield made
     await made.aclose()

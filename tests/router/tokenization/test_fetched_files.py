@@ -14,8 +14,8 @@ from router.config.problems import ConfigError
 from router.residency.prompt import PromptSource
 from router.settings import load
 from router.tokenization.body.intake import CHAT_PATH, parse
-from router.tokenization.identity import Identity
 from router.tokenization.local.sources import Way
+from router.tokenization.prompt_identifier import PromptIdentifier
 from tests.support.hub import hub
 from tests.support.waiting import eventually
 
@@ -43,7 +43,7 @@ async def identify(server, tmp_path):
 
     def identify(config=None, clock=None, **variables):
         environ = {"HF_HOME": str(tmp_path), "HF_ENDPOINT": server.url, **variables}
-        made.append(Identity(config or Config(), environ=environ, clock=clock or Clock()))
+        made.append(PromptIdentifier(config or Config(), environ=environ, clock=clock or Clock()))
         return made[-1]
 
     yield identify

@@ -14,8 +14,8 @@ from router.config.model import Config
 from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import Prompt
 from router.tokenization.hashing import CacheKeys
-from router.tokenization.identity import Identity
 from router.tokenization.local.local_tokenizer import LocalModel
+from router.tokenization.prompt_identifier import PromptIdentifier
 from router.tokenization.rendering import PromptMemory, segmented_text
 from tests.support.examples import examples
 
@@ -101,12 +101,12 @@ def test_completions_with_appended_tokens_go_without_ids(loaded: dict[str, Local
 
 
 async def test_a_memo_that_is_off_is_reported(folders: dict[str, Path]) -> None:
-    identity = Identity(Config(model_dir=str(folders["plain"])), environ={})
+    identity = PromptIdentifier(Config(model_dir=str(folders["plain"])), environ={})
     identity.learn("proven", str(folders["plain"]), None)
     assert identity.describe("proven") == f"rendered locally from {folders['plain']}"
     assert identity.statistics()["models_without_memo"] == {}
     await identity.aclose()
-    identity = Identity(Config(model_dir=str(folders["no_tokens"])), environ={})
+    identity = PromptIdentifier(Config(model_dir=str(folders["no_tokens"])), environ={})
     identity.learn("off", str(folders["no_tokens"]), None)
     why = "no added token that is looked for in raw text"
     assert identity.describe("off") == f"rendered locally from {folders['no_tokens']} (prefix memo off: {why})"

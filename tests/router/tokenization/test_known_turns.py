@@ -14,13 +14,13 @@ from backends.vllm.unrenderable import Unrenderable
 from router.config.model import Config
 from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import PromptSource
-from router.tokenization import identity as identity_module
+from router.tokenization import prompt_identifier as identity_module
 from router.tokenization.body import intake
 from router.tokenization.body.intake import CHAT_PATH, MIN_BODY_BYTES, parse
-from router.tokenization.identity import INLINE_NEW_BYTES, Identity
 from router.tokenization.local import sources
 from router.tokenization.local.local_tokenizer import LocalModel
 from router.tokenization.local.segmenter import Segmenter
+from router.tokenization.prompt_identifier import INLINE_NEW_BYTES, PromptIdentifier
 from tests.router.tokenization.conftest import MODEL_DIR
 
 LINE = "Please look at this function and say what is wrong with it. "
@@ -28,19 +28,19 @@ LONG = [{"role": ("user", "assistant")[n % 2], "content": f"{n}: {LINE * 30}"} f
 KINDS = ("shipped", "plain", "strips", "overlap", "mid_text", "two_passes", "single_word", "nfkc", "llama_legacy")
 
 
-def known_turns(identity: Identity, by: str = "turns") -> int:
+def known_turns(identity: PromptIdentifier, by: str = "turns") -> int:
     """Return how many times a known conversation was found, by its text or by the start of its body."""
     found = identity.statistics()[by]
     assert isinstance(found, dict)
     return int(found["hits"])
 
 
-async def identified(identity: Identity, body: dict[str, Any]) -> Any:
+async def identified(identity: PromptIdentifier, body: dict[str, Any]) -> Any:
     parsed = parse(CHAT_PATH, json.dumps(body).encode(), identity.bodies)
     return identity.identify_now(CHAT_PATH, parsed, None) or await identity.identify(CHAT_PATH, parsed, None)
 
 
-async def check(identity: Identity, model: LocalModel, body: dict[str, Any]) -> None:
+async def check(identity: PromptIdentifier, model: LocalModel, body: dict[str, Any]) -> None:
     prompt = await identified(identity, body)
     try:
         ids = model.renderer.encode(model.renderer.render(body), False)
@@ -82,7 +82,7 @@ async def test_any_next_turn_has_the_hashes_of_its_whole_text(name, data, loaded
     monkeypatch.setattr(sources, "read_files", lambda files: model)
     monkeypatch.setattr(identity_module, "MIN_BODY_BYTES", 0)
     monkeypatch.setattr(intake, "MIN_BODY_BYTES", 0)
-    identity = Identity(Config(model_dir=str(folders[name])), environ={})
+    identity = PromptIdentifier(Config(model_dir=str(folders[name])), environ={})
     messages, seen = messages_of(model), [data.draw(st.lists(messages_of(model), min_size=3, max_size=5))]
     for _ in range(5):
         talk = data.draw(st.sampled_from(seen))
@@ -94,7 +94,7 @@ async def test_any_next_turn_has_the_hashes_of_its_whole_text(name, data, loaded
 
 
 async def test_a_next_turn_continues_the_longest_known_conversation(loaded: dict[str, LocalModel]) -> None:
-    identity, model = Identity(Config(model_dir=str(MODEL_DIR)), environ={}), loaded["shipped"]
+    identity, model = PromptIdentifier(Config(model_dir=str(MODEL_DIR)), environ={}), loaded["shipped"]
     assert len(json.dumps(LONG[:4])) < MIN_BODY_BYTES < len(json.dumps(LONG[:6]))
     await check(identity, model, {"model": "m", "messages": LONG[:4]})
     await check(identity, model, {"model": "m", "messages": LONG[:7]})
@@ -118,7 +118,7 @@ async def test_a_next_turn_continues_the_longest_known_conversation(loaded: dict
 
 
 async def test_a_known_conversation_whose_start_was_dropped_is_learned_again() -> None:
-    identity = Identity(Config(model_dir=str(MODEL_DIR)), environ={})
+    identity = PromptIdentifier(Config(model_dir=str(MODEL_DIR)), environ={})
     body: dict[str, Any] = {"model": "m", "messages": LONG}
     assert await identity.identify(CHAT_PATH, parse(CHAT_PATH, json.dumps(body).encode()), None)  # teaches no start
     for _ in range(9):
@@ -143,7 +143,7 @@ async def test_a_known_conversation_whose_start_was_dropped_is_learned_again() -
     ],
 )
 async def test_another_text_is_no_known_conversation(fields: dict[str, Any]) -> None:
-    identity = Identity(Config(model_dir=str(MODEL_DIR)), environ={})
+    identity = PromptIdentifier(Config(model_dir=str(MODEL_DIR)), environ={})
     await identified(identity, {"model": "m", "messages": LONG})
     assert (await identified(identity, {"model": "m", "messages": LONG, **fields})).source is PromptSource.RENDERED
     assert known_turns(identity) == 0
@@ -151,7 +151,7 @@ async def test_another_text_is_no_known_conversation(fields: dict[str, Any]) -> 
 
 
 async def test_a_conversation_without_its_prefix_is_no_longer_known(loaded: dict[str, LocalModel]) -> None:
-    identity, model = Identity(Config(model_dir=str(MODEL_DIR)), environ={}), loaded["shipped"]
+    identity, model = PromptIdentifier(Config(model_dir=str(MODEL_DIR)), environ={}), loaded["shipped"]
     await check(identity, model, {"model": "m", "messages": LONG})
     prompt = await identified(identity, {"model": "m", "messages": [*LONG, LONG[0]]})
     assert known_turns(identity) == 1

@@ -23,8 +23,8 @@ from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import Prompt, PromptSource
 from router.security.worker_tls import WorkerTls
 from router.tokenization.body.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
-from router.tokenization.identity import Identity
 from router.tokenization.preparing import MAX_ASKED_CHARS
+from router.tokenization.prompt_identifier import PromptIdentifier
 from router.tokenization.remote_tokenizer import PAUSE_S, WorkerTokenizer, tokenize_url
 
 
@@ -69,14 +69,14 @@ class Clock:
 
 
 @pytest.fixture
-async def identity(worker: Worker) -> AsyncIterator[Identity]:
-    made = Identity(Config(), environ={}, clock=Clock())
+async def identity(worker: Worker) -> AsyncIterator[PromptIdentifier]:
+    made = PromptIdentifier(Config(), environ={}, clock=Clock())
     made.learn("m", None, worker.url)
     yield made
     await made.aclose()
 
 
-async def ask(identity: Identity, path: str, body: dict) -> Prompt | None:
+async def ask(identity: PromptIdentifier, path: str, body: dict) -> Prompt | None:
     parsed = parse(path, json.dumps({"model": "m", **body}).encode())
     prompt = identity.identify_now(path, parsed, None)
     return prompt if prompt is not None else await identity.identify(path, parsed, None)
@@ -85,7 +85,7 @@ async def ask(identity: Identity, path: str, body: dict) -> Prompt | None:
 CHAT = {"messages": [{"role": "user", "content": "some words " * 20}]}
 
 
-async def test_a_worker_is_asked_once_per_request(worker: Worker, identity: Identity) -> None:
+async def test_a_worker_is_asked_once_per_request(worker: Worker, identity: PromptIdentifier) -> None:
     assert identity.describe("m") == "worker's /tokenize"
     for _ in range(3):
         prompt = await ask(identity, CHAT_PATH, CHAT)
@@ -97,7 +97,7 @@ async def test_a_worker_is_asked_once_per_request(worker: Worker, identity: Iden
 
 @pytest.mark.parametrize("path", [CHAT_PATH, COMPLETIONS_PATH])
 async def test_a_text_that_cannot_fit_the_model_is_not_asked_about(
-    worker: Worker, identity: Identity, path: str
+    worker: Worker, identity: PromptIdentifier, path: str
 ) -> None:
     identity.learn("m", None, worker.url, context_tokens=500)
     text = "some words " * 1_000
@@ -107,7 +107,9 @@ async def test_a_text_that_cannot_fit_the_model_is_not_asked_about(
     assert worker.questions == []
 
 
-async def test_a_text_that_takes_too_long_to_read_back_is_not_asked_about(worker: Worker, identity: Identity) -> None:
+async def test_a_text_that_takes_too_long_to_read_back_is_not_asked_about(
+    worker: Worker, identity: PromptIdentifier
+) -> None:
     prompt = await ask(identity, COMPLETIONS_PATH, {"prompt": "words " * (MAX_ASKED_CHARS // 5)})
     assert prompt is not None and prompt.source is PromptSource.TEXT
     assert worker.questions == []
@@ -133,14 +135,14 @@ async def test_a_worker_is_asked_with_the_host_of_its_settings(worker: Worker, h
     await tokenizer.aclose()
 
 
-async def test_models_do_not_share_answers(worker: Worker, identity: Identity) -> None:
+async def test_models_do_not_share_answers(worker: Worker, identity: PromptIdentifier) -> None:
     identity.learn("other", None, worker.url)
     for model in ("m", "other"):
         await ask(identity, CHAT_PATH, {**CHAT, "model": model})
     assert [body["model"] for body in worker.questions] == ["m", "other"]
 
 
-async def test_a_question_has_the_fields_of_the_body(worker: Worker, identity: Identity) -> None:
+async def test_a_question_has_the_fields_of_the_body(worker: Worker, identity: PromptIdentifier) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     passed = {"tools": tools, "chat_template_kwargs": {"a": 1}, "add_generation_prompt": False}
     await ask(identity, CHAT_PATH, {**CHAT, **passed, "stream": True, "seed": 4})
@@ -153,7 +155,7 @@ async def test_a_question_has_the_fields_of_the_body(worker: Worker, identity: I
     ]
 
 
-async def test_other_apis_are_asked_as_chats(worker: Worker, identity: Identity) -> None:
+async def test_other_apis_are_asked_as_chats(worker: Worker, identity: PromptIdentifier) -> None:
     said = [{"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {}}]}]
     tools = [{"name": "f", "input_schema": {}}]
     for path, body in (
@@ -182,7 +184,7 @@ async def test_other_apis_are_asked_as_chats(worker: Worker, identity: Identity)
     ],
 )
 async def test_fields_of_other_apis_only_are_not_asked(
-    worker: Worker, identity: Identity, path: str, body: dict
+    worker: Worker, identity: PromptIdentifier, path: str, body: dict
 ) -> None:
     prompt = await ask(identity, path, {**CHAT, **body} if path == MESSAGES_PATH else body)
     assert prompt is not None and prompt.source is PromptSource.TEXT
@@ -200,7 +202,9 @@ async def test_fields_of_other_apis_only_are_not_asked(
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,x"}}]}]},
     ],
 )
-async def test_fields_unknown_to_tokenize_are_not_asked(worker: Worker, identity: Identity, fields: dict) -> None:
+async def test_fields_unknown_to_tokenize_are_not_asked(
+    worker: Worker, identity: PromptIdentifier, fields: dict
+) -> None:
     prompt = await ask(identity, CHAT_PATH, {**CHAT, **fields})
     assert prompt is not None and prompt.source is PromptSource.TEXT
     assert worker.questions == []
@@ -208,7 +212,7 @@ async def test_fields_unknown_to_tokenize_are_not_asked(worker: Worker, identity
 
 async def test_a_failing_worker_is_paused(worker: Worker) -> None:
     clock = Clock()
-    identity = Identity(Config(), environ={}, clock=clock)
+    identity = PromptIdentifier(Config(), environ={}, clock=clock)
     identity.learn("m", None, worker.url)
     worker.status = 500
     for _ in range(3):
@@ -223,7 +227,7 @@ async def test_a_failing_worker_is_paused(worker: Worker) -> None:
 
 
 async def test_the_next_worker_is_asked_after_a_failure(worker: Worker, unused_tcp_port: int) -> None:
-    identity = Identity(Config(), environ={})
+    identity = PromptIdentifier(Config(), environ={})
     identity.learn("m", None, worker.url)
     identity.learn("m", None, f"http://127.0.0.1:{unused_tcp_port}/tokenize")
     sources = [(await ask(identity, COMPLETIONS_PATH, {"prompt": f"text {n}"})).source for n in range(2)]
@@ -231,7 +235,7 @@ async def test_the_next_worker_is_asked_after_a_failure(worker: Worker, unused_t
     await identity.aclose()
 
 
-async def test_a_refused_question_pauses_no_worker(worker: Worker, identity: Identity) -> None:
+async def test_a_refused_question_pauses_no_worker(worker: Worker, identity: PromptIdentifier) -> None:
     worker.status = 400
     assert (await ask(identity, CHAT_PATH, CHAT)).source is PromptSource.TEXT
     worker.status = 200
@@ -246,7 +250,7 @@ async def test_remembered_answers_are_bounded(worker: Worker) -> None:
     await remote.aclose()
 
 
-async def test_a_worker_that_does_not_tokenise_is_described_so(worker: Worker, identity: Identity) -> None:
+async def test_a_worker_that_does_not_tokenise_is_described_so(worker: Worker, identity: PromptIdentifier) -> None:
     assert identity.describe("m") == "worker's /tokenize"
     worker.status = 404
     body = json.dumps({"model": "m", "prompt": "some text"}).encode()

@@ -7,17 +7,17 @@ import pytest
 from router.config.model import Config
 from router.residency.prompt import Prompt, PromptSource
 from router.tokenization.body.intake import CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH, parse
-from router.tokenization.identity import Identity
+from router.tokenization.prompt_identifier import PromptIdentifier
 
 
 @pytest.fixture
 async def identity():
-    made = Identity(Config(), environ={})
+    made = PromptIdentifier(Config(), environ={})
     yield made
     await made.aclose()
 
 
-def ask(identity: Identity, body: dict, path: str = CHAT_PATH, adapter: str | None = None) -> Prompt:
+def ask(identity: PromptIdentifier, body: dict, path: str = CHAT_PATH, adapter: str | None = None) -> Prompt:
     prompt = identity.identify_now(path, parse(path, json.dumps({"model": "m", **body}).encode()), adapter)
     assert prompt is not None and prompt.source is PromptSource.TEXT
     return prompt
@@ -28,7 +28,7 @@ def turns(count: int) -> dict:
     return {"messages": [{"role": ("user", "assistant")[n % 2], "content": f"{n} {text}"} for n in range(count)]}
 
 
-def test_each_turn_keeps_the_hashes_of_the_one_before(identity: Identity) -> None:
+def test_each_turn_keeps_the_hashes_of_the_one_before(identity: PromptIdentifier) -> None:
     before: list[int] = []
     for count in range(1, 9):
         prompt = ask(identity, turns(count))
@@ -39,7 +39,7 @@ def test_each_turn_keeps_the_hashes_of_the_one_before(identity: Identity) -> Non
 
 
 @pytest.mark.parametrize("reported", [0.5, 0.8, 1.3, 2.0])
-def test_hashes_survive_a_learned_length(identity: Identity, reported: float) -> None:
+def test_hashes_survive_a_learned_length(identity: PromptIdentifier, reported: float) -> None:
     first = ask(identity, turns(4))
     before = list(first.chain(16))
     for _ in range(60):
@@ -55,7 +55,7 @@ def test_hashes_survive_a_learned_length(identity: Identity, reported: float) ->
     assert ask(identity, {**turns(4), "model": "other"}).tokens == first.tokens
 
 
-def test_key_order_and_spacing_do_not_matter(identity: Identity) -> None:
+def test_key_order_and_spacing_do_not_matter(identity: PromptIdentifier) -> None:
     one = ask(identity, {"messages": [{"role": "user", "content": "x" * 300, "name": "bob"}]})
     two = ask(identity, {"messages": [{"name": "bob", "content": "x" * 300, "role": "user"}]})
     assert list(one.chain(16)) == list(two.chain(16))
@@ -63,7 +63,7 @@ def test_key_order_and_spacing_do_not_matter(identity: Identity) -> None:
     assert other.chain(16)[0] != one.chain(16)[0]
 
 
-def test_cache_keys_change_text_hashes(identity: Identity) -> None:
+def test_cache_keys_change_text_hashes(identity: PromptIdentifier) -> None:
     chains = {
         ask(identity, {**turns(2), **({"cache_salt": salt} if salt else {})}, adapter=adapter).chain(16)[0]
         for adapter, salt in [(None, None), ("a", None), (None, "s"), ("a", "s")]
@@ -71,7 +71,7 @@ def test_cache_keys_change_text_hashes(identity: Identity) -> None:
     assert len(chains) == 4
 
 
-def test_media_count_as_a_digest_not_as_their_bytes(identity: Identity) -> None:
+def test_media_count_as_a_digest_not_as_their_bytes(identity: PromptIdentifier) -> None:
     def picture(url: str) -> dict:
         parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": url}}]
         return {"messages": [{"role": "user", "content": parts}]}
@@ -81,7 +81,7 @@ def test_media_count_as_a_digest_not_as_their_bytes(identity: Identity) -> None:
     assert small.chain(16)[1] != large.chain(16)[1]
 
 
-def test_tools_and_completions_are_part_of_the_text(identity: Identity) -> None:
+def test_tools_and_completions_are_part_of_the_text(identity: PromptIdentifier) -> None:
     tool = {"type": "function", "function": {"name": "f", "description": "d" * 200}}
     assert ask(identity, {**turns(1), "tools": [tool]}).chain(16)[0] != ask(identity, turns(1)).chain(16)[0]
     one = ask(identity, {"prompt": "word " * 100}, COMPLETIONS_PATH)
@@ -90,7 +90,7 @@ def test_tools_and_completions_are_part_of_the_text(identity: Identity) -> None:
     assert list(one.chain(16)) == list(two.chain(16))
 
 
-def test_texts_of_other_apis_grow_turn_by_turn(identity: Identity) -> None:
+def test_texts_of_other_apis_grow_turn_by_turn(identity: PromptIdentifier) -> None:
     words = "A question about sockets, a longer one. " * 8
     use = {"type": "tool_use", "id": "t", "name": "f", "input": {"words": words}}
     result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": words}]}
@@ -117,7 +117,7 @@ def test_texts_of_other_apis_grow_turn_by_turn(identity: Identity) -> None:
     assert ask(identity, {"input": words}, RESPONSES_PATH).chain(16)[0] == as_chat.chain(16)[0]
 
 
-def test_reports_on_exact_or_several_prompts_teach_nothing(identity: Identity) -> None:
+def test_reports_on_exact_or_several_prompts_teach_nothing(identity: PromptIdentifier) -> None:
     identity.observe_usage("m", Prompt(5, PromptSource.IDS, lambda _: []), 10)
     identity.observe_usage("m", ask(identity, {"prompt": ["a", "b"]}, COMPLETIONS_PATH), 10)
     identity.observe_usage("m", ask(identity, {"prompt": "a"}, COMPLETIONS_PATH), 0)

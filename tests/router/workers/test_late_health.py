@@ -11,7 +11,7 @@ from backends.worker import parse_endpoint
 from router.config.model import Config, HealthConfig, ResidencyConfig
 from router.placement.fleet.fleet import Fleet, WorkerState
 from router.residency.residency_map import ResidencyMap
-from router.tokenization.identity import Identity
+from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.health_question import HealthQuestion
 from router.workers.watcher import Watcher
 from tests.support.late_worker import LateWorker
@@ -29,7 +29,7 @@ async def watched(metrics):
 
     async def make(count, health=HEALTH):
         config = Config(health=health, residency=ResidencyConfig(kv_events=False, self_test=False))
-        residency, identity = ResidencyMap(), Identity(config)
+        residency, identity = ResidencyMap(), PromptIdentifier(config)
         fleet = Fleet(health, residency)
         watcher = Watcher(fleet, residency, identity, config, metrics)
         watcher.start()

@@ -11,7 +11,7 @@ from policies.view import Residency
 from router.config.model import Config, HealthConfig, ResidencyConfig
 from router.placement.fleet.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
-from router.tokenization.identity import Identity
+from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.watcher import Watcher
 from tests.support.waiting import eventually
 
@@ -71,7 +71,7 @@ async def test_each_rank_has_its_own_view_and_load(wire, publishers, metrics):
         "/metrics": metrics_page((2, 3)),
         "/kv_event_sources": json.dumps(sources),
     }
-    residency, identity = ResidencyMap(), Identity(CONFIG)
+    residency, identity = ResidencyMap(), PromptIdentifier(CONFIG)
     fleet = Fleet(HEALTH, residency)
     watcher = Watcher(fleet, residency, identity, CONFIG, metrics)
     async with pages_served(pages) as url:

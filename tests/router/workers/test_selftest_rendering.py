@@ -8,7 +8,7 @@ from backends.vllm.render import ChatRenderer
 from backends.vllm.unrenderable import Unrenderable
 from router.config.model import Config, ModelConfig
 from router.residency.prompt import Prompt, PromptSource
-from router.tokenization.identity import Identity
+from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.selftest_rendering import CHATS, compare_rendering
 
 TEMPLATE = """\
@@ -47,7 +47,7 @@ class Worker:
 
 
 async def compare(wire, worker, identity=None):
-    own = identity or Identity(
+    own = identity or PromptIdentifier(
         Config(models={"m": ModelConfig(dir=str(shipped_model_dir()), chat_template=TEMPLATE)}), environ={}
     )
     async with wire.answering(worker) as (client, endpoint):

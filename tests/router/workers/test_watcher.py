@@ -19,7 +19,7 @@ from router.placement.fleet.fleet import Fleet, WorkerState
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.body.intake import COMPLETIONS_PATH as PATH
 from router.tokenization.body.intake import parse
-from router.tokenization.identity import Identity
+from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.watcher import Watcher
 from tests.support.waiting import eventually, iterations
 
@@ -36,7 +36,7 @@ async def system(metrics):
         config = Config(
             health=health, residency=ResidencyConfig(**residency_settings), handover=handover or HandoverConfig()
         )
-        residency, identity = ResidencyMap(), Identity(config)
+        residency, identity = ResidencyMap(), PromptIdentifier(config)
         fleet = Fleet(health, residency, kv_events=config.residency.kv_events)
         watcher = Watcher(fleet, residency, identity, config, metrics)
         watcher.start()
@@ -305,7 +305,7 @@ async def test_look_again_finds_a_new_adapter_at_a_limited_rate(wire, metrics):
     async with serving(replace(FAST, kv_events=False)) as worker:
         now_s = [100.0]
         config = Config(health=HEALTH, residency=ResidencyConfig(self_test=False))
-        residency, identity = ResidencyMap(), Identity(config)
+        residency, identity = ResidencyMap(), PromptIdentifier(config)
         fleet = Fleet(HEALTH, residency)
         watcher = Watcher(fleet, residency, identity, config, metrics, clock=lambda: now_s[0])
         watcher.start()
@@ -329,7 +329,7 @@ async def test_look_again_finds_a_new_adapter_at_a_limited_rate(wire, metrics):
 async def test_first_probes_of_many_workers_are_spread(wire, metrics):
     now_s = [100.0]
     config = Config(health=HEALTH, residency=ResidencyConfig(self_test=False))
-    identity = Identity(config)
+    identity = PromptIdentifier(config)
     fleet = Fleet(HEALTH, ResidencyMap())
     watcher = Watcher(fleet, ResidencyMap(), identity, config, metrics, clock=lambda: now_s[0])
     watcher.start()

@@ -29,7 +29,7 @@ BATCH_READS = 32
 _LARGE_READ_BYTES = 16_384
 
 
-class Out(Enum):
+class ResponseProgress(Enum):
     """The progress of the response to the client, and whose framing it has."""
 
     NOTHING = 0
@@ -40,11 +40,11 @@ class Out(Enum):
 
 
 # Module constants, because looking up a member of an enum is slow.
-_NOTHING: Final = Out.NOTHING
-_COMMENTS: Final = Out.COMMENTS
-_SPLICED: Final = Out.SPLICED
-_REFRAMED: Final = Out.REFRAMED
-_ENDED: Final = Out.ENDED
+_NOTHING: Final = ResponseProgress.NOTHING
+_COMMENTS: Final = ResponseProgress.COMMENTS
+_SPLICED: Final = ResponseProgress.SPLICED
+_REFRAMED: Final = ResponseProgress.REFRAMED
+_ENDED: Final = ResponseProgress.ENDED
 
 
 _CHOICE_BYTES = 64

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from router.errors import ErrorKind, RequestError
-from router.gateway.flow.identify.reading import Reading
+from router.gateway.flow.identify.body_facts import BodyFacts
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.http.client.routes import ModelSource
 from router.gateway.model_names import ModelNames
@@ -17,7 +17,7 @@ from router.placement.fleet.fleet import Fleet
 from router.placement.request import Request
 from router.residency.prompt import Prompt
 from router.tokenization.body.intake import parse
-from router.tokenization.identity import Identity
+from router.tokenization.prompt_identifier import PromptIdentifier
 
 _LISTED = 10
 """Models that an error names."""
@@ -30,7 +30,7 @@ class ModelChoice:
 
     __slots__ = ("_fleet", "_identity", "_names", "_pins", "renamed")
 
-    def __init__(self, names: ModelNames, fleet: Fleet, identity: Identity, pins: Pins) -> None:
+    def __init__(self, names: ModelNames, fleet: Fleet, identity: PromptIdentifier, pins: Pins) -> None:
         self._names = names
         self._fleet = fleet
         self._identity = identity
@@ -50,7 +50,7 @@ class ModelChoice:
         model = self._names.target(name)
         return model, *self._names.fallbacks(model)
 
-    def named(self, outbound: OutboundRequest, reading: Reading, *, counted: bool = True) -> Reading:
+    def named(self, outbound: OutboundRequest, reading: BodyFacts, *, counted: bool = True) -> BodyFacts:
         """Return `reading` with the model that serves it, and put that model's name into the request.
 
         `counted`: a changed request counts in `renamed`.
@@ -73,7 +73,7 @@ class ModelChoice:
         outbound.named = model
         return msgspec.structs.replace(reading, model=model)
 
-    def _unnamed(self, outbound: OutboundRequest, reading: Reading) -> str | None:
+    def _unnamed(self, outbound: OutboundRequest, reading: BodyFacts) -> str | None:
         """Return the model of a request that names none; None if any worker, or the one it is pinned to, may serve it.
 
         A body that is not JSON goes to a worker, whose error explains the mistake.

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from router.config.model import TimeoutsConfig
-from router.gateway.flow.deadlines import QUIET_LIMITS, Due, Limits, RequestDeadlines, Trickle
+from router.gateway.flow.deadlines import QUIET_LIMITS, Deadline, Limits, RequestDeadlines, Trickle
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.transitions import Event, RequestState
 
@@ -41,15 +41,15 @@ def feed(flow, *events, attempt=None):
 
 def test_identification_is_limited_by_the_total_time_alone(deadlines):
     assert deadlines.next_s(0.0) == ARRIVED_S + TIMEOUTS.total_s
-    assert deadlines.due(1_099.9, 0.0) is Due.NOTHING
-    assert deadlines.due(1_100.0, 0.0) is Due.TOTAL
+    assert deadlines.due(1_099.9, 0.0) is Deadline.NOTHING
+    assert deadlines.due(1_100.0, 0.0) is Deadline.TOTAL
 
 
 def test_a_queued_request_waits_from_the_start_of_its_state(flow, deadlines):
     feed(flow, Event.IDENTIFIED, Event.NO_WORKER)
     deadlines.since_s = 103.0
     assert deadlines.next_s(0.0) == 123.0
-    assert deadlines.due(123.0, 0.0) is Due.STATE
+    assert deadlines.due(123.0, 0.0) is Deadline.STATE
 
 
 def test_an_attempt_has_other_limits_before_and_after_it_is_sent(flow, deadlines):
@@ -57,11 +57,11 @@ def test_an_attempt_has_other_limits_before_and_after_it_is_sent(flow, deadlines
     feed(flow, Event.IDENTIFIED)
     feed(flow, Event.PLACED, attempt=running)
     assert deadlines.attempt_began(running) == deadlines.next_s(0.0) == ARRIVED_S + TIMEOUTS.connect_s
-    assert deadlines.due(104.9, 0.0) is Due.NOTHING
-    assert deadlines.due(105.0, 0.0) is Due.STATE
+    assert deadlines.due(104.9, 0.0) is Deadline.NOTHING
+    assert deadlines.due(105.0, 0.0) is Deadline.STATE
     running.sent, running.since_s = True, 102.0
     assert deadlines.attempt_began(running) == deadlines.next_s(0.0) == 162.0
-    assert deadlines.due(105.0, 0.0) is Due.NOTHING
+    assert deadlines.due(105.0, 0.0) is Deadline.NOTHING
 
 
 def test_an_attempt_may_have_a_shorter_limit_of_its_own(flow, deadlines):
@@ -74,7 +74,7 @@ def test_an_attempt_may_have_a_shorter_limit_of_its_own(flow, deadlines):
 def test_an_answer_in_one_piece_is_limited_by_the_total_time_and_by_its_own_limit(flow, deadlines):
     flow.state, flow.attempt = RequestState.WAITING, attempt(sent=True, begins_early=False)
     assert deadlines.next_s(0.0) == ARRIVED_S + TIMEOUTS.total_s
-    assert deadlines.due(1_100.0, 0.0) is Due.TOTAL
+    assert deadlines.due(1_100.0, 0.0) is Deadline.TOTAL
     flow.attempt = attempt(sent=True, limit_s=10.0, begins_early=False)
     assert deadlines.next_s(0.0) == ARRIVED_S + 10.0
     flow.attempt = attempt(sent=False, begins_early=False)
@@ -82,12 +82,12 @@ def test_an_answer_in_one_piece_is_limited_by_the_total_time_and_by_its_own_limi
 
 
 def test_comments_are_due_after_a_delay_and_then_at_intervals(deadlines):
-    assert deadlines.due(110.0, 0.0) is Due.NOTHING
+    assert deadlines.due(110.0, 0.0) is Deadline.NOTHING
     deadlines.comments_from(ARRIVED_S)
     assert deadlines.next_s(0.0) == 110.0
-    assert deadlines.due(110.0, 0.0) is Due.COMMENT
+    assert deadlines.due(110.0, 0.0) is Deadline.COMMENT
     deadlines.commented(110.0)
-    assert deadlines.due(110.0, 0.0) is Due.NOTHING
+    assert deadlines.due(110.0, 0.0) is Deadline.NOTHING
     assert deadlines.next_s(0.0) == 114.0
 
 
@@ -97,30 +97,30 @@ def test_an_answer_in_one_piece_is_limited_by_its_last_read_and_gets_no_comments
     assert deadlines.answer_began(101.0, events=False) == 131.0
     assert deadlines.since_s == 101.0
     assert deadlines.next_s(200.0) == 230.0
-    assert deadlines.due(230.0, 200.0) is Due.STATE
-    assert deadlines.due(1_100.0, 1_090.0) is Due.TOTAL
+    assert deadlines.due(230.0, 200.0) is Deadline.STATE
+    assert deadlines.due(1_100.0, 1_090.0) is Deadline.TOTAL
 
 
 def test_a_quiet_stream_gets_comments_at_intervals_after_its_last_read(flow, deadlines):
     flow.state = RequestState.STREAMING
     assert deadlines.answer_began(101.0, events=True) == 105.0
-    assert deadlines.due(104.9, 101.0) is Due.NOTHING
-    assert deadlines.due(105.0, 101.0) is Due.COMMENT
-    assert deadlines.due(105.0, 103.0) is Due.NOTHING, "the client has received something since"
+    assert deadlines.due(104.9, 101.0) is Deadline.NOTHING
+    assert deadlines.due(105.0, 101.0) is Deadline.COMMENT
+    assert deadlines.due(105.0, 103.0) is Deadline.NOTHING, "the client has received something since"
     assert deadlines.next_s(103.0) == 107.0
     deadlines.commented(107.0)
     assert deadlines.next_s(103.0) == 111.0
-    assert deadlines.due(133.0, 103.0) is Due.STATE
+    assert deadlines.due(133.0, 103.0) is Deadline.STATE
 
 
 def test_a_quiet_stream_goes_on_while_its_worker_works(flow, deadlines):
     flow.state = RequestState.STREAMING
     deadlines.answer_began(101.0, events=True)
     deadlines.commented(1_000.0)
-    assert deadlines.due(131.0, 101.0) is Due.STATE
+    assert deadlines.due(131.0, 101.0) is Deadline.STATE
     assert deadlines.goes_on(131.0, 101.0, worked_s=125.0)
     assert deadlines.next_s(101.0) == 155.0
-    assert deadlines.due(154.9, 101.0) is Due.NOTHING
+    assert deadlines.due(154.9, 101.0) is Deadline.NOTHING
     assert not deadlines.goes_on(155.0, 101.0, worked_s=125.0), "the worker hangs, too"
     assert deadlines.next_s(200.0) == 230.0
 

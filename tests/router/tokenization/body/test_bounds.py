@@ -26,8 +26,8 @@ from router.tokenization.body.bounds import (
 from router.tokenization.body.decoding import all_fields
 from router.tokenization.body.intake import CHAT_PATH, COMPLETIONS_PATH, WHOLE_BYTES, parse
 from router.tokenization.identification_deadline import LIMIT_S, MAX_LIMIT_S, limit_s
-from router.tokenization.identity import Identity
-from tests.router.tokenization.test_identity import MODEL_DIR, TURN, ask, chat, completion
+from router.tokenization.prompt_identifier import PromptIdentifier
+from tests.router.tokenization.test_prompt_identifier import MODEL_DIR, TURN, ask, chat, completion
 from tests.router.tokenization.test_threads import Purse
 from tests.support.waiting import eventually
 
@@ -74,7 +74,7 @@ def test_only_simple_bodies_are_rendered_on_the_loop(body: bytes, inline: bool) 
 async def test_a_body_too_large_to_decode_is_placed_by_its_size(body: bytes) -> None:
     path = CHAT_PATH if b"messages" in body else COMPLETIONS_PATH
     assert decoded_bytes(parse(path, body)) is None
-    identity = Identity(Config(model_dir=str(MODEL_DIR)), environ={})
+    identity = PromptIdentifier(Config(model_dir=str(MODEL_DIR)), environ={})
     assert await ask(identity, path, body) is None
     assert list(identity.statistics()["text_reasons"]) == [
         "the body is too large, or has too many elements, to be decoded"
@@ -100,7 +100,7 @@ def test_the_estimate_exceeds_the_objects_memory() -> None:
         assert decoded_bytes(parse(COMPLETIONS_PATH, completion("\u3042" * size))) > 4 * size
 
 
-async def test_decoded_bodies_are_charged_to_the_memory_budget(identity: Identity) -> None:
+async def test_decoded_bodies_are_charged_to_the_memory_budget(identity: PromptIdentifier) -> None:
     purse = Purse(MAX_DECODED_BYTES)
     identity.charge_to(purse)
     body = chat(LONG)
@@ -112,7 +112,7 @@ async def test_decoded_bodies_are_charged_to_the_memory_budget(identity: Identit
     assert purse.left == 10
 
 
-async def test_a_prompt_longer_than_the_model_is_not_tokenised(identity: Identity) -> None:
+async def test_a_prompt_longer_than_the_model_is_not_tokenised(identity: PromptIdentifier) -> None:
     identity.learn("m", None, None, context_tokens=1_000)
     identity.learn("m", None, None, context_tokens=500)
     assert await ask(identity, CHAT_PATH, chat(LONG)) is None
@@ -121,7 +121,7 @@ async def test_a_prompt_longer_than_the_model_is_not_tokenised(identity: Identit
     assert (await ask(identity, CHAT_PATH, chat(LONG))).exact
 
 
-async def test_a_prompt_longer_than_the_model_is_not_rendered(identity: Identity, monkeypatch) -> None:
+async def test_a_prompt_longer_than_the_model_is_not_rendered(identity: PromptIdentifier, monkeypatch) -> None:
     identity.learn("m", None, None, context_tokens=500)
     monkeypatch.setattr(ChatRenderer, "render", None)
     parts = [{"type": "text", "text": "word " * 30_000}] * 2
@@ -130,7 +130,7 @@ async def test_a_prompt_longer_than_the_model_is_not_rendered(identity: Identity
     assert list(identity.statistics()["text_reasons"]) == ["the prompt is longer than the model's context window"]
 
 
-async def test_a_truncated_prompt_may_be_longer_than_the_model(identity: Identity) -> None:
+async def test_a_truncated_prompt_may_be_longer_than_the_model(identity: PromptIdentifier) -> None:
     identity.learn("m", None, None, context_tokens=1_000)
     prompt = await ask(identity, COMPLETIONS_PATH, completion(LONG, truncate_prompt_tokens=500))
     assert prompt is not None and prompt.exact and prompt.tokens == 500
@@ -149,7 +149,7 @@ def gate():
 
 
 async def test_a_late_prompt_is_placed_by_text_and_known_the_next_time(gate: Event, monkeypatch) -> None:
-    identity = Identity(Config(model_dir=str(MODEL_DIR)), environ={}, limit_s=lambda size_bytes: 0.01)
+    identity = PromptIdentifier(Config(model_dir=str(MODEL_DIR)), environ={}, limit_s=lambda size_bytes: 0.01)
     local = identity._sources.of("m", None).local
     encode = local.renderer.encode
     monkeypatch.setattr(local.renderer, "encode", lambda *args: gate.wait() and encode(*args))
@@ -165,7 +165,7 @@ async def test_a_late_prompt_is_placed_by_text_and_known_the_next_time(gate: Eve
 
 
 async def test_a_late_large_body_is_placed_by_its_size(gate: Event) -> None:
-    identity = Identity(Config(model_dir=str(MODEL_DIR)), environ={}, limit_s=lambda size_bytes: 0.01)
+    identity = PromptIdentifier(Config(model_dir=str(MODEL_DIR)), environ={}, limit_s=lambda size_bytes: 0.01)
     blocking = asyncio.create_task(ask(identity, CHAT_PATH, chat(LONG)))
     await asyncio.sleep(0)
     identity._threads._large._executor.submit(gate.wait)
@@ -176,7 +176,7 @@ async def test_a_late_large_body_is_placed_by_its_size(gate: Event) -> None:
     await identity.aclose()
 
 
-async def test_decoded_objects_are_dropped_while_a_prompt_waits(identity: Identity) -> None:
+async def test_decoded_objects_are_dropped_while_a_prompt_waits(identity: PromptIdentifier) -> None:
     parsed = parse(CHAT_PATH, chat(TURN * 200))
     assert identity.identify_now(CHAT_PATH, parsed, None) is None
     assert parsed.fields.messages is None
@@ -194,7 +194,7 @@ async def test_decoded_objects_are_dropped_while_a_prompt_waits(identity: Identi
     ],
     ids=["media", "template", "no place to divide", "many elements"],
 )
-async def test_decoded_bodies_are_freed_without_the_garbage_collector(identity: Identity, body: bytes) -> None:
+async def test_decoded_bodies_are_freed_without_the_garbage_collector(identity: PromptIdentifier, body: bytes) -> None:
     await ask(identity, CHAT_PATH, body)
     gc.collect()
     gc.disable()
@@ -205,7 +205,7 @@ async def test_decoded_bodies_are_freed_without_the_garbage_collector(identity: 
         gc.enable()
 
 
-async def test_a_simple_body_of_many_shapes_is_still_exact(identity: Identity) -> None:
+async def test_a_simple_body_of_many_shapes_is_still_exact(identity: PromptIdentifier) -> None:
     for contents in (["a"] * 2_000, ["hello, world {x} [y]"] * 800):
         body = chat(*contents)
         prompt = await ask(identity, CHAT_PATH, body)
@@ -214,7 +214,7 @@ async def test_a_simple_body_of_many_shapes_is_still_exact(identity: Identity) -
 
 
 @pytest.mark.source_only
-async def test_a_body_is_decoded_once_if_a_thread_is_idle(identity: Identity, gate: Event, monkeypatch) -> None:
+async def test_a_body_is_decoded_once_if_a_thread_is_idle(identity: PromptIdentifier, gate: Event, monkeypatch) -> None:
     decoded: list[int] = []
     monkeypatch.setattr(intake, "all_fields", lambda body: decoded.append(len(body)) or all_fields(body))
     first, second = (many(b'{"role":"user","content":"hello"},', times) for times in (1_500, 1_501))

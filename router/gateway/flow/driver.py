@@ -17,14 +17,14 @@ from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
 from router.gateway.flow.answer.charging import charge, refused_early
 from router.gateway.flow.attempt.attempt import Attempt
-from router.gateway.flow.deadlines import Due, RequestDeadlines
+from router.gateway.flow.concurrent_prefill import ConcurrentPrefill
+from router.gateway.flow.deadlines import Deadline, RequestDeadlines
 from router.gateway.flow.flow import Flow
 from router.gateway.flow.handover.handover import KvHandover
 from router.gateway.flow.handover.kv_pull import KvPull
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.outcomes import Outcome
-from router.gateway.flow.placements import Placement
-from router.gateway.flow.prefill_beside import PrefillBeside
+from router.gateway.flow.placement_gate import Placement
 from router.gateway.flow.responder import RESPONSE_STEPS, Responder
 from router.gateway.flow.services import RequestClient, RequestServices
 from router.gateway.flow.transitions import BEGUN, Effect, Event, RequestState
@@ -46,7 +46,7 @@ _HAS_OPENED: Final = Outcome.OPENED
 _HAS_ANSWERED: Final = Outcome.ANSWERED
 
 
-class ForwardedRequest:
+class RequestDriver:
     """Drives one request. `running` holds the requests of the gateway that have not ended, this one included."""
 
     __slots__ = (
@@ -57,7 +57,7 @@ class ForwardedRequest:
     def __init__(
         self,
         services: RequestServices,
-        running: set[ForwardedRequest],
+        running: set[RequestDriver],
         client: RequestClient,
         outbound: OutboundRequest,
     ) -> None:
@@ -74,7 +74,7 @@ class ForwardedRequest:
         self._held: Held | None = None
         """The policy's hold, between its decision and the hold queue: for how long and for which worker."""
         self._ended = False
-        self._beside: PrefillBeside | None = None
+        self._beside: ConcurrentPrefill | None = None
         """The prefill that runs at the same time as the decode."""
 
     # for the queues, the quarantine and the gateway
@@ -278,7 +278,7 @@ class ForwardedRequest:
         """Begin the prefill; also the decode, if it waits for the KV cache and not for the prefill's answer."""
         self._outbound.plan = handover
         if handover.together:
-            self._beside = PrefillBeside(self._services, self._outbound, handover, self._prefilled)
+            self._beside = ConcurrentPrefill(self._services, self._outbound, handover, self._prefilled)
             self._begin(handover.decode)
             self._beside.start()
         else:
@@ -511,13 +511,13 @@ class ForwardedRequest:
             self._on(Event.STALLED, self._responder.answering)
             return
         due = deadlines.due(now_s, self._responder.last_read_s)
-        if due is Due.STATE:
+        if due is Deadline.STATE:
             self._state_expired(now_s)
         elif self._flow.state is RequestState.STREAMING and self._responder.trickles(now_s, deadlines.since_s):
             self._stalled("the worker's stream stalled: it only trickles")
-        elif due is Due.TOTAL:
+        elif due is Deadline.TOTAL:
             self._stop(ErrorKind.TOTAL_TIMEOUT, "the request took too long")
-        elif due is Due.COMMENT:
+        elif due is Deadline.COMMENT:
             deadlines.commented(now_s)
             if self._client.writable:
                 self._on(Event.COMMENT_DUE)
@@ -567,19 +567,19 @@ def _first_ticket(placed: Placement) -> Ticket | Queued | Held | RequestError:
     return placed.ticket if isinstance(placed, KvPull) else placed
 
 
-_OWN_STEPS: Final[dict[Effect, Callable[[ForwardedRequest, Any], None]]] = {
-    Effect.PLACE: ForwardedRequest._place,
-    Effect.NEXT_LEG: ForwardedRequest._next_leg,
-    Effect.QUEUE: ForwardedRequest._queue,
-    Effect.HOLD: ForwardedRequest._hold,
-    Effect.LEAVE: ForwardedRequest._leave,
-    Effect.SEND: ForwardedRequest._send,
-    Effect.CANCEL: ForwardedRequest._cancel,
-    Effect.RETRY: ForwardedRequest._retry,
-    Effect.RESPOND: ForwardedRequest._respond,
-    Effect.SWITCH: ForwardedRequest._switch,
-    Effect.COMMENT: ForwardedRequest._comment,
-    Effect.END: ForwardedRequest._end,
+_OWN_STEPS: Final[dict[Effect, Callable[[RequestDriver, Any], None]]] = {
+    Effect.PLACE: RequestDriver._place,
+    Effect.NEXT_LEG: RequestDriver._next_leg,
+    Effect.QUEUE: RequestDriver._queue,
+    Effect.HOLD: RequestDriver._hold,
+    Effect.LEAVE: RequestDriver._leave,
+    Effect.SEND: RequestDriver._send,
+    Effect.CANCEL: RequestDriver._cancel,
+    Effect.RETRY: RequestDriver._retry,
+    Effect.RESPOND: RequestDriver._respond,
+    Effect.SWITCH: RequestDriver._switch,
+    Effect.COMMENT: RequestDriver._comment,
+    Effect.END: RequestDriver._end,
 }
 _STEPS: Final = tuple(_OWN_STEPS.get(effect) for effect in Effect)
 """The steps that this module carries out, by effect; None for the effects in `RESPONSE_STEPS`."""

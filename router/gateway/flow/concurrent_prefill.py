@@ -27,7 +27,7 @@ _ANSWER_S: Final = 1.0
 _HELD_BACK: Final = frozenset({Outcome.OPENED, Outcome.ANSWERED})
 
 
-class PrefillBeside:
+class ConcurrentPrefill:
     """Runs the prefill, and holds the decode's answer back until the prefill has answered: the client's usage needs it.
 
     `ended` is called once, with the reason for which the decode will get no KV cache, or None if it has it.

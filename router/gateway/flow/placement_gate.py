@@ -36,7 +36,7 @@ _HELD: Final = RequestState.HELD
 _FULL: Final = Queued("every worker is at its limit of requests", at_limit=True)
 
 
-class Placements:
+class PlacementGate:
     """Calls the dispatcher within the limits of the quarantine and the queues."""
 
     __slots__ = (
@@ -95,7 +95,7 @@ class Placements:
     ) -> Placement:
         """Ask for a worker. The request has been in `state` since `since_s`."""
         started_s = perf_counter()
-        stopped = self._stopped(outbound, request, state) if outbound.gate is None else None
+        stopped = self._stopped(outbound, request, state) if outbound.route_slot is None else None
         if stopped is not None:
             return stopped
         try:
@@ -151,7 +151,7 @@ class Placements:
         if not self._models.falls_back:
             return self._dispatcher.dispatch(request, now_s, may_hold=may_hold, within=within, decided=decided)
         may_wait = self._models.has_fallback(request) and (state is _QUEUED or self._may_wait(outbound))
-        outbound.waits_for = None
+        outbound.queued_for_model = None
         if self._others_first(outbound, request, state):
             placed: Ticket | Held | Queued | Reject = _FULL
         else:
@@ -159,7 +159,7 @@ class Placements:
                 request, now_s, may_hold=may_hold, may_wait=may_wait, within=within, decided=decided
             )
         if isinstance(placed, Queued) and placed.at_limit:
-            outbound.waits_for = request.model
+            outbound.queued_for_model = request.model
         elif isinstance(placed, (Queued, Reject)):
             placed = self._fallback(outbound, request, placed, now_s, may_hold, within)
         return placed
@@ -171,7 +171,7 @@ class Placements:
         return self._models.has_fallback(request) and self._may_wait(outbound)
 
     def _may_wait(self, outbound: OutboundRequest) -> bool:
-        route, account = outbound.gate, outbound.caller.account
+        route, account = outbound.route_slot, outbound.caller.account
         return (
             self._queue.open
             and self.queue_s(outbound) > 0
@@ -203,7 +203,7 @@ class Placements:
         if route is None:
             return None
         if route.admit(waited=state is _QUEUED):
-            outbound.gate = route
+            outbound.route_slot = route
             return None
         waiting = Queued(route.limit_reached)
         refusal = None if state is _QUEUED else self._refusal(outbound, route, waiting)
@@ -224,7 +224,7 @@ class Placements:
         return account is None or state is _QUEUED or account.may_queue
 
     def _queue_refusal(self, outbound: OutboundRequest, none_ready: Queued) -> RequestError | None:
-        refusal = self._refusal(outbound, outbound.gate, none_ready)
+        refusal = self._refusal(outbound, outbound.route_slot, none_ready)
         if refusal is None and not self._queue.open:
             return RequestError(ErrorKind.TOO_MANY_REQUESTS, "too many requests wait for a worker")
         return refusal
@@ -253,12 +253,12 @@ class Placements:
 
         Otherwise return the error for it.
         """
-        route, request, full = self._route_of(outbound), outbound.request, outbound.waits_for is not None
+        route, request, full = self._route_of(outbound), outbound.request, outbound.queued_for_model is not None
         if full and request is not None and (placed := self._after_wait(outbound, request, now_s)) is not None:
             return placed
         why = "every worker was at its limit of requests" if full else "no worker became ready"
         if route is not None:
-            return route.refusal(route.limit_reached if outbound.gate is None else f"{why} in time")
+            return route.refusal(route.limit_reached if outbound.route_slot is None else f"{why} in time")
         kind = ErrorKind.OVERLOADED if full else ErrorKind.NO_WORKER
         return RequestError(kind, f"{why} for this model in time", retry_after_s=RETRY_AFTER_S if full else None)
 
@@ -273,12 +273,12 @@ class Placements:
     def queue(self, outbound: OutboundRequest, request: QueuedRequest) -> None:
         """Let `request` wait until its route is below its limit, or a worker is ready."""
         route = self._route_of(outbound)
-        if route is not None and outbound.gate is None:
+        if route is not None and outbound.route_slot is None:
             route.wait(request)
             return
         if route is not None:
             route.waits_elsewhere(request)
-        self._queue.enter(request, outbound.waits_for)
+        self._queue.enter(request, outbound.queued_for_model)
 
     def hold(self, request: HeldRequest, held: Held) -> None:
         self._hold_queue.enter(request, held)
@@ -293,7 +293,7 @@ class Placements:
 
     def ended(self, outbound: OutboundRequest) -> None:
         self._queue.freed()
-        route, outbound.gate = outbound.gate, None
+        route, outbound.route_slot = outbound.route_slot, None
         if route is not None:
             route.end()
 

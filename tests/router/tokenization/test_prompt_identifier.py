@@ -22,7 +22,7 @@ from router.tokenization.body.intake import (
     WHOLE_BYTES,
     parse,
 )
-from router.tokenization.identity import INLINE_NEW_BYTES, Identity
+from router.tokenization.prompt_identifier import INLINE_NEW_BYTES, PromptIdentifier
 
 MODEL_DIR = Path(backends.simulated.__file__).with_name("model")
 RENDERER = ChatRenderer.load(MODEL_DIR)
@@ -38,7 +38,7 @@ def completion(prompt: object, **fields: object) -> bytes:
     return json.dumps({"model": "m", "prompt": prompt, **fields}).encode()
 
 
-async def ask(identity: Identity, path: str, body: bytes, adapter: str | None = None) -> Prompt | None:
+async def ask(identity: PromptIdentifier, path: str, body: bytes, adapter: str | None = None) -> Prompt | None:
     parsed = parse(path, body)
     prompt = identity.identify_now(path, parsed, adapter)
     return prompt if prompt is not None else await identity.identify(path, parsed, adapter)
@@ -52,7 +52,7 @@ def exact_chain(body: bytes, block_tokens: int, adapter: str | None = None, salt
     return list(extend_chain(SEED, pack_tokens(ids), block_tokens, extras))
 
 
-async def test_a_conversation_keeps_its_hashes_turn_by_turn(identity: Identity) -> None:
+async def test_a_conversation_keeps_its_hashes_turn_by_turn(identity: PromptIdentifier) -> None:
     contents: list[str] = []
     for number in range(8):
         contents += [f"{TURN * 3}{number}", f"{TURN}answer {number}"][: 1 if number == 7 else 2]
@@ -64,7 +64,7 @@ async def test_a_conversation_keeps_its_hashes_turn_by_turn(identity: Identity) 
         assert prompt.tokens == len(RENDERER.encode(RENDERER.render(json.loads(body)), False))
 
 
-async def test_short_and_known_prompts_are_identified_at_once(identity: Identity) -> None:
+async def test_short_and_known_prompts_are_identified_at_once(identity: PromptIdentifier) -> None:
     long = chat(TURN * (INLINE_NEW_BYTES // len(TURN) + 5))
     assert identity.identify_now(CHAT_PATH, parse(CHAT_PATH, chat("hi")), None) is not None
     parsed = parse(CHAT_PATH, long)
@@ -79,20 +79,22 @@ async def test_short_and_known_prompts_are_identified_at_once(identity: Identity
     assert identity.statistics()["off_loop"] == 1
 
 
-async def test_large_bodies_are_read_in_a_thread(identity: Identity) -> None:
+async def test_large_bodies_are_read_in_a_thread(identity: PromptIdentifier) -> None:
     body = chat("word " * (WHOLE_BYTES // 5))
     prompt = await ask(identity, CHAT_PATH, body)
     assert prompt is not None and list(prompt.chain(16)) == exact_chain(body, 16)
 
 
 @pytest.mark.parametrize(("adapter", "salt"), [(None, "pepper"), ("sql", None), ("sql", "pepper")])
-async def test_adapter_and_salt_change_the_hashes(identity: Identity, adapter: str | None, salt: str | None) -> None:
+async def test_adapter_and_salt_change_the_hashes(
+    identity: PromptIdentifier, adapter: str | None, salt: str | None
+) -> None:
     body = chat(TURN * 4, **({"cache_salt": salt} if salt else {}))
     prompt = await ask(identity, CHAT_PATH, body, adapter)
     assert prompt is not None and list(prompt.chain(16)) == exact_chain(body, 16, adapter, salt)
 
 
-async def test_completions_are_identified(identity: Identity) -> None:
+async def test_completions_are_identified(identity: PromptIdentifier) -> None:
     text = TURN * 4 + "<|im_end|>" + TURN * 4
     ids = RENDERER.encode(text, True)
     for prompt_field, source, tokens in (
@@ -109,7 +111,7 @@ async def test_completions_are_identified(identity: Identity) -> None:
         assert (prompt.own_tokens, prompt.shared_tokens) == (len(ids), 0)
 
 
-async def test_of_several_prompts_the_reported_one_is_identified(identity: Identity) -> None:
+async def test_of_several_prompts_the_reported_one_is_identified(identity: PromptIdentifier) -> None:
     first, second, last = [*range(60)], [*range(40), *range(100, 140)], [*range(50), 7, 7, 7]
     for stream, reported, shared in ((False, last, 50), (True, first, 0)):
         prompt = await ask(identity, COMPLETIONS_PATH, completion([first, second, last], stream=stream))
@@ -119,7 +121,7 @@ async def test_of_several_prompts_the_reported_one_is_identified(identity: Ident
 
 
 async def test_tokenizer_framing_is_for_completions(folders: dict[str, Path]) -> None:
-    identity = Identity(Config(model_dir=str(folders["llama_first"])), environ={})
+    identity = PromptIdentifier(Config(model_dir=str(folders["llama_first"])), environ={})
     renderer = ChatRenderer.load(folders["llama_first"])
     text = "the quick brown fox " * 10
     for fields, special in (({}, True), ({"add_special_tokens": False}, False)):
@@ -132,7 +134,7 @@ async def test_tokenizer_framing_is_for_completions(folders: dict[str, Path]) ->
     await identity.aclose()
 
 
-async def test_forwarded_ids_are_used(identity: Identity) -> None:
+async def test_forwarded_ids_are_used(identity: PromptIdentifier) -> None:
     body = chat(TURN, kv_transfer_params={"prompt_token_ids": list(range(40))})
     prompt = await ask(identity, CHAT_PATH, body)
     assert prompt is not None and prompt.source is PromptSource.IDS and prompt.tokens == 40
@@ -143,7 +145,7 @@ async def test_forwarded_ids_are_used(identity: Identity) -> None:
         assert (await ask(identity, path, json.dumps(forwarded).encode())).tokens == 3
 
 
-async def test_forwarded_ids_are_ignored_if_rendering_is_needed(identity: Identity) -> None:
+async def test_forwarded_ids_are_ignored_if_rendering_is_needed(identity: PromptIdentifier) -> None:
     params = {"prompt_token_ids": list(range(40))}
     echoed = await ask(identity, CHAT_PATH, chat(TURN, echo=True, kv_transfer_params=params))
     assert echoed is not None and echoed.source is PromptSource.RENDERED
@@ -170,13 +172,13 @@ async def test_forwarded_ids_are_ignored_if_rendering_is_needed(identity: Identi
         {"continue_final_message": True},
     ],
 )
-async def test_a_prompt_that_cannot_be_rendered_is_identified_by_text(identity: Identity, fields: dict) -> None:
+async def test_a_prompt_that_cannot_be_rendered_is_identified_by_text(identity: PromptIdentifier, fields: dict) -> None:
     prompt = await ask(identity, CHAT_PATH, chat(TURN, **fields))
     assert prompt is not None and prompt.source is PromptSource.TEXT and not prompt.exact and prompt.tokens >= 1
     assert sum(identity.statistics()["text_reasons"].values()) == 1
 
 
-async def test_a_body_without_a_prompt_has_no_identity(identity: Identity) -> None:
+async def test_a_body_without_a_prompt_has_no_identity(identity: PromptIdentifier) -> None:
     for path, body in (
         (CHAT_PATH, b'{"model": "m"}'),
         (COMPLETIONS_PATH, b'{"model": "m", "prompt": null}'),
@@ -202,7 +204,7 @@ JSON = st.recursive(
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(messages=st.lists(JSON, max_size=3), tools=JSON, kwargs=JSON, prompt=JSON)
 async def test_no_exception_leaves_the_identity(
-    identity: Identity, messages: list, tools: object, kwargs: object, prompt: object
+    identity: PromptIdentifier, messages: list, tools: object, kwargs: object, prompt: object
 ) -> None:
     body = {"model": "m", "messages": messages, "tools": tools, "chat_template_kwargs": kwargs}
     await ask(identity, CHAT_PATH, json.dumps(body).encode())
@@ -230,7 +232,7 @@ def items(*contents: str) -> list[dict]:
     ]
 
 
-async def test_one_conversation_in_three_apis_is_one_prompt(identity: Identity) -> None:
+async def test_one_conversation_in_three_apis_is_one_prompt(identity: PromptIdentifier) -> None:
     contents = [f"{TURN}{n}" for n in range(7)]
     body = json.loads(chat(*contents))
     as_chat = {**body, "messages": [{"role": "system", "content": SYSTEM}, *body["messages"]]}
@@ -246,7 +248,7 @@ async def test_one_conversation_in_three_apis_is_one_prompt(identity: Identity) 
 
 
 @pytest.mark.parametrize("padding", [b"", b" " * WHOLE_BYTES])
-async def test_an_empty_text_of_responses_is_a_turn(identity: Identity, padding: bytes) -> None:
+async def test_an_empty_text_of_responses_is_a_turn(identity: PromptIdentifier, padding: bytes) -> None:
     prompt = await ask(identity, RESPONSES_PATH, b'{"model": "m", "input": ""' + padding + b"}")
     as_chat = await ask(identity, CHAT_PATH, b'{"model": "m", "messages": [{"role": "user", "content": ""}]}')
     assert prompt is not None and prompt.source is PromptSource.RENDERED
@@ -256,7 +258,9 @@ async def test_an_empty_text_of_responses_is_a_turn(identity: Identity, padding:
 @pytest.mark.parametrize(
     ("path", "turns", "field"), [(MESSAGES_PATH, blocks, "messages"), (RESPONSES_PATH, items, "input")]
 )
-async def test_a_turn_costs_its_new_text_in_the_other_apis(identity: Identity, path: str, turns, field: str) -> None:
+async def test_a_turn_costs_its_new_text_in_the_other_apis(
+    identity: PromptIdentifier, path: str, turns, field: str
+) -> None:
     contents = [f"{TURN * 20}{n}" for n in range(20)]
     first = json.dumps({"model": "m", "max_tokens": 9, field: turns(*contents[:-2])}).encode()
     assert (await ask(identity, path, first)).exact
@@ -268,7 +272,7 @@ async def test_a_turn_costs_its_new_text_in_the_other_apis(identity: Identity, p
 
 
 async def test_responses_get_the_tokenizers_first_tokens(folders: dict[str, Path]) -> None:
-    identity = Identity(Config(model_dir=str(folders["llama_first"])), environ={})
+    identity = PromptIdentifier(Config(model_dir=str(folders["llama_first"])), environ={})
     renderer = ChatRenderer.load(folders["llama_first"])
     text = renderer.render(json.loads(chat("hi")))
     for path, body, special in (
@@ -296,13 +300,15 @@ async def test_responses_get_the_tokenizers_first_tokens(folders: dict[str, Path
         (RESPONSES_PATH, {"input": "a", "truncation": None}),
     ],
 )
-async def test_unknown_content_of_other_apis_is_identified_by_text(identity: Identity, path: str, body: dict) -> None:
+async def test_unknown_content_of_other_apis_is_identified_by_text(
+    identity: PromptIdentifier, path: str, body: dict
+) -> None:
     prompt = await ask(identity, path, json.dumps({"model": "m", **body}).encode())
     assert prompt is not None and prompt.source is PromptSource.TEXT
     assert sum(identity.statistics()["text_reasons"].values()) == 1
 
 
-async def test_a_stored_response_has_no_prompt_but_a_reason(identity: Identity) -> None:
+async def test_a_stored_response_has_no_prompt_but_a_reason(identity: PromptIdentifier) -> None:
     parsed = parse(RESPONSES_PATH, b'{"input": "x", "previous_response_id": "resp_1"}')
     assert identity.identify_now(RESPONSES_PATH, parsed, None) is None
     assert await identity.identify(RESPONSES_PATH, parsed, None) is None
@@ -324,7 +330,7 @@ async def test_a_stored_response_has_no_prompt_but_a_reason(identity: Identity) 
     ],
 )
 async def test_truncated_prompts_are_identified_by_their_rest(folders: dict[str, Path], fields: dict, left) -> None:
-    identity = Identity(Config(model_dir=str(folders["llama_first"])), environ={})
+    identity = PromptIdentifier(Config(model_dir=str(folders["llama_first"])), environ={})
     identity.learn("m", None, None, None, 2_000)
     renderer = ChatRenderer.load(folders["llama_first"])
     ids = left(renderer.encode(TURN * 20, fields.get("add_special_tokens", True)))
@@ -336,7 +342,7 @@ async def test_truncated_prompts_are_identified_by_their_rest(folders: dict[str,
     await identity.aclose()
 
 
-async def test_truncated_ids_and_chats_are_shortened(identity: Identity) -> None:
+async def test_truncated_ids_and_chats_are_shortened(identity: PromptIdentifier) -> None:
     ids = list(range(10, 110))
     for side, left in ((None, ids[-40:]), ("left", ids[-40:]), ("right", ids[:40])):
         body = completion([ids, ids], truncate_prompt_tokens=40, **({"truncation_side": side} if side else {}))
@@ -349,7 +355,7 @@ async def test_truncated_ids_and_chats_are_shortened(identity: Identity) -> None
     assert list(prompt.chain(16)) == list(extend_chain(SEED, pack_tokens(rendered[-40:]), 16))
 
 
-async def test_a_prompt_beyond_a_small_window_goes_without_ids(identity: Identity) -> None:
+async def test_a_prompt_beyond_a_small_window_goes_without_ids(identity: PromptIdentifier) -> None:
     body = json.dumps({"model": "m", "input": TURN * 20, "truncation": "auto"}).encode()
     identity.learn("m", None, None, None, 100_000)
     assert (await ask(identity, RESPONSES_PATH, body)).exact
@@ -361,14 +367,14 @@ async def test_a_prompt_beyond_a_small_window_goes_without_ids(identity: Identit
 
 
 @pytest.mark.parametrize("prompt", [[5.0, 6, True] * 10, [[5.0, 6.0, 1.0] * 10]])
-async def test_ids_may_be_floats_and_flags(identity: Identity, prompt: list) -> None:
+async def test_ids_may_be_floats_and_flags(identity: PromptIdentifier, prompt: list) -> None:
     found = await ask(identity, COMPLETIONS_PATH, completion(prompt))
     assert found is not None and found.tokens == 30
     assert list(found.chain(16)) == list(extend_chain(SEED, pack_tokens([5, 6, 1] * 10), 16))
 
 
 @pytest.mark.parametrize("prompt", [[5.5], [5, "6"], [None], [1e300], [float(2**33)], [-1.0]])
-async def test_a_value_that_is_not_an_id_is_refused(identity: Identity, prompt: list) -> None:
+async def test_a_value_that_is_not_an_id_is_refused(identity: PromptIdentifier, prompt: list) -> None:
     assert await ask(identity, COMPLETIONS_PATH, completion(prompt)) is None
 
 
@@ -376,7 +382,7 @@ async def test_trusted_templates_in_requests_are_run() -> None:
     template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     for trusted, source in ((False, PromptSource.TEXT), (True, PromptSource.RENDERED)):
         config = Config(model_dir=str(MODEL_DIR), trust_request_chat_template=trusted)
-        identity = Identity(config, environ={})
+        identity = PromptIdentifier(config, environ={})
         for learned in (False, True):
             if learned:
                 identity.learn("m", None, None)
@@ -395,7 +401,7 @@ async def test_trusted_templates_in_requests_are_run() -> None:
 
 def test_configured_folders_take_precedence(tmp_path: Path, folders: dict[str, Path]) -> None:
     models = {"special": ModelConfig(dir=str(folders["plain"])), "broken": ModelConfig(dir=str(tmp_path))}
-    identity = Identity(Config(model_dir=str(MODEL_DIR), models=models), environ={})
+    identity = PromptIdentifier(Config(model_dir=str(MODEL_DIR), models=models), environ={})
     for model in ("special", "other", "broken"):
         identity.learn(model, str(folders["strips"]), None)
     assert identity.describe("special") == f"rendered locally from {folders['plain']}"
@@ -413,7 +419,7 @@ async def test_a_tokenizer_may_lie_outside_the_model_folder(tmp_path: Path) -> N
         Config(tokenizer=str(MODEL_DIR)),
         Config(tokenizer=str(MODEL_DIR / "tokenizer.json")),
     ):
-        identity = Identity(config, environ={})
+        identity = PromptIdentifier(config, environ={})
         prompt = await ask(identity, CHAT_PATH, body)
         assert prompt is not None and prompt.exact
         await identity.aclose()
@@ -432,14 +438,14 @@ async def test_folders_are_found_by_the_names_that_workers_report(tmp_path: Path
         ("by-root", "org/name", snapshot),
         ("org/name", "/nowhere/else", snapshot),
     ):
-        identity = Identity(Config(), environ=environ)
+        identity = PromptIdentifier(Config(), environ=environ)
         identity.learn(model, root, None)
         body = json.dumps({"model": model, "messages": [{"role": "user", "content": TURN * 3}]}).encode()
         prompt = await ask(identity, CHAT_PATH, body)
         assert prompt is not None and prompt.exact and list(prompt.chain(16)) == exact_chain(body, 16)
         assert identity.describe(model) == f"rendered locally from {where}"
         await identity.aclose()
-    identity = Identity(Config(), environ=environ)
+    identity = PromptIdentifier(Config(), environ=environ)
     for root in ("org/other", "../../etc", "org/..", None, ""):
         identity.learn(f"model {root}", root, None)
         assert identity.describe(f"model {root}").startswith("text only: ")
@@ -453,7 +459,7 @@ async def test_a_configured_template_applies_to_a_found_folder(tmp_path: Path) -
         (Config(), RENDERER.render(json.loads(chat(TURN)))),
         (Config(models={"m": ModelConfig(chat_template=str(template))}), TURN),
     ):
-        identity = Identity(config, environ={})
+        identity = PromptIdentifier(config, environ={})
         identity.learn("m", str(MODEL_DIR), None)
         prompt = await ask(identity, CHAT_PATH, chat(TURN))
         assert prompt is not None and prompt.exact and prompt.tokens == len(RENDERER.encode(rendered, False))
@@ -462,7 +468,7 @@ async def test_a_configured_template_applies_to_a_found_folder(tmp_path: Path) -
 
 async def test_a_broken_found_folder_falls_back(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
-    identity = Identity(Config(), environ={})
+    identity = PromptIdentifier(Config(), environ={})
     identity.learn("m", str(tmp_path), None)
     prompt = await ask(identity, CHAT_PATH, chat(TURN))
     assert prompt is not None and prompt.source is PromptSource.TEXT
@@ -472,7 +478,7 @@ async def test_a_broken_found_folder_falls_back(tmp_path: Path) -> None:
 
 async def test_adapters_use_their_base_models_files(folders: dict[str, Path]) -> None:
     models = {"a": ModelConfig(dir=str(MODEL_DIR)), "b": ModelConfig(dir=str(folders["plain"]))}
-    identity = Identity(Config(models=models), environ={})
+    identity = PromptIdentifier(Config(models=models), environ={})
     identity.learn("lora", "/adapters/lora", None, "a")
     body = json.dumps({"model": "lora", "messages": [{"role": "user", "content": TURN * 3}]}).encode()
     prompt = await ask(identity, CHAT_PATH, body, "lora")
@@ -481,7 +487,7 @@ async def test_adapters_use_their_base_models_files(folders: dict[str, Path]) ->
     await identity.aclose()
 
 
-async def test_equal_requests_in_parallel_get_equal_prompts(identity: Identity) -> None:
+async def test_equal_requests_in_parallel_get_equal_prompts(identity: PromptIdentifier) -> None:
     bodies = [chat(TURN * 200, "ok", f"question {number}") for number in range(12)]
     prompts = await asyncio.gather(*(ask(identity, CHAT_PATH, body) for body in bodies))
     for body, prompt in zip(bodies, prompts, strict=True):
@@ -491,7 +497,7 @@ async def test_equal_requests_in_parallel_get_equal_prompts(identity: Identity) 
 async def test_a_template_with_a_clock_is_rendered_each_time(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_bytes((MODEL_DIR / "tokenizer.json").read_bytes())
     (tmp_path / "chat_template.jinja").write_text("{{ strftime_now('%Y') }}{{ messages[0].content }}")
-    identity = Identity(Config(model_dir=str(tmp_path)), environ={})
+    identity = PromptIdentifier(Config(model_dir=str(tmp_path)), environ={})
     for _ in range(2):
         assert (await ask(identity, CHAT_PATH, chat(TURN))) is not None
     assert identity.statistics()["requests"]["hits"] == 0
@@ -507,7 +513,7 @@ async def test_memory_stays_within_the_configured_bytes() -> None:
     large = Config(model_dir=str(MODEL_DIR))
     held = []
     for config in (small, large):
-        identity = Identity(config)
+        identity = PromptIdentifier(config)
         for number in range(120):
             await ask(identity, CHAT_PATH, chat(f"{number} " + TURN * 40))
         statistics = identity.statistics()

@@ -65,7 +65,7 @@ class AwaitingTokenizer(NamedTuple):
 IdentityResult: TypeAlias = Prompt | PendingIdentity | AwaitingTokenizer | None
 
 
-class Identity:
+class PromptIdentifier:
     """All sources together, with the memory they share (`residency.memo_bytes` of the configuration)."""
 
     def __init__(

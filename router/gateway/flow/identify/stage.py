@@ -10,8 +10,8 @@ from urllib.parse import parse_qs
 from policies.view import WorkerId
 from router.errors import ErrorKind, RequestError
 from router.gateway.admission import admit
+from router.gateway.flow.identify.body_facts import BodyFacts
 from router.gateway.flow.identify.model_choice import ModelChoice
-from router.gateway.flow.identify.reading import Reading
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.client.routes import ModelSource, Route, RouteTable
@@ -35,7 +35,7 @@ from router.tokenization.body.intake import (
 )
 from router.tokenization.body.known_bodies import KnownBodies
 from router.tokenization.body.multipart import Form, form_steps, read_form
-from router.tokenization.identity import Identity
+from router.tokenization.prompt_identifier import PromptIdentifier
 
 # Estimates the tokens of a body that is not parsed: English text has about four bytes per token.
 _BYTES_PER_TOKEN = 4
@@ -50,7 +50,7 @@ _FEW_DIGITS = re.compile(rb"[0-9]{1,9}")
 _SINGLE: Final = SessionKind.SINGLE
 
 
-def read_request(route: Route, head: RequestHead, body: bytes, known: KnownBodies | None = None) -> Reading:
+def read_request(route: Route, head: RequestHead, body: bytes, known: KnownBodies | None = None) -> BodyFacts:
     """Parse the fields that `route` needs. Only a body that is placed by prefix must be valid.
 
     The messages at a start that is in `known` are not parsed.
@@ -66,8 +66,8 @@ def read_request(route: Route, head: RequestHead, body: bytes, known: KnownBodie
     if route.model is ModelSource.MULTIPART:
         return _of_form(read_form(head.fields.get(b"content-type", b""), body))
     if route.model is ModelSource.QUERY:
-        return Reading(parse_qs(head.query).get("model", [None])[0])
-    return Reading(None)
+        return BodyFacts(parse_qs(head.query).get("model", [None])[0])
+    return BodyFacts(None)
 
 
 def reads_at_once(route: Route, body: bytes) -> bool:
@@ -84,7 +84,7 @@ def reads_quickly(route: Route, body: bytes) -> bool:
 
 async def read_in_slices(
     route: Route, head: RequestHead, body: bytes, slices: TimeSlices, known: KnownBodies | None = None
-) -> Reading:
+) -> BodyFacts:
     """Parse a large body in an iteration of its own, or a very large one or a form over several iterations.
 
     Raises:
@@ -101,16 +101,16 @@ async def read_in_slices(
     return _of_body(route, await slices.finish(parse_steps(head.path, body)))
 
 
-def _of_form(form: Form | None) -> Reading:
-    return Reading(None if form is None else form.model, form=form)
+def _of_form(form: Form | None) -> BodyFacts:
+    return BodyFacts(None if form is None else form.model, form=form)
 
 
-def _of_body(route: Route, parsed: ParsedBody) -> Reading:
+def _of_body(route: Route, parsed: ParsedBody) -> BodyFacts:
     intake, previous = (parsed, parsed.previous_response_id) if route.by_prefix else (None, None)
-    return Reading(parsed.model, parsed.stream, parsed, intake, previous)
+    return BodyFacts(parsed.model, parsed.stream, parsed, intake, previous)
 
 
-def _read_leniently(route: Route, path: str, body: bytes) -> Reading:
+def _read_leniently(route: Route, path: str, body: bytes) -> BodyFacts:
     """Parse a JSON body of a path whose prompts are not identified.
 
     A small body that is not JSON goes to a worker, whose error message explains the mistake. Any other body that
@@ -121,11 +121,11 @@ def _read_leniently(route: Route, path: str, body: bytes) -> Reading:
     except RequestError as error:
         if len(body) > WHOLE_BYTES or error.kind is not ErrorKind.INVALID_JSON:
             raise
-        return Reading(None)
+        return BodyFacts(None)
     return _of_body(route, parsed)
 
 
-def pinned_to(route: Route, head: RequestHead, reading: Reading, pins: Pins, paths: RouteTable) -> WorkerId | None:
+def pinned_to(route: Route, head: RequestHead, reading: BodyFacts, pins: Pins, paths: RouteTable) -> WorkerId | None:
     """Return the worker that holds the stored response that this request is about; None for any worker.
 
     Raises:
@@ -144,7 +144,7 @@ def pinned_to(route: Route, head: RequestHead, reading: Reading, pins: Pins, pat
 
 def describe(
     outbound: OutboundRequest,
-    reading: Reading,
+    reading: BodyFacts,
     prompt: Prompt | None,
     pinned: WorkerId | None,
     routes: TrafficRoutes,
@@ -244,7 +244,7 @@ class IdentifiedRequest(Protocol):
         """End the request after a defect; called from an `except` block."""
 
 
-class Identifier:
+class IdentifyStage:
     """Parses, admits and identifies requests, at once if possible and otherwise in a task."""
 
     __slots__ = (
@@ -265,7 +265,7 @@ class Identifier:
 
     def __init__(
         self,
-        identity: Identity,
+        identity: PromptIdentifier,
         fleet: Fleet,
         metrics: GatewayMetrics,
         loop: asyncio.AbstractEventLoop,
@@ -311,7 +311,7 @@ class Identifier:
         return self._loop.create_task(self._finish(outbound, read, reading, request))
 
     async def _finish(
-        self, outbound: OutboundRequest, read: Reading | None, reading: Reading | None, request: IdentifiedRequest
+        self, outbound: OutboundRequest, read: BodyFacts | None, reading: BodyFacts | None, request: IdentifiedRequest
     ) -> None:
         try:
             described = False
@@ -331,7 +331,7 @@ class Identifier:
         except Exception:
             request.unidentified()
 
-    def _unknown_response(self, outbound: OutboundRequest, reading: Reading) -> str | None:
+    def _unknown_response(self, outbound: OutboundRequest, reading: BodyFacts) -> str | None:
         """Return the id of the stored response that the request is about, if it has to be looked for."""
         response_id = reading.previous_response_id
         if outbound.route.pinned:
@@ -340,7 +340,7 @@ class Identifier:
             return None
         return response_id
 
-    async def _find_response(self, outbound: OutboundRequest, reading: Reading) -> None:
+    async def _find_response(self, outbound: OutboundRequest, reading: BodyFacts) -> None:
         """Pin the stored response that the request is about to the worker that has it, unless it is pinned.
 
         Raises:
@@ -352,14 +352,14 @@ class Identifier:
             credentials = None if withheld else outbound.head.fields.get(b"authorization")
             await self._search.find(response_id, self._models.serving(reading.model), credentials)
 
-    def _named(self, outbound: OutboundRequest, reading: Reading, *, counted: bool = True) -> Reading:
+    def _named(self, outbound: OutboundRequest, reading: BodyFacts, *, counted: bool = True) -> BodyFacts:
         """Apply the operator's names. A body in UTF-16 or UTF-32 goes on in UTF-8, so that it can be changed."""
         parsed = reading.fields
         if parsed is not None and parsed.converted and parsed.body is not None:
             outbound.body, outbound.withheld = parsed.body, outbound.caller.withheld_salted
         return self._models.named(outbound, reading, counted=counted)
 
-    def _admit(self, outbound: OutboundRequest, reading: Reading) -> None:
+    def _admit(self, outbound: OutboundRequest, reading: BodyFacts) -> None:
         """Check that the caller may send these fields, and prepare the rewrites of the body.
 
         Raises:
@@ -375,7 +375,7 @@ class Identifier:
         metered = limits is not None and limits.by_tokens
         outbound.rewrites = self._rewriter.of(outbound.head, reading.intake, metered=metered)
 
-    def _describe_now(self, outbound: OutboundRequest, reading: Reading, request: IdentifiedRequest) -> bool:
+    def _describe_now(self, outbound: OutboundRequest, reading: BodyFacts, request: IdentifiedRequest) -> bool:
         """Admit and describe the request. Return False if identification must continue in a task.
 
         Raises:
@@ -394,7 +394,7 @@ class Identifier:
         outbound.request = self._describe(outbound, reading, prompt)
         return True
 
-    async def _describe_later(self, outbound: OutboundRequest, reading: Reading) -> Request:
+    async def _describe_later(self, outbound: OutboundRequest, reading: BodyFacts) -> Request:
         prompt = None
         if reading.intake is not None:
             adapter = self._fleet.adapter(reading.model)
@@ -422,7 +422,7 @@ class Identifier:
                 prompt = await self._identity.identify(outbound.head.path, reading.intake, adapter)
         return self._describe(outbound, reading, prompt)
 
-    def _describe(self, outbound: OutboundRequest, reading: Reading, prompt: Prompt | None) -> Request:
+    def _describe(self, outbound: OutboundRequest, reading: BodyFacts, prompt: Prompt | None) -> Request:
         pinned = None
         if outbound.route.pinned or reading.previous_response_id is not None:
             pinned = pinned_to(outbound.route, outbound.head, reading, self._pins, self._paths)

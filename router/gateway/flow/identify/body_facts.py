@@ -6,7 +6,7 @@ from router.tokenization.body.intake import ParsedBody
 from router.tokenization.body.multipart import Form
 
 
-class Reading(msgspec.Struct, frozen=True):
+class BodyFacts(msgspec.Struct, frozen=True):
     """The parsed parts of a body. `fields` is set for any JSON object, `intake` if the prompt can be identified, `form`
     for a form."""
 
