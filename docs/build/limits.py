@@ -58,7 +58,7 @@ from router.tokenization.preparing import MAX_ASKED_CHARS, MAX_CHARS_PER_TOKEN
 from router.tokenization.remote_tokenizer import MAX_IN_FLIGHT, TIMEOUT_S
 from router.tokenization.rendering import MAX_TEXT_BYTES
 from router.tokenization.threads import MAX_WAITING_BYTES
-from router.workers.replay import MAX_BUFFERED_BYTES
+from router.workers.event_replay import MAX_BUFFERED_BYTES
 from router.workers.subscriber import MAX_QUEUED
 
 Row = tuple[str, ...]

@@ -51,14 +51,14 @@ class HoldParams(Params, frozen=True):
     ] = None
 
 
-class Wait(NamedTuple):
+class HoldPlan(NamedTuple):
     """The longest time to hold in seconds, and the cause: prefills or KV space. 0 means: place the request now."""
 
     seconds: float
     awaited: str
 
 
-GO = Wait(0.0, "")
+NO_HOLD = HoldPlan(0.0, "")
 
 
 class _Mean:
@@ -73,7 +73,7 @@ class _Mean:
         self.seconds += (seconds - self.seconds) / self._weight
 
 
-class _Usual(NamedTuple):
+class _MeanPrefill(NamedTuple):
     """A model's mean prefill, and its mean queue wait on workers without prefills: the fixed part of every wait."""
 
     prefill: _Mean
@@ -125,7 +125,7 @@ class AdmissionHold(Wrapper):
     def __init__(self, inner: Policy, params: HoldParams) -> None:
         super().__init__(inner)
         self._params = params
-        self._usual: OrderedDict[str, _Usual] = OrderedDict()
+        self._usual: OrderedDict[str, _MeanPrefill] = OrderedDict()
         """By model."""
 
     def __getnewargs__(self) -> tuple[Policy, HoldParams]:
@@ -143,19 +143,19 @@ class AdmissionHold(Wrapper):
         reason = f"{decision.reason}; holds for {awaited}"
         return replace(decision, reason=reason, hold_s=seconds, until_prefills_done=awaited != KV_SPACE)
 
-    def hold(self, request: RequestView, chosen: WorkerView) -> Wait:
+    def hold(self, request: RequestView, chosen: WorkerView) -> HoldPlan:
         """Return the longest wait before the next decision. `chosen` is the worker that would get the request now."""
         usual = self._usual.get(request.model)
         if usual is None or chosen.prefill_s < usual.prefill.seconds or not chosen.learned:
-            return GO
+            return NO_HOLD
         ahead_s = usual.hold_s(chosen)
         left_s = self._left_s(self._params.prefills, request, chosen)
         if ahead_s > 0.0 and left_s >= SHORTEST_HOLD_S:
-            return Wait(min(left_s, max(ahead_s, SHORTEST_HOLD_S)), PREFILLS)
+            return HoldPlan(min(left_s, max(ahead_s, SHORTEST_HOLD_S)), PREFILLS)
         left_s = self._left_s(self._params.kv_space, request, chosen)
         if left_s >= SHORTEST_HOLD_S and not fits(chosen):
-            return Wait(min(left_s, max(chosen.prefill_s / _LOOKS, SHORTEST_HOLD_S)), KV_SPACE)
-        return GO
+            return HoldPlan(min(left_s, max(chosen.prefill_s / _LOOKS, SHORTEST_HOLD_S)), KV_SPACE)
+        return NO_HOLD
 
     def _left_s(self, prefills: float, request: RequestView, chosen: WorkerView) -> float:
         """Return how much longer the request may wait, in all at most `prefills` times its own prefill."""
@@ -175,7 +175,7 @@ class AdmissionHold(Wrapper):
             or not event.request.prompt_tokens
         ):
             return
-        usual = self._usual.pop(model, None) or _Usual(_Mean(), _Mean())
+        usual = self._usual.pop(model, None) or _MeanPrefill(_Mean(), _Mean())
         usual.prefill.add(placed.prefill_s)
         if not (placed.queued_requests or placed.queued_tokens):
             usual.fixed.add(placed.queue_wait_s)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from policies.view import Residency, WorkerId
 from router.residency.approximate import ApproximateView
-from router.residency.event_view import MODELLED, EventView
+from router.residency.event_feed import MODELLED, EventFeed
 from router.residency.exact.blocks import BlockIndex
 from router.residency.exact.difference import Difference
 from router.residency.exact.exact import NULL_BLOCKS
@@ -46,8 +46,8 @@ class ViewChanges:
 class CacheView:
     """Facts and views of one worker.
 
-    `event_view` is the view made from KV events; None if the worker publishes none. `model` replaces it in three cases:
-    the events say nothing (`EventView.informative` is false), they do not describe this worker's prompts (`blind`), or
+    `event_feed` is the view made from KV events; None if the worker publishes none. `model` replaces it in three cases:
+    the events say nothing (`EventFeed.informative` is false), they do not describe this worker's prompts (`blind`), or
     the prompt is known as text only. The model is created on first use. After a call of `mark_stale`, `refresh` copies
     into this object the values that a match reads.
     """
@@ -59,7 +59,7 @@ class CacheView:
         "block_size",
         "capacity_blocks",
         "closed",
-        "event_view",
+        "event_feed",
         "model",
         "modelled",
         "reservations",
@@ -84,7 +84,7 @@ class CacheView:
         self.worker = worker
         self.block_size = block_size
         self.capacity_blocks = capacity_blocks
-        self.event_view = EventView(index, block_size, capacity_blocks) if events else None
+        self.event_feed = EventFeed(index, block_size, capacity_blocks) if events else None
         self.model: ApproximateView | None = None
         self.reservations: dict[int, ResidencyReservation] = {}
         self.self_test: tuple[Residency, str] = (Residency.UNKNOWN, "")
@@ -110,31 +110,31 @@ class CacheView:
     def _refresh(self) -> None:
         self.stale = False
         plain = self.self_test[0] is Residency.UNKNOWN and not self.blind
-        sound = plain and self.event_view is not None and self.event_view.sound
+        sound = plain and self.event_feed is not None and self.event_feed.sound
         self.residency = Residency.EXACT if sound else self.trust()[0]
         self.bit, self.closed, self.slower_tiers, self.modelled = 0, True, False, True
-        if self.event_view is not None:
-            self.modelled = self.blind or not self.event_view.informative
-            view = self.event_view.view
+        if self.event_feed is not None:
+            self.modelled = self.blind or not self.event_feed.informative
+            view = self.event_feed.view
             self.block_size = view.block_size
             self.capacity_blocks = view.capacity_blocks
             self.bit = view.block_copies.bit
-            self.closed = self.event_view.closed
+            self.closed = self.event_feed.closed
             self.slower_tiers = view.has_slower_tiers
 
     def configure(
         self, index: BlockIndex, block_size: int | None, capacity_blocks: int | None, events: bool | None
     ) -> None:
         """Apply changed facts; None leaves a value as it is."""
-        if events is False and self.event_view is not None:
-            self.event_view.view.block_copies.give_up()
-            self.event_view = None
-        if events and self.event_view is None:
+        if events is False and self.event_feed is not None:
+            self.event_feed.view.block_copies.give_up()
+            self.event_feed = None
+        if events and self.event_feed is None:
             blocks = capacity_blocks or self.capacity_blocks
-            self.event_view = EventView(index, block_size or self.block_size, blocks)
+            self.event_feed = EventFeed(index, block_size or self.block_size, blocks)
             self.blind = self.switched_off = False
-        elif self.event_view is not None:
-            self.event_view.view.configure(block_size, capacity_blocks)
+        elif self.event_feed is not None:
+            self.event_feed.view.configure(block_size, capacity_blocks)
         else:
             self.block_size = block_size or self.block_size
             self.capacity_blocks = capacity_blocks or self.capacity_blocks
@@ -168,11 +168,11 @@ class CacheView:
 
     def is_modelled(self, prompt: Prompt) -> bool:
         """Return whether `prompt` is looked up in the model instead of the events' view."""
-        return self.event_view is None or self.blind or not self.event_view.informative or not prompt.exact
+        return self.event_feed is None or self.blind or not self.event_feed.informative or not prompt.exact
 
     def _teaches_model(self, prompt: Prompt) -> bool:
         """Return whether the model learns from `prompt`, because it answers for the prompt now or may have to soon."""
-        return self.is_modelled(prompt) or (self.event_view is not None and self.event_view.unproved)
+        return self.is_modelled(prompt) or (self.event_feed is not None and self.event_feed.unproved)
 
     def modelled_length(self, prompt: Prompt) -> int:
         """Return how many blocks of `prompt` the model holds."""
@@ -218,15 +218,15 @@ class CacheView:
             reservation.done = True
         reported_tokens = None if prompt.multiple else cached_tokens
         difference = None
-        if self.event_view is not None and prompt.exact:
-            event_view = self.event_view
-            event_view.served()
-            if reported_tokens is not None and event_view.begun:
-                block_size = event_view.view.block_size
+        if self.event_feed is not None and prompt.exact:
+            event_feed = self.event_feed
+            event_feed.served()
+            if reported_tokens is not None and event_feed.begun:
+                block_size = event_feed.view.block_size
                 if ticket_id is not None:
-                    event_view.found(ticket_id, reported_tokens)
+                    event_feed.found(ticket_id, reported_tokens)
                 claim = None if ticket_id is None or reservation is None else reservation.claim(ticket_id, block_size)
-                difference = event_view.report(prompt.chain(block_size), reported_tokens, claim)
+                difference = event_feed.report(prompt.chain(block_size), reported_tokens, claim)
             self.mark_stale()
         if self._teaches_model(prompt):
             self._teach_model(prompt, generated_tokens, reported_tokens, reservation)
@@ -285,11 +285,11 @@ class CacheView:
         verdict, tested = self.self_test
         if verdict is Residency.OFF:
             return verdict, tested
-        if self.event_view is None:
+        if self.event_feed is None:
             why = SWITCHED_OFF if self.switched_off else _NO_EVENTS
             return Residency.APPROXIMATE, _joined(why, self._assumption(), tested)
-        residency, reason = self.event_view.trust()
-        if self.blind and self.event_view.informative:
+        residency, reason = self.event_feed.trust()
+        if self.blind and self.event_feed.informative:
             return Residency.APPROXIMATE, f"{tested}; {MODELLED}"
         if residency is Residency.EXACT and verdict is Residency.APPROXIMATE:
             return verdict, tested
@@ -298,9 +298,9 @@ class CacheView:
     def tested(self, verdict: Residency, reason: str, blind: bool) -> None:
         """Record a self-test. `blind`: the events did not describe the prompts of the test."""
         self.self_test = (verdict, reason)
-        self.blind = blind and self.event_view is not None and self.event_view.heard
-        if blind and self.event_view is not None:
-            self.event_view.unheard()
+        self.blind = blind and self.event_feed is not None and self.event_feed.heard
+        if blind and self.event_feed is not None:
+            self.event_feed.unheard()
         self.mark_stale()
 
     def _assumption(self) -> str:
@@ -310,19 +310,19 @@ class CacheView:
 
     def state(self) -> ViewState:
         residency, reason = self.trust()
-        event_view, model = self.event_view, self.model
+        event_feed, model = self.event_feed, self.model
         self.refresh()
-        if event_view is None or self.modelled:
+        if event_feed is None or self.modelled:
             blocks = 0 if model is None else model.blocks
             return ViewState(residency, reason, blocks, self.block_size, self.capacity_blocks)
         return ViewState(
             residency,
             reason,
-            event_view.view.block_copies.blocks,
+            event_feed.view.block_copies.blocks,
             self.block_size,
             self.capacity_blocks,
-            event_view.sequence.next_seq,
-            event_view.last_event_ts_s,
+            event_feed.sequence.next_seq,
+            event_feed.last_event_ts_s,
         )
 
     def statistics(self) -> dict[str, object]:
@@ -332,8 +332,8 @@ class CacheView:
             "residency": str(self.residency),
             "reservations": len(self.reservations),
         }
-        if self.event_view is not None:
-            figures |= self.event_view.statistics()
+        if self.event_feed is not None:
+            figures |= self.event_feed.statistics()
         if self.model is not None:
             figures["model"] = self.model.statistics()
         return figures

@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 
 from policies.view import Residency, WorkerId
 from router.residency.cache_view import CacheView, ViewChanges, usable_chain
-from router.residency.event_view import EventView
+from router.residency.event_feed import EventFeed
 from router.residency.exact.blocks import BlockIndex
 from router.residency.exact.difference import Difference
 from router.residency.in_flight import ReservedBlocks, ResidencyReservation
@@ -79,10 +79,10 @@ class ResidencyMap:
     ) -> None:
         """Apply facts from a probe. None leaves a value as it is. The view starts over only if it must."""
         if view := self._slots.get(slot):
-            before = view.event_view
+            before = view.event_feed
             view.configure(self._index, block_size, capacity_blocks, events)
             self._changes.count += 1  # the block size of a modelled view changes without a refresh
-            if before is not view.event_view:
+            if before is not view.event_feed:
                 self._abandon(before)
             self._recount()
 
@@ -96,18 +96,18 @@ class ResidencyMap:
         self._changes.count += 1
         for reservation in view.reservations.values():
             self._in_flight.take_back(1 << slot, reservation.added)
-        if view.event_view is not None:
-            view.event_view.view.block_copies.give_up()
-        self._abandon(view.event_view)
+        if view.event_feed is not None:
+            view.event_feed.view.block_copies.give_up()
+        self._abandon(view.event_feed)
         self._recount()
 
-    def _abandon(self, event_view: EventView | None) -> None:
-        if event_view is not None:
-            event_view.drift.give_up(Difference.CLEARED)
-            self._pass_on_settled(event_view)
+    def _abandon(self, event_feed: EventFeed | None) -> None:
+        if event_feed is not None:
+            event_feed.drift.give_up(Difference.CLEARED)
+            self._pass_on_settled(event_feed)
 
-    def _pass_on_settled(self, event_view: EventView) -> None:
-        settled, event_view.drift.settled = event_view.drift.settled, []
+    def _pass_on_settled(self, event_feed: EventFeed) -> None:
+        settled, event_feed.drift.settled = event_feed.drift.settled, []
         for ticket_id, difference in settled:
             for notify in self.on_settled:
                 notify(ticket_id, difference)
@@ -115,15 +115,15 @@ class ResidencyMap:
     def events_from(self, slot: int, address: str, topic: str = "") -> None:
         """Set the address and topic of the slot's publisher, which the view names if no event arrives."""
         view = self._slots.get(slot)
-        if view is not None and view.event_view is not None:
-            view.event_view.follow(address, topic)
+        if view is not None and view.event_feed is not None:
+            view.event_feed.follow(address, topic)
             view.mark_stale()
 
     def accept_hashes(self, slot: int) -> None:
         """Accept block hashes from the slot's publisher in place of token ids: they are in this router's own form."""
         view = self._slots.get(slot)
-        if view is not None and view.event_view is not None:
-            view.event_view.view.accepts_hashes = True
+        if view is not None and view.event_feed is not None:
+            view.event_feed.view.accepts_hashes = True
 
     def events_switched_off(self, slot: int) -> None:
         if view := self._slots.get(slot):
@@ -132,34 +132,34 @@ class ResidencyMap:
     def unproved(self, slot: int) -> bool:
         """Return whether it is unknown if events were missed, so that another replay may help."""
         view = self._slots.get(slot)
-        return view is not None and view.event_view is not None and view.event_view.unproved
+        return view is not None and view.event_feed is not None and view.event_feed.unproved
 
     def link_up(self, slot: int) -> Ingest:
         """Record that the subscription is connected. Asks for a replay, the first time from 0."""
         view = self._slots.get(slot)
-        if view is None or view.event_view is None:
+        if view is None or view.event_feed is None:
             return _IGNORED
         view.mark_stale()
-        return view.event_view.link_up()
+        return view.event_feed.link_up()
 
     def link_lost(self, slot: int) -> None:
         """Record that the subscription dropped. The view is uncertain until a replay or the next batch shows that
         nothing was missed."""
         view = self._slots.get(slot)
-        if view is not None and view.event_view is not None:
+        if view is not None and view.event_feed is not None:
             view.mark_stale()
-            view.event_view.link_lost()
-            self._pass_on_settled(view.event_view)
+            view.event_feed.link_lost()
+            self._pass_on_settled(view.event_feed)
 
     def ingest(self, slot: int, seq: int, payload: bytes, *, replayed: bool = False) -> Ingest:
         self._index.sweep(_SWEEP_BLOCKS)
         view = self._slots.get(slot)
-        if view is None or view.event_view is None:
+        if view is None or view.event_feed is None:
             return _IGNORED
         view.mark_stale()
-        ingest = view.event_view.ingest(seq, payload, replayed)
-        if view.event_view.drift.settled:
-            self._pass_on_settled(view.event_view)
+        ingest = view.event_feed.ingest(seq, payload, replayed)
+        if view.event_feed.drift.settled:
+            self._pass_on_settled(view.event_feed)
         return ingest
 
     def replay_ended(self, slot: int, ok: bool) -> Ingest:
@@ -167,11 +167,11 @@ class ResidencyMap:
         replay.
         """
         view = self._slots.get(slot)
-        if view is None or view.event_view is None:
+        if view is None or view.event_feed is None:
             return _IGNORED
         view.mark_stale()
-        ingest = view.event_view.replay_ended(ok)
-        self._pass_on_settled(view.event_view)
+        ingest = view.event_feed.replay_ended(ok)
+        self._pass_on_settled(view.event_feed)
         return ingest
 
     def match(self, prompt: Prompt, slots: Iterable[int]) -> dict[int, Match]:
@@ -305,13 +305,13 @@ class ResidencyMap:
             predicted_tokens,
             exact=prompt.exact and view.residency is Residency.EXACT,
             clock=view.model.clock if view.model is not None else 0,
-            mark=view.event_view.mark() if view.event_view is not None else None,
+            mark=view.event_feed.mark() if view.event_feed is not None else None,
         )
         self._in_flight.add(1 << slot, reservation.added)
-        if view.event_view is not None:
-            view.event_view.reserved(ticket_id, prompt)
+        if view.event_feed is not None:
+            view.event_feed.reserved(ticket_id, prompt)
             if recomputes and prompt.exact and (chain := prompt.chain(block_size)):
-                view.event_view.view.recomputes(ticket_id, chain[0])
+                view.event_feed.view.recomputes(ticket_id, chain[0])
         before = view.model_bytes
         view.reserve(reservation)
         self._bound(view.model_bytes - before)
@@ -374,9 +374,9 @@ class ResidencyMap:
         blocks per worker. After True the request must ask, since the view waits for the announcement.
         """
         view = self._slots.get(slot)
-        if view is None or view.event_view is None or view.blind:
+        if view is None or view.event_feed is None or view.blind:
             return False
-        return view.event_view.asks_again(ticket_id, now_s, self._relearn_blocks_per_s)
+        return view.event_feed.asks_again(ticket_id, now_s, self._relearn_blocks_per_s)
 
     def first_token(self, slot: int, ticket_id: int) -> None:
         """Record that a reserved request runs. If it is cut off from now on, its prompt stays in the cache."""
@@ -405,8 +405,8 @@ class ResidencyMap:
         before = view.model_bytes
         difference = view.finished(prompt, generated_tokens or 0, cached_tokens, ticket_id)
         self._bound(view.model_bytes - before)
-        if view.event_view is not None:
-            self._pass_on_settled(view.event_view)
+        if view.event_feed is not None:
+            self._pass_on_settled(view.event_feed)
         return difference
 
     def release(self, slot: int, ticket_id: int) -> None:
@@ -416,8 +416,8 @@ class ResidencyMap:
         if view is None or reservation is None:
             return
         self._in_flight.take_back(1 << slot, reservation.added)
-        if view.event_view is not None:
-            view.event_view.view.released(ticket_id)
+        if view.event_feed is not None:
+            view.event_feed.view.released(ticket_id)
         before = view.model_bytes
         view.release(reservation)
         self._bound(view.model_bytes - before)

@@ -22,7 +22,7 @@ class Match(msgspec.Struct, frozen=True, gc=False):
 
     With `Residency.APPROXIMATE`, `tokens` comes from the model (`approximate.ApproximateView`), or from events and
     reports since a loss of events. With `Residency.UNKNOWN` it is the last known state, with `Residency.OFF` it is 0.
-    `event_view.EventView` defines which applies.
+    `event_feed.EventFeed` defines which applies.
     """
 
     tokens: int

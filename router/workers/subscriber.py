@@ -14,8 +14,8 @@ from backends.worker import KvEventSource
 from router.residency.residency_map import ResidencyMap
 from router.residency.view import Ingest
 from router.workers.event_pump import EventPump
+from router.workers.event_replay import IDLE_S, MAX_MESSAGE_BYTES, EventReplay, ReplayOutcome
 from router.workers.event_sockets import keep_alive
-from router.workers.replay import IDLE_S, MAX_MESSAGE_BYTES, Replay, ReplayOutcome
 from router.workers.tcp_link import LinkMonitor
 
 MAX_QUEUED = 64
@@ -67,7 +67,7 @@ class Subscriber:
         self._worker = worker
         self._on_lost = on_lost
         self._replay_idle_s = replay_idle_s
-        self._replay: Replay | None = None
+        self._replay: EventReplay | None = None
         self._missing = 0
         self._socket: zmq.Socket[bytes] | None = None
         self._monitor: LinkMonitor | None = None
@@ -210,7 +210,7 @@ class Subscriber:
             self._unavailable()
             return
         try:
-            self._replay = Replay(
+            self._replay = EventReplay(
                 self._context, self._pump, address, start_seq, self._replayed, self._replay_ended, self._replay_idle_s
             )
         except zmq.ZMQError:

@@ -13,7 +13,7 @@ from backends.worker import WorkerFacts, parse_endpoint
 from router.gateway.http.upstream.sse import FirstEvent
 from router.gateway.http.upstream.usage import find_usage, trim
 from router.gateway.rewrites.usage_frame import UsageFrame, plain_ending
-from router.residency.event_view import EventView
+from router.residency.event_feed import EventFeed
 from router.residency.exact.blocks import BlockIndex
 from tests.properties.fuzz_responses import EVENT_PARTS
 from tests.properties.limits import grown, limited, linear_cpu
@@ -186,7 +186,7 @@ FRAMES = st.lists(st.binary(max_size=9) | st.just(b"\xff" * 8), max_size=5)
 @given(BATCHES, MUTATIONS, st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 4), min_size=4, max_size=4))
 @limited
 def test_cache_events_are_read_or_refused(batches, mutations, numbers):
-    view = EventView(BlockIndex(), 16, 100)
+    view = EventFeed(BlockIndex(), 16, 100)
     view.link_up()
     for place, (events, number) in enumerate(zip(batches, numbers, strict=False)):
         payload = msgpack.encode([1.5, events, 0])
@@ -212,7 +212,7 @@ def test_any_frames_are_read_or_refused(frames):
 )
 @limited
 def test_grown_payloads_cost_linear_time(before, unit, behind):
-    view = EventView(BlockIndex(), 16, 100)
+    view = EventFeed(BlockIndex(), 16, 100)
     payload = grown(before, unit, behind)
     with linear_cpu(len(payload), len(payload) // 4):  # each byte may be an invalid event
         view.ingest(0, payload, False)
@@ -229,7 +229,7 @@ def test_a_grown_payload_of_valid_blocks_costs_linear_time():
     }
     payload = msgpack.encode([1.5, [event], 0])
     with linear_cpu(len(payload)):
-        EventView(BlockIndex(), 16, 100).ingest(0, payload, False)
+        EventFeed(BlockIndex(), 16, 100).ingest(0, payload, False)
 
 
 def in_reads(raw, size):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from policies.view import Residency
-from router.residency.event_view import ABSENT_REQUESTS
+from router.residency.event_feed import ABSENT_REQUESTS
 from router.residency.exact.drift import ROUNDS, TOLERATED
 from router.residency.residency_map import ResidencyMap
 from tests.support.kv_wire import Wire, ids_prompt, text_prompt

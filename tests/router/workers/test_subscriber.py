@@ -10,7 +10,7 @@ import zmq
 from backends.keep_alive import IDLE_S, INTERVAL_S, PROBES
 from backends.worker import KvEventSource
 from policies.view import Residency
-from router.workers import replay
+from router.workers import event_replay as replay
 from router.workers import subscriber as subscriber_module
 from router.workers.subscriber import Subscriber
 from tests.support.memory import peak_bytes, start_peak

@@ -24,7 +24,7 @@ def by_hash(wire, hashes, block_size=0, **fields):
 
 
 def test_a_row_of_clears_is_one(one):
-    view = one.map._slots[0].event_view.view
+    view = one.map._slots[0].event_feed.view
     departures = view.block_copies.bit
     one.send(*[one.wire.cleared()] * 1_000, one.wire.stored(TOKENS), one.wire.cleared(), one.wire.stored(TOKENS))
     assert one.match().tokens == 24
@@ -64,7 +64,7 @@ def test_unknown_hashes_are_skipped(one):
 
 
 def test_hits_below_the_gpu_are_expected_once_blocks_were_skipped(one):
-    view = one.map._slots[0].event_view.view
+    view = one.map._slots[0].event_feed.view
     assert not view.has_slower_tiers
     one.send(by_hash(one.wire, UNKNOWN))
     assert view.has_slower_tiers

@@ -32,7 +32,7 @@ class ReplayOutcome(StrEnum):
     BROKEN = "broken"
 
 
-class Replay:
+class EventReplay:
     """A DEALER socket for one replay request. It passes each batch from `start_seq` on to `on_batch`, then calls
     `on_end` once.
 

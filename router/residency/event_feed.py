@@ -20,7 +20,7 @@ ABSENT_REQUESTS = 8
 MODELLED = "its cache is modelled"
 
 
-class EventView:
+class EventFeed:
     """Take live and replayed batches, keep an `ExactView`, and track whether batches were missed.
 
     After a loss that no replay fills, the known blocks are dropped and learned again from events and from the
