@@ -164,6 +164,7 @@ PATTERNS: dict[str, Row] = {
     "router.gateway.rewrites.json_splice._OPENING": Row(CLIENT, "match"),
     "router.gateway.flow.identify.stage._FEW_DIGITS": Row(CLIENT, "fullmatch"),
     "router.gateway.pins._STORED_ID": Row(WORKER, "search"),
+    "router.sidecar.observed_worker._LOOPBACK": Row(WORKER, "search"),
     "router.gateway.http.client.request_ids._GIVEN": Row(CLIENT, "fullmatch"),
     "router.gateway.rewrites.body_rewriter._VERSION": Row(WORKER, "match"),
     "router.gateway.http.upstream.sse.EVENT_END": Row(WORKER, "search"),
