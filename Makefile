@@ -79,7 +79,7 @@ test-fast: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(FAST) $(addprefix --ignore=,$(NOT_FAST))
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 # Whole processes under load. Those that measure run alone, the others two at a time. Of the shapes of bodies, all for a
 # chat and one or two of other paths. Only files with such tests are collected: all take half a minute more.
