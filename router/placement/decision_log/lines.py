@@ -24,7 +24,7 @@ from policies.view import (
     WorkerView,
 )
 
-VERSION = 2
+VERSION = 3
 
 
 class PolicyLine(msgspec.Struct, frozen=True, omit_defaults=True):
