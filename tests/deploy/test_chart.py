@@ -334,7 +334,7 @@ class TestDiscovery:
         named = {
             name: str(ports[of]) for name, of in (("kv-events-port", "kv-events"), ("kv-replay-port", "kv-replay"))
         }
-        assert source.defaults == (named if values is WITHOUT_SIDECAR else {})
+        assert source.defaults == named
         assert "endpointslices" in rights(objects)["warmroute"]
 
     def test_other_sources_make_new_pods_and_other_settings_do_not(self):

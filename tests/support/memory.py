@@ -13,9 +13,10 @@ def status_bytes(name: str) -> int:
         return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:")) << 10
 
 
-def resident_bytes() -> int:
-    """The resident size without garbage and without freed blocks that the allocator holds."""
-    gc.collect()
+def resident_bytes(*, garbage: bool = False) -> int:
+    """The resident size without freed blocks that the allocator holds, and without garbage unless that is to count."""
+    if not garbage:
+        gc.collect()
     if _GLIBC:
         ctypes.CDLL(None).malloc_trim(0)
     return status_bytes("VmRSS")

@@ -315,7 +315,7 @@ async def test_an_incomplete_body_is_freed_with_its_connection(rig):
             client.leave()
             await eventually(lambda: gate.gateway.statistics()["connections"] == 0)
             assert buffered(gate) == 0
-        assert status_bytes("VmRSS") - before < 93_000_000  # three of six
+        assert resident_bytes(garbage=True) - before < 93_000_000  # three of six
     finally:
         gc.enable()
 

@@ -260,7 +260,7 @@ async def test_an_endless_replay_is_aborted(context, pump, metrics, flood, monke
     monkeypatch.setattr(replay, "MAX_BUFFERED_BYTES", 16 << 20)
     ended = []
     before = start_peak()
-    asking = replay.Replay(
+    asking = replay.EventReplay(
         context, pump, flood(context, zmq.ROUTER), 0, lambda seq, payload: time.sleep(0.01), ended.append
     )
     await eventually(lambda: ended, 20.0)

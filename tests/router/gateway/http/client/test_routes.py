@@ -289,7 +289,7 @@ async def test_an_encoded_body_is_refused_with_415(rig, coding):
 
 async def test_a_body_with_the_coding_identity_is_forwarded(rig):
     gate = await rig(answer_json)
-    assert (await gate.ask(post(body=PLAIN, extra=b"Content-Encoding: PromptIdentifier\r\n"))).status == 200
+    assert (await gate.ask(post(body=PLAIN, extra=b"Content-Encoding: Identity\r\n"))).status == 200
 
 
 @pytest.mark.parametrize(
