@@ -2,12 +2,21 @@
 1,000 new ones, `long` for hours. And Ctrl-C for the processes that tests start, also where they run in the background.
 """
 
+import importlib.util
 import os
 import signal
+import sys
+from pathlib import Path
+from types import ModuleType
 
 from hypothesis import HealthCheck, settings
 
 from tests.support.examples import USUAL
+
+# `make test-compiled` keeps the checkout out of sys.path, and the wheel has no generators of pages.
+if importlib.util.find_spec("docs") is None:
+    sys.modules["docs"] = ModuleType("docs")
+    sys.modules["docs"].__path__ = [str(Path(__file__).parents[1] / "docs")]
 
 # tests that fetch say from where
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
