@@ -286,7 +286,7 @@ ROUTING = Dashboard(
                 "Time held",
                 "Long prompts that the policy holds for a better moment.",
                 {
-                    "held now": f"sum (warmroute_held_requests{JOB})",
+                    "held now": or_zero(f"sum (warmroute_held_requests{JOB})"),
                     "requests held": f"sum ({rate('hold_seconds_count')})",
                 },
             ),
@@ -395,7 +395,7 @@ GATEWAY = Dashboard(
                 {
                     "active": f"sum (warmroute_active_requests{JOB})",
                     "queued": f"sum (warmroute_queued_requests{JOB})",
-                    "held": f"sum (warmroute_held_requests{JOB})",
+                    "held": or_zero(f"sum (warmroute_held_requests{JOB})"),
                 },
             ),
             Panel(
