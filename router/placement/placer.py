@@ -111,7 +111,7 @@ class Placer:
             ticket.residency = seen.residency
         if selection.trial is not None:
             ticket.trial = True
-            self._fleet.trial_started(selection.trial, now_s)
+            self._fleet.trial_started(selection.trial)
         if attempt == 1 and by_policy:
             ticket.shadow = self._policies.shadow(request.route, view, fleet, decision)
         if self._policies.observes:

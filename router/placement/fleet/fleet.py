@@ -74,7 +74,6 @@ class Fleet:
         self.on_evidence: list[Callable[[], None]] = []
         self.pressure_until_s = 0.0
         """After this time no endpoint is backing off: a quick test for the hot path."""
-        """After this time no endpoint is in its slow start: a quick test for the hot path."""
         self._health = health
         self._residency = residency
         self._kv_events = kv_events
@@ -246,9 +245,7 @@ class Fleet:
 
     # traffic
 
-    def trial_started(self, endpoint: FleetEndpoint, now_s: float) -> None:
-        """Record that the half-open endpoint's trial request was placed. If it succeeds, the slow start counts from
-        now."""
+    def trial_started(self, endpoint: FleetEndpoint) -> None:
         endpoint.health.trial_running = True
 
     def trial_given_up(self, endpoint: FleetEndpoint) -> None:

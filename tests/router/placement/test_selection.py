@@ -174,7 +174,7 @@ def test_a_half_open_endpoint_has_one_trial_and_it_comes_first(fleet, ask):
     selection = select(fleet, ask(), (), 5.0)
     assert names(selection) == ["h:2", "h:1"]
     assert selection.trial is fleet.get("h:1")
-    fleet.trial_started(fleet.get("h:1"), 0.0)
+    fleet.trial_started(fleet.get("h:1"))
     assert select(fleet, ask(), (), 5.0) == Selection(fleet.get("h:2").candidates)
     fleet.trial_given_up(fleet.get("h:1"))
     assert select(fleet, ask(), (), 5.0).trial is not None
@@ -184,7 +184,7 @@ def test_a_half_open_endpoint_has_one_trial_and_it_comes_first(fleet, ask):
 def test_half_open_endpoints_take_all_requests_while_no_worker_is_ready(fleet, ask):
     fleet.drain("h:2")
     half_open(fleet, 1)
-    fleet.trial_started(fleet.get("h:1"), 0.0)
+    fleet.trial_started(fleet.get("h:1"))
     assert select(fleet, ask(), (), 5.0) == Selection(fleet.get("h:1").candidates)
     assert isinstance(select(fleet, ask(), ("h:1",), 5.0), Queued)
 
@@ -201,7 +201,7 @@ def test_pinned_goes_to_its_worker_even_draining(fleet, ask, facts):
     assert isinstance(select(fleet, ask(pinned="h:2"), ("h:2",), 0.0), Queued)
     half_open(fleet, 1)
     assert select(fleet, ask(pinned="h:1"), (), 5.0).trial is fleet.get("h:1")
-    fleet.trial_started(fleet.get("h:1"), 0.0)
+    fleet.trial_started(fleet.get("h:1"))
     assert select(fleet, ask(pinned="h:1"), (), 5.0).trial is None
     for second in range(3):
         fleet.probe_failed("h:1", "refused", second)

@@ -153,7 +153,7 @@ def test_on_change_fires_when_a_worker_becomes_available(fleet, facts):
     fleet.probe_succeeded("h:1", facts(models=("m", "n")), 5.0)
     assert one.state is WorkerState.HALF_OPEN
     assert len(fired) == 4
-    fleet.trial_started(one, 0.0)
+    fleet.trial_started(one)
     fleet.trial_given_up(one)
     assert len(fired) == 5
     fleet.traffic_succeeded(one, trial=True, complete=False)

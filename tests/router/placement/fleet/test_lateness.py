@@ -257,7 +257,7 @@ def test_a_late_trial_of_a_worker_that_is_needed_is_given_up(workers):
     its = workers(1)
     its.refuse(1)
     its.fleet.probe_succeeded("h:1", its.facts(), 1.0)
-    its.fleet.trial_started(its[1], 1.0)
+    its.fleet.trial_started(its[1])
     its.fleet.traffic_late(its[1], "no first event in time", 1.0, 2.0, trial=True)
     assert its[1].state is WorkerState.HALF_OPEN and not its[1].health.trial_running
 
