@@ -47,6 +47,7 @@ from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket
 from router.gateway.local import Answer
 from router.gateway.preview import PreviewedRequest
 from router.gateway.server import Gateway, address_of
+from router.metrics.registry import Registry
 from router.placement.decision_log.recorder import Recorder
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
@@ -77,7 +78,6 @@ from router.telemetry.decision_log_file import open_decision_log
 from router.telemetry.exposition import Exposition, Reading, instruments_of
 from router.telemetry.history import TrafficHistory
 from router.telemetry.loop_lag import LoopLag
-from router.telemetry.metrics import Metrics
 from router.telemetry.readings import (
     budget_readings,
     control_readings,
@@ -140,7 +140,7 @@ class System:
         ledger = resources.ledger if resources is not None else None
         if self._replica_ledger is not None:
             ledger = self._replica_ledger.ledger
-        self.metrics = Metrics()
+        self.registry = Registry()
         self.residency = ResidencyMap(VIEWS.of(config.residency))
         self.fleet = Fleet(
             config.health,
@@ -168,7 +168,7 @@ class System:
             self.dispatcher,
             self.now_s,
             self._share,
-            self.metrics.policy_failed,
+            self._policy_failed,
         )
         self.reconciler = Reconciler(self.running)
         self.control = Control(self._sources, first, self._reconcile)
@@ -177,8 +177,8 @@ class System:
         """This gateway in its fleet; None in one of several processes, whose supervisor speaks for all."""
         self.discovery = Discovery(config, self.control, self._in_flight) if resources is None else None
         """The sources of workers; None in one of several processes, whose supervisor runs them."""
-        self._files = FileWatch(self.metrics.reloaded)
-        self.loop_lag = LoopLag(self.metrics.loop_lag)
+        self._files = FileWatch(self.registry.counter("reloads"))
+        self.loop_lag = LoopLag(self.registry.histogram("loop_lag_seconds").at())
         self._exposition = self._build_exposition()
         self._diagnoser = Diagnoser(self._diagnosis_inputs, self._share_findings)
         self._admin: AdminServer | None = None
@@ -197,7 +197,7 @@ class System:
         self._banner: asyncio.Task[None] | None = None
 
     def _build_measurements(self) -> Measurements:
-        levels = self.metrics.registry.counter(SERVICE_LEVELS.removeprefix("warmroute_")).values
+        levels = self.registry.counter(SERVICE_LEVELS.removeprefix("warmroute_")).values
         config = self.config
         measurements = Measurements(config.diagnosis, lambda: levels_of(levels))
         self.fleet.on_load.append(measurements.load_reported)
@@ -209,7 +209,7 @@ class System:
             self.residency,
             self.identity,
             self.config,
-            self.metrics,
+            self.registry,
             clock=self.now_s,
             worker_tls=self.worker_tls,
             self_test_lock=self._resources.ledger if self._resources is not None else None,
@@ -248,7 +248,7 @@ class System:
             self.dispatcher,
             self.fleet,
             self.identity,
-            self.metrics,
+            self.registry,
             self.residency if config.residency.relearn == "piggyback" else None,
             self.worker_tls,
             self._answers,
@@ -259,14 +259,15 @@ class System:
     def _build_dispatcher(self, ledger: Ledger | None) -> Dispatcher:
         config = self.config
         policy = self._share.seeded(config.policy)
-        named, shadows, _ = self._share.built(routing_of(config), config.policy, self.metrics.policy_failed)
+        named, shadows, _ = self._share.built(routing_of(config), config.policy, self._policy_failed)
         dispatcher = Dispatcher(
             self.fleet,
             self.residency,
             build_policy(spec_of(policy), random.Random(policy.seed)),
             spec=spec_of(policy),
             decisions_kept=config.decisions_kept,
-            observer=self.metrics,
+            registry=self.registry,
+            policy_failed=self._policy_failed,
             retries=config.retries,
             max_requests_per_worker=config.limits.max_requests_per_worker,
             ledger=ledger,
@@ -284,7 +285,7 @@ class System:
     def _build_exposition(self) -> Exposition:
         limit = memory_limit()
         return Exposition(
-            self.metrics.registry,
+            self.registry,
             [
                 lambda: fleet_readings(self.fleet),
                 lambda: queue_readings(self.dispatcher.views(self.now_s())),
@@ -308,6 +309,12 @@ class System:
                 self.further_readings,
             ],
         )
+
+    def _policy_failed(self, policy: str, reason: str, first: bool) -> None:
+        """Count a failure of a policy. Only the first is logged, because a broken rule fails on every request."""
+        self.registry.counter("policy_errors").add(1.0, (policy,))
+        if first:
+            logging.getLogger("warmroute.policy").warning("policy failed", extra={"policy": policy, "reason": reason})
 
     def needed(self) -> dict[str, Needed]:
         """Return how many workers of each role the load needs."""
@@ -582,7 +589,7 @@ class System:
 
     async def _own_traffic(self) -> Snapshot:
         """Return the counters and histograms, and the requests that wait. A snapshot of all workers takes longer."""
-        snapshot, plane = instruments_of(self.metrics.registry), self.gateway.statistics()
+        snapshot, plane = instruments_of(self.registry), self.gateway.statistics()
         snapshot.values["warmroute_queued_requests"] = {(): plane.get("queued", 0)}
         held = plane.get("held_by_route", ())
         snapshot.values["warmroute_held_requests"] = {(route, model): number for route, model, number in held}

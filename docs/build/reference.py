@@ -22,7 +22,7 @@ from router.config.memory import MemoryLimit
 from router.config.model import Config
 from router.gateway.flow.answer.request_log import MODELS_NAMED
 from router.gateway.http.client.routes import FORBIDDEN_PATHS, FORBIDDEN_PREFIXES, ROUTES, Route
-from router.telemetry.catalogue import CATALOGUE, MetricSpec
+from router.metrics.catalogue import CATALOGUE, MetricSpec
 
 
 def policies_page() -> str:

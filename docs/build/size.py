@@ -16,7 +16,7 @@ from docs.build.tables import table
 from router.admin.table import OPERATIONS
 from router.cli.main import build_parser
 from router.config import model
-from router.telemetry.catalogue import CATALOGUE
+from router.metrics.catalogue import CATALOGUE
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("policies", "backends", "router", "loadtest")

@@ -19,8 +19,8 @@ from router.diagnosis.findings import (
 )
 from router.diagnosis.in_force import InForce
 from router.diagnosis.measured import Measured
-from router.telemetry.catalogue import CATALOGUE
-from router.telemetry.instruments import Labels
+from router.metrics.catalogue import CATALOGUE
+from router.metrics.instruments import Labels
 
 _SLO_SHARE = 0.95
 """Share of a route's streams that should meet its service levels (`slo`)."""

@@ -15,8 +15,8 @@ from math import inf
 from operator import eq, gt, lt
 from typing import Literal, Protocol
 
-from router.telemetry.catalogue import CATALOGUE, PROCESS
-from router.telemetry.instruments import Labels
+from router.metrics.catalogue import CATALOGUE, PROCESS
+from router.metrics.instruments import Labels
 from router.telemetry.snapshot import Snapshot, Tally
 
 Vector = Mapping[Labels, float]

@@ -10,7 +10,7 @@ from typing import Final
 from router.diagnosis.condition import Condition
 from router.diagnosis.conditions import CONDITIONS
 from router.diagnosis.signals import MetricsSeen
-from router.telemetry.instruments import Labels
+from router.metrics.instruments import Labels
 from router.telemetry.snapshot import Snapshot
 
 SUBJECTS_KEPT: Final = 1_000

@@ -7,5 +7,5 @@
 - `queues/`: requests that wait for a worker.
 - `server.Gateway` listens; `client.ClientConnection` reads requests; `local` answers requests that need no worker.
 - `quarantine` limits the damage of a query of death. `assembly` builds the parts.
-- `metrics_protocol` is the interface through which the gateway reports to `router.telemetry`.
+- `metrics` are the counters and histograms that the gateway writes to.
 """

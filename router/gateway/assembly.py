@@ -40,7 +40,7 @@ from router.gateway.http.upstream.worker_keys import worker_keys
 from router.gateway.http.write_coalescer import WriteCoalescer
 from router.gateway.listen.connection_limit import AcceptOrder, ConnectionLimit
 from router.gateway.local import Answer, LocalAnswers
-from router.gateway.metrics_protocol import GatewayMetrics
+from router.gateway.metrics import GatewayMetrics
 from router.gateway.model_names import ModelNames
 from router.gateway.pins import Pins
 from router.gateway.preview import Preview
@@ -114,7 +114,9 @@ class Assembly:
         self.lost_workers = LostWorkers(fleet, loop, self.running)
         fleet.on_evidence.append(self._note_reads)
         query_of_death = QueryOfDeathTracker(config.retries.query_of_death_s)
-        self.quarantine = Quarantine(query_of_death, fleet, loop, self.running, metrics, self.queue.changed)
+        self.quarantine = Quarantine(
+            query_of_death, fleet, loop, self.running, metrics.worker_deaths, self.queue.changed
+        )
         self.gone_workers = GoneWorkers(fleet, loop, self.running, config.health.probe_interval_s)
         self.pools.on_refusal = self._refused
         self.rewriter = BodyRewriter(config, fleet, context.relearn)
@@ -129,7 +131,7 @@ class Assembly:
         identifier = IdentifyStage(
             context.identity,
             fleet,
-            metrics,
+            metrics.identify,
             loop,
             paths,
             self.pins,
@@ -159,7 +161,9 @@ class Assembly:
             metrics=metrics,
             identity=context.identity,
             identifier=identifier,
-            attempts=AttemptServices(self.loop, metrics, self.pools, self.worker_keys, scheme, context.instance.via),
+            attempts=AttemptServices(
+                self.loop, metrics.redials, self.pools, self.worker_keys, scheme, context.instance.via
+            ),
             placements=PlacementGate(
                 context.dispatcher,
                 self.quarantine,
@@ -180,7 +184,7 @@ class Assembly:
 
     def _kv_plans(self, context: GatewayContext) -> KvPlans | None:
         config = context.config.handover
-        pulls = Pulls(config, context.dispatcher, context.metrics) if config.pulls else None
+        pulls = Pulls(config, context.dispatcher, context.metrics.pulls) if config.pulls else None
         return None if self.handovers is None and pulls is None else KvPlans(self.handovers, pulls)
 
     def _client_services(

@@ -110,7 +110,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.output.lost()
         if not self._over and self._framer.state is FramerState.BODY and self._request is None:
-            self._services.metrics.client_aborted("request")
+            self._services.metrics.client_aborts.add(1.0, ("request",))
         self._over = True
         self._leave_request()
         self._framer.close()
@@ -246,7 +246,7 @@ class ClientConnection(asyncio.Protocol):
         if keys is not None:
             known, name = self._known, self.caller.name
             if known is not None and known[0] is head.fields and known[1] == keys.generation and name is not None:
-                self._services.metrics.let_in(name)
+                self._services.metrics.requests_by_key.add(1.0, (name,))
             else:
                 self._authenticate(head, keys)
             self._framer.charge(self.caller.account)

@@ -14,7 +14,7 @@ from router.gateway.http.client.request_ids import RequestIds
 from router.gateway.http.send_buffer_limit import SendBufferLimit
 from router.gateway.http.write_coalescer import WriteCoalescer
 from router.gateway.local import LocalAnswers
-from router.gateway.metrics_protocol import GatewayMetrics
+from router.gateway.metrics import GatewayMetrics
 from router.security.callers import Callers
 from router.security.instance import Instance
 from router.security.keys import ApiKeys

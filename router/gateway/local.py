@@ -20,7 +20,7 @@ from router.gateway.http.client.request_ids import RequestIds
 from router.gateway.http.client.routes import Route, RouteTable
 from router.gateway.http.error_format import error_body
 from router.gateway.http.upstream.headers import connection_line, own_reply, retry_after
-from router.gateway.metrics_protocol import GatewayMetrics
+from router.gateway.metrics import GatewayMetrics
 from router.gateway.model_names import ModelNames
 from router.placement.fleet.fleet import Fleet
 from router.security.keys import ApiKeys, presented
@@ -116,7 +116,7 @@ class LocalAnswers:
         name = keys.name_of(key) if key is not None else None
         if name is None:
             raise RequestError(ErrorKind.INVALID_API_KEY, _WRONG_KEY if key is not None else _NO_KEY)
-        self._metrics.let_in(name)
+        self._metrics.requests_by_key.add(1.0, (name,))
         return name
 
     def answer(self, head: RequestHead, peer: str, close: bool, key_name: str | None = None) -> bytes:
@@ -130,7 +130,7 @@ class LocalAnswers:
 
     def refusal(self, head: RequestHead | None, peer: str, error: RequestError, close: bool) -> bytes:
         """Return the error response for a refused request. `head` is None if the head could not be parsed."""
-        self._metrics.error(error.kind.spec.code, "request")
+        self._metrics.errors.add(1.0, (error.kind.spec.code, "request"))
         lines = retry_after(error)
         if isinstance(error, MethodNotAllowed):
             lines += b"allow: " + _allow(error.methods) + b"\r\n"
@@ -158,7 +158,8 @@ class LocalAnswers:
             lines += self._cors.lines(head)
         lines += connection_line(head, close)
         reply = own_reply(status, body, lines, without_body=head is not None and head.method == "HEAD")
-        self._metrics.request_ended((path, "", ""), status, 0.0)
+        self._metrics.requests.add(1.0, (path, "", "", str(status)))
+        self._metrics.durations.observe(0.0, (path, "", ""))
         if self._access.enabled and head is not None:
             named = {} if key_name is None else {"key_name": key_name}
             said = {"bytes": len(reply), "request_id": identifier.decode("latin-1")}
@@ -205,7 +206,7 @@ class LocalAnswers:
         if card is not None:
             return 200, card
         missing = RequestError(ErrorKind.MODEL_NOT_FOUND, f"The model `{name[:200]}` does not exist.", param="model")
-        self._metrics.error(missing.kind.spec.code, "request")
+        self._metrics.errors.add(1.0, (missing.kind.spec.code, "request"))
         return 404, read_json(error_body(missing, "/v1/models"))
 
 

@@ -15,8 +15,8 @@ from xxhash import xxh3_128_intdigest
 
 from backends.worker import Endpoint
 from router.errors import ErrorKind, RequestError
-from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.queues.gone_workers import refuses
+from router.metrics.instruments import Counter
 from router.placement.fleet.endpoints import FleetEndpoint
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.health import SERVING
@@ -55,14 +55,14 @@ class Quarantine:
         fleet: Fleet,
         loop: asyncio.AbstractEventLoop,
         requests: Iterable[RunningRequest],
-        metrics: GatewayMetrics,
+        deaths: Counter,
         changed: Callable[[], None],
     ) -> None:
         self.query_of_death = query_of_death
         self._fleet = fleet
         self._loop = loop
         self._requests = requests
-        self._metrics = metrics
+        self._deaths = deaths
         self._changed = changed
         self._seeds: dict[str, int] = {}
         self._looks: dict[str, asyncio.Task[None]] = {}
@@ -195,7 +195,7 @@ class Quarantine:
 
     def _gone(self, endpoint_id: str) -> None:
         for outcome in self.query_of_death.gone(endpoint_id, self._loop.time()):
-            self._metrics.worker_died(outcome)
+            self._deaths.add(1.0, (outcome,))
         self._changed()
 
     # looking

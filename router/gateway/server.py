@@ -20,11 +20,12 @@ from router.gateway.listen.connection_limit import AcceptOrder
 from router.gateway.listen.drain import SETTLE_S, ListeningServer, close_listeners
 from router.gateway.listen.sockets import public_sockets
 from router.gateway.local import Answer
-from router.gateway.metrics_protocol import GatewayMetrics
+from router.gateway.metrics import GatewayMetrics
 from router.gateway.pins import SharedPins
 from router.gateway.preview import PreviewedRequest
 from router.gateway.rewrites.body_rewriter import Relearn
 from router.limits.table import RateTable
+from router.metrics.registry import Registry
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.query_of_death import Deaths
@@ -59,18 +60,18 @@ class Gateway:
         dispatcher: Dispatcher,
         fleet: Fleet,
         identity: PromptIdentifier,
-        metrics: GatewayMetrics,
+        registry: Registry,
         relearn: Relearn | None = None,
         worker_tls: WorkerTls | None = None,
         answers: Mapping[str, Callable[[], Answer]] | None = None,
         traces: TraceSink | None = None,
         instance: Instance | None = None,
     ) -> None:
-        self._config = config
+        self._config, metrics = config, GatewayMetrics(registry)
         self._context = GatewayContext(
             config, dispatcher, fleet, identity, metrics, relearn, worker_tls, answers, traces, instance or Instance()
         )
-        self._files = FileWatch(metrics.reloaded)
+        self._files = FileWatch(metrics.reloads)
         self._parts: Assembly | None = None
         self._servers: list[ListeningServer] = []
         self._listeners: list[socket.socket] = []

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 
-from policies.view import Residency, WorkerId, WorkerView
+from policies.view import Residency, WorkerView
 from router.placement.fleet.endpoints import Candidate
+from router.placement.metrics import PlacementMetrics
 from router.placement.request import Request, Usage
 from router.placement.tickets import Ticket
 from router.residency.exact.difference import Difference
@@ -24,26 +23,16 @@ def prediction(request: Request, candidate: Candidate, view: WorkerView) -> int 
     return request.reported(view.cached_tokens, candidate.block_tokens)
 
 
-class ComparisonObserver(Protocol):
-    """Receives every comparison. Must not raise."""
-
-    def compared(self, worker: WorkerId, predicted_tokens: int, reported_tokens: int) -> None: ...
-    def differed(self, worker: WorkerId, difference: Difference) -> None: ...
-
-    def misrouted(self, worker: WorkerId) -> None:
-        """A prompt found fewer cached tokens than predicted, and fewer than another worker was predicted to have."""
-
-
 class Comparisons:
     """Record reports and explanations in a ticket's record and in its worker's `PredictionAccuracy`.
 
     Tickets with a pending difference are kept until it is explained; the residency map ensures that it will be.
     """
 
-    __slots__ = ("_observer", "_unexplained")
+    __slots__ = ("_metrics", "_unexplained")
 
-    def __init__(self, observer: ComparisonObserver | None) -> None:
-        self._observer = observer
+    def __init__(self, metrics: PlacementMetrics) -> None:
+        self._metrics = metrics
         self._unexplained: dict[int, Ticket] = {}
 
     def completed(self, ticket: Ticket, usage: Usage) -> Usage:
@@ -73,14 +62,23 @@ class Comparisons:
             ticket.record.difference = None if predicted == reported else Difference.APPROXIMATE
             return
         ticket.load.accuracy.compare(predicted, reported)
-        if self._observer is not None:
-            self._observer.compared(ticket.candidate.id, predicted, reported)
-            if reported < predicted and reported < _most_elsewhere(ticket):
-                self._observer.misrouted(ticket.candidate.id)
+        self._count(ticket, predicted, reported)
         if predicted != reported:
             difference = difference or _unjudged(ticket)
             ticket.load.accuracy.explain(difference)
             self._differed(ticket, difference)
+
+    def _count(self, ticket: Ticket, predicted: int, reported: int) -> None:
+        """Count the tokens and the outcome, and a prompt that found fewer cached tokens than predicted, and fewer than
+        another worker was predicted to have.
+        """
+        metrics, worker = self._metrics, ticket.candidate.id
+        metrics.cached_tokens.add(predicted, (worker, "predicted"))
+        metrics.cached_tokens.add(reported, (worker, "reported"))
+        outcome = "equal" if predicted == reported else "over" if predicted > reported else "under"
+        metrics.comparisons.add(1.0, (worker, outcome))
+        if reported < predicted and reported < _most_elsewhere(ticket):
+            metrics.misrouted.add(1.0, (worker,))
 
     def explained(self, ticket_id: int, difference: Difference) -> None:
         """Record the explanation of a pending difference (`ResidencyMap.on_settled`)."""
@@ -93,8 +91,8 @@ class Comparisons:
         ticket.record.difference = difference
         if difference is Difference.PENDING:
             self._unexplained[ticket.id] = ticket
-        elif self._observer is not None:
-            self._observer.differed(ticket.candidate.id, difference)
+        else:
+            self._metrics.differences.add(1.0, (ticket.candidate.id, difference.value))
 
     def statistics(self) -> dict[str, int]:
         return {"unexplained": len(self._unexplained)}

@@ -9,6 +9,7 @@ from policies.spec import PolicySpec
 from policies.view import Decision, Policy, WorkerId, WorkerView
 from router.config.model import HandoverConfig, RetriesConfig
 from router.errors import ErrorKind
+from router.metrics.registry import Registry
 from router.placement.decision_log.decisions import Action, Asked, DecisionLog, DecisionRecord, Explanation
 from router.placement.decision_log.recorder import Recorder
 from router.placement.decision_log.what_if import WhatIfs
@@ -26,17 +27,18 @@ from router.placement.load.pinned_blocks import PinnedBlocks
 from router.placement.load.shared_load import SharedLedger
 from router.placement.load.views import ViewBuilder
 from router.placement.load.worker_load import WorkerLoad
+from router.placement.metrics import PlacementMetrics
 from router.placement.named_policies import NamedPolicies
 from router.placement.placer import PendingPlacement, Placer
-from router.placement.policies.policy_runner import PolicyRunner
+from router.placement.policies.policy_runner import Failed, PolicyRunner
 from router.placement.policies.shadow import RouteShadows
 from router.placement.request import FailurePoint, Request
 from router.placement.retry_budget import FREE, RetryBudget, follow, longest, tried
 from router.placement.selection import Selection, below_concurrency_limit, computed, exclusions, select, trial_first
-from router.placement.ticket_life import DispatchObserver, TicketLife
+from router.placement.ticket_life import TicketLife
 from router.placement.tickets import Held, Queued, Reject, Ticket, gave_up, lacks_worker
 
-__all__ = ["DispatchObserver", "Dispatcher", "Held", "Queued", "Reject", "Ticket"]
+__all__ = ["Dispatcher", "Held", "Queued", "Reject", "Ticket"]
 
 
 LONGEST_HOLD_S = 60.0
@@ -58,7 +60,8 @@ class Dispatcher(TicketLife):
         *,
         spec: PolicySpec,
         decisions_kept: int = 1_000,
-        observer: DispatchObserver | None = None,
+        registry: Registry | None = None,
+        policy_failed: Failed | None = None,
         retries: RetriesConfig | None = None,
         max_requests_per_worker: int = 0,
         ledger: SharedLedger | None = None,
@@ -67,18 +70,18 @@ class Dispatcher(TicketLife):
         shadows: Mapping[str, RouteShadows] | None = None,
         handover: HandoverConfig | None = None,
     ) -> None:
-        failed = observer.policy_failed if observer is not None else None
-        self._runner = PolicyRunner(policy, spec, failed)
+        metrics = PlacementMetrics(registry or Registry())
+        self._runner = PolicyRunner(policy, spec, policy_failed)
         policies = NamedPolicies(self._runner, named or {}, shadows or {})
         handover = handover or HandoverConfig()
         loads = WorkerLoads(ledger, kv_moves=handover.connector is not None or handover.pulls is not None)
-        super().__init__(fleet, residency, loads, policies, observer, PinnedBlocks(handover, watches=alone))
-        self._retry_budget = RetryBudget(retries, observer)
+        super().__init__(fleet, residency, loads, policies, metrics, PinnedBlocks(handover, watches=alone))
+        self._retry_budget = RetryBudget(retries, metrics.retries_refused)
         self._max_per_worker = max_requests_per_worker
         self._log = DecisionLog(decisions_kept)
         self.what_ifs = WhatIfs(self._log)
         self._view_builder = ViewBuilder(loads, residency, self._output_lengths)
-        self._placer = Placer(fleet, residency, loads, policies, self._view_builder, self._log, observer)
+        self._placer = Placer(fleet, residency, loads, policies, self._view_builder, self._log, metrics)
         self._later: Defer = run_now
         self._pulls = PullPlanner(handover, self._placer, residency)
         self._handovers = HandoverPlanner(handover, self._placer, self._view_builder, loads)
@@ -148,7 +151,7 @@ class Dispatcher(TicketLife):
             return selection
         if selection.error.kind is ErrorKind.MODEL_NOT_FOUND and request.model is not None:
             self._fleet.unknown_model(request.model)
-        return self._reject(request, selection)
+        return self._reject(selection)
 
     def retry(
         self,
@@ -176,7 +179,7 @@ class Dispatcher(TicketLife):
         if selection is not None and point not in FREE and not self._retry_budget.pay(self._requests, now_s):
             selection = None
         if selection is None:
-            return self._reject(ticket.request, gave_up(point, reason, refusal_s))
+            return self._reject(gave_up(point, reason, refusal_s))
         decided = self._placer.decide(ticket.request, selection, now_s)
         again = self._place(ticket.request, decided, now_s, ticket.attempt + 1)
         follow(ticket, again, point, refusal_s)
@@ -467,10 +470,9 @@ class Dispatcher(TicketLife):
     def _requests(self) -> int:
         return self._counts["dispatched"] - self._counts["retried"]
 
-    def _reject(self, request: Request, reject: Reject) -> Reject:
+    def _reject(self, reject: Reject) -> Reject:
         self._counts["rejected"] += 1
-        if self._observer is not None:
-            self._observer.rejected(request, reject.error)
+        self._metrics.rejections.add(1.0, (reject.error.kind.spec.code,))
         return reject
 
 

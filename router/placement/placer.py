@@ -24,11 +24,11 @@ from router.placement.fleet.residency_source import ResidencySource
 from router.placement.load.fleet_load import WorkerLoads
 from router.placement.load.running import LoadReservation
 from router.placement.load.views import LookedUpPrefix, ViewBuilder
+from router.placement.metrics import PlacementMetrics
 from router.placement.named_policies import NamedPolicies
 from router.placement.policies.policy_runner import PolicyRunner
 from router.placement.request import Request
 from router.placement.selection import Selection, trial_first
-from router.placement.ticket_life import DispatchObserver
 from router.placement.tickets import Ticket
 from router.residency.view import Match
 
@@ -55,7 +55,7 @@ class Placer:
         policies: NamedPolicies,
         view_builder: ViewBuilder,
         log: DecisionLog,
-        observer: DispatchObserver | None,
+        metrics: PlacementMetrics,
     ) -> None:
         self._fleet = fleet
         self._residency = residency
@@ -63,7 +63,7 @@ class Placer:
         self._policies = policies
         self._view_builder = view_builder
         self._log = log
-        self._observer = observer
+        self._metrics = metrics
         self._ids = itertools.count(1)
         self.later: Defer = run_now
         """Takes the notes of a placement."""
@@ -131,8 +131,10 @@ class Placer:
     def _note(self, ticket: Ticket) -> None:
         """Record a placement, after shadow policies and events have made their views, which the log counts."""
         self._log.add(ticket.record)
-        if self._observer is not None:
-            self._observer.decided(ticket)
+        metrics, worker, record = self._metrics, ticket.candidate.id, ticket.record
+        metrics.decisions.add(1.0, (worker, ticket.residency))
+        metrics.prompt_tokens.add(ticket.request.prompt_tokens, (worker,))
+        metrics.route_decisions.add(1.0, (record.route, record.policy))
 
     def _reserve(
         self,

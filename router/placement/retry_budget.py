@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from router.config.model import RetriesConfig
+from router.metrics.instruments import Counter
 from router.placement.attempt_budget import AttemptBudget
 from router.placement.request import FailurePoint
 from router.placement.tickets import Ticket
@@ -14,26 +15,23 @@ MAX_SENT_FAILURES = 2
 them."""
 
 
-class RefusalObserver(Protocol):
-    """Receives retries that were possible but exceeded the budget. Must not raise."""
-
-    def retry_refused(self) -> None: ...
-
-
 _FLOOR_PER_S = 3.0
 """Retries per second that are always allowed, so that a gateway with few requests can retry."""
 
 
 class RetryBudget:
-    """The limit on the attempts at one request, and the retry budget that all requests share."""
+    """The limit on the attempts at one request, and the retry budget that all requests share.
 
-    __slots__ = ("_budget", "_max_attempts", "_observer")
+    `refused` counts retries that were possible but exceeded the budget.
+    """
 
-    def __init__(self, retries: RetriesConfig | None, observer: RefusalObserver | None) -> None:
+    __slots__ = ("_budget", "_max_attempts", "_refused")
+
+    def __init__(self, retries: RetriesConfig | None, refused: Counter) -> None:
         retries = retries or RetriesConfig()
         self._max_attempts = retries.max_attempts
         self._budget = AttemptBudget(retries.budget_ratio, _FLOOR_PER_S if retries.budget_ratio else 0.0)
-        self._observer = observer
+        self._refused = refused
 
     def exhausted(self, ticket: Ticket, point: FailurePoint) -> bool:
         if point in (FailurePoint.STREAM, FailurePoint.LOCAL) or ticket.attempt >= self._max_attempts:
@@ -42,8 +40,8 @@ class RetryBudget:
 
     def pay(self, requests: int, now_s: float) -> bool:
         paid = self._budget.take(requests, now_s)
-        if not paid and self._observer is not None:
-            self._observer.retry_refused()
+        if not paid:
+            self._refused.add()
         return paid
 
     def affords(self, requests: int, now_s: float) -> bool:

@@ -6,31 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from policies.view import FleetView, LifecycleEvent, LifecycleEventKind, Residency, WorkerId
-from router.errors import RequestError
-from router.placement.comparison import ComparisonObserver, Comparisons
+from router.placement.comparison import Comparisons
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.residency_source import ResidencySource
 from router.placement.learning.output_length import OutputLengths
 from router.placement.load.fleet_load import WorkerLoads
 from router.placement.load.pinned_blocks import PinnedBlocks
 from router.placement.load.running import ReservationStage
+from router.placement.metrics import PlacementMetrics
 from router.placement.named_policies import NamedPolicies
 from router.placement.policies import shadow
-from router.placement.request import FailurePoint, Request, Usage
-from router.placement.retry_budget import RefusalObserver
+from router.placement.request import FailurePoint, Usage
 from router.placement.tickets import Ticket
 from router.residency.exact.difference import Difference
-
-
-class DispatchObserver(ComparisonObserver, RefusalObserver, Protocol):
-    """Receives the dispatcher's actions, for metrics and logs. Must not raise."""
-
-    def decided(self, ticket: Ticket) -> None: ...
-    def rejected(self, request: Request, error: RequestError) -> None: ...
-    def failed(self, ticket: Ticket, point: FailurePoint, reason: str) -> None: ...
-
-    def policy_failed(self, policy: str, reason: str, first: bool) -> None:
-        """`policy` raised or gave an invalid answer. `first`: for the first time since the policy was adopted."""
 
 
 class TrafficObserver(Protocol):
@@ -47,7 +35,7 @@ class TrafficObserver(Protocol):
 
 
 class TicketLife:
-    """Follow tickets to their ends: learn from what is seen, release the load once, and notify policy and observer.
+    """Follow tickets to their ends: learn from what is seen, release the load once, and notify the policy.
 
     Any event may come late, twice or out of order.
     """
@@ -58,7 +46,7 @@ class TicketLife:
         residency: ResidencySource,
         loads: WorkerLoads,
         policies: NamedPolicies,
-        observer: DispatchObserver | None,
+        metrics: PlacementMetrics,
         pinned: PinnedBlocks,
     ) -> None:
         self._fleet = fleet
@@ -67,9 +55,9 @@ class TicketLife:
         self._residency = residency
         self._loads = loads
         self._policies = policies
-        self._observer = observer
+        self._metrics = metrics
         self._output_lengths = OutputLengths()
-        self._comparisons = Comparisons(observer)
+        self._comparisons = Comparisons(metrics)
         self._counts = dict.fromkeys(
             ("dispatched", "queued", "rejected", "retried", "finished", "cancelled", "failed"), 0
         )
@@ -177,8 +165,7 @@ class TicketLife:
         self._end(ticket, now_s, f"failed ({point.value}): {reason}", served=False)
         self._counts["failed"] += 1
         self._tell_policy(LifecycleEventKind.FAILED, ticket, now_s)
-        if self._observer is not None:
-            self._observer.failed(ticket, point, reason)
+        self._metrics.attempt_failures.add(1.0, (ticket.candidate.id, point.value))
 
     def cancelled(self, ticket: Ticket, now_s: float) -> None:
         """Record that the client left, which counts against no worker."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
+
+from router.metrics.instruments import Counter
 
 log = logging.getLogger("warmroute.security")
 
@@ -40,14 +41,13 @@ class _Watched:
 
 
 class FileWatch:
-    """Reload objects when their files change. A failure is logged and reported to `reloaded`, and the old content
-    stays."""
+    """Reload objects when their files change. A failure is logged, and the old content stays. `reloads` counts
+    both."""
 
-    def __init__(self, reloaded: Callable[[str, bool], None]) -> None:
-        self._reloaded = reloaded
+    def __init__(self, reloads: Counter) -> None:
+        self._reloads = reloads
         self._watched: list[_Watched] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._reloads = {"ok": 0, "failed": 0}
 
     def add(self, what: str, loaded: ReloadableFiles | None) -> None:
         """Watch the files of `loaded`, named `what` in logs and metrics."""
@@ -72,9 +72,6 @@ class FileWatch:
                 watched.read = now
                 self._read(watched)
 
-    def statistics(self) -> dict[str, Any]:
-        return dict(self._reloads)
-
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._tick)
         self.look()
@@ -85,12 +82,11 @@ class FileWatch:
             watched.loaded.load()
         except Exception as error:  # after any error the old content stays in use
             log.error("changed file cannot be used, the old content stays", extra={**fields, "reason": str(error)})
-            ok = False
+            outcome = "failed"
         else:
             log.info("changed file read again", extra=fields)
-            ok = True
-        self._reloads["ok" if ok else "failed"] += 1
-        self._reloaded(watched.what, ok)
+            outcome = "ok"
+        self._reloads.add(1.0, (watched.what, outcome))
 
 
 def signature(paths: tuple[str, ...]) -> Signature:

@@ -1,7 +1,6 @@
-"""Metrics, logs and the export of traces.
+"""The page of metrics, logs and the export of traces.
 
-`catalogue` declares every metric, and `instruments` are the counters and histograms. `metrics` is called by the other
-parts, and `exposition` renders Prometheus text. `logs` sets up logging, and `loop_lag` measures the event loop.
-`trace_exporter` sends the spans that the gateway records.
+`exposition` renders `router.metrics` and the `readings` of a scrape as Prometheus text. `logs` sets up logging, and
+`loop_lag` measures the event loop. `trace_exporter` sends the spans that the gateway records.
 Imported by `router.app`, `router.admin`, `router.process` and `router.cli`.
 """

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
-from router.telemetry.catalogue import CATALOGUE, PROCESS, Kind
-from router.telemetry.instruments import Distribution, Labels
-from router.telemetry.metrics import Registry
+from router.metrics.catalogue import CATALOGUE, PROCESS, Kind
+from router.metrics.instruments import Distribution, Labels
+from router.metrics.registry import Registry
 from router.telemetry.snapshot import Snapshot, Tally, page
 
 Reading = tuple[str, Labels, float]

@@ -11,7 +11,7 @@ from itertools import accumulate
 import msgspec
 
 from backends.vllm.histogram_bounds import ITL_S, TTFT_S
-from router.telemetry.instruments import Labels
+from router.metrics.instruments import Labels
 from router.telemetry.snapshot import Snapshot, Tally
 
 INTERVAL_S = 10.0

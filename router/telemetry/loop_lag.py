@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+
+from router.metrics.instruments import Distribution
 
 DEFAULT_INTERVAL_S = 0.1
 
 
 class LoopLag:
-    """Sleep `interval_s` repeatedly, and pass the lateness of each wake-up in seconds to `observe`."""
+    """Sleep `interval_s` repeatedly, and count the lateness of each wake-up in seconds in `lags`."""
 
-    def __init__(self, observe: Callable[[float], None], interval_s: float = DEFAULT_INTERVAL_S) -> None:
-        self._observe = observe
+    def __init__(self, lags: Distribution, interval_s: float = DEFAULT_INTERVAL_S) -> None:
+        self._lags = lags
         self._interval_s = interval_s
         self._task: asyncio.Task[None] | None = None
         self._samples = 0
@@ -40,4 +41,4 @@ class LoopLag:
             lag_s = max(0.0, clock() - due_s)
             self._samples += 1
             self._worst_s = max(self._worst_s, lag_s)
-            self._observe(lag_s)
+            self._lags.observe(lag_s)

@@ -12,6 +12,7 @@ from policies.view import Residency, WorkerView
 from router.config.budgets import BODIES, PROMPTS, RESPONSES, VIEWS
 from router.config.memory import MemoryLimit
 from router.config.model import Config
+from router.metrics.registry import COMPILED
 from router.placement.fleet.fleet import Candidate, Fleet, WorkerState
 from router.placement.fleet.health import SERVING
 from router.placement.fleet.scaling import Needed
@@ -19,7 +20,6 @@ from router.placement.handover.links import Link
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.exposition import Reading
 from router.telemetry.logs import lines_dropped
-from router.telemetry.metrics import COMPILED
 
 MOST_MODELS = 256
 """Models of which the ready workers are counted."""

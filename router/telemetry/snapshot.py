@@ -12,9 +12,9 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 
-from router.telemetry.catalogue import CATALOGUE, PROCESS, Kind, Merge, MetricSpec
-from router.telemetry.instruments import Exemplar as Traced
-from router.telemetry.instruments import Labels
+from router.metrics.catalogue import CATALOGUE, PROCESS, Kind, Merge, MetricSpec
+from router.metrics.instruments import Exemplar as Traced
+from router.metrics.instruments import Labels
 
 
 class Tally(msgspec.Struct, array_like=True):

@@ -131,7 +131,7 @@ class EndpointWatch:
         self._subscriptions.close()
         self._self_tests.cancel()
         while self._workers:
-            self._context.metrics.worker_gone(self._workers.pop())
+            self._context.metrics.registry.forget("worker", self._workers.pop())
 
     async def _guarded_round(self) -> None:
         try:
@@ -185,10 +185,10 @@ class EndpointWatch:
                 facts = await self._learn()
             self._check_engine()
         except ProbeError as error:
-            self._context.metrics.probed(kind, False)
+            self._context.metrics.probes.add(1.0, (kind, "failed"))
             self._failed(error, now_s)
             return
-        self._context.metrics.probed(kind, True)
+        self._context.metrics.probes.add(1.0, (kind, "ok"))
         if facts is not None:
             self._log_facts(facts)
             if self._context.observer is not None:
@@ -250,7 +250,7 @@ class EndpointWatch:
         context, endpoint, now_s = self._context, self._endpoint, self._context.clock()
         if error.fault is ProbeFault.LATE:
             verdict = probe_late(context.fleet, context.health, endpoint, error.reason, began_s, now_s)
-            context.metrics.probed_late(verdict)
+            context.metrics.late_probes.add(1.0, (verdict,))
             self._late = self._up and not context.fleet.lost(endpoint)
         else:
             self._late = False
@@ -303,13 +303,13 @@ class EndpointWatch:
                 self._client, self._endpoint.endpoint, timeout_s=self._context.health.probe_timeout_s
             )
         except ProbeError as error:
-            self._context.metrics.probed("load", False)
+            self._context.metrics.probes.add(1.0, ("load", "failed"))
             if not self._load_failing:
                 log.warning("no load reports", extra={"worker": self._endpoint.id, "reason": error.reason})
             self._load_failing = True
             return
         self._load_failing = False
-        self._context.metrics.probed("load", True)
+        self._context.metrics.probes.add(1.0, ("load", "ok"))
         if self._context.observer is not None:
             self._context.observer.load_read(page)
         now_s = self._context.clock()

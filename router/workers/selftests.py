@@ -150,7 +150,7 @@ class SelfTests:
         return verdict
 
     def _judge(self, candidate: Candidate, verdict: SelfTestVerdict) -> None:
-        self._context.metrics.self_tested(verdict.residency.value)
+        self._context.metrics.self_tests.add(1.0, (verdict.residency.value,))
         self._context.residency.set_self_test(candidate.slot, verdict.residency, verdict.reason, blind=verdict.blind)
         if self._verdicts.get(candidate.id) != verdict:
             self._verdicts[candidate.id] = verdict

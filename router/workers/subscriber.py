@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import zmq
 
 from backends.vllm.events import split_frames
 from backends.worker import KvEventSource
+from router.metrics.instruments import Counter
 from router.residency.residency_map import ResidencyMap
 from router.residency.view import Ingest
 from router.workers.event_pump import EventPump
@@ -34,11 +35,6 @@ HEARTBEAT_MS = 5_000
 HEARTBEAT_TIMEOUT_MS = 15_000
 
 
-class SubscriberMetrics(Protocol):
-    def replayed(self, worker: str, outcome: str) -> None:
-        """Count a replay that ended filled, empty, partial (some events are lost), timeout, broken or unavailable."""
-
-
 class Subscriber:
     """A SUB socket on the running loop. It requests a replay where the residency map asks for one.
 
@@ -50,7 +46,7 @@ class Subscriber:
         context: zmq.Context[zmq.Socket[bytes]],
         pump: EventPump,
         residency: ResidencyMap,
-        metrics: SubscriberMetrics,
+        replays: Counter,
         *,
         slot: int,
         worker: str,
@@ -63,7 +59,7 @@ class Subscriber:
         self._context = context
         self._pump = pump
         self._residency = residency
-        self._metrics = metrics
+        self._replays = replays
         self._worker = worker
         self._on_lost = on_lost
         self._replay_idle_s = replay_idle_s
@@ -217,7 +213,7 @@ class Subscriber:
             self._unavailable()
 
     def _unavailable(self) -> None:
-        self._metrics.replayed(self._worker, "unavailable")
+        self._replays.add(1.0, (self._worker, "unavailable"))
         # The result is ignored: it could only ask for the replay that was just found to be impossible.
         self._residency.replay_ended(self.slot, False)
 
@@ -232,7 +228,7 @@ class Subscriber:
         if outcome is ReplayOutcome.COMPLETE:
             filled = "filled" if replay is not None and replay.batches else "empty"
             word = "partial" if self._missing + ended.missing else filled
-        self._metrics.replayed(self._worker, word)
+        self._replays.add(1.0, (self._worker, word))
         self._follow(ended)
 
     def _end_replay(self) -> None:

@@ -89,7 +89,7 @@ class Subscriptions:
             self._context.zmq_context,
             self._context.pump,
             self._context.residency,
-            self._context.metrics,
+            self._context.metrics.event_replays,
             slot=candidate.slot,
             worker=candidate.id,
             source=source,

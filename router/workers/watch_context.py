@@ -5,31 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import zmq
 
 from backends.vllm.metrics import MetricsPage
 from backends.worker import Endpoint, WorkerFacts
 from router.config.model import HealthConfig, ResidencyConfig
+from router.metrics.registry import Registry
 from router.placement.fleet.fleet import Fleet
-from router.placement.fleet.lateness import LateVerdict
 from router.residency.residency_map import ResidencyMap
 from router.security.worker_tls import WorkerTls
 from router.workers.event_pump import EventPump
 from router.workers.selftest_rendering import SelftestIdentifier
 
 
-class WatchMetrics(Protocol):
-    def probed(self, kind: str, ok: bool) -> None:
-        """Count a probe; `kind` is quick, full or load."""
+class WatchMetrics:
+    """The counters of the watches, and `registry`, which drops the series of workers that have left."""
 
-    def probed_late(self, verdict: LateVerdict) -> None: ...
-    def self_tested(self, verdict: str) -> None: ...
-    def replayed(self, worker: str, outcome: str) -> None: ...
-
-    def worker_gone(self, worker: str) -> None:
-        """Drop the series of a candidate that has left."""
+    def __init__(self, registry: Registry) -> None:
+        self.registry: Final = registry
+        self.probes: Final = registry.counter("probes")
+        self.late_probes: Final = registry.counter("late_probes")
+        self.self_tests: Final = registry.counter("self_tests")
+        self.event_replays: Final = registry.counter("event_replays")
 
 
 class LearningIdentifier(SelftestIdentifier, Protocol):

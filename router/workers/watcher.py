@@ -11,6 +11,7 @@ import zmq
 from backends.vllm.operations import WorkerOperation
 from backends.worker import KvEventSource, parse_endpoint
 from router.config.model import Config, KvEventsConfig, WorkerConfig
+from router.metrics.registry import Registry
 from router.placement.fleet.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
 from router.security.worker_tls import WorkerTls
@@ -44,7 +45,7 @@ class Watcher:
         residency: ResidencyMap,
         identity: LearningIdentifier,
         config: Config,
-        metrics: WatchMetrics,
+        registry: Registry,
         *,
         clock: Callable[[], float] = time.monotonic,
         worker_tls: WorkerTls | None = None,
@@ -56,7 +57,7 @@ class Watcher:
         self._residency = residency
         self._identity = identity
         self._config = config
-        self._metrics = metrics
+        self._metrics = WatchMetrics(registry)
         self._clock = clock
         self._worker_tls = worker_tls or WorkerTls(config.worker_tls)
         self._self_test_lock = self_test_lock

@@ -12,9 +12,9 @@ import yaml
 
 from router.cli import serve
 from router.cli.main import build_parser
+from router.metrics.catalogue import CATALOGUE
 from router.security.token import admin_tokens
 from router.settings import load
-from router.telemetry.catalogue import CATALOGUE
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "warmroute"

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from router.diagnosis.conditions import CONDITIONS
-from router.telemetry.catalogue import CATALOGUE, PROCESS, Kind
+from router.metrics.catalogue import CATALOGUE, PROCESS, Kind
 from tests.support.monitoring import queries
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from router.admin.openapi import OPENAPI_PATH
 from router.admin.table import OPERATIONS
 from router.config.schema import settings
 from router.config.sources.environment import CONFIG_FILE, variable
-from router.telemetry.catalogue import CATALOGUE, Kind
+from router.metrics.catalogue import CATALOGUE, Kind
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("docs/how-to/*.md")), ROOT / "README.md", ROOT / "SECURITY.md"]

@@ -16,10 +16,12 @@ from policies.spec import PolicySpec
 from router.config.model import Config
 from router.gateway.assembly import Assembly, GatewayContext
 from router.gateway.client import ClientConnection
+from router.gateway.metrics import GatewayMetrics
+from router.metrics.registry import Registry
 from router.placement.fleet.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
 from router.security.instance import Instance
-from tests.support.gateway_rig import FACTS, RecordingMetrics, build_dispatcher, build_identity
+from tests.support.gateway_rig import FACTS, build_dispatcher, build_identity
 
 INSTANCE = Instance("warmroute-property")
 
@@ -192,7 +194,7 @@ class World:
         policy = build_policy(PolicySpec("round_robin"), random.Random(0))
         self.dispatcher = build_dispatcher(fleet, residency, policy, spec=PolicySpec("round_robin"))
         context = GatewayContext(
-            config, self.dispatcher, fleet, build_identity(config), RecordingMetrics(), instance=INSTANCE
+            config, self.dispatcher, fleet, build_identity(config), GatewayMetrics(Registry()), instance=INSTANCE
         )
         self.parts = Assembly(context, self.turns)
         ids = self.parts.clients.request_ids

@@ -5,6 +5,7 @@ from router.config.model import Config, WorkerConfig
 from router.control.change import Change
 from router.control.state.edits import add_worker, remove_worker
 from router.security.keys import KeyEntry, digest_of, new_key
+from tests.support.metrics import counted
 
 
 async def test_a_request_for_an_unknown_model_makes_the_watch_look_again(monkeypatch):
@@ -23,6 +24,17 @@ async def test_every_reading_is_in_the_catalogue():
     assert b"warmroute_index_hashes" in page
     assert b"warmroute_buffered_bytes" in page
     assert content_type.startswith("text/plain")
+    await system.aclose()
+
+
+async def test_policy_errors_are_counted_and_logged_once(caplog):
+    system = System(Config())
+    failures = system.dispatcher._runner._failed, system.running._failed
+    for failed, first in zip(failures, (True, False), strict=True):
+        failed("mine", "it raised KeyError('x')", first)
+    assert counted(system.registry, "policy_errors") == [("mine",)] * 2
+    (record,) = caplog.records
+    assert (record.levelname, record.policy, record.reason) == ("WARNING", "mine", "it raised KeyError('x')")
     await system.aclose()
 
 

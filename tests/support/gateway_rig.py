@@ -14,9 +14,9 @@ from policies.registry import build_policy
 from policies.spec import PolicySpec
 from router.config.model import Config
 from router.gateway.flow.request_trace import TraceSink
-from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.rewrites.body_rewriter import Relearn
 from router.gateway.server import Gateway
+from router.metrics.registry import Registry
 from router.placement import dispatcher
 from router.placement.dispatcher import Dispatcher, Held, Queued, Reject, Ticket
 from router.placement.fleet.endpoints import FleetEndpoint
@@ -27,6 +27,7 @@ from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.body.known_bodies import KnownBodies
 from router.tokenization.prompt_identifier import PromptIdentifier
+from tests.support.metrics import check_labels, counted
 from tests.support.raw_client import Client, Reply
 from tests.support.scripted_worker import Script, ScriptedWorker, SocketWorker
 
@@ -42,22 +43,6 @@ if TYPE_CHECKING or not COMPILED:  # noqa: SIM108 - mypy joins the two types of 
     _Base = Dispatcher
 else:
     _Base = object
-
-
-class RecordingMetrics:
-    """Records every call as (name, *arguments)."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[Any, ...]] = []
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        def record(*arguments: object) -> None:
-            self.calls.append((name, *arguments))
-
-        return record
-
-    def named(self, name: str) -> list[tuple[Any, ...]]:
-        return [call[1:] for call in self.calls if call[0] == name]
 
 
 class StubIdentity:
@@ -162,7 +147,7 @@ def build_identity(config: Config) -> StubIdentity:
 
 
 class Rig:
-    """One gateway with its fleet, its scripted `workers`, and the recorded metrics and lifecycle events."""
+    """One gateway with its fleet, its scripted `workers`, its instruments, and the recorded lifecycle events."""
 
     def __init__(
         self,
@@ -173,6 +158,7 @@ class Rig:
     ) -> None:
         self.config = config
         self.loop = loop
+        self.registry = Registry()
         residency = ResidencyMap()
         self.fleet = Fleet(config.health, residency, connector=config.handover.connector)
         self.dispatcher = build_dispatcher(
@@ -180,17 +166,21 @@ class Rig:
             residency,
             build_policy(PolicySpec("round_robin"), random.Random(0)),
             spec=PolicySpec("round_robin"),
+            registry=self.registry,
             retries=config.retries,
             max_requests_per_worker=config.limits.max_requests_per_worker,
             handover=config.handover,
         )
         self.identity = build_identity(config)
-        self.metrics = RecordingMetrics()
-        identity, metrics = cast("PromptIdentifier", self.identity), cast("GatewayMetrics", self.metrics)
-        self.gateway = Gateway(config, self.dispatcher, self.fleet, identity, metrics, relearn, traces=traces)
+        identity = cast("PromptIdentifier", self.identity)
+        self.gateway = Gateway(config, self.dispatcher, self.fleet, identity, self.registry, relearn, traces=traces)
         self.workers: list[ScriptedWorker] = []
         self.address = ""
         self._writers: list[asyncio.StreamWriter] = []
+
+    def counted(self, name: str) -> list[tuple[str, ...]]:
+        """Return what a metric has counted, as `tests.support.metrics.counted` does."""
+        return counted(self.registry, name)
 
     def join(self, worker: SocketWorker | str, facts: WorkerFacts | None = FACTS) -> FleetEndpoint:
         """Add a worker, or its URL, to the fleet. It is ready unless `facts` is None."""
@@ -233,6 +223,7 @@ class Rig:
         await self.gateway.aclose(0)
         for worker in self.workers:
             await worker.stop()
+        check_labels(self.registry)
 
 
 class RigBuilder:

@@ -200,7 +200,7 @@ class RequestDriver:
             return
         self._responder.left_in = state
         self._responder.relay.flush()
-        self._services.metrics.client_aborted("stream" if state in BEGUN else "before_first")
+        self._services.metrics.client_aborts.add(1.0, ("stream" if state in BEGUN else "before_first",))
         self._on(Event.CLIENT_GONE)
 
     def client_writable(self, writable: bool) -> None:
@@ -548,7 +548,8 @@ class RequestDriver:
 
     def _queue_expired(self, now_s: float) -> None:
         placed = self._services.placements.queue_expired(self._outbound, now_s)
-        self._services.metrics.queued(now_s - self._deadlines.since_s, isinstance(placed, Ticket))
+        found = "true" if isinstance(placed, Ticket) else "false"
+        self._services.metrics.queue.observe(now_s - self._deadlines.since_s, (found,))
         if isinstance(placed, Ticket):
             if self._outbound.trace is not None:
                 self._outbound.trace.decided(placed, now_s, 0.0)

@@ -14,7 +14,7 @@ from router.gateway.flow.identify.model_choice import ModelChoice
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.flow.transitions import RequestState
 from router.gateway.http.error_format import is_error
-from router.gateway.metrics_protocol import GatewayMetrics
+from router.gateway.metrics import GatewayMetrics
 from router.gateway.quarantine import Quarantine
 from router.gateway.queues.hold import HeldRequest, HoldQueue
 from router.gateway.queues.no_worker import NoWorkerQueue, QueuedRequest
@@ -109,14 +109,14 @@ class PlacementGate:
             placed: Placement | Reject = self._alone(outbound, request, state, now_s, within, shared)
         else:
             placed = shared
-        self._metrics.decision_took(perf_counter() - started_s)
+        self._metrics.decision.observe(perf_counter() - started_s)
         if isinstance(placed, Queued):
             refusal = self._queue_refusal(outbound, placed) if state is not _QUEUED else None
             return placed if refusal is None else refusal
         if state is _QUEUED:
-            self._metrics.queued(now_s - since_s, not isinstance(placed, Reject))
+            self._metrics.queue.observe(now_s - since_s, ("false" if isinstance(placed, Reject) else "true",))
         elif state is _HELD and not isinstance(placed, Held):
-            self._metrics.held(now_s - since_s)
+            self._metrics.hold.observe(now_s - since_s)
         return placed.error if isinstance(placed, Reject) else placed
 
     def _shared(
@@ -192,7 +192,7 @@ class PlacementGate:
             again = self._dispatcher.dispatch(other, now_s, may_hold=may_hold, within=within)
             if isinstance(again, Ticket):
                 self._models.renamed += 1
-                self._metrics.fell_back(request.model or "", other.model or "")
+                self._metrics.fallbacks.add(1.0, (request.model or "", other.model or ""))
             if isinstance(again, (Ticket, Held)):
                 return again
         return placed
@@ -314,7 +314,7 @@ class PlacementGate:
                 if isinstance(other, Ticket):
                     return other
             return again.error
-        self._metrics.retried(failure.point)
+        self._metrics.retries.add(1.0, (failure.point.value,))
         return again
 
     def retry_prefill(self, outbound: OutboundRequest, attempt: Attempt, now_s: float) -> Ticket | None:
@@ -331,7 +331,7 @@ class PlacementGate:
         if again is None:
             handover.settle(PREFILL_FAILED)
         else:
-            self._metrics.retried(failure.point)
+            self._metrics.retries.add(1.0, (failure.point.value,))
             handover.again(again)
         return again
 

@@ -18,7 +18,7 @@ from router.gateway.http.client.input import ClientInput
 from router.gateway.http.client.output import ClientOutput
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.client.tunnel import Tunnel
-from router.gateway.metrics_protocol import GatewayMetrics
+from router.gateway.metrics import GatewayMetrics
 from router.gateway.pins import Pins
 from router.placement.tickets import Ticket
 from router.tokenization.prompt_identifier import PromptIdentifier

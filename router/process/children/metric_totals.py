@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from router.metrics.instruments import Counter
 from router.process.children.child_client import ChildClient, ChildRequest, ask_all
 from router.process.children.metric_snapshots import READINGS_PATH, decode_readings
 from router.telemetry.exposition import OwnProcess, Reading
@@ -24,7 +25,8 @@ class MetricTotals:
         self._ended = Snapshot({}, {})
         self._own = OwnProcess()
         self._restarts = 0
-        self._reloads: dict[tuple[str, ...], float] = {}
+        self.reloads = Counter()
+        """Reloads of files of the admin port, which the supervisor itself reads."""
 
     def ended(self, process: int) -> None:
         """Keep the last counters of a process that has ended."""
@@ -35,11 +37,6 @@ class MetricTotals:
     def restarted(self) -> None:
         self._restarts += 1
 
-    def reloaded(self, what: str, ok: bool) -> None:
-        """Count a reload of a file of the admin port, which the supervisor itself reads."""
-        labels = (what, "ok" if ok else "failed")
-        self._reloads[labels] = self._reloads.get(labels, 0.0) + 1.0
-
     async def snapshot(self, clients: Iterable[ChildClient]) -> Snapshot:
         answers = await ask_all(clients, ChildRequest("GET", READINGS_PATH))
         fresh = {number: decode_readings(answer.content) for number, answer in answers.items() if answer.is_success}
@@ -47,7 +44,7 @@ class MetricTotals:
         restarts: dict[tuple[str, ...], float] = {(): float(self._restarts)}
         counted: dict[str, dict[tuple[str, ...], float]] = {
             "warmroute_process_restarts": restarts,
-            "warmroute_reloads": dict(self._reloads),
+            "warmroute_reloads": dict(self.reloads.values),
             "warmroute_log_lines_dropped": {(): float(lines_dropped())},
         }
         for name, labels, value in self._read_own():

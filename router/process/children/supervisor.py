@@ -98,7 +98,7 @@ class Supervisor:
         self._public: Sequence[socket.socket] = ()
         self._given: Listeners | None = None
         self._notifier = Notifier(os.environ, self._status)
-        self._files = FileWatch(self.totals.reloaded)
+        self._files = FileWatch(self.totals.reloads)
         self._socket_file: SocketFile | None = None
         self._admin: AdminServer | None = None
         self._keeping: list[asyncio.Task[None]] = []

@@ -16,13 +16,16 @@ from router.config.sample import descriptions
 from router.diagnosis.condition import Severity
 from router.diagnosis.diagnose import ServiceLevel
 from router.diagnosis.finding import Finding, table
+from router.gateway.metrics import GatewayMetrics
+from router.metrics.registry import Registry
 from router.placement.decision_log.decisions import DecisionLog
+from router.placement.metrics import PlacementMetrics
 from router.placement.request import Usage
 from router.process.listeners import admin_socket
 from router.security.token import AdminTokens, TokenSettings
 from router.telemetry.exposition import instruments_of
 from router.telemetry.history import TrafficHistory
-from router.telemetry.metrics import Metrics
+from tests.support.metrics import count_prompt
 
 axe = pytest.importorskip("axe_playwright_python.async_playwright", reason="axe-playwright-python is not installed")
 playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed")
@@ -106,22 +109,24 @@ def fill(system, workers=3, requests=12):
 
 def traffic(system, points=60):
     """Give the last ten minutes some streams."""
-    at, metrics = 0.0, Metrics()
+    at, registry = 0.0, Registry()
+    metrics, placement = GatewayMetrics(registry), PlacementMetrics(registry)
     system.traffic = TrafficHistory(None, lambda: 1_700_000_000.0 + at)
     for number in range(points):
         at = 10.0 * number
         for _ in range(5 + number % 4):
             labels = ("/v1/chat/completions", "default", MODEL)
-            metrics.first_event(labels, 0.2 + 0.01 * number)
-            metrics.gaps([0.012] * 32, labels)
-            metrics.lengths(labels, 2_000, 60)
-            metrics.reported(labels, 2_000, 1_000)
-            metrics.compared("10.0.0.1:8000", 1_200, 1_000)
-        metrics.reported(BATCH, 1_000, 100)
-        metrics.misrouted("10.0.0.1:8000")
-        metrics.error("stream_idle_timeout", "stream")
-        metrics.route_error(BATCH, "stream")
-        snapshot = instruments_of(metrics.registry)
+            metrics.ttft.observe(0.2 + 0.01 * number, labels)
+            metrics.itl.at(labels).observe_all([0.012] * 32)
+            metrics.prompt_lengths.observe(2_000, labels)
+            metrics.output_lengths.observe(60, labels)
+            count_prompt(registry, labels, 2_000, 1_000)
+            placement.comparisons.add(1.0, ("10.0.0.1:8000", "over"))
+        count_prompt(registry, BATCH, 1_000, 100)
+        placement.misrouted.add(1.0, ("10.0.0.1:8000",))
+        metrics.errors.add(1.0, ("stream_idle_timeout", "stream"))
+        metrics.route_errors.add(1.0, (*BATCH[1:], "stream"))
+        snapshot = instruments_of(registry)
         snapshot.values["warmroute_held_requests"] = {BATCH[1:]: 3}
         system.traffic.observe(snapshot)
 

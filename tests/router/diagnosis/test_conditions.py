@@ -5,7 +5,7 @@ import pytest
 from router.diagnosis.condition import RANK, Severity
 from router.diagnosis.conditions import CONDITIONS
 from router.diagnosis.standing import Standing
-from router.telemetry.catalogue import CATALOGUE, PROCESS, Kind
+from router.metrics.catalogue import CATALOGUE, PROCESS, Kind
 from router.telemetry.snapshot import Snapshot, Tally
 
 SPECS = {spec.name: spec for spec in (*CATALOGUE, *PROCESS)}

@@ -42,8 +42,8 @@ async def test_a_valid_key_is_accepted_and_a_missing_one_answers_401(rig, auth):
     error = msgspec.json.decode(reply.body)["error"]
     assert (error["type"], error["param"]) == ("invalid_request_error", None)
     assert len(gateway.workers[0].requests) == 2
-    assert gateway.metrics.named("let_in") == [("alice",), ("bob",)]
-    assert ("invalid_api_key", "request") in gateway.metrics.named("error")
+    assert gateway.counted("requests_by_key") == [("alice",), ("bob",)]
+    assert ("invalid_api_key", "request") in gateway.counted("errors")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ async def test_keys_follow_their_file(rig, tmp_path, caplog):
     file.unlink()
     look_twice(gateway)
     assert await status(BOB) == 200
-    assert gateway.metrics.named("reloaded") == [("api_keys", True), *[("api_keys", False)] * 4]
+    assert gateway.counted("reloads") == [("api_keys", "ok"), *[("api_keys", "failed")] * 4]
     assert [record.levelname for record in caplog.records].count("ERROR") == 4
     assert not any(BOB in str(vars(record)) for record in caplog.records)
 
@@ -174,7 +174,7 @@ async def test_a_changed_key_file_is_reloaded(rig, tmp_path, monkeypatch):
     later = tmp_path / "keys.new"
     later.write_text(line("bob", BOB))
     os.replace(later, file)
-    await eventually(lambda: gateway.metrics.named("reloaded") == [("api_keys", True)])
+    await eventually(lambda: gateway.counted("reloads") == [("api_keys", "ok")])
     assert (await gateway.ask(post(extra=bearer(BOB)))).status == 200
 
 
@@ -313,7 +313,7 @@ async def traffic(rig, auth, failure, monkeypatch):
         client.writer.write(post(body=body, extra=bearer(ALICE)))
         assert await client.closed() == b""
     await eventually(lambda: gateway.idle)
-    assert gateway.metrics.named("retried"), "no worker has failed"
+    assert gateway.counted("retries"), "no worker has failed"
     for endpoint in gateway.fleet.endpoints:  # the watch logs its reason
         assert PROMPT not in endpoint.reason
     assert PROMPT not in json.dumps([decision.to_builtins() for decision in gateway.dispatcher.decisions(100)])
@@ -345,7 +345,7 @@ async def test_a_repeated_head_is_refused_once_its_key_is_no_longer_valid(rig, t
     gate = await rig(answer_json, auth={"api_keys_file": str(file)})
     client, raw = await gate.connect(), post(body=PLAIN, extra=f"Authorization: Bearer {key}\r\n".encode())
     assert [(await client.ask(raw)).status for _ in range(3)] == [200, 200, 200]
-    assert gate.metrics.named("let_in") == [("alice",)] * 3
+    assert gate.counted("requests_by_key") == [("alice",)] * 3
     file.write_text("")
     gate.gateway._parts.keys.load()
     assert (await client.ask(raw)).status == 401

@@ -85,7 +85,7 @@ async def test_a_failure_before_the_first_event_is_retried_unseen(rig, name):
     events = gate.dispatcher.events
     phase = "answered" if name in ANSWERED else "sent"
     assert events[:3] == ["ticket", f"retry {phase}", f"failed {phase}"] and events[-1] == "finished 200"
-    assert gate.metrics.named("retried") == [(phase,)]
+    assert gate.counted("retries") == [(phase,)]
     pools = gate.gateway.statistics()["pools"]
     assert pools["open"] - pools["idle"] <= 1  # the failed connection, if its close has not been noticed yet
     assert gate.idle
@@ -379,7 +379,7 @@ async def test_a_worker_lost_between_chunks_gives_an_error_event(rig):
     assert events[2:] == [b"data: [DONE]", b""]
     assert gate.dispatcher.events == ["ticket", "first_token", "failed stream"]
     assert (await client.ask(LIVEZ)).status == 200  # a clean end: the connection stays open
-    assert gate.metrics.named("error") == [("worker_died_in_stream", "stream")]
+    assert gate.counted("errors") == [("worker_died_in_stream", "stream")]
 
 
 async def test_a_stalled_stream_ends_with_an_error(rig):
@@ -492,7 +492,7 @@ async def test_a_queued_request_is_sent_when_a_worker_joins(rig):
     worker = await ScriptedWorker(answer_stream).start()
     gate.join(worker)
     assert (await client.read()).status == 200
-    assert gate.metrics.named("queued")[0][1] is True
+    assert gate.counted("queue_seconds") == [("true",)]
     await worker.stop()
 
 
@@ -501,7 +501,7 @@ async def test_a_queued_request_gets_503_after_queue_s(rig):
     reply = await gate.ask(post())
     assert (reply.status, reply.code) == (503, "no_worker_available")
     assert reply.header(b"retry-after") == b"1"
-    assert gate.metrics.named("queued")[0][1] is False
+    assert gate.counted("queue_seconds") == [("false",)]
     gate = await rig(timeouts={"queue_s": 0})
     assert (await gate.ask(post())).status == 503
 
@@ -566,7 +566,7 @@ async def test_a_lack_of_descriptors_answers_503_and_ejects_no_worker(rig, monke
             assert (reply.status, reply.code) == (503, "gateway_exhausted")
             assert int(reply.header(b"retry-after")) >= 1
     assert [endpoint.state.value for endpoint in gate.fleet.endpoints] == ["ready", "ready"]
-    assert gate.metrics.named("retried") == []
+    assert gate.counted("retries") == []
     assert (await gate.ask(post())).status == 200
-    assert len(gate.metrics.named("decision_took")) == 6
+    assert len(gate.counted("decision_seconds")) == 6
     assert gate.idle

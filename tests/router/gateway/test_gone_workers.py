@@ -66,7 +66,7 @@ async def test_a_request_without_an_answer_goes_to_another_worker(rig):
     assert (await client.read()).body.endswith(DONE)
     assert gate.dispatcher.events[:3] == ["ticket", "retry sent", "failed sent"]
     assert len(gate.workers[1].requests) == 1
-    assert gate.metrics.named("worker_died") == []  # the request is no suspect: the worker was shut down
+    assert gate.counted("worker_deaths") == []  # the request is no suspect: the worker was shut down
 
 
 async def test_without_another_worker_the_client_may_try_again(rig):

@@ -63,7 +63,7 @@ class Shared:
 
     @property
     def outcomes(self):
-        return [outcome for (outcome,) in self.rig.metrics.named("handed_over")]
+        return [outcome for (outcome,) in self.rig.counted("handovers")]
 
     def release(self):
         for ticket in self.dummies:
@@ -142,9 +142,9 @@ async def test_the_client_gets_one_answer_with_the_usage_of_one_request(shared, 
     assert (moved(decode)["received"], moved(decode)["stale_reads"]) == (2, 0)
     assert computed(decode) == 2  # the last token of each prompt
     assert gateway.outcomes == ["handed_over"] * 2
-    steps = gateway.rig.metrics.named("handover_step")
-    assert [step for step, _ in steps] == ["prefill", "transfer"] * 2
-    assert all(0.0 <= duration_s < 60.0 for _, duration_s in steps)
+    steps = gateway.rig.registry.histogram("handover_seconds").values
+    assert {step: one.count for (step,), one in steps.items()} == {"prefill": 2, "transfer": 2}
+    assert all(0.0 <= one.total < 60.0 for one in steps.values())
     await gateway.ends_clean(prefill, decode)
 
 
@@ -250,13 +250,13 @@ async def test_the_time_to_connect_to_the_decode_worker_does_not_lengthen_the_le
         await eventually(lambda: loop.time() > began_s + 0.05)
         await dial(endpoint, dialler)
 
-    def begun(outcome):
+    def begun(amount, labels):
         (request,) = parts.running
         decode = request._flow.attempt
         seen.append(decode.since_s + decode.limit_s - request._outbound.plan._lease_end_s)
 
     monkeypatch.setattr(parts.pools, "_dial", late)
-    monkeypatch.setattr(gateway.rig.metrics, "handed_over", begun, raising=False)
+    monkeypatch.setattr(parts.handovers.metrics, "handovers", SimpleNamespace(add=begun))
     assert (await gateway.hand_over()).status == 200
     assert seen == [pytest.approx(0.0, abs=1e-6)]
 

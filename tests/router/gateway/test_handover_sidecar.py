@@ -66,7 +66,7 @@ async def test_the_sidecar_of_the_decode_worker_gets_the_prefill_workers_name_an
     assert json.loads(seen.body) == {"model": "m", "prompt": PROMPT, "max_tokens": 5}
     assert gateway.outcomes == ["handed_over"]
     assert (moved(decode)["received"], computed(prefill), computed(decode)) == (1, 40, 1)
-    assert [step for step, _ in gateway.rig.metrics.named("handover_step")] == ["sidecar"]
+    assert gateway.rig.counted("handover_seconds") == [("sidecar",)]
     await gateway.ends_clean(prefill, decode)
 
 

@@ -258,7 +258,7 @@ async def test_a_model_without_a_ready_worker_falls_back(fleet):
     gate.fleet.drain(workers["big"].id)
     assert (await gate.ask(post(body=b'{"model":"big","messages":[]}'))).status == 200
     assert sent(workers["small"]) == b'{"model":"small","messages":[]}'
-    assert gate.metrics.named("fell_back") == [("big", "small")]
+    assert gate.counted("fallbacks") == [("big", "small")]
     assert gate.gateway.statistics()["rewrites"]["model"] == 1
     gate.fleet.drain(workers["small"].id)
     assert (await gate.ask(post(body=b'{"model":"big","messages":[]}'))).status == 200
@@ -281,7 +281,7 @@ async def test_a_model_whose_workers_refuse_falls_back(fleet):
     gate, workers = await fleet("big", "small", script=refusing_big, models=FALLBACK)
     assert (await gate.ask(post(body=b'{"model":"big","messages":[]}'))).status == 200
     assert sent(workers["small"]) == b'{"model":"small","messages":[]}'
-    assert gate.metrics.named("fell_back") == [("big", "small")]
+    assert gate.counted("fallbacks") == [("big", "small")]
     await eventually(lambda: gate.idle)
 
 
@@ -343,7 +343,7 @@ async def test_a_model_at_its_limit_falls_back_after_the_wait_of_the_queue(full)
     let["small"].release()
     let["big"].release()
     assert [(await client.read()).status for client in (second, first)] == [200, 200]
-    assert gate.metrics.named("fell_back") == [("big", "small")]
+    assert gate.counted("fallbacks") == [("big", "small")]
     assert gate.dispatcher.statistics()["rejected"] == 0
     await eventually(lambda: gate.idle)
 

@@ -71,7 +71,7 @@ class Peers:
 
     @property
     def outcomes(self):
-        return [outcome for (outcome,) in self.rig.metrics.named("pulled")]
+        return [outcome for (outcome,) in self.rig.counted("pulls")]
 
     async def ends_clean(self):
         for ticket in self.busy:

@@ -80,7 +80,7 @@ class Mortals:
 
     async def proven(self, count):
         """Wait until `count` workers are dead, and the gateway has proof of it."""
-        await eventually(lambda: len(self.dead) == len(self.gate.metrics.named("worker_died")) == count)
+        await eventually(lambda: len(self.dead) == len(self.gate.counted("worker_deaths")) == count)
 
 
 @pytest.mark.parametrize("pause", [0, PAUSE])
@@ -96,7 +96,7 @@ async def test_one_body_crashes_at_most_two_workers_with_an_sdk_that_retries(rig
     assert codes[0] == (503, "worker_failed")
     assert set(codes[1:]) == {(422, CODE)}
     assert (await mortals.ask(GOOD)).status == 200
-    assert gate.metrics.named("worker_died") == [("blamed",), ("blamed",)]
+    assert gate.counted("worker_deaths") == [("blamed",), ("blamed",)]
     assert gate.gateway.statistics()["quarantine"]["refused_requests"] >= 4
 
 
@@ -342,7 +342,7 @@ async def test_requests_without_a_body_are_never_blamed(rig):
         assert reply.status == 503
         for endpoint in gate.fleet.endpoints:
             gate.fleet.restarted(endpoint.id, gate.loop.time())
-    assert gate.metrics.named("worker_died") == []
+    assert gate.counted("worker_deaths") == []
 
 
 def test_only_a_refusal_at_all_addresses_counts_as_a_refusal():

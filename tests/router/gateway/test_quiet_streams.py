@@ -46,7 +46,7 @@ async def test_a_quiet_stream_gets_comments_between_its_events(rig, path, framin
     body = (await client.ask(post(path.encode(), BODY))).body
     assert COMMENT.sub(b"", body) == FIRST + LAST
     assert body.startswith(FIRST) and body.endswith(LAST), "only between the events"
-    assert gate.metrics.named("error") == []
+    assert gate.counted("errors") == []
     assert gate.dispatcher.events[-1] == "finished 200"
 
 
@@ -178,7 +178,7 @@ async def test_a_quiet_stream_of_a_working_worker_goes_on_and_one_of_a_hung_engi
     go_on.set()
     whole = [reply.result().body for reply in replies if await reply and b"stream_idle" not in reply.result().body]
     assert [COMMENT.sub(b"", body) for body in whole] == [FIRST + LAST]
-    assert gate.metrics.named("error") == [("stream_idle_timeout", "stream")]
+    assert gate.counted("errors") == [("stream_idle_timeout", "stream")]
     assert sorted(each for each in gate.dispatcher.events if each.startswith("f") and each != "first_token") == [
         "failed stream",
         "finished 200",

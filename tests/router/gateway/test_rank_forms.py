@@ -60,7 +60,7 @@ async def test_the_form_that_a_front_end_takes_is_learned(rig, taken, form, firs
     assert set(ranks[len(first) :]) <= set(taken)
     assert len(ranks) == len(first) + 3
     assert (worker.ranks.form, worker.ranks.settled) == (form, True)
-    assert gate.metrics.named("retried") == []
+    assert gate.counted("retries") == []
 
 
 async def test_numbers_that_both_forms_have_settle_nothing(rig):

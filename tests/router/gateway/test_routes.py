@@ -204,11 +204,11 @@ async def test_service_levels_are_judged_by_route(rig):
     await eventually(lambda: gate.loop.time() > asked_s + 0.01)
     go.set()
     assert [(await client.read()).status for client in clients] == [200] * 2
-    await eventually(lambda: len(gate.metrics.named("service_level")) == 3)
-    assert sorted(gate.metrics.named("service_level")) == [
-        ("rest", "ttft", True),
-        ("strict", "tpot", True),
-        ("strict", "ttft", False),
+    await eventually(lambda: len(gate.counted("service_level_requests")) == 3)
+    assert sorted(gate.counted("service_level_requests")) == [
+        ("rest", "ttft", "true"),
+        ("strict", "tpot", "true"),
+        ("strict", "ttft", "false"),
     ]
 
 
@@ -222,7 +222,7 @@ async def test_service_levels_are_counted_by_the_role_of_the_worker(rig):
 async def test_a_models_service_levels_hold_where_the_route_has_none(rig):
     gate = await rig(answer_stream, models={"m": {"slo": {"ttft": 60}}})
     assert (await gate.ask(post())).status == 200
-    await eventually(lambda: gate.metrics.named("service_level") == [("default", "ttft", True)])
+    await eventually(lambda: gate.counted("service_level_requests") == [("default", "ttft", "true")])
 
 
 def test_policies_and_shadows_are_built_from_the_settings():

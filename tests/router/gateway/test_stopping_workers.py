@@ -40,7 +40,7 @@ async def test_the_request_goes_on_elsewhere_and_no_other_follows(rig, error, bo
     assert len(gate.workers[0].requests) == 1
     assert states(gate) == [DRAINING, READY]
     assert "shuts down" in gate.fleet.endpoints[0].reason
-    assert gate.metrics.named("retried") == [("stopping",)]
+    assert gate.counted("retries") == [("stopping",)]
 
 
 async def test_it_is_no_fault_of_the_worker_or_of_the_request(rig):
@@ -97,7 +97,7 @@ async def test_other_server_errors_are_what_they_were(rig, error, status):
     gate = await rig(stops(error, status), answer_json)
     assert (await gate.ask(post(body=PLAIN))).status == 200
     assert states(gate) == [READY, READY]
-    assert gate.metrics.named("retried") == [("answered",)]
+    assert gate.counted("retries") == [("answered",)]
 
 
 async def test_probes_that_succeed_do_not_end_it_and_another_process_does(rig):

@@ -114,7 +114,7 @@ async def test_a_stream_without_its_last_event_ends_in_an_error(rig, path, frami
     sent = b"".join(events)
     assert (reply.status, reply.body[: len(sent)]) == (200, sent)
     assert error_of(path, reply.body[len(sent) :]) == "worker_died_in_stream"
-    assert gate.metrics.named("error") == [("worker_died_in_stream", "stream")]
+    assert gate.counted("errors") == [("worker_died_in_stream", "stream")]
     assert gate.dispatcher.events[-1] == "failed stream"
     assert not any(each.startswith("finished") for each in gate.dispatcher.events), "the worker is not credited"
     assert (await client.ask(post(path, body_of(path)))).status == 200, "the client's connection goes on"
@@ -129,7 +129,7 @@ async def test_a_whole_stream_is_left_as_it_is(rig, path, framing):
     gate = await rig(script_of(events, framing))
     reply = await gate.ask(post(path, body_of(path)))
     assert (reply.status, reply.body) == (200, b"".join(events))
-    assert gate.metrics.named("error") == []
+    assert gate.counted("errors") == []
     assert gate.dispatcher.events[-1] == "finished 200"
 
 
@@ -174,7 +174,7 @@ async def test_a_stream_whose_last_chunk_comes_in_pieces_is_cut(rig):
     client.writer.write(post())
     raw = await client.closed()
     assert raw.endswith(chunk(event("a")) + b"0\r\n"), "no error event can follow, so the end of the framing is missing"
-    assert gate.metrics.named("error") == [("worker_died_in_stream", "stream")]
+    assert gate.counted("errors") == [("worker_died_in_stream", "stream")]
 
 
 @pytest.mark.parametrize("path", APIS)
@@ -266,7 +266,7 @@ async def test_an_abort_after_content_is_an_error_and_no_end(rig, path, framing,
         assert aborted[0] not in rest
     assert error_of(path, rest) == "worker_died_in_stream"
     assert gate.dispatcher.events[-1] == "failed stream"
-    assert gate.metrics.named("error") == [("worker_died_in_stream", "stream")]
+    assert gate.counted("errors") == [("worker_died_in_stream", "stream")]
 
 
 BODIES = {

@@ -154,16 +154,16 @@ async def test_a_caller_decides_and_else_the_share(tracing, share, flags, sent):
     gate, sink = await tracing(answer_json, share=share)
     line = b"" if flags is None else b"traceparent: 00-%s-%s-%s\r\n" % (CALLER.encode(), SPAN.encode(), flags)
     assert (await gate.ask(post(body=PLAIN, extra=line))).status == 200
-    await eventually(lambda: gate.metrics.named("request_ended"))
+    await eventually(lambda: gate.counted("requests"))
     assert len(sink.sent) == sent
-    (ended,) = gate.metrics.named("request_ended")
-    assert (ended[3] is not None) == bool(sent), "exemplars name traces that were sent"
+    (durations,) = gate.registry.histogram("request_duration_seconds").values.values()
+    assert len(durations.exemplars) == sent, "exemplars name traces that were sent"
 
 
 async def test_a_client_error_is_no_failure(tracing):
     gate, sink = await tracing(answer_json, share=0.0)
     assert (await gate.ask(post(body=b'{"model":"other","messages":[]}'))).status == 404
-    await eventually(lambda: gate.metrics.named("request_ended"))
+    await eventually(lambda: gate.counted("requests"))
     assert sink.sent == []
 
 

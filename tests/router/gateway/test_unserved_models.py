@@ -75,7 +75,7 @@ async def test_another_worker_answers_after_a_404_for_the_model(rig, framing, st
     assert b"NotFound" not in reply.raw
     assert gate.dispatcher.events[:3] == ["ticket", "retry unserved", "failed unserved"]
     assert gate.dispatcher.events[-1] == "finished 200"
-    assert gate.metrics.named("retried") == [("unserved",)]
+    assert gate.counted("retries") == [("unserved",)]
     assert models == ["m"]
     assert gate.gateway.statistics()["pools"]["idle"] == (1 if framing == "until close" else 2)
     assert {endpoint.state for endpoint in gate.fleet.endpoints} == {WorkerState.READY}
@@ -126,7 +126,7 @@ async def test_a_404_after_comments_is_retried(rig, framing):
     gate = await rig(*once(late, answer_stream), timeouts=timeouts)
     body = (await gate.ask(post(), on_head=commented.set)).body
     assert body.startswith(b": ") and event("a") in body and b"NotFound" not in body
-    assert gate.metrics.named("retried") == [("unserved",)]
+    assert gate.counted("retries") == [("unserved",)]
     commented.clear()
     alone = await rig(late, timeouts=timeouts)
     body = (await alone.ask(post(), on_head=commented.set)).body

@@ -18,6 +18,7 @@ from policies.registry import build_policy
 from policies.spec import PolicySpec
 from policies.view import Residency
 from router.config.model import HealthConfig
+from router.metrics.registry import Registry
 from router.placement.dispatcher import Dispatcher, Ticket
 from router.placement.fleet.fleet import Fleet
 from router.placement.request import Request, Usage
@@ -257,35 +258,6 @@ def prompt():
     return make_prompt
 
 
-class Recorder:
-    def __init__(self):
-        self.calls = []
-
-    def decided(self, ticket):
-        self.calls.append(("decided", ticket.candidate.id))
-
-    def rejected(self, request, error):
-        self.calls.append(("rejected", error.kind))
-
-    def failed(self, ticket, point, reason):
-        self.calls.append(("failed", point))
-
-    def compared(self, worker, predicted_tokens, reported_tokens):
-        self.calls.append(("compared", predicted_tokens, reported_tokens))
-
-    def differed(self, worker, difference):
-        self.calls.append(("differed", difference))
-
-    def misrouted(self, worker):
-        self.calls.append(("misrouted", worker))
-
-    def retry_refused(self):
-        self.calls.append(("retry refused",))
-
-    def policy_failed(self, policy, reason, first):
-        self.calls.append(("policy failed", policy, first))
-
-
 class Rig:
     def __init__(self, residency, facts, prompt, workers=4, policy="marginal_cost"):
         self.residency, self.prompt = residency, prompt
@@ -293,10 +265,16 @@ class Rig:
         for port in range(1, workers + 1):
             self.fleet.add(Endpoint("http", "h", port), 0.0)
             self.fleet.probe_succeeded(f"h:{port}", facts(), 0.0)
-        self.observer = Recorder()
+        self.registry, self.policy_failures = Registry(), []
         policy_ = build_policy(PolicySpec(policy), random.Random(0))
         self.dispatcher = Dispatcher(
-            self.fleet, residency, policy_, spec=PolicySpec(policy), decisions_kept=50, observer=self.observer
+            self.fleet,
+            residency,
+            policy_,
+            spec=PolicySpec(policy),
+            decisions_kept=50,
+            registry=self.registry,
+            policy_failed=lambda policy, reason, first: self.policy_failures.append((policy, first)),
         )
 
     def ask(self, tokens=100, start=0, **fields):

@@ -11,6 +11,7 @@ from policies.registry import build_policy
 from policies.spec import PolicySpec
 from policies.view import Residency
 from router.config.model import HealthConfig
+from router.metrics.registry import Registry
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
 from router.placement.request import Request, Usage
@@ -18,6 +19,7 @@ from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.exact.drift import ROUNDS
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
+from tests.support.metrics import counted
 
 IDS = [*range(100)]
 OTHER_IDS = [*range(500, 600)]
@@ -30,21 +32,16 @@ class Rig(SimpleNamespace):
         residency = ResidencyMap()
         fleet = Fleet(HealthConfig(), residency)
         policy = build_policy(PolicySpec("least_tokens"), random.Random(0))
-        told = []
-        observer = SimpleNamespace(
-            decided=lambda ticket: None,
-            compared=lambda *compared: None,
-            differed=lambda worker, difference: told.append((worker, difference.value)),
-            misrouted=lambda worker: None,
-            policy_failed=lambda *failed: None,
-        )
-        dispatcher = Dispatcher(fleet, residency, policy, spec=PolicySpec("least_tokens"), observer=observer)
+        registry = Registry()
+        dispatcher = Dispatcher(fleet, residency, policy, spec=PolicySpec("least_tokens"), registry=registry)
         residency.on_settled.append(dispatcher.explained)
         fleet.add(Endpoint("http", "h", 1), 0.0)
         fleet.probe_succeeded("h:1", facts(), 0.0)
         residency.link_up(0)
         residency.replay_ended(0, True)
-        super().__init__(residency=residency, fleet=fleet, dispatcher=dispatcher, told=told, prompt=prompt, seq=0)
+        super().__init__(
+            residency=residency, fleet=fleet, dispatcher=dispatcher, registry=registry, prompt=prompt, seq=0
+        )
 
     def tell(self, *events):
         payload = msgspec.msgpack.encode([0.0, [to_wire(event) for event in events], 0])
@@ -72,6 +69,10 @@ class Rig(SimpleNamespace):
         for number in range(count):
             ids = [10_000 + number] * 40
             self.answer(self.ask(ids), 0)
+
+    @property
+    def told(self):
+        return counted(self.registry, "cached_differences")
 
     @property
     def counted(self):

@@ -16,6 +16,7 @@ from router.placement.fleet.fleet import WorkerState
 from router.placement.load import fleet_load
 from router.placement.request import FailurePoint, Request, Usage
 from router.residency.prompt import Prompt, PromptSource
+from tests.support.metrics import counted
 
 
 def test_dispatch_reserves_load_in_the_same_step(rig):
@@ -107,7 +108,7 @@ def test_an_unknown_model_is_rejected_and_reported(rig):
     answer = rig.dispatcher.dispatch(replace(rig.ask(), model="x"), 0.0)
     assert isinstance(answer, Reject)
     assert answer.error.kind is ErrorKind.MODEL_NOT_FOUND
-    assert rig.observer.calls == [("rejected", ErrorKind.MODEL_NOT_FOUND)]
+    assert counted(rig.registry, "rejections") == [(ErrorKind.MODEL_NOT_FOUND.spec.code,)]
 
 
 @pytest.mark.parametrize(
@@ -140,8 +141,7 @@ def test_retries_go_elsewhere_and_end(rig, points, kind):
     assert len(set(visited)) == len(visited)
     rig.assert_empty()
     assert isinstance(rig.dispatcher.retry(ticket, FailurePoint.CONNECT, 0.0, "again"), Reject)
-    assert rig.observer.calls[-1] == ("rejected", kind)
-    assert len([call for call in rig.observer.calls if call[0] == "rejected"]) == 1
+    assert counted(rig.registry, "rejections") == [(kind.spec.code,)]
 
 
 def test_a_lone_worker_has_no_alternative(make_rig):
@@ -262,7 +262,9 @@ def test_predictions_are_compared_with_reports(rig):
     ticket = rig.dispatch(100)
     rig.dispatcher.first_token(ticket, 0.1)
     rig.dispatcher.finished(ticket, Usage(100, 5, 16), 0.2)
-    assert ("compared", 0, 16) in rig.observer.calls
+    worker = ticket.candidate.id
+    assert counted(rig.registry, "cached_tokens") == [(worker, "reported")] * 16
+    assert counted(rig.registry, "cached_comparisons") == [(worker, "under")]
     counts = rig.dispatcher.statistics()["workers"][ticket.candidate.id]["predicted_cached"]
     assert sum(counts.pop("differences").values()) == 1
     tokens = {"absolute_error_tokens": 16, "reported_tokens": 16}
@@ -278,7 +280,7 @@ def test_what_cannot_be_compared_is_not(rig):
         rig.dispatcher.finished(ticket, Usage(100, 5, 16), 0.1)
     silent = rig.dispatch()
     rig.dispatcher.finished(silent, Usage(100, 5, None), 0.1)
-    assert not [call for call in rig.observer.calls if call[0] == "compared"]
+    assert counted(rig.registry, "cached_comparisons") == []
 
 
 def test_the_prediction_is_of_the_request_that_the_answer_will_report_of(rig):
@@ -432,17 +434,14 @@ def test_a_policy_that_fails_fails_no_request(rig, answer, words):
 
 
 def test_each_policy_failure_is_reported_and_the_first_is_marked(rig):
-    def told():
-        return [call[1:] for call in rig.observer.calls if call[0] == "policy failed"]
-
     rig.dispatcher.set_policy(Rogue(lambda: 1 / 0), PolicySpec("rogue"))
     rig.dispatcher.explain(rig.ask(), 0.0)
-    assert told() == []
+    assert rig.policy_failures == []
     rig.dispatch()  # both `decide` and `observe` raise
-    assert told() == [("rogue", True), ("rogue", False)]
+    assert rig.policy_failures == [("rogue", True), ("rogue", False)]
     rig.dispatcher.set_policy(Rogue(lambda: None), PolicySpec("other"))
     rig.dispatch(start=1)
-    assert told()[2:] == [("other", True), ("other", False)]
+    assert rig.policy_failures[2:] == [("other", True), ("other", False)]
 
 
 def test_unknown_models_are_passed_on(rig):
@@ -564,4 +563,4 @@ def test_a_policy_reads_the_share_of_running_requests_with_the_same_prefix(rig, 
     rig.dispatch(100, 0, now_s=22.0)
     assert {ticket.candidate.id for ticket in tickets} == {"h:1"}
     assert policy.seen == [[share, 0.0, 0.0, 0.0] for share in (0.0, 1.0, 0.0, 2 / 3, 1.0)]
-    assert not rig.observer.calls or all(call[0] != "policy_failed" for call in rig.observer.calls)
+    assert rig.policy_failures == []

@@ -4,13 +4,16 @@ from types import SimpleNamespace
 import pytest
 
 from policies.view import FleetView, Residency, WorkerView
+from router.metrics.registry import Registry
 from router.placement.comparison import Comparisons
 from router.placement.learning.prediction_accuracy import PredictionAccuracy
+from router.placement.metrics import PlacementMetrics
 from router.placement.request import Request, Usage
 from router.residency.prompt import Prompt, PromptSource
+from tests.support.metrics import counted
 
 
-def counted(reported, *elsewhere, predicted=64, place=0):
+def misroutes(reported, *elsewhere, predicted=64, place=0):
     """Whether a response counts, if `elsewhere` are the cached tokens predicted for the other candidates."""
     cached = [*elsewhere[:place], predicted, *elsewhere[place:]]
     views = tuple(
@@ -18,8 +21,7 @@ def counted(reported, *elsewhere, predicted=64, place=0):
         for number, tokens in enumerate(cached)
     )
     prompt = Prompt(164, PromptSource.IDS, lambda block: [random.randrange(9) for _ in range(164 // block)])
-    told = []
-    observer = SimpleNamespace(compared=lambda *_: None, differed=lambda *_: None, misrouted=told.append)
+    registry = Registry()
     ticket = SimpleNamespace(
         id=1,
         residency=Residency.EXACT,
@@ -29,9 +31,10 @@ def counted(reported, *elsewhere, predicted=64, place=0):
         load=SimpleNamespace(accuracy=PredictionAccuracy()),
         record=SimpleNamespace(fleet=FleetView(0.0, views), reported_cached_tokens=None, difference=None),
     )
-    Comparisons(observer).compare(ticket, Usage(164, 1, reported), None)
-    assert told in ([], [f"h:{place}"])
-    return bool(told)
+    Comparisons(PlacementMetrics(registry)).compare(ticket, Usage(164, 1, reported), None)
+    misrouted = counted(registry, "misrouted_requests")
+    assert misrouted in ([], [(f"h:{place}",)])
+    return bool(misrouted)
 
 
 @pytest.mark.parametrize(
@@ -40,5 +43,5 @@ def counted(reported, *elsewhere, predicted=64, place=0):
      (80, (96,), False)],
 )  # fmt: skip
 def test_a_request_is_misrouted_if_another_worker_was_predicted_to_have_more(reported, elsewhere, expected):
-    assert counted(reported, *elsewhere) is expected
-    assert counted(reported, *elsewhere, place=len(elsewhere)) is expected
+    assert misroutes(reported, *elsewhere) is expected
+    assert misroutes(reported, *elsewhere, place=len(elsewhere)) is expected

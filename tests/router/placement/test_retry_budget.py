@@ -1,5 +1,4 @@
 import random
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,6 +9,7 @@ from policies.registry import build_policy
 from policies.spec import PolicySpec
 from router.config.model import HealthConfig, RetriesConfig
 from router.errors import ErrorKind
+from router.metrics.registry import Registry
 from router.placement import retry_budget
 from router.placement.dispatcher import Dispatcher, Reject, Ticket
 from router.placement.fleet.fleet import Fleet
@@ -25,19 +25,12 @@ def build(shadow_residency, facts):
         for port in range(1, workers + 1):
             fleet.add(Endpoint("http", "h", port), 0.0)
             fleet.probe_succeeded(f"h:{port}", facts(), 0.0)
-        refused = []
-        observer = SimpleNamespace(
-            decided=lambda ticket: None,
-            failed=lambda *_: None,
-            rejected=lambda *_: None,
-            policy_failed=lambda *_: None,
-            retry_refused=lambda: refused.append(1),
-        )
+        registry = Registry()
         policy = build_policy(PolicySpec("least_requests"), random.Random(0))
         dispatcher = Dispatcher(
-            fleet, shadow_residency, policy, spec=PolicySpec("least_requests"), observer=observer, **options
+            fleet, shadow_residency, policy, spec=PolicySpec("least_requests"), registry=registry, **options
         )
-        dispatcher.refused, dispatcher.fleet = refused, fleet
+        dispatcher.refused, dispatcher.fleet = registry.counter("retry_budget_exhausted").values, fleet
         return dispatcher
 
     return make
@@ -62,7 +55,7 @@ def test_without_budget_the_client_gets_the_error_it_would_get_alone(build, poin
     assert all(isinstance(answer, Reject) for answer in answers)
     assert answers[0].error.kind is answers[1].error.kind
     assert str(answers[0].error) == str(answers[1].error)
-    assert (len(poor.refused), len(lonely.refused)) == (1, 0)
+    assert (poor.refused, lonely.refused) == ({(): 1}, {})
     assert load(poor) == [0, 0, 0, 0]
 
 
@@ -70,7 +63,7 @@ def test_a_connection_that_could_not_be_made_is_free(build):
     poor = build(retries=RetriesConfig(budget_ratio=0.0))
     again = poor.retry(poor.dispatch(ask(), 0.0), FailurePoint.CONNECT, 0.0, "refused")
     assert isinstance(again, Ticket)
-    assert poor.refused == []
+    assert poor.refused == {}
 
 
 def test_a_sick_fleet_is_not_stormed(build, monkeypatch):

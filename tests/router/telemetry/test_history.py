@@ -1,8 +1,11 @@
 import pytest
 
+from router.gateway.metrics import GatewayMetrics
+from router.metrics.registry import Registry
+from router.placement.metrics import PlacementMetrics
 from router.telemetry.exposition import instruments_of
 from router.telemetry.history import KEPT, TrafficHistory
-from router.telemetry.metrics import Metrics
+from tests.support.metrics import count_prompt
 from tests.support.waiting import eventually
 
 CHAT = ("/v1/chat/completions", "default", "llama")
@@ -11,13 +14,14 @@ OTHER = ("/v1/completions", "default", "llama")
 
 class Traffic:
     def __init__(self):
-        self.metrics, self.at = Metrics(), 1_000.0
+        self.registry, self.at = Registry(), 1_000.0
+        self.metrics, self.placement = GatewayMetrics(self.registry), PlacementMetrics(self.registry)
         self.history = TrafficHistory(None, lambda: self.at)
         self.look()
 
     def look(self, seconds=0.0, held=None, queued=0):
         self.at += seconds
-        snapshot = instruments_of(self.metrics.registry)
+        snapshot = instruments_of(self.registry)
         snapshot.values["warmroute_held_requests"] = held or {}
         snapshot.values["warmroute_queued_requests"] = {(): queued}
         self.history.observe(snapshot)
@@ -31,12 +35,12 @@ def traffic():
 
 def test_a_point_has_the_rates_and_quantiles_since_the_one_before(traffic):
     for labels in (CHAT, CHAT, OTHER, OTHER):
-        traffic.metrics.first_event(labels, 0.3)
-        traffic.metrics.gaps([0.012] * 32, labels)
-        traffic.metrics.lengths(labels, 1_000, 50)
-    traffic.metrics.reported(CHAT, 3_000, 1_000)
-    traffic.metrics.reported(OTHER, 1_000, 0)
-    traffic.metrics.error("no_worker", "before_first")
+        traffic.metrics.ttft.observe(0.3, labels)
+        traffic.metrics.itl.at(labels).observe_all([0.012] * 32)
+        traffic.metrics.output_lengths.observe(50, labels)
+    count_prompt(traffic.registry, CHAT, 3_000, 1_000)
+    count_prompt(traffic.registry, OTHER, 1_000, 0)
+    traffic.metrics.errors.add(1.0, ("no_worker", "before_first"))
     point = traffic.look(10.0, held={CHAT[1:]: 2}, queued=1)
     (route,) = point.routes
     assert (route.route, route.model, route.streams_per_s, route.answers_per_s) == ("default", "llama", 0.4, 0.4)
@@ -49,17 +53,17 @@ def test_a_point_has_the_rates_and_quantiles_since_the_one_before(traffic):
 
 def test_cached_share_errors_and_held_requests_are_by_route_and_model(traffic):
     batch = ("/v1/completions", "batch", "llama")
-    traffic.metrics.reported(CHAT, 1_000, 600)
-    traffic.metrics.reported(batch, 1_000, 0)
-    traffic.metrics.first_event(CHAT, 0.3)
+    count_prompt(traffic.registry, CHAT, 1_000, 600)
+    count_prompt(traffic.registry, batch, 1_000, 0)
+    traffic.metrics.ttft.observe(0.3, CHAT)
     for labels, phase in (
         (CHAT, "stream"),
         (CHAT, "stream"),
         (OTHER, "before_first"),
         (("unknown", "", ""), "request"),
     ):
-        traffic.metrics.error("code", phase)
-        traffic.metrics.route_error(labels, phase)
+        traffic.metrics.errors.add(1.0, ("code", phase))
+        traffic.metrics.route_errors.add(1.0, (*labels[1:], phase))
     point = traffic.look(10.0, held={("batch", "llama"): 3})
     by_route = {one.route: (one.cached_share, one.errors, one.held) for one in point.routes}
     assert by_route == {"batch": (0.0, {}, 3), "default": (0.6, {"stream": 2, "before_first": 1}, 0)}
@@ -68,28 +72,23 @@ def test_cached_share_errors_and_held_requests_are_by_route_and_model(traffic):
 
 
 def test_the_share_of_misrouted_answers_is_of_those_that_were_compared(traffic):
-    for _ in range(4):
-        traffic.metrics.compared("a:1", 100, 80)
-    traffic.metrics.misrouted("a:1")
+    traffic.placement.comparisons.add(4.0, ("a:1", "over"))
+    traffic.placement.misrouted.add(1.0, ("a:1",))
     assert traffic.look(10.0).misrouted_share == 0.25
     assert traffic.look(10.0).misrouted_share is None
 
 
 def test_without_traffic_a_point_is_empty(traffic):
-    traffic.metrics.first_event(CHAT, 0.3)
+    traffic.metrics.ttft.observe(0.3, CHAT)
     traffic.look(10.0)
     point = traffic.look(10.0)
     assert (point.routes, point.cached_share, point.errors) == ([], None, {})
 
 
 def test_values_above_all_bounds_count_as_the_last_bound(traffic):
-    traffic.metrics.first_event(CHAT, 9_999.0)
+    traffic.metrics.ttft.observe(9_999.0, CHAT)
     (route,) = traffic.look(10.0).routes
-    assert (
-        route.ttft_p50_s
-        == route.ttft_p95_s
-        == max(traffic.metrics.registry.histograms["warmroute_time_to_first_token_seconds"].bounds)
-    )
+    assert route.ttft_p50_s == route.ttft_p95_s == max(traffic.metrics.ttft.bounds)
     assert route.gap_p50_s is None
 
 
@@ -101,11 +100,11 @@ def test_an_hour_is_kept(traffic):
 
 
 async def test_it_reads_by_itself_and_stops():
-    metrics, reads = Metrics(), []
+    reads = []
 
     async def read():
         reads.append(1)
-        return instruments_of(metrics.registry)
+        return instruments_of(Registry())
 
     history = TrafficHistory(read)
     history.start()

@@ -7,6 +7,8 @@ from policies.view import Residency
 from router.config.budgets import plan_memory
 from router.config.memory import MemoryLimit
 from router.config.model import Config, HealthConfig
+from router.metrics.catalogue import CATALOGUE
+from router.metrics.registry import Registry
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.scaling import Needed
@@ -14,9 +16,7 @@ from router.placement.handover.links import Link
 from router.placement.request import Request
 from router.placement.tickets import Ticket
 from router.residency.residency_map import ResidencyMap
-from router.telemetry.catalogue import CATALOGUE
 from router.telemetry.exposition import Exposition
-from router.telemetry.metrics import Metrics
 from router.telemetry.readings import (
     budget_readings,
     fleet_readings,
@@ -97,7 +97,7 @@ def test_every_byte_budget_has_a_gauge_of_its_limit_and_one_of_its_use():
     assert list(limits.values()) == list(plan.budgets.values())
     declared = {spec.name: spec.labels for spec in CATALOGUE}
     assert all(declared[name] == declared[name.replace("_limit_bytes", "_bytes")] for name, _ in limits)
-    assert Exposition(Metrics().registry, [lambda: budget_readings(plan.config, plan.limit)]).render()
+    assert Exposition(Registry(), [lambda: budget_readings(plan.config, plan.limit)]).render()
 
 
 def test_residency_readings_have_views_and_links():
@@ -140,7 +140,7 @@ def test_all_readings_are_in_the_catalogue():
     fleet, residency = fleet_of_one()
     watched = {"endpoints": {"h:1": {"subscriptions": {"h:1": {"linked": False, "bytes": 0, "lag_s": 1.0}}}}}
     exposition = Exposition(
-        Metrics().registry,
+        Registry(),
         [
             lambda: fleet_readings(fleet),
             lambda: residency_readings(fleet, residency),
@@ -169,12 +169,12 @@ def test_the_queue_wait_of_a_worker_grows_with_the_prompts_that_wait_there():
 
 def test_decisions_are_counted():
     fleet, residency = fleet_of_one()
-    metrics = Metrics()
+    registry = Registry()
     policy = build_policy(PolicySpec("round_robin"), random.Random(0))
-    dispatcher = Dispatcher(fleet, residency, policy, spec=PolicySpec("round_robin"), observer=metrics)
+    dispatcher = Dispatcher(fleet, residency, policy, spec=PolicySpec("round_robin"), registry=registry)
     placed = dispatcher.dispatch(Request("r", "/v1/completions", "m", None, 10, 2.0), 2.0)
     assert isinstance(placed, Ticket)
-    page = Exposition(metrics.registry).render()[0]
+    page = Exposition(registry).render()[0]
     assert b'warmroute_prompt_tokens_total{worker="h:1"} 10.0' in page
 
 

@@ -1,10 +1,10 @@
 import msgspec
 import pytest
 
-from router.telemetry.catalogue import CATALOGUE, Kind, Merge
+from router.metrics.catalogue import CATALOGUE, Kind, Merge
+from router.metrics.instruments import Labels
+from router.metrics.registry import Registry
 from router.telemetry.exposition import Exposition
-from router.telemetry.instruments import Labels
-from router.telemetry.metrics import Metrics
 from router.telemetry.readings import process_readings
 from router.telemetry.snapshot import Snapshot, Tally, lasting, merged, page
 
@@ -46,15 +46,16 @@ def test_only_counters_outlive_a_process():
 
 
 def test_two_processes_merge_into_the_page_of_one():
-    halves, alone = [Metrics(), Metrics()], Metrics()
+    halves, alone = [Registry(), Registry()], Registry()
     for number in range(20):
         for each in (halves[number % 2], alone):
-            each.request_ended(LABELS, 200, 0.25 * number)
-            each.gaps([0.125 * number, 0.5], LABELS)
-    readings = [Exposition(each.registry, [process_readings]).snapshot() for each in halves]
+            each.counter("requests").add(1.0, (*LABELS, "200"))
+            each.histogram("request_duration_seconds").observe(0.25 * number, LABELS)
+            each.histogram("inter_token_latency_seconds").at(LABELS).observe_all([0.125 * number, 0.5])
+    readings = [Exposition(each, [process_readings]).snapshot() for each in halves]
     sent = [msgspec.msgpack.decode(msgspec.msgpack.encode(each), type=Snapshot) for each in readings]
     ours = page(merged(sent))[0].decode().splitlines()
-    theirs = Exposition(alone.registry, [process_readings]).render()[0].decode().splitlines()
+    theirs = Exposition(alone, [process_readings]).render()[0].decode().splitlines()
     own = ("process_", "warmroute_allocated_blocks ")
     differing = {line for line in set(ours) ^ set(theirs) if not line.startswith(own)}
     assert differing == {"warmroute_processes 1.0", "warmroute_processes 2.0"}

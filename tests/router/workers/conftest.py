@@ -12,10 +12,12 @@ import zmq
 from backends.vllm.control import WorkerClient
 from backends.worker import Endpoint
 from policies.view import WorkerId
+from router.metrics.registry import Registry
 from router.residency.chain import SEED, extend_chain, pack_tokens
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
 from router.workers.event_pump import EventPump
+from tests.support.metrics import counted
 
 BLOCK = 4
 END = b"\xff" * 8
@@ -122,23 +124,24 @@ async def answering(worker):
 
 class CountedMetrics:
     def __init__(self):
-        self.probes, self.verdicts, self.replays, self.gone = [], [], [], []
-        self.late = []
+        self.registry = Registry()
+        self.event_replays = self.registry.counter("event_replays")
 
-    def probed(self, kind, ok):
-        self.probes.append((kind, ok))
+    @property
+    def probes(self):
+        return [(kind, outcome == "ok") for kind, outcome in counted(self.registry, "probes")]
 
-    def probed_late(self, verdict):
-        self.late.append(verdict)
+    @property
+    def late(self):
+        return [verdict for (verdict,) in counted(self.registry, "late_probes")]
 
-    def self_tested(self, verdict):
-        self.verdicts.append(verdict)
+    @property
+    def verdicts(self):
+        return [verdict for (verdict,) in counted(self.registry, "self_tests")]
 
-    def replayed(self, worker, outcome):
-        self.replays.append(outcome)
-
-    def worker_gone(self, worker):
-        self.gone.append(worker)
+    @property
+    def replays(self):
+        return [outcome for _, outcome in counted(self.registry, "event_replays")]
 
 
 @pytest.hookimpl(optionalhook=True)

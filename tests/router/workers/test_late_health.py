@@ -31,7 +31,7 @@ async def watched(metrics):
         config = Config(health=health, residency=ResidencyConfig(kv_events=False, self_test=False))
         residency, identity = ResidencyMap(), PromptIdentifier(config)
         fleet = Fleet(health, residency)
-        watcher = Watcher(fleet, residency, identity, config, metrics)
+        watcher = Watcher(fleet, residency, identity, config, metrics.registry)
         watcher.start()
         workers = [await LateWorker().start() for _ in range(count)]
         opened.append((watcher, identity, workers))

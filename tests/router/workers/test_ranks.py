@@ -73,7 +73,7 @@ async def test_each_rank_has_its_own_view_and_load(wire, publishers, metrics):
     }
     residency, identity = ResidencyMap(), PromptIdentifier(CONFIG)
     fleet = Fleet(HEALTH, residency)
-    watcher = Watcher(fleet, residency, identity, CONFIG, metrics)
+    watcher = Watcher(fleet, residency, identity, CONFIG, metrics.registry)
     async with pages_served(pages) as url:
         endpoint = fleet.add(parse_endpoint(url), 0.0)
         watcher.start()

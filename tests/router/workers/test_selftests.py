@@ -7,9 +7,11 @@ import pytest
 
 from backends.worker import LoadReport, ServedModel, WorkerFacts
 from policies.view import Residency
+from router.metrics.registry import Registry
 from router.workers import selftests as subject
 from router.workers.selftest import SelfTestVerdict
 from router.workers.selftests import AGAIN_S, LONGEST_AGAIN_S, OFF_AGAIN_S, SelfTests
+from router.workers.watch_context import WatchMetrics
 
 FACTS = WorkerFacts(models=(ServedModel("m"),))
 IDLE, BUSY = LoadReport(0, 0, 0, 0.0), LoadReport(0, 2, 1, 0.5)
@@ -45,7 +47,7 @@ class Bench:
             self_test_lock=None,
             residency=SimpleNamespace(set_self_test=lambda slot, verdict, reason, blind: self.views.append(verdict)),
             identity=None,
-            metrics=SimpleNamespace(self_tested=lambda verdict: None),
+            metrics=WatchMetrics(Registry()),
         )
         endpoint = SimpleNamespace(id="w", endpoint=None, candidates=(self.candidate,), ranks=None)
         linked = SimpleNamespace(linked=True, why_not=lambda candidate: None)

@@ -32,7 +32,7 @@ def following(publisher, context, pump, residency, metrics, *, replay=True, repl
         context,
         pump,
         residency,
-        metrics,
+        metrics.event_replays,
         slot=0,
         worker="w:1",
         source=source,
@@ -188,7 +188,7 @@ async def test_another_topic_is_ignored(wire, publisher, context, pump, residenc
 async def test_an_unusable_address_raises_and_leaks_nothing(wire, context, pump, residency, metrics):
     source = KvEventSource(0, "nonsense://x")
     subscriber = Subscriber(
-        context, pump, residency, metrics, slot=0, worker="w:1", source=source, on_lost=lambda: None
+        context, pump, residency, metrics.event_replays, slot=0, worker="w:1", source=source, on_lost=lambda: None
     )
     with pytest.raises(zmq.ZMQError):
         subscriber.start()
@@ -247,7 +247,7 @@ def flood(wire):
 async def test_a_fast_publisher_does_not_fill_memory(context, pump, residency, metrics, flood):
     source = KvEventSource(0, flood(context, zmq.PUB), None, "kv")
     subscriber = Subscriber(
-        context, pump, residency, metrics, slot=0, worker="w:1", source=source, on_lost=lambda: None
+        context, pump, residency, metrics.event_replays, slot=0, worker="w:1", source=source, on_lost=lambda: None
     )
     before = start_peak()
     subscriber.start()

@@ -38,7 +38,7 @@ async def system(metrics):
         )
         residency, identity = ResidencyMap(), PromptIdentifier(config)
         fleet = Fleet(health, residency, kv_events=config.residency.kv_events)
-        watcher = Watcher(fleet, residency, identity, config, metrics)
+        watcher = Watcher(fleet, residency, identity, config, metrics.registry)
         watcher.start()
         systems.append((watcher, identity))
 
@@ -222,10 +222,12 @@ async def test_forget_closes_sockets_and_drops_series(wire, system, metrics):
         its = system()
         endpoint = its.follow(worker.url)
         await eventually(lambda: metrics.verdicts)
+        metrics.event_replays.add(1.0, (endpoint.id, "empty"))
+        metrics.event_replays.add(1.0, ("other:1", "filled"))
         its.watcher.forget(endpoint.id)
         its.fleet.remove(endpoint.id)
         its.watcher.forget(endpoint.id)
-        assert metrics.gone == [endpoint.id]
+        assert metrics.replays == ["filled"]
         assert its.watcher.statistics()["endpoints"] == {}
         await its.watcher.aclose()
         assert not [task for task in asyncio.all_tasks() if "watch" in task.get_name()]
@@ -307,7 +309,7 @@ async def test_look_again_finds_a_new_adapter_at_a_limited_rate(wire, metrics):
         config = Config(health=HEALTH, residency=ResidencyConfig(self_test=False))
         residency, identity = ResidencyMap(), PromptIdentifier(config)
         fleet = Fleet(HEALTH, residency)
-        watcher = Watcher(fleet, residency, identity, config, metrics, clock=lambda: now_s[0])
+        watcher = Watcher(fleet, residency, identity, config, metrics.registry, clock=lambda: now_s[0])
         watcher.start()
         endpoint = fleet.add(parse_endpoint(worker.url), 0.0)
         watcher.watch(endpoint.id)
@@ -331,7 +333,7 @@ async def test_first_probes_of_many_workers_are_spread(wire, metrics):
     config = Config(health=HEALTH, residency=ResidencyConfig(self_test=False))
     identity = PromptIdentifier(config)
     fleet = Fleet(HEALTH, ResidencyMap())
-    watcher = Watcher(fleet, ResidencyMap(), identity, config, metrics, clock=lambda: now_s[0])
+    watcher = Watcher(fleet, ResidencyMap(), identity, config, metrics.registry, clock=lambda: now_s[0])
     watcher.start()
     watcher.spread_s = 100_000.0
     for port in range(1, 101):

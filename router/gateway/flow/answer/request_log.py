@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import time as wall_time
 from typing import Any, Final
 
 from router.gateway.flow.answer.service_levels import ServiceLevels
 from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.http.client.access_log import AccessLog
-from router.gateway.metrics_protocol import GatewayMetrics, Labels
+from router.gateway.metrics import GatewayMetrics, Labels
 from router.placement.fleet.fleet import Fleet
 from router.placement.request import Usage
 from router.placement.tickets import Ticket
@@ -88,11 +89,14 @@ class RequestLog:
     def first_event(self, now_s: float) -> None:
         self._ttft_s = now_s - self._request.arrived_s
         self._labels = self._labelled()
-        self._sinks.metrics.first_event(self._labels, self._ttft_s, self._trace_id)
+        ttft = self._sinks.metrics.ttft
+        ttft.observe(self._ttft_s, self._labels)
+        if self._trace_id is not None:
+            ttft.exemplify(self._ttft_s, self._labels, self._trace_id, wall_time())
 
     def gaps(self, gaps_s: Sequence[float]) -> None:
         assert self._labels is not None
-        self._sinks.metrics.gaps(gaps_s, self._labels)
+        self._sinks.metrics.itl.at(self._labels).observe_all(gaps_s)
 
     @property
     def served_as(self) -> tuple[str, str]:
@@ -100,9 +104,11 @@ class RequestLog:
         return route, model
 
     def error(self, code: str, phase: str) -> None:
+        """Count an error of the gateway by its code, and under the route and the model of the request."""
         metrics = self._sinks.metrics
-        metrics.error(code, phase)
-        metrics.route_error(self._labels or self._labelled(), phase)
+        metrics.errors.add(1.0, (code, phase))
+        _, route, model = self._labels or self._labelled()
+        metrics.route_errors.add(1.0, (route, model, phase))
 
     def _labelled(self) -> Labels:
         """Return the labels of the request. A fallback counts under the model that serves."""
@@ -125,12 +131,12 @@ class RequestLog:
             trace_id = request.trace.trace_id
             sent = request.trace.ended(request, status, duration_s, self._ttft_s, self.usage, error)
             self._trace_id = trace_id if sent else None
-        sinks.metrics.request_ended(labels, status, duration_s, self._trace_id)
+        sinks.metrics.requests.add(1.0, (*labels, str(status)))
+        sinks.metrics.durations.observe(duration_s, labels)
+        if self._trace_id is not None:
+            sinks.metrics.durations.exemplify(duration_s, labels, self._trace_id, wall_time())
         if self._ttft_s is not None:
-            prompt_tokens, cached_tokens = self._prompt_tokens(), self._cached_tokens()
-            sinks.metrics.lengths(labels, prompt_tokens, self.output_tokens)
-            if prompt_tokens is not None and cached_tokens is not None:
-                sinks.metrics.reported(labels, prompt_tokens, cached_tokens)
+            self._measure_lengths(labels)
         if sinks.service_levels.any:
             self._judge(status, duration_s)
         if sinks.access.enabled:
@@ -147,6 +153,17 @@ class RequestLog:
                 request_id=request.id.decode("latin-1"),
                 **{name: value for name, value in ended.items() if value is not None},
             )
+
+    def _measure_lengths(self, labels: Labels) -> None:
+        metrics, prompt_tokens, cached_tokens = self._sinks.metrics, self._prompt_tokens(), self._cached_tokens()
+        if prompt_tokens is not None:
+            metrics.prompt_lengths.observe(prompt_tokens, labels)
+        if self.output_tokens is not None:
+            metrics.output_lengths.observe(self.output_tokens, labels)
+        if prompt_tokens is not None and cached_tokens is not None:
+            (_, route, model), cached = labels, min(prompt_tokens, cached_tokens)
+            metrics.route_prompt_tokens.add(cached, (route, model, "true"))
+            metrics.route_prompt_tokens.add(prompt_tokens - cached, (route, model, "false"))
 
     def _judge(self, status: int, duration_s: float) -> None:
         """Count whether a stream met its service levels. Errors of the client, and clients that left, do not count."""
@@ -166,7 +183,7 @@ class RequestLog:
     def _judged(self, target: str, met: bool) -> None:
         sinks, request, ticket = self._sinks, self._request.request, self.ticket
         assert request is not None
-        sinks.metrics.service_level(request.route, target, met)
+        sinks.metrics.service_levels.add(1.0, (request.route, target, "true" if met else "false"))
         if ticket is not None:
             sinks.service_levels.attainment.judged(ticket.candidate.endpoint.role, met, sinks.time())
 

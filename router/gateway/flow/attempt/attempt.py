@@ -18,8 +18,8 @@ from router.gateway.http.upstream.pool import ConnectionPool
 from router.gateway.http.upstream.response_head import ResponseHead
 from router.gateway.http.upstream.worker_keys import WorkerKeys
 from router.gateway.last_look import LastLook
-from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.rewrites.usage_frame import UsageFrame
+from router.metrics.instruments import Counter
 from router.placement.fleet.rank_numbers import RankForm
 from router.placement.request import FailurePoint
 from router.placement.tickets import Ticket
@@ -51,12 +51,12 @@ _NO_FAULT: Final = AnswerFault.NONE
 class AttemptServices:
     """The objects that all attempts of a gateway share."""
 
-    __slots__ = ("loop", "metrics", "pools", "scheme", "time", "via", "worker_keys")
+    __slots__ = ("loop", "pools", "redials", "scheme", "time", "via", "worker_keys")
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        metrics: GatewayMetrics,
+        redials: Counter,
         pools: ConnectionPool,
         worker_keys: WorkerKeys | None,
         scheme: bytes,
@@ -64,7 +64,7 @@ class AttemptServices:
     ) -> None:
         self.loop = loop
         self.time = loop.time
-        self.metrics = metrics
+        self.redials = redials
         self.pools = pools
         self.worker_keys = worker_keys
         self.scheme = scheme
@@ -495,7 +495,7 @@ class Attempt:
             # The worker closed the idle connection. That is no sign of a failure, so it does not count as an attempt.
             if self._sent_s is not None and self._services.time() - self._sent_s > STALE_S:
                 self._suspect(lost=True)
-            self._services.metrics.redialled()
+            self._services.redials.add()
             self.begin(fresh=True)
             self._report(Outcome.MOVED, self)
         else:

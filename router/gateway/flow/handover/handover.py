@@ -134,7 +134,7 @@ class KvHandover:
                 self._params = with_token_ids(params, answer.prompt_token_ids)
         except HandoverError:
             self.settle(NOTHING_HANDED_OVER)
-        self._handovers.metrics.handover_step("prefill", now_s - self._prefill_sent_s)
+        self._handovers.metrics.handover_steps.observe(now_s - self._prefill_sent_s, ("prefill",))
         if self.together:
             self._sent_s = now_s
             self._transfer = self._handovers.dispatcher.transfer(self.prefill, self.decode, now_s)
@@ -245,7 +245,7 @@ class KvHandover:
         """Settle: the answer of `ticket` has begun."""
         if self.depends_at(ticket):
             self._receive()
-            self._handovers.metrics.handover_step("transfer", now_s - self._sent_s)
+            self._handovers.metrics.handover_steps.observe(now_s - self._sent_s, ("transfer",))
             if self._transfer is not None and ticket.request.stream:  # else the whole answer has been computed
                 self._handovers.dispatcher.transferred(self._transfer, now_s)
             self.settle(HANDED_OVER)
@@ -269,7 +269,7 @@ class KvHandover:
                 self._handovers.peers.forget(self.prefill.candidate)
             self._params = None
             self._handovers.heartbeat.leave()
-            self._handovers.metrics.handed_over(outcome)
+            self._handovers.metrics.handovers.add(1.0, (outcome,))
 
     def end(self, now_s: float) -> None:
         """Give back the decode worker's reservation if it was not used, and settle."""
@@ -309,7 +309,7 @@ class SidecarHandover(KvHandover):
             dispatcher.first_token(self.prefill, now_s)
             dispatcher.finished(self.prefill, Usage(), now_s)
             self._receive()
-            self._handovers.metrics.handover_step("sidecar", now_s - self._sent_s)
+            self._handovers.metrics.handover_steps.observe(now_s - self._sent_s, ("sidecar",))
             self.settle(HANDED_OVER)
 
     def settle(self, outcome: str) -> None:

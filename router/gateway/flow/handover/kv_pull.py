@@ -13,7 +13,7 @@ from backends.vllm.handover.offloading_peer import pull_params
 from backends.vllm.handover.parameters import HandoverError
 from backends.vllm.handover.request_body import outermost, with_params
 from router.config.model import HandoverConfig
-from router.gateway.metrics_protocol import GatewayMetrics
+from router.metrics.instruments import Counter
 from router.placement.dispatcher import Dispatcher
 from router.placement.handover.links import Transfer
 from router.placement.handover.pulls import PlannedPull, peer_address
@@ -106,16 +106,16 @@ class KvPull:
     def settle(self, outcome: str) -> None:
         if not self._settled:
             self._settled = True
-            self._pulls.metrics.pulled(outcome)
+            self._pulls.outcomes.add(1.0, (outcome,))
 
 
 class Pulls:
-    __slots__ = ("config", "dispatcher", "metrics")
+    __slots__ = ("config", "dispatcher", "outcomes")
 
-    def __init__(self, config: HandoverConfig, dispatcher: Dispatcher, metrics: GatewayMetrics) -> None:
+    def __init__(self, config: HandoverConfig, dispatcher: Dispatcher, outcomes: Counter) -> None:
         self.config = config
         self.dispatcher = dispatcher
-        self.metrics = metrics
+        self.outcomes = outcomes
 
     def plan(
         self, request: Request, body: bytes, now_s: float, within: Container[str] | None, *, allowed: bool

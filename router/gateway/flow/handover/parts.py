@@ -6,7 +6,7 @@ from backends.vllm.handover.connectors import CONNECTORS
 from router.config.model import HandoverConfig
 from router.gateway.flow.handover.heartbeat import Heartbeat
 from router.gateway.flow.handover.prefill_peers import PrefillPeers
-from router.gateway.metrics_protocol import GatewayMetrics
+from router.gateway.metrics import GatewayMetrics
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
 

@@ -16,11 +16,11 @@ from router.gateway.flow.outbound import OutboundRequest
 from router.gateway.http.client.request_head import RequestHead
 from router.gateway.http.client.routes import ModelSource, Route, RouteTable
 from router.gateway.http.time_slices import TimeSlices
-from router.gateway.metrics_protocol import GatewayMetrics
 from router.gateway.pins import Pins
 from router.gateway.response_search import ResponseSearch, may_be_stored
 from router.gateway.rewrites.body_rewriter import BodyRewriter
 from router.gateway.rewrites.json_splice import salted
+from router.metrics.instruments import Histogram
 from router.placement.fleet.fleet import Fleet
 from router.placement.policies.traffic_routes import RouteFacts, TrafficRoutes
 from router.placement.request import Request, SessionKind
@@ -248,10 +248,10 @@ class IdentifyStage:
     """Parses, admits and identifies requests, at once if possible and otherwise in a task."""
 
     __slots__ = (
+        "_durations",
         "_fleet",
         "_identity",
         "_loop",
-        "_metrics",
         "_models",
         "_paths",
         "_pins",
@@ -267,7 +267,7 @@ class IdentifyStage:
         self,
         identity: PromptIdentifier,
         fleet: Fleet,
-        metrics: GatewayMetrics,
+        durations: Histogram,
         loop: asyncio.AbstractEventLoop,
         paths: RouteTable,
         pins: Pins,
@@ -283,7 +283,7 @@ class IdentifyStage:
         self._prefix_header = None if prefix_header is None else prefix_header.lower().encode()
         self._identity = identity
         self._fleet = fleet
-        self._metrics = metrics
+        self._durations = durations
         self._loop = loop
         self._time = loop.time
         self._paths = paths
@@ -431,4 +431,4 @@ class IdentifyStage:
     def _identified(self, outbound: OutboundRequest, parsed: ParsedBody, prompt: Prompt | None) -> None:
         parsed.release()
         source = prompt.source if prompt is not None else "none"
-        self._metrics.identified(self._time() - outbound.arrived_s, source)
+        self._durations.observe(self._time() - outbound.arrived_s, (source,))

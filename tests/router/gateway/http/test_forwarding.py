@@ -253,7 +253,7 @@ async def test_an_idle_connection_that_closed_is_replaced_without_a_retry(rig):
     assert (await client.ask(post(body=PLAIN))).status == 200
     assert (await client.ask(post(body=PLAIN))).status == 200
     assert gate.dispatcher.events == ["ticket", "finished 200"] * 2
-    assert gate.metrics.named("redialled") == [()]
+    assert gate.counted("redials") == [()]
 
 
 async def test_idle_worker_connections_are_closed_before_the_worker_closes_them(rig):

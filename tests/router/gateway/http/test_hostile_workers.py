@@ -234,7 +234,7 @@ async def test_a_started_stream_that_breaks_http_ends_at_its_deadline(rig, hosti
     trickle = hostile.__name__.startswith(("drips", "stops"))
     assert status_bytes("VmRSS") - before < 16_000_000
     code = "stream_idle_timeout" if trickle else "total_timeout"
-    assert gate.metrics.named("error") == [(code, "stream")]
+    assert gate.counted("errors") == [(code, "stream")]
     await eventually(lambda: gate.idle)
     await eventually(lambda: gate.gateway.statistics()["pools"]["open"] == 0)
 
@@ -250,7 +250,7 @@ async def test_slow_events_and_large_events_are_not_cut(rig):
     gate = await rig(slow_but_sound, timeouts={**LIMITS, "total_s": 10.0})
     reply = await gate.ask(post())
     assert reply.body.endswith(DONE)
-    assert gate.metrics.named("error") == []
+    assert gate.counted("errors") == []
 
 
 # wrong lengths, and unsolicited answers
@@ -312,7 +312,7 @@ async def test_a_request_on_a_closed_idle_connection_is_resent_without_a_retry(r
     await delivered()
     closing.set()
     assert (await client.read()).body.count(b"data: ") == 5
-    assert len(gate.metrics.named("redialled")) == 1
+    assert len(gate.counted("redials")) == 1
     assert not any(each.startswith(("retry", "failed")) for each in gate.dispatcher.events)
 
 

@@ -311,7 +311,7 @@ async def test_a_new_certificate_is_served_without_a_restart(rig, authority, pai
     assert serial(after) != serial(before)
     assert (await after.ask(post())).status == 200
     assert (await before.ask(post())).status == 200
-    assert gateway.metrics.named("reloaded") == [("tls", True)]
+    assert gateway.counted("reloads") == [("tls", "ok")]
 
 
 async def test_an_invalid_certificate_leaves_the_old_one_in_use(rig, authority, pair, caplog):
@@ -321,7 +321,7 @@ async def test_an_invalid_certificate_leaves_the_old_one_in_use(rig, authority, 
     os.replace(other["key_file"], pair["key_file"])
     look_twice(gateway)
     assert serial(await gateway.connect(ssl=authority.client())) == serial(before)
-    assert gateway.metrics.named("reloaded") == [("tls", False)]
+    assert gateway.counted("reloads") == [("tls", "failed")]
     assert "old content stays" in caplog.text
     assert "does not belong" in str(vars(caplog.records[-1]))
 

@@ -9,12 +9,13 @@ from router.gateway.flow.handover.handover import KvHandover
 from router.gateway.flow.handover.kv_plans import KvPlans
 from router.gateway.flow.handover.kv_pull import KvPull, Pulls
 from router.gateway.flow.handover.pairs import Handovers
+from router.gateway.metrics import GatewayMetrics
+from router.metrics.registry import Registry
 from router.placement.handover.pulls import PlannedPull
 from router.placement.placer import PendingPlacement
 from router.placement.request import Request
 from tests.router.placement.conftest import make_facts, make_prompt
 from tests.router.placement.handover.test_pulls import TOKENS, Site
-from tests.support.gateway_rig import RecordingMetrics
 
 SETTINGS = {"connector": "shared_store", "transfer_tokens_per_s": 1e12}
 PLAIN = {"model": "m", "prompt": "x"}
@@ -31,10 +32,10 @@ class Fleet:
             self.site.dispatcher.first_token(self.site.dispatcher.dispatch(stream, 0.0), 0.0)
         if held:
             self.site.hold(1)
-        config, metrics = self.site.config, RecordingMetrics()
+        config, metrics = self.site.config, GatewayMetrics(Registry())
         loop = asyncio.get_running_loop()
         handovers = Handovers(config, self.site.dispatcher, self.site.fleet, loop, metrics)
-        self.kv_plans = KvPlans(handovers, Pulls(config, self.site.dispatcher, metrics))
+        self.kv_plans = KvPlans(handovers, Pulls(config, self.site.dispatcher, metrics.pulls))
         self.before = self.site.decisions
 
     def begin(self, body=PLAIN, path="/v1/completions"):

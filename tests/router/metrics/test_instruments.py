@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from router.telemetry.instruments import Counter, Distribution, Histogram
+from router.metrics.instruments import Counter, Distribution, Histogram
 
 
 def test_a_counter_adds_by_labels():

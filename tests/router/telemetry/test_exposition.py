@@ -1,0 +1,124 @@
+import pytest
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from policies.view import Residency
+from router.gateway.metrics import GatewayMetrics
+from router.metrics.catalogue import CATALOGUE, Kind
+from router.metrics.registry import Registry
+from router.telemetry.exposition import Exposition
+
+REQUEST = ("/v1/completions", "default", "m")
+LABELS = (("model", "m"), ("path", "/v1/completions"), ("route", "default"))
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3"
+
+
+def scrape(registry, *readings):
+    page, content_type = Exposition(registry, readings).render()
+    assert content_type.startswith("text/plain; version=")
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(page.decode())
+        for sample in family.samples
+    }
+
+
+def exercised():
+    registry = Registry()
+    metrics = GatewayMetrics(registry)
+    metrics.requests.add(1.0, (*REQUEST, "200"))
+    metrics.durations.observe(0.3, REQUEST)
+    metrics.durations.exemplify(0.3, REQUEST, TRACE, 1_700_000_000.0)
+    metrics.route_errors.add(1.0, (*REQUEST[1:], "before_first"))
+    metrics.itl.at(REQUEST).observe_all([0.001, 0.02, 99.0])
+    metrics.prompt_lengths.observe(700, REQUEST)
+    metrics.redials.add()
+    registry.counter("decisions").add(1.0, ("h:1", Residency.EXACT))
+    registry.counter("cached_tokens").add(80, ("h:1", "predicted"))
+    return registry
+
+
+def test_counters_and_histograms_appear_in_the_exposition():
+    page = scrape(exercised())
+    assert page["warmroute_requests_total", (*LABELS, ("status", "200"))] == 1
+    assert page["warmroute_inter_token_latency_seconds_count", LABELS] == 3
+    for bound, count in (("0.01", 1), ("80.0", 2), ("+Inf", 3)):
+        assert page["warmroute_inter_token_latency_seconds_bucket", (("le", bound), *LABELS)] == count
+    assert page["warmroute_request_prompt_tokens_bucket", (("le", "500.0"), *LABELS)] == 0
+    assert page["warmroute_request_prompt_tokens_bucket", (("le", "1000.0"), *LABELS)] == 1
+    served = [label for label in LABELS if label[0] != "path"]
+    assert page["warmroute_route_errors_total", (served[0], ("phase", "before_first"), served[1])] == 1
+    assert ("warmroute_request_output_tokens_count", LABELS) not in page
+    assert page["warmroute_decisions_total", (("residency", "exact"), ("worker", "h:1"))] == 1
+    assert page["warmroute_cached_tokens_total", (("source", "predicted"), ("worker", "h:1"))] == 80
+
+
+def test_a_worker_that_is_gone_leaves_no_series():
+    registry = exercised()
+    registry.forget("worker", "h:1")
+    assert not any(dict(labels).get("worker") == "h:1" for _, labels in scrape(registry))
+    assert ("warmroute_redials_total", ()) in scrape(registry)
+
+
+def test_readings_at_scrape_time():
+    held = [3.0]
+    exposition = Exposition(
+        Registry(),
+        [lambda: [("warmroute_queued_requests", (), held[0]), ("warmroute_event_gaps", ("h:1",), 2.0)]],
+    )
+    assert b"warmroute_queued_requests 3.0" in exposition.render()[0]
+    held[0] = 4.0
+    page = exposition.render()[0]
+    assert b"warmroute_queued_requests 4.0" in page and b'warmroute_event_gaps_total{worker="h:1"} 2.0' in page
+
+
+def test_undeclared_readings_and_instruments_are_refused():
+    with pytest.raises(KeyError, match="not a gauge or counter"):
+        Exposition(Registry(), [lambda: [("warmroute_nonsense", (), 1.0)]]).render()
+    with pytest.raises(KeyError):
+        Registry().counter("nonsense")
+    with pytest.raises(KeyError, match="counter"):
+        Registry().counter("queued_requests")
+
+
+def test_catalogue_names_labels_and_buckets_are_valid():
+    names = [spec.name for spec in CATALOGUE]
+    assert len(set(names)) == len(names)
+    for spec in CATALOGUE:
+        assert spec.name.startswith("warmroute_") and not spec.name.endswith("_total")
+        assert spec.help.endswith(".")
+        assert bool(spec.buckets) == (spec.kind is Kind.HISTOGRAM)
+        assert list(spec.buckets) == sorted(set(spec.buckets))
+
+
+def test_a_scraper_of_openmetrics_gets_the_trace_of_the_latest_request_in_a_bucket():
+    registry = exercised()
+    durations = registry.histogram("request_duration_seconds")
+    durations.exemplify(0.2, REQUEST, "b" * 32, 1_700_000_001.0)
+    page, content_type = Exposition(registry).render(OPENMETRICS)
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0")
+    families = {family.name: family for family in openmetrics.text_string_to_metric_families(page.decode())}
+    durations = families["warmroute_request_duration_seconds"].samples
+    traced = {sample.labels["le"]: sample.exemplar for sample in durations if sample.exemplar}
+    assert [(bound, each.labels, each.value) for bound, each in traced.items()] == [
+        ("0.3", {"trace_id": "b" * 32}, 0.2)
+    ]
+    assert families.keys() >= {spec.name for spec in CATALOGUE}
+
+
+@pytest.mark.parametrize("accept", ["", "*/*", "text/plain;version=x.y", "text/plain; version=1.0.0, */*;q=0.1"])
+def test_other_scrapers_get_the_classic_format(accept):
+    page, content_type = Exposition(exercised()).render(accept)
+    assert content_type == "text/plain; version=0.0.4; charset=utf-8"
+    assert TRACE.encode() not in page and b"# EOF" not in page
+
+
+@pytest.mark.parametrize("version", ["", ";version=abc", "; version=1.0.0;escaping=what; q=0.7"])
+def test_every_version_of_openmetrics_gets_the_one_there_is(version):
+    accept = f"text/plain;q=0.3, Application/OpenMetrics-Text{version}"
+    assert Exposition(Registry()).render(accept)[0].endswith(b"# EOF\n")
+
+
+def test_process_metrics_are_exported():
+    assert any(name.startswith("process_") for name, _ in scrape(Registry()))
