@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from policies.view import RequestView, Residency, WorkerId
@@ -19,94 +19,62 @@ RETRY_AFTER_S = 1.0
 """Retry-After if no worker gave one. By then a probe has updated the workers' state."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Ticket:
     """One attempt at one request, placed on `candidate` with its load reserved there.
 
-    `predicted_cached_tokens` is None if the candidate's cache or the prompt is unknown. `attempt` counts from 1. A
-    ticket ends with `Dispatcher.finished`, `failed`, `cancelled` or `retry`; later events are ignored.
+    `view` is what the policy received. A ticket ends with `Dispatcher.finished`, `failed`, `cancelled` or `retry`;
+    later events are ignored.
     """
 
-    __slots__ = (
-        "attempt",
-        "candidate",
-        "earlier_tokens",
-        "ended",
-        "events",
-        "id",
-        "load",
-        "moved_tokens",
-        "output_tokens",
-        "predicted_cached_tokens",
-        "prefill",
-        "received",
-        "record",
-        "refusal_s",
-        "request",
-        "reservation",
-        "residency",
-        "sent_failures",
-        "shadow",
-        "situation",
-        "stayed",
-        "suspect",
-        "trial",
-        "tried",
-        "turn",
-        "view",
-        "work_done",
-    )
+    request: Request
+    view: RequestView
+    load: WorkerLoad
+    reservation: LoadReservation
+    record: DecisionRecord
+    residency: Residency = Residency.UNKNOWN
+    situation: Situation | None = None
+    shadow: Sample | None = None
+    """What shadow policies decided for the request, if they saw it."""
+    work_done: WorkDone | None = None
+    """The worker's work counters at the first token."""
+    received: bool = False
+    """The prompt's KV cache comes from another worker, the context counts as decoding, and there is no first token
+    yet."""
+    moved_tokens: int = 0
+    """Tokens of the prompt whose KV cache comes from another worker."""
+    prefill: Ticket | None = None
+    """The attempt that computes the prompt for this one, which is the decode of a KV handover."""
+    trial: bool = False
+    tried: tuple[str, ...] = ()
+    """Endpoints of earlier attempts."""
+    sent_failures: int = 0
+    """Earlier attempts that failed after the request had been sent."""
+    refusal_s: float | None = None
+    """Longest Retry-After of earlier attempts."""
+    suspect: tuple[FleetEndpoint, str] | None = None
+    """The endpoint that answered the previous attempt with a server error, and the error."""
+    events: int = 0
+    """Events that the stream has brought so far."""
+    output_tokens: int | None = None
+    """The length of a complete answer; None while it is not known."""
+    turn: int = 0
+    """The number of the turn in its session, from 1; 0 while the dispatcher has no `TrafficObserver`."""
+    earlier_tokens: int = 0
+    """The length of the prompt of the turn before; 0 for a first turn."""
+    stayed: bool = False
+    """The turn before had the same worker."""
+    ended: bool = False
+    id: int = field(init=False)
+    candidate: Candidate = field(init=False)
+    attempt: int = field(init=False)
+    """Counts from 1."""
+    predicted_cached_tokens: int | None = field(init=False)
+    """None if the candidate's cache or the prompt is unknown."""
 
-    def __init__(
-        self,
-        request: Request,
-        view: RequestView,
-        load: WorkerLoad,
-        reservation: LoadReservation,
-        record: DecisionRecord,
-    ) -> None:
-        self.id = record.ticket_id
-        self.request = request
-        self.view = view
-        """The view of the request that the policy received."""
-        self.load = load
-        self.candidate: Candidate = load.candidate
-        self.reservation = reservation
-        self.record = record
-        self.attempt = record.attempt
-        self.residency = Residency.UNKNOWN
-        self.predicted_cached_tokens = record.predicted_cached_tokens
-        self.situation: Situation | None = None
-        self.shadow: Sample | None = None
-        """What shadow policies decided for the request, if they saw it."""
-        self.work_done: WorkDone | None = None
-        """The worker's work counters at the first token."""
-        self.received = False
-        """The prompt's KV cache comes from another worker, the context counts as decoding, and there is no first token
-        yet."""
-        self.moved_tokens = 0
-        """Tokens of the prompt whose KV cache comes from another worker."""
-        self.prefill: Ticket | None = None
-        """The attempt that computes the prompt for this one, which is the decode of a KV handover."""
-        self.trial = False
-        self.tried: tuple[str, ...] = ()
-        """Endpoints of earlier attempts."""
-        self.sent_failures = 0
-        """Earlier attempts that failed after the request had been sent."""
-        self.refusal_s: float | None = None
-        """Longest Retry-After of earlier attempts."""
-        self.suspect: tuple[FleetEndpoint, str] | None = None
-        """The endpoint that answered the previous attempt with a server error, and the error."""
-        self.events = 0
-        """Events that the stream has brought so far."""
-        self.output_tokens: int | None = None
-        """The length of a complete answer; None while it is not known."""
-        self.turn = 0
-        """The number of the turn in its session, from 1; 0 while the dispatcher has no `TrafficObserver`."""
-        self.earlier_tokens = 0
-        """The length of the prompt of the turn before; 0 for a first turn."""
-        self.stayed = False
-        """The turn before had the same worker."""
-        self.ended = False
+    def __post_init__(self) -> None:
+        self.id, self.attempt = self.record.ticket_id, self.record.attempt
+        self.candidate, self.predicted_cached_tokens = self.load.candidate, self.record.predicted_cached_tokens
 
     def decode_s(self, now_s: float) -> float | None:
         """Return the time since the first token; None if it was not visible."""

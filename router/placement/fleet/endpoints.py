@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from backends.worker import Endpoint, LoadReport, RankCache, WorkerFacts
@@ -23,6 +24,7 @@ DECODE = "decode"
 """The role of a worker that receives the KV cache of prompts. It takes whole requests, too."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Candidate:
     """A place where a request can go: an endpoint, or one data-parallel rank of it. Compared by identity.
 
@@ -30,33 +32,21 @@ class Candidate:
     `live` before a late use. `rank` is None if the endpoint has one rank. `load` is the rank's last report.
     """
 
-    __slots__ = (
-        "block_tokens",
-        "caches",
-        "capacity_blocks",
-        "capacity_tokens",
-        "endpoint",
-        "events",
-        "id",
-        "live",
-        "load",
-        "rank",
-        "slot",
-    )
+    endpoint: FleetEndpoint
+    slot: int
+    rank: int | None
+    block_tokens: int = DEFAULT_BLOCK_TOKENS
+    capacity_blocks: int | None = None
+    capacity_tokens: int = 0
+    """Size of the KV cache; 0 if unknown."""
+    caches: bool = True
+    events: bool = False
+    live: bool = True
+    load: LoadReport | None = None
+    id: WorkerId = field(init=False)
 
-    def __init__(self, endpoint: FleetEndpoint, slot: int, rank: int | None) -> None:
-        self.endpoint = endpoint
-        self.slot = slot
-        self.rank = rank
-        self.id = WorkerId(endpoint.id if rank is None else f"{endpoint.id}#{rank}")
-        self.live = True
-        self.block_tokens = DEFAULT_BLOCK_TOKENS
-        self.capacity_blocks: int | None = None
-        self.capacity_tokens = 0
-        """Size of the KV cache; 0 if unknown."""
-        self.caches = True
-        self.events = False
-        self.load: LoadReport | None = None
+    def __post_init__(self) -> None:
+        self.id = WorkerId(self.endpoint.id if self.rank is None else f"{self.endpoint.id}#{self.rank}")
 
     def describe(self, cache: RankCache | None, events: bool) -> bool:
         """Store a probe's report about this rank's cache; return True if anything changed."""
@@ -85,47 +75,30 @@ def kv_report(facts: WorkerFacts) -> KvReport:
     return KvReport(*cached, *((None, None) if connector is None else (connector.name, connector.dtype)))
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class FleetEndpoint:
     """One worker endpoint with its health, facts and candidates. `facts` is None until a probe has succeeded."""
 
-    __slots__ = (
-        "candidates",
-        "draining",
-        "endpoint",
-        "evidence",
-        "facts",
-        "health",
-        "id",
-        "kv_report",
-        "labels",
-        "lengths",
-        "name",
-        "ranks",
-        "role",
-        "stopping_since_s",
-        "weight",
-    )
+    endpoint: Endpoint
+    health: Health
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """The operator's labels, for policies."""
+    name: str | None = None
+    weight: float = 1.0
+    role: str = MIXED
+    evidence: WorkerEvidence = field(default_factory=WorkerEvidence)
+    facts: WorkerFacts | None = None
+    kv_report: KvReport = field(default_factory=KvReport)
+    ranks: RankNumbers = field(default_factory=RankNumbers)
+    candidates: tuple[Candidate, ...] = ()
+    draining: bool = False
+    stopping_since_s: float | None = None
+    """When the worker answered that it shuts down; None if its present process has not."""
+    lengths: dict[str, int] = field(default_factory=dict)
+    id: str = field(init=False)
 
-    def __init__(
-        self, endpoint: Endpoint, health: Health, now_s: float, labels: Mapping[str, str] | None = None
-    ) -> None:
-        self.id = endpoint.authority
-        self.endpoint = endpoint
-        self.labels: Mapping[str, str] = labels or {}
-        """The operator's labels, for policies."""
-        self.name: str | None = None
-        self.weight = 1.0
-        self.role = MIXED
-        self.health = health
-        self.evidence = WorkerEvidence()
-        self.facts: WorkerFacts | None = None
-        self.kv_report = KvReport()
-        self.ranks = RankNumbers()
-        self.candidates: tuple[Candidate, ...] = ()
-        self.draining = False
-        self.stopping_since_s: float | None = None
-        """When the worker answered that it shuts down; None if its present process has not."""
-        self.lengths: dict[str, int] = {}
+    def __post_init__(self) -> None:
+        self.id = self.endpoint.authority
 
     @property
     def state(self) -> WorkerState:

@@ -142,7 +142,7 @@ class Fleet:
         known = self._endpoints.get(endpoint.authority)
         if known is not None:
             return known
-        joined = FleetEndpoint(endpoint, Health(self._health), now_s, labels)
+        joined = FleetEndpoint(endpoint, Health(self._health), labels or {})
         self._endpoints[joined.id] = joined
         self._forget_candidate_sets()
         return joined

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from router.residency.exact.difference import Difference
 
 
+@dataclass(slots=True)
 class PredictionAccuracy:
     """Count predictions and the reports of responses, in requests and tokens.
 
@@ -10,28 +13,17 @@ class PredictionAccuracy:
     requests whose difference has no explanation yet.
     """
 
-    __slots__ = (
-        "absolute_error_tokens",
-        "differences",
-        "equal",
-        "over",
-        "pending",
-        "reported_tokens",
-        "reporting_paths",
-        "under",
+    equal: int = 0
+    over: int = 0
+    under: int = 0
+    absolute_error_tokens: int = 0
+    reported_tokens: int = 0
+    differences: dict[Difference, int] = field(
+        default_factory=lambda: {each: 0 for each in Difference if each is not Difference.PENDING}
     )
-
-    def __init__(self) -> None:
-        self.equal = 0
-        self.over = 0
-        self.under = 0
-        self.absolute_error_tokens = 0
-        self.reported_tokens = 0
-        self.differences = dict.fromkeys(Difference, 0)
-        del self.differences[Difference.PENDING]
-        self.pending = 0
-        self.reporting_paths: set[str] = set()
-        """Paths on which a response has reported its cached tokens, among requests placed by prefix."""
+    pending: int = 0
+    reporting_paths: set[str] = field(default_factory=set)
+    """Paths on which a response has reported its cached tokens, among requests placed by prefix."""
 
     def compare(self, predicted_tokens: int, reported_tokens: int) -> None:
         self.equal += predicted_tokens == reported_tokens

@@ -15,6 +15,7 @@ from router.placement.learning.reuse_value import ReuseValue
 from router.placement.learning.speed import PRIOR_TOKEN_S, Speed, SpeedSource, attention, median_speed
 from router.placement.load.fleet_table import STALE_S, Demand, FleetTable, Rows, roster_of
 from router.placement.load.kv_occupancy import kv_wait_s
+from router.placement.load.ledger import LoadAccount
 from router.placement.load.running import LoadReservation
 from router.placement.load.shared_load import ReservedLoad, SharedAccount, SharedLedger, combined
 from router.placement.load.worker_load import Situation, WorkerLoad
@@ -67,7 +68,7 @@ class WorkerLoads:
         return load
 
     def _new(self, candidate: Candidate, before: WorkerLoad | None) -> WorkerLoad:
-        load = WorkerLoad(candidate, self._changes if candidate.live else None)
+        load = WorkerLoad(candidate, LoadAccount(candidate.slot, self._changes if candidate.live else []))
         self._seen = ((), [], None)
         if candidate.live:
             self._loads[candidate.slot] = load

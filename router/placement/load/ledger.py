@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from backends.worker import LoadReport
@@ -11,6 +12,7 @@ from router.placement.load.running import LoadReservation, ReservationStage, Run
 from router.placement.load.shared_load import ReservedLoad, SharedAccount
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LoadAccount:
     """The load reserved on one candidate: P (`queued_tokens`), B (`running_requests`) and K (`kv_tokens`).
 
@@ -23,44 +25,23 @@ class LoadAccount:
     and the idle context. Each change sets `changed`, and the first one after a reset adds `slot` to `changes`.
     """
 
-    __slots__ = (
-        "_work_counter",
-        "arriving",
-        "changed",
-        "changes",
-        "decode_tokens",
-        "foreign",
-        "freed_s",
-        "head_since_s",
-        "kv_tokens",
-        "queue",
-        "queued_attention",
-        "queued_tokens",
-        "running",
-        "running_requests",
-        "shared",
-        "slot",
-        "unseen",
-    )
-
-    def __init__(self, slot: int = 0, changes: list[int] | None = None) -> None:
-        self.slot = slot
-        self.changes: list[int] = [] if changes is None else changes
-        self.changed = False
-        self._work_counter = WorkCounter()
-        self.running = RunningRequests()
-        self.queue: dict[LoadReservation, None] = {}
-        self.unseen = 0
-        self.arriving = 0
-        self.queued_tokens = 0
-        self.queued_attention = 0.0
-        self.running_requests = 0
-        self.kv_tokens = 0
-        self.decode_tokens = 0
-        self.head_since_s = 0.0
-        self.freed_s = 0.0
-        self.foreign = ForeignLoad()
-        self.shared: SharedAccount | None = None
+    slot: int = 0
+    changes: list[int] = field(default_factory=list)
+    changed: bool = False
+    running: RunningRequests = field(default_factory=RunningRequests)
+    queue: dict[LoadReservation, None] = field(default_factory=dict)
+    unseen: int = 0
+    arriving: int = 0
+    queued_tokens: int = 0
+    queued_attention: float = 0.0
+    running_requests: int = 0
+    kv_tokens: int = 0
+    decode_tokens: int = 0
+    head_since_s: float = 0.0
+    freed_s: float = 0.0
+    foreign: ForeignLoad = field(default_factory=lambda: ForeignLoad())
+    shared: SharedAccount | None = None
+    _work_counter: WorkCounter = field(default_factory=WorkCounter)
 
     @property
     def queued_requests(self) -> int:

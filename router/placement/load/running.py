@@ -8,6 +8,7 @@ hold the same blocks, so their sum is more than the worker holds.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import InitVar, dataclass, field
 from enum import IntEnum
 from heapq import heappop, heappush
 from itertools import chain
@@ -26,6 +27,7 @@ class ReservationStage(IntEnum):
     RELEASED = 2
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LoadReservation:
     """One request's load.
 
@@ -36,44 +38,23 @@ class LoadReservation:
     requests, the first `start` for other running or idle ones.
     """
 
-    __slots__ = (
-        "arrives",
-        "at_s",
-        "attention",
-        "block_tokens",
-        "context_tokens",
-        "hashes",
-        "output_tokens",
-        "running_start",
-        "stage",
-        "start",
-        "streams",
-        "uncached_tokens",
-    )
+    uncached_tokens: int
+    prompt_tokens: InitVar[int]
+    at_s: float
+    streams: bool = True
+    arrives: bool = False
+    hashes: Sequence[int] = ()
+    block_tokens: int = 0
+    output_tokens: int = 0
+    running_start: int = 0
+    start: int = 0
+    stage: ReservationStage = ReservationStage.PREFILL
+    context_tokens: int = field(init=False)
+    attention: float = field(init=False)
 
-    def __init__(
-        self,
-        uncached_tokens: int,
-        prompt_tokens: int,
-        at_s: float,
-        *,
-        streams: bool = True,
-        arrives: bool = False,
-        hashes: Sequence[int] = (),
-        block_tokens: int = 0,
-    ) -> None:
-        self.uncached_tokens = uncached_tokens
+    def __post_init__(self, prompt_tokens: int) -> None:
         self.context_tokens = prompt_tokens
-        self.attention = attention(uncached_tokens, prompt_tokens - uncached_tokens)
-        self.output_tokens = 0
-        self.at_s = at_s
-        self.streams = streams
-        self.arrives = arrives
-        self.hashes = hashes
-        self.block_tokens = block_tokens
-        self.running_start = 0
-        self.start = 0
-        self.stage = ReservationStage.PREFILL
+        self.attention = attention(self.uncached_tokens, prompt_tokens - self.uncached_tokens)
 
 
 class _Alike:

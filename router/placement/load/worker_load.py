@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from math import inf, nan
 from typing import Any
 
@@ -40,6 +41,7 @@ _NO_WORK = (0.0, 0.0, -inf, -inf)
 _NO_SPEED = (nan,) * 7
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class WorkerLoad:
     """One candidate's account, estimates and counters.
 
@@ -48,35 +50,19 @@ class WorkerLoad:
     time of the last first token that was tested for a change of speed.
     """
 
-    __slots__ = (
-        "account",
-        "accuracy",
-        "candidate",
-        "estimate",
-        "learned",
-        "looked_s",
-        "speed",
-        "steps",
-        "tested_s",
-        "tokens_per_event",
-        "uncached_tokens",
-        "utilisation",
-    )
-
-    def __init__(self, candidate: Candidate, changes: list[int] | None = None) -> None:
-        self.candidate = candidate
-        self.account = LoadAccount(candidate.slot, changes)
-        self.estimate = SpeedEstimate()
-        self.learned: Speed | None = None
-        self.speed: Speed | None = None
-        self.tested_s = 0.0
-        self.looked_s = 0.0
-        self.utilisation = Utilisation()
-        self.steps = StepEstimate()
-        self.accuracy = PredictionAccuracy()
-        self.uncached_tokens = DecayingMean(UNCACHED_FORGETTING)
-        self.tokens_per_event = DecayingMean(EVENTS_FORGETTING)
-        """Reported output tokens per event of a stream: speculation and `--stream-interval` make it more than one."""
+    candidate: Candidate
+    account: LoadAccount
+    estimate: SpeedEstimate = field(default_factory=SpeedEstimate)
+    learned: Speed | None = None
+    speed: Speed | None = None
+    tested_s: float = 0.0
+    looked_s: float = 0.0
+    utilisation: Utilisation = field(default_factory=Utilisation)
+    steps: StepEstimate = field(default_factory=StepEstimate)
+    accuracy: PredictionAccuracy = field(default_factory=PredictionAccuracy)
+    uncached_tokens: DecayingMean = field(default_factory=lambda: DecayingMean(UNCACHED_FORGETTING))
+    tokens_per_event: DecayingMean = field(default_factory=lambda: DecayingMean(EVENTS_FORGETTING))
+    """Reported output tokens per event of a stream: speculation and `--stream-interval` make it more than one."""
 
     def reserve(self, reservation: LoadReservation, now_s: float) -> None:
         self.account.reserve(reservation)

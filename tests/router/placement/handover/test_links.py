@@ -14,7 +14,7 @@ PRIOR_PER_S, PRIOR_LATENCY_S = 100_000.0, 0.01
 def candidates(count, first_slot=0):
     made = []
     for number in range(count):
-        endpoint = FleetEndpoint(Endpoint("http", "h", 1 + number), Health(HealthConfig()), 0.0)
+        endpoint = FleetEndpoint(Endpoint("http", "h", 1 + number), Health(HealthConfig()))
         made.append(Candidate(endpoint, first_slot + number, None))
     return made
 

@@ -8,6 +8,7 @@ from router.placement.learning.decode_step_time import Output
 from router.placement.learning.speed import PRIOR_TOKEN_S, Speed
 from router.placement.load.fleet_load import WorkerLoads
 from router.placement.load.fleet_table import STALE_S
+from router.placement.load.ledger import LoadAccount
 from router.placement.load.running import LoadReservation
 from router.placement.load.worker_load import WorkerLoad
 from router.residency.view import Match
@@ -26,7 +27,7 @@ def fleet(shadow_residency, facts):
 
 @pytest.fixture
 def load(fleet):
-    return WorkerLoad(fleet.candidates[0])
+    return WorkerLoad(fleet.candidates[0], LoadAccount())
 
 
 def reserve(load, tokens, now_s, streams=True):
