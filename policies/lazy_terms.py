@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import overload
+from typing import TypeVar, overload
 
 import numpy as np
 
-from policies.view import Column, FleetView, WorkerId, WorkerView
+from policies.view import Column, FleetView, WorkerId
 
 
 class LazyTerms(Mapping[WorkerId, Mapping[str, float]]):
@@ -27,10 +27,6 @@ class LazyTerms(Mapping[WorkerId, Mapping[str, float]]):
 
     def __len__(self) -> int:
         return len(self._fleet)
-
-
-def view_terms(fleet: FleetView, explain: Callable[[WorkerView], Mapping[str, float]]) -> LazyTerms:
-    return LazyTerms(fleet, lambda place: explain(fleet.worker(place)))
 
 
 class CostOrder:
@@ -53,54 +49,28 @@ class CostOrder:
         return self._places
 
 
-class LazyRanking(Sequence[WorkerId]):
-    """Workers in the order of their costs. Reading the first one sorts nothing."""
+T = TypeVar("T")
 
-    __slots__ = ("_fleet", "_order")
 
-    def __init__(self, fleet: FleetView, order: CostOrder) -> None:
-        self._fleet = fleet
+class InOrder(Sequence[T]):
+    """Values in the order of their costs. `read` returns that of a place. Reading the first one sorts nothing."""
+
+    __slots__ = ("_order", "_read")
+
+    def __init__(self, order: CostOrder, read: Callable[[int], T]) -> None:
         self._order = order
+        self._read = read
 
     @overload
-    def __getitem__(self, index: int) -> WorkerId: ...
+    def __getitem__(self, index: int) -> T: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[WorkerId]: ...
-    def __getitem__(self, index: int | slice) -> WorkerId | Sequence[WorkerId]:
-        ids = self._fleet.ids
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        order = self._order
         if isinstance(index, slice):
-            return tuple([ids[place] for place in self._order.places()[index]])
-        return ids[self._order.first if index == 0 else self._order.places()[index]]
-
-    def __len__(self) -> int:
-        return len(self._fleet)
-
-    def __eq__(self, other: object) -> bool:
-        return self[:] == tuple(other) if isinstance(other, Sequence) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self[:])
-
-
-class LazyCosts(Sequence[float]):
-    """Costs in the order of a `LazyRanking`."""
-
-    __slots__ = ("_order",)
-
-    def __init__(self, order: CostOrder) -> None:
-        self._order = order
-
-    @overload
-    def __getitem__(self, index: int) -> float: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[float]: ...
-    def __getitem__(self, index: int | slice) -> float | Sequence[float]:
-        costs = self._order.costs
-        if isinstance(index, slice):
-            if index == slice(0, 1):
-                return (float(costs[self._order.first]),)
-            return tuple([float(costs[place]) for place in self._order.places()[index]])
-        return float(costs[self._order.first if index == 0 else self._order.places()[index]])
+            places = [order.first] if index == slice(0, 1) else order.places()[index]
+            return tuple([self._read(place) for place in places])
+        return self._read(order.first if index == 0 else order.places()[index])
 
     def __len__(self) -> int:
         return len(self._order.costs)

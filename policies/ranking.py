@@ -1,9 +1,7 @@
 """Rank a fleet by a cost, or by several keys in order.
 
-A rule is written over facts. A fact is an array or list of one number per candidate, or a function such as
-``lambda of: of.queued_tokens + of.uncached_tokens``. `WorkerView` and `FleetView` have the same names, so one function
-serves both: it returns a number for one worker, and an array for the fleet. Small fleets arrive as views
-(`FleetView.by_row`), for which a loop costs less than arrays; large fleets arrive as arrays.
+A rule is written over facts. A fact is an array or list of one number per candidate in the fleet's order, or a function
+that returns one, such as ``lambda of: of.queued_tokens + of.uncached_tokens``.
 """
 
 from __future__ import annotations
@@ -14,140 +12,89 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from policies.lazy_terms import LazyTerms
-from policies.view import Column, Decision, FleetView, WorkerId, WorkerView
+from policies.view import Column, Decision, FleetView, WorkerId
 
-Facts: TypeAlias = WorkerView | FleetView
-Value: TypeAlias = Any
-"""A number, or an array with one number per candidate."""
-FactOf: TypeAlias = Callable[[Facts], Value]
+FactOf: TypeAlias = Callable[[FleetView], Any]
 Fact: TypeAlias = FactOf | Sequence[float] | Column
-"""Sequences and arrays are in the fleet's order."""
 Terms: TypeAlias = Mapping[str, Fact | float]
 """The named parts of a cost. A number applies to every candidate."""
 
 
 def by_cost(fleet: FleetView, cost: Fact, reason: str, unit: str, terms: Terms, ties: Sequence[Fact] = ()) -> Decision:
     costs = values(fleet, cost)
-    order = _order(fleet, [costs, *[values(fleet, tie) for tie in ties]])
-    in_order = costs[order].tolist() if isinstance(costs, np.ndarray) else [float(costs[place]) for place in order]
-    return Decision(ids_at(fleet, order), reason, tuple(in_order), unit, view_terms(fleet, terms))
+    order = _order([costs, *[values(fleet, tie) for tie in ties]])
+    return Decision(ids_at(fleet, order), reason, tuple(costs[order].tolist()), unit, fact_terms(fleet, terms))
 
 
 def by_keys(fleet: FleetView, keys: Sequence[Fact], reason: str, terms: Terms) -> Decision:
     """Rank by lowest first key, then by the next ones, then in the fleet's order. Such a decision has no cost."""
-    return Decision(ids_at(fleet, places(fleet, keys)), reason, terms=view_terms(fleet, terms))
+    return Decision(ids_at(fleet, ordered(fleet, keys)), reason, terms=fact_terms(fleet, terms))
 
 
-def places(fleet: FleetView, keys: Sequence[Fact]) -> list[int]:
-    return _order(fleet, [values(fleet, key) for key in keys])
+def ordered(fleet: FleetView, keys: Sequence[Fact]) -> list[int]:
+    return _order([values(fleet, key) for key in keys])
 
 
 def ids_at(fleet: FleetView, order: Iterable[int]) -> tuple[WorkerId, ...]:
-    if fleet.by_row:
-        workers = fleet.workers
-        return tuple([workers[place].id for place in order])
     ids = fleet.ids
     return tuple([ids[place] for place in order])
 
 
-def values(fleet: FleetView, fact: Fact) -> Any:
-    """Return a fact by place: a list while the fleet consists of views and no array is given, else an array."""
-    if isinstance(fact, np.ndarray):
-        return fact
-    if fleet.by_row:
-        return [fact(view) for view in fleet.workers] if callable(fact) else fact
-    values = np.asarray(fact(fleet) if callable(fact) else fact, np.float64)
-    return values if values.ndim else np.broadcast_to(values, len(fleet))
+def values(fleet: FleetView, fact: Fact | float) -> Column:
+    """Return a fact as an array."""
+    found = np.asarray(fact(fleet) if callable(fact) else fact, np.float64)
+    return found if found.ndim else np.broadcast_to(found, len(fleet))
 
 
-def _order(fleet: FleetView, keys: Sequence[Any]) -> list[int]:
-    if np.ndarray not in [type(key) for key in keys]:
-        return [entry[-1] for entry in sorted(zip(*keys, range(len(fleet)), strict=True))]
+def _order(keys: Sequence[Column]) -> list[int]:
     order: list[int] = np.lexsort(keys[::-1]).tolist()
     return order
 
 
-def view_terms(fleet: FleetView, terms: Terms) -> Mapping[WorkerId, Mapping[str, float]]:
-    return LazyTerms(fleet, lambda place: _terms_at(fleet, place, terms)) if terms else {}
-
-
-def _terms_at(fleet: FleetView, place: int, terms: Terms) -> Mapping[str, float]:
-    view, found = fleet.worker(place), {}
-    for name, fact in terms.items():
-        if callable(fact):
-            found[name] = fact(view)
-        else:
-            value = fact if isinstance(fact, (int, float)) else fact[place]
-            found[name] = value.item() if isinstance(value, np.generic) else value
-    return found
-
-
-# Arithmetic for facts: of numbers for one worker, of arrays for the fleet.
-
-
-def where(condition: Value, then: Value, otherwise: Value) -> Value:
-    if isinstance(condition, np.ndarray):
-        return np.where(condition, then, otherwise)
-    return then if condition else otherwise
-
-
-def at_least(value: Value, bound: float) -> Value:
-    return np.maximum(bound, value) if isinstance(value, np.ndarray) else max(bound, value)
-
-
-def at_most(value: Value, bound: float) -> Value:
-    return np.minimum(bound, value) if isinstance(value, np.ndarray) else min(bound, value)
-
-
-def ratio(value: Value, base: Value) -> Value:
-    if isinstance(base, np.ndarray):
-        return np.divide(value, base, out=np.zeros(len(base)), where=base != 0.0)
-    return value / base if base else 0.0
+def fact_terms(fleet: FleetView, terms: Terms) -> Mapping[WorkerId, Mapping[str, float]]:
+    if not terms:
+        return {}
+    return LazyTerms(fleet, lambda place: {name: float(values(fleet, fact)[place]) for name, fact in terms.items()})
 
 
 # Counts over a fleet. `among` is a fact that selects at least one candidate.
 
 
 def counts(fleet: FleetView, count: FactOf) -> list[int]:
-    if fleet.by_row:
-        return [count(view) for view in fleet.workers]
-    found: list[int] = count(fleet).astype(np.int64).tolist()
-    return found
+    return values(fleet, count).astype(np.int64).tolist()  # type: ignore[no-any-return]
 
 
 def least(fleet: FleetView, count: FactOf, among: FactOf | None = None) -> int:
-    if fleet.by_row:
-        return int(min([count(view) for view in fleet.workers if among is None or among(view)]))
     return int((count(fleet) if among is None else count(fleet)[among(fleet)]).min())
 
 
 def most(fleet: FleetView, count: FactOf) -> int:
-    return int(max([count(view) for view in fleet.workers]) if fleet.by_row else count(fleet).max())
+    return int(count(fleet).max())
 
 
 def total(fleet: FleetView, count: FactOf) -> int:
-    return int(sum([count(view) for view in fleet.workers]) if fleet.by_row else count(fleet).sum())
+    return int(count(fleet).sum())
 
 
 # Facts that most rules use.
 
 
-def cached_tokens(of: Facts) -> Value:
+def cached_tokens(of: FleetView) -> Column:
     return of.cached_tokens
 
 
-def uncached_tokens(of: Facts) -> Value:
+def uncached_tokens(of: FleetView) -> Column:
     return of.uncached_tokens
 
 
-def queued_tokens(of: Facts) -> Value:
+def queued_tokens(of: FleetView) -> Column:
     return of.queued_tokens
 
 
-def running_requests(of: Facts) -> Value:
+def running_requests(of: FleetView) -> Column:
     return of.running_requests
 
 
-def prefill_work(of: Facts) -> Value:
+def prefill_work(of: FleetView) -> Column:
     """Return queued and own uncached tokens: P + u."""
     return of.queued_tokens + of.uncached_tokens

@@ -12,7 +12,7 @@ from math import log
 
 from xxhash import xxh3_64_intdigest
 
-from policies.ranking import Terms, counts, ids_at, running_requests, total, view_terms
+from policies.ranking import Terms, counts, fact_terms, ids_at, running_requests, total
 from policies.view import Decision, FleetView, RequestView, WorkerId
 from policies.weights import uneven_weights
 
@@ -66,4 +66,4 @@ def bounded(key: int, fleet: FleetView, load_factor: float, owner_of: str) -> De
     if requests[owner] > bound:
         reason = f"spilled: the {owner_of}'s owner {fleet.ids[owner]} has {requests[owner]} requests, over {bound:.1f}"
     terms: Terms = {"requests": running_requests, "bound": bound}
-    return Decision(ids_at(fleet, within + over), reason, terms=view_terms(fleet, terms))
+    return Decision(ids_at(fleet, within + over), reason, terms=fact_terms(fleet, terms))

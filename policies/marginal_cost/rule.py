@@ -11,13 +11,8 @@ from msgspec import Meta
 
 from policies.lazy_terms import LazyTerms
 from policies.least_recently_used import LeastRecentlyUsed
-from policies.marginal_cost.terms.decode_externality import DecodeExternality
-from policies.marginal_cost.terms.hot_prefix import HotPrefix
-from policies.marginal_cost.terms.kv_wait import KvWait
-from policies.marginal_cost.terms.prefill import Prefill
-from policies.marginal_cost.terms.prefill_lane import PrefillLane
-from policies.marginal_cost.terms.queue_wait import QueueWait
-from policies.marginal_cost.terms.term import Price, Term
+from policies.marginal_cost.hot_prefix import Price
+from policies.marginal_cost.terms import Term, terms_of
 from policies.marginal_cost.ties import Ranked, by_column, by_row
 from policies.params import Params
 from policies.view import Column, Decision, FleetView, LifecycleEvent, RequestView
@@ -30,9 +25,6 @@ class MarginalCostParams(Params, frozen=True):
         float,
         Meta(ge=0, description="Weight of a second of slower streaming; one before the first token weighs 1."),
     ] = 0.1
-
-
-TERMS: tuple[type[Term], ...] = (QueueWait, KvWait, Prefill, DecodeExternality, HotPrefix, PrefillLane)
 
 
 class MarginalCost:
@@ -77,13 +69,13 @@ class MarginalCost:
     prices_in_seconds: ClassVar[bool] = True
     wrapped: ClassVar[bool] = True
     terms: ClassVar[Mapping[str, str]] = {
-        **{name: meaning for term in TERMS for name, meaning in term.meanings.items()},
+        name: meaning for term in terms_of(0.0) for name, meaning in term.meanings.items()
     }
 
     def __init__(self, params: MarginalCostParams, rng: random.Random | None = None) -> None:
         self._last_used = LeastRecentlyUsed()
         self._params = params
-        self._terms = _terms(params)
+        self._terms = terms_of(params.stream_weight)
 
     def __getnewargs__(self) -> tuple[MarginalCostParams]:
         return (self._params,)
@@ -93,7 +85,7 @@ class MarginalCost:
 
     def __setstate__(self, state: tuple[MarginalCostParams, LeastRecentlyUsed]) -> None:
         self._params, self._last_used = state
-        self._terms = _terms(self._params)
+        self._terms = terms_of(self._params.stream_weight)
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by cost, and put the best of the equal candidates first."""
@@ -116,10 +108,6 @@ def _reason(found: Ranked) -> str:
         return "least added delay"
     chosen = "the least busy with space in its KV cache" if 0 < found.fitting < found.equals else "the least busy"
     return f"among {found.equals} whose costs differ by no more than the error of the estimates, {chosen}"
-
-
-def _terms(params: MarginalCostParams) -> list[Term]:
-    return [QueueWait(), KvWait(), Prefill(), DecodeExternality(params.stream_weight), HotPrefix(), PrefillLane()]
 
 
 def _sums(prices: Sequence[Price]) -> list[float]:

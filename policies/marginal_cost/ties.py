@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policies.kv_space import columns_fit, fits
-from policies.lazy_terms import CostOrder, LazyCosts, LazyRanking
+from policies.lazy_terms import CostOrder, InOrder
 from policies.least_recently_used import LeastRecentlyUsed
 from policies.view import Column, FleetView, WorkerId, WorkerView
 
@@ -72,7 +72,7 @@ def by_column(fleet: FleetView, costs_s: Column, last_used: LeastRecentlyUsed) -
         fit = len(fitting)
         chosen = _first(fleet, fitting if fit else equals, costs_s, last_used)
     order = CostOrder(costs_s, fleet.running_requests, chosen)
-    return Ranked(len(equals), fit, LazyRanking(fleet, order), LazyCosts(order))
+    return Ranked(len(equals), fit, InOrder(order, fleet.ids.__getitem__), InOrder(order, costs_s.item))
 
 
 def _first(fleet: FleetView, places: NDArray[np.int64], costs_s: Column, last_used: LeastRecentlyUsed) -> int:

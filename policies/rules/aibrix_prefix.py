@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from math import sqrt
 from typing import Annotated, ClassVar
 
+import numpy as np
 from msgspec import Meta
 
-from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
-from policies.ranking import Facts, Value, by_keys, counts, most, running_requests, where
-from policies.view import Decision, FleetView, LifecycleEvent, RequestView
+from policies.ranking import by_keys, counts, most, running_requests
+from policies.rules.rule import Rule
+from policies.view import Column, Decision, FleetView, RequestView
 
 
 class AibrixPrefixParams(Params, frozen=True):
@@ -26,7 +26,7 @@ class AibrixPrefixParams(Params, frozen=True):
     ] = 2.0
 
 
-class AibrixPrefix:
+class AibrixPrefix(Rule[AibrixPrefixParams]):
     """If most - fewest requests > 16: fewest requests. Else the longest match, in whole percent, on a worker with at
     most mean + 2 sigma requests; ties: fewest requests. Nothing matched, or all of it too busy: fewest requests.
 
@@ -46,20 +46,16 @@ class AibrixPrefix:
         "limit": "Requests from which on the worker is passed over.",
     }
 
-    def __init__(self, params: AibrixPrefixParams, rng: random.Random) -> None:
-        self._params = params
-        self._last_used = LeastRecentlyUsed()
-
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         tokens = max(1, request.prompt_tokens)
         requests = counts(fleet, running_requests)
         imbalanced = max(requests) - min(requests) > self._params.imbalance_requests
         limit = _limit(requests, self._params.deviations)
 
-        def percent(of: Facts) -> Value:
-            return 0 if imbalanced else where(of.running_requests <= limit, of.cached_tokens * 100 // tokens, 0)
+        def percent(of: FleetView) -> Column:
+            return np.where(of.running_requests <= limit, of.cached_tokens * 100 // tokens, 0.0) * (not imbalanced)
 
-        best = 0 if imbalanced else most(fleet, percent)
+        best = most(fleet, percent)
         reason = f"longest match within the load limit ({best} %)" if best else "fewest requests: nothing matched"
         if imbalanced:
             reason = f"imbalanced ({min(requests)} to {max(requests)} requests)"
@@ -69,9 +65,6 @@ class AibrixPrefix:
             reason,
             {"match_percent": percent, "requests": running_requests, "limit": limit},
         )
-
-    def observe(self, event: LifecycleEvent) -> None:
-        self._last_used.observe(event)
 
 
 def _limit(requests: list[int], deviations: float) -> float:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from policies.params import Params
-from policies.ranking import Fact, Facts, Terms, Value, by_keys, least, most, running_requests
+from policies.ranking import Fact, Terms, by_keys, least, most, running_requests
 from policies.view import Decision, FleetView, LifecycleEvent, LifecycleEventKind, RequestView, WorkerId
 
 _TREES_KEPT = 1_024
@@ -118,11 +118,5 @@ class CacheAware:
         tree = self._trees.get(worker)
         return tree.match(request.block_hashes) if tree else 0
 
-    def _size(self, of: Facts) -> Value:
-        if isinstance(of, FleetView):
-            return [self._blocks(worker) for worker in of.ids]
-        return self._blocks(of.id)
-
-    def _blocks(self, worker: WorkerId) -> int:
-        tree = self._trees.get(worker)
-        return len(tree.blocks) if tree else 0
+    def _size(self, of: FleetView) -> list[int]:
+        return [len(tree.blocks) if (tree := self._trees.get(worker)) else 0 for worker in of.ids]

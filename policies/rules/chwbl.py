@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
 from policies.ranking import by_keys, running_requests
 from policies.rendezvous import bounded, prefix_key
-from policies.view import Decision, FleetView, LifecycleEvent, RequestView
+from policies.rules.rule import Rule
+from policies.view import Decision, FleetView, RequestView
 
 
 class ChwblParams(Params, frozen=True):
@@ -24,7 +23,7 @@ class ChwblParams(Params, frozen=True):
     ] = 1.25
 
 
-class Chwbl:
+class Chwbl(Rule[ChwblParams]):
     """The owner of the prompt's first tokens by consistent hashing; if it has more than 1.25 times the mean number of
     requests, the next worker in the key's order that has not.
 
@@ -44,10 +43,6 @@ class Chwbl:
         "bound": "Most requests that the worker may have by the load bound.",
     }
 
-    def __init__(self, params: ChwblParams, rng: random.Random) -> None:
-        self._params = params
-        self._last_used = LeastRecentlyUsed()
-
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank in the key's order, workers over the bound last."""
         key = prefix_key(request, self._params.prefix_tokens)
@@ -55,6 +50,3 @@ class Chwbl:
             return bounded(key, fleet, self._params.load_factor, "prefix")
         keys = (running_requests, self._last_used.of)
         return by_keys(fleet, keys, "no full block to hash: fewest requests", {"requests": running_requests})
-
-    def observe(self, event: LifecycleEvent) -> None:
-        self._last_used.observe(event)

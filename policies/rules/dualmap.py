@@ -10,9 +10,9 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from policies.params import Params
-from policies.ranking import Facts, Value, cached_tokens, ids_at, places, running_requests, view_terms
+from policies.ranking import cached_tokens, fact_terms, ids_at, ordered, running_requests
 from policies.rendezvous import hash_order
-from policies.view import Decision, FleetView, LifecycleEvent, LifecycleEventKind, RequestView, WorkerView
+from policies.view import Column, Decision, FleetView, LifecycleEvent, LifecycleEventKind, RequestView, WorkerView
 from policies.weights import uneven_weights
 
 _DEPTHS = 8
@@ -59,7 +59,7 @@ class DualMap:
         self._arrivals: dict[int, int] = {}
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        order = places(fleet, (_estimate, running_requests))
+        order = ordered(fleet, (_estimates_s, running_requests))
         key = self._key(request, len(order))
         if key is None or len(order) == 1:
             return _decision(fleet, order, "no full block to hash: shortest estimate")
@@ -103,25 +103,29 @@ class DualMap:
         return keys[-1] if keys else None
 
     def _better(self, first: WorkerView, second: WorkerView) -> tuple[int, str]:
-        shorter = int(_estimate(second) < _estimate(first))
+        shorter = int(_estimate_s(second) < _estimate_s(first))
         if first.cached_tokens == second.cached_tokens:
             return shorter, "shorter estimate of the prefix's two workers"
         warmer = int(second.cached_tokens > first.cached_tokens)
         warm = second if warmer else first
-        if warm.learned and _estimate(warm) > self._params.ttft_slo_s / 2:
+        if warm.learned and _estimate_s(warm) > self._params.ttft_slo_s / 2:
             return shorter, f"shorter estimate of the prefix's two workers: {warm.id} is over half the SLO"
         return warmer, "more cached of the prefix's two workers"
 
 
-def _queue_wait_s(of: Facts) -> Value:
+def _queue_wait_s(of: FleetView) -> Column:
     return of.queue_wait_s
 
 
-def _prefill_s(of: Facts) -> Value:
+def _prefill_s(of: FleetView) -> Column:
     return of.prefill_s
 
 
-def _estimate(of: Facts) -> Value:
+def _estimate_s(of: WorkerView) -> float:
+    return of.queue_wait_s + of.prefill_s
+
+
+def _estimates_s(of: FleetView) -> Column:
     return of.queue_wait_s + of.prefill_s
 
 
@@ -129,4 +133,4 @@ _TERMS = {"queue_wait_s": _queue_wait_s, "prefill_s": _prefill_s, "cached_tokens
 
 
 def _decision(fleet: FleetView, order: list[int], reason: str) -> Decision:
-    return Decision(ids_at(fleet, order), reason, terms=view_terms(fleet, _TERMS))
+    return Decision(ids_at(fleet, order), reason, terms=fact_terms(fleet, _TERMS))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
+import numpy as np
 from msgspec import Meta
 
-from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
-from policies.ranking import Facts, Value, at_least, by_cost
-from policies.view import Decision, FleetView, LifecycleEvent, RequestView, WorkerView
+from policies.ranking import by_cost
+from policies.rules.rule import Rule
+from policies.view import Column, Decision, FleetView, RequestView
 
 _BLOCK_TOKENS = 16
 """Where the prompt has no identity and so no block size; the order does not depend on it."""
@@ -33,7 +33,7 @@ class DynamoDefaultParams(Params, frozen=True):
     request_weight: Annotated[float, Meta(ge=0, description="Blocks that each running request counts as.")] = 0.0
 
 
-class DynamoDefault:
+class DynamoDefault(Rule[DynamoDefaultParams]):
     """Least scale x max(0, (P + n) / b - cached blocks x credit) + (K + n) / b + weight x B; ties to the
     least recently used (the original: at random).
 
@@ -53,21 +53,18 @@ class DynamoDefault:
         "requests": "Requests placed on the worker, weighted.",
     }
 
-    def __init__(self, params: DynamoDefaultParams, rng: random.Random) -> None:
-        self._params = params
-        self._last_used = LeastRecentlyUsed()
-
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         params, tokens, block = self._params, request.prompt_tokens, request.block_tokens or _BLOCK_TOKENS
 
-        def prefill(of: Facts) -> Value:
+        def prefill(of: FleetView) -> Column:
             blocks = (of.queued_tokens + tokens - self._credit_tokens(of)) / block
-            return params.prefill_load_scale * at_least(blocks, 0.0)
+            scaled: Column = params.prefill_load_scale * np.maximum(blocks, 0.0)
+            return scaled
 
-        def decode(of: Facts) -> Value:
+        def decode(of: FleetView) -> Column:
             return (of.kv_tokens + tokens) / block
 
-        def requests(of: Facts) -> Value:
+        def requests(of: FleetView) -> Column:
             return params.request_weight * of.running_requests
 
         return by_cost(
@@ -79,14 +76,9 @@ class DynamoDefault:
             (self._last_used.of,),
         )
 
-    def observe(self, event: LifecycleEvent) -> None:
-        self._last_used.observe(event)
-
-    def _credit_tokens(self, of: Facts) -> Value:
+    def _credit_tokens(self, of: FleetView) -> Column:
         """Return the tokens that count as cached. Only few workers have slower tiers."""
-        credit: Value = self._params.overlap_credit * of.cached_tokens
-        if isinstance(of, WorkerView):
-            return self._with_tiers(credit, of.cached_tokens_by_tier or {})
+        credit: Column = self._params.overlap_credit * of.cached_tokens
         for place, tiers in of.columns.cached_tokens_by_tier.items():
             credit[place] = self._with_tiers(credit[place], tiers)
         return credit

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
 from policies.ranking import Terms, by_keys, cached_tokens, least, most, running_requests
-from policies.view import Decision, FleetView, LifecycleEvent, RequestView
+from policies.rules.rule import Rule
+from policies.view import Decision, FleetView, RequestView
 
 _BLOCK_TOKENS = 16
 
@@ -30,7 +29,7 @@ class DynamoTwoTierParams(Params, frozen=True):
     ] = 0.5
 
 
-class DynamoTwoTier:
+class DynamoTwoTier(Rule[DynamoTwoTierParams]):
     """If most - fewest requests > 32 and most > 1.1 x fewest: fewest requests. Else, if the best match is over half of
     the prompt's blocks: the fewest requests among the workers that have it. Else: fewest requests.
 
@@ -46,18 +45,11 @@ class DynamoTwoTier:
         "requests": "Requests placed on the worker.",
     }
 
-    def __init__(self, params: DynamoTwoTierParams, rng: random.Random) -> None:
-        self._params = params
-        self._last_used = LeastRecentlyUsed()
-
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         best, reason = self._tier(request, fleet)
         keys = (running_requests, self._last_used.of)
         terms: Terms = {"match": cached_tokens, "requests": running_requests}
         return by_keys(fleet, keys if best is None else (lambda of: of.cached_tokens != best, *keys), reason, terms)
-
-    def observe(self, event: LifecycleEvent) -> None:
-        self._last_used.observe(event)
 
     def _tier(self, request: RequestView, fleet: FleetView) -> tuple[int | None, str]:
         """The cached tokens to go for, None where load decides; and why."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
+import numpy as np
 from msgspec import Meta
 
-from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
-from policies.ranking import Facts, Value, at_most, by_cost, least, most, ratio
-from policies.view import Decision, FleetView, LifecycleEvent, RequestView
+from policies.ranking import by_cost, least, most
+from policies.rules.rule import Rule
+from policies.view import Column, Decision, FleetView, RequestView
 
 Weight = Annotated[float, Meta(ge=0)]
 
@@ -26,7 +26,7 @@ class LlmdBlendParams(Params, frozen=True):
     kv_weight: Annotated[Weight, Meta(description="Weight of the free share of the KV cache.")] = 2.0
 
 
-class LlmdBlend:
+class LlmdBlend(Rule[LlmdBlendParams]):
     """Most 3 x cached share + 2 x queue score + 2 x free share of the KV cache; ties to the least recently used (the
     original: at random).
 
@@ -46,23 +46,19 @@ class LlmdBlend:
         "queue": "Points missing because requests wait for their prefill.",
     }
 
-    def __init__(self, params: LlmdBlendParams, rng: random.Random) -> None:
-        self._params = params
-        self._last_used = LeastRecentlyUsed()
-
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by the points missing to the best possible score."""
         params, usable = self._params, _usable_tokens(request)
         shortest, longest = least(fleet, _queued_requests), most(fleet, _queued_requests)
 
-        def prefix(of: Facts) -> Value:
-            return params.prefix_weight * (1.0 - at_most(ratio(of.cached_tokens, usable), 1.0))
+        def prefix(of: FleetView) -> Column:
+            return params.prefix_weight * (1.0 - np.minimum(_share(of.cached_tokens, usable), 1.0))
 
-        def kv(of: Facts) -> Value:
-            return params.kv_weight * at_most(ratio(of.kv_tokens, of.kv_capacity_tokens), 1.0)
+        def kv(of: FleetView) -> Column:
+            return params.kv_weight * np.minimum(_share(of.kv_tokens, of.kv_capacity_tokens), 1.0)
 
-        def queue(of: Facts) -> Value:
-            return params.queue_weight * ratio(of.queued_requests - shortest, longest - shortest)
+        def queue(of: FleetView) -> Column:
+            return params.queue_weight * _share(of.queued_requests - shortest, longest - shortest)
 
         return by_cost(
             fleet,
@@ -73,9 +69,6 @@ class LlmdBlend:
             (self._last_used.of,),
         )
 
-    def observe(self, event: LifecycleEvent) -> None:
-        self._last_used.observe(event)
-
 
 def _usable_tokens(request: RequestView) -> int:
     """The most a cache can serve: full blocks of the prompt without its last token."""
@@ -83,5 +76,10 @@ def _usable_tokens(request: RequestView) -> int:
     return max(0, request.prompt_tokens - 1) // block * block
 
 
-def _queued_requests(of: Facts) -> Value:
+def _share(part: Column, whole: Column | float) -> Column:
+    """Return part / whole; 0 where the whole is 0."""
+    return np.divide(part, whole, out=np.zeros_like(part), where=np.asarray(whole) != 0.0)
+
+
+def _queued_requests(of: FleetView) -> Column:
     return of.queued_requests

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from math import inf
 from typing import Annotated, ClassVar
 
+import numpy as np
 from msgspec import Meta
+from numpy.typing import NDArray
 
-from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
 from policies.ranking import (
     FactOf,
-    Facts,
     Terms,
-    Value,
     by_keys,
     least,
     prefill_work,
@@ -23,7 +21,8 @@ from policies.ranking import (
     total,
     uncached_tokens,
 )
-from policies.view import Decision, FleetView, LifecycleEvent, RequestView
+from policies.rules.rule import Rule
+from policies.view import Decision, FleetView, RequestView
 
 
 class LlmdStickyParams(Params, frozen=True):
@@ -40,7 +39,7 @@ class LlmdStickyParams(Params, frozen=True):
     ] = 15_928.0
 
 
-class LlmdSticky:
+class LlmdSticky(Rule[LlmdStickyParams]):
     """Among workers with at least 0.8 of the prompt's blocks cached, the least P + u; among all of them if there is
     no such worker, or if the shortest queue (P) of those is 18 s longer than the shortest of the others.
 
@@ -58,18 +57,14 @@ class LlmdSticky:
         "sticky": "1 if the worker has the prefix and is preferred for it.",
     }
 
-    def __init__(self, params: LlmdStickyParams, rng: random.Random) -> None:
-        self._params = params
-        self._last_used = LeastRecentlyUsed()
-
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Sticky workers first while they are worth waiting for; by P + u among themselves."""
         needed = self._needed_tokens(request)
 
-        def sticky(of: Facts) -> Value:
+        def sticky(of: FleetView) -> NDArray[np.bool_]:
             return of.cached_tokens >= needed
 
-        def other(of: Facts) -> Value:
+        def other(of: FleetView) -> NDArray[np.bool_]:
             return of.cached_tokens < needed
 
         kept, reason = self._kept(fleet, sticky, other)
@@ -77,12 +72,9 @@ class LlmdSticky:
         terms: Terms = {
             "queued_tokens": queued_tokens,
             "uncached_tokens": uncached_tokens,
-            "sticky": lambda of: float(sticky(of)),
+            "sticky": sticky,
         }
         return by_keys(fleet, (other, *keys) if kept else keys, reason, terms)
-
-    def observe(self, event: LifecycleEvent) -> None:
-        self._last_used.observe(event)
 
     def _needed_tokens(self, request: RequestView) -> float:
         """Return the cached tokens from which a worker is sticky; infinite where none can be."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import ClassVar
 
-from policies.least_recently_used import LeastRecentlyUsed
+import numpy as np
+
 from policies.params import Params
-from policies.ranking import Facts, Value, at_least, by_cost, prefill_work, queued_tokens, uncached_tokens
-from policies.view import Decision, FleetView, LifecycleEvent, RequestView
+from policies.ranking import by_cost, prefill_work, queued_tokens, uncached_tokens
+from policies.rules.rule import Rule
+from policies.view import Column, Decision, FleetView, RequestView
 
 
-class Lmetric:
+class Lmetric(Rule[Params]):
     """Least (P + u) x (B + 1): queued plus own uncached tokens, times the requests there with this one; ties to the
     least recently used.
 
@@ -25,30 +26,23 @@ class Lmetric:
     as this does, request by request, in docs/results/peers.md; its source for that release was not found.
     """
 
-    params_type = Params
     terms: ClassVar[Mapping[str, str]] = {
         "queued_tokens": "Prompt tokens queued for prefill on the worker.",
         "uncached_tokens": "Prompt tokens that are not in the worker's cache.",
         "requests": "Requests on the worker, this one included.",
     }
 
-    def __init__(self, params: Params, rng: random.Random) -> None:
-        self._last_used = LeastRecentlyUsed()
-
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         reason, unit = "least prefill work x requests", "tokens x requests"
         return by_cost(fleet, _product, reason, unit, _TERMS, (self._last_used.of,))
 
-    def observe(self, event: LifecycleEvent) -> None:
-        self._last_used.observe(event)
 
-
-def _requests(of: Facts) -> Value:
+def _requests(of: FleetView) -> Column:
     return of.running_requests + 1
 
 
-def _product(of: Facts) -> Value:
-    return at_least(prefill_work(of), 1) * _requests(of)
+def _product(of: FleetView) -> Column:
+    return np.maximum(prefill_work(of), 1.0) * _requests(of)
 
 
 _TERMS = {"queued_tokens": queued_tokens, "uncached_tokens": uncached_tokens, "requests": _requests}

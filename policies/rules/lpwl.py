@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import ClassVar
 
-from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
 from policies.ranking import by_cost, prefill_work, queued_tokens, running_requests, uncached_tokens
-from policies.view import Decision, FleetView, LifecycleEvent, RequestView
+from policies.rules.rule import Rule
+from policies.view import Decision, FleetView, RequestView
 
 _TERMS = {"queued_tokens": queued_tokens, "uncached_tokens": uncached_tokens}
 
 
-class Lpwl:
+class Lpwl(Rule[Params]):
     """Least P + u: queued uncached tokens plus the request's own; ties by running requests, then to the least recently
     used.
 
@@ -22,19 +21,12 @@ class Lpwl:
     speed for all workers it is also the limit of `marginal_cost` at low utilisation.
     """
 
-    params_type = Params
     terms: ClassVar[Mapping[str, str]] = {
         "queued_tokens": "Prompt tokens queued for prefill on the worker.",
         "uncached_tokens": "Prompt tokens that are not in the worker's cache.",
     }
 
-    def __init__(self, params: Params, rng: random.Random) -> None:
-        self._last_used = LeastRecentlyUsed()
-
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Rank by P + u."""
         ties = (running_requests, self._last_used.of)
         return by_cost(fleet, prefill_work, "least prefill work", "tokens", _TERMS, ties)
-
-    def observe(self, event: LifecycleEvent) -> None:
-        self._last_used.observe(event)

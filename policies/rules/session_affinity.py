@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
 from policies.ranking import by_keys, running_requests
 from policies.rendezvous import bounded, text_key
-from policies.view import Decision, FleetView, LifecycleEvent, RequestView
+from policies.rules.rule import Rule
+from policies.view import Decision, FleetView, RequestView
 
 
 class SessionAffinityParams(Params, frozen=True):
@@ -23,7 +22,7 @@ class SessionAffinityParams(Params, frozen=True):
     ] = 1.25
 
 
-class SessionAffinity:
+class SessionAffinity(Rule[SessionAffinityParams]):
     """The owner of the request's session id by consistent hashing; if it has more than 1.25 times the mean number of
     requests, the next worker in the session's order that has not. Without a session id: fewest requests.
 
@@ -40,15 +39,8 @@ class SessionAffinity:
         "bound": "Most requests that the worker may have by the load bound.",
     }
 
-    def __init__(self, params: SessionAffinityParams, rng: random.Random) -> None:
-        self._params = params
-        self._last_used = LeastRecentlyUsed()
-
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         if request.session_id:
             return bounded(text_key(request.session_id), fleet, self._params.load_factor, "session")
         keys = (running_requests, self._last_used.of)
         return by_keys(fleet, keys, "no session id: fewest requests", {"requests": running_requests})
-
-    def observe(self, event: LifecycleEvent) -> None:
-        self._last_used.observe(event)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from math import sqrt
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from policies.least_recently_used import LeastRecentlyUsed
 from policies.params import Params
 from policies.ranking import Terms, by_keys, cached_tokens, least, most, running_requests, total
-from policies.view import Decision, FleetView, LifecycleEvent, RequestView
+from policies.rules.rule import Rule
+from policies.view import Decision, FleetView, RequestView
 
 
 class SmgSpillParams(Params, frozen=True):
@@ -30,7 +29,7 @@ class SmgSpillParams(Params, frozen=True):
     spill_max: Annotated[int, Meta(ge=0, description="... and at most this.")] = 64
 
 
-class SmgSpill:
+class SmgSpill(Rule[SmgSpillParams]):
     """The least busy of the workers with the longest match, if that is over 0.3 of the prompt. If its requests exceed
     both 1.5 x mean and mean + min(64, max(4, 2 sqrt(mean))), or without such a match: the fewest requests.
 
@@ -50,10 +49,6 @@ class SmgSpill:
         "spills_over": "Requests from which on the worker with the best match is passed over.",
     }
 
-    def __init__(self, params: SmgSpillParams, rng: random.Random) -> None:
-        self._params = params
-        self._last_used = LeastRecentlyUsed()
-
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Holders of the longest match first, or by load alone."""
         limit = self._limit(fleet)
@@ -61,9 +56,6 @@ class SmgSpill:
         keys = (running_requests, self._last_used.of)
         terms: Terms = {"match": cached_tokens, "requests": running_requests, "spills_over": limit}
         return by_keys(fleet, keys if best is None else (lambda of: of.cached_tokens != best, *keys), reason, terms)
-
-    def observe(self, event: LifecycleEvent) -> None:
-        self._last_used.observe(event)
 
     def _match(self, request: RequestView, fleet: FleetView, limit: float) -> tuple[int | None, str]:
         """The cached tokens to go for, None where load decides; and why."""

@@ -6,9 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import asdict
 
-from policies.by_worker import ByWorker
-from policies.lazy_terms import CostOrder, LazyCosts, LazyRanking
-from policies.view import FACTS, Fact, FleetView, Residency, Roster, WorkerId, WorkerView
+from policies.lazy_terms import CostOrder, InOrder
+from policies.view import FACTS, Fact, FleetView, Residency, WorkerId, WorkerView
 
 WHOLE = st.integers(0, 2**40)
 SECONDS = st.floats(0.0, 1e9)
@@ -96,97 +95,6 @@ def test_a_copy_of_a_fleet_is_the_fleet(fleet, form):
     assert deepcopy(view) is view
 
 
-# facts by worker
-
-
-class Known:
-    def __init__(self):
-        self.facts, self.read = {}, []
-
-    def find(self, worker):
-        self.read.append(worker)
-        return self.facts.get(worker, (0.0, 0.0))
-
-
-def roster(names):
-    return Roster(tuple(WorkerId(name) for name in names), [{}] * len(names))
-
-
-@pytest.fixture
-def known():
-    return Known()
-
-
-@pytest.fixture
-def by_worker(known):
-    return ByWorker(2, known.find)
-
-
-def test_facts_are_in_the_order_of_each_roster(by_worker, known):
-    known.facts = {"a": (1.0, 2.0), "c": (3.0, 4.0)}
-    assert by_worker.arrays(roster("abc")).tolist() == [[1.0, 0.0, 3.0], [2.0, 0.0, 4.0]]
-    assert by_worker.arrays(roster("ca")).tolist() == [[3.0, 1.0], [4.0, 2.0]]
-    assert by_worker.arrays(roster("x")).tolist() == [[0.0], [0.0]]
-
-
-def test_a_change_is_read_once_in_every_roster_that_has_the_worker(by_worker, known):
-    both, other = roster("ab"), roster("b")
-    by_worker.arrays(both), by_worker.arrays(other)
-    known.facts["a"] = (5.0, 6.0)
-    known.read.clear()
-    by_worker.changed(WorkerId("a"))
-    assert by_worker.arrays(both).tolist() == [[5.0, 0.0], [6.0, 0.0]]
-    assert by_worker.arrays(other).tolist() == [[0.0], [0.0]]
-    assert known.read == ["a"]
-    by_worker.changed(WorkerId("gone"))
-    assert known.read == ["a"]
-
-
-def test_nothing_is_read_twice_before_a_change(by_worker, known):
-    same = roster("ab")
-    assert by_worker.arrays(same) is by_worker.arrays(same)
-    assert known.read == ["a", "b"]
-
-
-def test_all_facts_are_read_again_when_cleared(by_worker, known):
-    same = roster("a")
-    by_worker.arrays(same)
-    known.facts["a"] = (7.0, 8.0)
-    assert by_worker.arrays(same).tolist() == [[0.0], [0.0]]
-    by_worker.clear()
-    assert by_worker.arrays(same).tolist() == [[7.0], [8.0]]
-
-
-def test_arrays_of_many_rosters_do_not_fill_memory(by_worker, known):
-    rosters = [roster("ab") for _ in range(100)]
-    for one in rosters:
-        by_worker.arrays(one)
-    known.facts["b"] = (1.0, 1.0)
-    known.read.clear()
-    by_worker.changed(WorkerId("b"))
-    assert len(known.read) == 16
-    assert by_worker.arrays(rosters[0]).tolist() == by_worker.arrays(rosters[-1]).tolist() == [[0.0, 1.0]] * 2
-
-
-changes = st.lists(st.tuples(st.sampled_from("abcd"), st.floats(0, 9)) | st.none() | st.integers(0, 4), max_size=30)
-
-
-@given(orders=st.lists(st.permutations("abc") | st.just("da"), min_size=5, max_size=5), steps=changes)
-def test_arrays_equal_the_facts_after_any_changes(orders, steps):
-    known = Known()
-    by_worker, rosters = ByWorker(2, known.find), [roster(order) for order in orders]
-    for one in steps:
-        if one is None:
-            by_worker.clear()
-        elif isinstance(one, int):
-            facts = [known.find(worker) for worker in rosters[one].ids]
-            assert by_worker.arrays(rosters[one]).T.tolist() == [list(fact) for fact in facts]
-        else:
-            worker, value = one
-            known.facts[worker] = value, -value
-            by_worker.changed(WorkerId(worker))
-
-
 # rankings
 
 
@@ -195,7 +103,7 @@ def ranked(fleet):
     """Workers a to d, of which c was chosen although it is not the cheapest."""
     view = fleet(a={}, b={}, c={}, d={})
     order = CostOrder(np.array([2.0, 1.0, 1.5, 1.0]), np.array([0.0, 3.0, 0.0, 2.0]), 2)
-    return order, LazyRanking(view, order), LazyCosts(order)
+    return order, InOrder(order, view.ids.__getitem__), InOrder(order, order.costs.item)
 
 
 def test_reading_the_first_one_sorts_nothing(ranked, monkeypatch):
@@ -243,4 +151,4 @@ def test_a_ranking_holds_every_worker_once_sorted_by_cost_after_the_first(data, 
     assert places[0] == first and sorted(places) == list(range(size))
     keys = [(costs[place], ties[place], place) for place in places[1:]]
     assert keys == sorted(keys)
-    assert list(LazyCosts(order)) == [costs[place] for place in places]
+    assert list(InOrder(order, costs.item)) == [costs[place] for place in places]

@@ -1,6 +1,6 @@
 import pytest
 
-from policies.lazy_terms import LazyTerms, view_terms
+from policies.lazy_terms import LazyTerms
 from policies.least_recently_used import LeastRecentlyUsed
 from policies.view import LifecycleEvent, LifecycleEventKind, WorkerId
 
@@ -27,10 +27,3 @@ def test_terms_are_made_when_read(fleet, form):
     assert read == [1]
     with pytest.raises(KeyError):
         terms[WorkerId("c")]
-
-
-def test_terms_of_a_view_are_of_the_worker_that_is_read(fleet, form):
-    terms = view_terms(
-        form(fleet(a={"queued_tokens": 3}, b={"queued_tokens": 5})), lambda view: {view.id: 2.0 * view.queued_tokens}
-    )
-    assert dict(terms) == {"a": {"a": 6.0}, "b": {"b": 10.0}}

@@ -31,6 +31,6 @@ def test_the_default_rule_and_what_only_it_uses_are_small():
     shared = set().union(*[used(kind.__module__, set()) for kind in (*others, AdmissionHold, PrefillLanes)])
     own = used(default.__module__, set()) - shared
     lines = {module: len(source(module).splitlines()) for module in own}
-    assert "policies.marginal_cost.terms.hot_prefix" in lines and "policies.view" not in lines
+    assert "policies.marginal_cost.hot_prefix" in lines and "policies.view" not in lines
     assert sum(lines.values()) <= MOST_LINES, lines
     assert lines[default.__module__] < MOST_LINES_OF_THE_RULE

@@ -109,7 +109,7 @@ def test_a_built_in_rule_counts_by_its_own_modules(cell, monkeypatch):
         "policies.records",
         "policies.ranking",
         "policies.rules.lpwl",
-        "policies.by_worker",
+        "policies.rules.rule",
         "policies.lazy_terms",
         "policies.least_recently_used",
         "policies.view",

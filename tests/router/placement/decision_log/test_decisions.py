@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from policies.lazy_terms import view_terms
+from policies.lazy_terms import LazyTerms
 from policies.view import Decision, FleetView, RequestView, Residency, WorkerId, WorkerView
 from router.placement.decision_log.decisions import CANDIDATES_KEPT, DecisionLog, DecisionRecord, memory_of
 
@@ -18,7 +18,7 @@ def decided(request):
         fleet = FleetView(float(number), workers)
         if request.param == "columns":
             fleet = FleetView(fleet.now_s, None, fleet.roster, fleet.columns)
-        terms = view_terms(fleet, lambda one: {"queue_wait_s": one.queue_wait_s})
+        terms = LazyTerms(fleet, lambda place: {"queue_wait_s": fleet.worker(place).queue_wait_s})
         decision = Decision(ranked, "least", tuple(float(ord(name)) for name in ranked), "s", terms)
         asked = RequestView(f"r{number}", "m", 10, 16, ())
         return DecisionRecord(

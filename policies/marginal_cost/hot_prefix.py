@@ -1,19 +1,21 @@
+"""The price on a worker that requests with the same prefix keep busy."""
+
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from math import log, sqrt
-from typing import ClassVar
+from typing import TypeAlias
 
 import numpy as np
 
-from policies.marginal_cost.terms.prefill import with_externality
-from policies.marginal_cost.terms.term import Price, Term
-from policies.ranking import Facts, Value, counts, running_requests, values
-from policies.view import FleetView, RequestView, WorkerView
+from policies.view import Column, FleetView, RequestView, WorkerView
+
+Price: TypeAlias = Sequence[float] | Column
+"""Seconds for each candidate by place; empty: 0 for all."""
 
 
-class HotPrefix(Term):
-    """A price on a worker that many running requests with this prompt's prefix keep busy.
+def hot_prefix_s(request: RequestView, fleet: FleetView) -> Price:
+    """Price a worker that many running requests with this prompt's prefix keep busy; empty: 0 for all.
 
     It is 0 unless two conditions hold. First, the worker runs significantly more requests (B) than the least busy one
     (A): (B - A)^2 > z^2 (B + A), the test for two Poisson counts. It uses two standard deviations for two workers, and
@@ -29,21 +31,16 @@ class HotPrefix(Term):
     bounded loads, with a price in place of a threshold. A worker that is busy for other reasons has no such price:
     moving a conversation off it costs a prefill that no other request would use.
     """
-
-    meanings: ClassVar[Mapping[str, str]] = {
-        "hot_prefix_s": "Penalty on a worker overloaded by requests that share this prompt's prefix."
-    }
-
-    def price(self, request: RequestView, fleet: FleetView) -> Price:
-        running = fleet.running_requests if not fleet.by_row else counts(fleet, running_requests)
-        least = int(min(running)) if fleet.by_row else int(fleet.running_requests.min())
+    if fleet.by_row:
+        running = [view.running_requests for view in fleet.workers]
+        least = min(running)
         usual = _usual(least, len(fleet))
-        busier = (
-            [place for place, requests in enumerate(running) if requests > usual]
-            if fleet.by_row
-            else np.flatnonzero(fleet.running_requests > usual).tolist()
-        )
-        return _prices_s(request, fleet, busier, least, usual) if busier else ()
+        busier = [place for place, requests in enumerate(running) if requests > usual]
+    else:
+        least = int(fleet.running_requests.min())
+        usual = _usual(least, len(fleet))
+        busier = np.flatnonzero(fleet.running_requests > usual).tolist()
+    return _prices_s(request, fleet, busier, least, usual) if busier else ()
 
 
 def _prices_s(request: RequestView, fleet: FleetView, busier: list[int], least: int, usual: float) -> Price:
@@ -80,11 +77,8 @@ def _usual(least: int, workers: int) -> float:
 def _price_s(view: WorkerView, fleet: FleetView, least: int) -> float:
     if view.decode_externality_s:
         return view.decode_externality_s * (view.running_requests - least)
-    return float(max(values(fleet, _first_token_s)))
-
-
-def _first_token_s(of: Facts) -> Value:
-    return of.queue_wait_s + of.kv_wait_s + with_externality(of)
+    first_token_s = fleet.queue_wait_s + fleet.kv_wait_s + fleet.prefill_s / (1.0 - fleet.utilisation)
+    return float(first_token_s.max())
 
 
 def _saved_s(view: WorkerView) -> float:
