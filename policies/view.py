@@ -30,7 +30,7 @@ class Roster:
     Decisions over an unchanged fleet share one roster. Without `weights`, all are 1.
     """
 
-    __slots__ = ("_places", "even", "ids", "labels", "weights")
+    __slots__ = ("_places", "equal_weights", "ids", "labels", "weights")
 
     def __init__(
         self, ids: tuple[WorkerId, ...], labels: Sequence[Mapping[str, str]], weights: Sequence[float] = ()
@@ -38,7 +38,7 @@ class Roster:
         self.ids = ids
         self.labels = labels
         self.weights: Sequence[float] = weights or (1.0,) * len(ids)
-        self.even = len(set(self.weights)) <= 1
+        self.equal_weights = len(set(self.weights)) <= 1
         """Whether all have the same weight."""
         self._places: dict[WorkerId, int] = {}
 
@@ -101,10 +101,10 @@ class FleetView:
 
     Every fact of `WorkerView` is an array over the candidates: `fleet.queued_tokens + fleet.uncached_tokens` is a cost
     of each. `fleet.workers` holds the views of single candidates. A large fleet is built as arrays and a small one as
-    views (`by_row`), and the other form is made when it is read first.
+    views (`is_small`), and the other form is made when it is read first.
     """
 
-    __slots__ = ("_arrays", "_columns", "_roster", "_running_share", "_workers", "by_row", "lane_price_s", "now_s")
+    __slots__ = ("_arrays", "_columns", "_roster", "_running_share", "_workers", "is_small", "lane_price_s", "now_s")
 
     cached_tokens: ClassVar[Fact] = Fact("cached_tokens")
     uncached_tokens: ClassVar[Fact] = Fact("uncached_tokens")
@@ -130,7 +130,7 @@ class FleetView:
         running_share: RunningShare | None = None,
     ) -> None:
         self.now_s = now_s
-        self.by_row = columns is None
+        self.is_small = columns is None
         """Whether the fleet was built as views, so that a loop over `workers` costs less than arrays."""
         self._workers = workers
         self._roster = roster
@@ -158,9 +158,9 @@ class FleetView:
         return self._roster
 
     @property
-    def even(self) -> bool:
+    def equal_weights(self) -> bool:
         if self._workers is None or self._roster is not None:
-            return self.roster.even
+            return self.roster.equal_weights
         return len({view.weight for view in self._workers}) <= 1
 
     @property
@@ -206,7 +206,7 @@ class FleetView:
             column = self._arrays[fact] = np.array([getattr(view, fact) for view in self.workers], np.float64)
         return column
 
-    def place_of(self, worker: WorkerId) -> int | None:
+    def row_of(self, worker: WorkerId) -> int | None:
         """Return the place of a candidate; None if the worker is none."""
         if self._workers is None:
             return self.roster.places.get(worker)
@@ -222,7 +222,7 @@ class FleetView:
 
     def among(self, places: Sequence[int], roster: Roster | None = None) -> FleetView:
         """Return the fleet of the candidates at `places`, in the same form. `roster` is theirs, if there is one."""
-        if self.by_row:
+        if self.is_small:
             workers = self.workers
             return FleetView(self.now_s, tuple([workers[place] for place in places]), roster, None, self._running_share)
         columns, rows = self.columns, np.asarray(places)
@@ -262,7 +262,10 @@ class FleetView:
         return self
 
     def __reduce__(self) -> tuple[type[FleetView], tuple[object, ...]]:
-        return (FleetView, (self.now_s, self.workers) if self.by_row else (self.now_s, None, self.roster, self.columns))
+        return (
+            FleetView,
+            (self.now_s, self.workers) if self.is_small else (self.now_s, None, self.roster, self.columns),
+        )
 
     def with_facts(self, workers: tuple[WorkerView, ...] | None, columns: Columns | None) -> FleetView:
         fleet = FleetView(self.now_s, workers, self._roster, columns, self._running_share)
@@ -276,7 +279,7 @@ class FleetView:
 
     def _copy(self) -> FleetView:
         copy = FleetView(self.now_s, self._workers, self._roster, self._columns, self._running_share)
-        copy.by_row, copy._arrays, copy.lane_price_s = self.by_row, self._arrays, self.lane_price_s
+        copy.is_small, copy._arrays, copy.lane_price_s = self.is_small, self._arrays, self.lane_price_s
         return copy
 
     def __eq__(self, other: object) -> bool:

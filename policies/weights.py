@@ -27,11 +27,11 @@ _HIGHEST_UTILISATION = 0.97
 
 def weighted(fleet: FleetView) -> FleetView:
     """Return the fleet as a policy counts its load; the same one if all weights are equal."""
-    if fleet.even:
+    if fleet.equal_weights:
         return fleet
     weights = fleet.roster.weights
     highest = max(weights)
-    if fleet.by_row:
+    if fleet.is_small:
         times = [highest / weight for weight in weights]
         return fleet.with_facts(tuple(map(_view, fleet.workers, times)), None)
     loaded = fleet.columns.arrays | _arrays(fleet, highest / np.asarray(weights, np.float64))
@@ -78,7 +78,7 @@ def pause(event: LifecycleEvent) -> float:
 
     With weights w of sum W, a worker has one turn in W / w.
     """
-    if event.placed is None or event.fleet is None or event.fleet.even:
+    if event.placed is None or event.fleet is None or event.fleet.equal_weights:
         return 0.0
     weights = event.fleet.roster.weights
     return sum(weights) * (1.0 / event.placed.weight - 1.0 / max(weights))
@@ -86,7 +86,7 @@ def pause(event: LifecycleEvent) -> float:
 
 def uneven_weights(fleet: FleetView) -> Sequence[float] | None:
     """Return the weights by place; None if all are equal."""
-    return None if fleet.even else fleet.roster.weights
+    return None if fleet.equal_weights else fleet.roster.weights
 
 
 def shuffled(fleet: FleetView, rng: random.Random) -> list[int]:
@@ -95,7 +95,7 @@ def shuffled(fleet: FleetView, rng: random.Random) -> list[int]:
     With different weights it is the race of exponential clocks (Efraimidis and Spirakis 2006).
     """
     order = list(range(len(fleet)))
-    if fleet.even:
+    if fleet.equal_weights:
         rng.shuffle(order)
         return order
     arrivals = [-log(1.0 - rng.random()) / weight for weight in fleet.roster.weights]

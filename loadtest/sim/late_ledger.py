@@ -47,9 +47,9 @@ class LateLedger:
         self._ledgers = ledgers
         self._router = router
 
-    def others_of(self, accounts: Sequence[SharedAccount | None]) -> NDArray[np.float64]:
+    def other_processes_of(self, accounts: Sequence[SharedAccount | None]) -> NDArray[np.float64]:
         """Return what the other routers have reserved on each account, summed into one row."""
-        seen = [LoadTotals() if account is None else account.others() for account in accounts]
+        seen = [LoadTotals() if account is None else account.other_processes() for account in accounts]
         rows = [(*totals[:-1], *(totals.work or (0.0, 0.0, 0.0, 0.0))) for totals in seen]
         return np.array(rows, np.float64).T[np.newaxis]
 
@@ -92,7 +92,7 @@ class LateAccount:
     def worked(self, work: Work) -> None:
         self._write(self._own.latest._replace(work=work))
 
-    def others(self) -> LoadTotals:
+    def other_processes(self) -> LoadTotals:
         """Return the other routers' reservations that have arrived, less own ones that must not count yet."""
         seen = [row.seen() for row in self._others]
         work = None
@@ -120,7 +120,7 @@ class LateAccount:
         """Publish what this router has had computed and nobody has read; the others see it at once."""
         self._own.handed_tokens = tokens
 
-    def others_handed(self) -> float:
+    def handed_by_other_processes(self) -> float:
         return sum(row.handed_tokens for row in self._others)
 
     def close(self) -> None:

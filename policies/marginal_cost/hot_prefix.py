@@ -31,7 +31,7 @@ def hot_prefix_s(request: RequestView, fleet: FleetView) -> Price:
     bounded loads, with a price in place of a threshold. A worker that is busy for other reasons has no such price:
     moving a conversation off it costs a prefill that no other request would use.
     """
-    if fleet.by_row:
+    if fleet.is_small:
         running = [view.running_requests for view in fleet.workers]
         least = min(running)
         usual = _usual(least, len(fleet))
@@ -54,11 +54,11 @@ def _prices_s(request: RequestView, fleet: FleetView, busier: list[int], least: 
             prices_s[place] = price_s if cached >= lacked else min(price_s, _saved_s(view))
     if not prices_s.any():
         return ()
-    return prices_s.tolist() if fleet.by_row else prices_s
+    return prices_s.tolist() if fleet.is_small else prices_s
 
 
 def _calmest(fleet: FleetView, least: int) -> WorkerView:
-    if fleet.by_row:
+    if fleet.is_small:
         return min([view for view in fleet.workers if view.running_requests == least], key=_uncached_tokens)
     places = np.flatnonzero(fleet.running_requests == least)
     return fleet.worker(int(places[fleet.uncached_tokens[places].argmin()]))

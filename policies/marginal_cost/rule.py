@@ -13,7 +13,7 @@ from policies.lazy_terms import LazyTerms
 from policies.least_recently_used import LeastRecentlyUsed
 from policies.marginal_cost.hot_prefix import Price
 from policies.marginal_cost.terms import Term, terms_of
-from policies.marginal_cost.ties import Ranked, by_column, by_row
+from policies.marginal_cost.ties import Ranked, rank_columns, rank_views
 from policies.params import Params
 from policies.view import Column, Decision, FleetView, LifecycleEvent, RequestView
 
@@ -92,9 +92,9 @@ class MarginalCost:
         terms = self._terms
         prices = [term.price(request, fleet) for term in terms]
         found = (
-            by_row(fleet.workers, _sums(prices), self._last_used)
-            if fleet.by_row
-            else by_column(fleet, _column_sum(prices), self._last_used)
+            rank_views(fleet.workers, _sums(prices), self._last_used)
+            if fleet.is_small
+            else rank_columns(fleet, _column_sum(prices), self._last_used)
         )
         explained = LazyTerms(fleet, lambda place: _explained(terms, prices, fleet, place))
         return Decision(found.ids, _reason(found), found.costs_s, "s", explained)

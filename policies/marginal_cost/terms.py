@@ -35,7 +35,7 @@ class FactTerm(Term):
 
     def price(self, request: RequestView, fleet: FleetView) -> Price:
         fact = self._fact
-        price_s: Price = [fact(view) for view in fleet.workers] if fleet.by_row else fact(fleet)
+        price_s: Price = [fact(view) for view in fleet.workers] if fleet.is_small else fact(fleet)
         return price_s
 
 

@@ -26,7 +26,7 @@ class Ranked(msgspec.Struct, frozen=True):
     costs_s: Sequence[float]
 
 
-def by_row(workers: Sequence[WorkerView], costs_s: Sequence[float], last_used: LeastRecentlyUsed) -> Ranked:
+def rank_views(workers: Sequence[WorkerView], costs_s: Sequence[float], last_used: LeastRecentlyUsed) -> Ranked:
     """Rank views. Equal costs are rare, and sorting numbers is much cheaper than sorting tuples."""
 
     def turn(place: int) -> tuple[int, float]:
@@ -59,7 +59,7 @@ def _equals(workers: Sequence[WorkerView], costs_s: Sequence[float], ranked: Seq
     ]
 
 
-def by_column(fleet: FleetView, costs_s: Column, last_used: LeastRecentlyUsed) -> Ranked:
+def rank_columns(fleet: FleetView, costs_s: Column, last_used: LeastRecentlyUsed) -> Ranked:
     """Do the same with arrays. Sort nothing: the choice needs the cheapest worker and its equals only."""
     cheapest = _first(fleet, np.flatnonzero(costs_s == costs_s.min()), costs_s, last_used)
     uncached_tokens, error_s = fleet.uncached_tokens, fleet.error_s

@@ -134,7 +134,7 @@ class AdmissionHold(Wrapper):
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
         """Return the inner rule's ranking, perhaps with a hold."""
         decision = self.inner.decide(request, fleet)
-        place = fleet.place_of(decision.ranked[0])
+        place = fleet.row_of(decision.ranked[0])
         if place is None:
             return decision  # invalid, which the caller reports
         seconds, awaited = self.hold(request, fleet.worker(place))

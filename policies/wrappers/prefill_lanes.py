@@ -99,7 +99,7 @@ class PrefillLanes(Wrapper):
         model_lane = self._model_lanes[request.model]
         own = model_lane.own(fleet, price_s)
         places: list[int] = np.flatnonzero(own).tolist()
-        roster = None if fleet.by_row else model_lane.roster_of(fleet.roster, places)
+        roster = None if fleet.is_small else model_lane.roster_of(fleet.roster, places)
         decision = self.inner.decide(request, fleet.among(places, roster))
         left_out = np.flatnonzero(~own)
         last = left_out[np.lexsort((fleet.queue_wait_s[left_out], price_s[left_out]))].tolist()
@@ -120,7 +120,7 @@ class PrefillLanes(Wrapper):
         plan = model_lane.plan
         spent_s = self._weight * request.decode_s * plan.long_share
         within, without = self._weight * plan.streams_within, self._weight * plan.streams_without
-        if fleet.by_row:
+        if fleet.is_small:
             lane, prices_s = model_lane.lane, []
             for view in fleet.workers:
                 price_s, streams = (spent_s, within) if view.id in lane else (0.0, without)
@@ -223,7 +223,7 @@ class ModelLane:
         return found[1]
 
     def reserved(self, request: RequestView, placed: WorkerView, fleet: FleetView) -> None:
-        longest_s = max([view.prefill_s for view in fleet.workers]) if fleet.by_row else float(fleet.prefill_s.max())
+        longest_s = max([view.prefill_s for view in fleet.workers]) if fleet.is_small else float(fleet.prefill_s.max())
         self._histogram.observe(placed, longest_s, request.decode_s, fleet.now_s)
         if self._fleet is None or len(fleet) >= len(self._fleet):
             self._fleet = fleet

@@ -104,7 +104,7 @@ class Measurements:
         worker.requests += 1
         load, shared = ticket.load, ticket.load.account.shared
         if load.speed is not None:
-            others = None if shared is None else shared.others().work
+            others = None if shared is None else shared.other_processes().work
             worker.utilisation += load.utilisation.share(load.speed, now_s, others)
         if ticket.record.ttft_s is not None:
             worker.first_tokens += 1
@@ -227,7 +227,7 @@ def _minutes(window_s: float) -> int:
 
 
 def _why_moved(before: WorkerId, now: WorkerId, fleet: FleetView) -> Moved:
-    earlier, chosen = fleet.place_of(before), fleet.place_of(now)
+    earlier, chosen = fleet.row_of(before), fleet.row_of(now)
     if earlier is None or chosen is None:
         return Moved.UNAVAILABLE
     view = fleet.worker(earlier)

@@ -9,7 +9,7 @@ blocks on its choice, in one step. The next request therefore sees this one. Lif
 Invariants:
 
 - A ticket ends exactly once, and its reservation with it.
-- Decisions rest on reservations. A scrape may be a second old, so it only shows load from elsewhere (`ForeignLoad`).
+- Decisions rest on reservations. A scrape may be a second old, so it only shows load from elsewhere (`UnreservedLoad`).
 - A policy that raises or returns an invalid answer fails no request.
 - Silence alone ejects no worker: a time-out counts only if others answered meanwhile and the worker made no progress,
   and never takes more of a model's workers than `health.panic_threshold` allows (Envoy's panic threshold).

@@ -101,7 +101,7 @@ class Comparisons:
 def _most_elsewhere(ticket: Ticket) -> int:
     """Return the most cached tokens that a response of another candidate was predicted to report."""
     fleet, chosen = ticket.record.fleet, ticket.candidate
-    place, cached = fleet.place_of(chosen.id) or 0, fleet.cached_tokens
+    place, cached = fleet.row_of(chosen.id) or 0, fleet.cached_tokens
     most = int(max(cached[:place].max(initial=0), cached[place + 1 :].max(initial=0)))
     return ticket.request.reported(most, chosen.block_tokens) if most else 0
 

@@ -94,7 +94,7 @@ class Placer:
         """
         selection, view, fleet, found = decided.selection, decided.view, decided.fleet, decided.found
         decision = decided.decision
-        row = fleet.place_of(decision.ranked[0])
+        row = fleet.row_of(decision.ranked[0])
         assert row is not None, "the policy runner has checked it"
         candidate, seen = selection.candidates[row], fleet.worker(row)
         worker = seen if after is None else after

@@ -25,8 +25,8 @@ def check(config: Config) -> Iterator[Finding]:
             yield ("policies", name), "default is the name of the section policy", "choose another name"
         yield from _policy(policy, ("policies", name))
     yield from _routes(config)
-    peers = config.handover.pulls or config.handover.connector == OffloadingPeer.name
-    for index, worker in enumerate(config.workers if peers else ()):
+    between_workers = config.handover.pulls or config.handover.connector == OffloadingPeer.name
+    for index, worker in enumerate(config.workers if between_workers else ()):
         label = worker.labels.get(PEER_LABEL)
         if label is not None and labelled_address(label, "") is None:
             problem = f"the label {PEER_LABEL} is {label!r}, which is no port and no HOST:PORT"

@@ -15,7 +15,7 @@ from router.replicas.fleet_placements import FleetPlacements
 from router.replicas.fleet_rows import FleetRows, HostRows
 from router.replicas.fleet_use import FleetUse
 from router.replicas.messages import NOTHING, FleetMessage, Pinned, StateVersion, Uses
-from router.replicas.peers import SILENCE_S, Peers
+from router.replicas.senders import SILENCE_S, Senders
 
 TICK_S = 0.02
 """The least time between two messages. Messages cost, not what is in them: at 5 ms Redis takes twice the CPU time."""
@@ -46,7 +46,7 @@ class FleetChannel:
         placements: FleetPlacements | None = None,
         pins: FleetPins | None = None,
     ) -> None:
-        self.peers = Peers(replica)
+        self.senders = Senders(replica)
         self.malformed = 0
         self.lag_s = 0.0
         """Time that the last own message took to come back."""
@@ -96,7 +96,7 @@ class FleetChannel:
 
     def interval_s(self) -> float:
         """Return the time between two messages, a multiple of `TICK_S`."""
-        return min(HEARTBEAT_S, TICK_S * math.ceil((1 + len(self.peers)) / SENDERS_PER_TICK))
+        return min(HEARTBEAT_S, TICK_S * math.ceil((1 + len(self.senders)) / SENDERS_PER_TICK))
 
     def lost(self) -> None:
         """Note that the last message was not sent."""
@@ -129,7 +129,7 @@ class FleetChannel:
         if now_s - self._echo_s > SILENCE_S:
             self._since_s = now_s
         self._echo_s = now_s
-        size = 1 + len(self.peers.replicas)
+        size = 1 + len(self.senders.replicas)
         # those that are silent right after a break may have lost Redis, too
         self._size = size if now_s - self._since_s > SILENCE_S else max(self._size, size)
         return True
@@ -139,14 +139,14 @@ class FleetChannel:
         uses = messages.uses_of(batch) if self._use is not None and batch.process == 0 else None
         placed = messages.placed_of(batch) if self._placements is not None else []
         pinned = messages.pinned_of(batch) if self._pins is not None and batch.process == 0 else None
-        known = (batch.replica, batch.process) in self.peers
-        if not self.peers.heard(batch, now_s):
+        known = (batch.replica, batch.process) in self.senders
+        if not self.senders.heard(batch, now_s):
             return
         if self._placements is not None:
             self._placements.heard(placed, now_s, new=not known)
         if batch.replica == self._sender[0]:
             return
-        self._size = max(self._size, 1 + len(self.peers.replicas))
+        self._size = max(self._size, 1 + len(self.senders.replicas))
         if self._rows is not None and batch.process == 0:
             self._rows.heard(batch.replica, batch.whole, rows, now_s)
         if self._use is not None and uses is not None:
@@ -155,7 +155,7 @@ class FleetChannel:
             self._pins.heard(pinned, new=not known)
 
     def _expire(self, now_s: float) -> None:
-        for replica in self.peers.expire(now_s):
+        for replica in self.senders.expire(now_s):
             if self._rows is not None:
                 self._rows.left(replica)
             if self._use is not None:
@@ -163,9 +163,9 @@ class FleetChannel:
 
     def statistics(self) -> dict[str, Any]:
         return {
-            "replicas": 1 + len(self.peers.replicas),
+            "replicas": 1 + len(self.senders.replicas),
             "lag_s": self.lag_s,
-            "missed": self.peers.missed,
+            "missed": self.senders.missed,
             "malformed": self.malformed + (0 if self._use is None else self._use.refused),
             **({} if self._placements is None else self._placements.statistics()),
         }

@@ -106,7 +106,7 @@ class Replica:
         return StateVersion() if self.sharing is None else self.sharing.version
 
     def _heard(self) -> list[StateVersion]:
-        return [peer.state for peer in self.channel.peers.replicas.values()]
+        return [peer.state for peer in self.channel.senders.replicas.values()]
 
     def start(self) -> None:
         """Join the fleet. Nothing waits for Redis."""
@@ -163,7 +163,7 @@ class Replica:
         """Return the gateways that have another version of the shared changes, or a lease and are not heard."""
         if self.line.alone or self.sharing is None:
             return []
-        heard, own = self.channel.peers.replicas, self.sharing.version
+        heard, own = self.channel.senders.replicas, self.sharing.version
         silent = [one for one in self.registered if one.id != self.id and one.id not in heard]
         names = {one.id: one.name for one in self.registered}
         others = [names.get(replica, replica) for replica, peer in heard.items() if peer.state != own]

@@ -118,7 +118,7 @@ class Pair:
     def agree(self, request, now_s, workers, roster):
         rows, columns = self.forms(now_s, workers, roster)
         one, other = self.by_row.decide(request, rows), self.by_column.decide(request, columns)
-        assert not columns.by_row, "a decision on arrays makes no object per worker"
+        assert not columns.is_small, "a decision on arrays makes no object per worker"
         assert one.ranked[0] == other.ranked[0]
         assert (one.reason, one.unit, one.until_prefills_done) == (
             other.reason,

@@ -49,7 +49,7 @@ def test_views_made_from_columns_are_the_views_that_the_columns_were_made_from(w
     columns = FleetView(7.0, None, rows.roster, rows.columns)
     places = range(len(workers))
     assert [columns.worker(place) for place in places] == list(workers)
-    assert rows.by_row and not columns.by_row, "a single view leaves the form as it is"
+    assert rows.is_small and not columns.is_small, "a single view leaves the form as it is"
     assert len(columns) == len(rows) == len(workers) and columns.ids == rows.ids
     assert columns.learned == rows.learned == workers[0].learned
     types = {field: type(value) for field, value in asdict(columns.worker(0)).items()}
@@ -79,7 +79,7 @@ def test_every_fact_of_a_worker_is_a_column():
 
 def test_the_place_of_a_worker_is_its_place_in_the_order(fleet, form):
     view = form(fleet(a={}, b={}, c={}))
-    assert [view.place_of(WorkerId(name)) for name in "cabx"] == [2, 0, 1, None]
+    assert [view.row_of(WorkerId(name)) for name in "cabx"] == [2, 0, 1, None]
 
 
 def test_fleets_are_equal_only_at_the_same_time_with_the_same_facts(fleet, form):

@@ -102,7 +102,7 @@ def test_the_whole_ranking_is_by_cost_then_requests_then_last_use(policy, fleet,
     view = fleet(a={"running_requests": 1}, b={}, c=dear, d={}, e={}, f={**dear, "queue_wait_s": 8.0})
     reserved(policy, "b", request_view())
     decision = policy.decide(request_view(), view)
-    last_used = ("e", "b") if view.by_row else ("b", "e")
+    last_used = ("e", "b") if view.is_small else ("b", "e")
     assert decision.ranked == ("d", *last_used, "a", "f", "c"), "arrays leave out the last use after the choice"
     assert decision.costs == (0.0, 0.0, 0.0, 0.0, 8.0, 9.0)
 

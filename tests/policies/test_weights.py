@@ -37,7 +37,7 @@ def share(view, fleet, form, request_view):
             seen = form(fleet(**candidates))
             request = request_view(blocks=blocks(number), name=str(number), session_id=str(number))
             chosen = runner.decide(request, seen).ranked[0]
-            placed = seen.worker(seen.place_of(chosen))
+            placed = seen.worker(seen.row_of(chosen))
             runner.observe(LifecycleEvent(LifecycleEventKind.RESERVED, request, chosen, 0.0, placed=placed, fleet=seen))
             began.append(chosen)
             if len(began) > running:

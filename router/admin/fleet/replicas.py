@@ -32,7 +32,7 @@ def is_alone(call: Call) -> bool:
 
 
 def _listed(replica: Replica, now_s: float) -> list[ReplicaDocument]:
-    heard = replica.channel.peers.replicas
+    heard = replica.channel.senders.replicas
     registered = {one.id: one for one in replica.registered} | {replica.id: replica.own}
     return [
         _document(

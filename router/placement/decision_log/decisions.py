@@ -97,7 +97,7 @@ class DecisionRecord(msgspec.Struct):
         decision, worker = self.decision, self.worker
         place = 0 if decision.ranked[0] == worker else decision.ranked.index(worker)
         terms = decision.terms.get(worker)
-        chosen = self.fleet.place_of(worker)
+        chosen = self.fleet.row_of(worker)
         assert chosen is not None, "the dispatcher places requests on candidates"
         self.fleet = FleetView(self.at_s, (self.fleet.worker(chosen),))
         self.decision = Decision(
@@ -135,7 +135,7 @@ class DecisionRecord(msgspec.Struct):
         }
 
     def _chosen(self) -> list[dict[str, object]]:
-        place = self.fleet.place_of(self.worker)
+        place = self.fleet.row_of(self.worker)
         if place is None:
             return []
         ranks = zip(self.decision.ranked, self.decision.costs, strict=False)
@@ -165,7 +165,9 @@ class DecisionLog:
     def add(self, record: DecisionRecord) -> None:
         if len(self._whole) == self._whole.maxlen and self._whole:
             self._candidates -= self._whole[0][1]
-        size = memory_of(record.fleet) * (1 if record.fleet.even else 2)  # costs and terms keep a second, weighted one
+        size = memory_of(record.fleet) * (
+            1 if record.fleet.equal_weights else 2
+        )  # costs and terms keep a second, weighted one
         self._records.append(record)
         self._whole.append((record, size))
         self._candidates += size
@@ -202,7 +204,7 @@ class DecisionLog:
 
 def memory_of(fleet: FleetView) -> int:
     """Return the memory that a fleet takes in the log, in candidates as arrays."""
-    return len(fleet) * (_ARRAYS_PER_VIEW * fleet.has_views + (not fleet.by_row))
+    return len(fleet) * (_ARRAYS_PER_VIEW * fleet.has_views + (not fleet.is_small))
 
 
 def _place(record: DecisionRecord) -> tuple[float, int]:

@@ -82,7 +82,7 @@ class Replayed(NamedTuple):
         return self.recorded == self.replayed and self.held == self.holds
 
     def view(self, worker: WorkerId) -> WorkerView:
-        place = self.fleet.place_of(worker)
+        place = self.fleet.row_of(worker)
         assert place is not None, "the log names candidates"
         return self.fleet.worker(place)
 
@@ -189,7 +189,7 @@ class LogReplay:
         placed = fleet = None
         if line.kind is LifecycleEventKind.RESERVED and line.decision in self._fleets:
             request, fleet = self._fleets[line.decision]
-            place = fleet.place_of(line.worker)
+            place = fleet.row_of(line.worker)
             placed = None if place is None else fleet.worker(place)
         event = LifecycleEvent(line.kind, request, line.worker, line.now_s, line.cached_tokens, placed, fleet)
         for runner in self._runners.values() if self._only is None else (self._only,):

@@ -139,7 +139,7 @@ class Recorder:
         self._number += 1
         self.decisions += 1
         columns = None
-        if not fleet.by_row:
+        if not fleet.is_small:
             columns = columns_line(fleet.columns, self._roster_of(fleet.roster))
         self._request_id = request.id
         self._open = DecisionLine(
@@ -150,7 +150,7 @@ class Recorder:
             self._prompt(request.block_hashes),
             decision.ranked[0],
             decision.hold_s,
-            fleet.workers if fleet.by_row else (),
+            fleet.workers if fleet.is_small else (),
             columns,
             tuple(self._shares),
         )
@@ -226,7 +226,9 @@ class Recorder:
             self._roster = roster
             self._rosters += 1
             labels = tuple([dict(labels) for labels in roster.labels])
-            self._write(RosterLine(self._rosters, roster.ids, labels, () if roster.even else tuple(roster.weights)))
+            self._write(
+                RosterLine(self._rosters, roster.ids, labels, () if roster.equal_weights else tuple(roster.weights))
+            )
         return self._rosters
 
     def _write(self, line: Line) -> None:

@@ -116,5 +116,5 @@ class WhatIf:
 
 
 def _placed(record: DecisionRecord, fleet: FleetView) -> WorkerView | None:
-    place = fleet.place_of(record.worker)
+    place = fleet.row_of(record.worker)
     return None if place is None else fleet.worker(place)

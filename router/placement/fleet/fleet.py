@@ -336,7 +336,7 @@ class Fleet:
         """Return the model whose workers resolve `model` on request; None if `model` is a usual name.
 
         Without a rule for a name that the settings have and no worker lists, that is the fleet's only model. An adapter
-        that only workers of its base list, because they have loaded it, may be loaded by their peers, too.
+        that only workers of its base list, because they have loaded it, may be loaded by the others, too.
         """
         if model is None:
             return None
@@ -373,8 +373,8 @@ class Fleet:
     def needed(self, endpoint: FleetEndpoint) -> bool:
         """Return whether time-outs alone may not eject the endpoint, because too few others would be left."""
         role = self.only_prefills(endpoint)
-        peers = [one for one in self._endpoints.values() if self.only_prefills(one) is role]
-        return is_needed(endpoint, peers, self._health.panic_threshold)
+        same_role = [one for one in self._endpoints.values() if self.only_prefills(one) is role]
+        return is_needed(endpoint, same_role, self._health.panic_threshold)
 
     def only_prefills(self, endpoint: FleetEndpoint) -> bool:
         return self._connector is not None and endpoint.role == PREFILL

@@ -11,12 +11,12 @@ _RESERVE = (WorkerState.STARTING, WorkerState.ASLEEP, WorkerState.DRAINING)
 """States of workers that are not meant to be in use."""
 
 
-def is_needed(endpoint: FleetEndpoint, peers: Iterable[FleetEndpoint], threshold: float) -> bool:
+def is_needed(endpoint: FleetEndpoint, same_role: Iterable[FleetEndpoint], threshold: float) -> bool:
     """Return whether less than `threshold` of some model's workers would be left without `endpoint`.
 
-    `peers` are the endpoints of its role, itself included.
+    `same_role` are the endpoints of its role, itself included.
     """
-    in_use = [one for one in peers if one.state not in _RESERVE]
+    in_use = [one for one in same_role if one.state not in _RESERVE]
     models: Iterable[str | None] = endpoint.models or (None,)
     return any(_too_few([one for one in in_use if one.may_serve(model)], endpoint, threshold) for model in models)
 

@@ -80,7 +80,7 @@ class PullPlanner:
         decided = self._placer.decide(request, alone, now_s)
         if decided.decision.hold_s and not decided.decision.until_prefills_done:
             return decided  # it is held for KV space, and would need as much if it came from another worker
-        place = decided.fleet.place_of(decided.decision.ranked[0])
+        place = decided.fleet.row_of(decided.decision.ranked[0])
         assert place is not None, "the policy runner has checked it"
         here = self._priced(request, decided, place, holders, held)
         if even_if_dearer:
@@ -147,7 +147,7 @@ def _free_first(decided: PendingPlacement) -> int | None:
     None if there is none, or if the policy may have chosen its worker for another reason than time.
     """
     fleet = decided.fleet
-    if decided.decision.unit != "s" or not fleet.even:
+    if decided.decision.unit != "s" or not fleet.equal_weights:
         return None
     costs_s = fleet.queue_wait_s + fleet.kv_wait_s + STREAM_WEIGHT * fleet.decode_externality_s
     place = int(np.where(columns_fit(fleet), costs_s, np.inf).argmin())

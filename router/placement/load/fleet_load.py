@@ -164,8 +164,8 @@ class WorkerLoads:
 
     def load_reported(self, candidate: Candidate, report: LoadReport, now_s: float) -> None:
         load = self.of(candidate)
-        capacity_tokens, foreign = candidate.capacity_tokens, load.account.foreign
-        foreign.observe(report, load.reserved(), capacity_tokens, now_s, kv_moves=self._kv_moves)
+        capacity_tokens, unreserved = candidate.capacity_tokens, load.account.unreserved
+        unreserved.observe(report, load.reserved(), capacity_tokens, now_s, kv_moves=self._kv_moves)
         load.account.change()
 
     def common_speed(self) -> Speed | None:
@@ -251,7 +251,7 @@ class WorkerLoads:
         if self._ledger is not None:
             if self._accounts is None or self._accounts[0] is not rows:
                 self._accounts = rows, [self.of(candidate).account.shared for candidate in rows.candidates]
-            others = self._ledger.others_of(self._accounts[1])
+            others = self._ledger.other_processes_of(self._accounts[1])
         return self._table.columns(rows, matches, demand, common, self.common_step_s(), lost_tokens, others)
 
     def _write(self, now_s: float) -> None:
@@ -310,8 +310,8 @@ def _view(
     remaining_s: float,
     hashes: Sequence[int],
 ) -> WorkerView:
-    account, candidate, foreign = load.account, load.candidate, load.account.foreign
-    others = None if account.shared is None else account.shared.others()
+    account, candidate, unreserved = load.account, load.candidate, load.account.unreserved
+    others = None if account.shared is None else account.shared.other_processes()
     if speed is not None and account.unseen:
         load.settle(speed, now_s)
     reserved: ReservedLoad = account if others is None else combined(account, others)
@@ -321,15 +321,18 @@ def _view(
         reserved.running_requests,
         reserved.kv_tokens,
     )
-    foreign_requests, foreign_tokens, wait_s = 0, 0, 0.0
-    if foreign.requests or foreign.kv_tokens or foreign.waiting:
-        weight = foreign.weight(now_s) if foreign.requests or foreign.kv_tokens else 0.0
+    unreserved_requests, unreserved_tokens, wait_s = 0, 0, 0.0
+    if unreserved.requests or unreserved.kv_tokens or unreserved.waiting:
+        weight = unreserved.weight(now_s) if unreserved.requests or unreserved.kv_tokens else 0.0
         queued_tokens = load.queued_tokens(now_s, reserved)
-        queued_requests += round(weight * foreign.waiting)
-        foreign_requests, foreign_tokens = round(weight * foreign.requests), round(weight * foreign.kv_tokens)
-    held_tokens = kv_tokens + foreign_tokens
+        queued_requests += round(weight * unreserved.waiting)
+        unreserved_requests, unreserved_tokens = (
+            round(weight * unreserved.requests),
+            round(weight * unreserved.kv_tokens),
+        )
+    held_tokens = kv_tokens + unreserved_tokens
     if account.running.shared_tokens:
-        held_tokens = round(kv_tokens * account.held_share) + foreign_tokens
+        held_tokens = round(kv_tokens * account.held_share) + unreserved_tokens
     cached_tokens, capacity_tokens = match.tokens, candidate.capacity_tokens
     uncached_tokens = prompt_tokens - cached_tokens
     if speed is None:
@@ -348,7 +351,7 @@ def _view(
         cached_tokens,
         uncached_tokens,
         queued_tokens,
-        running_requests + foreign_requests,
+        running_requests + unreserved_requests,
         held_tokens,
         capacity_tokens,
         queue_wait_s,

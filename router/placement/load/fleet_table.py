@@ -40,11 +40,11 @@ minute."""
     WORK_ATTENTION,
     WORK_AT_S,
     WORK_SINCE_S,
-    FOREIGN_REQUESTS,
-    FOREIGN_WAITING,
-    FOREIGN_KV_TOKENS,
-    FOREIGN_AT_S,
-    FOREIGN_INTERVAL_S,
+    UNRESERVED_REQUESTS,
+    UNRESERVED_WAITING,
+    UNRESERVED_KV_TOKENS,
+    UNRESERVED_AT_S,
+    UNRESERVED_INTERVAL_S,
     MEAN_UNCACHED_TOKENS,
     STEP_S,
     TESTED_S,
@@ -179,7 +179,7 @@ class FleetTable:
 
         `common` is the speed of workers that have not learned their own; None while none has. `lost_tokens` returns,
         for a place and its cached tokens, the idle tokens of this prompt that are no longer cached. `others` are the
-        rows of other processes (`SharedLedger.others_of`).
+        rows of other processes (`SharedLedger.other_processes_of`).
         """
         cells = self._cells[:, rows.selector]
         held_share = _held_share(cells)
@@ -280,21 +280,21 @@ def _load(cells: NDArray[np.float64], held_share: Column | None, now_s: float) -
     running, held_tokens = cells[RUNNING_REQUESTS].copy(), cells[KV_TOKENS].copy()
     if held_share is not None:
         held_tokens = np.rint(held_tokens * held_share)
-    if cells[FOREIGN_REQUESTS : FOREIGN_KV_TOKENS + 1].any():
-        weight, waiting = _foreign_weight(cells, now_s), cells[FOREIGN_WAITING]
+    if cells[UNRESERVED_REQUESTS : UNRESERVED_KV_TOKENS + 1].any():
+        weight, waiting = _unreserved_weight(cells, now_s), cells[UNRESERVED_WAITING]
         queued_tokens += np.rint(waiting * cells[MEAN_UNCACHED_TOKENS] * weight)
-        weight = np.where((cells[FOREIGN_REQUESTS] > 0.0) | (cells[FOREIGN_KV_TOKENS] > 0.0), weight, 0.0)
-        running += np.rint(weight * cells[FOREIGN_REQUESTS])
-        held_tokens += np.rint(weight * cells[FOREIGN_KV_TOKENS])
+        weight = np.where((cells[UNRESERVED_REQUESTS] > 0.0) | (cells[UNRESERVED_KV_TOKENS] > 0.0), weight, 0.0)
+        running += np.rint(weight * cells[UNRESERVED_REQUESTS])
+        held_tokens += np.rint(weight * cells[UNRESERVED_KV_TOKENS])
         queued_requests += np.rint(weight * waiting)
     return queued_requests, queued_tokens, running, held_tokens
 
 
-def _foreign_weight(cells: NDArray[np.float64], now_s: float) -> Column:
-    interval_s = cells[FOREIGN_INTERVAL_S]
+def _unreserved_weight(cells: NDArray[np.float64], now_s: float) -> Column:
+    interval_s = cells[UNRESERVED_INTERVAL_S]
     known = interval_s > 0.0
     missed = np.zeros_like(interval_s)
-    np.divide(now_s - cells[FOREIGN_AT_S], interval_s, out=missed, where=known)
+    np.divide(now_s - cells[UNRESERVED_AT_S], interval_s, out=missed, where=known)
     weight: Column = np.where(known, 0.5 ** np.maximum(missed - 1.0, 0.0), 0.0)
     return weight
 

@@ -39,7 +39,7 @@ class LoadAccount:
     decode_tokens: int = 0
     head_since_s: float = 0.0
     freed_s: float = 0.0
-    foreign: ForeignLoad = field(default_factory=lambda: ForeignLoad())
+    unreserved: UnreservedLoad = field(default_factory=lambda: UnreservedLoad())
     shared: SharedAccount | None = None
     _work_counter: WorkCounter = field(default_factory=WorkCounter)
 
@@ -66,7 +66,7 @@ class LoadAccount:
 
     def reserve(self, reservation: LoadReservation) -> None:
         self.change()
-        others = 0 if self.shared is None else self.shared.others().decode_tokens
+        others = 0 if self.shared is None else self.shared.other_processes().decode_tokens
         self._work_counter.set_context(self.decode_tokens + others, reservation.at_s)
         if reservation.arrives:
             self.arriving += 1
@@ -174,11 +174,11 @@ class LoadAccount:
             "queued_tokens": self.queued_tokens,
             "running_requests": self.running_requests,
             "kv_tokens": self.kv_tokens,
-            "foreign_requests": self.foreign.requests,
+            "foreign_requests": self.unreserved.requests,
         }
 
 
-class ForeignLoad:
+class UnreservedLoad:
     """Load that a worker reports and the gateway did not reserve: max(0, reported - reserved).
 
     The smaller of the last two reports counts, since a request that has just ended may still be in a report. The

@@ -53,7 +53,7 @@ class _PinnedWorker:
         """Forget prompts that count no more. Return the tokens of the others, those of all processes together."""
         self.handed = {plan: one for plan, one in self.handed.items() if one[0] > now_s}
         self.publish()
-        return self.handed_tokens + (0.0 if self.shared is None else self.shared.others_handed())
+        return self.handed_tokens + (0.0 if self.shared is None else self.shared.handed_by_other_processes())
 
 
 class PinnedBlocks:

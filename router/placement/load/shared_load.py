@@ -65,13 +65,13 @@ class SharedAccount(Protocol):
     def worked(self, work: Work) -> None:
         """Publish that this process has dispatched another prefill."""
 
-    def others(self) -> LoadTotals: ...
+    def other_processes(self) -> LoadTotals: ...
 
     def handed(self, tokens: float) -> None:
         """Publish the tokens of the prompts that this process has had computed there for a decode worker, and that are
         not read yet; infinite if it does not know them all."""
 
-    def others_handed(self) -> float: ...
+    def handed_by_other_processes(self) -> float: ...
 
     def close(self) -> None:
         """Close the row of a candidate that has left. Later updates are ignored."""
@@ -81,7 +81,7 @@ class SharedLedger(Protocol):
     def account(self, candidate_id: str) -> SharedAccount | None:
         """Return an empty row of this process for the candidate; None if the ledger is full."""
 
-    def others_of(self, accounts: Sequence[SharedAccount | None]) -> NDArray[np.float64]:
+    def other_processes_of(self, accounts: Sequence[SharedAccount | None]) -> NDArray[np.float64]:
         """Return the rows of the other processes as an array of shape (processes, 12, accounts).
 
         The twelve fields are those of `LoadTotals` in their order, with the four of `Work` last. All are 0 in a row

@@ -73,7 +73,7 @@ class WorkerLoad:
 
     def reserved(self) -> ReservedLoad:
         account = self.account
-        return account if account.shared is None else combined(account, account.shared.others())
+        return account if account.shared is None else combined(account, account.shared.other_processes())
 
     def situation(self, uncached_tokens: int, prompt_tokens: int, now_s: float, *, fits: bool = True) -> Situation:
         """Return the worker's state now, for a request that is not reserved yet."""
@@ -117,12 +117,14 @@ class WorkerLoad:
     def queued_tokens(self, now_s: float, reserved: ReservedLoad) -> int:
         """Return the tokens that wait for their prefill.
 
-        A foreign request counts with the mean number of uncached tokens of the gateway's own requests.
+        A unreserved request counts with the mean number of uncached tokens of the gateway's own requests.
         """
-        foreign = self.account.foreign
-        if not foreign.waiting:
+        unreserved = self.account.unreserved
+        if not unreserved.waiting:
             return reserved.queued_tokens
-        return reserved.queued_tokens + round(foreign.waiting * self.uncached_tokens.value * foreign.weight(now_s))
+        return reserved.queued_tokens + round(
+            unreserved.waiting * self.uncached_tokens.value * unreserved.weight(now_s)
+        )
 
     def queue_wait_s(
         self, speed: Speed, now_s: float, reserved: ReservedLoad | None = None, queued_tokens: int | None = None
@@ -157,7 +159,7 @@ class WorkerLoad:
 
     def row(self, now_s: float) -> tuple[float, ...]:
         """Return the worker's row of `FleetTable`, in the order in which that module lists the fields."""
-        account, foreign, speed, work = self.account, self.account.foreign, self.speed, self.utilisation.work
+        account, unreserved, speed, work = self.account, self.account.unreserved, self.speed, self.utilisation.work
         idle_tokens = account.running.idle_tokens(now_s)
         return (
             account.queued_requests,
@@ -172,10 +174,10 @@ class WorkerLoad:
             idle_tokens,
             account.running.next_expiry_s,
             *(_NO_WORK if work is None else work),
-            foreign.requests,
-            foreign.waiting,
-            foreign.kv_tokens,
-            *foreign.reported,
+            unreserved.requests,
+            unreserved.waiting,
+            unreserved.kv_tokens,
+            *unreserved.reported,
             self.uncached_tokens.value,
             nan if self.steps.context_token_s is None else self.steps.context_token_s,
             -inf if speed is None else self.tested_s,

@@ -124,7 +124,7 @@ def _ask(policy: Policy, request: RequestView, fleet: FleetView) -> Decision | s
     try:
         decision = policy.decide(request, fleet)
         first = decision.ranked[0]
-        if fleet.place_of(first) is None:
+        if fleet.row_of(first) is None:
             return f"it chose {first!r}, which is not a candidate"
         if not decision.hold_s >= 0.0:
             return f"it would hold the request for {decision.hold_s!r} s"

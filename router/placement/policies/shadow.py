@@ -170,6 +170,6 @@ def _compare(totals: ShadowTotals, chosen: WorkerView, other: WorkerView) -> Non
 
 
 def _view(fleet: FleetView, worker: WorkerId) -> WorkerView:
-    place = fleet.place_of(worker)
+    place = fleet.row_of(worker)
     assert place is not None, "the policy runner has checked it"
     return fleet.worker(place)

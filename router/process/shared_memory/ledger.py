@@ -128,7 +128,7 @@ class Ledger:
         self._rows: dict[int, LedgerRow] = {}
         self._full = False
         self._asked: tuple[Sequence[SharedAccount | None], NDArray[np.int64]] | None = None
-        """The accounts of the last call of `others_of`, and their slots; -1 for an account that is None."""
+        """The accounts of the last call of `other_processes_of`, and their slots; -1 for an account that is None."""
 
     def account(self, candidate_id: str) -> LedgerRow | None:
         """Return the candidate's row, cleared, or None if all slots are taken. The log reports that once."""
@@ -143,8 +143,8 @@ class Ledger:
             row = self._rows[slot] = LedgerRow(self._memory, self._layout, slot, self._process)
         return row
 
-    def others_of(self, accounts: Sequence[SharedAccount | None]) -> NDArray[np.float64]:
-        """Return the rows of the other processes for these accounts (`SharedLedger.others_of`)."""
+    def other_processes_of(self, accounts: Sequence[SharedAccount | None]) -> NDArray[np.float64]:
+        """Return the rows of the other processes for these accounts (`SharedLedger.other_processes_of`)."""
         if self._asked is None or self._asked[0] is not accounts:
             found = [row.slot if isinstance(row, LedgerRow) else -1 for row in accounts]
             self._asked = accounts, np.array(found, np.int64)
@@ -321,7 +321,7 @@ class LedgerRow:
         if self._open:
             _WORK.pack_into(self._memory, self._work_at, *work)
 
-    def others(self) -> LoadTotals:
+    def other_processes(self) -> LoadTotals:
         """Return the sum of the other rows, cached until one of them changes."""
         seen = self._memory[self._all_at : self._all_end]
         if seen != self._seen:
@@ -334,7 +334,7 @@ class LedgerRow:
         if self._open:
             _HANDED.pack_into(self._memory, self._at + _HANDED_AT, tokens)
 
-    def others_handed(self) -> float:
+    def handed_by_other_processes(self) -> float:
         places = [self._all_at + process * _ROW_BYTES + _HANDED_AT for process in self._others]
         return float(sum(_HANDED.unpack_from(self._memory, place)[0] for place in places))
 

@@ -408,7 +408,7 @@ def test_the_same_candidates_share_a_roster(around, chat):
     workers = candidates(traffic)
     for _ in range(2):
         policy.decide(chat, workers)
-    if not workers.by_row:
+    if not workers.is_small:
         assert seen[0].roster is seen[1].roster
     assert seen[0].ids == ("b", "c", "d")
 

@@ -34,17 +34,17 @@ def test_reserved_load_is_visible_to_the_others_only(ledgers):
     rows = [ledger.account("a:1") for ledger in ledgers[1:]]
     account = reserved(ledgers[0])
     for row in rows:
-        seen = row.others()
+        seen = row.other_processes()
         assert (seen.queued_requests, seen.queued_tokens, seen.running_requests, seen.kv_tokens) == (1, 100, 1, 160)
         assert seen.queued_attention == account.queued_attention
         assert seen.head_since_s == 5.0
-    assert account.shared.others().running_requests == 0
+    assert account.shared.other_processes().running_requests == 0
 
 
 def test_others_are_summed(ledgers):
     reserved(ledgers[0], tokens=100)
     reserved(ledgers[1], tokens=30, at_s=2.0)
-    seen = ledgers[2].account("a:1").others()
+    seen = ledgers[2].account("a:1").other_processes()
     assert (seen.queued_tokens, seen.running_requests, seen.head_since_s) == (130, 2, 2.0)
 
 
@@ -54,17 +54,21 @@ def test_every_lifecycle_event_is_published(ledgers):
     reservation = LoadReservation(100, 160, 1.0)
     account.reserve(reservation)
     account.prefilled(reservation, 2.0)
-    assert (row.others().queued_tokens, row.others().decode_tokens, row.others().freed_s) == (0, 160, 2.0)
+    assert (
+        row.other_processes().queued_tokens,
+        row.other_processes().decode_tokens,
+        row.other_processes().freed_s,
+    ) == (0, 160, 2.0)
     account.progressed(reservation, 7)
-    assert row.others().kv_tokens == 167
+    assert row.other_processes().kv_tokens == 167
     account.release(reservation, 3.0)
-    assert row.others()._replace(freed_s=0.0) == module._NOTHING
+    assert row.other_processes()._replace(freed_s=0.0) == module._NOTHING
 
 
 def test_workers_have_separate_rows(ledgers):
     reserved(ledgers[0], "a:1")
-    assert ledgers[1].account("b:1").others().running_requests == 0
-    assert ledgers[1].account("a:1").others().running_requests == 1
+    assert ledgers[1].account("b:1").other_processes().running_requests == 0
+    assert ledgers[1].account("a:1").other_processes().running_requests == 1
 
 
 def test_the_load_of_a_dead_process_is_cleared(ledgers):
@@ -73,8 +77,8 @@ def test_the_load_of_a_dead_process_is_cleared(ledgers):
     reserved(ledgers[1], "a:1")
     ledgers[0].write_accept_counters(AcceptCounters(True, 5, 9))
     ledgers[2].clear(0)
-    assert ledgers[2].account("a:1").others().running_requests == 1
-    assert ledgers[2].account("b:1").others().running_requests == 0
+    assert ledgers[2].account("a:1").other_processes().running_requests == 1
+    assert ledgers[2].account("b:1").other_processes().running_requests == 0
     assert ledgers[1].accept_counters(0) == AcceptCounters(False, 0, 0)
 
 
@@ -82,21 +86,21 @@ def test_prompts_that_are_handed_over_are_summed_until_their_process_or_their_wo
     rows = [ledger.account("a:1") for ledger in ledgers]
     for row, tokens in zip(rows, (100, 20, 3), strict=True):
         row.handed(tokens)
-    assert [row.others_handed() for row in rows] == [23, 103, 120]
+    assert [row.handed_by_other_processes() for row in rows] == [23, 103, 120]
     ledgers[2].clear(0)
-    assert rows[2].others_handed() == 20
+    assert rows[2].handed_by_other_processes() == 20
     rows[1].close()
     rows[1].handed(5)
-    assert rows[2].others_handed() == 0
+    assert rows[2].handed_by_other_processes() == 0
 
 
 def test_a_late_event_on_a_closed_row_is_dropped(ledgers):
     """A worker leaves and comes back while a request still runs on its former self."""
     account, row = reserved(ledgers[0]), ledgers[1].account("a:1")
     again = ledgers[0].account("a:1")
-    assert row.others().running_requests == 0
+    assert row.other_processes().running_requests == 0
     account.release(next(iter(account.queue)), 9.0)
-    assert row.others().running_requests == 0
+    assert row.other_processes().running_requests == 0
     again.close()
 
 

@@ -128,7 +128,7 @@ async def test_two_gateways_share_pins_over_redis(redis):
     tables = [each.ledger.pins(lambda: WORKERS) for each in shared]
     for member in members:
         member.start()
-    await eventually(lambda: all(len(member.channel.peers.replicas) == 1 for member in members))
+    await eventually(lambda: all(len(member.channel.senders.replicas) == 1 for member in members))
     tables[0].learn("resp_1", WORKERS[0])
     await eventually(lambda: tables[1].worker("resp_1") == WORKERS[0])
     for member, each in zip(members, shared, strict=True):

@@ -57,7 +57,7 @@ def test_reserved_load_arrives_in_the_receivers_time(gateways):
     account.shared.worked(Work(50.0, 2.0, 7.0, 6.0))
     two.take(9.0)
     tell(one, two, 10.0)
-    others = seen.shared.others()
+    others = seen.shared.other_processes()
     assert (others.queued_requests, others.queued_tokens, others.running_requests, others.kv_tokens) == (1, 100, 1, 160)
     assert others.head_since_s == pytest.approx(507.0)
     assert others.work == pytest.approx(Work(50.0, 2.0, 507.0, 506.0))
@@ -89,7 +89,7 @@ def test_a_replica_does_not_see_itself(gateways):
     account.reserve(LoadReservation(100, 160, 7.0))
     message = one.take(10.0)
     assert one.channel.receive(message, 10.01)
-    assert account.shared.others().running_requests == 0
+    assert account.shared.other_processes().running_requests == 0
     assert one.channel.lag_s == pytest.approx(0.01)
 
 
@@ -120,10 +120,10 @@ def test_a_lost_message_heals_with_the_next_whole_one(gateways):
     account.reserve(LoadReservation(100, 160, 7.0))
     one.take(9.5)
     tell(one, two, 9.7)
-    assert seen.shared.others().running_requests == 0
+    assert seen.shared.other_processes().running_requests == 0
     tell(one, two, 10.1)
-    assert seen.shared.others().running_requests == 1
-    assert two.channel.peers.missed == 1
+    assert seen.shared.other_processes().running_requests == 1
+    assert two.channel.senders.missed == 1
 
 
 def test_a_failed_message_is_followed_by_a_whole_one(gateways):
@@ -141,9 +141,9 @@ def test_rows_of_a_silent_replica_are_dropped_after_a_second(gateways):
     account.reserve(LoadReservation(100, 160, 7.0))
     tell(one, two, 10.0)
     two.take(10.9)
-    assert seen.shared.others().running_requests == 1
+    assert seen.shared.other_processes().running_requests == 1
     two.take(11.1)
-    assert seen.shared.others() == LoadTotals()
+    assert seen.shared.other_processes() == LoadTotals()
     assert two.channel.statistics()["replicas"] == 1
 
 
@@ -153,7 +153,7 @@ def test_rows_of_a_worker_that_is_added_later_count_at_once(gateways):
     tell(one, two, 10.0)
     late = two.account()
     two.take(10.02)
-    assert late.shared.others().running_requests == 1
+    assert late.shared.other_processes().running_requests == 1
 
 
 def test_a_worker_that_leaves_frees_its_slot(gateways):
@@ -174,7 +174,7 @@ def test_three_replicas_are_summed():
     for at_s, account, gateway in zip((4.0, 3.0), accounts, three, strict=False):
         account.reserve(LoadReservation(10, 16, at_s))
         tell(gateway, three[2], 10.0)
-    others = accounts[2].shared.others()
+    others = accounts[2].shared.other_processes()
     assert (others.queued_requests, others.kv_tokens) == (2, 32)
     assert others.head_since_s == pytest.approx(3.0)
     for gateway in three:
@@ -223,7 +223,7 @@ def test_an_old_message_does_not_replace_a_newer_one(gateways):
     account.reserve(LoadReservation(100, 160, 7.0))
     tell(one, two, 10.1)
     two.receive(old, 10.2)
-    assert seen.shared.others().running_requests == 1
+    assert seen.shared.other_processes().running_requests == 1
 
 
 def test_rows_of_others_are_bounded_and_known_ones_go_on_to_change(gateways, monkeypatch):
@@ -240,13 +240,13 @@ def test_rows_of_others_are_bounded_and_known_ones_go_on_to_change(gateways, mon
 
     told("x", 1, rows)
     told("y", 1, rows)
-    assert seen.shared.others().running_requests == 3
+    assert seen.shared.other_processes().running_requests == 3
     told("x", 2, [Row(key, running_requests=4.0)])
-    assert seen.shared.others().running_requests == 4
+    assert seen.shared.other_processes().running_requests == 4
     told("y", 2, rows)
-    assert seen.shared.others().running_requests == 7, "there is room again"
+    assert seen.shared.other_processes().running_requests == 7, "there is room again"
     one.take(12.0)
-    assert seen.shared.others().running_requests == 0
+    assert seen.shared.other_processes().running_requests == 0
     assert one.channel._rows._kept == 0 and not one.channel._rows._by_key
 
 

@@ -31,7 +31,7 @@ class Gateway:
 
     @property
     def others(self) -> int:
-        return self.account.shared.others().running_requests
+        return self.account.shared.other_processes().running_requests
 
     async def __aenter__(self):
         self.replica.start()
@@ -94,7 +94,7 @@ async def test_leases_name_all_replicas_with_their_findings_and_end_with_them(re
 
 async def test_replicas_with_other_changes_or_without_a_voice_are_apart(redis):
     async with Gateway(redis.url, "apart") as one, Gateway(redis.url, "apart") as two:
-        await eventually(lambda: one.replica.channel.peers.replicas and not one.replica.line.alone)
+        await eventually(lambda: one.replica.channel.senders.replicas and not one.replica.line.alone)
         replica = one.replica
         replica.sharing = SimpleNamespace(version=StateVersion())
         assert replica.apart() == []

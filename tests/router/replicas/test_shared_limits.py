@@ -47,7 +47,7 @@ class Gateway:
 
     @property
     def others(self) -> int:
-        return len(self.replica.channel.peers.replicas)
+        return len(self.replica.channel.senders.replicas)
 
     def admit(self, count: int) -> list[Charge]:
         now_s = asyncio.get_running_loop().time()

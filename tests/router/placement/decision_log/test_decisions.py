@@ -71,14 +71,14 @@ def test_a_thousand_decisions_among_512_workers_keep_all_candidates(decided):
     one, log = decided(0, names=[chr(65 + number) for number in range(512)]), DecisionLog(2_000)
     for number in range(1_200):
         log.add(msgspec.structs.replace(one, ticket_id=number))
-    assert held(log) == CANDIDATES_KEPT // memory_of(one.fleet) == (256 if one.fleet.by_row else 1_024)
+    assert held(log) == CANDIDATES_KEPT // memory_of(one.fleet) == (256 if one.fleet.is_small else 1_024)
 
 
 def test_a_fleet_whose_views_the_policy_has_read_counts_for_what_it_takes(decided):
     read = decided(0)
     before = memory_of(read.fleet)
     assert len(read.fleet.workers) == 4
-    assert memory_of(read.fleet) == (before if read.fleet.by_row else 5 * before)
+    assert memory_of(read.fleet) == (before if read.fleet.is_small else 5 * before)
 
 
 @pytest.mark.parametrize(("other", "kept"), [(1.0, 4), (2.0, 2)])
@@ -86,7 +86,7 @@ def test_uneven_weights_count_twice_for_the_weighted_fleet_of_the_costs(decided,
     one = decided(0)
     views = [msgspec.structs.replace(view(name), weight=other if name == "a" else 1.0) for name in "abcd"]
     fleet = FleetView(0.0, tuple(views))
-    if not one.fleet.by_row:
+    if not one.fleet.is_small:
         fleet = FleetView(0.0, None, fleet.roster, fleet.columns)
     log = DecisionLog(10, candidates_kept=4 * memory_of(fleet))
     for number in range(6):

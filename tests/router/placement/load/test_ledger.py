@@ -96,47 +96,47 @@ def report(running, waiting=0, usage=0.0):
     return LoadReport(0, running, waiting, usage)
 
 
-def test_foreign_load_is_what_two_reports_in_a_row_show_beyond_ours():
+def test_unreserved_load_is_what_two_reports_in_a_row_show_beyond_ours():
     account = LoadAccount()
     account.reserve(LoadReservation(100, 1_000, 0.0))
-    account.foreign.observe(report(6, 2, 0.5), account, 10_000, 1.0)
-    assert account.foreign.requests == 0
-    account.foreign.observe(report(4, 2, 0.3), account, 10_000, 2.0)
-    assert (account.foreign.requests, account.foreign.waiting, account.foreign.kv_tokens) == (5, 1, 2_000)
-    account.foreign.observe(report(1), account, 10_000, 3.0)
-    assert account.foreign.requests == 0
+    account.unreserved.observe(report(6, 2, 0.5), account, 10_000, 1.0)
+    assert account.unreserved.requests == 0
+    account.unreserved.observe(report(4, 2, 0.3), account, 10_000, 2.0)
+    assert (account.unreserved.requests, account.unreserved.waiting, account.unreserved.kv_tokens) == (5, 1, 2_000)
+    account.unreserved.observe(report(1), account, 10_000, 3.0)
+    assert account.unreserved.requests == 0
 
 
 @pytest.mark.parametrize("arrives", [True, False], ids=["pull", "decode side of a handover"])
-def test_requests_that_wait_for_kv_cache_are_no_foreign_load(arrives):
+def test_requests_that_wait_for_kv_cache_are_no_unreserved_load(arrives):
     account = LoadAccount()
     reservation = LoadReservation(100, 1_000, 0.0, arrives=arrives)
     account.reserve(reservation)
     if not arrives:
         account.prefilled(reservation, 0.0)
     for second in range(3):
-        account.foreign.observe(report(0, 1), account, 10_000, float(second), kv_moves=True)
-    assert (account.foreign.requests, account.foreign.waiting) == (0, 0)
+        account.unreserved.observe(report(0, 1), account, 10_000, float(second), kv_moves=True)
+    assert (account.unreserved.requests, account.unreserved.waiting) == (0, 0)
     for second in range(3, 6):
-        account.foreign.observe(report(0, 3), account, 10_000, float(second), kv_moves=True)
-    assert (account.foreign.requests, account.foreign.waiting) == (2, 2)
+        account.unreserved.observe(report(0, 3), account, 10_000, float(second), kv_moves=True)
+    assert (account.unreserved.requests, account.unreserved.waiting) == (2, 2)
 
 
-def test_foreign_load_fades_without_news():
+def test_unreserved_load_fades_without_news():
     account = LoadAccount()
-    assert account.foreign.weight(0.0) == 0.0
-    account.foreign.observe(report(4), account, 10_000, 1.0)
-    account.foreign.observe(report(4), account, 10_000, 2.0)
-    assert account.foreign.weight(2.5) == 1.0
-    assert account.foreign.weight(4.0) == 0.5
-    assert account.foreign.weight(12.0) < 0.002
+    assert account.unreserved.weight(0.0) == 0.0
+    account.unreserved.observe(report(4), account, 10_000, 1.0)
+    account.unreserved.observe(report(4), account, 10_000, 2.0)
+    assert account.unreserved.weight(2.5) == 1.0
+    assert account.unreserved.weight(4.0) == 0.5
+    assert account.unreserved.weight(12.0) < 0.002
 
 
 def test_reports_never_lower_the_reserved_load():
     account = LoadAccount()
     account.reserve(LoadReservation(100, 1_000, 0.0))
     for second in range(3):
-        account.foreign.observe(report(0), account, 10_000, float(second))
+        account.unreserved.observe(report(0), account, 10_000, float(second))
     assert account.running_requests == 1
     assert account.queued_tokens == 100
-    assert account.foreign.requests == 0
+    assert account.unreserved.requests == 0

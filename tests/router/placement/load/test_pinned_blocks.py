@@ -125,7 +125,7 @@ class Row:
     def handed(self, tokens):
         self.tokens = tokens
 
-    def others_handed(self):
+    def handed_by_other_processes(self):
         return self.other.tokens
 
 

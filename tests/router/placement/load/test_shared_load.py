@@ -35,7 +35,7 @@ class Shelf:
     def worked(self, work):
         self.work = work
 
-    def others(self) -> LoadTotals:
+    def other_processes(self) -> LoadTotals:
         seen = self.other.account
         return LoadTotals(
             seen.queued_requests,
@@ -75,7 +75,7 @@ def test_combined_load_equals_one_account_for_all(steps):
             half.prefilled(mine, now_s + 0.5)
             alone.prefilled(all_, now_s + 0.5)
         for half, shelf in zip(halves, shelves, strict=True):
-            said = combined(half, shelf.others())
+            said = combined(half, shelf.other_processes())
             for field in ("queued_requests", "queued_tokens", "running_requests", "kv_tokens", "decode_tokens"):
                 assert getattr(said, field) == getattr(alone, field), field
             assert said.queued_attention == pytest.approx(alone.queued_attention)
@@ -107,13 +107,13 @@ def test_a_reservation_of_one_process_shows_in_the_others_next_view(candidate):
     assert load.queue_wait_s(SPEED, 1.0) == pytest.approx(0.01 + 0.5)
 
 
-def test_load_of_other_processes_is_not_foreign_load(candidate):
+def test_load_of_other_processes_is_not_unreserved(candidate):
     ours, theirs = (WorkerLoads(Ledger(shelf)) for shelf in pair())
     theirs.of(candidate)
     ours.of(candidate).reserve(LoadReservation(500, 800, 1.0), 1.0)
     for second in (2.0, 3.0):
         theirs.load_reported(candidate, LoadReport(0, 1, 0, 0.0), second)
-    assert theirs.of(candidate).account.foreign.requests == 0
+    assert theirs.of(candidate).account.unreserved.requests == 0
 
 
 def test_utilisation_counts_what_others_dispatched():

@@ -295,7 +295,7 @@ def test_answers_teach_nothing_while_prefills_cannot_be_told_from_them(fleet):
     assert load.steps.count == 0
 
 
-def test_foreign_load_counts_in_the_views(fleet):
+def test_unreserved_load_counts_in_the_views(fleet):
     loads = WorkerLoads()
     candidate = fleet.candidates[0]
     load = loads.of(candidate)

@@ -13,7 +13,7 @@ MOST_REPLICAS = 1_000
 
 
 @dataclass(slots=True)
-class Peer:
+class Sender:
     """One sender, by the number of its last message. `missed` are the numbers that did not arrive."""
 
     started_s: float
@@ -23,22 +23,22 @@ class Peer:
     missed: int = 0
 
 
-class Peers:
+class Senders:
     """All other processes of the fleet that were heard within `SILENCE_S`."""
 
     def __init__(self, replica: str) -> None:
         self._replica = replica
-        self._peers: dict[tuple[str, int], Peer] = {}
+        self._senders: dict[tuple[str, int], Sender] = {}
         self.missed = 0
 
     def heard(self, batch: FleetMessage, now_s: float) -> bool:
         """Note a message. Return False for one that is older than the last, or beyond `MOST_REPLICAS`."""
         sender = (batch.replica, batch.process)
-        known = self._peers.get(sender)
+        known = self._senders.get(sender)
         if known is None:
-            if len(self._peers) >= MOST_REPLICAS:
+            if len(self._senders) >= MOST_REPLICAS:
                 return False
-            self._peers[sender] = Peer(batch.started_s, batch.seq, now_s, batch.state)
+            self._senders[sender] = Sender(batch.started_s, batch.seq, now_s, batch.state)
             return True
         if batch.seq <= known.seq:
             return False
@@ -50,18 +50,18 @@ class Peers:
 
     def expire(self, now_s: float) -> list[str]:
         """Forget the silent ones. Return the replicas among them that no longer speak for themselves."""
-        silent = [sender for sender, peer in self._peers.items() if now_s - peer.heard_s > SILENCE_S]
+        silent = [sender for sender, last in self._senders.items() if now_s - last.heard_s > SILENCE_S]
         for sender in silent:
-            del self._peers[sender]
+            del self._senders[sender]
         return [replica for replica, process in silent if process == 0]
 
     @property
-    def replicas(self) -> dict[str, Peer]:
-        senders = self._peers.items()
-        return {replica: peer for (replica, process), peer in senders if process == 0 and replica != self._replica}
+    def replicas(self) -> dict[str, Sender]:
+        senders = self._senders.items()
+        return {replica: last for (replica, process), last in senders if process == 0 and replica != self._replica}
 
     def __contains__(self, sender: tuple[str, int]) -> bool:
-        return sender in self._peers
+        return sender in self._senders
 
     def __len__(self) -> int:
-        return len(self._peers)
+        return len(self._senders)
