@@ -106,7 +106,7 @@ class Replica:
         return StateVersion() if self.sharing is None else self.sharing.version
 
     def _heard(self) -> list[StateVersion]:
-        return [peer.state for peer in self.channel.senders.replicas.values()]
+        return [sender.state for sender in self.channel.senders.replicas.values()]
 
     def start(self) -> None:
         """Join the fleet. Nothing waits for Redis."""
@@ -166,7 +166,7 @@ class Replica:
         heard, own = self.channel.senders.replicas, self.sharing.version
         silent = [one for one in self.registered if one.id != self.id and one.id not in heard]
         names = {one.id: one.name for one in self.registered}
-        others = [names.get(replica, replica) for replica, peer in heard.items() if peer.state != own]
+        others = [names.get(replica, replica) for replica, sender in heard.items() if sender.state != own]
         return [f"{name} has other changes" for name in others] + [f"{one.name} is not heard" for one in silent]
 
     def statistics(self) -> dict[str, Any]:

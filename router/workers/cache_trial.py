@@ -116,7 +116,7 @@ class CacheTrial:
     async def _posted(self) -> bytes:
         """Send the prompt. The forms of the rank that the worker may take are tried until one is not refused."""
         ranks, rank = self._ranks, self._rank
-        forms = iter((ranks.form, *ranks.others()) if rank is not None else (ranks.form,))
+        forms = iter((ranks.form, *ranks.other_forms()) if rank is not None else (ranks.form,))
         form, refusal = next(forms), None
         while True:
             number = ranks.sent(rank, form)

@@ -46,7 +46,7 @@ class RankNumbers:
             return None
         return self.engines[rank] if form is RankForm.OWN and rank < len(self.engines) else rank
 
-    def others(self) -> Iterator[RankForm]:
+    def other_forms(self) -> Iterator[RankForm]:
         """Yield the forms to repeat a refused request in; none once the form is settled."""
         if not self.settled:
             if self._differ:

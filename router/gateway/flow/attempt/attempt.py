@@ -309,7 +309,7 @@ class Attempt:
         if candidate.rank is None:
             return False
         if self._other_forms is None:
-            self._other_forms = candidate.endpoint.ranks.others()
+            self._other_forms = candidate.endpoint.ranks.other_forms()
         form = next(self._other_forms, None)
         self._rank_form = form or candidate.endpoint.ranks.form
         if form is None:
