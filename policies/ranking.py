@@ -41,7 +41,6 @@ def ids_at(fleet: FleetView, order: Iterable[int]) -> tuple[WorkerId, ...]:
 
 
 def values(fleet: FleetView, fact: Fact | float) -> Column:
-    """Return a fact as an array."""
     found = np.asarray(fact(fleet) if callable(fact) else fact, np.float64)
     return found if found.ndim else np.broadcast_to(found, len(fleet))
 

@@ -102,12 +102,10 @@ def params_of(spec: PolicySpec) -> Params:
 
 
 def hold_of(spec: PolicySpec) -> HoldParams | None:
-    """Return the parameters of the hold; None if it is off."""
     return _wrapping(spec, "hold", spec.hold, HoldParams)
 
 
 def lanes_of(spec: PolicySpec) -> LanesParams | None:
-    """Return the parameters of the lanes; None if they are off."""
     return _wrapping(spec, "lanes", spec.lanes, LanesParams)
 
 
@@ -141,7 +139,6 @@ def describe(rule: str) -> dict[str, Any]:
 
 
 def describe_wrappers() -> dict[str, dict[str, Any]]:
-    """Return summary and parameters of `hold` and `lanes`."""
     return {
         "hold": {"summary": _summary(AdmissionHold), "params": described(HoldParams)},
         "lanes": {"summary": _summary(PrefillLanes), "params": described(LanesParams)},

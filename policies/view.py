@@ -207,7 +207,6 @@ class FleetView:
         return column
 
     def row_of(self, worker: WorkerId) -> int | None:
-        """Return the place of a candidate; None if the worker is none."""
         if self._workers is None:
             return self.roster.places.get(worker)
         for place, view in enumerate(self._workers):

@@ -45,24 +45,7 @@ class MarginalCost:
     counted and not estimated, so noise never costs reuse. Of equals those are preferred where the prompt fits into the
     KV cache, then the fewest running requests.
 
-    What the rule loses without a part, in percent, as the mean over ten workloads at loads 0.6 and 0.95
-    ([leave one out](../../decisions/the-default-rule.md#without-each-part)):
-
-    | without | mean TTFT | goodput |
-    | --- | --- | --- |
-    | hot-prefix price | +0.49 | +0.12 |
-    | prefill externality | +1.34 | +0.13 |
-    | decode externality | +0.12 | +0.08 |
-    | KV wait | +0.29 | +0.04 |
-    | KV space among equals | +0.22 | +0.05 |
-    | standard errors as ties | +0.21 | +0.16 |
-    | least recently used among equals | +0.49 | +0.11 |
-    | prefill lanes | +0.14 | +0.38 |
-    | hold for prefills | +1.53 | +0.41 |
-    | hold for KV space | +1.07 | +0.55 |
-
-    Means hide where a part acts. Agents that fill the KV caches wait 4 to 9 % longer without either of the KV parts.
-    With documents beside chats the p99 gap between tokens is 40 % longer without lanes.
+    [Leave one out](../../decisions/the-default-rule.md#without-each-part) shows what the rule loses without each part.
     """
 
     params_type: ClassVar[type[Params]] = MarginalCostParams
@@ -88,7 +71,6 @@ class MarginalCost:
         self._terms = terms_of(self._params.stream_weight)
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Rank by cost, and put the best of the equal candidates first."""
         terms = self._terms
         prices = [term.price(request, fleet) for term in terms]
         found = (

@@ -47,7 +47,6 @@ class LlmdBlend(Rule[LlmdBlendParams]):
     }
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Rank by the points missing to the best possible score."""
         params, usable = self._params, _usable_tokens(request)
         shortest, longest = least(fleet, _queued_requests), most(fleet, _queued_requests)
 

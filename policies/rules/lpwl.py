@@ -27,6 +27,5 @@ class Lpwl(Rule[Params]):
     }
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Rank by P + u."""
         ties = (running_requests, self._last_used.of)
         return by_cost(fleet, prefill_work, "least prefill work", "tokens", _TERMS, ties)

@@ -60,7 +60,6 @@ class Preble:
         self._slowdown = Slowdown(params.window_s)
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Rank by load among the holders, or by the whole cost."""
         loads = self._loads(fleet)
         best = max(fleet.workers, key=lambda view: view.cached_tokens)
         if best.cached_tokens <= best.uncached_tokens:
@@ -111,7 +110,6 @@ class Preble:
 
 
 def _load(view: WorkerView, placed: PlacedLoad) -> float:
-    """Return the load in seconds."""
     return max(0.0, placed.unpriced_tokens * _token_s(view) + placed.prefill_s + placed.decode_s)
 
 

@@ -19,5 +19,4 @@ class RandomChoice:
         self._rng = rng
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Shuffle."""
         return Decision(ids_at(fleet, shuffled(fleet, self._rng)), "drawn at random")

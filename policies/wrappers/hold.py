@@ -132,7 +132,6 @@ class AdmissionHold(Wrapper):
         return self.inner, self._params
 
     def decide(self, request: RequestView, fleet: FleetView) -> Decision:
-        """Return the inner rule's ranking, perhaps with a hold."""
         decision = self.inner.decide(request, fleet)
         place = fleet.row_of(decision.ranked[0])
         if place is None:

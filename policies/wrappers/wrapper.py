@@ -15,12 +15,10 @@ class Wrapper:
         self.inner = inner
 
     def pass_on(self, event: LifecycleEvent) -> None:
-        """Let the inner policy observe the event, if it observes any."""
         observe: Callable[[LifecycleEvent], None] | None = getattr(self.inner, "observe", None)
         if observe is not None:
             observe(event)
 
     def statistics(self) -> dict[str, object]:
-        """Return the statistics of the inner policy; empty if it has none."""
         shows: Callable[[], Mapping[str, object]] | None = getattr(self.inner, "statistics", None)
         return {} if shows is None else dict(shows())

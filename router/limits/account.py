@@ -112,7 +112,6 @@ class RateAccount:
         self._table.count(self._slot, -1, requests, tokens)
 
     def statistics(self, now_s: float) -> dict[str, Any]:
-        """Return the limits, what is left of them now, and this process's counters."""
         self._fill(now_s)
         return {
             "account": self.name,

@@ -47,7 +47,6 @@ class Rate:
         return self.per_minute / 60.0, self.most
 
     def full_s(self, level: float) -> float:
-        """Return how long a bucket at `level` takes until it is full."""
         return max(0.0, (self.burst - level) / self.per_s)
 
 

@@ -48,25 +48,19 @@ class CallerLimits:
     def admit(self, tokens: int, now_s: float) -> Charge | RequestError:
         """Charge a request of an estimated `tokens` to all accounts, or to none and return the error."""
         table = self._table
-        table.acquire()
-        try:
+        with table:
             refusal = self._check(tokens, now_s)
             if refusal is None:
                 for account in self._accounts:
                     account.take(tokens)
-        finally:
-            table.release()
         self.refused = refusal is not None
         return Charge(self, tokens) if refusal is None else refusal
 
     def peek(self, now_s: float) -> RequestError | None:
         """Return the error that any request would get now. Nothing is charged."""
         table = self._table
-        table.acquire()
-        try:
+        with table:
             return self._check(0, now_s)
-        finally:
-            table.release()
 
     @property
     def by_tokens(self) -> bool:
@@ -75,23 +69,16 @@ class CallerLimits:
     def take_more(self, tokens: int, now_s: float) -> bool:
         """Charge tokens to a request in progress. Return whether a debt is now larger than its bucket."""
         table, owes = self._table, False
-        table.acquire()
-        try:
+        with table:
             for account in self._accounts:
                 owes = account.take_more(tokens, now_s) or owes
-        finally:
-            table.release()
         return owes
 
     def settle(self, charged_tokens: int, used_tokens: int, now_s: float, *, served: bool) -> None:
-        """Correct the charge of a request in all accounts."""
         table = self._table
-        table.acquire()
-        try:
+        with table:
             for account in self._accounts:
                 account.settle(charged_tokens, used_tokens, now_s, served=served)
-        finally:
-            table.release()
 
     def _check(self, tokens: int, now_s: float) -> RequestError | None:
         """Return the refusal that lasts longest: when it ends, the request passes all limits."""

@@ -133,16 +133,13 @@ class HostUse:
 
     def follow(self, heard: Mapping[int, Heard], running: Mapping[int, int], now_s: float) -> None:
         """Take on what other hosts have used, and how many requests run there, both by key."""
-        self._table.acquire()
-        try:
+        with self._table:
             for key, use in heard.items():
                 if (slot := self._slot(key)) is not None:
                     self._follow(slot, use, now_s)
             for key, count in running.items():
                 if (slot := self._slot(key) if count else self._known(key)) is not None:
                     self._table.set_running(slot, count)
-        finally:
-            self._table.release()
 
     def _follow(self, slot: int, use: Heard, now_s: float) -> None:
         requests, tokens = self._left(slot, now_s)
@@ -160,19 +157,15 @@ class HostUse:
 
     def rates(self, keys: Iterable[int]) -> dict[int, Rates]:
         """Return the undivided rates of those accounts that this host limits, by key."""
-        self._table.acquire()
-        try:
+        with self._table:
             slots = {key: self._slot(key) for key in keys}
             found = {key: self._table.rates(slot) for key, slot in slots.items() if slot is not None}
-        finally:
-            self._table.release()
         return {key: rates for key, rates in found.items() if rates[1]}
 
     def divide(self, parts: int, now_s: float) -> None:
         """Use one of `parts` of each limit and of what is left of it; 1: all of it."""
         table = self._table
-        table.acquire()
-        try:
+        with table:
             change = table.parts / parts
             if change == 1.0:
                 return
@@ -181,8 +174,6 @@ class HostUse:
                 requests, tokens = (level * change if level > 0.0 else level for level in left)
                 table.write(slot, requests, tokens, now_s)
             table.divide(parts)
-        finally:
-            table.release()
 
     def _slot(self, key: int) -> int | None:
         """Return the slot of an account, and take one if there is room. Hold the lock."""

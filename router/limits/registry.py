@@ -41,7 +41,6 @@ class RateLimits:
         self._earlier.clear()
 
     def of(self, key_name: str | None, tenant: str | None) -> CallerLimits | None:
-        """Return the limits of a caller; None if it has none."""
         accounts = [self._account(name, config) for name, config in self._named(key_name, tenant)]
         return CallerLimits(tuple(accounts), self._shared()) if accounts else None
 
@@ -86,8 +85,5 @@ class RateLimits:
             for name, config in self._named(key_name, tenant):
                 self._account(name, config)
         table = self._shared()
-        table.acquire()
-        try:
+        with table:
             return [self._accounts[name].statistics(now_s) for name in sorted(self._accounts)]
-        finally:
-            table.release()

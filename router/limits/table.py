@@ -68,21 +68,20 @@ class RateTable:
         self.process = process
         self.processes = processes
         self._parts_at = at
-        self.entries_at = self._at = at + _PARTS.size
-        self.use_at = self._at + SLOTS * _ENTRY.size
-        self.counts_at = self._counts_at = self.use_at + SLOTS * _USE_BYTES
-        self._memory = memory
+        self.entries_at = at + _PARTS.size
+        self.use_at = self.entries_at + SLOTS * _ENTRY.size
+        self.counts_at = self.use_at + SLOTS * _USE_BYTES
         self._row = struct.Struct(f"@{processes}q")
         self._row_bytes = self._row.size
-        self._own_at = self._counts_at + process * _COUNT.size
+        self._own_at = self.counts_at + process * _COUNT.size
         self._lock = lock
 
-    def acquire(self) -> None:
+    def __enter__(self) -> None:
         """Take the lock, if other processes share the table."""
         if self._lock is not None:
             self._lock.acquire()
 
-    def release(self) -> None:
+    def __exit__(self, *failure: object) -> None:
         if self._lock is not None:
             self._lock.release()
 
@@ -90,7 +89,7 @@ class RateTable:
         """Return the slot of `key`, and take one for it if it has none. Hold the lock."""
         slot = key % SLOTS
         for _ in range(SLOTS):
-            found = _KEY.unpack_from(self._memory, self._at + slot * _ENTRY_BYTES)[0]
+            found = _KEY.unpack_from(self.memory, self.entries_at + slot * _ENTRY_BYTES)[0]
             if found == key:
                 return slot
             if found == 0:
@@ -98,23 +97,23 @@ class RateTable:
             slot = (slot + 1) % SLOTS
         else:
             slot = self._least_used()
-        _ENTRY.pack_into(self._memory, self._at + slot * _ENTRY_BYTES, key, math.inf, math.inf, 0.0)
+        _ENTRY.pack_into(self.memory, self.entries_at + slot * _ENTRY_BYTES, key, math.inf, math.inf, 0.0)
         place = self.use_at + slot * _USE_BYTES
-        self._memory[place : place + _USE_BYTES] = _NEW
+        self.memory[place : place + _USE_BYTES] = _NEW
         return slot
 
     def read(self, slot: int) -> Entry:
         """Return the entry of a slot. Compare its key: the slot may have a new owner."""
-        entry: Entry = _ENTRY.unpack_from(self._memory, self._at + slot * _ENTRY_BYTES)
+        entry: Entry = _ENTRY.unpack_from(self.memory, self.entries_at + slot * _ENTRY_BYTES)
         return entry
 
     def write(self, slot: int, requests: float, tokens: float, at_s: float) -> None:
         """Set both levels and their time. Hold the lock."""
-        _LEVELS.pack_into(self._memory, self._at + slot * _ENTRY_BYTES + _KEY_BYTES, requests, tokens, at_s)
+        _LEVELS.pack_into(self.memory, self.entries_at + slot * _ENTRY_BYTES + _KEY_BYTES, requests, tokens, at_s)
 
     def count(self, slot: int, running: int, requests: float, tokens: float) -> None:
         """Add to this process's count of running requests, and to what this host has used. Hold the lock."""
-        memory = self._memory
+        memory = self.memory
         place = self._own_at + slot * self._row_bytes
         _COUNT.pack_into(memory, place, _COUNT.unpack_from(memory, place)[0] + running)
         place = self.use_at + slot * _USE_BYTES
@@ -123,36 +122,35 @@ class RateTable:
 
     def rates(self, slot: int) -> Rates:
         """Return the undivided rates of a slot, all zero if no account of this host has used it."""
-        rates: Rates = _RATES.unpack_from(self._memory, self.use_at + slot * _USE_BYTES + _USE.size)
+        rates: Rates = _RATES.unpack_from(self.memory, self.use_at + slot * _USE_BYTES + _USE.size)
         return rates
 
     def set_rates(self, slot: int, rates: Rates) -> None:
         """Set the undivided rates of a slot. Hold the lock."""
-        _RATES.pack_into(self._memory, self.use_at + slot * _USE_BYTES + _USE.size, *rates)
+        _RATES.pack_into(self.memory, self.use_at + slot * _USE_BYTES + _USE.size, *rates)
 
     @property
     def parts(self) -> float:
         """The number of parts of which this host has one. Hold the lock."""
-        parts: float = _PARTS.unpack_from(self._memory, self._parts_at)[0]
+        parts: float = _PARTS.unpack_from(self.memory, self._parts_at)[0]
         return parts or 1.0
 
     def divide(self, parts: float) -> None:
         """Set the number of parts. Hold the lock."""
-        _PARTS.pack_into(self._memory, self._parts_at, parts)
+        _PARTS.pack_into(self.memory, self._parts_at, parts)
 
     def running(self, slot: int) -> int:
         """Return the running requests of a slot's account in all processes."""
-        counts = self._row.unpack_from(self._memory, self._counts_at + slot * self._row.size)
+        counts = self._row.unpack_from(self.memory, self.counts_at + slot * self._row.size)
         return counts[0] if len(counts) == 1 else sum(counts)
 
     def set_running(self, slot: int, running: int) -> None:
-        """Set this process's count of running requests."""
-        _COUNT.pack_into(self._memory, self._own_at + slot * self._row_bytes, running)
+        _COUNT.pack_into(self.memory, self._own_at + slot * self._row_bytes, running)
 
     def clear(self, process: int) -> None:
         """Clear the counts of a process that has ended. What its requests were charged stays."""
         for slot in range(SLOTS):
-            _COUNT.pack_into(self._memory, self._counts_at + slot * self._row.size + process * _COUNT.size, 0)
+            _COUNT.pack_into(self.memory, self.counts_at + slot * self._row.size + process * _COUNT.size, 0)
 
     def _least_used(self) -> int:
         idle = [slot for slot in range(SLOTS) if not self.running(slot)]

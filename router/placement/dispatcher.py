@@ -19,7 +19,7 @@ from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.residency_source import ResidencySource
 from router.placement.handover.explained import ExplainedHandover
 from router.placement.handover.links import Link, LinkSpeed, Transfer
-from router.placement.handover.planner import HandoverPlanner, HandoverTickets, PlannedHandover
+from router.placement.handover.planner import HandoverPlanner, HandoverTickets, PlannedHandover, Workers
 from router.placement.handover.pulls import PlannedPull, PullPlanner
 from router.placement.learning.speed import SpeedSource
 from router.placement.load.fleet_load import WorkerLoads
@@ -224,7 +224,7 @@ class Dispatcher(TicketLife):
         if named:
             prefill = Selection(named, prefill.trial if prefill.trial is named[0].endpoint else None)
         others = None if named else self._prefill_without_trial(request, prefill, now_s, within)
-        return self._handovers.plan(request, prefill, others, alone, now_s, at_any_cost=at_any_cost)
+        return self._handovers.plan(request, Workers(prefill, others, alone), now_s, at_any_cost=at_any_cost)
 
     def prefillers(self, model: str | None) -> frozenset[str]:
         """Return the endpoints that may compute prompts of `model` for other workers, ready or not."""
@@ -307,7 +307,6 @@ class Dispatcher(TicketLife):
         return ticket
 
     def pull_begins(self, planned: PlannedPull, ticket: Ticket, now_s: float) -> Transfer:
-        """Begin to measure a pull: its request is sent now."""
         return self._pulls.transfer(planned, ticket, now_s)
 
     def arrived(self, ticket: Ticket) -> None:
@@ -367,10 +366,9 @@ class Dispatcher(TicketLife):
         if not isinstance(alone, Selection):
             return ExplainedHandover(False, "no worker can take the whole request now")
         others = self._prefill_without_trial(request, prefill, now_s, None)
-        return self._handovers.explain(request, prefill, others, alone, now_s)
+        return self._handovers.explain(request, Workers(prefill, others, alone), now_s)
 
     def shadows(self, route: str) -> RouteShadows | None:
-        """Return the shadow policies of a route; None if it has none."""
         return self._policies.shadows_of(route)
 
     def expected_output_tokens(self, request: Request) -> int:
@@ -409,7 +407,7 @@ class Dispatcher(TicketLife):
             **self._comparisons.statistics(),
             **self._runner.statistics(),
             **self._policies.statistics(),
-            **self._retry_budget.statistics(),
+            "retry_budget": self._retry_budget.statistics(),
             "workers": self._loads.statistics(self._fleet.candidates),
         }
 

@@ -28,7 +28,6 @@ class HeldByWorker(Generic[T]):
         self._workers.setdefault(worker, {})[one] = None
 
     def leave(self, one: T) -> bool:
-        """Remove a request; return False if it was not waiting."""
         if one not in self._waiting:
             return False
         worker = self._waiting.pop(one)

@@ -83,7 +83,6 @@ class NamedPolicies:
         return shadows.decide(request, fleet, decision)
 
     def shadows_of(self, route: str) -> RouteShadows | None:
-        """Return the shadow policies of a route; None if it has none."""
         return self._shadows.get(route)
 
     def statistics(self) -> dict[str, Any]:

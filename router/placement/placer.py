@@ -102,8 +102,21 @@ class Placer:
         if after is not None and not by_policy:
             views = (*fleet.workers[:row], after, *fleet.workers[row + 1 :])
             decided = msgspec.structs.replace(decided, fleet=fleet.with_facts(views, None))
-        record = self._record(request, decided, worker, attempt, predicted)
-        record.by_policy = by_policy and selection.trial is None
+        record = DecisionRecord(
+            at_s=fleet.now_s,
+            ticket_id=next(self._ids),
+            attempt=attempt,
+            route=request.route,
+            policy=decided.runner.name,
+            counted=request.counted,
+            request=view,
+            fleet=decided.fleet,
+            decision=decision,
+            worker=worker.id,
+            residency=worker.residency,
+            predicted_cached_tokens=predicted,
+            by_policy=by_policy and selection.trial is None,
+        )
         ticket = self._reserve(request, candidate, worker, record, now_s, arrives=after is not None)
         if after is None:
             self._reserve_blocks(ticket, None if found is None else found.match(candidate.slot, row))
@@ -170,7 +183,6 @@ class Placer:
         return ticket
 
     def arrived(self, ticket: Ticket) -> None:
-        """Reserve the blocks of a prompt that came from another worker."""
         if not ticket.ended and ticket.candidate.live:
             self._reserve_blocks(ticket, None)
 
@@ -181,29 +193,6 @@ class Placer:
             self._residency.reserve(
                 ticket.candidate.slot, request.prompt, ticket.id, predicted, recomputes=recomputes, found=found
             )
-
-    def _record(
-        self,
-        request: Request,
-        decided: PendingPlacement,
-        view: WorkerView,
-        attempt: int,
-        predicted_cached_tokens: int | None,
-    ) -> DecisionRecord:
-        return DecisionRecord(
-            at_s=decided.fleet.now_s,
-            ticket_id=next(self._ids),
-            attempt=attempt,
-            route=request.route,
-            policy=decided.runner.name,
-            counted=request.counted,
-            request=decided.view,
-            fleet=decided.fleet,
-            decision=decided.decision,
-            worker=view.id,
-            residency=view.residency,
-            predicted_cached_tokens=predicted_cached_tokens,
-        )
 
 
 def _teaches(request: Request, view: WorkerView) -> bool:

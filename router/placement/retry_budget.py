@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 from router.config.model import RetriesConfig
 from router.metrics.instruments import Counter
-from router.placement.attempt_budget import AttemptBudget
 from router.placement.request import FailurePoint
 from router.placement.tickets import Ticket
 
@@ -19,19 +19,78 @@ _FLOOR_PER_S = 3.0
 """Retries per second that are always allowed, so that a gateway with few requests can retry."""
 
 
-class RetryBudget:
-    """The limit on the attempts at one request, and the retry budget that all requests share.
+WINDOW_S = 30.0
+"""The budget holds at most the income of this time. A worker that dies fails all its prefills at once, and each is
+worth a retry. At 20 % and four workers these retries take the income of several seconds."""
 
-    `refused` counts retries that were possible but exceeded the budget.
+
+class AttemptBudget:
+    """A bucket that gains `ratio` per request and `floor_per_s` per second, and loses one per retry.
+
+    It is filled when it is read, from the number of requests so far, so that a request costs no time here. It holds
+    the income of `WINDOW_S`, but at least one attempt.
     """
 
-    __slots__ = ("_budget", "_max_attempts", "_refused")
+    __slots__ = ("_at_s", "_balance", "_floor_per_s", "_rate_per_s", "_ratio", "_requests", "refused", "taken")
 
-    def __init__(self, retries: RetriesConfig | None, refused: Counter) -> None:
+    def __init__(self, ratio: float, floor_per_s: float) -> None:
+        self._ratio = ratio
+        self._floor_per_s = floor_per_s
+        self._at_s: float | None = None
+        self._requests = 0
+        self._rate_per_s = 0.0
+        self._balance = 0.0
+        self.taken = 0
+        self.refused = 0
+
+    def take(self, requests: int, now_s: float) -> bool:
+        if not self.affords(requests, now_s):
+            self.refused += 1
+            return False
+        self._balance -= 1.0
+        self.taken += 1
+        return True
+
+    def affords(self, requests: int, now_s: float) -> bool:
+        """Return whether the budget allows one retry; `requests` is the total so far."""
+        self._fill(requests, now_s)
+        return self._balance >= 1.0
+
+    def _fill(self, requests: int, now_s: float) -> None:
+        came, self._requests = requests - self._requests, requests
+        if self._at_s is None:
+            self._at_s = now_s
+            self._balance = self._capacity() + self._ratio * came
+            return
+        passed_s, self._at_s = max(0.0, now_s - self._at_s), max(now_s, self._at_s)
+        if passed_s:
+            weight = 1.0 - math.exp(-passed_s / WINDOW_S)
+            self._rate_per_s += weight * (came / passed_s - self._rate_per_s)
+        income = self._ratio * came + self._floor_per_s * passed_s
+        self._balance = min(self._capacity(), self._balance + income)
+
+    def _capacity(self) -> float:
+        if not self._ratio and not self._floor_per_s:
+            return 0.0
+        return max(1.0, WINDOW_S * (self._ratio * self._rate_per_s + self._floor_per_s))
+
+    def statistics(self) -> dict[str, Any]:
+        return {"taken": self.taken, "refused": self.refused, "balance": round(self._balance, 3)}
+
+
+class RetryBudget(AttemptBudget):
+    """The limit on the attempts at one request, and the retry budget that all requests share.
+
+    `refusals` counts retries that were possible but exceeded the budget.
+    """
+
+    __slots__ = ("_max_attempts", "_refusals")
+
+    def __init__(self, retries: RetriesConfig | None, refusals: Counter) -> None:
         retries = retries or RetriesConfig()
+        super().__init__(retries.budget_ratio, _FLOOR_PER_S if retries.budget_ratio else 0.0)
         self._max_attempts = retries.max_attempts
-        self._budget = AttemptBudget(retries.budget_ratio, _FLOOR_PER_S if retries.budget_ratio else 0.0)
-        self._refused = refused
+        self._refusals = refusals
 
     def exhausted(self, ticket: Ticket, point: FailurePoint) -> bool:
         if point in (FailurePoint.STREAM, FailurePoint.LOCAL) or ticket.attempt >= self._max_attempts:
@@ -39,17 +98,10 @@ class RetryBudget:
         return sent_failures(ticket, point) >= MAX_SENT_FAILURES
 
     def pay(self, requests: int, now_s: float) -> bool:
-        paid = self._budget.take(requests, now_s)
+        paid = self.take(requests, now_s)
         if not paid:
-            self._refused.add()
+            self._refusals.add()
         return paid
-
-    def affords(self, requests: int, now_s: float) -> bool:
-        """Return whether the budget allows one retry; `requests` is the total so far."""
-        return self._budget.affords(requests, now_s)
-
-    def statistics(self) -> dict[str, Any]:
-        return {"retry_budget": self._budget.statistics()}
 
 
 FREE: Final = frozenset({FailurePoint.CONNECT, FailurePoint.STOPPING})

@@ -22,7 +22,6 @@ class Selection(msgspec.Struct, frozen=True):
 
     @property
     def ready(self) -> bool:
-        """Whether at least one candidate is ready, not only half-open."""
         return any(candidate.endpoint.state is WorkerState.READY for candidate in self.candidates)
 
 

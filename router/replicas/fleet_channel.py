@@ -99,7 +99,6 @@ class FleetChannel:
         return min(HEARTBEAT_S, TICK_S * math.ceil((1 + len(self.senders)) / SENDERS_PER_TICK))
 
     def lost(self) -> None:
-        """Note that the last message was not sent."""
         if self._rows is not None:
             self._rows.lost()
         if self._use is not None:
@@ -135,10 +134,10 @@ class FleetChannel:
         return True
 
     def _take_in(self, batch: FleetMessage, now_s: float) -> None:
-        rows = messages.rows_of(batch) if self._rows is not None and batch.process == 0 else []
-        uses = messages.uses_of(batch) if self._use is not None and batch.process == 0 else None
-        placed = messages.placed_of(batch) if self._placements is not None else []
-        pinned = messages.pinned_of(batch) if self._pins is not None and batch.process == 0 else None
+        rows = messages.ROWS.decode(batch.rows) if self._rows is not None and batch.process == 0 else []
+        uses = messages.USES.decode(batch.use) if self._use is not None and batch.process == 0 else None
+        placed = messages.PLACED.decode(batch.placed) if self._placements is not None else []
+        pinned = messages.PINNED.decode(batch.pins) if self._pins is not None and batch.process == 0 else None
         known = (batch.replica, batch.process) in self.senders
         if not self.senders.heard(batch, now_s):
             return

@@ -33,7 +33,6 @@ class FleetPins:
         self._at: int | None = 0
 
     def out(self, now_s: float) -> Pinned:
-        """Return what the next message carries."""
         known = b""
         if self._at is not None:
             known, at = self._host.part(self._at, MOST_PINS)

@@ -122,10 +122,10 @@ class FleetMessage(Struct, array_like=True, frozen=True):
 
 
 _BATCH = msgspec.msgpack.Decoder(FleetMessage)
-_ROWS = msgspec.msgpack.Decoder(Annotated[list[Row], Meta(max_length=MOST_ROWS)])
-_PLACED = msgspec.msgpack.Decoder(Annotated[list[Placed], Meta(max_length=MOST_PLACED)])
-_PINNED = msgspec.msgpack.Decoder(Pinned)
-_USES = msgspec.msgpack.Decoder(Uses)
+ROWS = msgspec.msgpack.Decoder(Annotated[list[Row], Meta(max_length=MOST_ROWS)])
+PLACED = msgspec.msgpack.Decoder(Annotated[list[Placed], Meta(max_length=MOST_PLACED)])
+PINNED = msgspec.msgpack.Decoder(Pinned)
+USES = msgspec.msgpack.Decoder(Uses)
 _ENCODER = msgspec.msgpack.Encoder()
 NOTHING = Raw(_ENCODER.encode([]))
 
@@ -146,43 +146,3 @@ def decode(message: bytes) -> FleetMessage | None:
         return _BATCH.decode(message)
     except (msgspec.MsgspecError, RecursionError):
         return None
-
-
-def rows_of(batch: FleetMessage) -> list[Row]:
-    """Return the rows.
-
-    Raises:
-        msgspec.MsgspecError: they are none.
-    """
-    rows: list[Row] = _ROWS.decode(batch.rows)
-    return rows
-
-
-def placed_of(batch: FleetMessage) -> list[Placed]:
-    """Return the placements.
-
-    Raises:
-        msgspec.MsgspecError: they are none.
-    """
-    placed: list[Placed] = _PLACED.decode(batch.placed)
-    return placed
-
-
-def uses_of(batch: FleetMessage) -> Uses:
-    """Return what limits were used.
-
-    Raises:
-        msgspec.MsgspecError: it is none.
-    """
-    uses: Uses = _USES.decode(batch.use)
-    return uses
-
-
-def pinned_of(batch: FleetMessage) -> Pinned:
-    """Return the pins.
-
-    Raises:
-        msgspec.MsgspecError: they are none.
-    """
-    pinned: Pinned = _PINNED.decode(batch.pins)
-    return pinned

@@ -170,7 +170,6 @@ class Replica:
         return [f"{name} has other changes" for name in others] + [f"{one.name} is not heard" for one in silent]
 
     def statistics(self) -> dict[str, Any]:
-        """Return the state of the line and of the channel."""
         line = self.line
         return {
             "alone": line.alone,

@@ -24,7 +24,6 @@ class Attribute:
         self._start = '{"key":' + quoted(name) + ',"value":{'
 
     def text(self, value: str) -> str:
-        """Return the attribute with text, cut to 256 characters."""
         return self._start + '"stringValue":' + quoted(value) + "}}"
 
     def whole(self, value: int) -> str:
@@ -57,8 +56,6 @@ STATUS: Final = Attribute("http.response.status_code")
 SERVER: Final = Attribute("server.address")
 ERROR: Final = Attribute("error.type")
 SERVICE: Final = Attribute("service.name")
-SERVICE_VERSION: Final = Attribute("service.version")
-INSTANCE: Final = Attribute("service.instance.id")
 
 REQUEST_ID: Final = Attribute("warmroute.request_id")
 ROUTE: Final = Attribute("warmroute.route")

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from policies.view import Decision, FleetView, RequestView, Residency, WorkerId, WorkerView
+from policies.view import FACTS, Decision, FleetView, RequestView, Residency, WorkerId, WorkerView
 from router.residency.exact.difference import Difference
 
 CANDIDATES_KEPT = 524_288
@@ -21,6 +21,10 @@ _ARRAYS_PER_VIEW = 4
 """Candidates as arrays that take as much memory as one view."""
 HASHES_KEPT = 131_072
 """Hashes of prompts in the log, at most 6 MB: those of a thousand prompts of 2,000 tokens."""
+
+
+_HIDDEN_FACTS = ("queued_requests", "decode_externality_s", "kv_wait_s")
+"""Facts that the admin API does not show."""
 
 
 class HandoverLeg(NamedTuple):
@@ -78,19 +82,7 @@ class DecisionRecord(msgspec.Struct):
 
     def forget_prompt(self) -> None:
         """Drop the prompt's hashes, because a thousand long prompts would need much memory."""
-        view = self.request
-        self.request = RequestView(
-            view.id,
-            view.model,
-            view.prompt_tokens,
-            view.block_tokens,
-            (),
-            view.session_id,
-            view.max_tokens,
-            view.priority,
-            view.decode_s,
-            view.waited_s,
-        )
+        self.request = msgspec.structs.replace(self.request, block_hashes=())
 
     def thin(self) -> None:
         """Drop all candidates but the chosen one."""
@@ -264,7 +256,6 @@ class Explanation:
 
 
 def describe_candidates(fleet: FleetView, decision: Decision) -> list[dict[str, object]]:
-    """Return every candidate in ranked order, with its view, its cost and the cost's terms."""
     by_id = {worker: fleet.worker(place) for place, worker in enumerate(fleet.ids)}
     costs = dict(zip(decision.ranked, decision.costs, strict=False))
     ranked = [by_id.pop(worker) for worker in decision.ranked if worker in by_id]
@@ -274,20 +265,10 @@ def describe_candidates(fleet: FleetView, decision: Decision) -> list[dict[str, 
 def _describe(view: WorkerView, cost: float | None, decision: Decision) -> dict[str, object]:
     return {
         "worker": view.id,
+        **{name: getattr(view, name) for name in FACTS if name not in _HIDDEN_FACTS},
         "weight": view.weight,
         "residency": view.residency.value,
-        "cached_tokens": view.cached_tokens,
-        "uncached_tokens": view.uncached_tokens,
-        "queued_tokens": view.queued_tokens,
-        "running_requests": view.running_requests,
-        "kv_tokens": view.kv_tokens,
-        "idle_tokens": view.idle_tokens,
-        "kv_capacity_tokens": view.kv_capacity_tokens,
-        "queue_wait_s": view.queue_wait_s,
-        "prefill_s": view.prefill_s,
         "first_token_s": view.queue_wait_s + view.prefill_s,
-        "error_s": view.error_s,
-        "utilisation": view.utilisation,
         "speed": "learned" if view.learned else "prior",
         "cost": cost,
         "unit": decision.unit,

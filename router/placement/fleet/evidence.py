@@ -52,7 +52,6 @@ class WorkerEvidence:
         self.progressed(at_s)
 
     def answered(self, at_s: float) -> None:
-        """Record an answer to a probe or to another question of the gateway."""
         self.answered_s = max(self.answered_s, at_s)
 
     def refused(self, at_s: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,11 +102,9 @@ class Fleet:
         return sum(endpoint.state in SERVING for endpoint in self._endpoints.values())
 
     def get(self, endpoint_id: str) -> FleetEndpoint | None:
-        """Return the endpoint `host:port`; None if it is not in the fleet."""
         return self._endpoints.get(endpoint_id)
 
     def name_of(self, worker: str) -> str | None:
-        """Return the name of an endpoint or candidate, if it has one and is in the fleet."""
         endpoint = self._endpoints.get(worker.partition("#")[0])
         return None if endpoint is None else endpoint.name
 
@@ -117,8 +115,7 @@ class Fleet:
         """
         if now_s - self._gathered_s >= EVIDENCE_S:
             self._gathered_s = now_s
-            for callback in self.on_evidence:
-                callback()
+            _notify(self.on_evidence)
         return endpoint.evidence
 
     def lost(self, endpoint: FleetEndpoint) -> bool:
@@ -154,9 +151,8 @@ class Fleet:
             self._drop_candidates(gone)
             self._forget_candidate_sets()
             if not gone.draining and gone.stopping_since_s is None:
-                self._lose(gone)
-            for callback in tuple(self.on_removal):
-                callback(gone)
+                _notify(self.on_loss, gone)
+            _notify(self.on_removal, gone)
 
     def describe(self, endpoint_id: str, labels: Mapping[str, str], weight: float, name: str | None, role: str) -> None:
         """Replace what the operator says about an endpoint, from the next decision on."""
@@ -168,7 +164,7 @@ class Fleet:
             endpoint.role = role
             self._forget_candidate_sets()
             if self._connector is not None:
-                self._announce()
+                _notify(self.on_change)
         if (endpoint.labels, endpoint.weight) != (labels, weight):
             endpoint.labels, endpoint.weight = labels, weight
             self._forget_candidate_sets()
@@ -210,12 +206,12 @@ class Fleet:
             self._forget_guesses(endpoint)
             endpoint.ranks.forget()
             self._goes_on(endpoint)
-            self._tell_process(endpoint, True, now_s)
+            _notify(self.on_process, endpoint, True, now_s)
 
     def continues(self, endpoint_id: str, asked_s: float) -> None:
         endpoint = self._endpoints.get(endpoint_id)
         if endpoint is not None:
-            self._tell_process(endpoint, False, asked_s)
+            _notify(self.on_process, endpoint, False, asked_s)
 
     def probe_failed(self, endpoint_id: str, reason: str, now_s: float, *, late_since_s: float | None = None) -> None:
         """Record that a probe failed. With `late_since_s` it began then and timed out; see `Health.probe_late`."""
@@ -229,9 +225,9 @@ class Fleet:
                 self._under_pressure(endpoint)
             self._update(endpoint, before)
             if first:
-                self._announce()  # queued requests that waited for the first probe may now be refused
+                _notify(self.on_change)  # queued requests that waited for the first probe may now be refused
             if self.lost(endpoint) and not was_down:
-                self._lose(endpoint)
+                _notify(self.on_loss, endpoint)
 
     def load_reported(self, endpoint_id: str, report: LoadReport, now_s: float) -> None:
         endpoint = self._endpoints.get(endpoint_id)
@@ -240,8 +236,7 @@ class Fleet:
         for candidate in endpoint.candidates if endpoint else ():
             if candidate.rank == report.rank or candidate.rank is None:
                 candidate.load = report
-                for callback in self.on_load:
-                    callback(candidate, report, now_s)
+                _notify(self.on_load, candidate, report, now_s)
 
     # traffic
 
@@ -252,7 +247,7 @@ class Fleet:
         """End the trial without a result, for example because its client left. Another request may become the trial."""
         endpoint.health.trial_running = False
         if endpoint.state is WorkerState.HALF_OPEN:
-            self._announce()
+            _notify(self.on_change)
 
     def traffic_succeeded(self, endpoint: FleetEndpoint, *, trial: bool, complete: bool) -> None:
         """Record a first token or, with `complete`, a complete answer, which may be a 4xx."""
@@ -310,20 +305,16 @@ class Fleet:
 
     def unknown_model(self, model: str) -> None:
         """Report that a request named a model that no worker serves, or that a worker lists and does not serve."""
-        for callback in tuple(self.on_unknown_model):
-            callback(model)
+        _notify(self.on_unknown_model, model)
 
     def doubt(self, endpoint: FleetEndpoint) -> None:
-        """Report that the endpoint's process may have died."""
-        for callback in tuple(self.on_doubt):
-            callback(endpoint)
+        _notify(self.on_doubt, endpoint)
 
     def refused(self, endpoint_id: str, now_s: float) -> None:
         endpoint = self._endpoints.get(endpoint_id)
         if endpoint is not None:
             endpoint.evidence.refused(now_s)
-            for callback in tuple(self.on_refusal):
-                callback(endpoint)
+            _notify(self.on_refusal, endpoint)
 
     # models
 
@@ -496,7 +487,7 @@ class Fleet:
         if changed or endpoint.state is not before:
             self._forget_candidate_sets()
             if endpoint.state in SERVING:
-                self._announce()
+                _notify(self.on_change)
 
     def _forget_candidate_sets(self) -> None:
         self._candidate_sets.clear()
@@ -504,18 +495,6 @@ class Fleet:
         self._adapters = self._listed = None
         self._different_models = None
         self._bases.clear()
-
-    def _announce(self) -> None:
-        for callback in tuple(self.on_change):
-            callback()
-
-    def _lose(self, endpoint: FleetEndpoint) -> None:
-        for callback in tuple(self.on_loss):
-            callback(endpoint)
-
-    def _tell_process(self, endpoint: FleetEndpoint, new: bool, asked_s: float) -> None:
-        for callback in tuple(self.on_process):
-            callback(endpoint, new, asked_s)
 
     def _under_pressure(self, endpoint: FleetEndpoint) -> None:
         health = endpoint.health
@@ -569,3 +548,8 @@ class Fleet:
                 self._residency.remove(slot)
                 self._residency.add(slot, candidate.id, candidate.block_tokens, blocks, False)
                 self._reconfigure(candidate)
+
+
+def _notify(callbacks: Iterable[Callable[..., None]], *event: object) -> None:
+    for callback in tuple(callbacks):  # a callback may remove itself
+        callback(*event)

@@ -269,7 +269,6 @@ class QueryOfDeathTracker:
         return {other for incident in incidents for other in incident.bodies} - {body}
 
     def refused_for_s(self, body: int, now_s: float) -> float:
-        """Return how long a refused body stays refused."""
         return max(0.0, self.deaths.times(body)[-1] + self._keep_s - now_s)
 
     def _proven(self, body: int, now_s: float) -> int:

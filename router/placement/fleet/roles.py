@@ -38,7 +38,6 @@ def prefills(role: str, labels: Labels, connector: str | None) -> bool:
 
 
 def receives(role: str, labels: Labels, connector: str | None) -> bool:
-    """Return whether a worker may receive the KV cache of prompts."""
     return role != PREFILL and connects(role, labels, connector)
 
 

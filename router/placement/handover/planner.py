@@ -44,6 +44,17 @@ class PlannedHandover(NamedTuple):
     at_any_cost: bool
 
 
+class Workers(NamedTuple):
+    """The workers among which a request is placed: for its prefill, and `alone` for the whole of it.
+
+    A prefill worker that has a trial comes first, if a pair with it pays; `others` are the prefill workers without it.
+    """
+
+    prefill: Selection
+    others: Selection | None
+    alone: Selection
+
+
 class _Compared(NamedTuple):
     """Both sides of all pairs, the workers for whole requests, the speeds of the links, and the costs of the pairs.
 
@@ -81,21 +92,13 @@ class HandoverPlanner:
         self._loads = loads
 
     def plan(
-        self,
-        request: Request,
-        prefill: Selection,
-        others: Selection | None,
-        alone: Selection,
-        now_s: float,
-        *,
-        at_any_cost: bool = False,
+        self, request: Request, workers: Workers, now_s: float, *, at_any_cost: bool = False
     ) -> PlannedHandover | None:
-        """Return the cheapest pair if it costs less than every worker of `alone`; None otherwise.
+        """Return the cheapest pair if it costs less than every worker alone; None otherwise.
 
-        With `at_any_cost` it may cost more. A prefill worker that has a trial comes first, if a pair with it pays;
-        `others` are the prefill workers without it. So does a decode worker that has a trial.
+        With `at_any_cost` it may cost more. A decode worker that has a trial comes first, if a pair with it pays.
         """
-        compared = self._compare(request, prefill, others, alone, now_s)
+        compared = self._compare(request, workers, now_s)
         if compared is None:
             return None
         cost = compared.cheapest
@@ -103,36 +106,23 @@ class HandoverPlanner:
             return None
         return PlannedHandover(compared.senders, compared.receivers, cost, at_any_cost)
 
-    def explain(
-        self,
-        request: Request,
-        prefill: Selection,
-        others: Selection | None,
-        alone: Selection,
-        now_s: float,
-    ) -> ExplainedHandover:
+    def explain(self, request: Request, workers: Workers, now_s: float) -> ExplainedHandover:
         """Return what `plan` compares, without placing anything."""
-        compared = self._compare(request, prefill, others, alone, now_s)
+        compared = self._compare(request, workers, now_s)
         if compared is None:
-            singles = self._see(request, alone, now_s).fleet
+            singles = self._see(request, workers.alone, now_s).fleet
             return ExplainedHandover(False, "no ready worker receives KV caches", (), alone_explained(singles))
         senders, receivers, singles, tokens_per_s, latency_s, streams, costs_s = compared
         moved_s = np.broadcast_to(latency_s + receivers.fleet.uncached_tokens / tokens_per_s, costs_s.shape)
         return explained(senders.fleet, receivers.fleet, singles, costs_s, moved_s, streams)
 
-    def _compare(
-        self,
-        request: Request,
-        prefill: Selection,
-        others: Selection | None,
-        alone: Selection,
-        now_s: float,
-    ) -> _Compared | None:
+    def _compare(self, request: Request, workers: Workers, now_s: float) -> _Compared | None:
         """Return the costs of all pairs; None if no worker receives KV caches.
 
         While a prefill or a decode worker has a trial, these are the pairs with it if one pays. Two workers on trial
         are no pair.
         """
+        prefill, others, alone = workers
         ready, on_trial = _decoding(alone, self._config.connector)
         found = None
         if prefill.trial is not None and ready is not None:
@@ -149,12 +139,7 @@ class HandoverPlanner:
         return found
 
     def _pairs(
-        self,
-        request: Request,
-        prefill: Selection,
-        decode: Selection,
-        alone: Selection,
-        now_s: float,
+        self, request: Request, prefill: Selection, decode: Selection, alone: Selection, now_s: float
     ) -> _Compared:
         senders, receivers = self._see(request, prefill, now_s), self._see(request, decode, now_s)
         singles, streams = self._see(request, alone, now_s).fleet, _have_streams(prefill)
@@ -165,11 +150,7 @@ class HandoverPlanner:
         return _Compared(senders, receivers, singles, *speeds, streams, costs_s)
 
     def reserve(
-        self,
-        request: Request,
-        planned: PlannedHandover,
-        runner: PolicyRunner,
-        now_s: float,
+        self, request: Request, planned: PlannedHandover, runner: PolicyRunner, now_s: float
     ) -> HandoverTickets:
         """Reserve the prefill on one worker, and the KV space of the prompt on the other.
 

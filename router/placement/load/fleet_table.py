@@ -86,15 +86,6 @@ class Demand(NamedTuple):
     remaining_s: float
 
 
-class _Times(NamedTuple):
-    """The facts of `WorkerView` that depend on speeds."""
-
-    queue_wait_s: Column
-    prefill_s: Column
-    utilisation: Column
-    error_s: Column
-
-
 class FleetTable:
     """One column per fact, one row per slot."""
 
@@ -190,7 +181,7 @@ class FleetTable:
         queued_requests, queued_tokens, all_running, held_tokens = _load(cells, held_share, now_s)
         cached_tokens = matches.tokens
         uncached_tokens = prompt_tokens - cached_tokens
-        times = (
+        queue_wait_s, prefill_s, utilisation, error_s = (
             _prior_times(queued_tokens, uncached_tokens)
             if common is None
             else _times(cells, now_s, common, queued_tokens, cached_tokens, uncached_tokens)
@@ -205,10 +196,10 @@ class FleetTable:
                 "running_requests": all_running,
                 "kv_tokens": held_tokens,
                 "kv_capacity_tokens": capacity_tokens,
-                "queue_wait_s": times.queue_wait_s,
-                "prefill_s": times.prefill_s,
-                "utilisation": times.utilisation,
-                "error_s": times.error_s,
+                "queue_wait_s": queue_wait_s,
+                "prefill_s": prefill_s,
+                "utilisation": utilisation,
+                "error_s": error_s,
                 "queued_requests": queued_requests,
                 "decode_externality_s": step_s * demand.overlap_tokens * (kv_tokens + running * demand.held_tokens),
                 "kv_wait_s": _kv_wait_s(demand, held_tokens, running, capacity_tokens),
@@ -299,9 +290,10 @@ def _unreserved_weight(cells: NDArray[np.float64], now_s: float) -> Column:
     return weight
 
 
-def _prior_times(queued_tokens: Column, uncached_tokens: Column) -> _Times:
+def _prior_times(queued_tokens: Column, uncached_tokens: Column) -> tuple[Column, Column, Column, Column]:
+    """Return queue wait, prefill, utilisation and error."""
     unknown = np.zeros_like(queued_tokens)
-    return _Times(PRIOR_TOKEN_S * queued_tokens, PRIOR_TOKEN_S * uncached_tokens, unknown, unknown)
+    return PRIOR_TOKEN_S * queued_tokens, PRIOR_TOKEN_S * uncached_tokens, unknown, unknown
 
 
 def _times(
@@ -311,7 +303,7 @@ def _times(
     queued_tokens: Column,
     cached_tokens: Column,
     uncached_tokens: Column,
-) -> _Times:
+) -> tuple[Column, Column, Column, Column]:
     token_s, fixed_s, attention_s, decode_s, relative_error, token_error_s, reach_tokens = _speeds(cells, now_s, common)
     queue_wait_s = _queue_wait_s(
         fixed_s + decode_s * cells[DECODE_TOKENS],
@@ -322,7 +314,7 @@ def _times(
     prefill_s = token_s * uncached_tokens + attention_s * (uncached_tokens * (cached_tokens + 0.5 * uncached_tokens))
     beyond_tokens = cells[QUEUED_TOKENS] + uncached_tokens - reach_tokens
     error_s = relative_error * (queue_wait_s + prefill_s) + token_error_s * np.maximum(beyond_tokens, 0.0)
-    return _Times(queue_wait_s, prefill_s, _utilisation(token_s, attention_s, cells, now_s), error_s)
+    return queue_wait_s, prefill_s, _utilisation(token_s, attention_s, cells, now_s), error_s
 
 
 def _speeds(cells: NDArray[np.float64], now_s: float, common: Speed) -> Sequence[Column]:

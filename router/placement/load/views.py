@@ -50,7 +50,7 @@ class ViewBuilder:
         reads_cache = prompt is not None and request.reads_cache
         block_tokens = candidates[0].block_tokens if reads_cache else 0
         hashes = prompt.chain(block_tokens) if prompt is not None and reads_cache else ()
-        view = self._request_view(request, now_s, expected_tokens, hashes, block_tokens)
+        view = self.request_view(request, now_s, hashes, block_tokens)
         tokens = request.prompt_tokens if prompt is None else prompt.tokens
         rows = self._loads.rows(candidates)
         if rows is None:
@@ -67,17 +67,10 @@ class ViewBuilder:
         fleet = FleetView(now_s, None, rows.roster, columns, self.running_share)
         return view, fleet, LookedUpPrefix(None, cached) if reads_cache else None
 
-    def request_view(self, request: Request, now_s: float) -> RequestView:
-        return self._request_view(request, now_s, self._output_lengths.expected_tokens(request))
-
-    def _request_view(
-        self,
-        request: Request,
-        now_s: float,
-        expected_tokens: float,
-        hashes: Sequence[int] = (),
-        block_tokens: int = 0,
+    def request_view(
+        self, request: Request, now_s: float, hashes: Sequence[int] = (), block_tokens: int = 0
     ) -> RequestView:
+        expected_tokens = self._output_lengths.expected_tokens(request)
         return RequestView(
             id=request.id,
             model=request.model or "",

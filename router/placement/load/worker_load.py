@@ -117,7 +117,7 @@ class WorkerLoad:
     def queued_tokens(self, now_s: float, reserved: ReservedLoad) -> int:
         """Return the tokens that wait for their prefill.
 
-        A request that the gateway did not reserve counts with the mean number of uncached tokens of the gateway's own requests.
+        A request that the gateway did not reserve counts with the mean of the uncached tokens of its own requests.
         """
         unreserved = self.account.unreserved
         if not unreserved.waiting:

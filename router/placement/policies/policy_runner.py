@@ -94,7 +94,6 @@ class PolicyRunner:
             self._fail(f"observe raised {error!r}")
 
     def shown(self) -> dict[str, Any]:
-        """Return the policy's own statistics; empty if it has none."""
         shows = getattr(self.policy, "statistics", None)
         try:
             return {} if shows is None else dict(shows())

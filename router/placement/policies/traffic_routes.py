@@ -20,6 +20,10 @@ _RANGE = re.compile(r"(-?[0-9]{1,9})\s*-\s*(-?[0-9]{1,9})")
 _LARGEST = 10**9
 
 
+_EQUAL, _LIKE, _WITHIN = ("stream", "session", "api_key", "tenant"), ("model", "path"), ("prompt_tokens", "priority")
+"""Conditions on a value, on a value or its beginning (``meta-*``), and on a number."""
+
+
 class RouteFacts(msgspec.Struct, frozen=True, gc=False):
     """What routes can match on. `headers` has lower-case names. `prompt_tokens` is exact, or bytes / 4."""
 
@@ -97,7 +101,6 @@ class TrafficRoutes:
         return self.all[-1]
 
     def named(self, name: str) -> TrafficRoute | None:
-        """Return the route called `name`; None if there is none."""
         return self._table.get(name)
 
 
@@ -123,65 +126,26 @@ def bounds_of(text: str) -> tuple[int, int]:
 
 def _checks(match: RouteMatch) -> tuple[Check, ...]:
     """Return one function per condition, cheap ones first."""
-    checks: list[Check] = []
-    if match.stream is not None:
-        checks.append(_stream(match.stream))
-    if match.session is not None:
-        checks.append(_session(match.session))
-    if match.model is not None:
-        checks.append(_model(match.model))
-    if match.path is not None:
-        checks.append(_path(match.path))
-    if match.api_key is not None:
-        checks.append(_api_key(match.api_key))
-    if match.tenant is not None:
-        checks.append(_tenant(match.tenant))
-    if match.prompt_tokens is not None:
-        checks.append(_prompt_tokens(match.prompt_tokens))
-    if match.priority is not None:
-        checks.append(_priority(match.priority))
+    checks = [_equals(name, getattr(match, name)) for name in _EQUAL if getattr(match, name) is not None]
+    checks += [_like(name, getattr(match, name)) for name in _LIKE if getattr(match, name) is not None]
+    checks += [_within(name, getattr(match, name)) for name in _WITHIN if getattr(match, name) is not None]
     checks += [_header(name, value) for name, value in match.header.items()]
     return tuple(checks)
 
 
-def _stream(wanted: bool) -> Check:
-    return lambda facts: facts.stream is wanted
+def _equals(fact: str, wanted: bool | str) -> Check:
+    return lambda facts: bool(getattr(facts, fact) == wanted)
 
 
-def _session(wanted: bool) -> Check:
-    return lambda facts: facts.session is wanted
-
-
-def _model(pattern: str) -> Check:
+def _like(fact: str, pattern: str) -> Check:
     if not pattern.endswith("*"):
-        return lambda facts: facts.model == pattern
-    start = pattern[:-1]
-    return lambda facts: facts.model is not None and facts.model.startswith(start)
+        return _equals(fact, pattern)
+    return lambda facts: (getattr(facts, fact) or "").startswith(pattern[:-1])
 
 
-def _path(pattern: str) -> Check:
-    if not pattern.endswith("*"):
-        return lambda facts: facts.path == pattern
-    start = pattern[:-1]
-    return lambda facts: facts.path.startswith(start)
-
-
-def _api_key(name: str) -> Check:
-    return lambda facts: facts.api_key == name
-
-
-def _tenant(name: str) -> Check:
-    return lambda facts: facts.tenant == name
-
-
-def _prompt_tokens(comparison: str) -> Check:
+def _within(fact: str, comparison: str) -> Check:
     least, most = bounds_of(comparison)
-    return lambda facts: least <= facts.prompt_tokens <= most
-
-
-def _priority(comparison: str) -> Check:
-    least, most = bounds_of(comparison)
-    return lambda facts: least <= facts.priority <= most
+    return lambda facts: bool(least <= getattr(facts, fact) <= most)
 
 
 def _header(name: str, pattern: str) -> Check:
@@ -190,5 +154,4 @@ def _header(name: str, pattern: str) -> Check:
         return lambda facts: field in facts.headers
     if not pattern.endswith("*"):
         return lambda facts: facts.headers.get(field) == value
-    start = value[:-1]
-    return lambda facts: facts.headers.get(field, b"").startswith(start)
+    return lambda facts: facts.headers.get(field, b"").startswith(value[:-1])

@@ -1,6 +1,6 @@
 import pytest
 
-from router.placement.attempt_budget import WINDOW_S, AttemptBudget
+from router.placement.retry_budget import WINDOW_S, AttemptBudget
 
 
 def paid(budget, attempts, requests, now_s):

@@ -33,7 +33,7 @@ def tell(sender, receiver, now_s):
     receiver.channel.receive(message, now_s)
     batch = messages.decode(message)
     assert batch is not None
-    pinned = messages.pinned_of(batch)
+    pinned = messages.PINNED.decode(batch.pins)
     return len(pinned.fresh) // 16, len(pinned.known) // 16
 
 
@@ -114,7 +114,7 @@ def test_a_message_without_pins_is_read():
     """Gateways of an earlier version send none."""
     encoded = msgspec.msgpack.encode(["x", 0, 1.0, 1, False, [], [], [0, ""], []])
     batch = messages.decode(encoded)
-    assert batch is not None and messages.pinned_of(batch) == Pinned()
+    assert batch is not None and messages.PINNED.decode(batch.pins) == Pinned()
 
 
 @needs_redis

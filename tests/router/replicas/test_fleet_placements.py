@@ -70,7 +70,7 @@ class Process:
 def placed(message: bytes) -> list[Placed]:
     batch = messages.decode(message)
     assert batch is not None
-    return messages.placed_of(batch)
+    return messages.PLACED.decode(batch.placed)
 
 
 def tell(sender: Process, *receivers: Process, now_s: float = LATER_S) -> list[Placed]:

@@ -109,7 +109,7 @@ def test_only_changed_rows_are_sent_and_all_once_a_second(gateways):
 def rows(message: bytes | None) -> list[Row]:
     batch = messages.decode(message or b"")
     assert batch is not None
-    return messages.rows_of(batch)
+    return messages.ROWS.decode(batch.rows)
 
 
 def test_a_lost_message_heals_with_the_next_whole_one(gateways):

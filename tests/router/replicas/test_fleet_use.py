@@ -193,7 +193,7 @@ def test_a_bucket_that_is_full_again_says_nothing(pair):
 def rows(message):
     batch = messages.decode(message or b"")
     assert batch is not None
-    return messages.uses_of(batch).rows
+    return messages.USES.decode(batch.use).rows
 
 
 class TestAlone:
