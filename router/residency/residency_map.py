@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 
+import numpy as np
+
 from policies.view import Residency, WorkerId
 from router.residency.cache_view import CacheView, ViewChanges, usable_chain
 from router.residency.event_feed import EventFeed
 from router.residency.exact.blocks import BlockIndex
 from router.residency.exact.difference import Difference
 from router.residency.in_flight import ReservedBlocks, ResidencyReservation
-from router.residency.lookup import by_tier, resident_lengths
 from router.residency.matching import each_bit, lengths
 from router.residency.prompt import Prompt
-from router.residency.slot_groups import Matches, SlotGroups, Slots, matches_of
+from router.residency.slot_groups import Matches, SlotGroups, Slots, resident_blocks
 from router.residency.view import Ingest, IngestOutcome, Match, PlacedBlocks, ViewState
 
 _SWEEP_BLOCKS = 512
@@ -23,8 +24,6 @@ _SHRINK_PARTS = 64
 """A view over the bound gives up at least 1/64 of the bound, so that the next request does not have to."""
 
 _IGNORED = Ingest(IngestOutcome.IGNORED)
-_ABSENT = Match(0, 0, Residency.UNKNOWN)
-_OFF = Match(0, 0, Residency.OFF)
 _LOOKED_UP = (Residency.EXACT, Residency.APPROXIMATE)
 
 
@@ -50,6 +49,9 @@ class ResidencyMap:
         self._groups: SlotGroups | None = None
         self._grouped_at = -1
         """Count of changes for which the groups were made."""
+        self._asked: list[int] = []
+        self._asked_slots = np.array([], np.int64)
+        """The slots of the last `match`, as an array too: most matches ask for the same."""
         self.on_settled: list[Callable[[int, Difference], None]] = []
         """Called with a ticket's id once the reason of a pending difference is known."""
         self.on_placed: list[Callable[[PlacedBlocks], None]] = []
@@ -176,25 +178,10 @@ class ResidencyMap:
 
     def match(self, prompt: Prompt, slots: Iterable[int]) -> dict[int, Match]:
         """Return the cached tokens of `prompt` on each of `slots`. An unknown slot has none and residency UNKNOWN."""
-        matches: dict[int, Match] = {}
-        views: dict[int, CacheView] = {}
-        known = self._slots
-        for slot in slots:
-            view = known.get(slot)
-            if view is None:
-                matches[slot] = _ABSENT
-                continue
-            if view.stale:
-                view.refresh()
-            views[slot] = view
-        for block_size, by_length in resident_lengths(self._index, prompt, views).items():
-            chain, usable = usable_chain(prompt, block_size)
-            for start, here in by_length.items():
-                for end, held in self._with_reserved(chain, start, usable, here):
-                    self._answer(matches, views, held, block_size, start, end, prompt.exact)
-        if self._index.tiered:
-            self._add_tiers(matches, views, prompt)
-        return matches
+        asked = list(slots)
+        if asked != self._asked:
+            self._asked, self._asked_slots = asked, np.array(asked, np.int64)
+        return dict(zip(asked, self.match_all(prompt, self._asked_slots).ordered(), strict=True))
 
     def held_below(self, prompt: Prompt, slots: Iterable[int], media: Container[str]) -> dict[int, int]:
         """Return the tokens of the longest prefix of `prompt` that each of `slots` holds in the slower tiers `media`.
@@ -219,62 +206,12 @@ class ResidencyMap:
         return found
 
     def match_all(self, prompt: Prompt, slots: Slots) -> Matches:
-        """Return the cached tokens of `prompt` on each of `slots` as arrays. Equal to `match`, and cheaper for many
-        slots."""
-        if not prompt.exact:
-            return matches_of(self.match(prompt, slots.tolist()), slots)
+        """Return the result of `match` as arrays."""
         while self._changes.stale:
             self._changes.stale.pop().refresh()
         if self._groups is None or self._grouped_at != self._changes.count:
             self._groups, self._grouped_at = SlotGroups(self._slots), self._changes.count
         return self._groups.match(self._index, self._in_flight, prompt, slots)
-
-    def _with_reserved(
-        self, chain: Sequence[int], start: int, usable: int, here: list[int]
-    ) -> list[tuple[int, list[int]]]:
-        """Extend the match of the slots `here`, which hold `start` blocks, by the reserved blocks that follow."""
-        reserved = self._in_flight.masks
-        next_reserved = reserved.get(chain[start], 0) if reserved and start < usable else 0
-        if not next_reserved:
-            return [(start, here)]
-        going_on = next_reserved & sum([1 << slot for slot in here])
-        ends = lengths(lambda index: reserved.get(chain[index], 0), usable, going_on, 0, start)
-        further = [(end, [bit.bit_length() - 1 for bit in each_bit(bits)]) for end, bits in ends]
-        return [*further, (start, [slot for slot in here if not going_on >> slot & 1])]
-
-    @staticmethod
-    def _answer(
-        matches: dict[int, Match],
-        views: dict[int, CacheView],
-        held: list[int],
-        block_size: int,
-        start: int,
-        end: int,
-        exact: bool,
-    ) -> None:
-        same: dict[Residency, Match] = {}
-        for slot in held:
-            residency = views[slot].residency
-            if not exact and residency is not Residency.OFF:
-                residency = Residency.APPROXIMATE
-            match = same.get(residency)
-            if match is None:
-                match = same[residency] = (
-                    _OFF
-                    if residency is Residency.OFF
-                    else Match(end * block_size, (end - start) * block_size, residency)
-                )
-            matches[slot] = match
-
-    def _add_tiers(self, matches: dict[int, Match], views: dict[int, CacheView], prompt: Prompt) -> None:
-        for slot, view in views.items():
-            if view.slower_tiers and prompt.exact and view.residency is not Residency.OFF:
-                chain, usable = usable_chain(prompt, view.block_size)
-                match = matches[slot]
-                start = (match.tokens - match.reserved_tokens) // view.block_size
-                blocks = by_tier(self._index, chain, start, usable, view.bit)
-                tokens = {tier: count * view.block_size for tier, count in blocks.items()}
-                matches[slot] = Match(match.tokens, match.reserved_tokens, match.residency, tokens)
 
     def reserve(
         self,
@@ -363,9 +300,7 @@ class ResidencyMap:
         if found is not None and found.residency in _LOOKED_UP:
             return view.block_size, (found.tokens - found.reserved_tokens) // view.block_size
         view.refresh()
-        ((block_size, by_length),) = resident_lengths(self._index, prompt, {slot: view}).items()
-        (start,) = by_length
-        return block_size, start
+        return view.block_size, resident_blocks(self._index, view, prompt)
 
     def asks_again(self, slot: int, ticket_id: int, now_s: float) -> bool:
         """Return whether a placed request should ask its worker to announce the prompt's cached blocks again.

@@ -1,4 +1,4 @@
-"""Cached tokens of a prompt on many slots at once, as an array: one walk over the index for all exact views."""
+"""Cached tokens of a prompt on many slots at once, as arrays: one walk over the index for all exact views."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from policies.view import Residency
 from router.residency.cache_view import CacheView, usable_chain
 from router.residency.exact.blocks import BlockIndex
 from router.residency.in_flight import ReservedBlocks
-from router.residency.lookup import by_tier
 from router.residency.matching import each_bit, lengths
 from router.residency.prompt import Prompt
 from router.residency.view import Match
@@ -49,13 +48,20 @@ class Matches:
         reserved_tokens = tokens - int(self.resident_tokens[place])
         return Match(tokens, reserved_tokens, self.residency[place], self.by_tier.get(place))
 
-
-def matches_of(found: Mapping[int, Match], slots: Slots) -> Matches:
-    ordered = [found[slot] for slot in slots.tolist()]
-    tokens = np.array([match.tokens for match in ordered], np.float64)
-    resident_tokens = tokens - np.array([match.reserved_tokens for match in ordered], np.float64)
-    tiers = {place: match.by_tier for place, match in enumerate(ordered) if match.by_tier is not None}
-    return Matches(tokens, resident_tokens, [match.residency for match in ordered], tiers)
+    def ordered(self) -> list[Match]:
+        """Return all matches. Equal ones are one object."""
+        known: dict[tuple[float, float], Match] = {}
+        found: list[Match] = []
+        for key, residency in zip(
+            zip(self.tokens.tolist(), self.resident_tokens.tolist(), strict=True), self.residency, strict=True
+        ):
+            match = known.get(key)
+            if match is None or match.residency is not residency:
+                match = known[key] = Match(int(key[0]), int(key[0] - key[1]), residency)
+            found.append(match)
+        for place in self.by_tier:
+            found[place] = self.at(place)
+        return found
 
 
 def nothing_known(slots: int) -> Matches:
@@ -66,16 +72,16 @@ def nothing_known(slots: int) -> Matches:
 class _SlotGroup:
     """The slots with one block size. `closed` and `open_` are bits of the index, `slot_of` is by position of a bit."""
 
-    __slots__ = ("_bytes", "closed", "modelled", "open_", "slot_of", "slots")
+    __slots__ = ("_bytes", "closed", "modelled", "open_", "slot_of", "slots", "views")
 
     def __init__(self, views: Mapping[int, CacheView]) -> None:
         self.closed = self.open_ = 0
-        self.modelled: list[tuple[int, CacheView]] = []
+        self.views = list(views.items())
+        self.modelled = [(slot, view) for slot, view in self.views if view.modelled]
         self.slots = np.array(list(views), np.int64)
         places: dict[int, int] = {}
-        for slot, view in views.items():
+        for slot, view in self.views:
             if view.modelled:
-                self.modelled.append((slot, view))
                 continue
             places[view.bit.bit_length() - 1] = slot
             if view.closed:
@@ -110,43 +116,27 @@ class SlotGroups:
         """The slots of the last match, which of all slots they are, and their residency."""
 
     def match(self, index: BlockIndex, in_flight: ReservedBlocks, prompt: Prompt, slots: Slots) -> Matches:
-        """Return the matches of `slots` for a prompt whose token ids are known."""
+        """Return the matches of `slots`. A slot that is not known has no tokens."""
         asked, residencies = self._asked_for(slots)
+        if not prompt.exact:
+            residencies = [
+                Residency.APPROXIMATE if slot in self._views and residency is not Residency.OFF else residency
+                for slot, residency in zip(slots.tolist(), residencies, strict=True)
+            ]
         tokens = np.zeros(len(asked), np.float64)
         resident_tokens = np.zeros(len(asked), np.float64)
         for block_size, group in self._groups.items():
             if len(self._groups) > 1 and not asked[group.slots].any():
                 continue
             chain, usable = usable_chain(prompt, block_size)
-            for blocks, here in self._resident(index, group, chain, usable, prompt.tokens, asked):
+            for blocks, here in _resident(index, group, prompt, chain, usable, asked):
                 tokens[here] = resident_tokens[here] = blocks * block_size
                 if in_flight.masks and blocks < usable:
                     self._add_reserved(in_flight, chain, blocks, usable, here, tokens, block_size)
         tokens[self._off] = resident_tokens[self._off] = 0.0
-        tiers = self._tiers(index, prompt, slots, resident_tokens) if index.tiered and self._tiered else {}
+        tiered = index.tiered and self._tiered and prompt.exact
+        tiers = self._tiers(index, prompt, slots, resident_tokens) if tiered else {}
         return Matches(tokens[slots], resident_tokens[slots], residencies, tiers)
-
-    def _resident(
-        self,
-        index: BlockIndex,
-        group: _SlotGroup,
-        chain: Sequence[int],
-        usable: int,
-        tokens: int,
-        asked: NDArray[np.bool_],
-    ) -> list[tuple[int, Slots]]:
-        found: list[tuple[int, Slots]] = []
-        if group.closed or group.open_:
-            ends = lengths(index.probe(chain), usable, group.closed, group.open_)
-            found = [(blocks, group.slots_with(bits)) for blocks, bits in ends if bits]
-        if group.modelled:
-            by_length: dict[int, list[int]] = {}
-            wanted = asked.tolist()
-            for slot, view in group.modelled:
-                if wanted[slot]:
-                    by_length.setdefault(view.modelled_blocks(chain, usable, tokens), []).append(slot)
-            found += [(blocks, np.array(here, np.int64)) for blocks, here in by_length.items()]
-        return found
 
     @staticmethod
     def _add_reserved(
@@ -171,7 +161,7 @@ class SlotGroups:
 
     def _asked_for(self, slots: Slots) -> tuple[NDArray[np.bool_], list[Residency]]:
         if self._asked is None or self._asked[0] is not slots:
-            asked = np.zeros(max(self._size, int(slots.max()) + 1), np.bool_)
+            asked = np.zeros(max(self._size, int(slots.max(initial=0)) + 1), np.bool_)
             asked[slots] = True
             views = self._views
             found = [views[slot].residency if slot in views else Residency.UNKNOWN for slot in slots.tolist()]
@@ -188,6 +178,46 @@ class SlotGroups:
             if slot in places and view.residency is not Residency.OFF:
                 chain, usable = usable_chain(prompt, view.block_size)
                 start = int(resident_tokens[slot]) // view.block_size
-                blocks = by_tier(index, chain, start, usable, view.bit)
+                blocks = _by_tier(index, chain, start, usable, view.bit)
                 found[places[slot]] = {tier: count * view.block_size for tier, count in blocks.items()}
         return found
+
+
+def resident_blocks(index: BlockIndex, view: CacheView, prompt: Prompt) -> int:
+    """Return how many blocks of `prompt` are cached on one slot, without reserved ones."""
+    chain, usable = usable_chain(prompt, view.block_size)
+    if view.modelled or not prompt.exact:
+        return view.modelled_blocks(chain, usable, prompt.tokens)
+    closed, open_ = (view.bit, 0) if view.closed else (0, view.bit)
+    return next(blocks for blocks, bits in lengths(index.probe(chain), usable, closed, open_) if bits)
+
+
+def _resident(
+    index: BlockIndex, group: _SlotGroup, prompt: Prompt, chain: Sequence[int], usable: int, asked: NDArray[np.bool_]
+) -> list[tuple[int, Slots]]:
+    """Return numbers of cached blocks, each with the slots that have it."""
+    found: list[tuple[int, Slots]] = []
+    if prompt.exact and (group.closed or group.open_):
+        ends = lengths(index.probe(chain), usable, group.closed, group.open_)
+        found = [(blocks, group.slots_with(bits)) for blocks, bits in ends if bits]
+    modelled = group.modelled if prompt.exact else group.views
+    if modelled:
+        by_length: dict[int, list[int]] = {}
+        wanted, tokens = asked.tolist(), prompt.tokens
+        for slot, view in modelled:
+            if wanted[slot]:
+                by_length.setdefault(view.modelled_blocks(chain, usable, tokens), []).append(slot)
+        found += [(blocks, np.array(here, np.int64)) for blocks, here in by_length.items()]
+    return found
+
+
+def _by_tier(index: BlockIndex, chain: Sequence[int], start: int, usable: int, bit: int) -> dict[str, int]:
+    """Return the blocks per tier of the longest prefix over all tiers. The first `start` blocks are known to be on the
+    GPU."""
+    found = {"GPU": start}
+    for block_hash in chain[start:usable]:
+        tier = "GPU" if index.holders(block_hash) & bit else index.media(block_hash, bit)
+        if tier is None:
+            break
+        found[tier] = found.get(tier, 0) + 1
+    return found

@@ -8,6 +8,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 import msgspec
+import numpy as np
 import pytest
 
 from backends.engine.engine import Engine, EngineRequest
@@ -25,7 +26,7 @@ from router.placement.request import Request, Usage
 from router.residency.chain import SEED, extend_chain
 from router.residency.prompt import Prompt, PromptSource
 from router.residency.residency_map import ResidencyMap
-from router.residency.slot_groups import matches_of
+from router.residency.slot_groups import Matches
 from router.residency.view import Match
 
 BLOCK = 16
@@ -78,7 +79,8 @@ class ShadowResidency:
         return {}
 
     def match_all(self, prompt, slots):
-        return matches_of(self.match(prompt, slots.tolist()), slots)
+        tokens = np.array([match.tokens for match in self.match(prompt, slots.tolist()).values()], np.float64)
+        return Matches(tokens, tokens, [Residency.EXACT] * len(slots), {})
 
     def _match(self, hashes, slot):
         held = self.blocks[slot]
