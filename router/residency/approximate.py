@@ -383,8 +383,6 @@ class ApproximateView:
 
     def statistics(self) -> dict[str, int]:
         return {
-            "blocks": self.blocks,
-            "runs": len(self._order),
             "reserved_blocks": self.reserved_blocks,
             "unseen_blocks": self.unseen_blocks,
             "corrections": self.corrections,

@@ -330,8 +330,6 @@ class EventFeed:
         return {
             **self.view.statistics(),
             **self.sequence.statistics(),
-            "batches": self._batches,
             "decode_errors": self._decode_errors,
-            "reports": self.view.reported.clock,
             **self.drift.statistics(),
         }

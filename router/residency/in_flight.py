@@ -107,6 +107,3 @@ class ReservedBlocks:
                 masks.pop(block_hash, None)
         if not more:
             self._more.pop(bit, None)
-
-    def statistics(self) -> dict[str, int]:
-        return {"reserved_blocks": len(self.masks)}

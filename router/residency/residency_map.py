@@ -401,8 +401,8 @@ class ResidencyMap:
 
     def statistics(self) -> dict[str, object]:
         return {
-            **self._index.statistics(),
-            **self._in_flight.statistics(),
+            "blocks": len(self._index),
+            "reserved_blocks": len(self._in_flight.masks),
             "approximate_bytes": self._modelled_bytes,
             "slots": {slot: view.statistics() for slot, view in self._slots.items()},
         }

@@ -46,7 +46,6 @@ class EventSequence:
         "assumed",
         "gaps",
         "next_seq",
-        "overflowed",
         "replayed",
         "replaying",
         "restarts",
@@ -66,7 +65,6 @@ class EventSequence:
         """How often batches were missing, whether or not a replay brought them."""
         self.restarts = 0
         self.replayed = 0
-        self.overflowed = 0
         self._recent: OrderedDict[int, int] = OrderedDict()
         self._begin()
 
@@ -226,9 +224,7 @@ class EventSequence:
         self._noticed = False
 
     def _buffer(self, seq: int, payload: bytes, outcome: IngestOutcome) -> SequenceStep:
-        if self._pending_bytes + len(payload) > PENDING_BYTES:
-            self.overflowed += 1
-        else:
+        if self._pending_bytes + len(payload) <= PENDING_BYTES:
             self._pending[seq] = payload
             self._pending_bytes += len(payload) + _PENDING_BATCH_BYTES
         return SequenceStep(outcome)
@@ -255,6 +251,4 @@ class EventSequence:
             "gaps": self.gaps,
             "restarts": self.restarts,
             "replayed_batches": self.replayed,
-            "pending_batches": len(self._pending),
-            "overflowed_batches": self.overflowed,
         }

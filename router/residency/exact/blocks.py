@@ -176,11 +176,3 @@ class BlockIndex:
         if row is None:
             return None
         return next((medium for medium, tier in self.lower.items() if tier.get(row, 0) & bit), None)
-
-    def statistics(self) -> dict[str, int]:
-        return {
-            "blocks": len(self.rows),
-            "rows": len(self.masks),
-            "bits": self._next_bit,
-            "bits_being_swept": len(self._dirty),
-        }

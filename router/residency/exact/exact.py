@@ -45,10 +45,8 @@ class ExactView:
         "orphans",
         "recomputing",
         "relearning",
-        "removed_blocks",
         "reported",
         "skipped_blocks",
-        "stored_blocks",
         "unknown_events",
         "unknown_removals",
     )
@@ -71,8 +69,6 @@ class ExactView:
         self.malformed_events = 0
         self.unknown_removals = 0
         self.skipped_blocks = 0
-        self.stored_blocks = 0
-        self.removed_blocks = 0
 
     def configure(self, block_size: int | None, capacity_blocks: int | None) -> None:
         """Apply facts from a probe. A block size from events takes precedence."""
@@ -264,7 +260,6 @@ class ExactView:
         self.block_copies.store(tier_copies, hashes, engines, new_copies=copies)
         if tier_copies.medium is None:
             self.eviction_log.arrive(hashes)
-        self.stored_blocks += len(engines)
         if self.reported and tier_copies.medium is None:
             self.reported.supersede(hashes)
         if self.orphans:
@@ -320,7 +315,6 @@ class ExactView:
                 )
                 if run.tier_copies.medium is None:
                     self.eviction_log.arrive(below)
-                self.stored_blocks += len(copies)
                 if self.reported and run.tier_copies.medium is None:
                     self.reported.supersede(below)
                 known.extend(zip(run.engines, below, strict=False))
@@ -337,7 +331,6 @@ class ExactView:
         before = len(departed)
         # Predictions never include slower tiers.
         missing = self.block_copies.remove(tier_copies, engines, departed if tier_copies.medium is None else None)
-        self.removed_blocks += len(engines) - len(missing)
         if missing and tier_copies.medium is None:
             unannounced = missing
             missing = self.reported.remove(unannounced, departed)
@@ -393,8 +386,6 @@ class ExactView:
         return {
             **self.block_copies.statistics(),
             **self.relearning.statistics(),
-            "stored_blocks": self.stored_blocks,
-            "removed_blocks": self.removed_blocks,
             "orphan_blocks": len(self.orphans),
             "orphan_bytes": self.orphans.size_bytes,
             "dropped_orphan_blocks": self.orphans.dropped_blocks,

@@ -128,7 +128,7 @@ def test_the_model_agrees_with_a_naive_cache(capacity, taken):
             view.correct(numbers(chain), hits, since)
             naive.correct(chain, hits, since)
         assert view.blocks == len(naive.order)
-        assert view.size_bytes == view.statistics()["runs"] * RUN_BYTES + view.blocks * 8
+        assert view.size_bytes == len(view._order) * RUN_BYTES + view.blocks * 8
         for asked in itertools.product([0, 1], repeat=4):
             keys = chain_of(asked)
             for length in (4 * B, 4 * B + 3):
