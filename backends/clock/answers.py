@@ -25,14 +25,13 @@ class Answers:
     and, under a grammar, as soon as the grammar allows it.
     """
 
-    __slots__ = ("_blank", "_closing", "_random", "_stop_ids", "_stop_probability", "_tokens", "_vocabulary")
+    __slots__ = ("_blank", "_closing", "_random", "_stop_ids", "_stop_probability", "_vocabulary")
 
     def __init__(self, tokenizer: Tokenizer, seed: int, stop_ids: Sequence[int], stop_probability: float) -> None:
         self._vocabulary = Vocabulary(tokenizer, seed)
         self._random = Random(f"stops {seed}").random
         self._stop_ids = tuple(stop_ids)
         self._stop_probability = stop_probability if self._stop_ids else 0.0
-        self._tokens = 0
         texts = tokenizer.decode_batch([[id_] for id_ in range(tokenizer.get_vocab_size())], skip_special_tokens=False)
         self._blank = frozenset(id_ for id_, text in enumerate(texts) if not text.strip())
         self._closing = frozenset(id_ for id_, text in enumerate(texts) if text in _CLOSING)
@@ -41,7 +40,6 @@ class Answers:
         token = self._free(known) if bitmask_row is None else self._constrained(known, bitmask_row)
         known.last_token = token
         known.answered = True
-        self._tokens += 1
         return token
 
     def _free(self, known: KnownRequest) -> int:
@@ -57,9 +55,6 @@ class Answers:
                 return found[0]
         allowed = [token for token in allowed if token not in self._blank] or allowed
         return allowed[int(self._random() * len(allowed))] if allowed else self._free(known)
-
-    def statistics(self) -> dict[str, int]:
-        return {"tokens": self._tokens, **self._vocabulary.statistics()}
 
 
 def read_tokenizer(folder: str) -> Tokenizer:

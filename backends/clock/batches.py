@@ -40,11 +40,10 @@ class Batches:
     generated tokens; with async scheduling, they include tokens that earlier steps will have generated.
     """
 
-    __slots__ = ("_requests", "_steps")
+    __slots__ = ("_requests",)
 
     def __init__(self) -> None:
         self._requests: dict[str, KnownRequest] = {}
-        self._steps = 0
 
     def step(self, scheduled: Any) -> BatchShape:
         """Read a ``vllm.v1.core.sched.output.SchedulerOutput``."""
@@ -66,7 +65,6 @@ class Batches:
         ):
             known = self._requests[request_id].prompt_tokens + outputs
             self._add(step, request_id, counts[request_id], computed, known)
-        self._steps += 1
         return step
 
     def _add(self, step: BatchShape, request_id: str, new: int, computed: int, known: int) -> None:
@@ -81,9 +79,6 @@ class Batches:
 
     def known(self, request_id: str) -> KnownRequest:
         return self._requests[request_id]
-
-    def statistics(self) -> dict[str, int]:
-        return {"requests": len(self._requests), "steps": self._steps}
 
 
 def allowed_tokens(bitmask_row: Sequence[int]) -> list[int]:

@@ -10,31 +10,21 @@ class Device:
     launches a step while another runs, loses no time between the two. `wait` takes the end time that `launch` returned.
     """
 
-    __slots__ = ("_busy_until_s", "_clock", "_late_s", "_launched", "_sleep", "_time_scale")
+    __slots__ = ("_busy_until_s", "_clock", "_sleep", "_time_scale")
 
     def __init__(self, time_scale: float, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
         self._time_scale = time_scale
         self._clock = clock
         self._sleep = sleep
         self._busy_until_s = 0.0
-        self._launched = 0
-        self._late_s = 0.0
 
     def launch(self, step_s: float) -> float:
         """Launch a step of `step_s` modelled seconds; return the time of its end on the clock."""
         start_s = max(self._clock(), self._busy_until_s)
         self._busy_until_s = start_s + step_s * self._time_scale
-        self._launched += 1
         return self._busy_until_s
 
     def wait(self, end_s: float) -> None:
         left_s = end_s - self._clock()
         if left_s > 0:
             self._sleep(left_s)
-        self._late_s += max(0.0, self._clock() - end_s)
-
-    def statistics(self) -> dict[str, float]:
-        """Return the number of steps launched, and the seconds between their ends and the collection of their
-        results.
-        """
-        return {"steps": self._launched, "late_s": self._late_s}

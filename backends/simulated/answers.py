@@ -6,15 +6,15 @@ import asyncio
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from backends.simulated.dialects import Dialect
+from backends.simulated.dialects import MessagesDialect, ResponsesDialect
 from backends.simulated.errors import ApiError
 from backends.simulated.frames import DONE, AnswerHead, ApiShape, Frames, Stream, usage, whole_body
 from backends.simulated.generation import ClientGone, Delivery, Generation, Inbox
@@ -30,6 +30,7 @@ from backends.simulated.request import (
 from backends.simulated.worker import SimulatedWorker
 
 Headers = list[tuple[bytes, bytes]]
+T = TypeVar("T")
 
 
 class StreamedError(ApiError):
@@ -57,19 +58,6 @@ async def read_request(receive: Receive) -> bytes:
         parts.append(message.get("body", b""))
         if not message.get("more_body", False):
             return b"".join(parts)
-
-
-async def _unless_gone(load: Awaitable[Any], receive: Receive) -> Any:
-    """Return the result of `load`; raises `ClientGone` if the client leaves before."""
-    loading, leaving = asyncio.ensure_future(load), asyncio.ensure_future(receive())
-    try:
-        await asyncio.wait((loading, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if loading.done():
-            return loading.result()
-        raise ClientGone
-    finally:
-        loading.cancel()
-        leaving.cancel()
 
 
 async def send_json(send: Send, status: int, body: bytes, headers: Headers) -> None:
@@ -152,36 +140,41 @@ class AnswerPath(ABC):
         self, body: ChatBody | CompletionBody, prompts: Sequence[Sequence[int]], identity: str, receive: Receive
     ) -> int | None:
         """Load the prompts' KV cache, if the body says from where. Return the tokens that count as cached."""
-        worker = self._worker
-
-        def unless_gone(load: Awaitable[Any]) -> Awaitable[Any]:
-            return _unless_gone(load, receive)
-
+        worker, params = self._worker, body.kv_transfer_params
         if worker.store.enabled:
-            adapter = worker.adapter(body.model)
-            (prompt, *others) = prompts
-            return None if others else await worker.store.load(prompt, body.cache_salt, adapter, unless_gone)
-        try:
-            tokens = sum(map(len, prompts))
-            return await worker.transfers.receive(body.kv_transfer_params, tokens, identity, unless_gone)
-        except FailedLoad as error:
-            raise StreamedError(error.message, status=error.status) if body.stream else error from None
+            if len(prompts) > 1:
+                return None
+            load = worker.store.load(prompts[0], body.cache_salt, worker.adapter(body.model))
+            return await self._loading(load, body, receive)
+        if params is None:
+            return None
+        return await self._loading(worker.transfers.receive(params, sum(map(len, prompts)), identity), body, receive)
 
     async def _loaded(
         self, body: ChatBody | CompletionBody, prompts: Sequence[Sequence[int]], receive: Receive
     ) -> list[int]:
         """Load what the tier of peers has of each prompt. Return the tokens; nothing without such a tier."""
-        tier, params = self._worker.peer_tier, body.kv_transfer_params
+        tier, params, lora_name = self._worker.peer_tier, body.kv_transfer_params, self._worker.adapter(body.model)
         if tier is None:
             return []
-        lora_name = self._worker.adapter(body.model)
+        return [
+            await self._loading(tier.load(params, ids, lora_name, body.cache_salt), body, receive) for ids in prompts
+        ]
+
+    @staticmethod
+    async def _loading(load: Coroutine[Any, Any, T], body: ChatBody | CompletionBody, receive: Receive) -> T:
+        """Return the result of `load`; raises `ClientGone` if the client leaves before."""
+        loading, leaving = asyncio.ensure_future(load), asyncio.ensure_future(receive())
         try:
-            return [
-                await tier.load(params, ids, lora_name, body.cache_salt, lambda load: _unless_gone(load, receive))
-                for ids in prompts
-            ]
+            await asyncio.wait((loading, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not loading.done():
+                raise ClientGone
+            return loading.result()
         except FailedLoad as error:
             raise StreamedError(error.message, status=error.status) if body.stream else error from None
+        finally:
+            loading.cancel()
+            leaving.cancel()
 
     @asynccontextmanager
     async def _watched(self, call: EngineCall, receive: Receive) -> AsyncIterator[None]:
@@ -275,7 +268,7 @@ def _cached_tokens(call: EngineCall, generation: Generation) -> int:
 class DialectApp(AnswerPath):
     """/v1/messages or /v1/responses: one prompt, one text."""
 
-    def __init__(self, worker: SimulatedWorker, dialect: Dialect) -> None:
+    def __init__(self, worker: SimulatedWorker, dialect: MessagesDialect | ResponsesDialect) -> None:
         super().__init__(worker, dialect.id_prefix)
         self._dialect = dialect
 

@@ -7,7 +7,7 @@ Messages stream starts with the first token, and a Responses stream sends its fi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -23,32 +23,9 @@ _SHARED = ("model", "stream", "cache_salt", "vllm_xargs", "kv_transfer_params")
 """Fields that both APIs share with chats."""
 
 
-class Dialect(Protocol):
-    """Read the bodies of one API, and write its answers."""
-
-    id_prefix: str
-
-    def read(self, values: dict[str, Any]) -> ChatBody:
-        """Return the fields of the body that the engine needs; raises `ApiError` 400."""
-
-    async def prompt(self, reader: PromptReader, values: dict[str, Any]) -> list[int]:
-        """Return the prompt's ids; raises `ApiError` 400."""
-
-    def whole(
-        self, head: AnswerHead, generation: Generation, cached_tokens: int, prompt: Sequence[int] | None
-    ) -> dict[str, Any]:
-        """Return a response that is not streamed; `prompt` if token ids are requested."""
-
-    def introduction(self, head: AnswerHead) -> bytes: ...
-    def opening(self, head: AnswerHead, generation: Generation) -> bytes: ...
-
-    def token(self, json_text: bytes) -> bytes:
-        """Return the event of one token; `json_text` is its text as the inside of a JSON string."""
-
-    def closing(self, head: AnswerHead, generation: Generation, cached_tokens: int) -> bytes: ...
-
-
 class MessagesDialect:
+    """Anthropic's Messages API. `read` and `prompt` raise `ApiError` 400."""
+
     id_prefix = "chatcmpl-"
 
     def __init__(self, block_tokens: int) -> None:
@@ -82,6 +59,7 @@ class MessagesDialect:
         return _event("message_start", message=message) + _event("content_block_start", index=0, content_block=block)
 
     def token(self, json_text: bytes) -> bytes:
+        """Return the event of one token; `json_text` is its text as the inside of a JSON string."""
         return (
             b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,'
             b'"delta":{"type":"text_delta","text":"' + json_text + b'"}}\n\n'
@@ -105,7 +83,7 @@ class MessagesDialect:
 
 
 class ResponsesDialect:
-    """OpenAI's Responses API. Nothing is stored."""
+    """OpenAI's Responses API, as `MessagesDialect`. Nothing is stored."""
 
     id_prefix = "resp_"
 

@@ -84,6 +84,3 @@ class Vocabulary:
 
     def json_text(self, token_id: int) -> bytes:
         return self._json[token_id]
-
-    def statistics(self) -> dict[str, int]:
-        return {"openers": len(self._openers), "followers": len(self._followers)}

@@ -23,11 +23,17 @@ from backends.simulated.kv.kv_store import KvStore
 from backends.simulated.kv.kv_transfers import KvTransfers
 from backends.simulated.kv.kv_waits import WAITING_TRANSFERS
 from backends.simulated.kv.peer_tier import PeerTier
-from backends.simulated.limits import COMPLETION_MAX_TOKENS, answer_tokens, draw_stop
 from backends.simulated.metrics import WorkerMetrics
 from backends.simulated.prompts import PromptReader
 from backends.simulated.publisher import EventPublisher
-from backends.simulated.request import ChatBody, CompletionBody, read_stopping
+from backends.simulated.request import (
+    COMPLETION_MAX_TOKENS,
+    ChatBody,
+    CompletionBody,
+    answer_tokens,
+    draw_stop,
+    read_stopping,
+)
 from backends.simulated.settings import WorkerSettings
 from backends.simulated.vocabulary import Vocabulary
 

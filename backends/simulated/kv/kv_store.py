@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import xxhash
 
@@ -31,22 +30,13 @@ class KvStore:
     def enabled(self) -> bool:
         return self._folder is not None
 
-    async def load(
-        self,
-        prompt: Sequence[int],
-        salt: str | None,
-        adapter: str | None,
-        unless_gone: Callable[[Awaitable[Any]], Awaitable[Any]],
-    ) -> int | None:
-        """Load the prompt if the store has it. Return the tokens found; None if there are none.
-
-        `unless_gone` raises when the client leaves before the load has ended.
-        """
+    async def load(self, prompt: Sequence[int], salt: str | None, adapter: str | None) -> int | None:
+        """Load the prompt if the store has it. Return the tokens found; None if there are none."""
         file, tokens = self._file(prompt, salt, adapter), self._stored_tokens(prompt)
         if file is None or not tokens or not file.exists():
             return None
         self.found += 1
-        await unless_gone(asyncio.sleep(tokens / self._tokens_per_s * self._time_scale))
+        await asyncio.sleep(tokens / self._tokens_per_s * self._time_scale)
         return tokens
 
     def store(self, prompt: Sequence[int], salt: str | None, adapter: str | None) -> None:

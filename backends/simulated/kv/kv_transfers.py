@@ -11,7 +11,7 @@ import asyncio
 import math
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -197,23 +197,17 @@ class KvTransfers:
 
     # the worker that gets it
 
-    async def receive(
-        self,
-        params: dict[str, Any] | None,
-        tokens: int,
-        identity: str,
-        unless_gone: Callable[[Awaitable[Any]], Awaitable[Any]],
-    ) -> int | None:
+    async def receive(self, params: dict[str, Any], tokens: int, identity: str) -> int | None:
         """Load a prompt of `tokens` as its parameters say. Return how many of them count as cached: those that the
         other worker had cached.
 
-        None for a plain request. `unless_gone` raises when the client leaves before the load has ended. The other
-        worker is notified in any case. `identity` is the id of the answer.
+        None for a plain request. The other worker is notified in any case, also when the client leaves before the load
+        has ended. `identity` is the id of the answer.
 
         Raises:
             ApiError: the load failed; or the parameters are incomplete, which ends the engine.
         """
-        if not self.enabled or params is None or params.get("do_remote_prefill") is not True:
+        if not self.enabled or params.get("do_remote_prefill") is not True:
             return None
         if any(params.get(name) is None for name in (*_NEEDED, self._name, self._port)):
             self._die()
@@ -224,7 +218,7 @@ class KvTransfers:
             self.failed += 1
             raise FailedLoad
         try:
-            answer = await unless_gone(self._load(peer, call, tokens))
+            answer = await self._load(peer, call, tokens)
         except ProbeError:
             self.failed += 1
             raise FailedLoad from None

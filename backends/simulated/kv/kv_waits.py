@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -78,21 +78,15 @@ class WaitingTransfers(KvTransfers):
 
     # the worker that gets it
 
-    async def receive(
-        self,
-        params: dict[str, Any] | None,
-        tokens: int,
-        identity: str,
-        unless_gone: Callable[[Awaitable[Any]], Awaitable[Any]],
-    ) -> int | None:
+    async def receive(self, params: dict[str, Any], tokens: int, identity: str) -> int | None:
         """Wait until the other worker has computed a prompt of `tokens`, and return that all of them count as cached.
 
-        None for a plain request. `unless_gone` raises when the client leaves before.
+        None for a plain request. The wait goes on when the client leaves.
 
         Raises:
             ApiError: the load failed.
         """
-        if params is None or params.get("do_remote_prefill") is not True:
+        if params.get("do_remote_prefill") is not True:
             return None
         peer = self._peer(params)
         if self.faults.failed_loads:
@@ -102,7 +96,7 @@ class WaitingTransfers(KvTransfers):
         task = asyncio.get_running_loop().create_task(self._wait(peer, call, tokens))
         self._waiting.add(task)
         task.add_done_callback(self._waited)
-        await unless_gone(asyncio.shield(task))
+        await asyncio.shield(task)
         self.received += 1
         return tokens
 

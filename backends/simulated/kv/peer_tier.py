@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -68,16 +68,9 @@ class PeerTier:
         return PeerHeld(self.host.prefix(lookup.hashes) if known else 0)
 
     async def load(
-        self,
-        params: dict[str, Any] | None,
-        prompt: Sequence[int],
-        lora_name: str | None,
-        cache_salt: str | None,
-        unless_gone: Callable[[Awaitable[Any]], Awaitable[Any]],
+        self, params: dict[str, Any] | None, prompt: Sequence[int], lora_name: str | None, cache_salt: str | None
     ) -> int:
         """Load what host memory here and at the source, if one is named, has of a prompt. Return the tokens.
-
-        `unless_gone` raises when the client leaves before the load has ended.
 
         Raises:
             ApiError: the load failed.
@@ -93,8 +86,7 @@ class PeerTier:
         source = _source(params, "remote_prefiller") or _source(params, "remote_kv_source")
         if source is None or own == len(hashes):
             return own * size
-        blocks: int = await unless_gone(self._pull(source, hashes, own))
-        return blocks * size
+        return await self._pull(source, hashes, own) * size
 
     def _note_prefill(self, params: dict[str, Any] | None) -> None:
         named = None if params is None else params.get("remote_decoder")

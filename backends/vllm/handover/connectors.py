@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from backends.vllm.handover.connector import Connector
-from backends.vllm.handover.lmcache import LMCache
 from backends.vllm.handover.mooncake import Mooncake
 from backends.vllm.handover.moriio import MoRIIOPull
 from backends.vllm.handover.nixl_pull import NixlPull
 from backends.vllm.handover.nixl_push import NixlPush
 from backends.vllm.handover.offloading_peer import OffloadingPeer
-from backends.vllm.handover.shared_store import SharedStore
+from backends.vllm.handover.shared_store import LMCache, SharedStore
 
 CONNECTORS: Final[dict[str, Connector]] = {
     one.name: one

@@ -13,9 +13,6 @@ from backends.vllm.handover.connector import Legs, Reporter
 from backends.vllm.handover.nixl_pull import NixlPull
 from backends.vllm.handover.parameters import TransferParams
 
-HANDSHAKE_PORT = 6_301
-NOTIFY_PORT = 61_005
-
 
 class MoRIIOPull(NixlPull):
     """Mode READ: as `NixlPull`, with a ``transfer_id`` and two ports. A prefill that ends by a stop keeps no blocks.

@@ -25,3 +25,10 @@ class SharedStore(Connector):
 
     def decode_params(self, legs: Legs, handed: TransferParams | None) -> TransferParams | None:
         return None
+
+
+class LMCache(SharedStore):
+    """As other shared stores, with a server of its own. Its KV events do not report what the server holds."""
+
+    name: ClassVar[str] = "lmcache"
+    vllm_names: ClassVar[tuple[str, ...]] = ("LMCacheMPConnector", "LMCacheConnectorV1")

@@ -79,7 +79,7 @@ def test_finished_requests_are_forgotten():
     batches = Batches()
     batches.step(scheduled(new=[("a", [1] * 10, 0, 10)]))
     batches.step(scheduled(finished=["a", "never seen"]))
-    assert batches.statistics() == {"requests": 0, "steps": 2}
+    assert not batches._requests
     with pytest.raises(KeyError):
         batches.known("a")
 
