@@ -7,13 +7,29 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from backends.engine.request import FinishReason
 from backends.simulated.generation import Generation
 from backends.vllm.histogram_bounds import DURATION_S, ITERATION_TOKENS, ITL_S, TTFT_S, length_bounds
+
+_COUNTERS = (
+    ("vllm:prefix_cache_queries", "Tokens looked up.", "prefix_queries_tokens"),
+    ("vllm:prefix_cache_hits", "Tokens found.", "prefix_hits_tokens"),
+    ("vllm:num_preemptions", "Requests pushed back to waiting.", "preemptions"),
+    ("vllm:prompt_tokens", "Prompt tokens processed.", "prompt_tokens"),
+    ("vllm:prompt_tokens_cached", "Prompt tokens taken from the cache.", "prompt_cached_tokens"),
+    ("vllm:generation_tokens", "Tokens generated.", "generation_tokens"),
+)
+"""Name, help, and the engine's number."""
+_TRANSFER_COUNTERS = (
+    ("vllm:nixl_num_kv_expired_reqs", "Leases that ended unread.", "expired"),
+    ("vllm:nixl_num_notifications_after_expiry", "Loads that ended after their lease.", "late"),
+    ("vllm:nixl_num_failed_transfers", "Loads that failed.", "failed"),
+)
+_SUFFIXES = {"gauge": "", "counter": "_total"}
 
 
 class TokenHistogram:
@@ -140,11 +156,12 @@ class WorkerMetrics(Collector):
         # A change of this value shows a reader of the page that another process answers.
         yield GaugeMetricFamily("process_start_time_seconds", "Start, in Unix time.", value=self._started_unix_s)
 
-    def _gauge(self, name: str, text: str, value: float, **labels: str) -> Metric:
-        every = {**self._labels, **labels}
-        family = GaugeMetricFamily(name, text, labels=list(every))
-        family.add_metric(list(every.values()), value)
+    def _with_value(self, family: Metric, value: float, **labels: str) -> Metric:
+        family.add_sample(f"{family.name}{_SUFFIXES[family.type]}", {**self._labels, **labels}, value)
         return family
+
+    def _gauge(self, name: str, text: str, value: float, **labels: str) -> Metric:
+        return self._with_value(Metric(name, text, "gauge"), value, **labels)
 
     def _gauges(self, numbers: Mapping[str, int | float]) -> Iterator[Metric]:
         yield self._gauge("vllm:num_requests_running", "Requests in the running batch.", numbers["running"])
@@ -152,49 +169,29 @@ class WorkerMetrics(Collector):
         by_reason = self._gauge(
             "vllm:num_requests_waiting_by_reason", "Waiting requests by reason.", numbers["waiting"], reason="capacity"
         )
-        by_reason.add_sample(by_reason.name, {**self._labels, "reason": "deferred"}, 0.0)
-        yield by_reason
+        yield self._with_value(by_reason, 0.0, reason="deferred")
         yield self._gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", numbers["kv_usage"])
-        sleep = GaugeMetricFamily("vllm:engine_sleep_state", "1 for the state it is in.", labels=())
+        sleep = Metric("vllm:engine_sleep_state", "1 for the state it is in.", "gauge")
         for level, state in enumerate(("awake", "weights_offloaded", "discard_all")):
-            labels = {**self._labels, "sleep_state": state}
-            sleep.add_sample(sleep.name, labels, float(self._sleep_level() == level))
+            self._with_value(sleep, float(self._sleep_level() == level), sleep_state=state)
         yield sleep
-        config = GaugeMetricFamily("vllm:cache_config_info", "The KV cache.", labels=list(self._cache_config))
-        config.add_metric(list(self._cache_config.values()), 1.0)
+        config = Metric("vllm:cache_config_info", "The KV cache.", "gauge")
+        config.add_sample(config.name, dict(self._cache_config), 1.0)
         yield config
 
-    def _counter(self, name: str, text: str, value: float) -> Metric:
-        family = CounterMetricFamily(name, text, labels=list(self._labels))
-        family.add_metric(list(self._labels.values()), value)
-        return family
-
     def _counters(self, numbers: Mapping[str, int | float]) -> Iterator[Metric]:
-        yield self._counter("vllm:prefix_cache_queries", "Tokens looked up.", numbers["prefix_queries_tokens"])
-        yield self._counter("vllm:prefix_cache_hits", "Tokens found.", numbers["prefix_hits_tokens"])
-        yield self._counter("vllm:num_preemptions", "Requests pushed back to waiting.", numbers["preemptions"])
-        yield self._counter("vllm:prompt_tokens", "Prompt tokens processed.", numbers["prompt_tokens"])
-        yield self._counter(
-            "vllm:prompt_tokens_cached", "Prompt tokens taken from the cache.", numbers["prompt_cached_tokens"]
-        )
-        yield self._counter("vllm:generation_tokens", "Tokens generated.", numbers["generation_tokens"])
-        if self._transfers is not None:
-            moved = self._transfers()
-            yield self._counter("vllm:nixl_num_kv_expired_reqs", "Leases that ended unread.", moved["expired"])
-            yield self._counter(
-                "vllm:nixl_num_notifications_after_expiry", "Loads that ended after their lease.", moved["late"]
-            )
-            yield self._counter("vllm:nixl_num_failed_transfers", "Loads that failed.", moved["failed"])
-        rejections = CounterMetricFamily(
-            "vllm:admission_rejections", "Requests refused.", labels=("model_name", "reason")
-        )
-        rejections.add_metric((self._labels["model_name"], "max_num_queued_reqs"), self._rejected)
+        for name, text, key in _COUNTERS:
+            yield self._with_value(Metric(name, text, "counter"), numbers[key])
+        moved = {} if self._transfers is None else self._transfers()
+        for name, text, key in _TRANSFER_COUNTERS if moved else ():
+            yield self._with_value(Metric(name, text, "counter"), moved[key])
+        rejections = Metric("vllm:admission_rejections", "Requests refused.", "counter")
+        labels = {"model_name": self._labels["model_name"], "reason": "max_num_queued_reqs"}
+        rejections.add_sample(f"{rejections.name}_total", labels, self._rejected)
         yield rejections
-        success = CounterMetricFamily(
-            "vllm:request_success", "Requests finished.", labels=(*self._labels, "finished_reason")
-        )
+        success = Metric("vllm:request_success", "Requests finished.", "counter")
         for reason, count in self._finished.items():
-            success.add_metric((*self._labels.values(), reason.value), count)
+            self._with_value(success, count, finished_reason=reason.value)
         yield success
 
     def statistics(self) -> dict[str, Any]:

@@ -123,46 +123,35 @@ class KvTransfers:
         blocks = self._engine.kept_blocks(state.id)
         if blocks is None or self.faults.without_params:
             return None
-        return self._offered_moriio(state, blocks, params) if self._moriio else self._offered_nixl(state, blocks)
-
-    def _offered_moriio(
-        self, state: EngineRequestState, blocks: list[int], params: dict[str, Any] | None
-    ) -> dict[str, Any]:
         host, port = self.address
-        transfer_id = str((params or {}).get("transfer_id") or f"sidecar-{state.id}")
-        self._requests[transfer_id] = state.id
-        return {
+        shared = {
             "do_remote_prefill": True,
             "do_remote_decode": False,
             "remote_block_ids": [blocks],
             "remote_engine_id": self.engine_id,
             "remote_host": host,
+            "tp_size": 1,
+        }
+        if not self._moriio:
+            return shared | {
+                "remote_request_id": state.id,
+                "remote_port": port,
+                "dcp_size": 1,
+                "pp_size": 1,
+                "remote_num_tokens": state.prompt_tokens + state.output_tokens - 1,
+                "remote_prefill_cached_tokens": state.cached_tokens or 0,
+                "transfer_mode": "pull",
+            }
+        transfer_id = str((params or {}).get("transfer_id") or f"sidecar-{state.id}")
+        self._requests[transfer_id] = state.id
+        return shared | {
             "remote_handshake_port": port,
             "remote_notify_port": port,
             "remote_dp_rank": 0,
             "remote_dp_rank_override": True,
             "remote_dp_size": 1,
             "remote_dp_size_local": 1,
-            "tp_size": 1,
             "transfer_id": transfer_id,
-        }
-
-    def _offered_nixl(self, state: EngineRequestState, blocks: list[int]) -> dict[str, Any]:
-        host, port = self.address
-        return {
-            "do_remote_prefill": True,
-            "do_remote_decode": False,
-            "remote_block_ids": [blocks],
-            "remote_engine_id": self.engine_id,
-            "remote_request_id": state.id,
-            "remote_host": host,
-            "remote_port": port,
-            "tp_size": 1,
-            "dcp_size": 1,
-            "pp_size": 1,
-            "remote_num_tokens": state.prompt_tokens + state.output_tokens - 1,
-            "remote_prefill_cached_tokens": state.cached_tokens or 0,
-            "transfer_mode": "pull",
         }
 
     def answer(self, call: SideChannelCall) -> SideChannelAnswer:
@@ -174,12 +163,8 @@ class KvTransfers:
         if timer is None:
             self.late += call.done
             return SideChannelAnswer(False)
-        if call.done:
-            timer.cancel()
-            self._free(request_id)
-        else:
-            timer.cancel()
-            self._renew(request_id)
+        timer.cancel()
+        (self._free if call.done else self._renew)(request_id)
         return SideChannelAnswer(True)
 
     def _renew(self, request_id: str) -> None:

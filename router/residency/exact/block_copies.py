@@ -39,7 +39,7 @@ class TierCopies:
         self.extra: dict[int, int] = {}
         """Engine key -> number of copies beyond the first; a key with one copy has no entry."""
         self.skipped = 0
-        """Announced blocks that could not be named (`slower_tiers`)."""
+        """Announced blocks that could not be named (`stored_events.store_by_hash`)."""
 
 
 class BlockCopies:

@@ -12,8 +12,14 @@ from router.residency.exact.eviction_log import EvictionLog
 from router.residency.exact.orphans import OrphanBlocks, OrphanRun
 from router.residency.exact.relearning import Relearning
 from router.residency.exact.reported_hits import ReportedHits
-from router.residency.exact.slower_tiers import store_by_hash
-from router.residency.exact.stored_events import is_announced_again, is_new_copy, own_hashes, packed_run, tier_of
+from router.residency.exact.stored_events import (
+    is_announced_again,
+    is_new_copy,
+    own_hashes,
+    packed_run,
+    store_by_hash,
+    tier_of,
+)
 
 INDEXED_KINDS = frozenset({None, "full_attention", "mla_attention"})
 """Kinds of cache groups whose blocks form a usable prefix. Other groups keep only some of their blocks."""

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from backends.vllm.events import BlockStored, Event
 from router.residency.chain import extra_bytes, pack_tokens
-from router.residency.exact.block_copies import engine_key, engine_keys
+from router.residency.exact.block_copies import BlockCopies, TierCopies, engine_key, engine_keys
+from router.residency.exact.reported_hits import ReportedHits
 
 
 def tier_of(medium: str | None, locality: str | None) -> str | None:
@@ -71,3 +72,26 @@ def packed_run(event: BlockStored, *, with_tokens: bool) -> tuple[list[int], byt
     except (struct.error, TypeError, ValueError, OverflowError):
         return None
     return None if with_tokens and len(event.token_ids) != len(engines) * event.block_size else run
+
+
+def store_by_hash(copies: BlockCopies, reported: ReportedHits, tier_copies: TierCopies, engines: Sequence[int]) -> int:
+    """Store blocks that a slower tier names by hash alone, if their engine keys are known. Return how many are skipped.
+
+    vLLM's ``OffloadingConnector`` announces a block without token ids, parent and block size unless
+    ``self_describing_kv_events`` is set. The GPU's events may have explained the hash before. A slower tier has one
+    copy of each block, so a block that it holds gains none. What it holds says nothing about the GPU.
+    """
+    known: list[int] = []
+    hashes: list[int] = []
+    rows_by_tier = [tier_copies.held, *(other.held for other in copies.tiers.values() if other is not tier_copies)]
+    hash_at = copies.index.hashes
+    for engine in engines:
+        row = next((rows[engine] for rows in rows_by_tier if engine in rows), None)
+        block_hash = reported.named(engine) if row is None else hash_at[row]
+        if block_hash is not None:
+            known.append(engine)
+            hashes.append(block_hash)
+    copies.store(tier_copies, hashes, known, new_copies=False)
+    skipped = len(engines) - len(known)
+    tier_copies.skipped += skipped
+    return skipped

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Generator, Mapping
 from types import NoneType
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from xxhash import xxh3_128_intdigest
 
@@ -29,7 +29,7 @@ from router.tokenization.body.decoding import (
     inline_fields,
     python_fields,
 )
-from router.tokenization.body.encodings import as_utf8, utf8_steps
+from router.tokenization.body.encodings import finished, utf8_steps
 from router.tokenization.body.fields import PROMPT_FIELDS, BodyFields
 from router.tokenization.body.json_spans import (
     FIELDS,
@@ -43,7 +43,6 @@ from router.tokenization.body.json_spans import (
 from router.tokenization.body.known_bodies import BodySearch, KnownBodies, new_messages
 from router.tokenization.body.large_json import BodySurvey, LargeObjectScan
 
-T = TypeVar("T")
 Places: TypeAlias = Mapping[str, tuple[int, int]]
 """Start and end of values by name."""
 
@@ -216,7 +215,7 @@ def parse(path: str, body: bytes, known: KnownBodies | None = None) -> ParsedBod
     try:
         return parse_at_once(path, body, known)
     except UnreadBody:
-        return _finished(parse_steps(path, body))
+        return finished(parse_steps(path, body))
 
 
 def parse_at_once(path: str, body: bytes, known: KnownBodies | None = None) -> ParsedBody:
@@ -290,10 +289,10 @@ def _by_python(path: str, body: bytes) -> ParsedBody:
     if len(body) > PYTHON_BYTES:
         raise UnreadBody
     try:
-        text = as_utf8(body)
+        text = finished(utf8_steps(body))
         fields = python_fields(text, FloatBudget(INLINE_FLOATS))
     except (CostlyBody, RecursionError):
-        return _finished(parse_steps(path, body))
+        return finished(parse_steps(path, body))
     except ValueError as error:
         raise invalid_json(error) from None
     except RequestError:
@@ -385,15 +384,6 @@ def _checked(
             raise _wrong("stream", "true or false")
         _check_prompt(path, fields, spans)
     return ParsedBody(path, fields, body, spans, survey, search)
-
-
-def _finished(steps: Generator[None, None, T]) -> T:
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: T = end.value
-            return found
 
 
 def as_bool(value: object) -> bool | None:

@@ -12,6 +12,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from router.errors import ErrorKind, RequestError
+from router.tokenization.body.encodings import finished
 
 MAX_PARTS = 1_000
 """As many fields as Starlette reads."""
@@ -89,13 +90,7 @@ def form_steps(content_type: bytes, body: bytes) -> Generator[None, None, Form |
 
 def read_form(content_type: bytes, body: bytes) -> Form | None:
     """Read a small form at once, with the errors of `form_steps`."""
-    steps = form_steps(content_type, body)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            form: Form | None = end.value
-            return form
+    return finished(form_steps(content_type, body))
 
 
 def _opening(content_type: bytes) -> bytes:
