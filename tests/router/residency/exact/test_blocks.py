@@ -94,11 +94,6 @@ def test_two_views_share_a_slower_tier():
     assert len(index) == 1
 
 
-def test_too_many_tiers_are_refused():
-    block_copies = BlockCopies(BlockIndex())
-    assert [block_copies.tier_copies(f"medium {n}", 0) is None for n in range(10)] == [False] * 8 + [True] * 2
-
-
 @given(st.lists(st.tuples(st.sampled_from(["store", "remove"]), st.integers(0, 2), st.integers(0, 6)), max_size=60))
 def test_copies_are_counted(steps):
     """Several engine hashes may stand for one block: it is held until the last copy is removed."""

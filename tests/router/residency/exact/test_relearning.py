@@ -238,10 +238,15 @@ def turn_over(lossy, first):
     return wire_stored["block_hashes"]
 
 
-def relearned(lossy):
+def first_round(lossy):
+    """Pass the first round, and return the witnesses of the second one."""
     lossy.send(lossy.wire.stored(SYSTEM))
-    for first in (1_000, 2_000):
-        lossy.send(lossy.wire.removed(turn_over(lossy, first)[::-1]))
+    lossy.send(lossy.wire.removed(turn_over(lossy, 1_000)))
+    return turn_over(lossy, 2_000)
+
+
+def relearned(lossy):
+    lossy.send(lossy.wire.removed(first_round(lossy)[::-1]))
 
 
 def test_after_two_rounds_of_evictions_the_view_is_exact(lossy):
@@ -289,18 +294,14 @@ def interrupt_by_report(lossy):
     "interrupt", [interrupt_by_unasked, interrupt_by_running, interrupt_by_orphan, interrupt_by_report]
 )
 def test_a_possible_use_of_an_unknown_block_restarts_the_wait(lossy, interrupt):
-    lossy.send(lossy.wire.stored(SYSTEM))
-    lossy.send(lossy.wire.removed(turn_over(lossy, 1_000)))
-    hashes = turn_over(lossy, 2_000)
+    hashes = first_round(lossy)
     interrupt(lossy)
     lossy.send(lossy.wire.removed(hashes))
     assert lossy.residency is Residency.APPROXIMATE
 
 
 def test_a_request_without_unknown_blocks_does_not_restart_the_wait(lossy):
-    lossy.send(lossy.wire.stored(SYSTEM))
-    lossy.send(lossy.wire.removed(turn_over(lossy, 1_000)))
-    hashes = turn_over(lossy, 2_000)
+    hashes = first_round(lossy)
     ticket = lossy.reserve(TOKENS)
     assert lossy.map.asks_again(0, ticket, 0.0)
     lossy.send(lossy.wire.stored(SYSTEM))
@@ -311,9 +312,7 @@ def test_a_request_without_unknown_blocks_does_not_restart_the_wait(lossy):
 
 
 def test_an_unanswered_request_does_not_count_as_announced(lossy):
-    lossy.send(lossy.wire.stored(SYSTEM))
-    lossy.send(lossy.wire.removed(turn_over(lossy, 1_000)))
-    hashes = turn_over(lossy, 2_000)
+    hashes = first_round(lossy)
     other = list(range(3_000, 3_030))
     ticket = lossy.reserve(other)
     assert lossy.map.asks_again(0, ticket, 0.0)
@@ -324,9 +323,7 @@ def test_an_unanswered_request_does_not_count_as_announced(lossy):
 
 
 def test_an_announcement_may_arrive_after_the_response(lossy):
-    lossy.send(lossy.wire.stored(SYSTEM))
-    lossy.send(lossy.wire.removed(turn_over(lossy, 1_000)))
-    hashes = turn_over(lossy, 2_000)
+    hashes = first_round(lossy)
     ticket = lossy.reserve(TOKENS)
     assert lossy.map.asks_again(0, ticket, 0.0)
     lossy.end(TOKENS, ticket)

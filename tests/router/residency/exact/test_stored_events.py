@@ -2,7 +2,7 @@ import pytest
 
 from backends.vllm.events import BlockRemoved, BlockStored
 from router.residency.chain import extra_bytes
-from router.residency.exact.stored_events import extra_keys, is_announced_again, is_new_copy, own_hashes, tier_of
+from router.residency.exact.stored_events import extra_keys, is_announced_again, own_hashes, tier_of
 
 
 def stored(*hashes, parent=None, **named):
@@ -22,17 +22,6 @@ def stored(*hashes, parent=None, **named):
 )
 def test_a_remote_store_is_a_tier_of_its_own(medium, locality, tier):
     assert tier_of(medium, locality) == tier
-
-
-def test_only_several_blocks_from_the_start_of_a_prompt_are_no_new_copies():
-    assert is_new_copy(stored(1))
-    assert is_new_copy(stored(1, 2, parent=9))
-    assert not is_new_copy(stored(1, 2))
-
-
-def test_an_origin_decides_alone():
-    assert not is_new_copy(stored(1, parent=9, origin="REUSED"))
-    assert is_new_copy(stored(1, 2, origin="COMPUTED"))
 
 
 def test_a_first_block_is_announced_again_if_its_child_follows_in_the_same_step():
