@@ -46,7 +46,6 @@ class Batches:
         self._requests: dict[str, KnownRequest] = {}
 
     def step(self, scheduled: Any) -> BatchShape:
-        """Read a ``vllm.v1.core.sched.output.SchedulerOutput``."""
         for request_id in scheduled.finished_req_ids:
             self._requests.pop(request_id, None)
         step = BatchShape()

@@ -141,7 +141,6 @@ class ClockConnector(KVConnectorBase_V1, SupportsHMA):
         data["num_descriptors"].append(0)
 
     def get_kv_connector_stats(self) -> NixlKVConnectorStats | None:
-        """Return the counts since the last call, in NIXL's form and for its metrics."""
         return None if self._stats.is_empty() else self._stats.clone_and_reset()
 
     @classmethod

@@ -35,7 +35,6 @@ class ClockSettings:
     seed: int = 0
 
     def environment(self) -> dict[str, str]:
-        """Return the variables with these values, including the switch."""
         values = {name: getattr(self, name) for name in _READERS if getattr(self, name) is not None}
         return {SWITCH: "1", **{_PREFIX + name.upper(): str(value) for name, value in values.items()}}
 

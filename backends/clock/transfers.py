@@ -88,8 +88,6 @@ class Leases:
 
 
 class SideChannel:
-    """The server that answers readers, on a free port of `host`."""
-
     def __init__(self, host: str, leases: Leases) -> None:
         class Handler(socketserver.StreamRequestHandler):
             def handle(self) -> None:

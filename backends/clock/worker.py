@@ -104,7 +104,6 @@ class ClockWorker(worker_base.WorkerBase):
     def initialize_cache(self, num_gpu_blocks: int, num_cpu_blocks: int) -> None: ...
 
     def update_max_model_len(self, max_model_len: int) -> None:
-        """Take over a ``--max-model-len auto`` that was limited to the cache."""
         self.model_config.max_model_len = max_model_len
 
     def compile_or_warm_up_model(self) -> Any:

@@ -50,7 +50,6 @@ class DnsSource:
         """The kinds of addresses that there have been."""
 
     async def run(self, report: SourceReport) -> None:
-        """Ask until cancelled."""
         pause_s = SHORTEST_S
         while True:
             try:
@@ -122,7 +121,6 @@ class DnsSource:
 
 
 def _ttl_s(answers: Iterable[dns.resolver.Answer]) -> float:
-    """Return the shortest time to live of the records; `SHORTEST_S` if there are none."""
     return min((float(answer.rrset.ttl) for answer in answers if answer.rrset is not None), default=SHORTEST_S)
 
 

@@ -37,7 +37,6 @@ class FileSource:
         self._path = Path(path)
 
     async def run(self, report: SourceReport) -> None:
-        """Look at the file until cancelled, and read it when it has changed."""
         read: _Signature | str = ""
         seen = self._signature()
         while True:
@@ -139,8 +138,6 @@ class _Entry(Registration, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class _Targets(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One entry of Prometheus' format."""
-
     targets: list[str]
     labels: dict[str, str] = {}
 

@@ -22,8 +22,6 @@ _TURN_S = 0.005
 
 
 class RedisPipeline(Protocol):
-    """Commands that are sent together."""
-
     def getrange(self, key: bytes, start: int, end: int) -> object:
         """Ask for the bytes of a value from `start` to `end`, both included."""
 
@@ -70,7 +68,6 @@ class RedisSource:
         """What was read last, by key: the document, and the registration or what is wrong with it."""
 
     async def run(self, report: SourceReport) -> None:
-        """Read until cancelled."""
         client = self._connect()
         try:
             while True:

@@ -54,7 +54,6 @@ class RegisteredSource:
         return found is not None
 
     async def run(self, report: SourceReport) -> None:
-        """Report registrations as they come and go, until cancelled."""
         complete_s = self._now_s() + LEASE_S
         while True:
             self._changed.clear()

@@ -66,7 +66,6 @@ class SourceReport:
             self._changed()
 
     def failed(self, reason: str) -> None:
-        """Record that the source has no answer now. The last one stays."""
         self.failures += 1
         self.error = reason
         if self.failing_since is None:

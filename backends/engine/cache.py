@@ -138,7 +138,6 @@ class BlockCache:
         return bool(self._events)
 
     def take_events(self) -> list[CacheEvent]:
-        """Return the events since the last call, in order."""
         events = self._events
         if events:
             self._events = []

@@ -109,7 +109,6 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        """Whether any request runs or waits."""
         return bool(self._states or self._ahead)
 
     @property
@@ -202,7 +201,6 @@ class Engine:
         return self._scheduler.kept_blocks(request_id)
 
     def let_go(self, request_id: str) -> None:
-        """Release the blocks that are kept for a request, if any."""
         self._foreseen_s = []
         self._scheduler.let_go(request_id)
 
@@ -275,12 +273,10 @@ class Engine:
 
     @property
     def waiting_requests(self) -> int:
-        """Requests in the queue, including preempted ones."""
         return len(self._scheduler.waiting)
 
     @property
     def kv_usage(self) -> float:
-        """Share of blocks in use, 0 to 1."""
         return self._cache.usage
 
     def has_room(self, tokens: int, beside_tokens: int = 0) -> bool:

@@ -50,7 +50,6 @@ class Profile:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of the KV cache, as vLLM's ``num_gpu_blocks``."""
         return self.kv_tokens // self.block_size
 
 

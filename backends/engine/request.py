@@ -131,7 +131,6 @@ class EngineRequestState:
         """Blocks at the front of `blocks` that can be reused."""
 
     def hash_blocks(self) -> None:
-        """Bring `block_hashes` up to date."""
         if self.request.hashed is None:
             self.hasher.extend(self.block_hashes, self.tokens)
 

@@ -109,7 +109,6 @@ class Scheduler:
         return len(matched) * size
 
     def schedule(self, now_s: float) -> Batch:
-        """Pick the tokens of the next step and give them slots."""
         batch = Batch()
         budget = self._schedule_running(batch)
         if not batch.preempted:
@@ -139,7 +138,6 @@ class Scheduler:
         return most if self.running else 0
 
     def skip(self, steps: int) -> None:
-        """Apply `steps` quiet steps with known tokens."""
         for state in self.running:
             state.computed_tokens += steps
             state.slots_left -= steps

@@ -98,7 +98,6 @@ class StepTiming:
         return cost.a_ms + cost.b_us * 1e-3 * new_tokens + cost.d_ns * 1e-6 * attended_pairs(chunks)
 
     def statistics(self) -> dict[str, int | float]:
-        """Return the steps timed and their modelled seconds."""
         return {"steps": self._steps, "busy_s": self._total_s}
 
 

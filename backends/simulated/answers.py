@@ -49,7 +49,6 @@ class EngineCall:
 
 
 async def read_request(receive: Receive) -> bytes:
-    """Return the request's body; raises `ClientGone`."""
     parts = []
     while True:
         message = await receive()

@@ -32,18 +32,15 @@ class EngineClock:
         self._late_s = 0.0
 
     def wake(self) -> None:
-        """Start stepping: the engine has work."""
         self._work.set()
 
     def freeze(self) -> None:
-        """Take no further step until `thaw`."""
         self._thawed.clear()
 
     def thaw(self) -> None:
         self._thawed.set()
 
     async def run(self) -> None:
-        """Step until cancelled."""
         while True:
             self._work.clear()
             if not self._engine.has_work:

@@ -58,8 +58,6 @@ def usage(generations: Sequence[Generation], cached_tokens: int | None) -> dict[
 
 
 class Frames:
-    """SSE frames of one streamed response."""
-
     __slots__ = ("_closing", "_head", "_object", "_openings", "_shape", "with_ids")
 
     def __init__(self, shape: ApiShape, head: AnswerHead, *, with_ids: bool) -> None:

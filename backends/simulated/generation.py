@@ -140,7 +140,6 @@ class Inbox:
         self._wake()
 
     def client_gone(self) -> None:
-        """Stop the handler, because the client has left."""
         self._gone = True
         self._wake()
 

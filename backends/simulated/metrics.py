@@ -108,7 +108,6 @@ class WorkerMetrics(Collector):
         self._registry.register(self)
 
     def exposition(self) -> bytes:
-        """Return the page in Prometheus' text format."""
         return generate_latest(self._registry)
 
     def token(self, generation: Generation, now_s: float) -> None:
@@ -120,7 +119,6 @@ class WorkerMetrics(Collector):
         generation.last_token_s = now_s
 
     def rejected(self) -> None:
-        """Count a request refused because too many were in flight."""
         self._rejected += 1
 
     def finished(self, generation: Generation, reason: FinishReason, now_s: float) -> None:

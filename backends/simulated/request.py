@@ -80,8 +80,6 @@ class ChatBody(_Body, frozen=True, kw_only=True):
 
 
 class CompletionBody(_Body, frozen=True, kw_only=True):
-    """The fields of /v1/completions."""
-
     prompt: Prompts
     best_of: Positive | None = None
     suffix: str | None = None
@@ -111,16 +109,12 @@ class DetokenizeBody(msgspec.Struct, frozen=True):
 
 
 class LoadAdapterBody(msgspec.Struct, frozen=True):
-    """The fields of /v1/load_lora_adapter."""
-
     lora_name: str
     lora_path: str
     load_inplace: bool = False
 
 
 class UnloadAdapterBody(msgspec.Struct, frozen=True):
-    """The fields of /v1/unload_lora_adapter."""
-
     lora_name: str
 
 

@@ -134,7 +134,6 @@ class SimulatedWorker:
         return self._clock_task is not None and not self._clock_task.done()
 
     async def aclose(self) -> None:
-        """Abort running requests, stop the clock and close the event sockets."""
         self.abort_all()
         await self.transfers.aclose()
         if self.peer_tier is not None:

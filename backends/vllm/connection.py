@@ -135,7 +135,6 @@ class Connection(asyncio.Protocol):
             self._headers.clear()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header; drop trailers."""
         if not self._final:
             self._headers[name.lower()] = value
 

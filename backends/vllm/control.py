@@ -120,7 +120,6 @@ class WorkerClient:
         return await self._fetch(endpoint, path, request, timeout_s, max_bytes, error_bytes)
 
     def close(self) -> None:
-        """Close all connections; calls in progress fail."""
         while self._lanes:
             self._lanes.popitem()[1].close()
 

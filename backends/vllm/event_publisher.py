@@ -35,8 +35,6 @@ _number = itemgetter(0)
 
 
 class EventBuffer:
-    """The last batches of one publisher, at most `max_batches`."""
-
     def __init__(self, max_batches: int = sys.maxsize) -> None:
         self._max_batches = max_batches
         self._batches: list[Batch] = []

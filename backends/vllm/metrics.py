@@ -94,7 +94,6 @@ class StrangePage(ValueError):
 
 
 def parse_metrics(page: str) -> MetricsPage:
-    """Read a whole page at once, as `metrics_steps` does."""
     steps = metrics_steps(page.encode())
     while True:
         try:

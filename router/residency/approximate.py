@@ -249,7 +249,6 @@ class ApproximateView:
         self._evict_to_fit()
 
     def shrink(self, size_bytes: int) -> None:
-        """Evict until at most `size_bytes` are used."""
         while self._order and self.size_bytes > size_bytes:
             self._evict(max(1, (self.size_bytes - size_bytes) // HASH_BYTES))
 

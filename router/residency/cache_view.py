@@ -93,7 +93,6 @@ class CacheView:
         self._refresh()
 
     def mark_stale(self) -> None:
-        """Note that the values that a match reads may have changed."""
         self.stale = True
         self._changes.stale.add(self)
 
@@ -158,11 +157,9 @@ class CacheView:
 
     @property
     def model_bytes(self) -> int:
-        """Return the approximate memory of the model."""
         return 0 if self.model is None else self.model.size_bytes
 
     def shrink(self, size_bytes: int) -> None:
-        """Shrink the model to at most `size_bytes`."""
         if self.model is not None:
             self.model.shrink(size_bytes)
 
@@ -175,7 +172,6 @@ class CacheView:
         return self.is_modelled(prompt) or (self.event_feed is not None and self.event_feed.unproved)
 
     def modelled_length(self, prompt: Prompt) -> int:
-        """Return how many blocks of `prompt` the model holds."""
         return self.modelled_blocks(*usable_chain(prompt, self.block_size), prompt.tokens)
 
     def modelled_blocks(self, chain: Sequence[int], usable: int, tokens: int) -> int:
@@ -183,7 +179,6 @@ class CacheView:
         return 0 if self.model is None else self.model.match(chain, usable, tokens)
 
     def needed_model(self) -> ApproximateView:
-        """Return the model; create it on first use."""
         if self.model is None or self.model.block_size != self.block_size:
             self.model = ApproximateView(self.block_size, self._model_blocks())
         return self.model

@@ -171,7 +171,6 @@ class EventFeed:
     # Reports of responses.
 
     def mark(self) -> ViewMark:
-        """Return the current position of the view, for a request that is being placed."""
         view, eviction_log = self.view, self.view.eviction_log
         reports, orphans = view.reported.clock, view.orphans.added
         return ViewMark(

@@ -206,7 +206,6 @@ class ResidencyMap:
         return found
 
     def match_all(self, prompt: Prompt, slots: Slots) -> Matches:
-        """Return the result of `match` as arrays."""
         while self._changes.stale:
             self._changes.stale.pop().refresh()
         if self._groups is None or self._grouped_at != self._changes.count:
@@ -292,7 +291,6 @@ class ResidencyMap:
 
     @property
     def models(self) -> bool:
-        """Whether a model stands for the cache of any slot."""
         return any(view.modelled for view in self._slots.values())
 
     def _resident(self, slot: int, view: CacheView, prompt: Prompt, found: Match | None) -> tuple[int, int]:

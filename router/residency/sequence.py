@@ -207,7 +207,6 @@ class EventSequence:
         return step
 
     def _forget(self, step: SequenceStep) -> None:
-        """Start from 0, because another publisher answers."""
         step.restarted = True
         step.outcome = IngestOutcome.RESTARTED
         step.ready.clear()
@@ -237,7 +236,6 @@ class EventSequence:
             self._recent.popitem(last=False)
 
     def _drain(self, step: SequenceStep) -> None:
-        """Move the batches that are next in order from the buffer to `ready`."""
         for seq in [seq for seq in self._pending if seq < self.next_seq]:
             self._pending_bytes -= len(self._pending.pop(seq)) + _PENDING_BATCH_BYTES
         while self.next_seq in self._pending:

@@ -75,7 +75,6 @@ class IdentificationDeadline:
             task.exception()  # Retrieved so that asyncio does not log it; the request has continued without it.
 
     def close(self) -> None:
-        """Cancel the late identifications that still run."""
         for task in self._unfinished:
             task.cancel()
 

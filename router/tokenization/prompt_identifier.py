@@ -167,15 +167,12 @@ class PromptIdentifier:
             self._token_lengths.observe(model or "", prompt.text_bytes, prompt_tokens)
 
     def describe(self, model: str) -> str:
-        """Describe the source of the ids of `model`'s prompts, for people."""
         return self._sources.describe(model, self._remote.trouble)
 
     def way(self, model: str) -> Way:
-        """Return how prompts of `model` become token ids now."""
         return self._sources.way(model)
 
     def chosen(self, model: str) -> str:
-        """Return what the setting `tokenizer` says for a model."""
         return self._sources.chosen(model)
 
     async def files_read(self) -> None:
@@ -301,7 +298,6 @@ class PromptIdentifier:
         return self._continue(prompt_request, await self._in_thread(parsed, work, parsed.size_bytes, memory_bytes))
 
     def _continue(self, prompt_request: PromptRequest, prepared: PreparedPrompt) -> IdentityResult:
-        """Continue with the work that the body's fields require."""
         if isinstance(prepared, SegmentedText):
             return self._by_segments(prompt_request, prepared)
         if isinstance(prepared, GivenIds):

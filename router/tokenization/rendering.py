@@ -216,7 +216,6 @@ class PromptMemory:
         )
 
     def hold_text(self, chain: TextChain, size_bytes: int) -> None:
-        """Count a text prompt's text against the bound for recent texts."""
         self._recent.hold(chain, size_bytes)
 
     def statistics(self) -> dict[str, object]:

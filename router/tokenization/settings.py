@@ -12,7 +12,6 @@ from router.tokenization.local.choices import CHOICES, WORKER, path_of
 
 
 def check(config: Config) -> Iterator[Finding]:
-    """Find missing files of tokenizer, model_dir and models."""
     yield from _tokenizer(config.tokenizer, ())
     if config.model_dir is not None:
         yield from _unused(config.tokenizer, ("model_dir",))

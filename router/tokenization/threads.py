@@ -125,7 +125,6 @@ class TokenizerThreads:
         self.memory: MemoryBudget | None = None
 
     async def run(self, task: TokenizerTask, work: Callable[[], T]) -> T:
-        """Run `work` in the thread for the task's size; raises as `TokenizerThread.run` does."""
         self._begun += 1
         thread = self._small if task.text_bytes <= SMALL_BYTES else self._large
         return await thread.run(task, work, self.memory)

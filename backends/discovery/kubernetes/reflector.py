@@ -61,7 +61,6 @@ class Reflector:
         self._opened = False
 
     async def run(self) -> None:
-        """Follow the collection until cancelled."""
         pause_s = FIRST_PAUSE_S
         while True:
             began_s, self._opened = self._now_s(), False

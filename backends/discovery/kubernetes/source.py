@@ -92,8 +92,6 @@ class KubernetesSource:
 
 
 class _Pool:
-    """Follow an InferencePool, and the pods that it selects."""
-
     def __init__(
         self,
         api: ApiServer,

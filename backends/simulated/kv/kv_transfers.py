@@ -59,8 +59,6 @@ class SideChannelAnswer(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class TransferFaults:
-    """Failures on demand, for tests."""
-
     without_params: bool = False
     """Answer prefills without transfer parameters."""
     failed_loads: bool = False
@@ -104,7 +102,6 @@ class KvTransfers:
     # the worker that has computed the prompt
 
     def keeps(self, params: dict[str, Any] | None) -> bool:
-        """Return whether a request's blocks stay for another worker."""
         return self.enabled and _prefills(params)
 
     def began(self, request_id: str, identity: str, params: dict[str, Any] | None) -> None:
@@ -253,7 +250,6 @@ class KvTransfers:
             return
 
     def statistics(self) -> dict[str, int]:
-        """Return the transfers so far, and the requests whose blocks wait for another worker."""
         return {
             "leased": len(self._leases),
             "received": self.received,

@@ -42,7 +42,6 @@ class Mooncake(Connector):
         return {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": legs.transfer_id}
 
     def decode_params(self, legs: Legs, handed: TransferParams | None) -> TransferParams:
-        """Name the bootstrap server and the engine that will send the blocks."""
         peer = legs.prefill
         host = f"[{peer.connector_host}]" if ":" in peer.connector_host else peer.connector_host
         return {

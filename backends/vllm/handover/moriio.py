@@ -39,5 +39,4 @@ class MoRIIOPull(NixlPull):
     }
 
     def prefill_params(self, legs: Legs) -> TransferParams:
-        """Ask the worker to keep the blocks for another one."""
         return {**super().prefill_params(legs), "transfer_id": legs.transfer_id}

@@ -37,11 +37,9 @@ class NixlPush(Connector):
     dropped_decode_frees: ClassVar[bool] = False
 
     def prefill_params(self, legs: Legs) -> TransferParams:
-        """Ask the worker to write the blocks to another one."""
         return {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": legs.transfer_id}
 
     def introduced(self, peer: HandoverPeer, answer: PrefillAnswer) -> HandoverPeer:
-        """Return the worker with its engine id and its side channel."""
         given = parameters.checked_object(answer.params)
         parameters.check_members(given, _CHECKS)
         return replace(

@@ -41,7 +41,6 @@ class OffloadingPeer(Connector):
         return HandoverPeer(host=host, side_host=address[0], side_port=address[1] + (rank or 0), rank=rank)
 
     def prefill_params(self, legs: Legs) -> TransferParams:
-        """Ask the worker to keep the blocks of this transfer for a decode worker."""
         return {"remote_decoder": {"kv_request_id": legs.transfer_id}}
 
     def decode_params(self, legs: Legs, handed: TransferParams | None) -> TransferParams:

@@ -63,7 +63,6 @@ class BlockCopies:
         return tier_copies
 
     def hash_of(self, engine: int, tier_copies: TierCopies) -> int | None:
-        """Return the block hash of an engine key; `tier_copies` is searched first."""
         row = tier_copies.held.get(engine)
         if row is None:
             row = next((other.held[engine] for other in self.tiers.values() if engine in other.held), None)

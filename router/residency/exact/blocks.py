@@ -131,7 +131,6 @@ class BlockIndex:
         self.release(row)
 
     def release(self, row: int) -> None:
-        """Free `row` if no view holds it."""
         if not self.masks[row] and not any(row in tier for tier in self.lower.values()):
             del self.rows[self.hashes[row] & KEY_MASK]
             self.free.append(row)

@@ -108,7 +108,6 @@ class DisputedHit:
 
     @property
     def reason(self) -> Difference:
-        """Return the explanation, once `seen`."""
         if self.hits > self.claim.claimed:
             return Difference.SCHEDULED_SINCE
         return Difference.EVICTED_WHILE_QUEUED if self.hits < self.claim.start else Difference.RESERVED_NOT_SCHEDULED

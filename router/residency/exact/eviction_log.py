@@ -28,7 +28,6 @@ class NumberLog:
 
     @property
     def position(self) -> int:
-        """Return how many entries were ever appended."""
         return self.before + len(self.entries)
 
     def forget(self, entries: int) -> None:
@@ -74,11 +73,9 @@ class EvictionLog:
 
     @property
     def departures(self) -> int:
-        """Return how many blocks have departed so far."""
         return self._departed.position
 
     def arrive(self, hashes: Sequence[int]) -> None:
-        """Append the blocks of one announcement, if there are any."""
         if not len(hashes):
             return
         self._runs.entries.append(self._arrived.position)

@@ -46,7 +46,6 @@ class OrphanRun:
 
     @property
     def size_bytes(self) -> int:
-        """Return the approximate memory of this run."""
         return _RUN_BYTES + len(self.token_bytes) + _BLOCK_BYTES * len(self.engines)
 
 

@@ -170,7 +170,6 @@ class Relearning:
         return True
 
     def seen(self, ticket_id: int) -> None:
-        """Record that an open request found no unknown block."""
         self._open[ticket_id].seen = True
 
     def closed(self, ticket_id: int) -> None:

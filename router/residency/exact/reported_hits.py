@@ -62,7 +62,6 @@ class ReportedHits:
                 self._drop(block_hash)
 
     def supersede(self, hashes: Iterable[int]) -> None:
-        """Forget blocks that events have announced."""
         for block_hash in hashes:
             if block_hash in self._seen:
                 self._drop(block_hash)
@@ -73,7 +72,6 @@ class ReportedHits:
             self._engines[block_hash] = engine
 
     def named(self, engine: int) -> int | None:
-        """Return the block with this engine key, if known."""
         return self._names.get(engine)
 
     def remove(self, engines: Sequence[int], departed: array[int]) -> list[int]:
@@ -94,7 +92,6 @@ class ReportedHits:
         return missing
 
     def bound(self, blocks: int) -> None:
-        """Keep at most `blocks` blocks."""
         # One walk: to find the first key again after each removal takes seconds for 60,000 blocks.
         for block_hash in list(islice(self._seen, max(0, len(self._seen) - blocks))):
             self._drop(block_hash)

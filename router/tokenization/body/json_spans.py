@@ -174,7 +174,6 @@ def _given(value: memoryview) -> bool:
 
 
 def invalid_json(error: Exception) -> RequestError:
-    """Return the refusal of a body that cannot be decoded."""
     return RequestError(ErrorKind.INVALID_JSON, f"The request body is not valid JSON: {error}.")
 
 

@@ -67,8 +67,6 @@ class NodeChain:
 
 
 class IdsChain:
-    """Hashes of packed token ids."""
-
     __slots__ = ("_keys", "_packed")
 
     def __init__(self, packed: bytes, keys: CacheKeys) -> None:
@@ -125,7 +123,6 @@ class RecentTexts:
         self._bytes = 0
 
     def hold(self, chain: ReleasableText, size_bytes: int) -> None:
-        """Keep the text of `chain` until newer texts need the space."""
         size_bytes += HELD_BYTES
         self._held.append((chain, size_bytes))
         self._bytes += size_bytes

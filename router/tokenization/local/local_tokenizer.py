@@ -89,7 +89,6 @@ class LocalModel:
         return array("I"), array("I", framed)
 
     def describe(self) -> str:
-        """Describe the source and method of rendering, for people."""
         source = f"rendered locally from {self.files.folder}"
         return source if self.memo_off is None else f"{source} (prefix memo off: {self.memo_off})"
 

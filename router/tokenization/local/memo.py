@@ -170,7 +170,6 @@ class SegmentMemo:
 
 
 def packed_ids(ids: array[int]) -> bytes:
-    """Return token ids as little-endian u32."""
     if sys.byteorder == "big":
         ids = ids[:]
         ids.byteswap()
