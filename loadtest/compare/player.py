@@ -7,14 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from loadtest.compare.wording import Wording
-from loadtest.drive.chat import Timing, complete
 from loadtest.drive.http import Client
+from loadtest.drive.seen import COMPLETIONS, STREAMED, Seen, observe
 from loadtest.sim.outcome import Ending, Outcome
 from loadtest.workload.plan import Call, Plan, Session
 
 LEAD_S = 0.3
 """Time between the begin of a run and second 0 of its plan, so that every session's task is waiting by then."""
-SESSION_HEADER = "x-session-id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,77 +37,60 @@ class Player:
         client = Client(self._base_url)
         begin_s = asyncio.get_running_loop().time() + LEAD_S
         try:
-            runs = [
-                _Run(client, self._model, self._wording, session, begin_s).play(until_s, progress)
-                for session in plan.sessions
-            ]
+            runs = [self._session(client, session, begin_s, until_s, progress) for session in plan.sessions]
             return [answered for found in await asyncio.gather(*runs) for answered in found]
         finally:
             client.close()
 
-
-class _Run:
-    """One session. `_answers` has the model's answers so far."""
-
-    def __init__(self, client: Client, model: str, wording: Wording, session: Session, begin_s: float) -> None:
-        self._client = client
-        self._model = model
-        self._wording = wording
-        self._session = session
-        self._begin_s = begin_s
-        self._answers: dict[int, str] = {}
-
-    async def play(self, until_s: float, progress: Callable[[], None]) -> list[Answered]:
-        """Play the session up to its first failed call, since later prompts would quote the missing answer."""
+    async def _session(
+        self, client: Client, session: Session, begin_s: float, until_s: float, progress: Callable[[], None]
+    ) -> list[Answered]:
+        """Play a session up to its first failed call, since later prompts would quote the missing answer."""
         loop = asyncio.get_running_loop()
-        due_s = self._begin_s + self._session.start_s
+        due_s = begin_s + session.start_s
         found: list[Answered] = []
-        for number, call in enumerate(self._session.calls):
+        answers: dict[int, str] = {}
+        for number, call in enumerate(session.calls):
             due_s += call.pause_s if number else 0.0
-            if due_s >= self._begin_s + until_s:
+            if due_s >= begin_s + until_s:
                 break
             await asyncio.sleep(due_s - loop.time())
-            found.append(await self._send(number, call, due_s))
+            body = {"model": self._model, "prompt": self._wording.prompt(call.prompt, answers), **STREAMED}
+            body |= {"max_tokens": call.answer[1], "ignore_eos": True}
+            headers = {"x-session-id": session.id}
+            seen = await observe(client, COMPLETIONS, body, intended_s=due_s, headers=headers)
+            answers[call.answer[0]] = seen.text
+            error = seen.error or self._miscounted(call, seen)
+            found.append(Answered(_outcome(f"{session.id}/{number}", session.id, call, seen, begin_s, error), error))
             progress()
-            if found[-1].error is not None:
+            if error is not None:
                 break
             due_s = loop.time()
         return found
 
-    async def _send(self, number: int, call: Call, due_s: float) -> Answered:
-        prompt = self._wording.prompt(call.prompt, self._answers)
-        body = {"model": self._model, "prompt": prompt, "max_tokens": call.answer[1], "ignore_eos": True}
-        timing = await complete(self._client, body, due_s, {SESSION_HEADER: self._session.id})
-        error = self._heard(call, timing)
-        return Answered(self._outcome(f"{self._session.id}/{number}", call, timing, error), error)
-
-    def _heard(self, call: Call, timing: Timing) -> str | None:
-        """Keep the answer; return the error of the answer or of its token counts, if any."""
-        if timing.error is not None:
-            return timing.error
-        self._answers[call.answer[0]] = timing.text
+    def _miscounted(self, call: Call, seen: Seen) -> str | None:
+        """Return the error if prompt or text have another length than the plan says."""
         for name, wanted, got in (
-            ("prompt", call.prompt.tokens, timing.prompt_tokens),
-            ("answer", call.answer[1], timing.completion_tokens),
-            ("answer's text", call.answer[1], self._wording.length(timing.text)),
+            ("prompt", call.prompt.tokens, seen.prompt_tokens),
+            ("answer's text", call.answer[1], self._wording.length(seen.text)),
         ):
             if got != wanted:
                 return f"the {name} has {got} tokens, the plan says {wanted}"
         return None
 
-    def _outcome(self, name: str, call: Call, timing: Timing, error: str | None) -> Outcome:
-        failed = error is not None
-        end_s = asyncio.get_running_loop().time() if timing.end_s is None else timing.end_s
-        return Outcome(
-            id=name,
-            session=self._session.id,
-            ending=Ending.REJECTED if failed else Ending.FINISHED,
-            worker=timing.worker or "",
-            sent_s=timing.started_s - self._begin_s,
-            ended_s=end_s - self._begin_s,
-            ttft_s=timing.ttft_s,
-            prompt_tokens=call.prompt.tokens,
-            output_tokens=timing.completion_tokens,
-            predicted_tokens=timing.predicted_cached_tokens,
-            cached_tokens=timing.cached_tokens,
-        )
+
+def _outcome(name: str, session: str, call: Call, seen: Seen, begin_s: float, error: str | None) -> Outcome:
+    end_s = seen.ended_s if seen.last_s is None else seen.last_s
+    return Outcome(
+        id=name,
+        session=session,
+        ending=Ending.FINISHED if error is None else Ending.REJECTED,
+        worker=seen.worker,
+        sent_s=seen.began_s - begin_s,
+        ended_s=end_s - begin_s,
+        ttft_s=seen.ttft_s,
+        prompt_tokens=call.prompt.tokens,
+        output_tokens=seen.completion_tokens,
+        predicted_tokens=seen.predicted_cached_tokens,
+        cached_tokens=seen.cached_tokens,
+    )

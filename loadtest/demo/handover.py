@@ -21,8 +21,8 @@ from backends.simulated.settings import WorkerSettings
 from loadtest.demo import fleet
 from loadtest.demo.compare import wrappers
 from loadtest.demo.run import Setting, bar, failures, wait_until_ready
-from loadtest.drive.chat import Timing
 from loadtest.drive.conversations import play
+from loadtest.drive.seen import Seen
 from loadtest.report.summary import Row, percentile, summarise
 from loadtest.workload.conversations import Conversation, Shape, generate
 
@@ -131,8 +131,8 @@ def _run(console: Console, setting: Setting, placement: str, flags: Sequence[str
 
 
 async def _play(
-    url: str, model: str, parts: Sequence[Sequence[Conversation]], seen: Callable[[Timing], None]
-) -> list[list[Timing]]:
+    url: str, model: str, parts: Sequence[Sequence[Conversation]], seen: Callable[[Seen], None]
+) -> list[list[Seen]]:
     return await asyncio.gather(*[play(url, model, part, seen) for part in parts])
 
 

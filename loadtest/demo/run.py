@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from loadtest.demo import fleet
-from loadtest.drive.chat import Timing
 from loadtest.drive.conversations import play
+from loadtest.drive.seen import Seen
 from loadtest.report.summary import Row, summarise
 from loadtest.workload.conversations import Shape, generate
 
@@ -67,7 +67,7 @@ def served_model(worker: dict[str, object]) -> str:
 
 def run_policy(
     console: Console, setting: Setting, policy: str, serve_flags: Sequence[str] = ()
-) -> tuple[Row, list[Timing]]:
+) -> tuple[Row, list[Seen]]:
     conversations = generate(setting.shape, setting.seed)
     total = sum(len(conversation.turns) for conversation in conversations)
     with (
@@ -85,5 +85,5 @@ def bar(console: Console) -> Progress:
     return Progress(*columns, console=console)
 
 
-def failures(timings: Sequence[Timing]) -> list[str]:
+def failures(timings: Sequence[Seen]) -> list[str]:
     return sorted({timing.error for timing in timings if timing.error is not None})

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from loadtest.drive.chat import Timing, chat
 from loadtest.drive.http import Client
+from loadtest.drive.seen import Seen, chat
 from loadtest.workload.conversations import Conversation
 
 
@@ -25,8 +25,8 @@ async def play(
     base_url: str,
     model: str,
     conversations: Sequence[Conversation],
-    progress: Callable[[Timing], None] = lambda timing: None,
-) -> list[Timing]:
+    progress: Callable[[Seen], None] = lambda timing: None,
+) -> list[Seen]:
     """Start each conversation at its time; return one timing per request sent, conversation by conversation."""
     client = Client(base_url)
     begin_s = asyncio.get_running_loop().time()
@@ -38,12 +38,12 @@ async def play(
 
 
 async def _play_one(
-    client: Client, model: str, conversation: Conversation, begin_s: float, progress: Callable[[Timing], None]
-) -> list[Timing]:
+    client: Client, model: str, conversation: Conversation, begin_s: float, progress: Callable[[Seen], None]
+) -> list[Seen]:
     loop = asyncio.get_running_loop()
     due_s = begin_s + conversation.start_s
     messages = conversation.opening()
-    timings: list[Timing] = []
+    timings: list[Seen] = []
     for index, turn in enumerate(conversation.turns):
         due_s += turn.pause_s
         await asyncio.sleep(due_s - loop.time())

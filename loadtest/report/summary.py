@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from loadtest.drive.chat import Timing
+from loadtest.drive.seen import Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
-def summarise(policy: str, timings: Iterable[Timing]) -> Row:
+def summarise(policy: str, timings: Iterable[Seen]) -> Row:
     """Return the row of one policy. Failed requests count as errors and nowhere else."""
     all_ = list(timings)
     good = [timing for timing in all_ if timing.error is None]

@@ -16,8 +16,8 @@ import pytest
 
 from backends.simulated.serving import RunningWorker, serving
 from backends.simulated.settings import WorkerSettings
-from loadtest.drive.chat import chat
 from loadtest.drive.http import Client
+from loadtest.drive.seen import chat
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, warmroute
 

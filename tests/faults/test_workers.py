@@ -3,9 +3,8 @@ import time
 
 import pytest
 
-from loadtest.drive.chat import chat
 from loadtest.drive.http import Client
-from loadtest.drive.seen import Kind
+from loadtest.drive.seen import Kind, chat
 
 pytestmark = pytest.mark.slow
 

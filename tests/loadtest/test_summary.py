@@ -1,4 +1,4 @@
-from loadtest.drive.chat import Timing
+from loadtest.drive.seen import Kind, Seen
 from loadtest.report.summary import percentile, summarise
 
 
@@ -9,8 +9,8 @@ def test_percentile_interpolates():
 
 
 def test_failed_requests_count_as_errors_and_nowhere_else():
-    good = Timing(0.0, ttft_s=0.1, end_s=1.1, prompt_tokens=100, cached_tokens=80, completion_tokens=11)
-    bad = Timing(0.0, error="gone", prompt_tokens=1000)
+    good = Seen(0.0, Kind.COMPLETE, ttft_s=0.1, last_s=1.1, prompt_tokens=100, cached_tokens=80, completion_tokens=11)
+    bad = Seen(0.0, prompt_tokens=1000)
     row = summarise("rule", [good, bad])
     assert (row.requests, row.errors) == (2, 1)
     assert row.ttft_mean_ms == 100

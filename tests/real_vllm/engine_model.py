@@ -26,8 +26,8 @@ from backends.vllm.events import AllBlocksCleared, BlockRemoved, BlockStored, de
 from backends.vllm.probe import probe
 from backends.vllm.render import ChatRenderer
 from backends.worker import parse_endpoint
-from loadtest.drive.chat import chat
 from loadtest.drive.http import Client
+from loadtest.drive.seen import chat
 from loadtest.fleet.vllm import VllmWorker
 from loadtest.profiles.replay import VirtualWorker, unmatched
 
@@ -172,7 +172,7 @@ async def served(url, scenario, time_scale):
     outcomes = []
     for arrival, timing in zip(scenario.arrivals, timings, strict=True):
         assert (timing.error, timing.completion_tokens) == (None, arrival.answer_tokens)
-        arrived_s = (timing.started_s - begin_s) / time_scale
+        arrived_s = (timing.began_s - begin_s) / time_scale
         first_token_s = arrived_s + timing.ttft_s / time_scale
         outcomes.append(Outcome(arrival.id, timing.prompt_tokens, timing.cached_tokens, arrived_s, first_token_s))
     return Played(tuple(outcomes), _history(payloads, begin_wall_s, time_scale), preempted)

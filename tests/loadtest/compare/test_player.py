@@ -54,4 +54,4 @@ async def test_a_failed_call_ends_its_session_and_is_reported(wording):
     found, ended = await played(wording, TALK, model="another")
     assert ended == 1
     assert found[0].outcome.ending is Ending.REJECTED
-    assert found[0].error.startswith("status 404")
+    assert found[0].error.startswith("refused: status 404")
