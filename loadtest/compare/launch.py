@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from loadtest.compare.contenders import Contender, Site
-from loadtest.fleet.process import Process, StartError, uninterrupted
+from loadtest.fleet.process import Process, StartError, started
 
 READY_LIMIT_S = 60.0
 SETTLE_S = 1.0
@@ -23,9 +23,7 @@ def running_router(contender: Contender, site: Site, log: Path) -> Iterator[Proc
         StartError: the router ended, or did not register every worker in time.
     """
     with ExitStack() as stack:
-        with uninterrupted():
-            process = Process(contender.command(site), contender.name, log=log)
-            stack.callback(process.stop)
+        process = started(stack, contender.command(site), contender.name, log=log)
         _wait_until_registered(contender, site, process)
         time.sleep(SETTLE_S)
         yield process

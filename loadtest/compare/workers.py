@@ -19,12 +19,12 @@ from backends.clock.settings import ClockSettings
 from backends.simulated.settings import shipped_model_dir
 from backends.vllm.metrics import parse_metrics
 from loadtest.fleet.cpu import tree_cpu_s
-from loadtest.fleet.process import Process, StartError, uninterrupted, warmroute
+from loadtest.fleet.embedded import start_workers
+from loadtest.fleet.process import StartError
 from loadtest.fleet.vllm import VllmWorker, find_vllm, running_vllm
 
 BLOCK_TOKENS = 16
 RESET_LIMIT_S = 20.0
-_URL = r"(http://[^\s\"',]+)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +112,8 @@ def _embedded(
 ) -> list[tuple[str, int]]:
     flags = ["--port", "0", "--dev-mode", "--kv-events-topic", "", "--num-gpu-blocks", str(shape.blocks)]
     flags += ["--profile", shape.profile, "--time-scale", str(shape.time_scale)]
-    processes = []
-    for number in range(shape.workers):
-        command = warmroute("worker", *flags, "--seed", str(number))
-        with uninterrupted():
-            processes.append(Process(command, f"worker {number}", log=logs / f"worker-{number}.log"))
-            stack.callback(processes[-1].stop)
-    started = []
-    for number, process in enumerate(processes):
-        started.append((process.wait_for(rf"worker {_URL}").group(1), process.pid))
-        progress(number)
-    return started
+    own = [[*flags, "--seed", str(number)] for number in range(shape.workers)]
+    return [(url, process.pid) for url, process in start_workers(stack, own, progress, logs)]
 
 
 def _with_events(url: str, pid: int) -> Worker:

@@ -70,27 +70,25 @@ def _writable(text: str) -> Path:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run both policies and print the table; return 0 if no request failed."""
+    """Run the demo; return 0 if no request failed."""
+    wrong = _wrong(args)
+    if wrong is not None:
+        sys.stderr.write(f"warmroute demo: {wrong}\n")
+        return 2
+    # Late imports: other commands' help must load no HTTP client.
+    from loadtest.demo import compare, handover
+    from loadtest.fleet.process import exit_code
+
+    return exit_code("warmroute demo", lambda: (handover if args.handover else compare).compare(args))
+
+
+def _wrong(args: argparse.Namespace) -> str | None:
     from loadtest.demo import plot
 
     if args.handover:
-        return _hand_over(args)
-    if args.plot is not None and not plot.available():
-        sys.stderr.write(f"warmroute demo: {plot.MISSING}\n")
-        return 2
-    from loadtest.demo.compare import run as compare  # imported here so that other commands' help loads no HTTP client
-
-    return compare(args, BASELINE)
-
-
-def _hand_over(args: argparse.Namespace) -> int:
-    given = {"--policy": args.policy != DEFAULT, "--plot": args.plot is not None, "--keep": args.keep}
-    wrong = [f"{flag} does not go with --handover" for flag, on in given.items() if on]
-    if args.workers < _FEWEST_WITH_ROLES:
-        wrong.append(f"--handover needs --workers {_FEWEST_WITH_ROLES} or more")
-    if wrong:
-        sys.stderr.write(f"warmroute demo: {wrong[0]}\n")
-        return 2
-    from loadtest.demo.handover import run as compare  # late import, as above
-
-    return compare(args)
+        for flag, given in (("--policy", args.policy != DEFAULT), ("--plot", args.plot), ("--keep", args.keep)):
+            if given:
+                return f"{flag} does not go with --handover"
+        if args.workers < _FEWEST_WITH_ROLES:
+            return f"--handover needs --workers {_FEWEST_WITH_ROLES} or more"
+    return None if args.plot is None or plot.available() else plot.MISSING

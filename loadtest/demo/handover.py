@@ -4,27 +4,18 @@ decode workers, which the gateway uses where that costs less."""
 from __future__ import annotations
 
 import argparse
-import asyncio
-import signal
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-import httpx
 import msgspec
-import uvloop
 from rich.console import Console
 from rich.table import Table
 
 from backends.simulated.settings import WorkerSettings
-from loadtest.demo import fleet
-from loadtest.demo.compare import wrappers
-from loadtest.demo.run import Setting, bar, failures, wait_until_ready
-from loadtest.drive.conversations import play
+from loadtest.demo.run import Setting, played, show_errors, wrappers
 from loadtest.drive.seen import Seen
 from loadtest.report.summary import Row, percentile, summarise
-from loadtest.workload.conversations import Conversation, Shape, generate
+from loadtest.workload.conversations import Shape, generate
 
 TOGETHER, BY_COST = "no roles", "with roles"
 POLICY = "marginal_cost"
@@ -60,12 +51,10 @@ class Side:
         yield "chats: gap between tokens p99, ms", self.gap_p99_ms
 
 
-def run(args: argparse.Namespace) -> int:
+def compare(args: argparse.Namespace) -> int:
     """Run both sides and print the table; return 0 if no request failed."""
     console = Console()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
-    setting = Setting(args.workers, args.profile, args.time_scale, args.seed, _chats(args.conversations))
+    setting = Setting.of(args, _chats(args.conversations))
     console.print(f"{setting.title()}, and {_uploads(args.conversations).conversations} uploads of long files")
     roles = _roles(args.workers)
     console.print(f"{TOGETHER}: every worker computes whole requests", highlight=False)
@@ -74,13 +63,17 @@ def run(args: argparse.Namespace) -> int:
         "where that costs less time than one decode worker alone",
         highlight=False,
     )
-    try:
-        return _compare(console, setting, args)
-    except fleet.StartError as error:
-        sys.stderr.write(f"warmroute demo: {error}\n")
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    sides = []
+    everything: list[Seen] = []
+    for placement in (TOGETHER, BY_COST):
+        side, seen = _side(console, setting, placement, wrappers(args))
+        sides.append(side)
+        everything += seen
+    _show(console, sides)
+    if args.json:
+        document = msgspec.json.encode({"sides": [asdict(side) for side in sides]})
+        args.json.write_bytes(msgspec.json.format(document, indent=2))
+    return show_errors(console, everything)
 
 
 def _chats(conversations: int) -> Shape:
@@ -93,58 +86,25 @@ def _uploads(conversations: int) -> Shape:
     return Shape(uploads, turns=1, starts_per_s=rate_per_s, document_chars=(40_000, 90_000), shared_documents=0.0)
 
 
-def _compare(console: Console, setting: Setting, args: argparse.Namespace) -> int:
-    sides, errors = [], []
-    for placement in (TOGETHER, BY_COST):
-        side, failed = _run(console, setting, placement, wrappers(args))
-        sides.append(side)
-        errors += failed
-    _show(console, sides)
-    if args.json:
-        _write(args.json, sides)
-    for error in errors[:5]:
-        console.print(f"[red]failed:[/red] {error}")
-    return 1 if errors else 0
-
-
-def _run(console: Console, setting: Setting, placement: str, flags: Sequence[str]) -> tuple[Side, list[str]]:
-    """Start a fleet, play chats and uploads at once, stop the fleet."""
-    chats = generate(setting.shape, setting.seed)
-    uploads = generate(_uploads(setting.shape.conversations), setting.seed)
-    roles = _roles(setting.workers) if placement == BY_COST else ()
-    worker_flags, serve_flags = setting.worker_flags(), list(flags)
-    if roles:
-        worker_flags += ["--kv-connector", "nixl_pull"]
+def _side(console: Console, setting: Setting, placement: str, flags: list[str]) -> tuple[Side, list[Seen]]:
+    """Play chats and uploads at once through a fresh fleet."""
+    parts = [generate(shape, setting.seed) for shape in (setting.shape, _uploads(setting.shape.conversations))]
+    roles, worker_flags = [], []
+    if placement == BY_COST:
+        roles, worker_flags = _roles(setting.workers), ["--kv-connector", "nixl_pull"]
         tokens_per_s = WorkerSettings().kv_transfer_tokens_per_s / setting.time_scale
-        serve_flags += ["--set", "handover.connector=nixl_pull"]
-        serve_flags += ["--set", f"handover.transfer_tokens_per_s={tokens_per_s:.0f}"]
-    with fleet.running(setting.workers, POLICY, worker_flags, serve_flags, roles) as running, bar(console) as progress:
-        model = wait_until_ready(running.admin_url, setting.workers)
-        task = progress.add_task(placement, total=sum(len(one.turns) for one in (*chats, *uploads)))
-
-        played = _play(running.public_url, model, (chats, uploads), lambda timing: progress.advance(task))
-        chatted, uploaded = uvloop.run(played)
-        handed_over = _handed_over(running.admin_url) if roles else 0
-    gaps_ms = [gap_s * 1e3 for timing in chatted for gap_s in timing.gaps_s]
-    rows = summarise("chats", chatted), summarise("uploads", uploaded)
-    return Side(placement, *rows, percentile(gaps_ms, 0.99), handed_over), failures([*chatted, *uploaded])
-
-
-async def _play(
-    url: str, model: str, parts: Sequence[Sequence[Conversation]], seen: Callable[[Seen], None]
-) -> list[list[Seen]]:
-    return await asyncio.gather(*[play(url, model, part, seen) for part in parts])
+        flags = [*flags, "--set", "handover.connector=nixl_pull"]
+        flags += ["--set", f"handover.transfer_tokens_per_s={tokens_per_s:.0f}"]
+    found, handed_over = played(console, setting, placement, POLICY, parts, worker_flags, flags, roles)
+    chats, uploads = found
+    gaps_ms = [gap_s * 1e3 for seen in chats for gap_s in seen.gaps_s]
+    rows = summarise("chats", chats), summarise("uploads", uploads)
+    return Side(placement, *rows, percentile(gaps_ms, 0.99), handed_over), [*chats, *uploads]
 
 
 def _roles(workers: int) -> list[str]:
     prefill = max(1, workers // _WORKERS_PER_PREFILL_WORKER)
     return ["prefill"] * prefill + ["decode"] * (workers - prefill)
-
-
-def _handed_over(admin_url: str) -> int:
-    lines = httpx.get(f"{admin_url}/metrics").text.splitlines()
-    counted = [line for line in lines if line.startswith('warmroute_handovers_total{outcome="handed_over"}')]
-    return sum(int(float(line.rsplit(" ", 1)[1])) for line in counted)
 
 
 def _show(console: Console, sides: Sequence[Side]) -> None:
@@ -180,7 +140,3 @@ def verdict(ratios: Mapping[str, float]) -> list[str]:
 
 def _listed(ratios: Mapping[str, float]) -> str:
     return ", ".join(f"{name.removesuffix(', ms')} ({ratio:.2f} x)" for name, ratio in ratios.items()) or "nothing"
-
-
-def _write(path: Path, sides: Sequence[Side]) -> None:
-    path.write_bytes(msgspec.json.format(msgspec.json.encode({"sides": [asdict(side) for side in sides]}), indent=2))

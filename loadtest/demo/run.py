@@ -1,34 +1,39 @@
-"""One policy's run: a fresh fleet, the same conversations, a progress bar, and one row of numbers."""
+"""Conversations through a fresh fleet, with a progress bar: what all parts of the demo share."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import argparse
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import httpx
 import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from loadtest.demo import fleet
 from loadtest.drive.conversations import play
 from loadtest.drive.seen import Seen
-from loadtest.report.summary import Row, summarise
-from loadtest.workload.conversations import Shape, generate
+from loadtest.fleet.embedded import running
+from loadtest.workload.conversations import Conversation, Shape
+from policies.spec import WRAPPERS
 
-READY_LIMIT_S = 60.0
+SHOWN_ERRORS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
     """The settings of a demo run. `time_scale` stretches the modelled GPU's step times."""
 
-    workers: int = 4
-    profile: str = "llama-3.1-8b-h100"
-    time_scale: float = 3.0
-    seed: int = 0
-    shape: Shape = field(default_factory=Shape)
+    workers: int
+    profile: str
+    time_scale: float
+    seed: int
+    shape: Shape
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, shape: Shape) -> Setting:
+        return cls(args.workers, args.profile, args.time_scale, args.seed, shape)
 
     def title(self) -> str:
         """Return the fleet and the workload in one line."""
@@ -41,49 +46,48 @@ class Setting:
         return ["--profile", self.profile, "--time-scale", str(self.time_scale)]
 
 
-def wait_until_ready(admin_url: str, workers: int, limit_s: float = READY_LIMIT_S) -> str:
-    """Wait until every worker is ready and its cache view known; return the model that they serve.
-
-    Raises:
-        fleet.StartError: `limit_s` has passed.
-    """
-    end_s = time.monotonic() + limit_s
-    listed: list[dict[str, object]] = []
-    while time.monotonic() < end_s:
-        listed = httpx.get(f"{admin_url}/admin/v1/workers").json()["workers"]
-        if len(listed) == workers and all(worker["state"] == "ready" for worker in listed):
-            return served_model(listed[0])
-        time.sleep(0.1)
-    states = ", ".join(f"{worker['id']} is {worker['state']} ({worker['reason']})" for worker in listed)
-    raise fleet.StartError(f"not every worker was ready within {limit_s:.0f} s: {states}")
+def wrappers(args: argparse.Namespace) -> list[str]:
+    """Return the flags of ``warmroute serve`` for the wrappers of the compared policy."""
+    given = {name: getattr(args, name) for name in WRAPPERS}
+    return [f"--{name}" if on else f"--no-{name}" for name, on in given.items() if on is not None]
 
 
-def served_model(worker: dict[str, object]) -> str:
-    """Return the first model of a worker, as the admin API shows it."""
-    models = worker["models"]
-    assert isinstance(models, list)
-    return str(models[0]["id"])
-
-
-def run_policy(
-    console: Console, setting: Setting, policy: str, serve_flags: Sequence[str] = ()
-) -> tuple[Row, list[Seen]]:
-    conversations = generate(setting.shape, setting.seed)
-    total = sum(len(conversation.turns) for conversation in conversations)
-    with (
-        fleet.running(setting.workers, policy, setting.worker_flags(), serve_flags) as running,
-        bar(console) as progress,
-    ):
-        model = wait_until_ready(running.admin_url, setting.workers)
-        task = progress.add_task(policy, total=total)
-        timings = uvloop.run(play(running.public_url, model, conversations, lambda timing: progress.advance(task)))
-    return summarise(policy, timings), timings
-
-
-def bar(console: Console) -> Progress:
+def played(
+    console: Console,
+    setting: Setting,
+    title: str,
+    policy: str,
+    parts: Sequence[Sequence[Conversation]],
+    worker_flags: Sequence[str] = (),
+    serve_flags: Sequence[str] = (),
+    roles: Sequence[str] = (),
+) -> tuple[list[list[Seen]], int]:
+    """Play all parts at once through a fresh fleet; return the requests of each, and the number of KV handovers."""
     columns = (TextColumn("{task.description:>14}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=console)
+    flags = [*setting.worker_flags(), *worker_flags]
+    with (
+        running(setting.workers, policy, flags, serve_flags, roles) as fleet,
+        Progress(*columns, console=console) as bar,
+    ):
+        model = fleet.wait_until_ready()
+        task = bar.add_task(title, total=sum(len(one.turns) for part in parts for one in part))
+
+        async def all_parts() -> list[list[Seen]]:
+            runs = [play(fleet.public_url, model, part, lambda seen: bar.advance(task)) for part in parts]
+            return await asyncio.gather(*runs)
+
+        return uvloop.run(all_parts()), _handed_over(fleet.admin_url)
 
 
-def failures(timings: Sequence[Seen]) -> list[str]:
-    return sorted({timing.error for timing in timings if timing.error is not None})
+def _handed_over(admin_url: str) -> int:
+    lines = httpx.get(f"{admin_url}/metrics").text.splitlines()
+    counted = [line for line in lines if line.startswith('warmroute_handovers_total{outcome="handed_over"}')]
+    return sum(int(float(line.rsplit(" ", 1)[1])) for line in counted)
+
+
+def show_errors(console: Console, seen: Iterable[Seen]) -> int:
+    """Print some errors of the requests; return the exit code."""
+    errors = sorted({each.error for each in seen if each.error is not None})
+    for error in errors[:SHOWN_ERRORS]:
+        console.print(f"[red]failed:[/red] {error}")
+    return 1 if errors else 0

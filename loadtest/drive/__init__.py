@@ -1,5 +1,4 @@
 """Real HTTP load, sent by the client in `http`.
 
-`chat` sends and times one request. `seen` sends one and classifies its end. `conversations` plays a workload against a
-URL.
+`seen` sends and times one request, and classifies its end. `conversations` plays a workload against a URL.
 """

@@ -10,13 +10,15 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from queue import Empty, Queue
 
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 10.0
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C ends."""
 
 
 class StartError(RuntimeError):
@@ -152,6 +154,37 @@ def uninterrupted() -> Iterator[None]:
             signal.signal(number, handler)
         if arrived:
             signal.raise_signal(arrived[0])
+
+
+def started(
+    stack: ExitStack,
+    command: Sequence[str],
+    name: str,
+    environment: Mapping[str, str] | None = None,
+    log: Path | None = None,
+) -> Process:
+    """Start a process that ends with `stack`, even if a signal arrives at that moment."""
+    with uninterrupted():
+        process = Process(command, name, environment, log)
+        stack.callback(process.stop)
+    return process
+
+
+def exit_code(command: str, work: Callable[[], int], *errors: type[Exception], failed: int = 1) -> int:
+    """Do a command's work and return its exit code; SIGTERM and SIGHUP end it as Ctrl-C does, with 130.
+
+    A StartError, an OSError or one of `errors` is printed, and the code is `failed`.
+    """
+    caught: tuple[type[Exception], ...] = (StartError, OSError, *errors)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        return work()
+    except caught as error:
+        sys.stderr.write(f"{command}: {error}\n")
+        return failed
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 def warmroute(*arguments: str) -> list[str]:

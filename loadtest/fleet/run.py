@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,10 +22,10 @@ from backends.vllm.handover.nixl_pull import NixlPull
 from backends.vllm.handover.offloading_peer import PEER_LABEL, OffloadingPeer
 from backends.vllm.handover.shared_store import SharedStore
 from loadtest.fleet.command import LAST_PORT
-from loadtest.fleet.process import Process, StartError, uninterrupted, warmroute
+from loadtest.fleet.embedded import start_workers
+from loadtest.fleet.process import Process, StartError, exit_code
 from loadtest.fleet.vllm import RunningVllm, VllmWorker, find_vllm, running_vllm
 
-_URL = r"(http://[^\s\"',]+)"
 _WATCH_S = 0.5
 _PORT_LABELS = {Mooncake.name: BOOTSTRAP_PORT_LABEL, OffloadingPeer.name: PEER_LABEL}
 """The label with the port of a worker's side channel, for connectors whose gateway has to know it."""
@@ -35,19 +34,18 @@ _PORT_LABELS = {Mooncake.name: BOOTSTRAP_PORT_LABEL, OffloadingPeer.name: PEER_L
 def run(args: argparse.Namespace) -> int:
     """Start the fleet that `args` describes, wait for its end, and return the exit code."""
     console = Console()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
-    try:
-        _check(args)
-        with _started(args, console) as workers:
-            show(console, [url for url, _ in workers], args.roles, _connector(args))
-            return _watch(dict(workers))
-    except (StartError, OSError) as error:
-        sys.stderr.write(f"warmroute fleet: {error}\n")
-        return 1
-    except KeyboardInterrupt:
-        console.print("stopped")
-        return 0
+
+    def work() -> int:
+        try:
+            _check(args)
+            with _started(args, console) as workers:
+                show(console, [url for url, _ in workers], args.roles, _connector(args))
+                return _watch(dict(workers))
+        except KeyboardInterrupt:
+            console.print("stopped")
+            return 0
+
+    return exit_code("warmroute fleet", work)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -120,19 +118,8 @@ def _simulated(args: argparse.Namespace, stack: ExitStack, ready: Callable[[int]
     if args.kv_gib is not None:
         flags += ["--kv-gib", str(args.kv_gib)]
     flags += _connector_flags(_connector(args), stack)
-    processes = []
-    for number in range(args.simulated):
-        own = ["--port", str(_port(args, number)), "--seed", str(args.seed + number)]
-        command = warmroute("worker", *flags, *own, *args.flags)
-        log = args.logs / f"worker-{number}.log" if args.logs is not None else None
-        with uninterrupted():
-            processes.append(Process(command, f"worker {number}", log=log))
-            stack.callback(processes[-1].stop)
-    workers = []
-    for number, process in enumerate(processes):
-        workers.append((process.wait_for(rf"worker {_URL}").group(1), process))
-        ready(number)
-    return workers
+    own = [["--port", str(_port(args, number)), "--seed", str(args.seed + number)] for number in range(args.simulated)]
+    return start_workers(stack, [[*flags, *each, *args.flags] for each in own], ready, args.logs)
 
 
 def _connector(args: argparse.Namespace) -> str | None:

@@ -6,8 +6,7 @@ from contextlib import ExitStack, contextmanager
 import httpx
 import pytest
 
-from loadtest.demo import fleet
-from loadtest.demo.run import wait_until_ready
+from loadtest.fleet import embedded
 from loadtest.fleet.ports import free_ports
 from loadtest.fleet.process import Process, warmroute
 
@@ -20,7 +19,7 @@ HEADERS_ON = {
 
 
 class System:
-    def __init__(self, running: fleet.Running, model: str) -> None:
+    def __init__(self, running: embedded.Running, model: str) -> None:
         self.running = running
         self.model = model
         self.url = running.public_url
@@ -63,8 +62,8 @@ def starting():
             environment.setenv(name, value)
 
         def begin(workers=2, policy="marginal_cost", worker_flags=("--time-scale", "0.02"), serve_flags=()) -> System:
-            running = fleets.enter_context(fleet.running(workers, policy, worker_flags, serve_flags))
-            return System(running, wait_until_ready(running.admin_url, workers))
+            running = fleets.enter_context(embedded.running(workers, policy, worker_flags, serve_flags))
+            return System(running, running.wait_until_ready())
 
         yield begin
 

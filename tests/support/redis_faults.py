@@ -19,7 +19,8 @@ import httpx
 import uvloop
 
 from backends.discovery.registration import Registration, registration_key
-from loadtest.fleet.process import Process, StartError, uninterrupted, warmroute
+from loadtest.fleet.embedded import start_gateway, start_workers
+from loadtest.fleet.process import StartError
 from loadtest.soak.load_client import LoadClient, Tally
 from router.config.model import RedisConfig
 from router.replicas.connection import PREFIX, RedisClient, connect
@@ -39,7 +40,6 @@ BEFORE_S = 1.0
 """Load before each fault, and after the healing."""
 _LIMIT_S = 60.0
 _LOOK_S = 0.05
-_URL = r"(http://[^\s\"',]+)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,30 +73,15 @@ class Gateway:
 def workers(count: int, flags: Sequence[str]) -> Iterator[list[str]]:
     """Run embedded workers, and yield their URLs."""
     with ExitStack() as stack:
-        own = ["worker", "--host", "127.0.0.1", "--port", "0", *flags]
-        processes = [_start(stack, [*own, "--seed", str(number)]) for number in range(count)]
-        yield [process.wait_for(rf"worker {_URL}").group(1) for process in processes]
+        own = [["--port", "0", *flags, "--seed", str(number)] for number in range(count)]
+        yield [url for url, _ in start_workers(stack, own)]
 
 
 @contextmanager
 def gateways(count: int, flags: Sequence[str]) -> Iterator[list[Gateway]]:
     """Run gateways with the same flags, and yield their addresses."""
     with ExitStack() as stack:
-        own = ["serve", "--host", "127.0.0.1", "--port", "0", "--admin-port", "0", *flags]
-        processes = [_start(stack, own) for _ in range(count)]
-        yield [
-            Gateway(
-                process.wait_for(rf"public port.*{_URL}").group(1), process.wait_for(rf"admin port.*{_URL}").group(1)
-            )
-            for process in processes
-        ]
-
-
-def _start(stack: ExitStack, arguments: Sequence[str]) -> Process:
-    with uninterrupted():
-        process = Process(warmroute(*arguments), f"warmroute {arguments[0]}")
-        stack.callback(process.stop)
-    return process
+        yield [Gateway(*start_gateway(stack, flags)[1:]) for _ in range(count)]
 
 
 @dataclass(frozen=True, slots=True)

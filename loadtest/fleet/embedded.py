@@ -1,0 +1,105 @@
+"""Embedded workers, and a gateway in front of them, as processes on loopback."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from loadtest.fleet.process import Process, StartError, started, warmroute
+
+URL = r"(http://[^\s\"',]+)"
+READY_LIMIT_S = 60.0
+_ANY_PORT = ("--host", "127.0.0.1", "--port", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    public_url: str
+    admin_url: str
+    worker_urls: tuple[str, ...]
+    gateway: Process
+    workers: tuple[Process, ...]
+
+    def wait_until_ready(self, limit_s: float = READY_LIMIT_S) -> str:
+        """Wait until every worker is ready; return the model that they serve.
+
+        Raises:
+            StartError: `limit_s` has passed.
+        """
+        end_s = time.monotonic() + limit_s
+        listed: list[dict[str, object]] = []
+        while time.monotonic() < end_s:
+            listed = httpx.get(f"{self.admin_url}/admin/v1/workers").json()["workers"]
+            if len(listed) == len(self.workers) and all(worker["state"] == "ready" for worker in listed):
+                models = listed[0]["models"]
+                assert isinstance(models, list)
+                return str(models[0]["id"])
+            time.sleep(0.1)
+        states = ", ".join(f"{worker['id']} is {worker['state']} ({worker['reason']})" for worker in listed)
+        raise StartError(f"not every worker was ready within {limit_s:.0f} s: {states}")
+
+
+@contextmanager
+def running(
+    workers: int,
+    policy: str,
+    worker_flags: Sequence[str] = (),
+    serve_flags: Sequence[str] = (),
+    roles: Sequence[str] = (),
+) -> Iterator[Running]:
+    """Run `workers` embedded workers with a gateway in front of them, all on free loopback ports.
+
+    `roles` are those of all workers, or empty.
+    """
+    with ExitStack() as stack:
+        found = start_workers(stack, [[*_ANY_PORT, "--seed", str(seed), *worker_flags] for seed in range(workers)])
+        urls = tuple(url for url, _ in found)
+        flags = _with_roles(urls, roles) if roles else [flag for url in urls for flag in ("--worker", url)]
+        gateway, public_url, admin_url = start_gateway(stack, ["--policy", policy, *flags, *serve_flags])
+        yield Running(public_url, admin_url, urls, gateway, tuple(process for _, process in found))
+
+
+def start_workers(
+    stack: ExitStack,
+    flags: Sequence[Sequence[str]],
+    ready: Callable[[int], None] = lambda number: None,
+    logs: Path | None = None,
+) -> list[tuple[str, Process]]:
+    """Start an embedded worker with each of `flags`, all at once; return URLs and processes once all listen.
+
+    `ready` is called with the number of each worker that listens.
+
+    Raises:
+        StartError: a worker did not start.
+    """
+    processes = []
+    for number, own in enumerate(flags):
+        log = logs / f"worker-{number}.log" if logs is not None else None
+        processes.append(started(stack, warmroute("worker", *own), f"worker {number}", log=log))
+    found = []
+    for number, process in enumerate(processes):
+        found.append((process.wait_for(rf"worker {URL}")[1], process))
+        ready(number)
+    return found
+
+
+def start_gateway(stack: ExitStack, flags: Sequence[str]) -> tuple[Process, str, str]:
+    """Start a gateway on free ports; return its process, public URL and admin URL once both ports listen.
+
+    Raises:
+        StartError: it did not start.
+    """
+    gateway = started(stack, warmroute("serve", *_ANY_PORT, "--admin-port", "0", *flags), "warmroute serve")
+    public_url = gateway.wait_for(rf"public port.*{URL}")[1]
+    return gateway, public_url, gateway.wait_for(rf"admin port.*{URL}")[1]
+
+
+def _with_roles(urls: Sequence[str], roles: Sequence[str]) -> list[str]:
+    workers = [{"url": url, "role": role} for url, role in zip(urls, roles, strict=True)]
+    return ["--set", f"workers={json.dumps(workers)}"]
