@@ -15,138 +15,79 @@ that takes its listening sockets. The others drain, stop, start and undrain one 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import signal
 import sys
 from pathlib import Path
 
-import msgspec
-import uvloop
 from rich.console import Console
 
-from backends.engine.profile import profile_names
 from loadtest.arguments import above_zero, positive, size_bytes
 from loadtest.fleet.memory_group import NoMemoryGroup
-from loadtest.fleet.process import StartError
+from loadtest.fleet.process import exit_code
 from loadtest.soak.fleet import FleetShape
 from loadtest.soak.report import print_verdict, write_json
-from loadtest.soak.restarts import Plan, RestartError, restarts
 from loadtest.soak.run import Setting, soak
 
 SCENARIOS = ("faults", "attack", "restarts")
-GROWTH_MB = 8.0
-ATTACKED_GROWTH_MB = 100.0
-"""Allowed memory growth with an attacker: an attack may leave memory in use for a minute."""
 
 
 def register(parser: argparse.ArgumentParser) -> None:
-    shape = FleetShape()
-    parser.add_argument("--scenario", choices=SCENARIOS, default="faults", help="what happens (default: %(default)s)")
-    parser.add_argument("--minutes", type=above_zero, default=30.0, help="length of the soak (default 30)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of text, clients and faults (default 0)")
-    parser.add_argument(
-        "--rate", type=above_zero, metavar="X", help="requests per second (default: half of the highest found)"
-    )
-    parser.add_argument(
-        "--calibrate-s", type=above_zero, default=15.0, metavar="S", help="time to find the highest rate (default 15)"
-    )
-    parser.add_argument(
-        "--fault-every", type=above_zero, default=5.0, metavar="S", help="mean seconds between faults (default 5)"
-    )
-    parser.add_argument(
-        "--faults-at-once", type=positive, default=2, metavar="N", help="workers with a fault at once (default 2)"
-    )
-    parser.add_argument(
-        "--memory-limit",
-        type=size_bytes,
-        metavar="SIZE",
-        help="memory limit of the gateway, set by a cgroup, as in 1GiB",
-    )
-    parser.add_argument(
-        "--workers",
-        type=positive,
-        help=f"number of workers (default {shape.workers}; for restarts {Plan(0, 0).workers})",
-    )
-    parser.add_argument(
-        "--profile", choices=profile_names(), default=shape.profile, help="engine profile (default %(default)s)"
-    )
+    for flag, of, default, what in (
+        ("--minutes", above_zero, 30.0, "length of a soak with faults or an attack"),
+        ("--calibrate-s", above_zero, 15.0, "seconds to find the highest rate"),
+        ("--fault-every", above_zero, 5.0, "mean seconds between faults"),
+        ("--restarts", positive, 100, "restarts of gateways and workers together"),
+        ("--clients", positive, 12, "clients beside restarts"),
+        ("--workers", positive, FleetShape().workers, "number of workers"),
+        ("--seed", int, 0, "seed of text, clients and faults"),
+    ):
+        parser.add_argument(flag, type=of, default=default, metavar="N", help=f"{what} (default %(default)s)")
+    parser.add_argument("--scenario", choices=SCENARIOS, default="faults", help="what happens (default %(default)s)")
+    parser.add_argument("--rate", type=above_zero, metavar="X", help="requests per second (default: by the highest)")
     parser.add_argument(
         "--time-scale",
         type=above_zero,
-        default=shape.time_scale,
         metavar="S",
-        help="factor on the modelled step times, so that few CPU cores can serve them (default %(default)g)",
+        help="factor on the modelled step times, so that few CPU cores can serve them (default 4, with restarts 1)",
     )
     parser.add_argument(
-        "--growth-mb",
-        type=above_zero,
-        metavar="MB",
-        help="growth of the gateway's memory allowed in the second half (default 8, with an attack 100)",
+        "--memory-limit", type=size_bytes, metavar="SIZE", help="limit of the gateway, set by a cgroup, as in 1GiB"
     )
-    parser.add_argument(
-        "--restarts", type=positive, default=100, help="restarts of gateways and workers together (default 100)"
-    )
-    parser.add_argument("--clients", type=positive, default=12, help="clients beside restarts (default 12)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all measurements")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the output of workers and gateway")
 
 
 def run(args: argparse.Namespace) -> int:
     """Soak; return 0 if no problem was found."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    restarts = args.scenario == "restarts"
+    if restarts and args.workers == 1:
+        sys.stderr.write("loadtest soak: restarts need --workers 2 or more: one serves while another restarts\n")
+        return 2
     if args.logs is not None:
         args.logs.mkdir(parents=True, exist_ok=True)
-    try:
-        return _restarts(args) if args.scenario == "restarts" else _soak(args, Console(soft_wrap=True))
-    except (StartError, RestartError, NoMemoryGroup, OSError) as error:
-        sys.stderr.write(f"loadtest soak: {error}\n")
-        return 1
-    except (asyncio.CancelledError, KeyboardInterrupt):
-        return 130
-
-
-def _soak(args: argparse.Namespace, console: Console) -> int:
-    attack = args.scenario == "attack"
     fleet = FleetShape(
-        workers=args.workers or FleetShape().workers,
-        profile=args.profile,
-        time_scale=args.time_scale,
+        workers=args.workers,
+        time_scale=args.time_scale or (1.0 if restarts else FleetShape().time_scale),
         seed=args.seed,
         logs=args.logs,
         memory_limit_bytes=args.memory_limit,
-        attacked=attack,
+        attacked=args.scenario == "attack",
     )
     setting = Setting(
         duration_s=args.minutes * 60,
         fleet=fleet,
-        seed=args.seed,
-        fault_every_s=None if attack else args.fault_every,
-        faults_at_once=args.faults_at_once,
+        fault_every_s=args.fault_every if args.scenario == "faults" else None,
         requests_per_s=args.rate,
         calibrate_s=args.calibrate_s,
-        growth_bound_mb=args.growth_mb or (ATTACKED_GROWTH_MB if attack else GROWTH_MB),
-        attack=attack,
+        restarts=args.restarts if restarts else 0,
+        clients=args.clients,
     )
+    return exit_code("loadtest soak", lambda: _judged(args, setting), NoMemoryGroup)
+
+
+def _judged(args: argparse.Namespace, setting: Setting) -> int:
+    console = Console(soft_wrap=True)
     verdict = soak(setting, console)
     print_verdict(console, verdict)
     if args.json is not None:
         write_json(args.json, verdict)
     return 0 if verdict.passed else 1
-
-
-def _restarts(args: argparse.Namespace) -> int:
-    if args.workers == 1:
-        sys.stderr.write("loadtest soak: restarts need --workers 2 or more: one serves while another restarts\n")
-        return 2
-    replaced, workers = args.restarts // 2, args.workers or Plan(0, 0).workers
-    plan = Plan(args.restarts - replaced, replaced, workers, args.clients, args.seed, args.logs)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        outcome = runner.run(restarts(plan, lambda line: print(line, flush=True)))
-    tally = outcome.tally
-    print(
-        f"{outcome.progress()} in {outcome.seconds:.0f} s, {tally.connections} connections, {tally.closes} answers "
-        f"said close, slowest {tally.slowest_s:.2f} s, {outcome.left} still in flight"
-    )
-    if args.json is not None:
-        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(outcome)))
-    return 1 if tally.failures or outcome.left else 0

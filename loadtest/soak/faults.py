@@ -35,6 +35,7 @@ DURATION_S = {
 }
 """Range of durations, drawn uniformly. Some pauses are shorter than the stream's idle limit, some longer."""
 LOST_BATCHES = (1, 400)
+AT_ONCE = 2
 
 
 @dataclass(slots=True)
@@ -67,14 +68,13 @@ class FaultLog:
 
 
 class Breaker:
-    """Breaks a random worker every few seconds, at most `at_once` at a time, until cancelled; then heals all."""
+    """Breaks a random worker every few seconds, at most `AT_ONCE` at a time, until cancelled."""
 
-    def __init__(self, fleet: Fleet, admin: Admin, rng: Random, every_s: float, at_once: int) -> None:
+    def __init__(self, fleet: Fleet, admin: Admin, rng: Random, every_s: float) -> None:
         self._fleet = fleet
         self._admin = admin
         self._rng = rng
         self._every_s = every_s
-        self._at_once = at_once
         self._broken: dict[Worker, asyncio.Task[None]] = {}
         self.log = FaultLog()
         self.troubles: list[str] = []
@@ -88,7 +88,7 @@ class Breaker:
             fault = self._rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
             duration_s = self._rng.uniform(*DURATION_S[fault])
             batches = self._rng.randint(*LOST_BATCHES)
-            if worker in self._broken or len(self._broken) >= self._at_once:
+            if worker in self._broken or len(self._broken) >= AT_ONCE:
                 continue
             task = asyncio.create_task(self._break(worker, fault, duration_s, batches), name=f"{fault} {worker.id}")
             self._broken[worker] = task

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,13 +18,16 @@ import yaml
 from backends.simulated.settings import shipped_model_dir
 from loadtest.fleet.memory_group import MemoryGroup
 from loadtest.fleet.ports import free_ports
-from loadtest.fleet.process import Process, uninterrupted, warmroute
+from loadtest.fleet.process import Process, started, uninterrupted, warmroute
 from loadtest.soak.attack.attacker import ATTACKED
 from loadtest.soak.relay import LossyRelays
 
 _PORTS_EACH = 3
 _REPLAY_STEPS = 200
 """A short replay buffer, so that some losses exceed it and the view has to be relearned."""
+_END_LIMIT_S = 60.0
+_ASKS = 50
+"""Tries of a change, because the gateway that gets it may just be taken over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +41,12 @@ class FleetShape:
     seed: int = 0
     logs: Path | None = None
     worker_flags: tuple[str, ...] = ()
-    own_flags: tuple[tuple[str, ...], ...] = ()
-    """Further flags of the first workers, for each of them."""
     roles: tuple[str, ...] = ()
     """Roles of the first workers, for a KV handover."""
     worker_program: tuple[str, ...] = ()
     """Command line that replaces ``warmroute worker`` and takes the same flags."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """Settings that override the gateway's, section by section."""
-    open_files: int | None = None
-    """Soft and hard limit of the gateway's open descriptors."""
     memory_limit_bytes: int | None = None
     """Memory limit of the gateway, set by a memory cgroup."""
     attacked: bool = False
@@ -85,12 +83,14 @@ that stalls reach them.
 
 
 class Fleet:
-    """Workers, relays and gateway within a ``with``. Methods that break a worker block, so call them from a thread."""
+    """Workers, relays and gateway within a ``with``. Methods that break or replace a process block: call them from a
+    thread."""
 
     def __init__(self, shape: FleetShape, folder: Path) -> None:
         self.shape = shape
         self._folder = folder
         self._stack = ExitStack()
+        self._gateways: list[Process] = []
         self.workers: list[Worker] = []
 
     def __enter__(self) -> Self:
@@ -109,39 +109,32 @@ class Fleet:
         self.url = f"http://127.0.0.1:{self._gateway_port}"
         self.admin_url = f"http://127.0.0.1:{self._gateway_port + 1}"
         first = self._gateway_port + 2
+        self._stack.callback(self._stop_workers)
         for index in range(self.shape.workers):
             port = first + index * _PORTS_EACH
             self.workers.append(Worker(index, port, self._worker(index, port)))
-        self._stack.callback(self._stop_workers)
         for worker in self.workers:
             worker.process.wait_for("kv events")
-        self._sink_url = self._sink() if self.shape.attacked else None
-        self.group = self._memory_group()
+        sink_url = self._sink() if self.shape.attacked else None
+        limit_bytes = self.shape.memory_limit_bytes
+        self.group = self._stack.enter_context(MemoryGroup(limit_bytes)) if limit_bytes is not None else None
         self.relays = LossyRelays([f"tcp://127.0.0.1:{worker.port + 1}" for worker in self.workers])
         self._stack.callback(self.relays.close)
-        self._command = warmroute("serve", "--config", str(self._write_config()))
-        with uninterrupted():
-            self.gateway = self._gateway()
-            self._stack.callback(lambda: self.gateway.stop())
-        self.gateway.wait_for("admin port listening")
-
-    def _memory_group(self) -> MemoryGroup | None:
-        if self.shape.memory_limit_bytes is None:
-            return None
-        return self._stack.enter_context(MemoryGroup(self.shape.memory_limit_bytes))
+        command = warmroute("serve", "--config", str(self._write_config(sink_url)))
+        self._command = self.group.command(command) if self.group is not None else command
+        self._stack.callback(self._stop_gateways)
+        self.gateway = self._gateway()
 
     def _sink(self) -> str:
         command = [sys.executable, "-P", "-m", "loadtest.soak.attack.sink", "--model", ATTACKED]
-        with uninterrupted():
-            process = Process([*command, "--root", str(shipped_model_dir())], "attacked worker")
-            self._stack.callback(process.stop)
+        process = started(self._stack, [*command, "--root", str(shipped_model_dir())], "attacked worker")
         return "http://" + process.wait_for(r"sink (\S+)")[1]
 
     def _gateway(self) -> Process:
-        command = self.group.command(self._command) if self.group is not None else self._command
-        process = Process(command, "gateway", log=self._log("gateway"))
-        if self.shape.open_files is not None:
-            resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (self.shape.open_files, self.shape.open_files))
+        with uninterrupted():
+            process = Process(self._command, "gateway", log=self._log("gateway"))
+            self._gateways.append(process)
+        process.wait_for("admin port listening")
         return process
 
     def _worker(self, index: int, port: int, more: Sequence[str] = ()) -> Process:
@@ -149,8 +142,7 @@ class Fleet:
         flags = ["--host", "127.0.0.1", "--port", str(port), "--seed", str(shape.seed + index)]
         flags += ["--kv-events-port", str(port + 1), "--kv-events-replay-port", str(port + 2)]
         flags += ["--kv-events-buffer-steps", str(_REPLAY_STEPS), "--num-gpu-blocks", str(shape.blocks)]
-        flags += ["--profile", shape.profile, "--time-scale", str(shape.time_scale), *shape.worker_flags]
-        flags += [*(shape.own_flags[index] if index < len(shape.own_flags) else ()), *more]
+        flags += ["--profile", shape.profile, "--time-scale", str(shape.time_scale), *shape.worker_flags, *more]
         with uninterrupted():
             command = [*shape.worker_program, *flags] if shape.worker_program else warmroute("worker", *flags)
             return Process(command, f"worker {index}", log=self._log(f"worker-{index}"))
@@ -158,7 +150,7 @@ class Fleet:
     def _log(self, name: str) -> Path | None:
         return self.shape.logs / f"{name}.log" if self.shape.logs is not None else None
 
-    def _write_config(self) -> Path:
+    def _write_config(self, sink_url: str | None) -> Path:
         workers: list[dict[str, Any]] = [
             {
                 "url": f"http://{worker.id}",
@@ -172,8 +164,8 @@ class Fleet:
         ]
         for entry, role in zip(workers, self.shape.roles, strict=False):
             entry["role"] = role
-        if self._sink_url is not None:
-            workers.append({"url": self._sink_url})
+        if sink_url is not None:
+            workers.append({"url": sink_url})
         ports = {"host": "127.0.0.1", "port": self._gateway_port, "admin_port": self._gateway_port + 1}
         config = _laid_over({**ports, "workers": workers, **GATEWAY}, self.shape.config)
         path = self._folder / "warmroute.yaml"
@@ -187,13 +179,17 @@ class Fleet:
         for worker in self.workers:
             worker.process.stop()
 
+    def _stop_gateways(self) -> None:
+        for gateway in self._gateways:
+            gateway.stop()
+
     # Breaking and repairing a worker.
 
     def kill(self, worker: Worker) -> None:
         worker.process.kill()
 
     def restart(self, worker: Worker, flags: Sequence[str] = ()) -> None:
-        """Start a new process with an empty cache on the ports of the killed one. `flags` override the worker's own."""
+        """Start a new process with an empty cache on the ports of the ended one. `flags` override the worker's own."""
         worker.process = self._worker(worker.index, worker.port, flags)
         worker.process.wait_for("kv events")
 
@@ -205,12 +201,34 @@ class Fleet:
         with suppress(ProcessLookupError):
             os.kill(worker.process.pid, signal.SIGCONT)
 
+    # Replacing processes under load.
+
+    def end(self, process: Process) -> None:
+        """Wait until a process has ended by itself or by SIGTERM.
+
+        Raises:
+            StartError: it did not end with 0 in time.
+        """
+        if process.wait(_END_LIMIT_S) != 0:
+            raise process.ended()
+        if process in self._gateways:
+            self._gateways.remove(process)
+
+    def replace(self, worker: Worker) -> None:
+        """Send SIGTERM to a worker without requests, and start a new one in its place."""
+        worker.process.terminate()
+        self.end(worker.process)
+        self.restart(worker)
+
     def restart_gateway(self) -> None:
         """Send SIGKILL to the gateway and start a new one on its ports."""
         self.gateway.kill()
-        with uninterrupted():
-            self.gateway = self._gateway()
-        self.gateway.wait_for("admin port listening")
+        self.gateway = self._gateway()
+
+    def take_over(self) -> Process:
+        """Start a gateway that takes the listening sockets; return the old one, which ends after its last request."""
+        old, self.gateway = self.gateway, self._gateway()
+        return old
 
 
 def _laid_over(config: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -225,9 +243,8 @@ class Admin:
     """Client of the gateway's admin port."""
 
     def __init__(self, url: str) -> None:
-        # Close idle connections before the server does, which could be during a request.
-        limits = httpx.Limits(keepalive_expiry=2)
-        self._client = httpx.AsyncClient(base_url=url, timeout=20, limits=limits)
+        # A new connection for each request: a kept one could lead to a gateway whose successor has taken over.
+        self._client = httpx.AsyncClient(base_url=url, timeout=20, limits=httpx.Limits(max_keepalive_connections=0))
 
     async def get(self, path: str, **query: Any) -> httpx.Response:
         return await self._client.get(path, params=query)
@@ -244,8 +261,17 @@ class Admin:
         kept = (await self._client.get("/admin/v1/decisions", params={"limit": 500})).json()["decisions"]
         return [each for each in kept if each["request_id"] == request_id]
 
-    async def drain(self, worker_id: str, on: bool) -> None:
-        answer = await self._client.post(f"/admin/v1/workers/{worker_id}/{'drain' if on else 'undrain'}")
+    async def drain(self, worker_id: str, on: bool, wait_s: int = 0) -> None:
+        """Drain or undrain a worker. With `wait_s`, wait until it has no request, or is ready.
+
+        Raises:
+            httpx.HTTPStatusError: the gateway refused, or it took longer.
+        """
+        path = f"/admin/v1/workers/{worker_id}/{'drain' if on else 'undrain'}"
+        for _ in range(_ASKS):
+            answer = await self._client.post(path, params={"wait_s": wait_s} if wait_s else {}, timeout=20 + wait_s)
+            if answer.status_code == 200 or "handed_over" not in answer.text:
+                break
         answer.raise_for_status()
 
     async def add(self, url: str) -> httpx.Response:

@@ -46,7 +46,11 @@ class Gauges:
         """Memory blocks that Python uses, sampled from the gateway's metrics."""
 
     def sample(self, now_s: float) -> None:
-        self.samples.append(Sample(now_s, self._process.memory_info().rss))
+        self.samples.append(Sample(now_s, self.rss_bytes))
+
+    @property
+    def rss_bytes(self) -> int:
+        return int(self._process.memory_info().rss)
 
     @property
     def descriptors(self) -> int:
@@ -56,11 +60,6 @@ class Gauges:
     def peak_rss_bytes(self) -> int:
         status = Path("/proc", str(self._process.pid), "status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) * 1_024
-
-    @property
-    def cpu_s(self) -> float:
-        times = self._process.cpu_times()
-        return float(times.user + times.system)
 
 
 def slope_bytes_per_s(samples: Sequence[Sample]) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import zmq
 
@@ -19,7 +18,6 @@ class _Line:
     endpoint: str
     to_drop: int = 0
     dropped: int = 0
-    passed: int = 0
 
 
 class LossyRelays:
@@ -50,6 +48,11 @@ class LossyRelays:
         """Addresses to which the gateway subscribes, in the order of the sources."""
         return [line.endpoint for line in self._lines]
 
+    @property
+    def dropped(self) -> list[int]:
+        """Number of batches dropped so far, per publisher."""
+        return [line.dropped for line in self._lines]
+
     def lose(self, index: int, batches: int) -> None:
         self._lines[index].to_drop = batches
 
@@ -70,13 +73,6 @@ class LossyRelays:
             self._thread.join()
             self._context.destroy(linger=0)
 
-    def statistics(self) -> dict[str, Any]:
-        """Return the number of batches passed on and dropped, per publisher."""
-        return {
-            "passed": [line.passed for line in self._lines],
-            "dropped": [line.dropped for line in self._lines],
-        }
-
 
 def _pass_on(line: _Line) -> None:
     while True:
@@ -88,5 +84,4 @@ def _pass_on(line: _Line) -> None:
             line.to_drop -= 1
             line.dropped += 1
         else:
-            line.passed += 1
             line.sink.send_multipart(frames)

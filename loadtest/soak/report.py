@@ -22,7 +22,7 @@ class Verdict:
     seed: int
     duration_s: float
     requests_per_s: float
-    highest_requests_per_s: float | None
+    highest_requests_per_s: float = 0.0
     requests: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
@@ -32,13 +32,11 @@ class Verdict:
     """At the start, at half of the time, and at the end."""
     allocated_blocks: tuple[int, int, int] = (0, 0, 0)
     """Memory blocks that Python used at about the same times."""
-    rss_slope_mb_per_min: float = 0.0
     rss_growth_mb: float = 0.0
     rss_growth_bound_mb: float = 0.0
     descriptors: tuple[int, int] = (0, 0)
     """At rest, before and after."""
     tasks: tuple[int, int] = (0, 0)
-    cpu_s: float = 0.0
     failed_requests: int = 0
     """Requests that were neither answered completely nor left by their client."""
     first_byte_ms: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -63,35 +61,37 @@ def print_verdict(console: Console, verdict: Verdict) -> None:
     if verdict.attacks:
         console.print(_counts("attacks", verdict.attacks, None))
         console.print(_counts("the attacker's requests", verdict.attacker_requests, None))
-    for line in (
-        f"failed requests of others: {verdict.failed_requests} of {verdict.requests}; first byte p50/p99/max "
-        f"{_waits(verdict)} ms",
-        f"{verdict.lost_batches} batches of KV events lost",
-        f"RSS {' -> '.join(f'{mb:.0f}' for mb in verdict.rss_mb)} MB; slope of the second half "
-        f"{verdict.rss_slope_mb_per_min:+.2f} MB/min, {verdict.rss_growth_mb:+.1f} MB in all "
-        f"(bound {verdict.rss_growth_bound_mb:g} MB); peak {verdict.peak_rss_mb:.0f} MB{_limit(verdict)}",
-        f"in use by Python {' -> '.join(f'{blocks:,}' for blocks in verdict.allocated_blocks)} blocks",
-        f"open files at rest {verdict.descriptors[0]} -> {verdict.descriptors[1]}, "
-        f"tasks {verdict.tasks[0]} -> {verdict.tasks[1]}",
-    ):
+    lines = [f"{verdict.failed_requests} of {verdict.requests} requests failed; first byte {_waits(verdict)} ms"]
+    if verdict.rss_mb[-1]:
+        lines += _gauges(verdict)
+    for line in lines:
         console.print(line, highlight=False)
     for text in verdict.unexplained:
         console.print(f"unexplained: {text}", highlight=False, markup=False)
     for text in verdict.failures:
         console.print(f"FAILED: {text}", highlight=False, markup=False)
     if verdict.passed:
-        console.print("passed: every error explained, memory flat, ledger empty, nothing left open")
+        console.print("passed: every error explained, ledger empty, nothing left open")
 
 
 def _waits(verdict: Verdict) -> str:
     quiet, attacked = (
-        "/".join(f"{ms:.0f}" for ms in each) for each in (verdict.first_byte_ms, verdict.first_byte_attacked_ms)
+        "p50/p99/max " + "/".join(f"{ms:.0f}" for ms in each)
+        for each in (verdict.first_byte_ms, verdict.first_byte_attacked_ms)
     )
     return f"{quiet}, and beside the attacker {attacked}" if verdict.attacks else quiet
 
 
-def _limit(verdict: Verdict) -> str:
-    return f" under a limit of {verdict.memory_limit_mb:.0f} MB" if verdict.memory_limit_mb is not None else ""
+def _gauges(verdict: Verdict) -> list[str]:
+    limit = f" under a limit of {verdict.memory_limit_mb:.0f} MB" if verdict.memory_limit_mb is not None else ""
+    return [
+        f"{verdict.lost_batches} batches of KV events lost",
+        f"RSS {' -> '.join(f'{mb:.0f}' for mb in verdict.rss_mb)} MB, {verdict.rss_growth_mb:+.1f} MB in its second "
+        f"half (bound {verdict.rss_growth_bound_mb:g} MB); peak {verdict.peak_rss_mb:.0f} MB{limit}",
+        f"in use by Python {' -> '.join(f'{blocks:,}' for blocks in verdict.allocated_blocks)} blocks",
+        f"open files at rest {verdict.descriptors[0]} -> {verdict.descriptors[1]}, "
+        f"tasks {verdict.tasks[0]} -> {verdict.tasks[1]}",
+    ]
 
 
 def _counts(title: str, counts: dict[str, int], total: int | None) -> Table:

@@ -8,7 +8,7 @@ import math
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -16,13 +16,15 @@ import httpx
 from rich.console import Console
 
 from loadtest.drive.seen import Kind, Seen
+from loadtest.fleet.process import StartError
 from loadtest.soak.attack.attacker import Attack
 from loadtest.soak.faults import Breaker
 from loadtest.soak.fleet import Admin, Fleet, FleetShape
-from loadtest.soak.gauges import Gauges, Rest, growth_bytes, left_over, slope_bytes_per_s
+from loadtest.soak.gauges import Gauges, Rest, growth_bytes, left_over
 from loadtest.soak.judgement import needs_attempts, unexplained
 from loadtest.soak.report import Verdict
-from loadtest.soak.traffic import Manner, Mix, Traffic
+from loadtest.soak.restarts import Restarts
+from loadtest.soak.traffic import Manner, Traffic
 
 _MB = 1e6
 READY_LIMIT_S = 60.0
@@ -37,6 +39,11 @@ SPARE_DESCRIPTORS = 6
 """Tolerated descriptors at rest, because a probe's connection or a new event link may be open or not."""
 SPARE_TASKS = 6
 SAMPLE_S = 1.0
+PROGRESS_S = 10.0
+GROWTH_MB = 8.0
+"""Allowed growth of the gateway's memory in the second half."""
+ATTACKED_GROWTH_MB = 100.0
+"""The same with an attacker: an attack may leave memory in use for a minute."""
 QUIET = 0.2
 """Share of the time before the attacker begins. The rest is compared with it."""
 UNHARMED = frozenset({Kind.COMPLETE, Kind.LEFT})
@@ -49,22 +56,18 @@ SHOWN = 20
 class Setting:
     """The settings of a run.
 
-    If `requests_per_s` is None, the rate is half of the highest one, found in `calibrate_s`.
+    If `requests_per_s` is None, the rate is a share of the highest one, found in `calibrate_s`. With `restarts`, that
+    many processes are replaced under the load of `clients`, and there is no rate and no duration.
     """
 
     duration_s: float
-    fleet: FleetShape = field(default_factory=FleetShape)
-    mix: Mix = field(default_factory=Mix)
-    seed: int = 0
-    fault_every_s: float | None = 5.0
-    """Mean time between faults; None disables them."""
-    faults_at_once: int = 2
+    fleet: FleetShape
+    fault_every_s: float | None = None
+    """Mean time between faults; None: no faults."""
     requests_per_s: float | None = None
     calibrate_s: float = 15.0
-    progress_s: float = 10.0
-    growth_bound_mb: float = 8.0
-    attack: bool = False
-    """Add a hostile client."""
+    restarts: int = 0
+    clients: int = 12
 
 
 class Soak:
@@ -76,14 +79,15 @@ class Soak:
         self._console = console
         self._admin = Admin(fleet.admin_url)
         self._gauges = Gauges(fleet.gateway.pid)
-        every_s = setting.fault_every_s if setting.fault_every_s is not None else math.inf
-        self._breaker = Breaker(fleet, self._admin, Random(setting.seed), every_s, setting.faults_at_once)
+        self._breaker = Breaker(fleet, self._admin, Random(setting.fleet.seed), setting.fault_every_s or math.inf)
+        by_takeover = setting.restarts - setting.restarts // 2
+        self._restarts = Restarts(fleet, self._admin, by_takeover, setting.restarts // 2)
         self._first_byte_s: list[float] = []
         self._first_byte_attacked_s: list[float] = []
         self._attack: Attack | None = None
         self._outcomes: Counter[str] = Counter()
         self._judging: set[asyncio.Task[None]] = set()
-        self.verdict = Verdict(setting.seed, setting.duration_s, setting.requests_per_s or 0.0, None)
+        self.verdict = Verdict(setting.fleet.seed, setting.duration_s, setting.requests_per_s or 0.0)
 
     async def run(self) -> Verdict:
         verdict, workers = self.verdict, [worker.id for worker in self._fleet.workers]
@@ -91,21 +95,42 @@ class Soak:
             verdict.failures.append(f"the workers were not ready within {READY_LIMIT_S:.0f} s")
             return verdict
         model = str((await self._admin.workers())[0]["models"][0]["id"])
-        traffic = Traffic(self._fleet.url, model, self._setting.seed, self._setting.mix, self._saw)
-        await self._choose_rate(traffic)
-        before = await self._rest(None)
-        self._first_byte_s.clear()  # those of the calibration do not count
-        with contextlib.ExitStack() as stack:
-            await self._break_and_watch(traffic, stack)
+        traffic = Traffic(self._fleet.url, model, self._setting.fleet.seed, self._saw)
+        before = None
+        if self._setting.restarts:
+            await self._restart(traffic)
+        else:
+            await self._choose_rate(traffic)
+            before = await self._rest(None)
+            self._first_byte_s.clear()  # those of the calibration do not count
+            with contextlib.ExitStack() as stack:
+                await self._break_and_watch(traffic, stack)
         cut_off = await traffic.stop(END_LIMIT_S)
         if cut_off:
-            verdict.failures.append(f"{cut_off} requests had not ended {END_LIMIT_S:.0f} s after the last began")
+            verdict.failures.append(f"{cut_off} clients had not ended {END_LIMIT_S:.0f} s after the last began")
         if self._judging:
             await asyncio.wait(list(self._judging))
-        after = await self._rest(before)
-        self._conclude(before, after)
+        self._conclude(before, await self._rest(before))
         await self._admin.aclose()
         return verdict
+
+    async def _restart(self, traffic: Traffic) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        busy = loop.create_task(traffic.keep_busy(self._setting.clients))
+        work = loop.create_task(self._restarts.run())
+        while not work.done():
+            self._gauges = Gauges(self._fleet.gateway.pid)
+            self._show(loop.time() - began_s, len(traffic.running))
+            await asyncio.wait([work], timeout=PROGRESS_S)
+        if busy.done():
+            busy.result()
+        try:
+            await work
+        except* (StartError, httpx.HTTPError) as errors:
+            self.verdict.failures += [f"{type(error).__name__}: {error}" for error in errors.exceptions]
+        self._gauges = Gauges(self._fleet.gateway.pid)
+        self.verdict.duration_s = loop.time() - began_s
 
     async def _choose_rate(self, traffic: Traffic) -> None:
         """Find the rate.
@@ -113,19 +138,19 @@ class Soak:
         This also fills the gateway's caches and logs, so that later measurements start from a steady state.
         """
         setting, verdict = self._setting, self.verdict
-        highest = await traffic.calibrate(CALIBRATION_CLIENTS, setting.calibrate_s)
-        verdict.highest_requests_per_s = highest
-        verdict.requests_per_s = setting.requests_per_s or highest * (QUARTER if setting.attack else HALF)
-        self._console.print(
-            f"{highest:.1f} requests/s at most; going on with {verdict.requests_per_s:.1f}/s for "
-            f"{setting.duration_s / 60:g} min, seed {setting.seed}",
-            highlight=False,
+        minutes = setting.duration_s / 60
+        verdict.highest_requests_per_s = await traffic.keep_busy(CALIBRATION_CLIENTS, setting.calibrate_s)
+        share = QUARTER if setting.fleet.attacked else HALF
+        verdict.requests_per_s = setting.requests_per_s or verdict.highest_requests_per_s * share
+        self._say(
+            f"{verdict.highest_requests_per_s:.1f} requests/s at most; going on with "
+            f"{verdict.requests_per_s:.1f}/s for {minutes:g} min, seed {verdict.seed}"
         )
 
     @contextlib.contextmanager
     def _attacked(self) -> Iterator[None]:
         """Run a hostile client for the length of a ``with``."""
-        self._attack = Attack(self._fleet.url.removeprefix("http://"), self._setting.seed)
+        self._attack = Attack(self._fleet.url.removeprefix("http://"), self._setting.fleet.seed)
         with self._attack as attack:
             yield
         verdict = self.verdict
@@ -137,13 +162,16 @@ class Soak:
         tasks = [loop.create_task(traffic.run(self.verdict.requests_per_s))]
         if self._setting.fault_every_s is not None:
             tasks.append(loop.create_task(self._breaker.run()))
-        began_s = loop.time()
-        shown_s = began_s
+        began_s = shown_s = loop.time()
         while (now_s := loop.time()) < began_s + self._setting.duration_s and self._fleet.gateway.alive:
             self._gauges.sample(now_s)
-            if self._setting.attack and self._attack is None and now_s >= began_s + self._setting.duration_s * QUIET:
+            if (
+                self._setting.fleet.attacked
+                and self._attack is None
+                and now_s >= began_s + self._setting.duration_s * QUIET
+            ):
                 stack.enter_context(self._attacked())
-            if now_s - shown_s >= self._setting.progress_s:
+            if now_s - shown_s >= PROGRESS_S:
                 shown_s = now_s
                 with contextlib.suppress(httpx.HTTPError):  # a gateway that has died is reported below
                     self._gauges.blocks.append((await self._admin.metrics())["warmroute_allocated_blocks"])
@@ -157,15 +185,20 @@ class Soak:
         await self._breaker.heal()
 
     def _show(self, elapsed_s: float, conversations: int) -> None:
-        counts, faults = self._outcomes, self._breaker.log
+        counts = self._outcomes
         errors = sum(counts[kind] for kind in counts if kind not in UNHARMED)
-        self._console.print(
+        self._say(
             f"{elapsed_s:6.0f} s  {counts.total():7,} requests  {counts[Kind.COMPLETE]:7,} whole  "
             f"{counts[Kind.LEFT]:5,} left  {errors:4,} errors, {len(self.verdict.unexplained)} unexplained  "
-            f"{len(faults.windows):4} faults  {conversations:3} conversations  "
-            f"RSS {self._gauges.samples[-1].rss_bytes / _MB:4.0f} MB  {self._gauges.descriptors:4} files",
-            highlight=False,
+            f"{sum(self._faults().values()):4} faults  {conversations:3} conversations  "
+            f"RSS {self._gauges.rss_bytes / _MB:4.0f} MB  {self._gauges.descriptors:4} files"
         )
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, highlight=False)
+
+    def _faults(self) -> dict[str, int]:
+        return self._restarts.counts if self._setting.restarts else self._breaker.log.counts()
 
     # Clients.
 
@@ -214,36 +247,39 @@ class Soak:
                 return rest
             await asyncio.sleep(0.2)
 
-    def _conclude(self, before: Rest, after: Rest) -> None:
-        verdict, samples = self.verdict, self._gauges.samples
+    def _conclude(self, before: Rest | None, after: Rest) -> None:
+        verdict = self.verdict
         verdict.requests = self._outcomes.total()
         verdict.failed_requests = sum(self._outcomes[kind] for kind in self._outcomes if kind not in UNHARMED)
         verdict.first_byte_ms = first_byte_ms(self._first_byte_s)
         verdict.first_byte_attacked_ms = first_byte_ms(self._first_byte_attacked_s)
-        verdict.peak_rss_mb = self._gauges.peak_rss_bytes / _MB
-        if self._fleet.group is not None:
-            verdict.memory_limit_mb = self._fleet.group.limit_bytes / _MB
-        verdict.faults = self._breaker.log.counts()
-        verdict.lost_batches = sum(self._fleet.relays.statistics()["dropped"])
-        middle = samples[len(samples) // 2]
-        verdict.rss_mb = (samples[0].rss_bytes / _MB, middle.rss_bytes / _MB, samples[-1].rss_bytes / _MB)
-        if blocks := self._gauges.blocks:
-            verdict.allocated_blocks = (int(blocks[0]), int(blocks[len(blocks) // 2]), int(blocks[-1]))
-        verdict.rss_slope_mb_per_min = slope_bytes_per_s(samples) * 60 / _MB
-        verdict.rss_growth_mb = growth_bytes(samples) / _MB
-        verdict.rss_growth_bound_mb = self._setting.growth_bound_mb
-        verdict.descriptors, verdict.tasks = (before.descriptors, after.descriptors), (before.tasks, after.tasks)
-        verdict.cpu_s = self._gauges.cpu_s
+        verdict.faults = self._faults()
+        verdict.lost_batches = sum(self._fleet.relays.dropped)
         verdict.failures += self._breaker.troubles
         if verdict.unexplained:
             verdict.failures.append(f"{len(verdict.unexplained)} errors that no fault explains")
             del verdict.unexplained[SHOWN:]
-        if verdict.rss_growth_mb > self._setting.growth_bound_mb:
+        if not verdict.outcomes.get(Kind.COMPLETE):
+            verdict.failures.append("no request was answered")
+        if before is not None:
+            self._conclude_gauges(before, after)
+
+    def _conclude_gauges(self, before: Rest, after: Rest) -> None:
+        verdict, samples = self.verdict, self._gauges.samples
+        verdict.peak_rss_mb = self._gauges.peak_rss_bytes / _MB
+        if self._fleet.group is not None:
+            verdict.memory_limit_mb = self._fleet.group.limit_bytes / _MB
+        first, middle, last = (each.rss_bytes / _MB for each in (samples[0], samples[len(samples) // 2], samples[-1]))
+        verdict.rss_mb = (first, middle, last)
+        if blocks := self._gauges.blocks:
+            verdict.allocated_blocks = (int(blocks[0]), int(blocks[len(blocks) // 2]), int(blocks[-1]))
+        verdict.rss_growth_mb = growth_bytes(samples) / _MB
+        verdict.rss_growth_bound_mb = ATTACKED_GROWTH_MB if self._setting.fleet.attacked else GROWTH_MB
+        verdict.descriptors, verdict.tasks = (before.descriptors, after.descriptors), (before.tasks, after.tasks)
+        if verdict.rss_growth_mb > verdict.rss_growth_bound_mb:
             verdict.failures.append(f"memory grew by {verdict.rss_growth_mb:.1f} MB in the second half")
         if not _no_more(after, before):
             verdict.failures.append(f"left open at rest: {before} before, {after} after")
-        if not verdict.outcomes.get(Kind.COMPLETE):
-            verdict.failures.append("no request was answered")
 
 
 def first_byte_ms(waits_s: Sequence[float]) -> tuple[float, float, float]:
@@ -262,15 +298,25 @@ def soak(setting: Setting, console: Console) -> Verdict:
     Raises:
         StartError: a process did not come up.
     """
-    with tempfile.TemporaryDirectory(prefix="warmroute-soak-") as folder, Fleet(setting.fleet, Path(folder)) as fleet:
-        console.print(f"{len(fleet.workers)} workers, gateway {fleet.url}, admin {fleet.admin_url}", highlight=False)
+    with tempfile.TemporaryDirectory(prefix="warmroute-soak-") as folder:
+        shape = setting.fleet
+        if setting.restarts:
+            shape = replace(shape, config={"takeover": f"{folder}/takeover.sock"})
+        with Fleet(shape, Path(folder)) as fleet:
+            console.print(
+                f"{len(fleet.workers)} workers, gateway {fleet.url}, admin {fleet.admin_url}", highlight=False
+            )
 
-        async def main() -> Verdict:
-            return await Soak(setting, fleet, console).run()
+            async def main() -> Verdict:
+                return await Soak(setting, fleet, console).run()
 
-        verdict = asyncio.run(main())
-        if fleet.group is not None and fleet.group.kills:
-            verdict.failures.append(f"the kernel ended the gateway at its limit of {fleet.group.limit_bytes:,} bytes")
-        if not fleet.gateway.alive:
-            verdict.failures.append(str(fleet.gateway.ended()))
-        return verdict
+            verdict = asyncio.run(main())
+            if fleet.group is not None and fleet.group.kills:
+                limit = f"{fleet.group.limit_bytes:,} bytes"
+                verdict.failures.append(f"the kernel ended the gateway at its limit of {limit}")
+            if not fleet.gateway.alive:
+                verdict.failures.append(str(fleet.gateway.ended()))
+            elif setting.restarts:
+                fleet.gateway.terminate()
+                fleet.end(fleet.gateway)
+            return verdict

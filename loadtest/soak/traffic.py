@@ -20,27 +20,21 @@ _BATCH = 60
 _SMALL_BUFFER_BYTES = 8_192
 _LONG_ANSWER_TOKENS = 600
 _DAWDLE_S = 0.02
+_THINK_S = 0.05
 LEAVE_WITHIN_S = 2.0
+WHOLE, FRESH, SLOW, TEXT = 0.3, 0.3, 0.05, 0.15
+"""Shares of the conversations with each property of `Manner`, drawn independently. A slow reader always streams."""
+LEAVING = 0.1
+"""Probability that a request is abandoned."""
 SHAPE = Shape(conversations=_BATCH, turns=4, pause_s=1.0, answer_tokens=48, document_chars=(2_000, 9_000))
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
-    """Shares of the conversations, each drawn independently.
-
-    `leaving` is the probability that a request is abandoned.
-    """
-
-    whole: float = 0.3
-    fresh: float = 0.3
-    slow: float = 0.05
-    text: float = 0.15
-    leaving: float = 0.1
-
-
-@dataclass(frozen=True, slots=True)
 class Manner:
-    """Behaviour of one conversation's client. `text` uses the completion API instead of the chat API."""
+    """Behaviour of one conversation's client.
+
+    `fresh` opens a connection for each request, `text` uses the completion API instead of the chat API.
+    """
 
     stream: bool
     fresh: bool
@@ -57,33 +51,42 @@ def conversations(seed: int) -> Iterator[Conversation]:
 class Traffic:
     """Plays conversations. `seen` is called with the end of each request and its client's behaviour."""
 
-    def __init__(self, url: str, model: str, seed: int, mix: Mix, seen: Callable[[Seen, Manner], None]) -> None:
+    def __init__(self, url: str, model: str, seed: int, seen: Callable[[Seen, Manner], None]) -> None:
         self._url = url
         self._model = model
         self._rng = Random(seed)
-        self._mix = mix
         self._seen = seen
         self._kept = Client(url)
         self._slow = Client(url, _SMALL_BUFFER_BYTES)
         self._source = conversations(seed)
         self._stopping = False
-        self.running: set[asyncio.Task[None]] = set()
+        self.running: set[asyncio.Task[Any]] = set()
 
-    async def calibrate(self, clients: int, duration_s: float) -> float:
-        """Return the highest rate of patient clients without pauses, before anything breaks, in requests per second."""
+    async def keep_busy(self, clients: int, duration_s: float | None = None) -> float:
+        """Play conversations one after the other, without pauses, by clients that never leave and read at once.
+
+        End after `duration_s`, or with `stop`. Return the complete answers per second.
+        """
         loop = asyncio.get_running_loop()
-        end_s = loop.time() + duration_s
+        began_s = loop.time()
         finished = 0
+
+        def over() -> bool:
+            return self._stopping or (duration_s is not None and loop.time() >= began_s + duration_s)
 
         async def player() -> None:
             nonlocal finished
-            while loop.time() < end_s:
+            while not over():
                 manner = replace(self._manner(), slow=False)
-                answered = await self._play(next(self._source), manner, Random(0), pauses=False, leaving=0.0)
-                finished += answered
+                finished += await self._play(next(self._source), manner, Random(0), pauses=False, leaving=0.0)
+                await asyncio.sleep(_THINK_S)
 
-        began_s = loop.time()
-        await asyncio.gather(*(player() for _ in range(clients)))
+        tasks = [asyncio.create_task(player()) for _ in range(clients)]
+        self.running.update(tasks)
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            self.running.difference_update(tasks)
         self._kept.close()  # the next request opens new connections
         return finished / (loop.time() - began_s)
 
@@ -93,8 +96,8 @@ class Traffic:
         while True:
             await asyncio.sleep(self._rng.expovariate(starts_per_s))
             rng = Random(self._rng.random())
-            playing = self._play(next(self._source), self._manner(), rng, pauses=True, leaving=self._mix.leaving)
-            task = asyncio.create_task(_discard(playing))
+            playing = self._play(next(self._source), self._manner(), rng, pauses=True, leaving=LEAVING)
+            task: asyncio.Task[Any] = asyncio.create_task(playing)
             self.running.add(task)
             task.add_done_callback(self.running.discard)
 
@@ -112,13 +115,13 @@ class Traffic:
         return len(late)
 
     def _manner(self) -> Manner:
-        rng, mix = self._rng, self._mix
-        slow = rng.random() < mix.slow
+        rng = self._rng
+        slow = rng.random() < SLOW
         return Manner(
-            stream=rng.random() >= mix.whole or slow,
-            fresh=rng.random() < mix.fresh,
+            stream=rng.random() >= WHOLE or slow,
+            fresh=rng.random() < FRESH,
             slow=slow,
-            text=rng.random() < mix.text,
+            text=rng.random() < TEXT,
         )
 
     async def _play(
@@ -161,7 +164,3 @@ class Traffic:
         except TimeoutError:
             now_s = asyncio.get_running_loop().time()
             return Seen(began_s, Kind.LEFT, ended_s=now_s)
-
-
-async def _discard(playing: Any) -> None:
-    await playing

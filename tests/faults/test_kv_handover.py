@@ -188,7 +188,7 @@ def handover_fleet(tmp_path_factory):
         time_scale=5.0,
         blocks=27_500,
         roles=("prefill", "prefill", "decode", "decode"),
-        own_flags=(CONNECTOR,) * 4,
+        worker_flags=CONNECTOR,
         config={"handover": HANDOVER, "decisions_kept": 10_000, "residency": {"self_test": False}},
     )
     with Fleet(shape, tmp_path_factory.mktemp("handover")) as running:

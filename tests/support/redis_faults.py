@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import uvloop
 
 from backends.discovery.registration import Registration, registration_key
+from backends.simulated.settings import SHIPPED_MODEL
+from loadtest.drive.seen import Seen
 from loadtest.fleet.embedded import start_gateway, start_workers
 from loadtest.fleet.process import StartError
-from loadtest.soak.load_client import LoadClient, Tally
+from loadtest.soak.traffic import Traffic
 from router.config.model import RedisConfig
 from router.replicas.connection import PREFIX, RedisClient, connect
 from router.replicas.leases import ReplicaLeases
@@ -203,26 +203,21 @@ async def _registry(config: RedisConfig, urls: Sequence[str]) -> AsyncIterator[R
 async def _under_load(name: str, running: Sequence[Gateway], registry: Registry, fault: Fault) -> Healing:
     watch = Watch(running)
     await watch.until(watch.serve, "both gateways have all workers, and hear each other")
-    tally, over = Tally(), asyncio.Event()
-    load = [asyncio.create_task(client.run(over)) for client in _clients(running, tally)]
-    try:
+    seen: list[Seen] = []
+    load = [
+        Traffic(gateway.public_url, SHIPPED_MODEL, seed, lambda one, manner: seen.append(one))
+        for seed, gateway in enumerate(running)
+    ]
+    async with asyncio.TaskGroup() as tasks:
+        for each in load:
+            tasks.create_task(each.keep_busy(CLIENTS // GATEWAYS))
         await asyncio.sleep(BEFORE_S)
         healing = await _healed(watch, registry, fault)
         await asyncio.sleep(BEFORE_S)
-    finally:
-        over.set()
-        await asyncio.gather(*load)
+        for each in load:
+            assert await each.stop(_LIMIT_S) == 0
     await watch.until(watch.serve, "both gateways still have all workers")
-    return Healing(name, tally.requests, tuple(tally.failures), *healing)
-
-
-def _clients(running: Sequence[Gateway], tally: Tally) -> Iterator[LoadClient]:
-    """Yield clients, half of them on each gateway, and of these half on kept connections."""
-    for number in range(CLIENTS):
-        parts = urlsplit(running[number % GATEWAYS].public_url)
-        assert parts.hostname is not None and parts.port is not None
-        keeps = number // GATEWAYS % 2 == 0
-        yield LoadClient(parts.hostname, parts.port, tally, random.Random(number), lambda line: None, keeps=keeps)
+    return Healing(name, len(seen), tuple(one.error for one in seen if one.error is not None), *healing)
 
 
 async def _healed(watch: Watch, registry: Registry, fault: Fault) -> tuple[int, float, float]:

@@ -19,9 +19,9 @@ from contextlib import ExitStack, suppress
 from random import Random
 from typing import Self
 
-from loadtest.fleet.process import Process, uninterrupted
+from loadtest.fleet.process import started
 from loadtest.soak.attack import shapes
-from loadtest.soak.attack.clients import at_once, attack, head, request
+from loadtest.soak.attack.clients import attack, head, request
 from loadtest.soak.attack.floods import FLOODS, flood
 
 SECONDS = 2.0
@@ -38,16 +38,15 @@ _CHAT_HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: ap
 class Attacker:
     """One attacker: the gateway's address, the model that accepts its bodies, and a random source."""
 
-    def __init__(self, address: str, model: str, rng: Random, key: str | None = None) -> None:
+    def __init__(self, address: str, model: str, rng: Random) -> None:
         self._address = address
         self._model = model
         self._rng = rng
-        self._key = key
         self._words = 0
         self._deck: list[str] = []
 
     def next(self) -> tuple[str, Mapping[str, int]]:
-        """Carry out the next attack of a shuffled deck; return its name, and its number of requests by status."""
+        """Carry out the next attack of a shuffled deck; return its name, and its requests by status."""
         if not self._deck:
             self._deck = self._rng.sample(list(ATTACKS), len(ATTACKS))
         name = self._deck.pop()
@@ -67,23 +66,19 @@ class Attacker:
         """Send JSON bodies that are expensive to decode or to tokenise."""
         return self._send(self._rng.choice(_PATHS), self._rng.choice(shapes.JSON_SHAPES), 2)
 
-    def eight(self) -> Mapping[str, int]:
-        shape = self._rng.choice(shapes.JSON_SHAPES)
-        body = shapes.build(shapes.CHAT, shape, _LARGE_BYTES, self._model, self._word())
-        return at_once(self._address, [request(body, self._key)] * 8).statuses
+    def eight_bodies(self) -> Mapping[str, int]:
+        """Send eight large bodies at the same time."""
+        sent = request(self._chat(self._rng.choice(shapes.JSON_SHAPES), _LARGE_BYTES), None)
+        return attack(self._address, lambda number: sent, 8, 0.0, least=8).statuses
 
     def one_byte_chunks(self) -> Mapping[str, int]:
-        body = shapes.build(shapes.CHAT, "text", 400_000, self._model, self._word())
-        sent = request(body, self._key, chunked=True)
+        sent = request(self._chat("text", 400_000), None, chunked=True)
         return attack(self._address, lambda number: sent, 2, SECONDS).statuses
 
     def small_bodies(self) -> Mapping[str, int]:
         """Send many short prompts at once, all of them new."""
 
-        def make(number: int) -> bytes:
-            return request(shapes.build(shapes.CHAT, "text", 2_000, self._model, f"{number} {self._word()}"), self._key)
-
-        return attack(self._address, make, 32, SECONDS).statuses
+        return attack(self._address, lambda number: request(self._chat("text", 2_000), None), 32, SECONDS).statuses
 
     def half_heads(self) -> Mapping[str, int]:
         """Send heads one byte at a time that never end."""
@@ -98,13 +93,12 @@ class Attacker:
 
     def half_bodies(self) -> Mapping[str, int]:
         """Send bodies that stop before their announced length."""
-        body = shapes.build(shapes.CHAT, "short_messages", 1_000_000, self._model, self._word())
-        return self._hold(head(body, self._key) + body.data[:500_000], count=20)
+        body = self._chat("short_messages", 1_000_000)
+        return self._hold(head(body, None) + body.data[:500_000], count=20)
 
     def aborts(self) -> Mapping[str, int]:
         """Send requests and reset the connection during the body or before the answer."""
-        body = shapes.build(shapes.CHAT, "text", 20_000, self._model, self._word())
-        sent = request(body, self._key)
+        sent = request(self._chat("text", 20_000), None)
         count, end_s = 0, time.monotonic() + SECONDS
         while time.monotonic() < end_s:
             with suppress(OSError), self._dial() as connection:
@@ -116,7 +110,7 @@ class Attacker:
 
     def _send(self, path: str, shape: str, connections: int) -> Counter[str]:
         body = shapes.build(path, shape, _BODY_BYTES, self._model, self._word())
-        sent = request(body, self._key)
+        sent = request(body, None)
         return attack(self._address, lambda number: sent, connections, SECONDS).statuses
 
     def _hold(self, data: bytes, count: int = 200, *, trickle: bool = False) -> Mapping[str, int]:
@@ -138,23 +132,29 @@ class Attacker:
         host, _, port = self._address.rpartition(":")
         return socket.create_connection((host, int(port)), 10)
 
+    def _chat(self, shape: str, size_bytes: int) -> shapes.Body:
+        return shapes.build(shapes.CHAT, shape, size_bytes, self._model, self._word())
+
     def _word(self) -> str:
         self._words += 1
         return f"{self._rng.getrandbits(64):x} {self._words}"
 
 
 ATTACKS: dict[str, Callable[[Attacker], Mapping[str, int]]] = {
-    "flood": Attacker.flood,
-    "form": Attacker.form,
-    "body": Attacker.body,
-    "eight_bodies": Attacker.eight,
-    "one_byte_chunks": Attacker.one_byte_chunks,
-    "small_bodies": Attacker.small_bodies,
-    "half_heads": Attacker.half_heads,
-    "half_handshakes": Attacker.half_handshakes,
-    "half_bodies": Attacker.half_bodies,
-    "idle": Attacker.idle,
-    "aborts": Attacker.aborts,
+    each.__name__: each
+    for each in (
+        Attacker.flood,
+        Attacker.form,
+        Attacker.body,
+        Attacker.eight_bodies,
+        Attacker.one_byte_chunks,
+        Attacker.small_bodies,
+        Attacker.half_heads,
+        Attacker.half_handshakes,
+        Attacker.half_bodies,
+        Attacker.idle,
+        Attacker.aborts,
+    )
 }
 """Every attack by name."""
 
@@ -165,19 +165,20 @@ class Attack:
     def __init__(self, address: str, seed: int) -> None:
         command = [sys.executable, "-P", "-m", "loadtest.soak.attack.attacker", "--address", address]
         self._command = [*command, "--model", ATTACKED, "--seed", str(seed)]
+        self._stack = ExitStack()
         self.counts: Counter[str] = Counter()
         """Attacks by name; filled at the end."""
         self.requests: Counter[str] = Counter()
         """The attacker's requests by how they ended; filled at the end."""
 
     def __enter__(self) -> Self:
-        with uninterrupted():
-            self._process = Process(self._command, "attacker")
+        self._process = started(self._stack, self._command, "attacker")
         return self
 
     def __exit__(self, *_: object) -> None:
         alive = self._process.alive
         self._process.kill()
+        self._stack.close()
         for line in self._process.rest():
             self._read(line)
         if not alive:

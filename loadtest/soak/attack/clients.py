@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
 import time
@@ -23,13 +24,6 @@ class Sent:
     bodies: int = 0
     body_bytes: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def note(self, body_bytes: int, status: str) -> None:
-        with self.lock:
-            self.bodies += 1
-            self.body_bytes += body_bytes
-            self.statuses[status] += 1
 
 
 def head(body: Body, key: str | None, *, chunked: bool = False, close: bool = True) -> bytes:
@@ -63,17 +57,20 @@ def post(address: str, data: bytes) -> str:
 
 def attack(address: str, requests: Callable[[int], bytes], connections: int, seconds: float, least: int = 1) -> Sent:
     """Send ``requests(0)``, ``requests(1)``, ... over `connections` for `seconds`, and at least `least` requests."""
-    sent, counter = Sent(), iter(range(1_000_000_000))
+    sent, lock, counter = Sent(), threading.Lock(), itertools.count()
     end_s = time.monotonic() + seconds
 
     def play() -> None:
         while True:
-            with sent.lock:
-                number = next(counter)
+            number = next(counter)
             if number >= least and time.monotonic() >= end_s:
                 return
             data = requests(number)
-            sent.note(len(data), post(address, data))
+            status = post(address, data)
+            with lock:
+                sent.bodies += 1
+                sent.body_bytes += len(data)
+                sent.statuses[status] += 1
 
     threads = [threading.Thread(target=play, daemon=True) for _ in range(connections)]
     for thread in threads:
@@ -81,8 +78,3 @@ def attack(address: str, requests: Callable[[int], bytes], connections: int, sec
     for thread in threads:
         thread.join()
     return sent
-
-
-def at_once(address: str, requests: list[bytes]) -> Sent:
-    """Send all `requests` at the same time, one connection each."""
-    return attack(address, lambda number: requests[number], len(requests), 0.0, least=len(requests))

@@ -2,8 +2,7 @@
 
     python -m loadtest.soak.attack.sink --model big --root /path/of/a/tokenizer
 
-It prints ``sink HOST:PORT``. `--endless PATH` (repeatable) makes that path send bytes for ever, `--trickle PATH` one
-byte a second.
+It prints ``sink HOST:PORT``. `--endless PATH` makes that path send bytes for ever.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Sequence
 
 import uvloop
 
@@ -60,10 +58,9 @@ def _tokens(body_bytes: int) -> bytes:
 class Sink:
     """Serves the gateway's connections, each one request after the other."""
 
-    def __init__(self, model: str, root: str, endless: Sequence[str], trickle: Sequence[str]) -> None:
+    def __init__(self, model: str, root: str, endless: str) -> None:
         self._pages = _pages(model, root)
-        self._endless = {path.encode() for path in endless}
-        self._trickle = {path.encode() for path in trickle}
+        self._endless = endless.encode()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until the gateway closes it."""
@@ -77,18 +74,16 @@ class Sink:
         head = await reader.readuntil(b"\r\n\r\n")
         path = head.split(b" ", 2)[1]
         size = await _discard(reader, head)
-        if path in self._endless or path in self._trickle:
-            await self._never_end(writer, path)
+        if path == self._endless:
+            await self._never_end(writer)
         writer.write(self._pages.get(path) or _reply(path, size))
         await writer.drain()
 
-    async def _never_end(self, writer: asyncio.StreamWriter, path: bytes) -> None:
+    async def _never_end(self, writer: asyncio.StreamWriter) -> None:
         writer.write(b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n{"tokens":[')
         while True:
-            writer.write(_PIECE if path in self._endless else b"1")
+            writer.write(_PIECE)
             await writer.drain()
-            if path in self._trickle:
-                await asyncio.sleep(1.0)
 
 
 def _reply(path: bytes, size: int) -> bytes:
@@ -125,8 +120,8 @@ async def _discard_chunks(reader: asyncio.StreamReader) -> int:
 
 
 async def _main(args: argparse.Namespace) -> None:
-    sink = Sink(args.model, args.root or args.model, args.endless, args.trickle)
-    server = await asyncio.start_server(sink.serve, "127.0.0.1", args.port, limit=1 << 20)
+    sink = Sink(args.model, args.root or args.model, args.endless)
+    server = await asyncio.start_server(sink.serve, "127.0.0.1", 0, limit=1 << 20)
     host, port = server.sockets[0].getsockname()[:2]
     print(f"sink {host}:{port}", flush=True)
     await server.serve_forever()
@@ -134,15 +129,9 @@ async def _main(args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m loadtest.soak.attack.sink", description=__doc__)
-    parser.add_argument("--model", default="big", help="name of the served model")
+    parser.add_argument("--model", required=True, help="name of the served model")
     parser.add_argument("--root", help="model folder that it reports (default: the model's name)")
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument(
-        "--endless", action="append", default=[], metavar="PATH", help="path that sends bytes for ever; repeatable"
-    )
-    parser.add_argument(
-        "--trickle", action="append", default=[], metavar="PATH", help="path that sends one byte a second; repeatable"
-    )
+    parser.add_argument("--endless", default="", metavar="PATH", help="path that sends bytes for ever")
     uvloop.run(_main(parser.parse_args()))
 
 

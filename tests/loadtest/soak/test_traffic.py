@@ -4,7 +4,7 @@ from random import Random
 
 from loadtest.soak.faults import Breaker, Fault
 from loadtest.soak.fleet import Worker
-from loadtest.soak.traffic import Mix, Traffic, conversations
+from loadtest.soak.traffic import Traffic, conversations
 from tests.support.waiting import eventually
 
 
@@ -14,10 +14,11 @@ def test_conversations_never_end_and_follow_from_the_seed():
 
 
 def test_manners_come_in_the_shares_asked_for():
-    traffic = Traffic("http://127.0.0.1:1", "m", 1, Mix(whole=0.5, slow=0.0), lambda seen, manner: None)
+    traffic = Traffic("http://127.0.0.1:1", "m", 1, lambda seen, manner: None)
     manners = [traffic._manner() for _ in range(400)]
-    assert 120 < sum(manner.stream for manner in manners) < 280
-    assert not any(manner.slow for manner in manners)
+    assert 240 < sum(manner.stream for manner in manners) < 330
+    assert 80 < sum(manner.fresh for manner in manners) < 160
+    assert all(manner.stream for manner in manners if manner.slow)
 
 
 class Quiet:
@@ -53,7 +54,7 @@ class Quiet:
 async def test_every_fault_is_ended_and_remembered(monkeypatch):
     monkeypatch.setattr("loadtest.soak.faults.DURATION_S", dict.fromkeys(Fault, (0.0, 0.01)))
     quiet = Quiet()
-    breaker = Breaker(quiet, quiet, Random(5), 0.005, 2)
+    breaker = Breaker(quiet, quiet, Random(5), 0.005)
     task = asyncio.create_task(breaker.run())
     await eventually(lambda: task.done() or min(breaker.log.counts().values()) >= 2, 30)
     assert not task.done()
@@ -73,6 +74,6 @@ async def test_a_worker_that_stays_away_is_reported():
         return False
 
     quiet.until_ready = never
-    breaker = Breaker(quiet, quiet, Random(5), 0.001, 3)
+    breaker = Breaker(quiet, quiet, Random(5), 0.001)
     await breaker._break(quiet.workers[0], Fault.LOST_EVENTS, 0.0, 1)
     assert "127.0.0.1:9000 was not ready" in breaker.troubles[0]
