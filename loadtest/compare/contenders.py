@@ -1,4 +1,4 @@
-"""The contenders, and the command line of each.
+"""The contenders, the command line of each, and one of them as a process.
 
 A contender is written ``ROUTER:POLICY``, followed by further flags of that router: ``sglang-router:cache_aware
 --balance-abs-threshold 4``. Each router runs with its own defaults. The only exception is a setting without which a
@@ -10,7 +10,9 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,16 +20,28 @@ from typing import Any
 import httpx
 import msgspec
 
-from loadtest.compare.workers import Worker
-from loadtest.fleet.process import warmroute
+from loadtest.fleet.process import Process, StartError, started, warmroute
 from loadtest.lab.policies import parse_policy
 
+READY_LIMIT_S = 60.0
+SETTLE_S = 1.0
+"""Pause after the last worker is registered: the peers do not report when their event subscriptions are ready."""
 PACKAGES = {"sglang-router": "sglang-router", "vllm-router": "vllm-router", "smg": "smg"}
 """Command of each peer in the environment, and its distribution on PyPI."""
 
 
 class UnknownContender(ValueError):
     """No router has this name; the message lists the known ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A running worker: its base URL, process id, and KV event addresses if it publishes events."""
+
+    url: str
+    pid: int
+    events_endpoint: str | None = None
+    replay_endpoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +123,27 @@ def gateway_of(policy: str) -> Contender:
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+@contextmanager
+def running_router(contender: Contender, site: Site, log: Path) -> Iterator[Process]:
+    """Run the router as a process, and yield it once every worker is registered.
+
+    Raises:
+        StartError: the router ended, or did not register every worker in time.
+    """
+    with ExitStack() as stack:
+        process = started(stack, contender.command(site), contender.name, log=log)
+        end_s = time.monotonic() + READY_LIMIT_S
+        while (count := contender.registered(site)) < len(site.workers):
+            if not process.alive:
+                raise process.ended()
+            if time.monotonic() > end_s:
+                known = f"{count} of {len(site.workers)} workers"
+                raise StartError(f"{contender.name} knew {known} after {READY_LIMIT_S:.0f} s:\n{process.tail()}")
+            time.sleep(0.2)
+        time.sleep(SETTLE_S)
+        yield process
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from loadtest.report.confidence import Interval, interval
 # meet the SLO for a larger share of them.
 _NAMES = ("ttft_mean_ms", "ttft_p99_ms", "tpot_mean_ms", "e2e_mean_ms", "goodput_per_s", "hit_share")
 COMPARED = tuple(one for name in _NAMES for one in MEASURES if one.name == name)
+IMBALANCE = next(one for one in MEASURES if one.name == "imbalance")
+"""Shown beside the compared measures."""
 TTFTS = ("ttft_mean_ms", "ttft_p50_ms", "ttft_p90_ms", "ttft_p99_ms")
 
 

@@ -13,7 +13,6 @@ from loadtest.lab.saturation import RULE, Saturation, saturation
 from loadtest.lab.sources import Drawn, drawn
 from loadtest.lab.store import Result
 from loadtest.sim.sessions import sessions_of
-from loadtest.workload.plan import Call, Plan, Session
 
 UNMEASURED = Measured(0.0, 0.0)
 
@@ -24,9 +23,12 @@ def asked(cell: Cell) -> Drawn:
     A live worker ends an answer at its limit, and the gateway reads the limit. The modelled workload therefore needs
     the same limits.
     """
-    models = cell.setting.models
-    found = drawn(cell.trace, cell.seed, cell.setting.window_s, cell.rate, models.block_tokens)
-    return replace(found, plan=_limited(found.plan))
+    found = drawn(cell.trace, cell.seed, cell.setting.window_s, cell.rate, cell.setting.models.block_tokens)
+    sessions = [
+        replace(session, calls=tuple(replace(call, max_tokens=call.answer[1]) for call in session.calls))
+        for session in found.plan.sessions
+    ]
+    return replace(found, plan=replace(found.plan, sessions=tuple(sessions)))
 
 
 def play(cell: Cell, time_scale: float) -> Measures:
@@ -58,12 +60,3 @@ def slowed(profile: Profile, time_scale: float) -> Profile:
         prefill=PrefillCost(prefill.a_ms * time_scale, prefill.b_us * time_scale, prefill.d_ns * time_scale),
         decode=DecodeCost(decode.a_ms * time_scale, decode.b_ms * time_scale, decode.k_ns * time_scale),
     )
-
-
-def _limited(plan: Plan) -> Plan:
-    return replace(plan, sessions=tuple(_limited_session(session) for session in plan.sessions))
-
-
-def _limited_session(session: Session) -> Session:
-    calls: tuple[Call, ...] = tuple(replace(call, max_tokens=call.answer[1]) for call in session.calls)
-    return replace(session, calls=calls)

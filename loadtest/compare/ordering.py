@@ -55,7 +55,7 @@ class Ordering:
         return [pair for pair in self.pairs if pair.inverted]
 
     @property
-    def told_by_one(self) -> int:
+    def level_on_one_side(self) -> int:
         """Pairs that are level on one side only."""
         return sum((pair.live == 0) != (pair.modelled == 0) for pair in self.pairs)
 

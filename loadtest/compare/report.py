@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from loadtest.compare.findings import COMPARED, TTFTS, Findings
+from loadtest.compare.findings import COMPARED, IMBALANCE, TTFTS, Findings
 from loadtest.compare.ordering import Ordering
 from loadtest.lab.cell import as_json
 from loadtest.lab.findings import Measure
@@ -24,10 +24,7 @@ TIMES = 4
 PAGE = "compare.md"
 RESULTS = "results.json"
 _USAGE = (
-    ("imbalance of computed tokens", "imbalance", ".2f"),
     ("router CPU, ms/call", "router_cpu_ms", ".1f"),
-    ("workers' CPU, ms/call", "workers_cpu_ms", ".0f"),
-    ("load generator CPU, ms/call", "client_cpu_ms", ".1f"),
     ("load generator late, p99 ms", "client_lag_p99_ms", ".1f"),
     ("machine's CPU in use", "busy_share", ".2f"),
     ("of it by this run", "own_share", ".2f"),
@@ -40,7 +37,7 @@ def sheets(findings: Findings) -> Iterator[Sheet]:
     heads = tuple(name.removeprefix("ttft_").removesuffix("_ms") for name in TTFTS)
     yield Sheet("TTFT, ms", ("", *heads), tuple(_ttfts(findings)), note)
     yield Sheet(f"TTFT in units of {findings.baseline}", ("", *heads), tuple(_ratios(findings)), f"{note}, by seed")
-    for title, measures in (("times", COMPARED[:TIMES]), ("shares", COMPARED[TIMES:])):
+    for title, measures in (("times", COMPARED[:TIMES]), ("shares", (*COMPARED[TIMES:], IMBALANCE))):
         heads = ("", *(f"{one.title}: {side}" for one in measures for side in ("live", "model")))
         yield Sheet(title, heads, tuple(_row(findings, name, measures) for name in findings.names), note)
     if len(findings.policies) > 1:
@@ -79,7 +76,7 @@ def _text(found: Interval, form: str) -> str:
 
 def _orders(found: Sequence[Ordering]) -> Sheet:
     rows = tuple(
-        (one.measure, one.live, one.modelled, str(one.same), str(one.told_by_one), str(len(one.inverted)))
+        (one.measure, one.live, one.modelled, str(one.same), str(one.level_on_one_side), str(len(one.inverted)))
         for one in found
     )
     return Sheet(
@@ -128,7 +125,7 @@ def verdict(findings: Findings) -> str:
     found = findings.orderings()
     pairs = sum(len(one.pairs) for one in found)
     inverted = [f"{pair.first}/{pair.second} in {one.measure}" for one in found for pair in one.inverted]
-    same, half = sum(one.same for one in found), sum(one.told_by_one for one in found)
+    same, half = sum(one.same for one in found), sum(one.level_on_one_side for one in found)
     return (
         f"Of {pairs} pairs of rules, over all measures, {same} are in the same order on both sides, {half} are level on"
         f" one side only, {pairs - same - half - len(inverted)} on both, and {len(inverted)} are contradicted"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import signal
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -18,15 +17,14 @@ from loadtest.compare import report
 from loadtest.compare.contenders import Contender, gateway_of
 from loadtest.compare.findings import Findings, Seed
 from loadtest.compare.modelled import asked, play, saturates
-from loadtest.compare.settings import Unplayable, cells, first_cell, fleet_shape, settled
+from loadtest.compare.settings import Unplayable, cells, first_cell, settled
 from loadtest.compare.trial import Stage, Trial, run_trial
 from loadtest.compare.wording import NoWords, Wording
 from loadtest.compare.workers import running_workers, served_model
-from loadtest.fleet.process import StartError
+from loadtest.fleet.process import INTERRUPTED, StartError, exit_code
 from loadtest.fleet.vllm import find_vllm
 from loadtest.lab.cell import Cell
 from loadtest.lab.measures import Measures
-from loadtest.lab.run import INTERRUPTED
 from loadtest.lab.run_cell import RuleFailed
 from loadtest.lab.saturation import SaturationError
 from loadtest.workload.errors import WorkloadError
@@ -34,30 +32,19 @@ from loadtest.workload.errors import WorkloadError
 WIDTH = 200
 """Width of a table on a narrower console. A file or a pipe has no width of its own."""
 
-_CORRECTABLE = (StartError, WorkloadError, SaturationError, RuleFailed, NoWords, Unplayable, OSError)
+_CORRECTABLE = (WorkloadError, SaturationError, RuleFailed, NoWords, Unplayable)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command and return the exit code: 2 if the user has to correct something first."""
-    console = Console()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
-    try:
-        with ExitStack() as stack:
-            return _Compare(settled(args), console, _log_folder(args.out, stack)).run()
-    except _CORRECTABLE as error:
-        console.print(str(error), style="red", highlight=False, markup=False)
-        return 2
-    except KeyboardInterrupt:
-        return INTERRUPTED
 
+    def work() -> int:
+        with tempfile.TemporaryDirectory(prefix="warmroute-compare-") as folder:
+            logs = Path(folder) if args.out is None else args.out / "logs"
+            logs.mkdir(parents=True, exist_ok=True)
+            return _Compare(settled(args), Console(), logs).run()
 
-def _log_folder(out: Path | None, stack: ExitStack) -> Path:
-    """Return a folder for the logs: a temporary one if the command writes no results."""
-    if out is None:
-        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="warmroute-compare-")))
-    (out / "logs").mkdir(parents=True, exist_ok=True)
-    return out / "logs"
+    return exit_code("loadtest compare", work, *_CORRECTABLE, failed=2)
 
 
 class _Compare:
@@ -129,10 +116,9 @@ class _Compare:
                 self._seeds.append(Seed(cell.seed, live, theirs))
 
     def _stage(self, stack: ExitStack) -> Stage:
-        shape = fleet_shape(self._args)
         with self._bar() as bar:
-            task = bar.add_task(f"starting {self._args.backend} workers", total=shape.workers)
-            workers = stack.enter_context(running_workers(shape, self._logs, lambda number: bar.advance(task)))
+            task = bar.add_task(f"starting {self._args.backend} workers", total=self._args.workers)
+            workers = stack.enter_context(running_workers(self._args, self._logs, lambda number: bar.advance(task)))
         model, model_dir = served_model(workers[0])
         return Stage(workers, model, Wording(model_dir), self._environment, self._logs)
 

@@ -1,4 +1,4 @@
-"""Turn flags into the settings of both sides: the lab's cell, and a fleet of processes that matches it."""
+"""Turn flags into the settings of both sides: those of the lab's cells, and the size of the workers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from backends.engine.profile import load_profile
 from loadtest.compare.cases import CASES, Usual
 from loadtest.compare.contenders import parse_contender
 from loadtest.compare.modelled import asked
-from loadtest.compare.workers import BLOCK_TOKENS, FleetShape, longest_tokens
 from loadtest.lab.cell import Cell, Fleet, Setting
 from loadtest.lab.models import Models
 from loadtest.lab.saturation import RULE, Saturation
 
+BLOCK_TOKENS = 16
 LONGEST_TOKENS = 131_072
 """Most tokens of prompt and answer together, from the config.json of the model that the workers serve."""
 
@@ -72,7 +72,7 @@ def cells(args: argparse.Namespace, one: Saturation | None) -> list[list[Cell]]:
     first = first.at(args.rate) if one is None else replace(first, rate=one.rate * args.load, load=args.load)
     seeds = range(args.first_seed, args.first_seed + args.seeds)
     found = [[replace(first, seed=seed, policy=rule) for rule in args.policy] for seed in seeds]
-    _check_lengths((same[0] for same in found), _longest(args))
+    _check_lengths((same[0] for same in found), longest_tokens(args))
     return found
 
 
@@ -87,28 +87,11 @@ def _check_lengths(seeds: Iterable[Cell], limit_tokens: int) -> None:
                 )
 
 
-def _longest(args: argparse.Namespace) -> int:
-    return min(LONGEST_TOKENS, longest_tokens(_kv_tokens(args) // BLOCK_TOKENS))
+def longest_tokens(args: argparse.Namespace) -> int:
+    """Return the length of the longest request that fits a worker. vLLM reserves one of its blocks, the null block."""
+    return min(LONGEST_TOKENS, (kv_tokens(args) // BLOCK_TOKENS - 1) * BLOCK_TOKENS)
 
 
-def _kv_tokens(args: argparse.Namespace) -> int:
+def kv_tokens(args: argparse.Namespace) -> int:
+    """Return the size of each worker's cache."""
     return int(args.kv_tokens or load_profile(args.profile).kv_tokens)
-
-
-def fleet_shape(args: argparse.Namespace) -> FleetShape:
-    """Return the fleet as processes. vLLM gets the profile's step limits as flags; embedded workers know them."""
-    profile = load_profile(args.profile)
-    limits = {
-        "--max-num-batched-tokens": profile.max_num_batched_tokens,
-        "--max-num-seqs": profile.max_num_seqs,
-        "--max-model-len": _longest(args),
-    }
-    return FleetShape(
-        workers=args.workers,
-        simulated=args.backend == "embedded",
-        profile=args.profile,
-        kv_tokens=_kv_tokens(args),
-        time_scale=args.time_scale,
-        vllm_env=args.vllm_env,
-        vllm_flags=tuple(word for flag, value in limits.items() for word in (flag, str(value))),
-    )

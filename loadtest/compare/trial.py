@@ -9,13 +9,12 @@ from pathlib import Path
 
 import uvloop
 
-from loadtest.compare.contenders import Contender, Site
-from loadtest.compare.launch import running_router
+from loadtest.compare.contenders import Contender, Site, Worker, running_router
 from loadtest.compare.modelled import asked
 from loadtest.compare.player import Answered, Player
 from loadtest.compare.usage import Reading, Usage, lags
 from loadtest.compare.wording import Wording
-from loadtest.compare.workers import Worker, empty_caches
+from loadtest.compare.workers import empty_caches
 from loadtest.fleet.ports import free_ports
 from loadtest.lab.aggregate import Asked, Played, aggregate
 from loadtest.lab.cell import Cell
@@ -63,9 +62,10 @@ def run_trial(stage: Stage, contender: Contender, cell: Cell, progress: Callable
     log = stage.logs / f"seed-{cell.seed}-{contender.name.replace(':', '-').split()[0]}.log"
     with running_router(contender, site, log) as router:
         uvloop.run(_play(stage, site, warm_up(), 60.0, lambda: None))
-        before = Reading.take(stage.workers, router.pid)
+        pids = [worker.pid for worker in stage.workers]
+        before = Reading.take(router.pid, pids)
         answered, lags_s = uvloop.run(_play(stage, site, found.plan, found.length_s, progress))
-        usage = Reading.take(stage.workers, router.pid).since(before, len(answered), percentile(lags_s, 0.99))
+        usage = Reading.take(router.pid, pids).since(before, len(answered), percentile(lags_s, 0.99))
     measures = measured(cell, [one.outcome for one in answered], found.asked, found.length_s)
     return Trial(measures, usage, tuple(one.error for one in answered if one.error is not None))
 

@@ -7,113 +7,67 @@ paths from which vllm-router's cache-aware policies get a prompt's tokens.
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 
 from backends.clock.settings import ClockSettings
+from backends.engine.profile import load_profile
 from backends.simulated.settings import shipped_model_dir
-from backends.vllm.metrics import parse_metrics
-from loadtest.fleet.cpu import tree_cpu_s
+from loadtest.compare.contenders import Worker
+from loadtest.compare.settings import BLOCK_TOKENS, kv_tokens, longest_tokens
 from loadtest.fleet.embedded import start_workers
 from loadtest.fleet.process import StartError
 from loadtest.fleet.vllm import VllmWorker, find_vllm, running_vllm
 
-BLOCK_TOKENS = 16
 RESET_LIMIT_S = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """A running worker: its base URL, process id, and KV event addresses if it publishes events."""
-
-    url: str
-    pid: int
-    events_endpoint: str | None = None
-    replay_endpoint: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FleetShape:
-    """The settings of the fleet.
-
-    `kv_tokens` is the cache of each worker. `time_scale` multiplies the modelled step times. `vllm_flags` are further
-    flags for vLLM's servers.
-    """
-
-    workers: int = 4
-    simulated: bool = False
-    profile: str = "llama-3.1-8b-h100"
-    kv_tokens: int = 65_536
-    time_scale: float = 4.0
-    vllm_env: Path | None = None
-    vllm_flags: tuple[str, ...] = ()
-
-    @property
-    def blocks(self) -> int:
-        return self.kv_tokens // BLOCK_TOKENS
-
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """Counters of one worker: prompt tokens looked up and found in its cache, CPU seconds used."""
-
-    queries: int
-    hits: int
-    cpu_s: float
-
-    def since(self, then: Counters) -> Counters:
-        return Counters(self.queries - then.queries, self.hits - then.hits, self.cpu_s - then.cpu_s)
 
 
 @contextmanager
 def running_workers(
-    shape: FleetShape, logs: Path, progress: Callable[[int], None] = lambda number: None
+    args: argparse.Namespace, logs: Path, progress: Callable[[int], None]
 ) -> Iterator[tuple[Worker, ...]]:
-    """Start the fleet and stop it on leaving. `progress` is called with the number of each worker that is healthy.
+    """Start the command's fleet and stop it on leaving. `progress` gets the number of each worker that is healthy.
 
     Raises:
         StartError: a worker did not start.
     """
     with ExitStack() as stack:
-        start = _embedded if shape.simulated else _vllm
-        yield tuple(_with_events(url, pid) for url, pid in start(shape, logs, progress, stack))
+        if args.backend == "vllm":
+            servers = stack.enter_context(running_vllm(_vllm_workers(args), progress, logs))
+            found = [(server.url, server.process) for server in servers]
+        else:
+            found = start_workers(stack, _embedded_flags(args), progress, logs)
+        yield tuple(_with_events(url, process.pid) for url, process in found)
 
 
-def _vllm(shape: FleetShape, logs: Path, progress: Callable[[int], None], stack: ExitStack) -> list[tuple[str, int]]:
-    executable = find_vllm(shape.vllm_env)
-    workers = [
-        VllmWorker(
-            executable=executable,
-            topic="",
-            clock=ClockSettings(profile=shape.profile, time_scale=shape.time_scale, jitter=0.05, seed=number),
-            flags=("--num-gpu-blocks-override", str(shape.blocks), "--enable-scale-out", *shape.vllm_flags),
-        )
-        for number in range(shape.workers)
-    ]
-    servers = stack.enter_context(running_vllm(workers, progress, logs))
-    return [(server.url, server.process.pid) for server in servers]
+def _vllm_workers(args: argparse.Namespace) -> list[VllmWorker]:
+    worker = VllmWorker(executable=find_vllm(args.vllm_env), topic="", flags=vllm_flags(args))
+    clock = ClockSettings(profile=args.profile, time_scale=args.time_scale, jitter=0.05)
+    return [replace(worker, clock=replace(clock, seed=number)) for number in range(args.workers)]
 
 
-def longest_tokens(blocks: int) -> int:
-    """Return the length of the longest request that fits a vLLM worker.
+def vllm_flags(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return the profile's limits and the cache size as flags of vLLM. Embedded workers know the limits."""
+    profile = load_profile(args.profile)
+    values = {
+        "--num-gpu-blocks-override": kv_tokens(args) // BLOCK_TOKENS,
+        "--max-num-batched-tokens": profile.max_num_batched_tokens,
+        "--max-num-seqs": profile.max_num_seqs,
+        "--max-model-len": longest_tokens(args),
+    }
+    return ("--enable-scale-out", *(word for flag, value in values.items() for word in (flag, str(value))))
 
-    It reserves one of its blocks, the null block.
-    """
-    return (blocks - 1) * BLOCK_TOKENS
 
-
-def _embedded(
-    shape: FleetShape, logs: Path, progress: Callable[[int], None], stack: ExitStack
-) -> list[tuple[str, int]]:
-    flags = ["--port", "0", "--dev-mode", "--kv-events-topic", "", "--num-gpu-blocks", str(shape.blocks)]
-    flags += ["--profile", shape.profile, "--time-scale", str(shape.time_scale)]
-    own = [[*flags, "--seed", str(number)] for number in range(shape.workers)]
-    return [(url, process.pid) for url, process in start_workers(stack, own, progress, logs)]
+def _embedded_flags(args: argparse.Namespace) -> list[list[str]]:
+    flags = ["--port", "0", "--dev-mode", "--kv-events-topic", "", "--profile", args.profile]
+    flags += ["--num-gpu-blocks", str(kv_tokens(args) // BLOCK_TOKENS), "--time-scale", str(args.time_scale)]
+    return [[*flags, "--seed", str(number)] for number in range(args.workers)]
 
 
 def _with_events(url: str, pid: int) -> Worker:
@@ -142,26 +96,15 @@ def empty_caches(workers: Sequence[Worker], model: str) -> None:
         StartError: a worker refused, because it still had requests in progress.
     """
     for worker in workers:
-        _reset(worker)
+        end_s = time.monotonic() + RESET_LIMIT_S
+        while not _reset_once(worker):
+            if time.monotonic() > end_s:
+                raise StartError(f"{worker.url} did not empty its cache within {RESET_LIMIT_S:.0f} s")
+            time.sleep(0.2)
         body = {"model": model, "prompt": "Ready?", "max_tokens": 1}
         httpx.post(f"{worker.url}/v1/completions", json=body, timeout=30).raise_for_status()
-
-
-def _reset(worker: Worker) -> None:
-    end_s = time.monotonic() + RESET_LIMIT_S
-    while not _reset_once(worker):
-        if time.monotonic() > end_s:
-            raise StartError(f"{worker.url} did not empty its cache within {RESET_LIMIT_S:.0f} s")
-        time.sleep(0.2)
 
 
 def _reset_once(worker: Worker) -> bool:
     response = httpx.post(f"{worker.url}/reset_prefix_cache", timeout=10).raise_for_status()
     return not response.content or response.json().get("success", True) is True
-
-
-def read_counters(worker: Worker) -> Counters:
-    page = parse_metrics(httpx.get(f"{worker.url}/metrics", timeout=10).raise_for_status().text)
-    queries = sum(load.prefix_queries or 0 for load in page.loads)
-    hits = sum(load.prefix_hits or 0 for load in page.loads)
-    return Counters(queries, hits, tree_cpu_s(worker.pid))

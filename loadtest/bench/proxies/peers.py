@@ -11,9 +11,7 @@ from loadtest.bench.frames import MODEL
 from loadtest.bench.proxies import envoy, litellm
 from loadtest.bench.proxies.entrant import Entrant, Missing, Place, Proxy
 from loadtest.bench.proxies.environments import InstallError, Package, prepare
-from loadtest.compare.contenders import Site, parse_contender
-from loadtest.compare.launch import running_router
-from loadtest.compare.workers import Worker
+from loadtest.compare.contenders import Site, Worker, parse_contender, running_router
 from loadtest.fleet.ports import free_ports
 
 ROUTERS = (Package("sglang-router", "0.3.2"), Package("vllm-router", "0.1.17"), Package("smg", "1.13.0"))

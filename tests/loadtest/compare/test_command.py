@@ -31,7 +31,7 @@ def test_both_sides_are_measured_and_agree_on_what_was_cached(tmp_path):
         assert ours["answered"] == ours["calls"] == theirs["calls"] > 10
         assert ours["prompt_tokens"] == theirs["prompt_tokens"]
         assert ours["hit_share"] == pytest.approx(theirs["hit_share"], abs=0.15)
-        assert live["usage"]["imbalance"] >= 1.0
+        assert live["measures"]["imbalance"] >= 1.0
         assert 0.0 < ours["ttft_p50_ms"] < 5_000.0
     lpwl, robin = (seed["live"][rule]["measures"]["all"]["hit_share"] for rule in ("lpwl", "round_robin"))
     assert lpwl > robin

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from loadtest.compare.contenders import Site, UnknownContender, parse_contender
-from loadtest.compare.workers import Worker
+from loadtest.compare.contenders import Site, UnknownContender, Worker, parse_contender
 
 WORKERS = (
     Worker("http://127.0.0.1:9001", 1, "tcp://127.0.0.1:5557", "tcp://127.0.0.1:5558"),

@@ -1,6 +1,7 @@
 import pytest
 
-from loadtest.compare.settings import Unplayable, cells, first_cell, fleet_shape
+from loadtest.compare.settings import Unplayable, cells, first_cell, kv_tokens
+from loadtest.compare.workers import vllm_flags
 from loadtest.lab.saturation import Saturation
 
 ONE = Saturation("lpwl", 0.5, 10.0)
@@ -21,29 +22,24 @@ def test_a_rate_is_taken_as_it_is(flags):
     assert (cell.rate, cell.load) == (0.7, None)
 
 
-def test_both_sides_have_the_same_workers(flags):
-    args = flags("--backend", "vllm", "--time-scale", "3")
-    models, shape = first_cell(args).setting.models, fleet_shape(args)
+@pytest.mark.parametrize("backend", ["vllm", "embedded"])
+def test_both_sides_have_the_same_workers(flags, backend):
+    args = flags("--backend", backend, "--time-scale", "3")
+    models = first_cell(args).setting.models
     assert (models.block_tokens, models.kv_tokens, models.speed_spread) == (16, 40_000, 0.0)
-    assert models.async_scheduling
-    assert (shape.simulated, shape.workers, shape.blocks, shape.time_scale) == (False, 2, 2_500, 3.0)
-    said = " ".join(shape.vllm_flags)
-    assert said == "--max-num-batched-tokens 8192 --max-num-seqs 256 --max-model-len 39984"
-
-
-def test_embedded_workers_do_not_schedule_ahead(flags):
-    args = flags()
-    assert not first_cell(args).setting.models.async_scheduling
-    assert fleet_shape(args).simulated
+    assert models.async_scheduling == (backend == "vllm")
+    said = " ".join(vllm_flags(args))
+    assert said.endswith(
+        "--num-gpu-blocks-override 2500 --max-num-batched-tokens 8192 --max-num-seqs 256 --max-model-len 39984"
+    )
 
 
 def test_without_a_cache_size_both_take_the_profiles(flags):
     args = flags()
     args.kv_tokens = None
     assert first_cell(args).setting.models.kv_tokens is None
-    shape = fleet_shape(args)
-    assert shape.kv_tokens > 100_000
-    assert "--max-model-len 131072" in " ".join(shape.vllm_flags)
+    assert kv_tokens(args) > 100_000
+    assert "--max-model-len 131072" in " ".join(vllm_flags(args))
 
 
 def test_a_window_that_is_all_warm_up_is_refused(flags):
