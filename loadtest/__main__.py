@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and run the chosen bench."""
     parser = argparse.ArgumentParser(prog="python -m loadtest", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -34,7 +35,7 @@ def main() -> int:
         command = commands.add_parser(name, help=text, description=module.__doc__)
         module.register(command)
         command.set_defaults(run=module.run)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     code: int = args.run(args)
     return code
 

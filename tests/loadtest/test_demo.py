@@ -1,55 +1,59 @@
+import argparse
 import json
 import os
 import signal
 import subprocess
 import sys
+from xml.etree import ElementTree
 
 import psutil
 import pytest
 
+from loadtest.demo.command import register
+from loadtest.demo.compare import repeating
 from loadtest.demo.handover import verdict
+from loadtest.demo.plot import draw
+from loadtest.report.summary import Row
+from router.cli.main import main
+from tests.support.commands import run_here
 from tests.support.waiting import block_until
 
 COMMAND = [sys.executable, "-P", "-m", "warmroute", "demo"]
+SVG = "{http://www.w3.org/2000/svg}"
 
 
-def descendants(process):
-    return psutil.Process(process.pid).children(recursive=True)
+def played(path, *flags):
+    done = subprocess.run([*COMMAND, *flags, "--json", str(path)], capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(path.read_text()), done.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.measures
-def test_the_default_policy_beats_round_robin_and_leaves_nothing_behind(tmp_path):
-    path = tmp_path / "rows.json"
-    command = [*COMMAND, "--conversations", "12", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
-    assert done.returncode == 0, done.stdout + done.stderr
-    baseline, default = json.loads(path.read_text())["rows"]
+def test_the_default_policy_beats_round_robin(tmp_path):
+    document, said = played(tmp_path / "rows.json", "--conversations", "12")
+    baseline, default = document["rows"]
     assert (baseline["policy"], default["policy"]) == ("round_robin", "marginal_cost")
-    assert (baseline["requests"], baseline["errors"]) == (60, 0)
-    assert (default["requests"], default["errors"]) == (60, 0)
+    assert (baseline["requests"], baseline["errors"]) == (default["requests"], default["errors"]) == (60, 0)
     assert default["prefill_tokens"] <= 0.7 * baseline["prefill_tokens"]
     assert default["ttft_mean_ms"] <= 0.75 * baseline["ttft_mean_ms"]
     assert default["cached_share"] > baseline["cached_share"]
-    assert "prefill tokens executed" in done.stdout
+    assert "prefill tokens executed" in said
 
 
 @pytest.mark.slow
 @pytest.mark.measures
 def test_handovers_are_compared_with_whole_requests(tmp_path):
-    path = tmp_path / "sides.json"
-    command = [*COMMAND, "--handover", "--workers", "2", "--conversations", "4", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
-    assert done.returncode == 0, done.stdout + done.stderr
-    without, roles = json.loads(path.read_text())["sides"]
+    document, said = played(tmp_path / "sides.json", "--handover", "--workers", "2", "--conversations", "4")
+    without, roles = document["sides"]
     assert (without["placement"], roles["placement"]) == ("no roles", "with roles")
     for side in (without, roles):
         assert (side["chats"]["requests"], side["uploads"]["requests"]) == (12, 1)
         assert (side["chats"]["errors"], side["uploads"]["errors"]) == (0, 0)
         assert side["gap_p99_ms"] > 0
     assert (without["handed_over"], roles["handed_over"] > 0) == (0, True)
-    assert "with roles: 1 prefill and 1 decode workers" in done.stdout
-    assert "Shorter with prefill and decode workers: " in done.stdout and "Longer with them: " in done.stdout
+    assert "with roles: 1 prefill and 1 decode workers" in said
+    assert "Shorter with prefill and decode workers: " in said and "Longer with them: " in said
 
 
 def test_a_verdict_names_what_got_better_and_worse():
@@ -61,9 +65,10 @@ def test_a_verdict_names_what_got_better_and_worse():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_all_of_it(number):
-    demo = subprocess.Popen(COMMAND, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    block_until(lambda: len(descendants(demo)) >= 5, 30)
-    children = descendants(demo)
+    command = [*COMMAND, "--workers", "1"]
+    demo = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    block_until(lambda: len(psutil.Process(demo.pid).children(recursive=True)) >= 2, 30)
+    children = psutil.Process(demo.pid).children(recursive=True)
     os.kill(demo.pid, number)
     _, errors = demo.communicate(timeout=30)
     assert demo.returncode == 130
@@ -81,9 +86,34 @@ def test_a_signal_stops_all_of_it(number):
         (["--handover", "--policy", "random"], "--policy does not go with --handover"),
         (["--handover", "--keep"], "--keep does not go with --handover"),
         (["--handover", "--workers", "1"], "--handover needs --workers 2 or more"),
+        (["--plot", "demo.svg"], "pip install 'matplotlib>=3.9'"),
     ],
 )
-def test_a_wrong_flag_is_refused_before_anything_starts(flags, said):
-    done = subprocess.run([*COMMAND, *flags], capture_output=True, text=True, timeout=20)
-    assert done.returncode == 2
-    assert said in done.stderr
+def test_a_wrong_flag_is_refused(monkeypatch, capsys, tmp_path, flags, said):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.chdir(tmp_path)
+    code, printed = run_here(capsys, main, ["demo", *flags])
+    assert code == 2 and said in printed
+
+
+def row(policy, ttft_mean_ms):
+    return Row(policy, 300, 0, ttft_mean_ms, 0.0, 0.0, 0.0, 0.0, 0.5, 1000)
+
+
+def test_the_chart_names_both_policies_their_means_and_the_command(tmp_path):
+    rows = [row("round_robin", 223.6), row("marginal_cost", 108.2)]
+    first, again = tmp_path / "demo.svg", tmp_path / "again.svg"
+    for path in (first, again):
+        draw(path, rows, "4 workers", "warmroute demo --plot demo.svg")
+    assert first.read_bytes() == again.read_bytes()
+    root = ElementTree.fromstring(first.read_bytes())  # the file was written a line ago
+    found = ["".join(text.itertext()).strip() for text in root.iter(f"{SVG}text")]
+    assert {"round robin", "Warmroute", "224", "108 (0.48 x)", "warmroute demo --plot demo.svg"} <= set(found)
+    assert "4 workers" in " ".join(found)
+
+
+def test_the_caption_repeats_changed_flags_and_no_folders():
+    parser = argparse.ArgumentParser()
+    register(parser.add_subparsers())
+    args = parser.parse_args(["demo", "--seed", "3", "--time-scale", "2", "--plot", "/tmp/some.svg", "--keep"])
+    assert repeating(args) == "warmroute demo --time-scale 2.0 --seed 3 --plot some.svg"

@@ -14,16 +14,16 @@ WORDS = (
 )
 
 
+def parsed(*words):
+    parser = argparse.ArgumentParser()
+    command.register(parser)
+    return settled(parser.parse_args(words))
+
+
 @pytest.fixture
 def flags():
     """The command's flags, some of them changed."""
-
-    def parsed(*more):
-        parser = argparse.ArgumentParser()
-        command.register(parser)
-        return settled(parser.parse_args([*WORDS.split(), *more]))
-
-    return parsed
+    return lambda *more: parsed(*WORDS.split(), *more)
 
 
 @pytest.fixture

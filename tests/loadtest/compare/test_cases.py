@@ -1,20 +1,13 @@
-import argparse
 from statistics import fmean
 
 import pytest
 
-from loadtest.compare import command
 from loadtest.compare.cases import CASES
 from loadtest.compare.modelled import asked, play
-from loadtest.compare.settings import Unplayable, cells, settled
+from loadtest.compare.settings import Unplayable, cells
+from tests.loadtest.compare.conftest import parsed
 
 BURST = "shared-prompt-burst"
-
-
-def parsed(*words):
-    parser = argparse.ArgumentParser()
-    command.register(parser)
-    return settled(parser.parse_args(words))
 
 
 def test_a_case_settles_all_but_the_workers():

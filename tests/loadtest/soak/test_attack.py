@@ -4,19 +4,12 @@ from random import Random
 
 import pytest
 
+from loadtest.__main__ import main
 from loadtest.arguments import size_bytes
 from loadtest.fleet.memory_group import MemoryGroup, NoMemoryGroup
 from loadtest.soak.attack.attacker import ATTACKS, Attack, Attacker
-from loadtest.soak.command import register, run
 from loadtest.soak.run import first_byte_ms
-
-
-def parse(*flags):
-    import argparse
-
-    parser = argparse.ArgumentParser()
-    register(parser)
-    return parser.parse_args(flags)
+from tests.support.commands import run_here
 
 
 @pytest.mark.parametrize(("text", "size"), [("1GiB", 2**30), ("512MiB", 2**29), ("3MB", 3_000_000), ("77", 77)])
@@ -63,8 +56,8 @@ def test_without_a_cgroup_the_command_says_so(monkeypatch, capsys):
         raise NoMemoryGroup("no memory cgroup can be made: read-only")
 
     monkeypatch.setattr("loadtest.soak.fleet.MemoryGroup", none)
-    assert run(parse("--workers", "1", "--memory-limit", "1GiB")) == 1
-    assert "no memory cgroup can be made: read-only" in capsys.readouterr().err
+    code, printed = run_here(capsys, main, ["soak", "--workers", "1", "--memory-limit", "1GiB"])
+    assert code == 1 and "no memory cgroup can be made: read-only" in printed
 
 
 @pytest.mark.nightly
@@ -76,9 +69,10 @@ def test_a_minute_beside_an_attacker_under_a_limit_fails_no_request_of_others(tm
     except NoMemoryGroup:
         limit = []
     flags = ["--minutes", "1", "--calibrate-s", "5", "--rate", "4", "--workers", "2", "--scenario", "attack"]
-    code = run(parse(*flags, *limit, "--json", str(tmp_path / "soak.json"), "--logs", str(tmp_path)))
+    flags += [*limit, "--json", tmp_path / "soak.json", "--logs", tmp_path]
+    code, printed = run_here(capsys, main, ["soak", *flags])
     report = json.loads((tmp_path / "soak.json").read_text())
-    assert code == 0, (report["failures"], report["unexplained"], capsys.readouterr().out[-3_000:])
+    assert code == 0, (report["failures"], report["unexplained"], printed[-3_000:])
     assert report["failed_requests"] == 0 and report["outcomes"]["complete"] > 100
     assert report["faults"] == {"kill": 0, "pause": 0, "lost_events": 0, "drain": 0}
     assert sum(report["attacks"].values()) > 5 and report["attacker_requests"]

@@ -6,20 +6,13 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from loadtest.soak.command import register, run
+from loadtest.__main__ import main
 from loadtest.soak.report import Verdict, print_verdict, write_json
-
-
-def parse(*flags):
-    import argparse
-
-    parser = argparse.ArgumentParser()
-    register(parser)
-    return parser.parse_args(flags)
+from tests.support.commands import run_here
 
 
 def test_the_verdict_tells_what_failed(tmp_path):
-    verdict = Verdict(1, 60.0, 5.0, 10.0, requests=3, outcomes={"complete": 2, "broken": 1}, faults={"kill": 1})
+    verdict = Verdict(1, 60.0, 5.0, requests=3, outcomes={"complete": 2, "broken": 1}, faults={"kill": 1})
     assert verdict.passed
     verdict.failures.append("1 errors that no fault explains")
     console = Console(record=True, width=120)
@@ -31,17 +24,17 @@ def test_the_verdict_tells_what_failed(tmp_path):
 
 
 def test_restarts_need_a_second_worker(capsys):
-    assert run(parse("--scenario", "restarts", "--workers", "1")) == 2
-    assert "--workers 2 or more" in capsys.readouterr().err
+    code, printed = run_here(capsys, main, ["soak", "--scenario", "restarts", "--workers", "1"])
+    assert code == 2 and "--workers 2 or more" in printed
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_a_minute_of_it(tmp_path, capsys):
     flags = ["--minutes", "1.1", "--calibrate-s", "8", "--rate", "6", "--fault-every", "4", "--seed", "11"]
-    code = run(parse(*flags, "--json", str(tmp_path / "soak.json"), "--logs", str(tmp_path)))
+    code, printed = run_here(capsys, main, ["soak", *flags, "--json", tmp_path / "soak.json", "--logs", tmp_path])
     report = json.loads((tmp_path / "soak.json").read_text())
-    assert code == 0, (report["failures"], report["unexplained"], capsys.readouterr().out[-3_000:])
+    assert code == 0, (report["failures"], report["unexplained"], printed[-3_000:])
     assert report["outcomes"]["complete"] > 150
     assert sum(report["faults"].values()) > 3
     assert min(report["allocated_blocks"]) > 100_000
