@@ -23,7 +23,7 @@ from loadtest.compare.contenders import Worker
 from loadtest.compare.settings import BLOCK_TOKENS, kv_tokens, longest_tokens
 from loadtest.fleet.embedded import start_workers
 from loadtest.fleet.process import StartError
-from loadtest.fleet.vllm import VllmWorker, find_vllm, running_vllm
+from loadtest.fleet.vllm import VllmWorker, find_vllm, start_vllm
 
 RESET_LIMIT_S = 20.0
 
@@ -39,8 +39,7 @@ def running_workers(
     """
     with ExitStack() as stack:
         if args.backend == "vllm":
-            servers = stack.enter_context(running_vllm(_vllm_workers(args), progress, logs))
-            found = [(server.url, server.process) for server in servers]
+            found = start_vllm(stack, _vllm_workers(args), progress, logs)
         else:
             found = start_workers(stack, _embedded_flags(args), progress, logs)
         yield tuple(_with_events(url, process.pid) for url, process in found)

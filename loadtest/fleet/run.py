@@ -24,7 +24,7 @@ from backends.vllm.handover.shared_store import SharedStore
 from loadtest.fleet.command import LAST_PORT
 from loadtest.fleet.embedded import start_workers
 from loadtest.fleet.process import Process, StartError, exit_code
-from loadtest.fleet.vllm import RunningVllm, VllmWorker, find_vllm, running_vllm
+from loadtest.fleet.vllm import VllmWorker, find_vllm, start_vllm
 
 _WATCH_S = 0.5
 _PORT_LABELS = {Mooncake.name: BOOTSTRAP_PORT_LABEL, OffloadingPeer.name: PEER_LABEL}
@@ -107,8 +107,7 @@ def _vllm(args: argparse.Namespace, stack: ExitStack, ready: Callable[[int], Non
         replace(worker, clock=replace(clock, seed=args.seed + number), port=_port(args, number))
         for number in range(args.vllm)
     ]
-    servers: list[RunningVllm] = stack.enter_context(running_vllm(workers, ready, args.logs))
-    return [(server.url, server.process) for server in servers]
+    return start_vllm(stack, workers, ready, args.logs)
 
 
 def _simulated(args: argparse.Namespace, stack: ExitStack, ready: Callable[[int], None]) -> list[tuple[str, Process]]:

@@ -1,4 +1,4 @@
-"""vLLM's own servers in clock mode (`backends/clock`), one process each: find, configure, start and stop them."""
+"""vLLM's own servers in clock mode (`backends/clock`), one process each: find, configure and start them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -134,41 +134,26 @@ class RunningVllm:
         httpx.post(f"{self.url}/reset_prefix_cache", timeout=10).raise_for_status()
 
 
-@contextmanager
-def running_vllm(
-    workers: Sequence[VllmWorker],
-    progress: Callable[[int], None] = lambda number: None,
-    logs: Path | None = None,
-) -> Iterator[list[RunningVllm]]:
-    """Start all servers at once, yield when all are healthy, and stop all. `progress` is called for each healthy one.
+def start_vllm(
+    stack: ExitStack, workers: Sequence[VllmWorker], ready: Callable[[int], None], logs: Path | None
+) -> list[tuple[str, Process]]:
+    """Start all servers at once; return URLs and processes once all are healthy. `ready` is called for each of them.
 
     Raises:
-        StartError: a server did not start; the others are stopped.
+        StartError: a server did not start.
     """
-    with ExitStack() as stack:
-        servers: list[RunningVllm] = []
-        for number, worker in enumerate(workers):
-            log = logs / f"vllm-{number}.log" if logs is not None else None
-            with uninterrupted():
-                servers.append(RunningVllm(worker, f"vllm {number}", log))
-                stack.callback(servers[-1].process.stop)
-        # Send the signal to all before waiting for one, since each takes seconds to end.
-        stack.callback(_terminate, servers)
-        waiting = dict(enumerate(servers))
-        end_s = time.monotonic() + START_LIMIT_S
-        while waiting:
-            for number in [number for number, server in waiting.items() if server.healthy()]:
-                del waiting[number]
-                progress(number)
-            if time.monotonic() > end_s:
-                next(iter(waiting.values())).wait_healthy(0.0)
-            time.sleep(0.2)
-        yield servers
-
-
-def _terminate(servers: Sequence[RunningVllm]) -> None:
-    for server in servers:
-        server.process.terminate()
+    servers: list[RunningVllm] = []
+    for number, worker in enumerate(workers):
+        log = logs / f"vllm-{number}.log" if logs is not None else None
+        with uninterrupted():
+            servers.append(RunningVllm(worker, f"vllm {number}", log))
+            stack.callback(servers[-1].process.stop)
+    for server in servers:  # at the end all get the signal before one is waited for, since each takes seconds to end
+        stack.callback(server.process.terminate)
+    for number, server in enumerate(servers):
+        server.wait_healthy()
+        ready(number)
+    return [(server.url, server.process) for server in servers]
 
 
 def find_vllm(environment: Path | None = None) -> Path:
@@ -181,11 +166,10 @@ def find_vllm(environment: Path | None = None) -> Path:
         StartError: it was not found; the message says how to install it.
     """
     if environment is not None:
-        candidates: list[Path] = [environment / "bin" / "vllm"]
+        candidates = [environment / "bin" / "vllm"]
     else:
         candidates = [Path(sys.executable).with_name("vllm"), ENVIRONMENT / "bin" / "vllm"]
-        if found := shutil.which("vllm"):
-            candidates.append(Path(found))
+        candidates += map(Path, filter(None, [shutil.which("vllm")]))
     for candidate in candidates:
         if candidate.is_file():
             return candidate.absolute()

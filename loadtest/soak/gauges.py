@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import linear_regression
 from typing import Any
 
 import psutil
@@ -62,21 +63,13 @@ class Gauges:
         return int(status.partition("VmHWM:")[2].split()[0]) * 1_024
 
 
-def slope_bytes_per_s(samples: Sequence[Sample]) -> float:
-    """Return the slope of memory by least squares over the second half of the samples; 0 for fewer than two."""
+def growth_bytes(samples: Sequence[Sample]) -> float:
+    """Return the growth of memory over the second half of the samples, by least squares; 0 for fewer than two."""
     half = samples[len(samples) // 2 :]
     if len(half) < 2:
         return 0.0
-    mean_s = sum(each.at_s for each in half) / len(half)
-    mean_bytes = sum(each.rss_bytes for each in half) / len(half)
-    spread = sum((each.at_s - mean_s) ** 2 for each in half)
-    return sum((each.at_s - mean_s) * (each.rss_bytes - mean_bytes) for each in half) / spread if spread else 0.0
-
-
-def growth_bytes(samples: Sequence[Sample]) -> float:
-    """Return the growth over the second half, computed from its slope."""
-    half = samples[len(samples) // 2 :]
-    return slope_bytes_per_s(samples) * (half[-1].at_s - half[0].at_s) if half else 0.0
+    slope, _ = linear_regression([each.at_s for each in half], [each.rss_bytes for each in half])
+    return slope * (half[-1].at_s - half[0].at_s)
 
 
 def left_over(workers: Sequence[Mapping[str, Any]], metrics: Mapping[str, float]) -> list[str]:

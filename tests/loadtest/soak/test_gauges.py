@@ -1,6 +1,6 @@
 import pytest
 
-from loadtest.soak.gauges import Sample, growth_bytes, left_over, slope_bytes_per_s
+from loadtest.soak.gauges import Sample, growth_bytes, left_over
 
 REST = {"queued_requests": 0, "queued_tokens": 0, "running_requests": 0, "kv_tokens": 0}
 
@@ -9,21 +9,20 @@ def worker(**load):
     return {"candidates": [{"id": "a:1", "load": {**REST, **load}}]}
 
 
-def test_the_slope_is_the_second_halfs():
+def test_growth_is_the_second_halfs():
     filling = [Sample(float(at), at * 1_000) for at in range(100)]
     flat = [Sample(float(at), 100_000) for at in range(100, 200)]
-    assert slope_bytes_per_s(filling + flat) == 0
-    assert slope_bytes_per_s(filling) == pytest.approx(1_000)
+    assert growth_bytes(filling + flat) == pytest.approx(0)
     assert growth_bytes(filling) == pytest.approx(49_000)
 
 
-def test_spikes_are_no_slope():
+def test_spikes_are_no_growth():
     samples = [Sample(float(at), 100_000 + 50_000 * (at % 10 == 0)) for at in range(200)]
     assert abs(growth_bytes(samples)) < 5_000
 
 
 def test_too_few_samples_say_nothing():
-    assert slope_bytes_per_s([]) == slope_bytes_per_s([Sample(0.0, 1)]) == growth_bytes([]) == 0
+    assert growth_bytes([]) == growth_bytes([Sample(0.0, 1)]) == 0
 
 
 def test_left_over_load_is_named():
