@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-import uvloop
 from msgspec.structs import replace
 
 from backends.vllm.operations import WorkerOperation
@@ -60,7 +59,6 @@ from router.process.children.measured_traffic import ProcessKnows, measured_rout
 from router.process.children.metric_snapshots import readings_route
 from router.process.children.operations_channel import operation_routes
 from router.process.children.state_channel import prepare_route, state_route, with_version
-from router.process.lifecycle import Lifecycle
 from router.process.listeners import ListenAddresses, Listeners, admin_socket, listen_addresses, url_of
 from router.process.shared_memory.ledger import Ledger
 from router.process.shared_memory.pins import ResponsePins
@@ -72,7 +70,6 @@ from router.residency.residency_map import ResidencyMap
 from router.security.admin_security import guard_of
 from router.security.instance import Instance
 from router.security.reload import FileWatch
-from router.security.startup_warnings import warnings
 from router.security.worker_tls import WorkerTls
 from router.telemetry.decision_log_file import open_decision_log
 from router.telemetry.exposition import Exposition, Reading, instruments_of
@@ -465,18 +462,21 @@ class System:
         return self.operations.serving(model)
 
     def drained_everywhere(self, endpoint_id: str) -> bool:
+        """Return whether a gateway that this one took over from also sends no requests to a drained worker."""
         return self.takeover_client is None or self.takeover_client.drains(endpoint_id)
 
-    async def release_listeners(self, *, keep: bool) -> None:
+    async def release_listeners(self) -> None:
         """Stop accepting and report not ready, because another process accepts. Running requests continue.
 
-        With `keep` the sockets stay open until `resume` or `let_go`.
+        The sockets stay open until `resume` or `let_go`.
         """
         self.accepting = False
         self._end_banner()
         self.takeover_state = TakeoverState.DONE
-        if keep:
-            self._keep()
+        try:
+            self._kept = self.listeners().duplicates(), self._socket_file, self.leave_queue
+        except OSError as error:
+            log.warning("the listening sockets cannot be kept", extra={"reason": str(error)})
         self.yield_listeners()
         self.gateway.drain()
         await self.gateway.stop_accepting(leave_queue=True)
@@ -484,14 +484,9 @@ class System:
             await self._admin.stop_accepting(leave_queue=True)
 
     def yield_listeners(self) -> None:
+        """Leave the listeners' queues and the file of a Unix socket to another process."""
         self.leave_queue = True
         self._socket_file = None
-
-    def _keep(self) -> None:
-        try:
-            self._kept = self.listeners().duplicates(), self._socket_file, self.leave_queue
-        except OSError as error:
-            log.warning("the listening sockets cannot be kept", extra={"reason": str(error)})
 
     @property
     def can_resume(self) -> bool:
@@ -636,19 +631,3 @@ def _tune_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
-
-
-async def serve(config: Config, sources: Sources | None = None) -> int:
-    """Run one gateway until SIGTERM or SIGINT, or until a new process has taken over. A second signal ends it at
-    once."""
-    for warning in warnings(config):
-        log.warning(warning)
-    return await Lifecycle(System(config, sources=sources)).run()
-
-
-def run(config: Config, sources: Sources | None = None) -> int:
-    """Run one gateway in this process; return its exit code."""
-    try:
-        return uvloop.run(serve(config, sources))
-    except KeyboardInterrupt:
-        return 130

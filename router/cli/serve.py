@@ -66,6 +66,6 @@ def run(arguments: argparse.Namespace) -> int:
         from router.process.children.supervisor import run as run_processes
 
         return run_processes(plan.config, plan.processes, "router.cli.child", sources)
-    from router.app import run as run_gateway
+    from router.lifecycle import run as run_gateway
 
     return run_gateway(plan.config, sources)

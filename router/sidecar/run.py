@@ -9,7 +9,7 @@ import uvloop
 
 from router.config.model import Config
 from router.control.start import Sources
-from router.process.lifecycle import Lifecycle
+from router.lifecycle import Lifecycle
 from router.replicas.connection import MissingRedisError
 from router.security.file_problem import UnusableFileError
 from router.security.startup_warnings import warnings

@@ -133,7 +133,7 @@ async def test_a_successor_may_die_at_every_step(site):
     for step in ("ready", "draining", "following"):
         found = await TakeoverClient.find(site.path)
         if step == "ready":
-            found._connection.send(encode(SuccessorReady(says_end=True)))
+            found._connection.send(encode(SuccessorReady()))
         else:
             await found.drain()
         if step == "following":

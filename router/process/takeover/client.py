@@ -49,7 +49,7 @@ class TakeoverClient:
         connection: socket.socket,
         offered: SocketsOffered,
         listeners: Listeners,
-        handed: HandedState | None = None,
+        handed: HandedState,
     ) -> None:
         self._connection = connection
         self._handed = handed
@@ -58,7 +58,6 @@ class TakeoverClient:
         self.offered = offered
         self.listeners = listeners
         self.in_flight: Mapping[str, int] = {}
-        self._reply: DrainStarted | None = None
         self.gone = asyncio.Event()
         self.stuck = False
         """Whether the running gateway has not answered, so that it may still accept."""
@@ -102,14 +101,14 @@ class TakeoverClient:
                 f"configured for {config.admin_host}:{config.admin_port}; write the same, or stop the running one first"
             )
 
-    def state(self) -> Stored | None:
-        """Return the desired state of the running gateway; None if it is of a version that hands none over.
+    def state(self) -> Stored:
+        """Return the desired state of the running gateway.
 
         Raises:
             TakeoverError: it was written by a version that this one cannot read.
         """
         try:
-            return self._handed.read() if self._handed is not None else None
+            return self._handed.read()
         except (OSError, ValueError) as error:
             raise TakeoverError(f"the running gateway's desired state cannot be read: {error}") from None
 
@@ -117,37 +116,21 @@ class TakeoverClient:
         """Return whether the running gateway sends no more requests to a worker."""
         return self.gone.is_set() or worker_id in self._drained
 
-    async def drain(self) -> tuple[str, ...]:
-        """Report that this process accepts. Once the other process has stopped accepting, return the workers that an
-        operator drains.
-        """
+    async def drain(self) -> None:
+        """Report that this process accepts, and wait until the other process has stopped accepting."""
         loop = asyncio.get_running_loop()
         self._connection.setblocking(False)
-        drained = self.offered.drained
         try:
-            await loop.sock_sendall(self._connection, encode(SuccessorReady(says_end=True)))
+            await loop.sock_sendall(self._connection, encode(SuccessorReady()))
             async with asyncio.timeout(ANSWER_S):
                 answer = decode(await loop.sock_recv(self._connection, MOST_BYTES) or b"{}")
             if isinstance(answer, DrainStarted):
-                drained, self.in_flight = answer.drained, answer.requests
-                self._reply = answer
+                self.in_flight = answer.requests
         except TimeoutError:
             self.stuck = True
             log.error("the gateway that was taken over does not answer; stop it", extra={"pid": self.offered.pid})
         except (OSError, TakeoverError):
             log.warning("the gateway that was taken over has died", extra={"pid": self.offered.pid})
-        return drained
-
-    def summary(self) -> dict[str, object]:
-        """Return what the running gateway has handed over, and what it has not, for the log."""
-        reply = self._reply or DrainStarted(self.offered.drained, {})
-        return {
-            "pid": self.offered.pid,
-            "carried": ", ".join(reply.carried) or "not said",
-            "learned_again": ", ".join(reply.left) or "not said",
-            "drained_workers": len(reply.drained),
-            "requests_left_there": sum(reply.requests.values()),
-        }
 
     def follow(self, drained: Callable[[], tuple[str, ...]]) -> None:
         """After `drain`, send the workers drained here, and receive the counts of requests that the other process still
@@ -182,7 +165,7 @@ class TakeoverClient:
         """After `drain`, report that this process ends or was replaced, so that the other process does not serve
         again.
         """
-        if self._tasks and self.offered.resumes:
+        if self._tasks:
             with suppress(OSError):  # the other process has ended
                 self._connection.send(encode(SuccessorEnding()))
 
@@ -203,8 +186,7 @@ class TakeoverClient:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        if self._handed is not None:
-            self._handed.close()
+        self._handed.close()
         self._connection.close()
 
 
@@ -221,7 +203,7 @@ def _connect(path: str) -> socket.socket | None:
     return connection
 
 
-def _receive_offer(connection: socket.socket) -> tuple[SocketsOffered, Listeners, HandedState | None]:
+def _receive_offer(connection: socket.socket) -> tuple[SocketsOffered, Listeners, HandedState]:
     try:
         packet, descriptors, _, _ = socket.recv_fds(connection, MOST_BYTES, MOST_SOCKETS)
     except TimeoutError:
@@ -234,7 +216,7 @@ def _receive_offer(connection: socket.socket) -> tuple[SocketsOffered, Listeners
         for descriptor in descriptors:
             os.close(descriptor)
         raise
-    handed = HandedState(descriptors.pop()) if offered.has_state else None
+    handed = HandedState(descriptors.pop())
     sockets = tuple(map(_owned, descriptors))
     admin = sockets[offered.public] if len(sockets) > offered.public else None
     return offered, Listeners(sockets[: offered.public], admin, offered.manager_owned), handed
@@ -253,13 +235,9 @@ def _decode_offer(packet: bytes, descriptors: int) -> SocketsOffered:
     message = decode(packet)
     if isinstance(message, TakeoverRefused):
         raise TakeoverError(f"the running gateway refused: {message.reason}")
-    if not isinstance(message, SocketsOffered) or message.version != VERSION or not _attached(message, descriptors):
+    if not isinstance(message, SocketsOffered) or message.version != VERSION or not 1 <= message.public < descriptors:
         raise TakeoverError("the running gateway offers what this version does not know; stop it first")
     return message
-
-
-def _attached(offered: SocketsOffered, descriptors: int) -> bool:
-    return 1 <= offered.public <= descriptors - offered.has_state
 
 
 def _differs(host: str | None, port: int, wanted_host: str, wanted_port: int) -> bool:

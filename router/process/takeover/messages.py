@@ -29,9 +29,11 @@ import msgspec
 from backends.foreign_json import read_json
 from router.process.listeners import ListenAddresses
 
-VERSION = 1
+VERSION = 2
 CARRIED = ("listening sockets", "desired state with its revisions", "drained workers")
+"""What a gateway hands over, for people."""
 LEFT = ("cache views", "learned speeds", "stored responses' workers", "decisions", "use of rate limits")
+"""What a successor learns again, for people."""
 MOST_BYTES = 131_072
 MOST_SOCKETS = 64
 _CREDENTIALS = struct.Struct("3i")
@@ -44,9 +46,7 @@ class TakeoverError(RuntimeError):
 class SocketsOffered(msgspec.Struct, frozen=True, tag="offered"):
     """The listening sockets, attached in this order: `public` of them, then the admin socket if there is one.
 
-    With `has_state` a file with the desired state comes last (`HandedState`); older versions hand none over. `drained`
-    are the workers that an operator drains, and `ready` counts the workers that take requests. `resumes`: the
-    gateway understands `SuccessorEnding`, which older versions do not.
+    A file with the desired state comes last (`HandedState`). `ready` counts the workers that take requests.
     """
 
     version: int
@@ -54,10 +54,7 @@ class SocketsOffered(msgspec.Struct, frozen=True, tag="offered"):
     listen_addresses: ListenAddresses
     public: int
     manager_owned: bool
-    drained: tuple[str, ...]
     ready: int
-    resumes: bool = False
-    has_state: bool = False
 
 
 class TakeoverRefused(msgspec.Struct, frozen=True, tag="refused"):
@@ -65,24 +62,15 @@ class TakeoverRefused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class SuccessorReady(msgspec.Struct, frozen=True, tag="ready"):
-    """The successor accepts on the public sockets, and on the admin socket after `DrainStarted`. With `says_end`, it
-    sends `SuccessorEnding` before it ends, which older versions do not.
+    """The successor accepts on the public sockets, and on the admin socket after `DrainStarted`. It sends
+    `SuccessorEnding` before it ends.
     """
-
-    says_end: bool = False
 
 
 class DrainStarted(msgspec.Struct, frozen=True, tag="draining"):
-    """The running gateway no longer accepts. `requests` counts its requests at each worker.
+    """The running gateway no longer accepts. `requests` counts its requests at each worker."""
 
-    `carried` names what it has handed over, and `left` what the successor learns again. Both are for people, and empty
-    in older versions.
-    """
-
-    drained: tuple[str, ...]
     requests: dict[str, int]
-    carried: tuple[str, ...] = ()
-    left: tuple[str, ...] = ()
 
 
 class InFlightReport(msgspec.Struct, frozen=True, tag="in_flight"):

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 from router.gateway.listen.sockets import SocketFile, remove_socket_file, socket_file
 from router.process.takeover.messages import (
-    CARRIED,
-    LEFT,
     MOST_BYTES,
     DrainedWorkers,
     DrainStarted,
@@ -41,14 +39,13 @@ class TakeoverCallbacks:
     """Callbacks into the running gateway.
 
     `offer` returns the descriptors to attach. It is followed by `withdraw` if the takeover fails, or by
-    `release_listeners`, whose argument says whether the successor will announce its end. After that, `drain_alone`
-    drains exactly the given workers, and `drained` returns the workers that receive no more requests. The last call is
-    `superseded` if the successor ends in order, or `lost` if it dies.
+    `release_listeners`. After that, `drain_alone` drains exactly the given workers, and `drained` returns the workers
+    that receive no more requests. The last call is `superseded` if the successor ends in order, or `lost` if it dies.
     """
 
     offer: Callable[[], tuple[SocketsOffered, Sequence[int]]]
     withdraw: Callable[[], None]
-    release_listeners: Callable[[bool], Awaitable[tuple[str, ...]]]
+    release_listeners: Callable[[], Awaitable[None]]
     in_flight: Callable[[], Mapping[str, int]]
     drain_alone: Callable[[Sequence[str]], None]
     drained: Callable[[], tuple[str, ...]]
@@ -147,16 +144,16 @@ class TakeoverServer:
         packet = await asyncio.get_running_loop().sock_recv(connection, MOST_BYTES)
         if not packet:
             log.warning("a new process ended before it was ready; this one keeps serving")
-        elif isinstance(ready := decode(packet), SuccessorReady):
+        elif isinstance(decode(packet), SuccessorReady):
             self._taken = True
-            drained = await self._callbacks.release_listeners(ready.says_end)
-            if not await self._accompany(connection, drained):
+            await self._callbacks.release_listeners()
+            if not await self._accompany(connection):
                 self._callbacks.lost()
 
-    async def _accompany(self, connection: socket.socket, drained: tuple[str, ...]) -> bool:
+    async def _accompany(self, connection: socket.socket) -> bool:
         """Serve the successor until it closes the connection. Return whether it announced its end."""
         try:
-            await _send(connection, DrainStarted(drained, dict(self._callbacks.in_flight()), CARRIED, LEFT))
+            await _send(connection, DrainStarted(dict(self._callbacks.in_flight())))
             self._spawn(self._report(connection))
             return await self._receive(connection)
         except OSError:

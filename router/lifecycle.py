@@ -11,24 +11,25 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
+
+import uvloop
 
 from router.admin.system import TakeoverState
+from router.app import System
 from router.config.model import Config
 from router.config.problems import ConfigError
-from router.control.change import Change, NotAppliedError
-from router.control.control import Control
-from router.control.state.edits import drain_only
+from router.control.change import NotAppliedError
+from router.control.start import Sources
 from router.gateway.listen.sockets import ListenError
-from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.health import WorkerState
 from router.process import signals
-from router.process.listeners import ListenAddresses, Listeners
+from router.process.listeners import Listeners
 from router.process.systemd import Notifier, activated
 from router.process.takeover.client import TakeoverClient
 from router.process.takeover.handed_state import HandedState
-from router.process.takeover.messages import CARRIED, VERSION, SocketsOffered, TakeoverError
+from router.process.takeover.messages import CARRIED, LEFT, VERSION, SocketsOffered, TakeoverError
 from router.process.takeover.server import TakeoverCallbacks, TakeoverServer
+from router.security.startup_warnings import warnings
 from router.telemetry.logs import say
 
 log = logging.getLogger("warmroute.process")
@@ -41,59 +42,10 @@ _FOR_ONE_PROCESS = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES", "WATCHDOG_PID"
 """Variables of a service manager that are meant for one process and not for its children."""
 
 
-class ServingSystem(Protocol):
-    """A gateway that can be started, handed over, resumed and drained: `router.app.System`."""
-
-    config: Config
-    control: Control
-    fleet: Fleet
-    takeover_state: TakeoverState
-    takeover_client: TakeoverClient | None
-    leave_queue: bool
-
-    def begin(self) -> None:
-        """Start to watch the workers."""
-
-    async def open(self, listeners: Listeners | None = None) -> None:
-        """Serve the public port; bind the admin port."""
-
-    async def open_admin(self) -> None: ...
-
-    def listeners(self) -> Listeners: ...
-
-    def listen_addresses(self) -> ListenAddresses: ...
-
-    def in_flight(self) -> Mapping[str, int]:
-        """Return the requests at each worker, by endpoint."""
-
-    def drained_everywhere(self, endpoint_id: str) -> bool:
-        """Return whether a gateway that this one took over from also sends no requests to a drained worker."""
-
-    async def drained(self) -> None:
-        """Wait until no request is in progress."""
-
-    async def release_listeners(self, *, keep: bool) -> None:
-        """Stop accepting, because another process accepts; `keep` leaves the sockets open for `resume`."""
-
-    def yield_listeners(self) -> None:
-        """Leave the listeners' queues and the file of a Unix socket to another process."""
-
-    @property
-    def can_resume(self) -> bool:
-        """Whether the sockets that were handed over are still open here."""
-
-    async def resume(self) -> None:
-        """Accept again after `release_listeners`."""
-
-    async def aclose(self, drain_s: float | None = None) -> None: ...
-
-
 class Lifecycle:
     """Run `system` until a signal ends it or a new process has taken over."""
 
-    def __init__(
-        self, system: ServingSystem, environment: Mapping[str, str] = os.environ, command: str = "serve"
-    ) -> None:
+    def __init__(self, system: System, environment: Mapping[str, str] = os.environ, command: str = "serve") -> None:
         self._command = command
         self._system = system
         self._config = system.config
@@ -158,7 +110,7 @@ class Lifecycle:
         if passed is None:
             takeover_client.check(self._config)
         self._system.takeover_client = takeover_client
-        await self._take_on(takeover_client, takeover_client.offered.drained)
+        await self._take_on(takeover_client)
         await self._probe_workers(takeover_client.offered.ready)
         if passed is None:
             return takeover_client.listeners
@@ -166,21 +118,24 @@ class Lifecycle:
         return passed
 
     async def _take_over(self, takeover_client: TakeoverClient) -> None:
-        await self._take_on(takeover_client, await takeover_client.drain())
+        await takeover_client.drain()
+        await self._take_on(takeover_client)
+        fields = {
+            "pid": takeover_client.offered.pid,
+            "carried": ", ".join(CARRIED),
+            "learned_again": ", ".join(LEFT),
+            "drained_workers": len(self._drained()),
+            "requests_left_there": sum(takeover_client.in_flight.values()),
+            "workers": len(self._system.fleet.endpoints),
+        }
         takeover_client.follow(self._drained)
         self._system.leave_queue = self._system.listeners().manager_owned or takeover_client.stuck
-        log.info("took over", extra={**takeover_client.summary(), "workers": len(self._system.fleet.endpoints)})
+        log.info("took over", extra=fields)
 
-    async def _take_on(self, takeover_client: TakeoverClient, drained: Sequence[str]) -> None:
-        """Continue from the desired state of the running gateway. A version that hands none over names the workers that
-        an operator drains: these may be about to stop.
-        """
-        control, state = self._system.control, takeover_client.state()
+    async def _take_on(self, takeover_client: TakeoverClient) -> None:
+        """Continue from the desired state of the running gateway."""
         try:
-            if state is not None:
-                await control.take_over(state)
-            else:
-                await control.make(Change(drain_only(drained), "drained the same workers", "start"))
+            await self._system.control.take_over(takeover_client.state())
         except (ConfigError, NotAppliedError) as error:
             raise TakeoverError(f"the running gateway's desired state cannot be taken over: {error}") from None
 
@@ -247,10 +202,7 @@ class Lifecycle:
             listen_addresses=listen_addresses,
             public=len(listeners.public),
             manager_owned=listeners.manager_owned,
-            drained=self._drained(),
             ready=self._system.fleet.serving,
-            resumes=True,
-            has_state=True,
         )
         self._handed = HandedState()
         self._handed.write(self._system.control.stored)
@@ -264,14 +216,13 @@ class Lifecycle:
         """Return the drained workers that also receive no requests from the previous gateway."""
         return tuple(each for each in self._drained() if self._system.drained_everywhere(each))
 
-    async def _release_listeners(self, says_end: bool) -> tuple[str, ...]:
+    async def _release_listeners(self) -> None:
         self._drain_until_s = asyncio.get_running_loop().time() + self._config.timeouts.drain_s
-        await self._system.release_listeners(keep=says_end)
+        await self._system.release_listeners()
         if self._takeover_client is not None:
             self._takeover_client.say_ending()
         await self._yield_state()
         self._over.set()
-        return self._drained()
 
     async def _yield_state(self) -> None:
         """Write the last version of the desired state for the successor."""
@@ -390,3 +341,19 @@ def _watch(child: subprocess.Popen[bytes]) -> None:
     code = child.wait()
     if code:
         log.error("the successor that was started here has ended", extra={"code": code})
+
+
+async def serve(config: Config, sources: Sources | None = None) -> int:
+    """Run one gateway until SIGTERM or SIGINT, or until a new process has taken over. A second signal ends it at
+    once."""
+    for warning in warnings(config):
+        log.warning(warning)
+    return await Lifecycle(System(config, sources=sources)).run()
+
+
+def run(config: Config, sources: Sources | None = None) -> int:
+    """Run one gateway in this process; return its exit code."""
+    try:
+        return uvloop.run(serve(config, sources))
+    except KeyboardInterrupt:
+        return 130
