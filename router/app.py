@@ -53,12 +53,8 @@ from router.placement.fleet.fleet import Fleet
 from router.placement.fleet.scaling import Needed, needed
 from router.placement.policies.chosen_policy import spec_of
 from router.process.banner import Readiness, announce, readiness_of
-from router.process.children.child_resources import ChildResources
-from router.process.children.in_flight import in_flight_route
-from router.process.children.measured_traffic import ProcessKnows, measured_route
-from router.process.children.metric_snapshots import readings_route
-from router.process.children.operations_channel import operation_routes
-from router.process.children.state_channel import prepare_route, state_route, with_version
+from router.process.children.child import ChildResources
+from router.process.children.private_api import ProcessKnows, private_routes, with_version
 from router.process.listeners import ListenAddresses, Listeners, admin_socket, listen_addresses, url_of
 from router.process.shared_memory.ledger import Ledger
 from router.process.shared_memory.pins import ResponsePins
@@ -388,14 +384,9 @@ class System:
     def _admin_server(self, listeners: Listeners | None) -> AdminServer:
         self._files.add("worker_tls", self.worker_tls)
         if self._resources is not None:
-            further = [
-                readings_route(self.snapshot),
-                state_route(self.control),
-                prepare_route(self.running.prepare),
-                in_flight_route(self.in_flight),
-                measured_route(self.known),
-                *operation_routes(self.operations),
-            ]
+            further = private_routes(
+                self.snapshot, self.in_flight, self.known, self.control, self.running.prepare, self.operations
+            )
             app = build_admin(self, operations=READS, guarded=False, further=further)
             return AdminServer(with_version(app, self.control), self._resources.admin, self.config)
         tokens, tls = guard_of(self.config, self._files)

@@ -17,7 +17,7 @@ from router.control.change import NotAppliedError
 from router.control.state.desired_state import DesiredState
 from router.process.children.child_client import CHANGE_S, ChildReply, NoReplyError
 from router.process.children.child_process import ChildProcess
-from router.process.children.state_channel import prepare_request, state_request
+from router.process.children.private_api import prepare_request, state_request
 
 PREPARE_S = 120.0
 """Time limit of the preparation for a change. A process that takes longer keeps the old state, as all others do."""

@@ -6,19 +6,39 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import uvloop
 
 from router.config.model import Config
+from router.control.state.desired_state import DesiredState
 from router.process import signals
 from router.process.children.accept_balancer import LeastConnections
 from router.process.children.child_config import READY, ChildConfig, receive_config
-from router.process.children.child_resources import ChildResources
 from router.process.shared_memory.ledger import Ledger
 from router.process.shared_memory.replica_rows import ledger_rows
 from router.telemetry.logs import log_interpreter_messages, setup_logging
+
+
+@dataclass(frozen=True, slots=True)
+class ChildResources:
+    """The sockets and the shared memory that a child process receives from its supervisor.
+
+    `public` and `admin` already listen. `state` is the desired state to start with, `replica` the gateway's id in its
+    fleet, and `instance` its name in Via.
+    """
+
+    process: int
+    processes: int
+    state: DesiredState
+    public: Sequence[socket.socket]
+    admin: socket.socket
+    ledger: Ledger
+    accept_order: LeastConnections
+    replica: str = ""
+    instance: str = ""
 
 
 class ChildGateway(Protocol):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from router.metrics.instruments import Counter
-from router.process.children.child_client import ChildClient, ChildRequest, ask_all
-from router.process.children.metric_snapshots import READINGS_PATH, decode_readings
+from router.metrics.instruments import Counter, Labels
+from router.process.children.child_client import ChildClient
+from router.process.children.private_api import metrics_of
 from router.telemetry.exposition import OwnProcess, Reading
 from router.telemetry.logs import lines_dropped
 from router.telemetry.snapshot import Snapshot, lasting, merged
@@ -38,12 +38,10 @@ class MetricTotals:
         self._restarts += 1
 
     async def snapshot(self, clients: Iterable[ChildClient]) -> Snapshot:
-        answers = await ask_all(clients, ChildRequest("GET", READINGS_PATH))
-        fresh = {number: decode_readings(answer.content) for number, answer in answers.items() if answer.is_success}
+        fresh = await metrics_of(clients)
         self._latest |= fresh
-        restarts: dict[tuple[str, ...], float] = {(): float(self._restarts)}
-        counted: dict[str, dict[tuple[str, ...], float]] = {
-            "warmroute_process_restarts": restarts,
+        counted: dict[str, dict[Labels, float]] = {
+            "warmroute_process_restarts": {(): float(self._restarts)},
             "warmroute_reloads": dict(self.reloads.values),
             "warmroute_log_lines_dropped": {(): float(lines_dropped())},
         }

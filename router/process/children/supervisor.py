@@ -39,10 +39,8 @@ from router.process.children.changes import Changes
 from router.process.children.child_client import ChildClient
 from router.process.children.child_config import ChildConfig, config_of
 from router.process.children.child_process import TRIES, ChildCallbacks, ChildProcess
-from router.process.children.in_flight import in_flight_of
-from router.process.children.measured_traffic import known_by
 from router.process.children.metric_totals import MetricTotals
-from router.process.children.operations_channel import run_in_one, serving_in_one
+from router.process.children.private_api import in_flight_of, known_by, run_in_one, serving_in_one
 from router.process.listeners import Listeners, admin_socket, url_of
 from router.process.shared_memory.ledger import Ledger, make_table
 from router.process.shared_memory.replica_rows import ReplicaRows, ledger_rows
@@ -141,7 +139,7 @@ class Supervisor:
         self._notifier.ready()
 
     async def _metrics(self) -> Snapshot:
-        return await self.totals.snapshot([child.client for child in self.children if child.client is not None])
+        return await self.totals.snapshot(self._clients())
 
     def _own_readings(self) -> Iterator[Reading]:
         yield from discovery_readings(self.discovery.statistics())
@@ -150,11 +148,10 @@ class Supervisor:
         yield from replica_readings(self.replica.statistics() if self.replica is not None else None)
 
     async def _in_flight(self) -> Mapping[str, int] | None:
-        return await in_flight_of([child.client for child in self.children if child.client is not None])
+        return await in_flight_of(self._clients())
 
     def _status(self) -> str:
-        serving = sum(child.client is not None for child in self.children)
-        return f"{serving} of {len(self.children)} processes serve"
+        return f"{len(self._clients())} of {len(self.children)} processes serve"
 
     async def aclose(self) -> None:
         """Let every process finish its requests within `timeouts.drain_s`, then release everything.
@@ -262,8 +259,7 @@ class Supervisor:
         if not self.accepting:
             return
         self.totals.restarted()
-        none_serves = not any(child.client for child in self.children)
-        if none_serves and self.children[number].failures >= TRIES:
+        if not self._clients() and self.children[number].failures >= TRIES:
             self.given_up.set()
 
 
