@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Literal
 
 from router.diagnosis.facts import Facts
 from router.diagnosis.in_force import InForce
-from router.diagnosis.signals import MetricsSeen, Vector
+from router.diagnosis.signals import Expression
 
 
 class Severity(StrEnum):
@@ -25,14 +25,6 @@ class Severity(StrEnum):
 RANK = {severity: rank for rank, severity in enumerate(Severity)}
 LABELS = {Severity.OUTAGE: "critical", Severity.DEGRADED: "warning", Severity.ADVICE: "info"}
 """The label `severity` of the alert."""
-
-
-class Watched(Protocol):
-    """What a condition looks at; see `router.diagnosis.signals`."""
-
-    @property
-    def promql(self) -> str: ...
-    def read(self, seen: MetricsSeen) -> Vector: ...
 
 
 Why = Callable[[str, Facts], str | None]
@@ -65,7 +57,7 @@ class Condition:
     name: str
     severity: Severity
     group: str
-    watched: Watched
+    watched: Expression
     summary: str
     symptom: str
     effect: str

@@ -186,7 +186,7 @@ ROUTING = (
         Joined(
             risen("event_gaps", 15, "worker"),
             risen("event_replays", 15, "worker", where='outcome=~"partial|timeout|broken|unavailable"'),
-            "and", ("job", "worker"),
+            ("job", "worker"),
         ),
         "KV events of {worker} were lost", "KV events were lost, and no replay filled the gap.",
         "The view of its cache is not exact until the blocks are learned again.",
@@ -206,7 +206,7 @@ ROUTING = (
         "view_not_exact", ADVICE, "routing",
         Joined(
             level("view_residency", "==", 1, "worker", where='residency=~"approximate|unknown"'),
-            level("event_link_up", "==", 1, "worker"), "and", ("job", "worker"),
+            level("event_link_up", "==", 1, "worker"), ("job", "worker"),
         ),
         "The view of {worker} is not exact although its KV events arrive",
         "Views are not exact although the workers' KV events arrive.",

@@ -7,16 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from router.config.model import DiagnosisConfig
-from router.diagnosis import evidence
+from router.diagnosis import checks, evidence
 from router.diagnosis.finding import Checked, Evidence, Finding, Unsure, worst_first
-from router.diagnosis.findings import (
-    decode_scheduling,
-    kv_capacity,
-    phase_interference,
-    prefill_queueing,
-    prefix_reuse,
-    worker_roles,
-)
 from router.diagnosis.in_force import InForce
 from router.diagnosis.measured import Measured
 from router.metrics.catalogue import CATALOGUE
@@ -25,12 +17,12 @@ from router.metrics.instruments import Labels
 _SLO_SHARE = 0.95
 """Share of a route's streams that should meet its service levels (`slo`)."""
 CHECKS: tuple[Callable[[Measured, DiagnosisConfig, InForce], Checked], ...] = (
-    prefill_queueing.check,
-    decode_scheduling.check,
-    kv_capacity.check,
-    phase_interference.check,
-    prefix_reuse.check,
-    worker_roles.check,
+    checks.prefill_queueing,
+    checks.decode_scheduling,
+    checks.kv_capacity,
+    checks.phase_interference,
+    checks.prefix_reuse,
+    checks.worker_roles,
 )
 SERVICE_LEVELS = "warmroute_service_level_requests"
 _LEVEL_LABELS = next(spec.labels for spec in CATALOGUE if spec.name == SERVICE_LEVELS)

@@ -55,7 +55,7 @@ class MetricsSeen:
 
 
 class Expression(Protocol):
-    """A part of a signal. Expressions are values, so that equal ones share their history."""
+    """A part of a signal, or a whole one. Expressions are values, so that equal ones share their history."""
 
     @property
     def promql(self) -> str: ...
@@ -261,23 +261,19 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Two signals, of which both must hold for the same labels (`how` is "and"), or one (`how` is "or")."""
+    """Two signals, of which both must hold for the same labels. `on`: the labels by which Prometheus matches them."""
 
     first: Signal
     second: Signal
-    how: Literal["and", "or"]
-    on: tuple[str, ...] = ()
+    on: tuple[str, ...]
 
     @property
     def promql(self) -> str:
-        on = f" on ({', '.join(self.on)})" if self.on else ""
-        return f"{self.first.promql}\n{self.how}{on} {self.second.promql}"
+        return f"{self.first.promql}\nand on ({', '.join(self.on)}) {self.second.promql}"
 
     def read(self, seen: MetricsSeen) -> Vector:
-        """Return the values of the first signal, or else of the second."""
+        """Return the values of the first signal."""
         first, second = self.first.read(seen), self.second.read(seen)
-        if self.how == "or":
-            return {**second, **first}
         return {key: value for key, value in first.items() if key in second}
 
 

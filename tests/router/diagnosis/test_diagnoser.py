@@ -5,18 +5,12 @@ import pytest
 
 from policies.registry import policy_names
 from router.config.model import Config, DiagnosisConfig, HandoverConfig, PolicyConfig, ResidencyConfig
+from router.diagnosis import checks
 from router.diagnosis.condition import Severity
 from router.diagnosis.conditions import CONDITIONS
 from router.diagnosis.diagnoser import Diagnoser, Inputs, with_others
 from router.diagnosis.facts import Facts, ViewFact, WorkerFact, over_processes
 from router.diagnosis.finding import Finding, SharedFinding, worst_first
-from router.diagnosis.findings import (
-    decode_scheduling,
-    kv_capacity,
-    phase_interference,
-    prefill_queueing,
-    prefix_reuse,
-)
 from router.diagnosis.in_force import InForce, in_force
 from router.diagnosis.measured import Measured
 from router.telemetry.snapshot import Snapshot
@@ -113,13 +107,9 @@ def test_processes_that_differ_say_who_has_the_worse_state():
 @pytest.mark.parametrize("wrapped", [True, False])
 def test_no_remedy_names_what_is_on(rule, wrapped):
     force = in_force(Config(), PolicyConfig(rule, hold=wrapped, lanes=wrapped), Facts([UP]))
-    tried = [
-        *decode_scheduling.to_try(force),
-        *kv_capacity.to_try(force),
-        *phase_interference.to_try(force),
-        *prefill_queueing.to_try(force),
-        *prefix_reuse.to_try(force),
-    ]
+    found = [check for name, check in vars(checks).items() if name.endswith("_remedies")]
+    tried = [one for remedies in found for one in remedies(force)]
+    assert len(found) == 5
     assert any("policy.lanes: true" in one for one in tried) is not wrapped
     assert any("policy.hold: true" in one for one in tried) is not wrapped
     assert not any("--kv-events-config" in one or "kv_events: true" in one for one in tried)
@@ -130,12 +120,12 @@ def test_remedies_follow_handover_fp8_tiers_events_and_redis():
     fp8 = msgspec.structs.replace(UP, cache_type="fp8_e5m2", connector="OffloadingConnector")
     config = Config(handover=HandoverConfig(connector="nixl_pull"), residency=ResidencyConfig(kv_events=False))
     force = in_force(config, PolicyConfig(), Facts([fp8]))
-    assert not any("handover.connector" in one for one in phase_interference.to_try(force))
-    assert not any("fp8" in one or "offloading" in one for one in kv_capacity.to_try(force))
-    assert any("residency.kv_events: true" in one for one in prefix_reuse.to_try(force))
+    assert not any("handover.connector" in one for one in checks.phase_interference_remedies(force))
+    assert not any("fp8" in one or "offloading" in one for one in checks.kv_capacity_remedies(force))
+    assert any("residency.kv_events: true" in one for one in checks.prefix_reuse_remedies(force))
     dumb = in_force(config, PolicyConfig(), Facts([DOWN]))
-    assert any("fp8" in one for one in kv_capacity.to_try(dumb))
-    assert any("redis.url" in one for one in prefix_reuse.to_try(dumb))
+    assert any("fp8" in one for one in checks.kv_capacity_remedies(dumb))
+    assert any("redis.url" in one for one in checks.prefix_reuse_remedies(dumb))
 
 
 def test_each_finding_has_a_symptom_and_a_remedy_in_any_state():

@@ -8,7 +8,7 @@ from backends.worker import ServedModel
 from loadtest.sim.worker import WorkerSpec
 from policies.handover_cost import STREAM_WEIGHT
 from router.config.model import DiagnosisConfig
-from router.diagnosis.findings import worker_roles
+from router.diagnosis.checks import worker_roles
 from router.diagnosis.in_force import InForce
 from router.diagnosis.measured import Measured, WorkerMeasured, WorkMeasured, over_processes
 from router.diagnosis.measurements import Measurements
@@ -222,7 +222,7 @@ def test_a_worker_counts_as_what_placement_makes_of_its_role_and_its_label(role,
 
 
 def checked(workers, works, link=(1e-5, 0.01)):
-    return worker_roles.check(measured(works), DiagnosisConfig(), InForce(pool=workers, link=link))
+    return worker_roles(measured(works), DiagnosisConfig(), InForce(pool=workers, link=link))
 
 
 def test_the_diagnosis_recommends_a_split_that_saves_a_tenth_of_the_delay(prompts):
