@@ -10,9 +10,9 @@ from typing import Literal
 
 from router.config.problems import ConfigError
 from router.control.change import HandedOverError, NotAppliedError, Reloaded
-from router.control.change_log import log_reload
-from router.control.config_watch import ConfigWatch
+from router.control.state.pending import pending_lines
 from router.control.state_file import NotSavedError
+from router.security.reload import FileWatch
 
 log = logging.getLogger("warmroute.control")
 
@@ -26,7 +26,7 @@ class BackgroundReloads:
         self.running: set[asyncio.Task[None]] = set()
         self._reload = reload
         self._processes = processes
-        self._watch: ConfigWatch | None = None
+        self._files = FileWatch()
 
     def soon(self, why: str) -> None:
         task = asyncio.ensure_future(self._reload_and_log(why))
@@ -35,12 +35,11 @@ class BackgroundReloads:
 
     def watch(self, file: Path) -> None:
         """Reload whenever `file` has changed."""
-        self._watch = ConfigWatch(file, lambda: self.soon("the file has changed"))
-        self._watch.start()
+        self._files.watch((str(file),), lambda: self.soon("the file has changed"))
+        self._files.start()
 
     def close(self) -> None:
-        if self._watch is not None:
-            self._watch.close()
+        self._files.close()
 
     async def _reload_and_log(self, why: str) -> None:
         try:
@@ -53,4 +52,9 @@ class BackgroundReloads:
         except Exception as error:  # for one, no process of several serves now
             log.exception(_KEPT, extra={"why": why, "reason": str(error)})
         else:
-            log_reload(why, found, self._processes)
+            for conflict in found.conflicts:
+                log.warning("a change of the admin API was replaced", extra={"reason": str(conflict)})
+            for line in pending_lines(found.pending, self._processes):
+                log.warning("a changed setting does not take effect", extra={"reason": line})
+            fields = {"why": why, "version": found.outcome.state.version, "changes": len(found.outcome.differences)}
+            log.info("settings reloaded", extra=fields)

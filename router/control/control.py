@@ -22,7 +22,6 @@ from router.control.change import (
     Reloaded,
     StaleTagError,
 )
-from router.control.change_log import log_revision
 from router.control.discovered import DiscoveredWorkers, based, counting, lasting, rediscovered
 from router.control.sharing import (
     NONE_SHARED,
@@ -50,18 +49,20 @@ from router.control.state.edits import drain_only
 from router.control.state.effective import with_effective
 from router.control.state.merge import api_changes, reloaded
 from router.control.state.pending import pending
-from router.control.state.revisions import RevisionHistory
+from router.control.state.revisions import Revision, RevisionHistory
 from router.control.state_file import NotSavedError, Stored
 
 log = logging.getLogger("warmroute.control")
 T = TypeVar("T")
 
 SETTINGS, API = "settings", "api"
-REVISIONS_KEPT = 100
 """Sources of workers beside those that are discovered: the settings of the start, and the admin API."""
+REVISIONS_KEPT = 100
 Apply = Callable[[DesiredState], Awaitable[None]]
 """Bring the process, or all processes, to a state. Raise `NotAppliedError` and change nothing if that cannot be."""
 _APART = " (while Redis did not answer)"
+_LOGGED = 20
+"""Differences of one change that are logged."""
 _OVERTAKEN = 3
 """How often a change is made again over another gateway's."""
 
@@ -412,7 +413,7 @@ class Control:
             raise
         self.state, self.file, self.history, self.shared = state, file, history, shared
         if changed:
-            log_revision(history.revisions[-1], self.keeps)
+            _log(history.revisions[-1], keeps=self.keeps)
 
     async def _propose(self, change: Change, wanted: LiveSettings, base: LiveSettings) -> SharedChanges:
         """Share what the change makes of the API's changes over `base`. Return the document as it is then.
@@ -452,3 +453,18 @@ class Control:
 
 def _same(settings: LiveSettings) -> LiveSettings:
     return settings
+
+
+def _log(revision: Revision, *, keeps: bool) -> None:
+    shown = [str(one) for one in revision.differences[:_LOGGED]]
+    more = len(revision.differences) - len(shown)
+    fields = {
+        "version": revision.number,
+        "source": revision.source,
+        "who": revision.who,
+        "what": revision.what,
+        "differences": "; ".join([*shown, *([f"and {more} more"] if more else [])]),
+    }
+    if not keeps and revision.source in ("api", "restore"):
+        fields["kept"] = "until the process ends: state_dir is not set"
+    log.info("desired state changed", extra=fields)

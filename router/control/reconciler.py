@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
-from router.config.model import PolicyConfig
 from router.control.change import NotAppliedError
 from router.control.running_gateway import RunningGateway
 from router.control.state.desired_state import DesiredState, LiveSettings
@@ -31,17 +31,7 @@ class Reconciler:
         Raises:
             NotAppliedError: a part cannot be built or changed. The process is as before.
         """
-        running = self._running
-        policies, routes, _ = running.routing
-        before = LiveSettings(
-            workers=dict(running.workers),
-            policy=running.policy,
-            policies=dict(policies),
-            routes=routes,
-            models=dict(running.models),
-            tenants=dict(running.tenants),
-            limits=running.limits,
-        )
+        before = self._running.settings
         try:
             steps = list(self._steps(desired.effective))
         except Exception as error:  # a third party's policy may raise anything
@@ -50,42 +40,30 @@ class Reconciler:
             for step in steps:
                 step()
         except Exception as error:
-            self._return_to(before)
+            for step in self._steps(before):
+                step()
             raise NotAppliedError(f"{type(error).__name__}: {error}") from error
         self.version = desired.version
         return len(steps)
-
-    def _return_to(self, before: LiveSettings) -> None:
-        for step in self._steps(before):
-            step()
 
     def _steps(self, desired: LiveSettings) -> Iterator[Step]:
         """Yield the changes. What can fail is done before the first step runs.
 
         New workers come before old ones leave, so that requests which move find them.
         """
-        if desired.policy != self._running.policy:
-            yield self._policy_step(desired.policy)
-        if routing_of(desired) != self._running.routing:
-            yield self._routing_step(desired)
-        if desired.models != self._running.models:
-            yield lambda: self._running.use_models(desired.models)
-        if (desired.tenants, desired.limits) != (self._running.tenants, self._running.limits):
-            yield lambda: self._running.use_callers(desired.tenants, desired.limits)
-        now = self._running.workers
+        running, now, routing = self._running, self._running.settings, routing_of(desired)
+        if desired.policy != now.policy:
+            yield partial(running.use_policy, desired.policy, running.build_policy(desired.policy))
+        if routing != routing_of(now):
+            yield partial(running.use_routing, routing, running.build_routing(routing, desired.policy))
+        if desired.models != now.models:
+            yield partial(running.use_models, desired.models)
+        if (desired.tenants, desired.limits) != (now.tenants, now.limits):
+            yield partial(running.use_callers, desired.tenants, desired.limits)
         for name, worker in desired.workers.items():
-            if name not in now:
-                yield lambda worker=worker: self._running.add_worker(worker)  # type: ignore[misc]
-            elif worker != now[name]:
-                yield lambda worker=worker: self._running.change_worker(worker)  # type: ignore[misc]
-        for name in now.keys() - desired.workers.keys():
-            yield lambda name=name: self._running.remove_worker(name)  # type: ignore[misc]
-
-    def _routing_step(self, desired: LiveSettings) -> Step:
-        routing = routing_of(desired)
-        built = self._running.build_routing(routing, desired.policy)
-        return lambda: self._running.use_routing(routing, built)
-
-    def _policy_step(self, policy: PolicyConfig) -> Step:
-        built = self._running.build_policy(policy)
-        return lambda: self._running.use_policy(policy, built)
+            if name not in now.workers:
+                yield partial(running.add_worker, worker)
+            elif worker != now.workers[name]:
+                yield partial(running.change_worker, worker)
+        for name in now.workers.keys() - desired.workers.keys():
+            yield partial(running.remove_worker, name)

@@ -12,7 +12,7 @@ from policies.view import Policy
 from router.config.model import Config, ModelConfig, PolicyConfig, TenantConfig, WorkerConfig
 from router.control.change import NotAppliedError
 from router.control.state.desired_state import LiveLimits, LiveSettings, endpoint_of, live_settings, worker_id
-from router.control.state.routing import BuiltRouting, Failed, ProcessShare, Routing, routing_of
+from router.control.state.routing import BuiltRouting, Failed, ProcessShare, Routing
 from router.gateway.server import Gateway
 from router.placement.dispatcher import Dispatcher
 from router.placement.fleet.fleet import Fleet
@@ -47,12 +47,9 @@ class RunningGateway:
         self._now_s = now_s
         self._share = share
         self._failed = failed
-        self._routing = routing_of(config)
-        self._workers = live_settings(config).workers
-        self._policy = config.policy
-        self._models: Mapping[str, ModelConfig] = config.models
-        self._tenants: Mapping[str, TenantConfig] = config.tenants
         self._limits = config.limits
+        self._settings = live_settings(config)
+        self._workers = self._settings.workers
         self._prepared: tuple[Mapping[str, ModelConfig], ReadFiles] = {}, {}
         """The settings of models that `prepare` saw last, and their files that are not in use."""
 
@@ -69,16 +66,14 @@ class RunningGateway:
             self._gateway.learn_worker_key(name, worker.api_key)
 
     @property
-    def workers(self) -> Mapping[str, WorkerConfig]:
-        return {
+    def settings(self) -> LiveSettings:
+        """What the process has become: a worker that is drained has `maintenance`, whatever its settings were."""
+        workers = {
             name: replace(worker, maintenance=endpoint.draining)
             for name, worker in self._workers.items()
             if (endpoint := self._fleet.get(name)) is not None
         }
-
-    @property
-    def policy(self) -> PolicyConfig:
-        return self._policy
+        return replace(self._settings, workers=workers)
 
     def build_policy(self, policy: PolicyConfig) -> Policy:
         return build_policy(spec_of(policy), Random(self._share.seeded(policy).seed))
@@ -86,11 +81,7 @@ class RunningGateway:
     def use_policy(self, policy: PolicyConfig, built: Policy) -> None:
         """Use `built` from the next decision on."""
         self._dispatcher.set_policy(built, spec_of(policy))
-        self._policy = policy
-
-    @property
-    def routing(self) -> Routing:
-        return self._routing
+        self._settings = replace(self._settings, policy=policy)
 
     def build_routing(self, routing: Routing, policy: PolicyConfig) -> BuiltRouting:
         return self._share.built(routing, policy, self._failed)
@@ -99,11 +90,7 @@ class RunningGateway:
         """Use other policies and routes from the next request on. Policies that stay keep their state."""
         self._dispatcher.use_policies(built.named, built.shadows)
         self._gateway.use_routes(built.routes)
-        self._routing = routing
-
-    @property
-    def models(self) -> Mapping[str, ModelConfig]:
-        return self._models
+        self._settings = replace(self._settings, policies=dict(routing.policies), routes=routing.routes)
 
     async def prepare(self, settings: LiveSettings) -> None:
         """Read the files of models that the settings name, so that `use_models` is quick.
@@ -111,32 +98,24 @@ class RunningGateway:
         Raises:
             NotAppliedError: a file cannot be read.
         """
-        if settings.models in (self._models, self._prepared[0]):
+        if settings.models in (self._settings.models, self._prepared[0]):
             return
         try:
             self._prepared = settings.models, await self._identity.read_models(settings.models)
         except Exception as error:  # a folder that is found by a model's name may contain anything
             raise NotAppliedError(f"{type(error).__name__}: {error}") from error
 
-    def use_models(self, models: Mapping[str, ModelConfig]) -> None:
+    def use_models(self, models: dict[str, ModelConfig]) -> None:
         (_, read), self._prepared = self._prepared, ({}, {})
         self._watcher.test_again(self._identity.use_models(models, read))
         self._gateway.use_models(models)
-        self._models = models
+        self._settings = replace(self._settings, models=models)
 
-    @property
-    def tenants(self) -> Mapping[str, TenantConfig]:
-        return self._tenants
-
-    @property
-    def limits(self) -> LiveLimits:
-        return LiveLimits(tenants=self._limits.tenants, keys=self._limits.keys)
-
-    def use_callers(self, tenants: Mapping[str, TenantConfig], limits: LiveLimits) -> None:
+    def use_callers(self, tenants: dict[str, TenantConfig], limits: LiveLimits) -> None:
         """Use other tenants and limits from the next request on. Limits that stay keep their fill."""
-        self._tenants = tenants
-        self._limits = replace(self._limits, tenants=limits.tenants, keys=limits.keys)
-        self._gateway.use_callers(self._share.tenants(tenants, self._limits.max_body_bytes), self._limits)
+        whole = replace(self._limits, tenants=limits.tenants, keys=limits.keys)
+        self._gateway.use_callers(self._share.tenants(tenants, whole.max_body_bytes), whole)
+        self._settings = replace(self._settings, tenants=tenants, limits=limits)
 
     def add_worker(self, worker: WorkerConfig) -> None:
         """Add an endpoint to the fleet and watch it."""

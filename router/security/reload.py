@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,8 +35,8 @@ class ReloadableFiles(Protocol):
 
 @dataclass(slots=True)
 class _Watched:
-    what: str
-    loaded: ReloadableFiles
+    files: tuple[str, ...]
+    changed: Callable[[], None]
     read: Signature
     seen: Signature
 
@@ -52,8 +53,12 @@ class FileWatch:
     def add(self, what: str, loaded: ReloadableFiles | None) -> None:
         """Watch the files of `loaded`, named `what` in logs and metrics."""
         if loaded is not None and loaded.files:
-            now = signature(loaded.files)
-            self._watched.append(_Watched(what, loaded, now, now))
+            self.watch(loaded.files, lambda: self._read(what, loaded))
+
+    def watch(self, files: tuple[str, ...], changed: Callable[[], None]) -> None:
+        """Call `changed` once the files have another content and stayed the same between two looks."""
+        now = signature(files)
+        self._watched.append(_Watched(files, changed, now, now))
 
     def start(self) -> None:
         """Start to check on the running loop, if there is a file to check."""
@@ -66,27 +71,27 @@ class FileWatch:
 
     def look(self) -> None:
         for watched in self._watched:
-            now = signature(watched.loaded.files)
+            now = signature(watched.files)
             settled, watched.seen = now == watched.seen, now
             if settled and now != watched.read:
                 watched.read = now
-                self._read(watched)
+                watched.changed()
 
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._tick)
         self.look()
 
-    def _read(self, watched: _Watched) -> None:
-        fields = {"what": watched.what, "files": ", ".join(watched.loaded.files)}
+    def _read(self, what: str, loaded: ReloadableFiles) -> None:
+        fields = {"what": what, "files": ", ".join(loaded.files)}
         try:
-            watched.loaded.load()
+            loaded.load()
         except Exception as error:  # after any error the old content stays in use
             log.error("changed file cannot be used, the old content stays", extra={**fields, "reason": str(error)})
             outcome = "failed"
         else:
             log.info("changed file read again", extra=fields)
             outcome = "ok"
-        self._reloads.add(1.0, (watched.what, outcome))
+        self._reloads.add(1.0, (what, outcome))
 
 
 def signature(paths: tuple[str, ...]) -> Signature:

@@ -1,23 +1,19 @@
 import pytest
+from msgspec.structs import replace
 
 from policies.registry import PolicyError
 from router.config.model import Config, PolicyConfig, WorkerConfig
 from router.control.control import Control
 from router.control.reconciler import Reconciler
 from router.control.start import Sources, initial
-from router.control.state.desired_state import LiveSettings, live_settings
-from router.control.state.routing import routing_of
+from router.control.state.desired_state import live_settings, worker_id
 
 
 class Process:
     """A process in memory in place of `RunningGateway`, which fails where it should."""
 
     def __init__(self, config: Config) -> None:
-        self.workers = live_settings(config).workers
-        self.policy = config.policy
-        self.routing = routing_of(config)
-        self.models = config.models
-        self.tenants, self.limits = live_settings(config).tenants, live_settings(config).limits
+        self.settings = live_settings(config)
         self.calls = 0
         self.refuses = None
         """A policy that cannot be built here."""
@@ -30,60 +26,40 @@ class Process:
         return policy
 
     def use_policy(self, policy, built):
-        self._called()
         assert built is policy
-        self.policy = policy
+        self._use(policy=policy)
 
     def build_routing(self, routing, policy):
-        if self.refuses in [each.rule for each in routing.policies.values()]:
-            raise PolicyError(self.refuses, ("rule",), "no", "write another")
+        for each in routing.policies.values():
+            self.build_policy(each)
         return routing
 
     def use_routing(self, routing, built):
-        self._called()
         assert built is routing
-        self.routing = routing
+        self._use(policies=dict(routing.policies), routes=routing.routes)
 
     def use_models(self, models):
-        self._called()
-        self.models = models
+        self._use(models=models)
 
     def use_callers(self, tenants, limits):
-        self._called()
-        self.tenants, self.limits = tenants, limits
+        self._use(tenants=tenants, limits=limits)
 
     def add_worker(self, worker):
-        self._called()
-        name = worker.url.removeprefix("http://")
-        assert name not in self.workers
-        self.workers = {**self.workers, name: worker}
+        assert worker_id(worker) not in self.settings.workers
+        self._use(workers={**self.settings.workers, worker_id(worker): worker})
 
     def remove_worker(self, name):
-        self._called()
-        self.workers = {key: each for key, each in self.workers.items() if key != name}
+        self._use(workers={key: each for key, each in self.settings.workers.items() if key != name})
 
     def change_worker(self, worker):
-        self._called()
-        name = worker.url.removeprefix("http://")
-        assert name in self.workers
-        self.workers = {**self.workers, name: worker}
+        assert worker_id(worker) in self.settings.workers
+        self._use(workers={**self.settings.workers, worker_id(worker): worker})
 
-    @property
-    def settings(self) -> LiveSettings:
-        return LiveSettings(
-            workers=self.workers,
-            policy=self.policy,
-            policies=dict(self.routing.policies),
-            routes=self.routing.routes,
-            models=self.models,
-            tenants=self.tenants,
-            limits=self.limits,
-        )
-
-    def _called(self):
+    def _use(self, **changes):
         self.calls += 1
         if self.calls == self.breaks_at:
             raise RuntimeError("broken")
+        self.settings = replace(self.settings, **changes)
 
 
 class Fleet:

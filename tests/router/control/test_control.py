@@ -20,7 +20,7 @@ async def test_a_change_makes_a_version_and_a_revision(fleet):
     outcome = await fleet.control.make(change(set_maintenance("a:1", True), who="alice"))
     assert [str(one) for one in outcome.differences] == ["workers[a:1].maintenance: false -> true"]
     assert (outcome.state.version, outcome.kept) == (2, False)
-    assert fleet.processes[0].workers["a:1"].maintenance
+    assert fleet.processes[0].settings.workers["a:1"].maintenance
     first, second = fleet.control.history.revisions
     assert (first.number, first.source, first.differences) == (1, "start", ())
     assert (second.number, second.source, second.who, second.what) == (2, "api", "alice", "a test")

@@ -29,7 +29,8 @@ def test_a_second_call_changes_nothing(config, process):
 def test_it_corrects_what_the_process_has_become(config, process):
     reconciler, wanted = Reconciler(process), live_settings(config)
     reconciler.reconcile(state(wanted))
-    process.workers = {"a:2": msgspec.structs.replace(worker(2), maintenance=True), "a:9": worker(9)}
+    became = {"a:2": msgspec.structs.replace(worker(2), maintenance=True), "a:9": worker(9)}
+    process.settings = msgspec.structs.replace(process.settings, workers=became)
     assert reconciler.reconcile(state(wanted)) == 3
     assert process.settings == wanted
 

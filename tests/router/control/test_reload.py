@@ -16,11 +16,11 @@ from router.config.model import (
 )
 from router.config.problems import ConfigError, Problem
 from router.control.change import Change
-from router.control.config_watch import ConfigWatch
 from router.control.named_settings import TENANT_LIMITS
 from router.control.start import sources_of
 from router.control.state.edits import add_worker, set_maintenance
 from router.control.state.pending import RESTART, RESTART_OR_TAKE_OVER, pending, pending_lines, remedy
+from router.security.reload import FileWatch
 from tests.router.control.conftest import Fleet, worker
 from tests.support.waiting import eventually
 
@@ -117,7 +117,8 @@ async def test_a_reload_by_signal_logs_every_mistake(fleet, caplog):
 async def test_a_changed_file_is_noticed_once_it_is_settled(tmp_path):
     file, changes = tmp_path / "w.yaml", []
     file.write_text("port: 1\n")
-    watch = ConfigWatch(file, lambda: changes.append(file.read_text()))
+    watch = FileWatch()
+    watch.watch((str(file),), lambda: changes.append(file.read_text()))
     watch.look()
     file.write_text("port: 2\n")
     watch.look()
@@ -134,7 +135,7 @@ async def test_a_changed_file_is_noticed_once_it_is_settled(tmp_path):
 
 
 async def test_a_watched_file_is_reloaded(config, tmp_path, monkeypatch):
-    monkeypatch.setattr("router.control.config_watch.LOOK_S", 0.001)
+    monkeypatch.setattr("router.security.reload.LOOK_S", 0.001)
     file = tmp_path / "w.yaml"
     file.write_text("a")
     fleet = Fleet(replace(config, watch=True), file=file)
@@ -166,7 +167,7 @@ async def test_models_tenants_and_limits_apply_and_the_other_limits_are_pending(
     assert [str(one).split(":")[0] for one in found.outcome.differences] == ["models[m]", "limits.tenants[red]"]
     assert [one.place for one in found.pending] == ["limits.max_queued_requests"]
     assert fleet.agree()
-    assert fleet.processes[0].limits.tenants == limited
+    assert fleet.processes[0].settings.limits.tenants == limited
 
 
 async def test_limits_that_the_api_and_the_file_changed_are_one_conflict():

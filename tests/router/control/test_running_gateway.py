@@ -77,9 +77,9 @@ async def test_another_scheme_is_another_endpoint(system):
 async def test_the_process_shows_the_settings_that_it_was_given(system):
     worker = WorkerConfig(url="http://127.0.0.1:10", kv_events=KvEventsConfig(endpoint="tcp://127.0.0.1:2"))
     outcome = await make(system, add_worker(worker))
-    assert system.running.workers == outcome.state.settings.workers
+    assert system.running.settings.workers == outcome.state.settings.workers
     system.fleet.undrain("127.0.0.1:9")
-    assert not system.running.workers["127.0.0.1:9"].maintenance
+    assert not system.running.settings.workers["127.0.0.1:9"].maintenance
     await make(system, lambda now: now)
     assert system.fleet.get("127.0.0.1:9").draining, "a process that has become something else is corrected"
 
@@ -90,7 +90,7 @@ async def test_a_tokenizer_changes_in_place_and_its_workers_are_tested_again(sys
     system.watcher.test_again = lambda models: tested.append(set(models))
     wanted = {"m": ModelConfig(dir=str(folder), aliases=("chat",))}
     await make(system, MODELS.set_all(wanted))
-    assert system.running.models == wanted
+    assert system.running.settings.models == wanted
     assert system.identity.describe("m") == f"rendered locally from {folder}"
     assert system.gateway._parts.names.target("chat") == "m"
     assert tested == [{"m"}]

@@ -54,7 +54,7 @@ class Rig:
 
     @property
     def workers(self):
-        return self.fleet.processes[0].workers
+        return self.fleet.processes[0].settings.workers
 
     @asynccontextmanager
     async def running(self):

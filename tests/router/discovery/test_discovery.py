@@ -153,7 +153,7 @@ async def test_workers_of_a_source_that_the_settings_no_longer_have_leave():
     alone = Discovery(Config(), fleet.control, before.in_flight, {})
     alone.start()
     await fleet.control.take_over(stored)
-    await eventually(lambda: not fleet.processes[0].workers)
+    await eventually(lambda: not fleet.processes[0].settings.workers)
     await alone.aclose()
 
 

@@ -33,7 +33,7 @@ async def test_a_name_may_have_slashes(client):
 async def test_a_change_reaches_the_process(client, system):
     await client.put("/admin/v1/models/n", json={"aliases": ["other"], "default": True})
     assert system.models["n"] == ModelConfig(aliases=("other",), default=True)
-    assert system.running.models == system.control.state.settings.models
+    assert system.running.settings.models == system.control.state.settings.models
 
 
 async def test_all_entries_are_replaced_at_once(client):
@@ -66,7 +66,7 @@ async def test_a_restore_brings_models_back(client, system):
     before = system.control.state.settings.models
     await client.put("/admin/v1/models", json={"models": {}})
     assert (await client.post("/admin/v1/revisions/1/restore")).status_code == 200
-    assert system.running.models == before
+    assert system.running.settings.models == before
 
 
 KEYED = {
