@@ -63,9 +63,9 @@ from router.process.takeover.client import TakeoverClient
 from router.replicas.fleet_placements import FleetPlacements
 from router.replicas.replica import Replica
 from router.residency.residency_map import ResidencyMap
-from router.security.admin_security import guard_of
 from router.security.instance import Instance
 from router.security.reload import FileWatch
+from router.security.token import guard_of
 from router.security.worker_tls import WorkerTls
 from router.telemetry.decision_log_file import open_decision_log
 from router.telemetry.exposition import Exposition, Reading, instruments_of

@@ -22,12 +22,11 @@ from router.control.state.revisions import Revision, Source
 from router.control.state_file import StateFile, Stored
 from router.gateway.settings import check_models
 from router.placement.settings import check as check_policy
-from router.security.rate_limits import problems_of as check_limits
 from router.security.tenancy import problems_of as check_tenants
 from router.tokenization.named_files import changed_files
 from router.workers.settings import check as check_workers
 
-CHECKS: tuple[Check, ...] = (check_workers, check_policy, check_models, check_tenants, check_limits)
+CHECKS: tuple[Check, ...] = (check_workers, check_policy, check_models, check_tenants)
 """Checks of live settings, apart from `file_problems`."""
 
 

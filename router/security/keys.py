@@ -9,9 +9,9 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from router.config.model import AuthConfig
 from router.security.file_problem import UnusableFileError, read_text
@@ -24,6 +24,7 @@ LEAST_CHARACTERS = 22
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LINE = re.compile(rf"({NAME.pattern})[ \t]+sha256:([0-9a-f]{{64}})")
 _START_BYTES = 8
+E = TypeVar("E")
 _MAKE_ONE = "make one with `warmroute keys new NAME`"
 
 
@@ -57,20 +58,32 @@ def parse_entry(line: str) -> KeyEntry:
 
 
 def parse_file(path: str) -> list[KeyEntry]:
+    """Return the entries of a file; see `entries_of`."""
+    return entries_of("api_keys_file", path, "NAME sha256:HEX", parse_entry, _MAKE_ONE)
+
+
+def entries_of(setting: str, path: str, form: str, parse: Callable[[str], E], fix: str) -> list[E]:
     """Return the entries of a file: one per line, without empty lines and lines that start with #.
 
     Raises:
         UnusableFileError: with the number of the line.
     """
-    entries = []
-    text = read_text("api_keys_file", path, "write the path of a file with one NAME sha256:HEX per line")
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            try:
-                entries.append(parse_entry(line))
-            except ValueError as error:
-                raise UnusableFileError("api_keys_file", f"{path}:{number} {error}", _MAKE_ONE) from None
-    return entries
+    lines = read_text(setting, path, f"write the path of a file with one {form} per line").splitlines()
+    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip() and line.lstrip()[0] != "#"]
+    return list(parsed(setting, ((f"{path}:{number}", line) for number, line in numbered), parse, fix))
+
+
+def parsed(setting: str, lines: Iterable[tuple[str, str]], parse: Callable[[str], E], fix: str) -> Iterator[E]:
+    """Parse lines, each with its place.
+
+    Raises:
+        UnusableFileError: with the place of a line that is not an entry.
+    """
+    for place, line in lines:
+        try:
+            yield parse(line)
+        except ValueError as error:
+            raise UnusableFileError(setting, f"{place} {error}", fix) from None
 
 
 def problems_of(config: AuthConfig) -> Iterator[tuple[tuple[str | int, ...], str, str]]:

@@ -10,7 +10,6 @@ from router.config.model import STRUCK_OUT, Config, WorkerTlsConfig
 from router.config.tree import Path
 from router.security.file_problem import UnusableFileError
 from router.security.keys import problems_of as key_problems
-from router.security.rate_limits import problems_of as limit_problems
 from router.security.server_tls import serving_tls
 from router.security.tenancy import problems_of as tenancy_problems
 from router.security.token import admin_tokens
@@ -22,7 +21,6 @@ def check(config: Config) -> Iterator[Finding]:
     yield from _keys(config)
     yield from _token(config)
     yield from tenancy_problems(config)
-    yield from limit_problems(config)
     yield from _tls(config)
     yield from _worker_tls(config.worker_tls)
 

@@ -1,4 +1,4 @@
-"""Mistakes in the settings of tenants and isolation, warnings about them, and the quotas of one process."""
+"""Mistakes in the settings of tenants, limits and isolation, warnings about them, and the quotas of one process."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from router.config.model import AuthConfig, Config, TenantConfig
+from router.config.findings import Finding
+from router.config.model import AuthConfig, Config, RateLimitsConfig, TenantConfig
+from router.config.tree import Path
+from router.limits.registry import DEFAULT
 from router.security.file_problem import UnusableFileError
 from router.security.isolation import has_keys, mode_of
 from router.security.keys import NAME, api_keys, parse_entry
 
-Problem = tuple[tuple[str | int, ...], str, str]
-"""Place, problem and fix."""
-
+_BURSTS = (("burst_requests", "requests_per_minute"), ("burst_tokens", "tokens_per_minute"))
 _ADD_KEYS = "write auth.api_keys or auth.api_keys_file as well, or remove it"
 
 
-def problems_of(config: Config) -> Iterator[Problem]:
+def problems_of(config: Config) -> Iterator[Finding]:
     """Find mistakes, each with its place in the settings."""
     auth = config.auth
     if not has_keys(auth):
@@ -31,10 +32,22 @@ def problems_of(config: Config) -> Iterator[Problem]:
     if auth.isolation_secret is not None and auth.isolate_cache == "off":
         problem = "auth.isolation_secret is set, but auth.isolate_cache is off, so it has no effect"
         yield ("auth", "isolation_secret"), problem, "write auth.isolate_cache: key, or remove it"
-    yield from _tenants(config)
+    known = _key_names(auth)
+    yield from _tenants(config, known)
+    yield from _limits(config, known)
 
 
-def _tenants(config: Config) -> Iterator[Problem]:
+def _key_names(auth: AuthConfig) -> set[str] | None:
+    """Return the names of all keys; None if a key file may bring others, or a mistake is reported elsewhere."""
+    if auth.api_keys_file is not None:
+        return None
+    try:
+        return {parse_entry(line).name for line in auth.api_keys}
+    except ValueError:
+        return None
+
+
+def _tenants(config: Config, known: set[str] | None) -> Iterator[Finding]:
     owners: dict[str, str] = {}
     for name, tenant in config.tenants.items():
         place = ("tenants", name)
@@ -46,27 +59,37 @@ def _tenants(config: Config) -> Iterator[Problem]:
             if owners.setdefault(key, name) != name:
                 problem = f"key {key} is in tenants {owners[key]} and {name}"
                 yield (*place, "keys", index), problem, "remove it from one of the two"
-        yield from _unknown(config.auth, name, tenant.keys)
+            if known and key not in known:
+                yield (*place, "keys", index), f"auth.api_keys has no key named {key!r}", "write an existing name"
         if tenant.cache_group is not None and mode_of(config.auth) != "group":
             problem = f"tenants.{name}.cache_group is set, but auth.isolate_cache is {mode_of(config.auth)}"
             yield (*place, "cache_group"), problem, "write auth.isolate_cache: group, or remove it"
 
 
-def _unknown(auth: AuthConfig, tenant: str, keys: tuple[str, ...]) -> Iterator[Problem]:
-    """Find key names that can never exist. With a key file, they may still appear."""
-    if auth.api_keys_file is not None or not auth.api_keys:
-        return
-    try:
-        known = {parse_entry(line).name for line in auth.api_keys}
-    except ValueError:
-        return  # reported as a mistake in auth.api_keys
-    for index, key in enumerate(keys):
-        if key not in known:
-            yield (
-                ("tenants", tenant, "keys", index),
-                f"auth.api_keys has no key named {key!r}",
-                "write an existing name",
-            )
+def _limits(config: Config, known: set[str] | None) -> Iterator[Finding]:
+    if DEFAULT in config.tenants:
+        problem = f"a tenant is called {DEFAULT}, which in limits.tenants stands for all without limits of their own"
+        yield ("tenants", DEFAULT), problem, "give the tenant another name"
+    for name, limits in config.limits.tenants.items():
+        place: Path = ("limits", "tenants", name)
+        if name != DEFAULT and name not in config.tenants:
+            names = ", ".join(sorted({DEFAULT, *config.tenants}))
+            yield place, f"tenants has no tenant named {name!r}", f"write one of {names}"
+        yield from _bursts(place, limits)
+    for name, limits in config.limits.keys.items():
+        place = ("limits", "keys", name)
+        if not has_keys(config.auth):
+            yield place, "limits.keys is set, but the port has no API keys", "write auth.api_keys as well, or remove it"
+        elif known is not None and name not in known:
+            yield place, f"auth.api_keys has no key named {name!r}", "write an existing name"
+        yield from _bursts(place, limits)
+
+
+def _bursts(place: Path, limits: RateLimitsConfig) -> Iterator[Finding]:
+    for burst, rate in _BURSTS:
+        if getattr(limits, burst) is not None and not getattr(limits, rate):
+            section = ".".join(map(str, place))
+            yield (*place, burst), f"{section}.{burst} is set, and no {rate}", f"write {rate} as well, or remove it"
 
 
 def warnings(config: Config) -> Iterator[str]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hmac
 import re
+import ssl
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
 from router.config.model import Config
 from router.security.file_problem import UnusableFileError, read_text
-from router.security.keys import NAME, digest_of
+from router.security.keys import NAME, digest_of, entries_of, parsed
+from router.security.reload import FileWatch
+from router.security.server_tls import serving_tls
 
 _HASHED = re.compile(r"sha256:([0-9a-f]{64})")
 _TOKEN = re.compile(r"[!-~]+")
@@ -88,26 +91,8 @@ def parse_token(line: str) -> TokenEntry:
 
 
 def parse_tokens_file(path: str) -> list[TokenEntry]:
-    """Return the entries of a file: one per line, without empty lines and lines that start with #.
-
-    Raises:
-        UnusableFileError: with the number of the line.
-    """
-    text = read_text("admin_tokens_file", path, "write the path of a file with one NAME ROLE sha256:HEX per line")
-    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if _holds_entry(line)]
-    return list(_parsed("admin_tokens_file", [(f"{path}:{number}", line) for number, line in lines]))
-
-
-def _holds_entry(line: str) -> bool:
-    return bool(line.strip()) and not line.lstrip().startswith("#")
-
-
-def _parsed(setting: str, lines: Iterable[tuple[str, str]]) -> Iterator[TokenEntry]:
-    for place, line in lines:
-        try:
-            yield parse_token(line)
-        except ValueError as error:
-            raise UnusableFileError(setting, f"{place} {error}", _MAKE_ONE) from None
+    """Return the entries of a file; see `entries_of`."""
+    return entries_of("admin_tokens_file", path, "NAME ROLE sha256:HEX", parse_token, _MAKE_ONE)
 
 
 def _digest(setting: str, text: str) -> bytes:
@@ -152,7 +137,8 @@ class AdminTokens:
 
     def _read(self) -> tuple[TokenEntry, ...]:
         settings = self._settings
-        entries = [*self._single(), *_parsed("admin_tokens", _numbered(settings.entries))]
+        given = ((f"admin_tokens[{index}]", line) for index, line in enumerate(settings.entries))
+        entries = [*self._single(), *parsed("admin_tokens", given, parse_token, _MAKE_ONE)]
         if settings.entries_file is not None:
             entries += parse_tokens_file(settings.entries_file)
         _check_unique(entries, "admin_tokens_file" if settings.entries_file is not None else "admin_tokens")
@@ -176,10 +162,6 @@ class AdminTokens:
         return AdminCaller(equal[0].name, equal[0].role) if equal and scheme.lower() == "bearer" else None
 
 
-def _numbered(entries: Iterable[str]) -> list[tuple[str, str]]:
-    return [(f"admin_tokens[{index}]", line) for index, line in enumerate(entries)]
-
-
 def _check_unique(entries: Iterable[TokenEntry], setting: str) -> None:
     """Refuse a token with two names, and a name with two roles. A name may have two tokens during a rotation."""
     roles: dict[str, Role] = {}
@@ -201,3 +183,15 @@ def admin_tokens(config: Config) -> AdminTokens | None:
     """
     settings = TokenSettings.of(config)
     return AdminTokens(settings) if settings.given else None
+
+
+def guard_of(config: Config, files: FileWatch) -> tuple[AdminTokens | None, ssl.SSLContext | None]:
+    """Return the tokens and the TLS context of the admin port, None for each that is not set. `files` reloads both.
+
+    Raises:
+        UnusableFileError: a file cannot be used.
+    """
+    tokens, tls = admin_tokens(config), serving_tls(config.admin_tls)
+    files.add("admin_token", tokens)
+    files.add("admin_tls", tls)
+    return tokens, tls.context if tls is not None else None

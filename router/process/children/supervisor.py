@@ -46,10 +46,10 @@ from router.process.shared_memory.ledger import Ledger, make_table
 from router.process.shared_memory.replica_rows import ReplicaRows, ledger_rows
 from router.process.systemd import Notifier, activated
 from router.replicas.replica import Replica
-from router.security.admin_security import guard_of
 from router.security.instance import Instance
 from router.security.reload import FileWatch
 from router.security.startup_warnings import warnings
+from router.security.token import guard_of
 from router.telemetry.exposition import Reading
 from router.telemetry.history import TrafficHistory
 from router.telemetry.logs import log_level, say
