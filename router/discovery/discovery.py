@@ -8,14 +8,14 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from backends.discovery.redis import RedisSource
 from backends.discovery.registered import RegisteredSource
 from backends.discovery.report import Source, SourceReport
 from router.config.model import Config, DiscoverySourceConfig, WorkerConfig
 from router.control.control import Control
 from router.control.state.desired_state import FoundWorker
-from router.discovery.leaving import Leaving
-from router.discovery.merged import merged
 from router.discovery.networks import Networks, networks_of
 from router.discovery.settings import REGISTERED
 from router.discovery.sources import sources_of
@@ -62,6 +62,39 @@ class _Running:
         return not self.report.answered and worker_id not in self._named
 
 
+class _Leaving:
+    """Workers that no source names any more: each is drained, and leaves once it has no request, or after `drain_s`."""
+
+    def __init__(self, drain_s: float) -> None:
+        self._drain_s = drain_s
+        self._since_s: dict[str, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._since_s)
+
+    def among(
+        self,
+        named: Mapping[str, FoundWorker],
+        before: Mapping[str, FoundWorker],
+        idle: Callable[[str], bool],
+        now_s: float,
+    ) -> dict[str, FoundWorker]:
+        """Return the workers of `before` that sources do not name now and that are still leaving.
+
+        `idle` says whether a worker has no request. It is asked about workers that get no new ones.
+        """
+        found: dict[str, FoundWorker] = {}
+        for name, one in before.items():
+            if name in named:
+                continue
+            since_s = self._since_s.get(name, now_s)
+            if not (one.leaving and (idle(name) or now_s - since_s >= self._drain_s)):
+                found[name] = replace(one, leaving=True)
+                self._since_s[name] = since_s
+        self._since_s = {name: since_s for name, since_s in self._since_s.items() if name in found}
+        return found
+
+
 class Discovery:
     """The sources of workers of one gateway, in the order of precedence.
 
@@ -87,7 +120,7 @@ class Discovery:
             )
             for name, source in sources.items()
         }
-        self._leaving = Leaving(self._config.drain_s)
+        self._leaving = _Leaving(self._config.drain_s)
         self._tasks: list[asyncio.Task[None]] = []
         self._started_s = 0.0
         self._waiting = False
@@ -160,7 +193,7 @@ class Discovery:
         return bool(self._leaving) or self._waiting
 
     async def _found(self) -> dict[str, FoundWorker]:
-        named = merged({name: one.workers() for name, one in self._running.items()})
+        named = _merged({name: one.workers() for name, one in self._running.items()})
         before = self._control.state.discovered
         kept = {name: one for name, one in before.items() if name not in named and self._awaited(name, one)}
         self._waiting = bool(kept)
@@ -180,6 +213,21 @@ class Discovery:
             return False
         sources = [self._running[name] for name in (one.source, *one.also) if name in self._running]
         return any(source.may_name(worker_id) for source in sources)
+
+
+def _merged(answers: Mapping[str, Mapping[str, WorkerConfig]]) -> dict[str, FoundWorker]:
+    """Return every worker with the settings of the first source that names it, and the names of the others.
+
+    `answers` has the workers by id of each source, in the order of precedence.
+    """
+    sources: dict[str, list[str]] = {}
+    for source, workers in answers.items():
+        for name in workers:
+            sources.setdefault(name, []).append(source)
+    return {
+        name: FoundWorker(worker=answers[first][name], source=first, also=tuple(others))
+        for name, (first, *others) in sources.items()
+    }
 
 
 def _statistics(one: _Running) -> dict[str, Any]:

@@ -45,8 +45,8 @@ class FileWatch:
     """Reload objects when their files change. A failure is logged, and the old content stays. `reloads` counts
     both."""
 
-    def __init__(self, reloads: Counter) -> None:
-        self._reloads = reloads
+    def __init__(self, reloads: Counter | None = None) -> None:
+        self._reloads = Counter() if reloads is None else reloads
         self._watched: list[_Watched] = []
         self._timer: asyncio.TimerHandle | None = None
 

@@ -27,8 +27,6 @@ class EventPump:
         self._slice_s = slice_s
         self._ready: deque[Drain] = deque()
         self._scheduled: asyncio.Handle | None = None
-        self._iterations = 0
-        self._worst_s = 0.0
 
     def wake(self, drain: Drain) -> None:
         """Call `drain` in this iteration at the earliest. A second call before that changes nothing."""
@@ -41,25 +39,17 @@ class EventPump:
         if drain in self._ready:
             self._ready.remove(drain)
 
-    def statistics(self) -> dict[str, float]:
-        """Return iterations, waiting sockets, and the longest iteration in seconds."""
-        return {"iterations": self._iterations, "waiting": len(self._ready), "worst_iteration_s": self._worst_s}
-
     def _schedule(self) -> None:
         if self._scheduled is None and self._ready:
             self._scheduled = asyncio.get_running_loop().call_soon(self._iterate)
 
     def _iterate(self) -> None:
         self._scheduled = None
-        started_s = now_s = time.perf_counter()
-        deadline_s = started_s + self._slice_s
+        deadline_s = time.perf_counter() + self._slice_s
         while self._ready:
             drain = self._ready.popleft()
             if drain(deadline_s) and drain not in self._ready:
                 self._ready.append(drain)
-            now_s = time.perf_counter()
-            if now_s >= deadline_s:
+            if time.perf_counter() >= deadline_s:
                 break
-        self._iterations += 1
-        self._worst_s = max(self._worst_s, now_s - started_s)
         self._schedule()

@@ -12,16 +12,10 @@ import zmq
 
 from backends.vllm.events import ReplayedBatch, parse_replay, replay_request
 from router.workers.event_pump import EventPump
-from router.workers.event_sockets import keep_alive
+from router.workers.event_sockets import configure
 
 IDLE_S = 5.0
 """A replay fails after this time without a frame. vLLM looks for requests at least every 100 ms."""
-MAX_MESSAGE_BYTES = 2 << 20
-"""The largest batch that is read: about 280,000 tokens stored in one step, which is more than vLLM computes in one.
-
-A larger batch breaks the connection. Applying one of this size takes a few tenths of a second of the event loop.
-"""
-
 MAX_BUFFERED_BYTES = 512 << 20
 """Batches received and not applied yet. vLLM keeps 10,000 steps by default, about 20 kB each on a busy worker."""
 
@@ -55,13 +49,14 @@ class EventReplay:
         self._on_end = on_end
         self._idle_s = idle_s
         self._loop = asyncio.get_running_loop()
-        self._batches = 0
+        self.batches = 0
         self._seen = 0
         self._buffered: deque[ReplayedBatch | ReplayOutcome] = deque()
         self._buffered_bytes = 0
         self._socket = context.socket(zmq.DEALER)
         try:
-            _configure(self._socket, address)
+            # The publisher's ROUTER drops frames that are not read in time, so read all; `_take` bounds the memory.
+            configure(self._socket, address, 0)
             self._socket.connect(address)
             self._socket.send_multipart(replay_request(start_seq), zmq.DONTWAIT)
         except zmq.ZMQError:
@@ -70,10 +65,6 @@ class EventReplay:
         self._loop.add_reader(self._socket.FD, self._wake)
         self._timer = self._loop.call_later(idle_s, self._check)
         self._wake()
-
-    @property
-    def batches(self) -> int:
-        return self._batches
 
     def close(self) -> None:
         """Give up without calling `on_end`. A second call changes nothing."""
@@ -97,7 +88,7 @@ class EventReplay:
                 self._end(batch)
                 return False
             self._buffered_bytes -= len(batch.payload)
-            self._batches += 1
+            self.batches += 1
             self._on_batch(batch.seq, batch.payload)
             if time.perf_counter() >= deadline_s:
                 return True
@@ -124,21 +115,12 @@ class EventReplay:
         return True
 
     def _check(self) -> None:
-        if self._batches == self._seen:
+        if self.batches == self._seen:
             self._end(ReplayOutcome.TIMEOUT)
         else:
-            self._seen = self._batches
+            self._seen = self.batches
             self._timer = self._loop.call_later(self._idle_s, self._check)
 
     def _end(self, outcome: ReplayOutcome) -> None:
         self.close()
         self._on_end(outcome)
-
-
-def _configure(socket: zmq.Socket[bytes], address: str) -> None:
-    socket.setsockopt(zmq.LINGER, 0)
-    # The publisher's ROUTER drops frames that are not read in time, so read everything; `_take` bounds the memory.
-    socket.setsockopt(zmq.RCVHWM, 0)
-    socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-    socket.setsockopt(zmq.IPV6, int("[" in address))
-    keep_alive(socket)

@@ -17,8 +17,9 @@ from router.placement.fleet.rank_numbers import RankNumbers
 from router.residency.prompt import Prompt
 from router.residency.residency_map import ResidencyMap
 from router.tokenization.body.intake import parse
+from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.cache_trial import PATH, CacheTrial, CacheTrialResult, trial_body
-from router.workers.selftest_rendering import RenderingComparison, SelftestIdentifier, compare_rendering
+from router.workers.selftest_rendering import RenderingComparison, compare_rendering
 
 ANSWER_S = 10.0
 SETTLE_S = 2.0
@@ -63,7 +64,7 @@ class SelfTest:
     """One test of one candidate. It never raises, and gives up within about half a minute."""
 
     def __init__(
-        self, client: WorkerClient, residency: ResidencyMap, identity: SelftestIdentifier, subject: SelfTestTarget
+        self, client: WorkerClient, residency: ResidencyMap, identity: PromptIdentifier, subject: SelfTestTarget
     ) -> None:
         self._client = client
         self._residency = residency

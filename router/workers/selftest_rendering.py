@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import msgspec
 
@@ -21,7 +21,8 @@ from backends.vllm.control import ProbeError, RefusedError, WorkerClient
 from backends.worker import Endpoint
 from router.residency.chain import SEED, TOKEN_BYTES, extend_chain, pack_tokens
 from router.residency.prompt import Prompt, PromptSource
-from router.tokenization.body.intake import CHAT_PATH, ParsedBody, parse
+from router.tokenization.body.intake import CHAT_PATH, parse
+from router.tokenization.prompt_identifier import PromptIdentifier
 
 PATH = "/tokenize"
 ANSWER_S = 5.0
@@ -76,13 +77,6 @@ ALWAYS = ("a question", "a conversation")
 """The plain chats. If a worker renders them differently, none of its chats has the blocks that the gateway expects."""
 
 
-class SelftestIdentifier(Protocol):
-    """Identify a prompt as the gateway would: `router.tokenization.prompt_identifier.PromptIdentifier`."""
-
-    async def identify(self, path: str, parsed: ParsedBody, adapter: str | None) -> Prompt | None:
-        """Return the prompt's identity, or None if there is none. Never raises."""
-
-
 ALIKE = "alike"
 
 
@@ -106,7 +100,7 @@ class _Tokens(msgspec.Struct):
 
 
 async def compare_rendering(
-    client: WorkerClient, identity: SelftestIdentifier, endpoint: Endpoint, model: str, block_tokens: int
+    client: WorkerClient, identity: PromptIdentifier, endpoint: Endpoint, model: str, block_tokens: int
 ) -> RenderingComparison:
     """Compare all of `CHATS`. Never raises."""
     compared, wrong, chats = 0, {}, {}

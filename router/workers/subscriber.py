@@ -15,9 +15,9 @@ from router.metrics.instruments import Counter
 from router.residency.residency_map import ResidencyMap
 from router.residency.view import Ingest
 from router.workers.event_pump import EventPump
-from router.workers.event_replay import IDLE_S, MAX_MESSAGE_BYTES, EventReplay, ReplayOutcome
-from router.workers.event_sockets import keep_alive
-from router.workers.tcp_link import LinkMonitor
+from router.workers.event_replay import IDLE_S, EventReplay, ReplayOutcome
+from router.workers.event_sockets import LinkMonitor, configure
+from router.workers.watch_context import WatchMetrics
 
 MAX_QUEUED = 64
 """Batches that wait in this process. Further batches wait at the worker, whose limit is 100,000.
@@ -238,13 +238,9 @@ class Subscriber:
 
 
 def _configure(socket: zmq.Socket[bytes], source: KvEventSource) -> None:
-    socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.RCVHWM, min(source.hwm, MAX_QUEUED))
-    socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-    socket.setsockopt(zmq.IPV6, int("[" in source.endpoint))
+    configure(socket, source.endpoint, min(source.hwm, MAX_QUEUED))
     socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
-    keep_alive(socket)
     # Missed ZMTP heartbeats show a host that vanished without a FIN; TCP alone needs two hours.
     socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)

@@ -16,8 +16,8 @@ from router.metrics.registry import Registry
 from router.placement.fleet.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
 from router.security.worker_tls import WorkerTls
+from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.event_pump import EventPump
-from router.workers.selftest_rendering import SelftestIdentifier
 
 
 class WatchMetrics:
@@ -29,24 +29,6 @@ class WatchMetrics:
         self.late_probes: Final = registry.counter("late_probes")
         self.self_tests: Final = registry.counter("self_tests")
         self.event_replays: Final = registry.counter("event_replays")
-
-
-class LearningIdentifier(SelftestIdentifier, Protocol):
-    """Identify prompts, and learn which models the workers serve:
-    `router.tokenization.prompt_identifier.PromptIdentifier`."""
-
-    def learn(
-        self,
-        model: str,
-        root: str | None,
-        tokenize_url: str | None,
-        parent: str | None = None,
-        context_tokens: int | None = None,
-    ) -> None:
-        """Record that `model` is served from `root` in a window of `context_tokens` and tokenised at `tokenize_url`.
-
-        An adapter names its base model as `parent`.
-        """
 
 
 class SelfTestLock(Protocol):
@@ -75,7 +57,7 @@ class WatchContext:
 
     fleet: Fleet
     residency: ResidencyMap
-    identity: LearningIdentifier
+    identity: PromptIdentifier
     health: HealthConfig
     settings: ResidencyConfig
     metrics: WatchMetrics

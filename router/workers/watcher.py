@@ -15,10 +15,10 @@ from router.metrics.registry import Registry
 from router.placement.fleet.fleet import Fleet
 from router.residency.residency_map import ResidencyMap
 from router.security.worker_tls import WorkerTls
+from router.tokenization.prompt_identifier import PromptIdentifier
 from router.workers.endpoint_watch import EndpointWatch
 from router.workers.event_pump import EventPump
 from router.workers.watch_context import (
-    LearningIdentifier,
     SelfTestLock,
     WatchContext,
     WatchMetrics,
@@ -43,7 +43,7 @@ class Watcher:
         self,
         fleet: Fleet,
         residency: ResidencyMap,
-        identity: LearningIdentifier,
+        identity: PromptIdentifier,
         config: Config,
         registry: Registry,
         *,
@@ -189,7 +189,6 @@ class Watcher:
 
     def statistics(self) -> dict[str, Any]:
         return {
-            "pump": self._pump.statistics(),
             "endpoints": {endpoint_id: watch.statistics() for endpoint_id, watch in self._watches.items()},
         }
 

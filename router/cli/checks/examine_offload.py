@@ -11,7 +11,7 @@ import zmq
 from backends.vllm.events import BlockStored, WireError, decode_batch, split_frames
 from backends.worker import KvEventSource
 from router.residency.exact.stored_events import tier_of
-from router.workers.event_replay import MAX_MESSAGE_BYTES
+from router.workers.event_sockets import MAX_MESSAGE_BYTES
 
 SELF_DESCRIBING_FLAG = '"self_describing_kv_events":true in kv_connector_extra_config of --kv-transfer-config'
 BY_HASH = "its OffloadingConnector names offloaded blocks by hashes alone; those unknown from the GPU are then skipped"
