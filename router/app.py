@@ -72,7 +72,6 @@ from router.telemetry.exposition import Exposition, Reading, instruments_of
 from router.telemetry.history import TrafficHistory
 from router.telemetry.loop_lag import LoopLag
 from router.telemetry.readings import (
-    budget_readings,
     control_readings,
     discovery_readings,
     fleet_readings,
@@ -291,10 +290,9 @@ class System:
                 lambda: limit_readings(self.limits()),
                 lambda: policy_readings(self.dispatcher.named_statistics()),
                 lambda: discovery_readings({} if self.discovery is None else self.discovery.statistics()),
-                lambda: control_readings(self.control.statistics()),
+                lambda: control_readings(self.control.unsaved, self.control.set_aside),
                 lambda: identity_readings(self.identity.statistics()),
-                lambda: budget_readings(self.config, limit),
-                lambda: setting_readings(self.config, self.control.unsaved),
+                lambda: setting_readings(self.config, limit),
                 lambda: replica_readings(self.replica.statistics() if self.replica is not None else None),
                 lambda: placement_readings(self._member.statistics() if self._member is not None else None),
                 lambda: trace_readings(self._traces.statistics() if self._traces is not None else {}),

@@ -121,9 +121,10 @@ class Control:
         """Whether changes outlive the process."""
         return self._store is not None
 
-    def statistics(self) -> dict[str, int]:
-        """Return how many state files were set aside, because they could not be used in whole."""
-        return {"set_aside": 0} if self._store is None else self._store.statistics()
+    @property
+    def set_aside(self) -> int:
+        """The state files that were set aside, because they could not be used in whole."""
+        return 0 if self._store is None else self._store.set_aside
 
     @property
     def stored(self) -> Stored:

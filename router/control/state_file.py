@@ -99,7 +99,8 @@ class StateFile:
         self._unread: str | None = None
         """What of the file was not read, or why nothing was; None if all was."""
         self._damaged = False
-        self._set_aside = 0
+        self.set_aside = 0
+        """Files that this process could not use in whole, and kept under another name."""
 
     def load(self) -> Stored | None:
         """Make the folder if it is missing, and read the file. Return None if there is no file that can be read.
@@ -138,10 +139,6 @@ class StateFile:
         self._seen = _signature(self.path)
         self._unread = None
 
-    def statistics(self) -> dict[str, int]:
-        """Return how many files this process has set aside."""
-        return {"set_aside": self._set_aside}
-
     def save(self, stored: Stored) -> None:
         """Replace the file. After a crash at any moment it has the old state or the new one. A file that was not read
         in whole is set aside first.
@@ -170,7 +167,7 @@ class StateFile:
         aside = self.path.with_name(f"{self.path.stem}.unread-{at}.json")
         os.rename(self.path, aside)
         self._seen, reason, self._unread = None, self._unread, None
-        self._set_aside += 1
+        self.set_aside += 1
         for oldest in sorted(self._folder.glob(f"{self.path.stem}.unread-*.json"))[:-SET_ASIDE_KEPT]:
             oldest.unlink()
         fields = {"file": str(self.path), "kept_as": str(aside), "reason": reason}

@@ -150,10 +150,6 @@ class Measurements:
         last = [one for one in self._minutes if one.number >= int(now_s / MINUTE_S) - 1]
         return over_time(one.measured for one in last).workers
 
-    def statistics(self) -> dict[str, int]:
-        """Return the number of minutes and sessions that are kept."""
-        return {"minutes": len(self._minutes), **self._sessions.statistics(), **self.prefixes.statistics()}
-
     def _minute(self, now_s: float) -> Measured:
         if now_s >= self._until_s:
             self._begin(int(now_s / MINUTE_S), now_s)

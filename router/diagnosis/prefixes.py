@@ -54,6 +54,3 @@ class HotPrefixes:
         for one in self._found.values():
             one.hits *= FADING
         self._found = {block_hash: one for block_hash, one in self._found.items() if one.hits > 0.01}
-
-    def statistics(self) -> dict[str, int]:
-        return {"prefixes": len(self._found)}

@@ -59,6 +59,3 @@ class Sessions:
         self._latest[key] = turn
         if len(self._latest) > self._most:
             self._latest.popitem(last=False)
-
-    def statistics(self) -> dict[str, int]:
-        return {"sessions": len(self._latest)}

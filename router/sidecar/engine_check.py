@@ -81,7 +81,6 @@ class EngineCheck:
         self._endpoint: Endpoint | None = None
         self._facts = WorkerFacts()
         self._untestable: str | None = None
-        self._tests = 0
 
     def learned(self, endpoint: Endpoint, facts: WorkerFacts) -> None:
         """Test the worker at `endpoint`, which reported `facts`."""
@@ -106,12 +105,6 @@ class EngineCheck:
         if not self._settings.hung_after_s or stuck_s < self._settings.hung_after_s:
             return None
         return f"the engine hangs: a request of one token has waited for {stuck_s:.0f} s, and nothing has moved"
-
-    def statistics(self) -> dict[str, float]:
-        """Return the test requests sent, and how long the one that waits has been stuck."""
-        now_s = self._now_s()
-        stuck_s = max((progress.stuck_s(now_s) for progress in self._ranks.values()), default=0.0)
-        return {"tests": self._tests, "stuck_s": stuck_s}
 
     async def aclose(self) -> None:
         for task in self._tasks:
@@ -140,7 +133,6 @@ class EngineCheck:
         headers = {"x-data-parallel-rank": str(rank)} if self._facts.ranks > 1 else {}
         limit_s = self._settings.hung_after_s
         progress.tested(began_s := self._now_s())
-        self._tests += 1
         try:
             await self._client.post_json(self._endpoint, PATH, body, headers=headers, timeout_s=limit_s)
         except RefusedError as refusal:

@@ -49,8 +49,6 @@ class DecisionLogFile:
         self._done_bytes = 0
         self._failed = False
         self._closing = threading.Event()
-        self.lines_lost = 0
-        self.bytes_written = 0
         self._shift()
         self._file = self._open()
         self._thread = threading.Thread(target=self._run, name="decision log", daemon=True)
@@ -63,7 +61,6 @@ class DecisionLogFile:
     def write(self, line: bytes) -> bool:
         """Queue a line; return False if it is lost, because the disk is too slow or has failed."""
         if self._failed or self._put_bytes - self._done_bytes + len(line) > MOST_BYTES:
-            self.lines_lost += 1
             return False
         self._put_bytes += len(line)
         self._size_bytes += len(line)
@@ -77,10 +74,6 @@ class DecisionLogFile:
     def close(self) -> None:
         self._closing.set()
         self._thread.join(timeout=5.0)
-
-    def statistics(self) -> dict[str, int]:
-        """Return bytes written before compression, and lines lost."""
-        return {"bytes": self.bytes_written, "lines_lost": self.lines_lost}
 
     def _run(self) -> None:
         while not self._closing.wait(GATHER_S):
@@ -114,7 +107,6 @@ class DecisionLogFile:
         if text:
             self._file.write(text)
             self._file.flush()
-            self.bytes_written += len(text)
             self._done_bytes += len(text)
 
     def _open(self) -> BinaryIO:

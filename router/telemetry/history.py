@@ -105,9 +105,6 @@ class TrafficHistory:
             self._points.append(_Period(self._before[1], snapshot, at - self._before[0]).point(at))
         self._before = at, snapshot
 
-    def statistics(self) -> dict[str, int]:
-        return {"points": len(self._points)}
-
     async def _follow(self) -> None:
         while True:
             self.observe(await self._read())

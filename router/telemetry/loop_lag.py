@@ -16,8 +16,6 @@ class LoopLag:
         self._lags = lags
         self._interval_s = interval_s
         self._task: asyncio.Task[None] | None = None
-        self._samples = 0
-        self._worst_s = 0.0
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._sample(), name="loop-lag")
@@ -29,16 +27,9 @@ class LoopLag:
         await asyncio.gather(self._task, return_exceptions=True)
         self._task = None
 
-    def statistics(self) -> dict[str, float]:
-        """Return the samples taken and the worst lag in seconds."""
-        return {"samples": self._samples, "worst_s": self._worst_s}
-
     async def _sample(self) -> None:
         clock = asyncio.get_running_loop().time
         while True:
             due_s = clock() + self._interval_s
             await asyncio.sleep(self._interval_s)
-            lag_s = max(0.0, clock() - due_s)
-            self._samples += 1
-            self._worst_s = max(self._worst_s, lag_s)
-            self._lags.observe(lag_s)
+            self._lags.observe(max(0.0, clock() - due_s))

@@ -184,9 +184,10 @@ def discovery_readings(sources: Mapping[str, Mapping[str, Any]]) -> Iterator[Rea
         yield "warmroute_discovery_up", (name,), float(state["failing_since"] is None)
 
 
-def control_readings(kept: Mapping[str, int]) -> Iterator[Reading]:
-    """Yield the state files that were set aside, from `Control.statistics()`."""
-    yield "warmroute_state_files_set_aside", (), kept["set_aside"]
+def control_readings(unsaved: str | None, set_aside: int) -> Iterator[Reading]:
+    """Yield whether the desired state could not be written, with the reason `unsaved`, and the files set aside."""
+    yield "warmroute_state_unsaved", (), float(unsaved is not None)
+    yield "warmroute_state_files_set_aside", (), set_aside
 
 
 def identity_readings(known: Mapping[str, Any]) -> Iterator[Reading]:
@@ -200,22 +201,12 @@ def identity_readings(known: Mapping[str, Any]) -> Iterator[Reading]:
     yield "warmroute_cache_bytes", ("prompts",), sum(part["bytes"] for part in held)
 
 
-def budget_readings(config: Config, limit: MemoryLimit | None) -> Iterator[Reading]:
+def setting_readings(config: Config, limit: MemoryLimit | None) -> Iterator[Reading]:
+    yield "warmroute_self_test_on", (), float(config.residency.self_test)
     for metric, content, budget in _BUDGETS:
         yield metric, (content,), budget.within(config)
     if limit is not None:
         yield "warmroute_memory_limit_bytes", (limit.source,), limit.size_bytes
-
-
-def setting_readings(config: Config, unsaved: str | None) -> Iterator[Reading]:
-    """Yield whether workers are tested, and whether the desired state is on disk (`unsaved` is None)."""
-    yield "warmroute_self_test_on", (), float(config.residency.self_test)
-    yield from state_readings(unsaved)
-
-
-def state_readings(unsaved: str | None) -> Iterator[Reading]:
-    """Yield whether the desired state could not be written; `unsaved` is the reason."""
-    yield "warmroute_state_unsaved", (), float(unsaved is not None)
 
 
 def trace_readings(counts: Mapping[str, int]) -> Iterator[Reading]:

@@ -88,9 +88,6 @@ class RevisionHistory:
         tree["workers"] = {name: worker for name, worker in tree["workers"].items() if "url" in worker}
         return from_tree(tree)
 
-    def statistics(self) -> dict[str, int]:
-        return {"revisions": len(self._revisions), "bytes": sum(self._sizes_bytes)}
-
     def _too_long(self) -> bool:
         return len(self._revisions) > self._kept or sum(self._sizes_bytes) > MOST_BYTES
 

@@ -49,9 +49,5 @@ class LeastConnections:
         self._connections -= 1
         self._write()
 
-    def statistics(self) -> dict[str, int]:
-        """Return the open connections, and the connections accepted so far."""
-        return {"connections": self._connections, "taken": self._taken}
-
     def _write(self) -> None:
         self._ledger.write_accept_counters(AcceptCounters(self._serving, self._connections, self._taken))

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import router
 from router.process.children.child_client import ChildClient
@@ -53,7 +52,6 @@ class ChildProcess:
         """Set once the process serves or has ended; clear while it starts."""
         self.settled.set()
         self.failures = 0
-        self.restarts = 0
         self._folder = folder
         self._callbacks = callbacks
         self._module = module
@@ -72,7 +70,6 @@ class ChildProcess:
                 how = f"it could not be started: {error}"
             self._callbacks.ended(self.number)
             if not self._stopping.is_set():
-                self.restarts += 1
                 log.error("process ended", extra={"process_index": self.number, "how": how})
                 await self._pause()
 
@@ -88,14 +85,6 @@ class ChildProcess:
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.kill()
-
-    def statistics(self) -> dict[str, Any]:
-        """Return whether it serves, its process id, and its restarts."""
-        return {
-            "serving": self.client is not None,
-            "pid": self._process.pid if self._process is not None else None,
-            "restarts": self.restarts,
-        }
 
     async def _run_once(self) -> str:
         """Run the process once. Return how it ended."""

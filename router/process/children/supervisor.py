@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import uvloop
 from msgspec.structs import replace
@@ -53,7 +53,7 @@ from router.security.token import guard_of
 from router.telemetry.exposition import Reading
 from router.telemetry.history import TrafficHistory
 from router.telemetry.logs import log_level, say
-from router.telemetry.readings import control_readings, discovery_readings, replica_readings, state_readings
+from router.telemetry.readings import control_readings, discovery_readings, replica_readings
 from router.telemetry.snapshot import Snapshot
 from router.workers.operations import WorkerOutcome
 
@@ -143,8 +143,7 @@ class Supervisor:
 
     def _own_readings(self) -> Iterator[Reading]:
         yield from discovery_readings(self.discovery.statistics())
-        yield from control_readings(self.control.statistics())
-        yield from state_readings(self.control.unsaved)
+        yield from control_readings(self.control.unsaved, self.control.set_aside)
         yield from replica_readings(self.replica.statistics() if self.replica is not None else None)
 
     async def _in_flight(self) -> Mapping[str, int] | None:
@@ -187,13 +186,6 @@ class Supervisor:
         self._ledger.close()
         os.close(self._table)
         shutil.rmtree(self._folder, ignore_errors=True)
-
-    def statistics(self) -> dict[str, Any]:
-        """Return the state of each process and of the shared memory."""
-        return {
-            "processes": {child.number: child.statistics() for child in self.children},
-            "ledger": self._ledger.statistics(),
-        }
 
     async def _all_ended(self) -> None:
         if not self._keeping:

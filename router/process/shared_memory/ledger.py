@@ -234,9 +234,6 @@ class Ledger:
         """Unmap the memory. Other processes keep theirs."""
         self._memory.close()
 
-    def statistics(self) -> dict[str, int]:
-        return {"slots_used": sum(1 for _ in self._used()), "slots": SLOTS}
-
     @contextmanager
     def _locked(self) -> Iterator[None]:
         fcntl.lockf(self._table, fcntl.LOCK_EX, 1, 0)

@@ -95,7 +95,7 @@ def test_values_above_all_bounds_count_as_the_last_bound(traffic):
 def test_an_hour_is_kept(traffic):
     for _ in range(KEPT + 5):
         traffic.look(10.0)
-    assert traffic.history.statistics() == {"points": KEPT}
+    assert len(traffic.history.points) == KEPT
     assert traffic.history.points[0].at == 1_000.0 + 60.0
 
 

@@ -18,7 +18,6 @@ from router.placement.tickets import Ticket
 from router.residency.residency_map import ResidencyMap
 from router.telemetry.exposition import Exposition
 from router.telemetry.readings import (
-    budget_readings,
     fleet_readings,
     gateway_readings,
     identity_readings,
@@ -28,6 +27,7 @@ from router.telemetry.readings import (
     queue_readings,
     residency_readings,
     scaling_readings,
+    setting_readings,
     watch_readings,
 )
 from router.tokenization.prompt_identifier import PromptIdentifier
@@ -91,13 +91,13 @@ def test_scaling_readings_leave_out_what_was_not_measured():
 
 def test_every_byte_budget_has_a_gauge_of_its_limit_and_one_of_its_use():
     plan = plan_memory(Config(), 1, MemoryLimit(1 << 30, "cgroup v2"))
-    read = {(name, labels): value for name, labels, value in budget_readings(plan.config, plan.limit)}
+    read = {(name, labels): value for name, labels, value in setting_readings(plan.config, plan.limit)}
     assert read["warmroute_memory_limit_bytes", ("cgroup v2",)] == 1 << 30
-    limits = {place: value for place, value in read.items() if place[0] != "warmroute_memory_limit_bytes"}
+    limits = {place: value for place, value in read.items() if len(place[1]) and place[1] != ("cgroup v2",)}
     assert list(limits.values()) == list(plan.budgets.values())
     declared = {spec.name: spec.labels for spec in CATALOGUE}
     assert all(declared[name] == declared[name.replace("_limit_bytes", "_bytes")] for name, _ in limits)
-    assert Exposition(Registry(), [lambda: budget_readings(plan.config, plan.limit)]).render()
+    assert Exposition(Registry(), [lambda: setting_readings(plan.config, plan.limit)]).render()
 
 
 def test_residency_readings_have_views_and_links():

@@ -35,10 +35,7 @@ async def test_an_iteration_is_bounded_and_fair(monkeypatch):
     pump.wake(first)
     pump.wake(second)
     await iterate_until(pump, lambda: not any(left.values()))
-    assert set(order[:20]) == {"a", "b"}
-    statistics = pump.statistics()
-    assert statistics["waiting"] == 0 and statistics["iterations"] > 3
-    assert statistics["worst_iteration_s"] < 0.003
+    assert order[:12] == ["a"] * 4 + ["b"] * 4 + ["a"] * 4
 
 
 async def test_other_callbacks_run_between_iterations():
