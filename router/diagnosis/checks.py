@@ -7,11 +7,11 @@ from router.config.model import DiagnosisConfig
 from router.diagnosis import evidence
 from router.diagnosis.condition import Severity
 from router.diagnosis.finding import Checked, Evidence, Finding, Pressure, Unsure, table
-from router.diagnosis.histogram import PROMPT_TOKENS, named_buckets, quantile, total
 from router.diagnosis.in_force import InForce
 from router.diagnosis.measured import Measured, Moved, PromptsMeasured, WorkerMeasured
 from router.diagnosis.split_plan import ROLES, SplitPlan, plans
 from router.placement.handover.links import LinkSpeed
+from router.telemetry.histogram import PROMPT_TOKENS, named_buckets, quantile, total
 
 ADVICE = Severity.ADVICE
 _WAIT_SHARE = 0.5

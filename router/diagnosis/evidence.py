@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from backends.vllm.histogram_bounds import ITL_S, TTFT_S
 from router.diagnosis.finding import Cell, Evidence, table
-from router.diagnosis.histogram import OUTPUT_TOKENS, PROMPT_TOKENS, named_buckets, quantile
 from router.diagnosis.measured import Measured, WorkerMeasured
+from router.telemetry.histogram import OUTPUT_TOKENS, PROMPT_TOKENS, named_buckets, quantile
 
 MOST_ROWS = 10
 """Workers in a table: the worst ones."""

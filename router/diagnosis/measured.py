@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from backends.vllm.histogram_bounds import ITL_S, TTFT_S
-from router.diagnosis.histogram import OUTPUT_TOKENS, PROMPT_TOKENS, empty
+from router.telemetry.histogram import OUTPUT_TOKENS, PROMPT_TOKENS, empty
 
 _PROMPTS = len(PROMPT_TOKENS) + 1
 TURNS = 8

@@ -12,13 +12,13 @@ from backends.vllm.histogram_bounds import ITL_S, TTFT_S
 from backends.worker import LoadReport
 from policies.view import FleetView, Residency, WorkerId
 from router.config.model import DiagnosisConfig
-from router.diagnosis.histogram import OUTPUT_TOKENS, PROMPT_TOKENS, count
 from router.diagnosis.measured import TURNS, Measured, Moved, PromptsMeasured, WorkerMeasured, over_time
 from router.diagnosis.prefixes import HotPrefixes
 from router.diagnosis.sessions import Sessions, Turn
 from router.diagnosis.work import count_work, own_prefill_s, prefill_wait_s
 from router.placement.fleet.endpoints import Candidate
 from router.placement.tickets import Ticket
+from router.telemetry.histogram import OUTPUT_TOKENS, PROMPT_TOKENS, count
 
 MINUTE_S = 60.0
 SAMPLED = 8

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from itertools import chain
+from typing import Any
 
 from backends.vllm.histogram_bounds import DURATION_S, ITL_S, TTFT_S, length_bounds
 
@@ -68,21 +70,18 @@ CPU_S = (
 LAG_S = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.25, 0.5, 1.0, 5.0)
 
 
-def _counter(name: str, text: str, *labels: str, merge: Merge = Merge.SUM) -> MetricSpec:
-    return MetricSpec(f"warmroute_{name}", Kind.COUNTER, text, labels, merge=merge)
+def _metric(kind: Kind, name: str, text: str, *labels: str, **fields: Any) -> MetricSpec:
+    return MetricSpec(f"warmroute_{name}", kind, text, labels, **fields)
 
 
-def _gauge(name: str, text: str, *labels: str, merge: Merge = Merge.SUM) -> MetricSpec:
-    return MetricSpec(f"warmroute_{name}", Kind.GAUGE, text, labels, merge=merge)
-
-
-def _common(name: str, text: str, *labels: str) -> MetricSpec:
-    """A gauge of what all processes see alike."""
-    return _gauge(name, text, *labels, merge=Merge.MAX)
+_counter = partial(_metric, Kind.COUNTER)
+_gauge = partial(_metric, Kind.GAUGE)
+_common = partial(_metric, Kind.GAUGE, merge=Merge.MAX)
+"""A gauge of what all processes see alike."""
 
 
 def _histogram(name: str, buckets: tuple[float, ...], text: str, *labels: str) -> MetricSpec:
-    return MetricSpec(f"warmroute_{name}", Kind.HISTOGRAM, text, labels, buckets)
+    return _metric(Kind.HISTOGRAM, name, text, *labels, buckets=buckets)
 
 
 def _experimental(spec: MetricSpec) -> MetricSpec:

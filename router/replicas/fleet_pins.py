@@ -12,7 +12,7 @@ LOOK_S = 0.1
 
 
 class HostPins(Protocol):
-    """The pins of this host (`router.process.shared_memory.pins.ReplicaPins`): pairs of 8-byte words."""
+    """The pins of this host (`router.process.shared_memory.pins.ResponsePins`): pairs of 8-byte words."""
 
     def fresh(self, most: int) -> bytes:
         """Return up to `most` pins that were learned here and not returned before."""

@@ -6,12 +6,12 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from itertools import accumulate
 
 import msgspec
 
 from backends.vllm.histogram_bounds import ITL_S, TTFT_S
 from router.metrics.instruments import Labels
+from router.telemetry.histogram import quantile
 from router.telemetry.snapshot import Snapshot, Tally
 
 INTERVAL_S = 10.0
@@ -182,17 +182,8 @@ def _since(before: Snapshot, now: Snapshot, name: str) -> dict[Key, Observed]:
 
 
 def _quantile(observed: Observed, bounds: Sequence[float], share: float) -> float | None:
-    """Return the value below which `share` of the observations lie, between the bounds of its bucket by its place."""
-    counts = observed[0]
-    wanted = share * sum(counts)
-    if not wanted:
-        return None
-    sums = list(accumulate(counts))
-    place = next(index for index, seen in enumerate(sums) if seen >= wanted)
-    if place == len(bounds):
-        return bounds[-1]
-    low = bounds[place - 1] if place else 0.0
-    return float(f"{low + (bounds[place] - low) * (wanted - sums[place] + counts[place]) / counts[place]:.4g}")
+    found = quantile(observed[0], bounds, share) if observed[0] else None
+    return None if found is None else float(f"{found:.4g}")
 
 
 def _by_key(risen: Risen) -> dict[Key, Risen]:

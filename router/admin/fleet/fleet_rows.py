@@ -13,9 +13,9 @@ from router.admin.http.paging import page_of
 from router.admin.operations import Answer, Call
 from router.admin.system import AdminSystem
 from router.admin.watch import Watch
-from router.diagnosis.histogram import quantile, total
 from router.diagnosis.measured import WorkerMeasured
 from router.placement.fleet.fleet import Candidate, FleetEndpoint
+from router.telemetry.histogram import quantile, total
 
 WATCHED = Watch("rows", "id")
 _NOTHING = WorkerMeasured()

@@ -90,7 +90,7 @@ class Supervisor:
         self._instance = Instance()
         if config.redis.url is not None:
             rows, use = ReplicaRows(self._ledger), HostUse(self._ledger.rate_limits())
-            pins = self._ledger.replica_pins()
+            pins = self._ledger.pins()
             self.replica = Replica(config, processes=processes, rows=rows, use=use, pins=pins, control=self.control)
         self.discovery = Discovery(config, self.control, self._in_flight)
         self._public: Sequence[socket.socket] = ()

@@ -33,7 +33,7 @@ from router.limits.table import RateTable, table_bytes
 from router.placement.learning.utilisation import Work
 from router.placement.load.shared_load import LoadTotals, ReservedLoad, SharedAccount
 from router.process.shared_memory.deaths import DEATHS_BYTES, SharedDeaths
-from router.process.shared_memory.pins import PINS_BYTES, ReplicaPins, ResponsePins
+from router.process.shared_memory.pins import PINS_BYTES, ResponsePins
 from router.process.shared_memory.rate_limits import RateLock
 
 log = logging.getLogger("warmroute.process")
@@ -198,12 +198,9 @@ class Ledger:
             self._memory[at : at + _ROW_BYTES] = bytes(_ROW_BYTES)
         self.rate_limits().clear(process)
 
-    def pins(self, workers: Callable[[], Iterable[WorkerId]]) -> ResponsePins:
+    def pins(self, workers: Callable[[], Iterable[WorkerId]] = tuple) -> ResponsePins:
         """Return the table of stored responses on `workers`."""
         return ResponsePins(self._memory, self._layout.pins, workers)
-
-    def replica_pins(self) -> ReplicaPins:
-        return ReplicaPins(self._memory, self._layout.pins)
 
     def deaths(self) -> SharedDeaths:
         return SharedDeaths(self._memory, self._layout.deaths, self._locked)
@@ -219,16 +216,16 @@ class Ledger:
 
         The system releases the lock of a process that dies.
         """
-        handover_state = _TESTS_AT + xxhash.xxh32_intdigest(worker.encode())
+        place = _TESTS_AT + xxhash.xxh32_intdigest(worker.encode())
         try:
-            fcntl.lockf(self._table, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, handover_state)
+            fcntl.lockf(self._table, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
         except OSError:
             yield False
             return
         try:
             yield True
         finally:
-            fcntl.lockf(self._table, fcntl.LOCK_UN, 1, handover_state)
+            fcntl.lockf(self._table, fcntl.LOCK_UN, 1, place)
 
     def close(self) -> None:
         """Unmap the memory. Other processes keep theirs."""

@@ -23,13 +23,17 @@ PINS_BYTES = _USED.size + PLACES * _ENTRY.size
 
 
 class ResponsePins:
-    """Satisfies `router.gateway.pins.SharedPins`. `workers` returns the workers that a response can be on."""
+    """Satisfies `router.gateway.pins.SharedPins`: `workers` returns the workers that a response can be on. Satisfies
+    `router.replicas.fleet_pins.HostPins`: pins of other replicas do not count as learned here.
+    """
 
-    def __init__(self, memory: mmap.mmap, at: int, workers: Callable[[], Iterable[WorkerId]]) -> None:
+    def __init__(self, memory: mmap.mmap, at: int, workers: Callable[[], Iterable[WorkerId]] = tuple) -> None:
         self._memory = memory
         self._used_at = at
         self._at = at + _USED.size
         self._workers = workers
+        self._seen: NDArray[np.uint64] | None = None
+        """The table as the replica last read or wrote it."""
 
     def learn(self, response_id: str, worker: WorkerId) -> None:
         digest = _digest(response_id)
@@ -46,19 +50,6 @@ class ResponsePins:
 
     def _place(self, digest: int) -> int:
         return self._at + digest % PLACES * _ENTRY.size
-
-
-class ReplicaPins:
-    """The table as the replica reads and fills it. Satisfies `router.replicas.fleet_pins.HostPins`.
-
-    Pins of other replicas do not count as learned here.
-    """
-
-    def __init__(self, memory: mmap.mmap, at: int) -> None:
-        self._memory = memory
-        self._used_at = at
-        self._at = at + _USED.size
-        self._seen: NDArray[np.uint64] | None = None
 
     def fresh(self, most: int) -> bytes:
         if not self._used:

@@ -28,7 +28,7 @@ class ReplicaLedger:
         self.rows = ReplicaRows(self._last)
         self.limits = self.ledger.rate_limits(locked=False)
         self.use = HostUse(self._last.rate_limits(locked=False))
-        self.pins = self._last.replica_pins()
+        self.pins = self._last.pins()
 
     def close(self) -> None:
         self.ledger.close()

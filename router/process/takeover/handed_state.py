@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
-import tempfile
 
 from router.control.state_file import Stored, decode, encode
 
@@ -20,7 +18,7 @@ class HandedState:
     """The file, by a descriptor that this object owns."""
 
     def __init__(self, descriptor: int | None = None) -> None:
-        self.descriptor = _new_file() if descriptor is None else descriptor
+        self.descriptor = os.memfd_create("warmroute-state") if descriptor is None else descriptor
 
     def write(self, stored: Stored) -> None:
         """Replace what the file holds."""
@@ -45,12 +43,3 @@ class HandedState:
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
-
-
-def _new_file() -> int:
-    return os.memfd_create("warmroute-state") if sys.platform == "linux" else _unnamed_file()
-
-
-def _unnamed_file() -> int:
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())

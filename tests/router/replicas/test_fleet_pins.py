@@ -5,7 +5,7 @@ import pytest
 
 from policies.view import WorkerId
 from router.process.shared_memory import pins as module
-from router.process.shared_memory.pins import PINS_BYTES, PLACES, ReplicaPins, ResponsePins
+from router.process.shared_memory.pins import PINS_BYTES, PLACES, ResponsePins
 from router.process.shared_memory.replica_rows import ReplicaLedger
 from router.replicas import messages
 from router.replicas.fleet_channel import FleetChannel
@@ -23,7 +23,7 @@ class Gateway:
     def __init__(self, name):
         memory = mmap.mmap(-1, PINS_BYTES)
         self.pins = ResponsePins(memory, 0, lambda: WORKERS)
-        self.host = ReplicaPins(memory, 0)
+        self.host = ResponsePins(memory, 0)
         self.channel = FleetChannel(name, 0, 1.0, None, pins=FleetPins(self.host))
 
 

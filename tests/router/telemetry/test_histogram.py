@@ -1,6 +1,6 @@
 import pytest
 
-from router.diagnosis.histogram import count, empty, named_buckets, quantile, total
+from router.telemetry.histogram import count, empty, named_buckets, quantile, total
 
 BOUNDS = (1.0, 2.0, 4.0)
 
