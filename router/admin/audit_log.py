@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -22,8 +22,7 @@ from starlette.responses import Response
 from backends.foreign_json import read_json
 from router.admin.documents import AuditEntry, DifferenceDocument
 from router.admin.http.problems import AdminError
-from router.config.model import STRUCK_OUT
-from router.config.schema import SECRETS
+from router.config.model import without_secrets
 
 KEPT = 1_000
 """Entries of known callers that are kept, and of all callers where the port needs no token."""
@@ -147,18 +146,9 @@ def audited(serve: Serve, operation: str, record: Record) -> Serve:
 
 def summary_of(body: Any) -> Any:
     """Return a body as plain values without secrets, or only its size if it is long."""
-    plain = _without_secrets(msgspec.to_builtins(body))
+    plain = without_secrets(msgspec.to_builtins(body))
     size_bytes = len(msgspec.json.encode(plain))
     return plain if size_bytes <= MOST_CHANGE_BYTES else {"omitted_bytes": size_bytes}
-
-
-def _without_secrets(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {
-            key: STRUCK_OUT if key in SECRETS and each is not None else _without_secrets(each)
-            for key, each in value.items()
-        }
-    return [_without_secrets(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _refused_by(error: AdminError) -> AuditOutcome:

@@ -26,6 +26,19 @@ WorkerRole = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_-]{0,31}$(?!\n)")]
 WorkerOperationName = Literal["pause", "resume", "reset-prefix-cache", "load-lora", "unload-lora"]
 STRUCK_OUT = "***"
 """Shown in place of a secret."""
+SECRETS = frozenset(
+    {
+        "api_key",
+        "api_keys",
+        "admin_token",
+        "admin_tokens",
+        "gateway_token",
+        "isolation_secret",
+        "password",
+        "sentinel_password",
+    }
+)
+"""Settings whose values are never shown."""
 
 
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -809,23 +822,18 @@ class Config(Section, frozen=True):
 
 def to_builtins(config: Config) -> dict[str, Any]:
     """Return `config` as plain values for display, without secrets; hashed keys keep their names."""
-    built: dict[str, Any] = msgspec.to_builtins(config)
-    for worker in built["workers"]:
-        if worker["api_key"] is not None:
-            worker["api_key"] = STRUCK_OUT
-    for source in built["discovery"]["sources"].values():
-        if source["api_key"] is not None:
-            source["api_key"] = STRUCK_OUT
-    if built["admin_token"] is not None:
-        built["admin_token"] = STRUCK_OUT
-    if built["sidecar"]["gateway_token"] is not None:
-        built["sidecar"]["gateway_token"] = STRUCK_OUT
-    if built["auth"]["isolation_secret"] is not None:
-        built["auth"]["isolation_secret"] = STRUCK_OUT
+    built: dict[str, Any] = without_secrets(msgspec.to_builtins(config))
     built["tracing"]["headers"] = dict.fromkeys(built["tracing"]["headers"], STRUCK_OUT)
-    for key in ("password", "sentinel_password"):
-        if built["redis"][key] is not None:
-            built["redis"][key] = STRUCK_OUT
     built["admin_tokens"] = [" ".join((*line.split()[:2], f"sha256:{STRUCK_OUT}")) for line in config.admin_tokens]
     built["auth"]["api_keys"] = [f"{line.split()[0]} sha256:{STRUCK_OUT}" for line in config.auth.api_keys]
     return built
+
+
+def without_secrets(value: Any) -> Any:
+    """Return nested plain values with every secret struck out that is set."""
+    if isinstance(value, dict):
+        return {
+            key: STRUCK_OUT if key in SECRETS and item is not None else without_secrets(item)
+            for key, item in value.items()
+        }
+    return [without_secrets(item) for item in value] if isinstance(value, list | tuple) else value

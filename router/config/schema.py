@@ -10,22 +10,8 @@ from typing import Any, cast
 import msgspec
 from msgspec import inspect as kinds
 
-from router.config.model import STRUCK_OUT, Config
+from router.config.model import SECRETS, STRUCK_OUT, Config
 from router.config.tree import Path
-
-SECRETS = frozenset(
-    {
-        "api_key",
-        "api_keys",
-        "admin_token",
-        "admin_tokens",
-        "gateway_token",
-        "isolation_secret",
-        "password",
-        "sentinel_password",
-    }
-)
-"""Settings whose values are never shown."""
 
 
 @cache

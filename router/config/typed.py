@@ -7,10 +7,9 @@ from typing import Any
 
 from msgspec import inspect as kinds
 
-from router.config.model import STRUCK_OUT
+from router.config.model import SECRETS, STRUCK_OUT
 from router.config.problems import Problem, closest
 from router.config.schema import (
-    SECRETS,
     bare,
     default_of,
     fields,

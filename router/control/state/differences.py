@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from router.config.model import STRUCK_OUT
-from router.config.schema import SECRETS
+from router.config import model
+from router.config.model import SECRETS, STRUCK_OUT
 from router.control.state.desired_state import Tree
 
 Path = tuple[str, ...]
@@ -89,13 +89,8 @@ def path_text(path: Path) -> str:
 
 def without_secrets(path: Path, value: Any) -> Any:
     """Return the value at `path` with every secret struck out."""
-    if value is UNSET or value is None:
-        return value
-    if path and path[-1] in SECRETS:
-        return STRUCK_OUT
-    if isinstance(value, dict):
-        return {key: without_secrets((*path, key), item) for key, item in value.items()}
-    return value
+    hidden = path and path[-1] in SECRETS and value is not UNSET and value is not None
+    return STRUCK_OUT if hidden else model.without_secrets(value)
 
 
 def _compare(path: Path, before: Any, after: Any, whole: Sequence[Path]) -> Iterator[SettingDifference]:
